@@ -5,7 +5,7 @@ A file has one statement per line; C{#} begins a comment::
 
     log [destination stderr|syslog|file NAME] [min-level NUMBER]
     use sdp|tcp|both listen|server|connect|client PROGRAM ADDRESS[/LENGTH]:PORTS
-    device NAME FABRIC [ADDRESS] [OPTION=yes|no]...
+    device NAME FABRIC [ADDRESS|ADAPTER] [OPTION=yes|no]...
     route NETWORK DEVICE...
     timeout sdp|retry SECONDS
 
@@ -22,7 +22,7 @@ Source: libsdp C{config_scanner.l}, C{config_parser.y}.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from types import MappingProxyType
 
 from attrs import define, evolve, field
@@ -112,6 +112,7 @@ class _Parser:
     known: dict[str, str]
     fabrics: Mapping[str, bool]
     options: Mapping[str, tuple[str, ...]]
+    adapters: Container[str]
     rules: list[Rule] = field(factory=list)
     devices: list[DeviceStatement] = field(factory=list)
     routes: list[Route] = field(factory=list)
@@ -198,9 +199,12 @@ class _Parser:
             raise name.wrong("a device's name, of letters, digits, _, . and -")
         fabric = line.choose(*self.fabrics)
         address = line.next()
+        isAdapter = fabric.text in self.adapters
         if address is None and self.fabrics[fabric.text]:
-            raise line.missing("an IPv4 or IPv6 address of this host")
-        if address is not None and parseAddress(address.text) is None:
+            raise line.missing("an adapter's name" if isAdapter else "an IPv4 or IPv6 address of this host")
+        if isAdapter and address is not None and not _NAME(address.text):
+            raise address.wrong("an adapter's name, as rxe0")
+        if not isAdapter and address is not None and parseAddress(address.text) is None:
             raise address.wrong("an IPv4 or IPv6 address")
         options = self.optionsOf(line, self.options.get(fabric.text, ()))
         earlier = next((device for device in self.devices if device.name == name.text), None)
@@ -274,6 +278,7 @@ def parse(
     devices: Mapping[str, str],
     fabrics: Mapping[str, bool],
     options: Mapping[str, tuple[str, ...]] = _NO_OPTIONS,
+    adapters: Container[str] = (),
 ) -> Contents:
     """
     Parse a file.
@@ -282,9 +287,10 @@ def parse(
     @param devices: The devices that exist without it, and the fabric of each.
     @param fabrics: The fabrics that a device may have, and whether it then needs an address.
     @param options: The options of devices, by fabric.
+    @param adapters: The fabrics whose devices have the name of an adapter in place of an address.
     @raise RulesError: a line is wrong; then the whole file is ignored.
     """
-    reading = _Parser(name, dict(devices), fabrics, options)
+    reading = _Parser(name, dict(devices), fabrics, options, adapters)
     # The byte order mark that some editors write is not a part of the first word.
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
         try:

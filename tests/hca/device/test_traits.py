@@ -15,6 +15,7 @@ from twisted_ib import limits
 from twisted_ib.errors import NoRouteError, SharedGIDError
 from twisted_ib.hca.base.interfaces import IAddressDirectory, IFabric, IHostDirectory, IPacketFabric
 from twisted_ib.hca.base.traits import (
+    ADAPTER,
     LOCAL,
     ROUTED,
     SHARED,
@@ -53,7 +54,14 @@ class TraitTests(EveryKindTestCase):
         """
         self.assertEqual(
             {kind.name: kind.traits for kind in KINDS},
-            {"loopback": LOCAL, "shm": SHARED, "ib": SUBNET, "roce": ROUTED, "iwarp": STREAM},
+            {
+                "loopback": LOCAL,
+                "shm": SHARED,
+                "ib": SUBNET,
+                "roce": ROUTED,
+                "iwarp": STREAM,
+                "hardware": ADAPTER,
+            },
         )
         self.assertEqual(self.each(lambda device: device.traits), [LOCAL, SHARED, ROUTED, STREAM])
         self.assertEqual([traitsOf(name) for name in self.devices], [LOCAL, SHARED, ROUTED, STREAM])
@@ -63,7 +71,8 @@ class TraitTests(EveryKindTestCase):
         """
         A fabric is named as its row of the registry.
         """
-        names = [kind.name for kind in KINDS if kind.traits.peers is not Peers.SUBNET]
+        # Of those that every host has.
+        names = [kind.name for kind in KINDS if kind.traits not in (SUBNET, ADAPTER)]
         self.assertEqual(self.each(lambda device: device.fabric.name), names)
 
     def test_verbsNumbers(self) -> None:

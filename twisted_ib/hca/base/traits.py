@@ -180,3 +180,10 @@ STREAM = Traits(
     completion=Completion.SENT,
     joinsWildcards=False,
 )
+#: Between hosts, by an adapter of this one: connected queue pairs, whose connections the kernel makes.
+ADAPTER = Traits(
+    peers=Peers.ADDRESSES,
+    proof=Proof.CONNECTION,
+    services=frozenset((QPType.RC,)),
+    joinsWildcards=False,
+)

@@ -28,7 +28,7 @@ from twisted_ib import PLUGINS
 from twisted_ib.configuration.file import VARIABLE as CONFIGURATION
 from twisted_ib.configuration.file import readFirst
 from twisted_ib.errors import DeviceError, RulesError, UnknownDeviceError
-from twisted_ib.hca.base.traits import LOCAL, ROUTED, SHARED, STREAM, Traits
+from twisted_ib.hca.base.traits import ADAPTER, LOCAL, ROUTED, SHARED, STREAM, Traits
 from twisted_ib.hca.fabric.base.neighbours import Neighbours
 from twisted_ib.hca.host.addresses import normalise, sourceFor
 
@@ -85,6 +85,21 @@ def _iwarp(
     return IWARPFabric(owner, guid, clock, address, crc, markers)
 
 
+def _hardware(owner: Any, guid: int, clock: Callable[[], float], address: str, adapter: str) -> Any:
+    """
+    @param adapter: the name by which libibverbs knows it.
+    """
+    from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
+
+    return HardwareFabric(owner, guid, clock, address, adapter)
+
+
+def _addressOfAdapter(adapter: str) -> str:
+    from twisted_ib.hca.fabric.hardware.adapters import addressOfAdapter
+
+    return addressOfAdapter(adapter)
+
+
 @frozen
 class FabricKind:
     """
@@ -99,6 +114,8 @@ class FabricKind:
         if they have one; L{None} for none.
     @ivar hasInterfaces: whether a device may be named with the address of its IPoIB interface.
     @ivar options: the names of what may be switched on for a device that is added.
+    @ivar locate: of a kind whose devices stand for adapters of this host: gives the IP address of an adapter,
+        by its name, or raises L{DeviceError}.  Then C{open} is given the name, too.
     """
 
     name: str
@@ -108,6 +125,7 @@ class FabricKind:
     implicit: Callable[[str], object] | None = None
     hasInterfaces: bool = False
     options: tuple[str, ...] = ()
+    locate: Callable[[str], str] | None = None
 
 
 #: The fabrics, in order: a new one is its folder, its factory and a row.  L{addFabric} appends others.
@@ -119,6 +137,12 @@ KINDS = [
         *("iwarp", _iwarp, STREAM),
         implicit=re.compile(r"iwarp(?:0|[1-9][0-9]{0,2})").fullmatch,
         options=("crc", "markers"),
+    ),
+    FabricKind(
+        *("hardware", _hardware, ADAPTER),
+        # Linux' names of RDMA devices; an adapter that a device was added for has that name as well.
+        implicit=lambda name: os.path.isdir(f"/sys/class/infiniband/{name}"),
+        locate=_addressOfAdapter,
     ),
 ]
 #: The same by name.
@@ -134,7 +158,7 @@ _WILDCARDS = ("", "0.0.0.0", "::")
 #: The device that is used where none is named.
 DEFAULT_DEVICE = "shm0"
 
-#: Device name -> its kind, its address if it has one, and the options that are switched on.
+#: Device name -> its kind, its address or adapter if it has one, and the options that are switched on.
 DEVICES: dict[str, tuple[FabricKind, str | None, frozenset[str]]] = {
     kind.device: (kind, None, frozenset()) for kind in KINDS if kind.device
 }
@@ -173,6 +197,10 @@ def _checked(name: str, fabric: str, address: str | None) -> str | None:
         if not FABRICS[fabric].hasInterfaces:
             raise DeviceError(f"device {name}: one of fabric {fabric} has no address of its own")
         return _interface(name, address)
+    if FABRICS[fabric].locate is not None:
+        if not address or not _NAME(address):
+            raise DeviceError(f"device {name}: one of fabric {fabric} needs an adapter's name, as rxe0")
+        return address
     if not address:
         raise DeviceError(f"device {name}: one of fabric {fabric} needs an address of this host")
     try:
@@ -207,9 +235,11 @@ def addDevice(name: str, fabric: str, address: str | None = None, **options: boo
     """
     Add a device, and notify the watchers.  Adding the same device again does nothing.
 
-    @param fabric: its fabric, one of L{FABRICS}: C{"shm"}, C{"loopback"}, C{"ib"}, C{"roce"}, C{"iwarp"}.
+    @param fabric: its fabric, one of L{FABRICS}: C{"shm"}, C{"loopback"}, C{"ib"}, C{"roce"}, C{"iwarp"},
+        C{"hardware"}.
     @param address: its own address, for a fabric whose devices have one: C{"roce"} and C{"iwarp"}; or that of
-        its IPoIB interface with the length of the prefix, for C{"ib"}: see L{interfaceOf}.
+        its IPoIB interface with the length of the prefix, for C{"ib"}: see L{interfaceOf}; or the name of the
+        adapter, for C{"hardware"}.
     @param options: of C{"iwarp"} C{crc}: ask peers for CRCs, which need C{google-crc32c}; and C{markers}: ask
         for markers, and send them to peers that ask. Both are off by default.
     @raise DeviceError: an unknown fabric or option, a name that another device has, or a bad address.
@@ -345,7 +375,8 @@ def parseRules(text: str, name: str, devices: Mapping[str, str] | None = None) -
     if devices is None:
         devices = builtInDevices({})
     fabrics = {kind.name: kind.traits.hasAddress for kind in sorted(KINDS, key=lambda kind: kind.name)}
-    return parse(text, name, devices, fabrics, {kind.name: kind.options for kind in KINDS})
+    adapters = [kind.name for kind in KINDS if kind.locate is not None]
+    return parse(text, name, devices, fabrics, {kind.name: kind.options for kind in KINDS}, adapters)
 
 
 def _configuredDevices() -> tuple[DeviceStatement, ...]:
@@ -422,7 +453,13 @@ def addressOf(name: str) -> str | None:
     The own address of a device; L{None} if it has none, or none yet.
     """
     kind, address, _ = DEVICES.get(name, (None, None, None))
-    return address if kind is not None and kind.traits.hasAddress else None
+    if kind is None or not kind.traits.hasAddress:
+        return None
+    try:
+        return address if kind.locate is None or address is None else kind.locate(address)
+    except DeviceError:
+        # Opening the device says why.
+        return None
 
 
 def interfaceOf(name: str) -> str | None:
@@ -453,6 +490,8 @@ def kindOf(name: str) -> FabricKind:
     # Last, so that an added device may have such a name and an address of its own.
     for kind in FABRICS.values():
         if kind.implicit is not None and kind.implicit(name):
+            if kind.locate is not None:
+                DEVICES[name] = kind, name, frozenset()
             return kind
     raise _unknown(name)
 
@@ -496,6 +535,8 @@ def place(name: str, bound: str = "", peer: str = "") -> str | None:
     address = addressOf(name)
     if address is not None:
         return address
+    if kind.locate is not None:
+        return kind.locate(str(DEVICES[name][1]))
     # Normalised, as the address is compared as text with the addresses of packets.
     if bound not in _WILDCARDS:
         return normalise(bound)
@@ -528,7 +569,10 @@ def openFabric(
         # A program that binds another address than the device's must not be served silently at a third.
         if address is not None and own != normalise(address):
             raise DeviceError(f"device {name} has the address {own}, not {address}")
-        return kind.open(owner, guid, clock, address=own, **_optionsOf(name))
+        named: dict[str, Any] = _optionsOf(name)
+        if kind.locate is not None:
+            named["adapter"] = DEVICES[name][1]
+        return kind.open(owner, guid, clock, address=own, **named)
     return kind.open(owner, guid, clock) if neighbours is None else kind.open(owner, guid, clock, neighbours)
 
 

@@ -1,0 +1,3 @@
+"""
+The fabric of adapters of this host.
+"""

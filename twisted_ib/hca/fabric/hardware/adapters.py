@@ -1,0 +1,78 @@
+"""
+The adapters of this host, and their IP addresses.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from ipaddress import IPv6Address
+
+from twisted_ib.errors import DeviceError
+from twisted_ib.hca.connection.rdmacm import textOf
+from twisted_ib.hca.fabric.hardware import provider
+from twisted_ib.hca.host.addresses import interfaceOf, localAddresses
+
+#: Ports have numbers from 1; a device has the first.
+_PORT = 1
+_HARDWARE_ADDRESS_BYTES = 6
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except OSError:
+        # An entry of a table that is empty, or an adapter that is gone.
+        return ""
+
+
+def _gids(adapter: str) -> list[IPv6Address]:
+    folder = f"{provider.ADAPTERS}/{adapter}/ports/{_PORT}/gids"
+    try:
+        names = sorted(os.listdir(folder), key=int)
+    except (OSError, ValueError):
+        return []
+    found = [_read(f"{folder}/{name}") for name in names]
+    return [IPv6Address(text) for text in found if text]
+
+
+def _isRoCE(adapter: str) -> bool:
+    # An RNIC has its hardware address as GID.
+    return _read(f"{provider.ADAPTERS}/{adapter}/node_type").startswith("1")
+
+
+def _ofNetwork(hardwareAddress: bytes) -> str:
+    # The IP address of the network device that has a hardware address.
+    wanted = hardwareAddress.hex(":")
+    for index, name in socket.if_nameindex():
+        if _read(f"/sys/class/net/{name}/address").lower() == wanted:
+            ofIt = [each for each in localAddresses() if interfaceOf(each) == index and "%" not in each]
+            if ofIt:
+                return min(ofIt, key=lambda each: ":" in each)
+    return ""
+
+
+def addressOfAdapter(adapter: str) -> str:
+    """
+    @param adapter: its name, as C{rxe0}.
+    @return: its IP address: one of IPv4 if there is one, none that is link-local.
+    @raise DeviceError: there is none, or no such adapter.
+    """
+    if not os.path.isdir(f"{provider.ADAPTERS}/{adapter}"):
+        raise DeviceError(f"this host has no adapter {adapter}: {provider.howToAdd(adapter)}")
+    gids = _gids(adapter)
+    if _isRoCE(adapter):
+        # IBTA vol. 1 annex A17: a GID of RoCEv2 is an IP address.
+        usable = [textOf(gid.packed) for gid in gids if int(gid) and not gid.is_link_local]
+        found = min(usable, key=lambda text: ":" in text, default="")
+    else:
+        found = _ofNetwork(gids[0].packed[:_HARDWARE_ADDRESS_BYTES]) if gids else ""
+    if not found:
+        raise DeviceError(
+            f"adapter {adapter} has no IP address: give its network device one, as by ip address add"
+        )
+    return found
+
+
+__all__ = ["addressOfAdapter"]

@@ -1,0 +1,140 @@
+"""
+The system's libibverbs, by the package C{ibverbs}: what is used of it, and why it is not there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from twisted_ib.errors import DeviceError
+
+#: Where the kernel has the adapters, and where the nodes of their devices are.
+ADAPTERS = "/sys/class/infiniband"
+VERBS = "/sys/class/infiniband_verbs"
+NODES = "/dev/infiniband"
+#: In the text of this package's own libibverbs, which runs it.
+_OWN = b"twisted_ib.verbs.c."
+_LIBRARIES = {"libibverbs.so.1": "libibverbs1 and ibverbs-providers", "librdmacm.so.1": "librdmacm1"}
+
+
+class Adapter(Protocol):
+    """
+    An adapter that libibverbs lists.
+    """
+
+    name: str
+
+    def open(self) -> Any:
+        """
+        @return: its context.
+        @raise OSError: it cannot be opened.
+        """
+
+
+class Verbs(Protocol):
+    """
+    The package C{ibverbs}, which has these besides its classes and enumerations.
+    """
+
+    def get_device_list(self) -> Sequence[Adapter]:
+        """
+        @return: the adapters.
+        @raise OSError: there is no driver for any.
+        """
+
+
+def howToAdd(adapter: str) -> str:
+    """
+    @return: what to do where an adapter is missing, for errors.
+    """
+    return f"load its driver, or add one of software, as by rdma link add {adapter} type rxe netdev eth0"
+
+
+def isOwn(environ: Mapping[str, str]) -> bool:
+    """
+    @return: whether the loader finds this package's own libibverbs, as under C{ib-run}.
+    """
+    for folder in filter(None, environ.get("LD_LIBRARY_PATH", "").split(":")):
+        try:
+            with open(os.path.join(folder, "libibverbs.so.1"), "rb") as library:
+                return _OWN in library.read()
+        except OSError:
+            continue
+    return False
+
+
+def loadVerbs(adapter: str) -> Verbs:
+    """
+    Load the package and the libraries that it needs.
+
+    @param adapter: the name of the adapter that needs them, for errors.
+    @raise DeviceError: one is missing; the text says what to do.
+    """
+    if isOwn(os.environ):
+        raise DeviceError(
+            f"adapter {adapter}: libibverbs is twisted_ib's own here, which has no hardware: run the program"
+            " without ib-run"
+        )
+    try:
+        # On demand: a program pays for what it uses.
+        import ibverbs
+    except ImportError:
+        raise DeviceError(
+            f"adapter {adapter}: the extra [hardware] is not installed: pip install 'twisted-ib[hardware]'"
+        ) from None
+    for library, package in _LIBRARIES.items():
+        try:
+            ctypes.CDLL(library)
+        except OSError:
+            raise DeviceError(
+                f"adapter {adapter}: there is no {library}: install it, as Debian's {package}"
+            ) from None
+    found: Verbs = ibverbs
+    return found
+
+
+def openAdapter(verbs: Verbs, adapter: str) -> Any:
+    """
+    Open an adapter.
+
+    @return: its context, of the package C{ibverbs}.
+    @raise DeviceError: there is none of that name, or it may not be used; the text says what to do.
+    """
+    try:
+        listed = {each.name: each for each in verbs.get_device_list()}
+    except OSError:
+        # ENOSYS: the kernel has no driver at all.
+        listed = {}
+    found = listed.get(adapter)
+    if found is None:
+        others = f"there are {', '.join(sorted(listed))}" if listed else "there is none"
+        raise DeviceError(f"adapter {adapter}: libibverbs does not list it, {others}: {howToAdd(adapter)}")
+    try:
+        return found.open()
+    except OSError as error:
+        if isinstance(error, PermissionError) or not _mayOpen(adapter):
+            raise DeviceError(
+                f"adapter {adapter}: no rights on {_nodeOf(adapter)}: become root, or a member of its group"
+            ) from None
+        raise DeviceError(f"adapter {adapter} cannot be opened: {error}") from None
+
+
+def _nodeOf(adapter: str) -> str:
+    try:
+        for name in sorted(os.listdir(VERBS)):
+            with open(f"{VERBS}/{name}/ibdev") as text:
+                if text.read().strip() == adapter:
+                    return f"{NODES}/{name}"
+    except OSError:
+        pass
+    return NODES
+
+
+def _mayOpen(adapter: str) -> bool:
+    return os.access(_nodeOf(adapter), os.R_OK | os.W_OK)
+
+
+__all__ = ["ADAPTERS", "Adapter", "Verbs", "howToAdd", "isOwn", "loadVerbs", "openAdapter"]
