@@ -16,7 +16,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.nursery import Forked
+from tests.processes.programs.nursery import Forked
 from tests.support.waiting import HANG_SECONDS, waitUntil
 
 #: Started from anywhere, a program that begins with it runs the code of this checkout.
