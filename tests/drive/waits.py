@@ -14,7 +14,7 @@ from collections.abc import Callable
 from subprocess import Popen
 from typing import Any, Protocol
 
-from tests.support.commands import PATH, running, stop
+from tests.support.commands import PATH, interpreter, stop
 from tests.support.waiting import HANG_SECONDS, waitUntil
 
 #: A timer's seconds, soon; a program that is stopped for longer.
@@ -77,7 +77,7 @@ class TimerContract:
         """
         @return: A process of the engine's that has said that it begins.
         """
-        process: Popen[str] = running(self, "-c", f"{PATH}\n{self.waits.program}\n{program}", cwd="/")
+        process: Popen[str] = interpreter(self, "-c", f"{PATH}\n{self.waits.program}\n{program}", cwd="/")
         assert process.stdout is not None
         self.assertEqual(process.stdout.readline(), "begins\n")
         return process

@@ -6,13 +6,11 @@ Nothing here sleeps: every wait is on a descriptor and has a time-out.
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +20,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.processes.programs.nursery import Forked
 from tests.support.commands import stop
 from tests.support.waiting import HANG_SECONDS
 
@@ -36,6 +35,9 @@ SCHEME = os.environ.get("TWISTED_IB_TEST_SCHEME", "sdp")
 #: The reactor of children that do not ask for one.
 REACTOR = os.environ.get("TWISTED_IB_TEST_REACTOR", "ib")
 
+
+#: What each of them runs.
+_PROGRAM = "import sys; from tests.processes.programs.child import main; main(sys.argv[1:])"
 
 #: How often a device is used to see that it holds nothing.
 _USES = 3
@@ -55,45 +57,6 @@ class ChildError(Exception):
         """
         super().__init__(f"{kind}: {text}" if kind else text)
         self.kind = kind
-
-
-class _Nursery:
-    """
-    The process of L{tests.processes.programs.nursery}, started when first needed.
-    """
-
-    _process: subprocess.Popen[bytes] | None = None
-
-    def fork(self, descriptors: list[int], request: list[object]) -> int:
-        """
-        Have a child forked.
-
-        @param descriptors: its standard input, output and error.
-        @param request: its environment and arguments.
-
-        @return: its process id.
-        """
-        if self._process is None:
-            self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            self._socket.settimeout(HANG_SECONDS)
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.processes.programs.nursery"], cwd=ROOT, stdin=theirs.fileno()
-            )
-            theirs.close()
-            atexit.register(self.end)
-        socket.send_fds(self._socket, [json.dumps(request).encode()], descriptors)
-        return int(self._socket.recv(64))
-
-    def end(self) -> None:
-        """
-        The tests are over.
-        """
-        if self._process is not None:
-            self._socket.close()
-            self._process.wait()
-
-
-_nursery = _Nursery()
 
 
 class Child:
@@ -125,7 +88,10 @@ class Child:
         theirInput, self._input = os.pipe()
         self._output, theirOutput = os.pipe()
         theirs = [theirInput, theirOutput, descriptor]
-        self.pid = _nursery.fork(theirs, [variables, [reactor, module, name]])
+        words = [sys.executable, "-c", _PROGRAM, reactor, module, name]
+        pipes: dict[str, Any] = dict(zip(("stdin", "stdout", "stderr"), theirs, strict=True))
+        self._process = Forked(words, text=True, cwd=ROOT, env=variables, **pipes)
+        self.pid = self._process.pid
         self._alive = os.pidfd_open(self.pid)
         for each in theirs:
             os.close(each)
@@ -262,8 +228,10 @@ class Child:
 
         @raise ChildError: it lives on.
         """
-        if not select.select([self._alive], [], [], seconds)[0]:
-            raise ChildError("", f"the child does not end: {self.lastWords()}")
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise ChildError("", f"the child does not end: {self.lastWords()}") from None
 
     def end(self, seconds: float = HANG_SECONDS) -> None:
         """

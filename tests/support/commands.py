@@ -16,10 +16,15 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.processes.programs.nursery import Forked
 from tests.support.waiting import HANG_SECONDS, waitUntil
 
 #: Started from anywhere, a program that begins with it runs the code of this checkout.
 PATH = f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r}); "
+
+
+#: What a fork of the nursery can be given.
+_FORKED = {"cwd", "env", "stdin", "stderr"}
 
 
 def programOf(module: str) -> str:
@@ -31,7 +36,7 @@ def programOf(module: str) -> str:
     return PATH + f"from twisted_ib.tools.{module} import main; sys.exit(main())"
 
 
-def running(case: SynchronousTestCase, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+def interpreter(case: SynchronousTestCase, *arguments: str, **options: Any) -> subprocess.Popen[str]:
     """
     @param case: the test at whose end the process is killed, if it still runs.
     @param arguments: of Python's command line.
@@ -39,7 +44,25 @@ def running(case: SynchronousTestCase, *arguments: str, **options: Any) -> subpr
 
     @return: a process of Python whose output can be read as text.
     """
-    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True, **options)
+    return _owned(case, subprocess.Popen, arguments, options)
+
+
+def running(case: SynchronousTestCase, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    """
+    @return: the same, where neither its start nor the interpreter's end is what is tested: it is forked off
+        where that will do.
+    """
+    isForked = arguments[0] in ("-c", "-m") and options.keys() <= _FORKED
+    return _owned(case, Forked if isForked else subprocess.Popen, arguments, options)
+
+
+def _owned(
+    case: SynchronousTestCase,
+    make: type[subprocess.Popen[str]],
+    arguments: Sequence[str],
+    options: dict[str, Any],
+) -> subprocess.Popen[str]:
+    process = make([sys.executable, *arguments], stdout=subprocess.PIPE, text=True, **options)
 
     def end() -> None:
         with process:
@@ -118,14 +141,9 @@ class CommandTestCase(SynchronousTestCase):
 
         @return: how it ended.
         """
-        return subprocess.run(
-            [sys.executable, "-c", self.program, *arguments],
-            cwd="/",
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=HANG_SECONDS,
-        )
+        process = begun(self, self.environment, self.program, *arguments)
+        said = process.communicate(timeout=HANG_SECONDS)
+        return subprocess.CompletedProcess(process.args, process.returncode, *said)
 
     def said(self, *arguments: str) -> str:
         """

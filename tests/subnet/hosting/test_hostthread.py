@@ -11,7 +11,7 @@ from unittest import skipIf
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.commands import PATH, running
+from tests.support.commands import PATH, interpreter
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.hca.host import libc
 from twisted_ib.subnet.hosting.descriptors import Descriptor
@@ -115,7 +115,7 @@ class ForkTests(SynchronousTestCase):
         read, write = os.pipe()
         self.addCleanup(os.close, write)
         with open(read) as standardInput:
-            parent = running(self, "-c", program, *arguments, stdin=standardInput)
+            parent = interpreter(self, "-c", program, *arguments, stdin=standardInput)
         assert parent.stdout is not None
         self.assertRegex(parent.stdout.readline(), said)
         return parent

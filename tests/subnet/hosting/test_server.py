@@ -12,7 +12,7 @@ from collections import Counter
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.commands import running
+from tests.support.commands import interpreter
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import waitUntil
 from twisted_ib.hca.base.port import PortState
@@ -219,7 +219,7 @@ class ServerTests(SynchronousTestCase):
         read, write = os.pipe()
         self.addCleanup(os.close, write)
         with open(read) as standardInput:
-            process = running(self, "-c", PARENT, path, octets, stdin=standardInput)
+            process = interpreter(self, "-c", PARENT, path, octets, stdin=standardInput)
         waitUntil(lambda: self.attended == [True, True], self.turn)
         waitUntil(lambda: len(self.subnet.attached) == 1, self.turn)
         process.wait()
