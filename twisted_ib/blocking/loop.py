@@ -25,7 +25,7 @@ from twisted.python import log
 from twisted.python.failure import Failure
 
 from twisted_ib.blocking.descriptors import elsewhere, isElsewhere, isUsed, letAllGo
-from twisted_ib.blocking.waiter import NoLock, Waiter
+from twisted_ib.blocking.waiter import NoLock, Orphan, Waiter
 from twisted_ib.drive.process import life
 from twisted_ib.drive.sleeper import milliseconds
 from twisted_ib.internet.readers import channelsOf
@@ -220,7 +220,7 @@ class BlockingLoop:
         self.turn = self.reactor.turn
         self.driven = self.reactor._loop
         self.sleeping = self.forked = self.closed = False
-        self.orphans: deque[Any] = deque()
+        self.orphans: deque[Orphan] = deque()
         self.held: dict[Connection, None] = {}
         self.looking: IDelayedCall | None = None
         self.owner = get_ident()
@@ -256,7 +256,7 @@ class BlockingLoop:
                 if not channel.device.closed:
                     channel.device.thread = me
 
-    def abandon(self, part: Any) -> None:
+    def abandon(self, part: Orphan) -> None:
         """
         Close what a collected socket has left, in the next turn: garbage may be collected within the reactor.
         Called by any thread, without the lock.

@@ -233,7 +233,7 @@ class IBReactorBase(_Reactor):
 
     # -- the offload protocol switch
 
-    def listenTCP(self, port: Any, factory: Any, backlog: int = 50, interface: str = "") -> Any:
+    def listenTCP(self, port: int, factory: Any, backlog: int = 50, interface: str = "") -> Any:
         """
         See C{IReactorTCP}; the rules choose the provider (L{twisted_ib.switch.switch}).
         """
@@ -246,7 +246,7 @@ class IBReactorBase(_Reactor):
             return made
         return switch.listenTCP(self, port, factory, backlog, interface)
 
-    def adoptStreamPort(self, fileDescriptor: int, addressFamily: Any, factory: Any) -> Any:
+    def adoptStreamPort(self, fileDescriptor: int, addressFamily: int, factory: Any) -> Any:
         """
         See C{IReactorSocket}; the rules choose the provider of a TCP socket.
         """
@@ -260,7 +260,7 @@ class IBReactorBase(_Reactor):
         return switch.adoptStreamPort(self, fileDescriptor, addressFamily, factory)
 
     def connectTCP(
-        self, host: Any, port: Any, factory: Any, timeout: Any = 30, bindAddress: Any = None
+        self, host: str, port: int, factory: Any, timeout: float = 30, bindAddress: Any = None
     ) -> Any:
         """
         See C{IReactorTCP}; the rules choose the provider (L{twisted_ib.switch.switch}).

@@ -22,7 +22,7 @@ from typing import Any, TypeVar, cast
 from twisted_ib import limits
 from twisted_ib.drive.process import life
 from twisted_ib.drive.rest import Rest
-from twisted_ib.drive.sleeper import Sleep, Sleeper
+from twisted_ib.drive.sleeper import Sleep, Sleeper, Wakes
 from twisted_ib.errors import HCAError, ResourceLimitError
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.device.device import Device
@@ -80,7 +80,7 @@ class Hub:
         # What sleepers know of.
         self._rest = Rest()
         self._sleepers: set[Sleeper] = set()
-        self.watchers: set[Any] = set()
+        self.watchers: set[Wakes] = set()
         self.drives = 0
         self.driven = 0.0
         # Events that drives handled, and changes that were told by wake().
