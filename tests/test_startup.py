@@ -26,6 +26,8 @@ REACTOR = {
     "twisted_ib.compilation",
     "twisted_ib.drive",
     "twisted_ib.drive.process",
+    "twisted_ib.drive.rest",
+    "twisted_ib.drive.sleeper",
     "twisted_ib.errors",
     "twisted_ib.hca",
     "twisted_ib.hca.base",

@@ -19,6 +19,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.blocking.case import BlockingTestCase
 from tests.drive.waits import FAR, TimerContract, WaitingContract
 from tests.support.rundirectory import ownRunDirectory
+from twisted_ib.aio.loop import EventLoop
+from twisted_ib.aio.reactor import LoopReactor
 from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.drive.sleeper import Sleep
 from twisted_ib.internet.channel import channelFor
@@ -168,8 +170,8 @@ begin()
 
 
 _REACTORS = """
-from tests.drive.test_waiting import ReactorWaits
-waits = ReactorWaits({made!r})
+from tests.drive.test_waiting import {name}
+waits = {name}({made!r})
 timer, wait = waits.timer, waits.wait
 """
 
@@ -183,7 +185,7 @@ class ReactorWaits:
         """
         @param made: What makes it.
         """
-        self.program = _REACTORS.format(made=made)
+        self.program = _REACTORS.format(name=type(self).__name__, made=made)
         self.reactor: Any = namedAny(made)()
         # As when it runs: its loop serves the devices in the place of poll(2).
         self.reactor._started = True
@@ -197,11 +199,17 @@ class ReactorWaits:
         reactor, over = self.reactor, [False]
         end = reactor.callLater(seconds, over.__setitem__, 0, True)
         while not ready() and not over[0]:
-            reactor.doIteration(reactor.timeout())
-            reactor.runUntilCurrent()
+            self.turn()
         if not over[0]:
             end.cancel()
         return not over[0]
+
+    def turn(self) -> None:
+        """
+        Run one turn.
+        """
+        self.reactor.doIteration(self.reactor.timeout())
+        self.reactor.runUntilCurrent()
 
     def timer(self, seconds: float, call: Callable[[], object]) -> None:
         """
@@ -219,6 +227,33 @@ class ReactorWaits:
             reader.connectionLost(Failure(ConnectionDone()))
         self.reactor.waker.connectionLost(Failure(ConnectionDone()))
         self.reactor._poller.close()
+
+
+class AsyncioWaits(ReactorWaits):
+    """
+    A reactor on an event loop of asyncio.
+    """
+
+    def turn(self) -> None:
+        """
+        Run one turn of the event loop.
+        """
+        self.reactor._asyncioEventloop._run_once()
+
+    def close(self) -> None:
+        """
+        Close the device, and the event loop.
+        """
+        self.channel.close()
+        self.reactor.removeAll()
+        self.reactor._asyncioEventloop.close()
+
+
+def ofEventLoop() -> LoopReactor:
+    """
+    @return: The reactor of an event loop of L{twisted_ib.aio}.
+    """
+    return EventLoop().reactor
 
 
 class HostWaits:
@@ -282,8 +317,10 @@ class IBReactorTests(TimerContract, SynchronousTestCase):
     The C{ib} reactor.
 
     @cvar made: What makes the reactor.
+    @cvar makes: What makes the engine.
     """
 
+    makes = ReactorWaits
     made = "twisted_ib.reactor.ibreactor.IBReactor"
 
     def setUp(self) -> None:
@@ -291,7 +328,7 @@ class IBReactorTests(TimerContract, SynchronousTestCase):
         Make a reactor, with a device.
         """
         ownRunDirectory(self)
-        self.waits = waits = ReactorWaits(self.made)
+        self.waits = waits = self.makes(self.made)
         self.addCleanup(waits.close)
 
 
@@ -301,6 +338,23 @@ class EPollReactorTests(IBReactorTests):
     """
 
     made = "twisted.internet.epollreactor.EPollReactor"
+
+
+class IBAsyncioReactorTests(IBReactorTests):
+    """
+    The C{ib-asyncio} reactor.
+    """
+
+    makes = AsyncioWaits
+    made = "twisted_ib.reactor.asyncioreactor.IBAsyncioReactor"
+
+
+class EventLoopTests(IBAsyncioReactorTests):
+    """
+    The event loop of L{twisted_ib.aio}.
+    """
+
+    made = "tests.drive.test_waiting.ofEventLoop"
 
 
 class VerbsTests(WaitingContract, SynchronousTestCase):
@@ -361,4 +415,13 @@ class SocketTests(WaitingContract, BlockingTestCase):
         self.waits = SocketWaits(self.loop)
 
 
-__all__ = ["EPollReactorTests", "HostTests", "IBReactorTests", "LyingDownTests", "SocketTests", "VerbsTests"]
+__all__ = [
+    "EPollReactorTests",
+    "EventLoopTests",
+    "HostTests",
+    "IBAsyncioReactorTests",
+    "IBReactorTests",
+    "LyingDownTests",
+    "SocketTests",
+    "VerbsTests",
+]

@@ -20,6 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.reactor import test_ibreactor
 from tests.reactor.test_ibreactor import HotPath
 from tests.support.waiting import HANG_SECONDS
+from twisted_ib.drive.sleeper import MOST_SECONDS
 from twisted_ib.reactor import IBAsyncioReactor
 
 
@@ -123,7 +124,7 @@ class TurnTests(test_ibreactor.TurnTests):
         self.addCleanup(setattr, loop, "inThreads", 0)
         path.found = [True] * 3
         for work, slept in (
-            (lambda: None, None),
+            (lambda: None, MOST_SECONDS),
             (lambda: self.events.call_soon(lambda: None), 0),
             (lambda: self.reactor.callFromThread(lambda: None), 0),
         ):

@@ -26,6 +26,7 @@ from zope.interface.verify import verifyObject
 from tests.sdp.pair import Keeper
 from tests.support.calls import requireReplaceable
 from tests.support.waiting import HANG_SECONDS
+from twisted_ib.drive.sleeper import MOST_SECONDS
 from twisted_ib.hca.base.polling import SPIN_SECONDS, AdaptivePolling
 from twisted_ib.hca.base.traits import LOCAL
 from twisted_ib.interfaces import IReactorCompletionChannels
@@ -227,6 +228,7 @@ class ReactorTestCase(SynchronousTestCase):
         @return: a channel with a user, and its device.
         """
         device: Any = ScriptedDevice()
+        device.clock = self.reactor.seconds
         self.addCleanup(device.close)
         channel = DeviceChannel(self.reactor, device)
         channel.acquire(Keeper())
@@ -262,10 +264,10 @@ class TurnTests(ReactorTestCase):
         afterwards nobody need ring.
         """
         _, device = self.add()
-        for timeout in (None, 1.5):
+        for timeout, slept in ((None, MOST_SECONDS), (1.5, 1.5)):
             device.log.clear()
             self.reactor.doPoll(timeout)
-            self.assertEqual((self.slept.pop(), device.log), (timeout, ["progress", "arm", "look"]))
+            self.assertEqual((self.slept.pop(), device.log), (slept, ["progress", "arm", "look"]))
 
     def test_notArmed(self) -> None:
         """
@@ -366,7 +368,7 @@ class TurnTests(ReactorTestCase):
         self.assertEqual((self.slept, device.log), ([], ["progress"] * 4))
         spins = self.reactor.polling.spins
         self.reactor.doPoll(None)
-        self.assertEqual((self.slept, device.log), ([None], ["progress"] * 5 + ["arm", "look"]))
+        self.assertEqual((self.slept, device.log), ([MOST_SECONDS], ["progress"] * 5 + ["arm", "look"]))
         self.assertEqual(self.reactor.polling.spins, spins)
         self.reactor.doPoll(None)
         self.assertEqual(self.reactor.polling.spins, spins + 1)
@@ -470,14 +472,14 @@ class TurnTests(ReactorTestCase):
         path.found = [True] * 3
         device.work = [1]
         self.reactor.doPoll(None)
-        self.assertEqual((self.slept, device.log), ([None], ["progress", "arm", "look"]))
+        self.assertEqual((self.slept, device.log), ([MOST_SECONDS], ["progress", "arm", "look"]))
         device.armed = False
         device.work = [1]
         self.reactor.doPoll(None)
         device.armed = True
         device.work = [lambda: bool(self.reactor.callFromThread(lambda: None)) or 1]
         self.reactor.doPoll(None)
-        self.assertEqual(self.slept, [None, 0, 0])
+        self.assertEqual(self.slept, [MOST_SECONDS, 0, 0])
         del self.reactor.threadCallQueue[:]
         device.work = [lambda: bool(self.reactor.callLater(1.5, lambda: None)) or 1]
         self.reactor.doPoll(None)
@@ -517,7 +519,7 @@ class TurnTests(ReactorTestCase):
 
         device.look = look  # type: ignore[method-assign]
         self.reactor.doPoll(None)
-        self.assertEqual((self.slept, device.log), ([None], ["progress", "arm", "look", "progress"]))
+        self.assertEqual((self.slept, device.log), ([MOST_SECONDS], ["progress", "arm", "look", "progress"]))
 
     def test_deadlinesUnderTraffic(self) -> None:
         """
@@ -748,6 +750,7 @@ class RunningTests(SynchronousTestCase):
         self.device = ScriptedDevice()
         self.addCleanup(self.device.close)
         device: Any = self.device
+        device.clock = self.reactor.seconds
         self.channel = DeviceChannel(self.reactor, device)
         self.watchdog = self.reactor.callLater(HANG_SECONDS, self.reactor.crash)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):

@@ -25,9 +25,9 @@ from twisted.python import log
 from twisted.python.failure import Failure
 
 from twisted_ib.blocking.descriptors import elsewhere, isElsewhere, isUsed, letAllGo
-from twisted_ib.blocking.waiter import NoLock, Waiter
+from twisted_ib.blocking.waiter import NoLock, Orphan, Waiter
 from twisted_ib.drive.process import life
-from twisted_ib.drive.sleeper import MOST_SECONDS, milliseconds
+from twisted_ib.drive.sleeper import milliseconds
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.reactor.loop import EPOLL_EVERY, progress
@@ -97,17 +97,15 @@ class DrivenReactor(IBReactor):
         elif calm is not None and (limit is None or calm < limit):
             limit = calm
         deviceLoop.inThreads = self.blockingLoop.threadsBeside()
-        if worked:
-            limit = 0.0
-        elif limit != 0:
+        seconds = 0.0
+        if not worked and limit != 0:
             if not isPolled and deviceLoop.spin(self, channels, limit):
                 worked = progress(channels) or 1
-                limit = 0.0
             else:
-                limit = self._sooner(channels, limit) if self._arm(channels) else 0.0
+                seconds = self.rest.begin(channels, self.seconds, limit)
         self._askAt = monotonic() + (BRIEF_SECONDS if calm is None else min(calm, BRIEF_SECONDS))
-        self._sleep(limit, kernel)
-        expire = limit == 0 or self.seconds() >= self._deadline
+        self._sleep(seconds, kernel)
+        expire = seconds == 0 or self.seconds() >= self.rest.until
         for channel in self._channels:
             if channel.device.fabric.look():
                 worked += channel.device.progress()
@@ -144,7 +142,7 @@ class DrivenReactor(IBReactor):
             self._loop.turns |= EPOLL_EVERY - 1
         return worked
 
-    def _sleep(self, limit: float | None, kernel: select.poll | None) -> None:
+    def _sleep(self, limit: float, kernel: select.poll | None) -> None:
         most = len(self._selectables) or 1
         events: list[tuple[int, int]] | None
         if limit == 0:
@@ -158,9 +156,7 @@ class DrivenReactor(IBReactor):
             held = loop.lock._release_save()
             try:
                 if kernel is None:
-                    events = self._poller.poll(
-                        MOST_SECONDS if limit is None or limit > MOST_SECONDS else limit, most
-                    )
+                    events = self._poller.poll(limit, most)
                 else:
                     kernel.poll(milliseconds(limit))
                     events = None
@@ -224,7 +220,7 @@ class BlockingLoop:
         self.turn = self.reactor.turn
         self.driven = self.reactor._loop
         self.sleeping = self.forked = self.closed = False
-        self.orphans: deque[Any] = deque()
+        self.orphans: deque[Orphan] = deque()
         self.held: dict[Connection, None] = {}
         self.looking: IDelayedCall | None = None
         self.owner = get_ident()
@@ -260,7 +256,7 @@ class BlockingLoop:
                 if not channel.device.closed:
                     channel.device.thread = me
 
-    def abandon(self, part: Any) -> None:
+    def abandon(self, part: Orphan) -> None:
         """
         Close what a collected socket has left, in the next turn: garbage may be collected within the reactor.
         Called by any thread, without the lock.
@@ -289,10 +285,8 @@ class BlockingLoop:
         device.flush()
         if self.sleeping:
             reactor = self.reactor
-            due = device.deadline() if device.traits.packets else None
             # The leader polls no path while it sleeps, nor knows of a packet's timer that began since.
-            isSooner = due is not None and due - device.clock() < reactor._deadline - reactor.seconds()
-            if not device.arm() or isSooner:
+            if not device.arm() or (device.traits.packets and reactor.rest.isLate(device)):
                 reactor.wakeUp()
 
     def _dispatch(self) -> None:

@@ -8,7 +8,7 @@ import os
 import select
 from math import ceil
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,6 +32,17 @@ def milliseconds(seconds: float | None) -> int:
         caller spin.
     """
     return ceil(bounded(seconds) * 1000)
+
+
+class Wakes(Protocol):
+    """
+    What wakes who sleeps, in whatever way.
+    """
+
+    def wake(self) -> None:
+        """
+        Have the sleep end, or the next one.
+        """
 
 
 class Sleeper:
@@ -106,4 +117,4 @@ class Sleep:
         return found
 
 
-__all__ = ["MOST_SECONDS", "Sleep", "Sleeper", "bounded", "milliseconds"]
+__all__ = ["MOST_SECONDS", "Sleep", "Sleeper", "Wakes", "bounded", "milliseconds"]

@@ -65,6 +65,7 @@ class DeviceChannel:
     @ivar users: Ports and connections that use it, in order of arrival; see L{ShownSockets}.
     @ivar shown: Those that stand in the socket page; L{None} if commands do not find the device.
     @ivar now: Returns the device's time, in seconds.
+    @ivar arm: The device's.
     @ivar attempts: Attempts to connect, which have no transport yet.
     @ivar localPorts: The numbers of active sides.
     @ivar batchedCalls: The reactor's.
@@ -85,6 +86,7 @@ class DeviceChannel:
         self.reactor: ChannelReactor = reactor
         self.device = device
         self.now = device.clock
+        self.arm = device.arm
         # Only the number of a connection that is TCP's is the kernel's; elsewhere it is in messages alone.
         self.localPorts = LocalPorts(isFree=getattr(device.fabric, "isPortFree", None))
         self.batchedCalls = batchedCallsOf(reactor)
@@ -395,21 +397,24 @@ class DeviceChannel:
             self._wanted = True
             self.device.fabric.signal()
 
-    def due(self) -> float | None:
+    def deadline(self) -> float | None:
         """
-        For a reactor that polls: return the seconds until the next deadline, 0 or less if it has passed;
-        L{None} without one.
+        Return when the next deadline is, by the device's time; L{None} without one.
         """
-        deadline = self._deadline() if self._registered else None
-        return None if deadline is None else deadline - self.now()
+        if not self._registered:
+            return None
+        deadline = self.device.deadline()
+        if self._closing:
+            closing = next(iter(self._closing.values()))
+            return closing if deadline is None else min(deadline, closing)
+        return deadline
 
     def expire(self) -> None:
         """
         For a reactor that polls: handle passed deadlines.
         """
-        due = self.due()
-        if due is not None and due <= 0:
-            now = self.now()
+        due = self.deadline()
+        if due is not None and due <= (now := self.now()):
             self._guarded(self._expireClosing, now)
             self._guarded(self.device.tick, now)
             if self._registered and not self.users and not self.attempts:
@@ -427,7 +432,7 @@ class DeviceChannel:
             # A delayed call shows in getDelayedCalls().  Half-closed connections that a program left behind,
             # which over TCP the kernel keeps, have one only while another connection reads.
             shows = self._closing and any(getattr(user, "reading", False) for user in self.users)
-            deadline = self._deadline() if shows else self.device.deadline()
+            deadline = self.deadline() if shows else self.device.deadline()
         if deadline is None:
             self._cancelTimer()
             return
@@ -440,13 +445,6 @@ class DeviceChannel:
             timer.reset(delay)
         else:
             self._timer = self.reactor.callLater(delay, self._tick)
-
-    def _deadline(self) -> float | None:
-        deadline = self.device.deadline()
-        if self._closing:
-            closing = next(iter(self._closing.values()))
-            return closing if deadline is None else min(deadline, closing)
-        return deadline
 
     def _tick(self) -> None:
         self._timer = None

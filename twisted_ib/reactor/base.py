@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import inf
 from socket import AF_INET, AF_INET6
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib import limits
+from twisted_ib.drive.rest import Rest
 from twisted_ib.interfaces import IReactorCompletionChannels, IReactorRDMA, IReactorRDS
 from twisted_ib.internet.readers import readingUsers, takeUsers
 from twisted_ib.reactor.loop import DeviceLoop, progress
@@ -55,7 +55,7 @@ class IBReactorBase(_Reactor):
     @ivar polling: The L{AdaptivePolling<twisted_ib.hca.base.polling.AdaptivePolling>} that decides when to
         sleep.
     @ivar _switchless: Whether the switch could not be loaded, so that all TCP is the operating system's.
-    @ivar _deadline: The earliest deadline of a device, as known before the last sleep.
+    @ivar rest: What was known of the devices before the last sleep.
     @ivar _poller: The epoll object that it waits with, or L{None}.
     @ivar _wait: Waits for descriptors, for so many seconds or for good, and serves or returns those that are
         ready.
@@ -72,7 +72,8 @@ class IBReactorBase(_Reactor):
         self._switchless = False
         # Relative names in the configuration begin at the folder of the start, which a daemon leaves later.
         self._folder = startFolder()
-        self._deadline = inf
+        # Deadlines of devices have no DelayedCall: applications and trial would find it in getDelayedCalls().
+        self.rest = Rest()
         self._loop = loop
         self.polling = loop.polling
         super().__init__(*arguments)
@@ -168,10 +169,10 @@ class IBReactorBase(_Reactor):
                 return ()
             timeout = loop.calm(self) if loop.threadsWait else 0
         if timeout != 0:
-            timeout = self._sooner(channels, timeout) if self._arm(channels) else 0
+            timeout = self.rest.begin(channels, self.seconds, timeout)
         loop.quiet = False
         found = self._wait(timeout)
-        expire = timeout == 0 or self.seconds() >= self._deadline
+        expire = timeout == 0 or self.seconds() >= self.rest.until
         hot = False
         for channel in self._channels:
             if channel.device.fabric.look():
@@ -183,29 +184,6 @@ class IBReactorBase(_Reactor):
             progress(self._channels)
             loop.turns += 1
         return found
-
-    def _sooner(self, channels: tuple[DeviceChannel, ...], timeout: float | None) -> float | None:
-        # Deadlines of devices have no DelayedCall here: applications and trial would find it in
-        # getDelayedCalls().
-        soonest: float | None = None
-        for channel in channels:
-            due = channel.due()
-            if due is not None and (soonest is None or due < soonest):
-                soonest = due
-        if soonest is None:
-            self._deadline = inf
-            return timeout
-        self._deadline = self.seconds() + soonest
-        return max(0.0, soonest if timeout is None else min(soonest, timeout))
-
-    def _arm(self, channels: tuple[DeviceChannel, ...]) -> bool:
-        armed = True
-        # IBTA vol. 1 11.4.2.2: a completion before the arming raises no event.  arm() returns False if there
-        # is one, and then epoll must not sleep.  All are armed all the same.
-        for channel in channels:
-            if not channel.device.arm():
-                armed = False
-        return armed
 
     def inOtherThread(self) -> bool:
         """
@@ -255,7 +233,7 @@ class IBReactorBase(_Reactor):
 
     # -- the offload protocol switch
 
-    def listenTCP(self, port: Any, factory: Any, backlog: int = 50, interface: str = "") -> Any:
+    def listenTCP(self, port: int, factory: Any, backlog: int = 50, interface: str = "") -> Any:
         """
         See C{IReactorTCP}; the rules choose the provider (L{twisted_ib.switch.switch}).
         """
@@ -268,7 +246,7 @@ class IBReactorBase(_Reactor):
             return made
         return switch.listenTCP(self, port, factory, backlog, interface)
 
-    def adoptStreamPort(self, fileDescriptor: int, addressFamily: Any, factory: Any) -> Any:
+    def adoptStreamPort(self, fileDescriptor: int, addressFamily: int, factory: Any) -> Any:
         """
         See C{IReactorSocket}; the rules choose the provider of a TCP socket.
         """
@@ -282,7 +260,7 @@ class IBReactorBase(_Reactor):
         return switch.adoptStreamPort(self, fileDescriptor, addressFamily, factory)
 
     def connectTCP(
-        self, host: Any, port: Any, factory: Any, timeout: Any = 30, bindAddress: Any = None
+        self, host: str, port: int, factory: Any, timeout: float = 30, bindAddress: Any = None
     ) -> Any:
         """
         See C{IReactorTCP}; the rules choose the provider (L{twisted_ib.switch.switch}).

@@ -25,6 +25,10 @@ class User:
     """
 
 
+#: The time when a loop begins, by the clock of its devices.
+BEGAN = 1000.0
+
+
 class Channel:
     """
     A device in a reactor: what it says, and what was asked.
@@ -76,23 +80,11 @@ class Channel:
         """
         return any(each.pending() for each in self.hot)
 
-    def due(self) -> float | None:
-        """
-        Say when the next deadline is, in seconds.
-        """
-        return self.dueIn
-
     def deadline(self) -> float | None:
         """
-        Say when the next timer is, by the clock of the device.
+        Say when the next timer is.
         """
-        return self.dueIn
-
-    def clock(self) -> float:
-        """
-        Say what time it is.
-        """
-        return 0.0
+        return None if self.dueIn is None else BEGAN + self.dueIn
 
     def expire(self) -> None:
         """
@@ -139,7 +131,7 @@ class TurnCase(BlockingTestCase):
         reactor: Any = loop.reactor
         self.addCleanup(loop.close)
         self.limits: list[float] = []
-        self.now = 1000.0
+        self.now = BEGAN
         self.patch(reactor, "seconds", lambda: self.now)
         self.patch(reactor, "_poller", Poller(self.limits))
         self.patch(reactor, "_channels", channels)
@@ -248,7 +240,7 @@ class TurnTests(TurnCase):
         channel = Channel()
         reactor = self.turning(channel)
         reactor.turn(None, None)
-        self.assertEqual((channel.said, reactor._deadline), (["progress", "arm"], inf))
+        self.assertEqual((channel.said, reactor.rest.until), (["progress", "arm"], inf))
 
 
 class BriefTests(TurnCase):
@@ -425,7 +417,7 @@ class LoopTests(TurnCase):
             loop = reactor.blockingLoop
             woken = self.woken(loop)
             # It knows of one in nine seconds.
-            reactor._deadline = 1009.0
+            reactor.rest.until = BEGAN + 9.0
             loop.sleeping = sleeping
             loop.flush(channel)
             loop.sleeping = False

@@ -21,7 +21,8 @@ from typing import Any, TypeVar, cast
 
 from twisted_ib import limits
 from twisted_ib.drive.process import life
-from twisted_ib.drive.sleeper import Sleep, Sleeper
+from twisted_ib.drive.rest import Rest
+from twisted_ib.drive.sleeper import Sleep, Sleeper, Wakes
 from twisted_ib.errors import HCAError, ResourceLimitError
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.device.device import Device
@@ -80,10 +81,10 @@ class Hub:
         # Devices that have published records and not yet rung the peers' doorbells.
         self._unrung: set[Device] = set()
         self._armed = False
-        # The earliest deadline that sleepers know of, on the devices' clock; 0 if there is work to do.
-        self._until = 0.0
+        # What sleepers know of.
+        self._rest = Rest()
         self._sleepers: set[Sleeper] = set()
-        self.watchers: set[Any] = set()
+        self.watchers: set[Wakes] = set()
         self.drives = 0
         self.driven = 0.0
         # Events that drives handled, and changes that were told by wake().
@@ -178,7 +179,7 @@ class Hub:
                             # The rest goes with its next batch: some thread has to drive.
                             self._wakeSleepers()
                             self._wakeWatchers()
-                if self._armed and self._until and (self._sleepers or self.watchers):
+                if self._armed and self._rest.until and (self._sleepers or self.watchers):
                     self._rearm()
                 if self.watchers and not self._armed and not self._arm():
                     self._wakeWatchers()
@@ -192,10 +193,7 @@ class Hub:
         # Other threads sleep.  What this thread posted may have disarmed the doorbells, or brought a timer
         # that is due before the time the sleepers wait for: either way they must look again.
         for device in self.devices:
-            if device.closed:
-                continue
-            due = device.deadline()
-            if not device.arm() or (due is not None and due < self._until):
+            if not device.closed and (not device.arm() or self._rest.isLate(device)):
                 self._wakeSleepers()
                 self._wakeWatchers()
                 return
@@ -450,20 +448,7 @@ class Hub:
 
     def _arm(self) -> float:
         self._armed = True
-        self._until = 0.0
-        left, until = float("inf"), float("inf")
-        for device in self.devices:
-            if device.closed:
-                continue
-            # The device got work while it was being armed: do not sleep.
-            if not device.arm():
-                return 0.0
-            due = device.deadline()
-            if due is not None:
-                until = min(until, due)
-                left = min(left, due - device.clock())
-        self._until = until
-        return max(left, 0.0)
+        return self._rest.begin([each for each in self.devices if not each.closed], time.monotonic)
 
     def attend(self, sleeper: Sleeper) -> bool:
         """
