@@ -38,7 +38,8 @@ class Field(NamedTuple):
     @ivar kind: L{int}, L{bool}, L{tuple} of numbers, L{bytes}, or what is nested.
     @ivar skip: reserved components before it (IBTA vol. 1 15.4.4).
     @ivar components: how many bits of a component mask it has.
-    @ivar parts: what L{split} was given; or the fields of what is L{scattered}.
+    @ivar parts: of what L{split} was given, offset and width of each.
+    @ivar inner: the fields of what is L{scattered}.
     @ivar exact: whether octets have to fill it.
     @ivar default: its value unless told otherwise.
     """
@@ -51,7 +52,8 @@ class Field(NamedTuple):
     kind: Any = int
     skip: int = 0
     components: int = 1
-    parts: tuple[Any, ...] = ()
+    parts: tuple[tuple[int, int], ...] = ()
+    inner: tuple[Field, ...] = ()
     exact: bool = False
     default: object = None
 
@@ -124,7 +126,7 @@ def scattered(kind: Callable[..., T], default: T, parts: tuple[Field, ...]) -> T
     """
     What has its fields among those of the message.
     """
-    return declared(Field("", parts[0].offset, 0, kind=kind, parts=parts), default)
+    return declared(Field("", parts[0].offset, 0, kind=kind, inner=parts), default)
 
 
 def declared(place: Field, default: Any) -> Any:
@@ -170,14 +172,6 @@ class _Word(NamedTuple):
         return f"_{self.start // _OCTET}"
 
 
-class _Part(NamedTuple):
-    # Where a field is: its number's low bits in a word; those of the value that are behind it elsewhere.
-    word: _Word
-    shift: int
-    width: int
-    rest: int
-
-
 class Codec(Generic[T]):
     """
     The layout of a class of messages, and what is made of it.
@@ -209,9 +203,7 @@ class Codec(Generic[T]):
             name: leaf
             for each in self.fields
             for name, leaf in (
-                [(each.name, each)]
-                if each.width
-                else [(f"{each.name}.{part.name}", part) for part in each.parts]
+                [(f"{each.name}.{part.name}", part) for part in each.inner] or [(each.name, each)]
             )
         }
 
@@ -297,12 +289,13 @@ class Codec(Generic[T]):
         head = int.from_bytes(octets[:size], "big") | reserved & self.kept
         return head.to_bytes(size, "big") + octets[size:]
 
-    def _parts(self, leaf: Field) -> Iterator[_Part]:
+    def _parts(self, leaf: Field) -> Iterator[tuple[_Word, int, int, int]]:
+        # Each part: its word, shift and width in it, and how many bits of the value are behind it elsewhere.
         rest = leaf.width
         for offset, width in _places(leaf):
             word = next(word for word in self._words if word.start <= offset < word.start + word.width)
             rest -= width
-            yield _Part(word, word.start + word.width - offset - width, width, rest)
+            yield word, word.start + word.width - offset - width, width, rest
 
     def _read(self, name: str, leaf: Field) -> str:
         terms = []
@@ -311,10 +304,8 @@ class Codec(Generic[T]):
             if leaf.kind is bool:
                 return f"{word.name} & {1 << shift} != 0"
             if isinstance(leaf.kind, Codec):
-                term = f"{name}_parse({word.name})"
-                return (
-                    term if leaf.default is not None else f"None if {word.name} == {name}_octets else {term}"
-                )
+                isEmpty = f"None if {word.name} == {name}_octets else " if leaf.default is None else ""
+                return f"{isEmpty}{name}_parse({word.name})"
             if shift + width < word.width:
                 term += f" & {(1 << width) - 1}"
             terms.append(f"({term}) << {rest}" if rest else term)
@@ -326,11 +317,8 @@ class Codec(Generic[T]):
         """
         found = []
         for each in self.fields:
-            if each.width:
-                found.append(self._read(each.name, each))
-            else:
-                inner = ", ".join(f"{part.name}={self._read('', part)}" for part in each.parts)
-                found.append(f"{each.name}_kind({inner})")
+            inner = ", ".join(f"{part.name}={self._read('', part)}" for part in each.inner)
+            found.append(f"{each.name}_kind({inner})" if inner else self._read(each.name, each))
         return found
 
     def _keeping(self, at: str) -> str:
@@ -365,7 +353,8 @@ class Codec(Generic[T]):
             name, term = path.replace(".", "_"), f"self.{path}"
             parts = list(self._parts(leaf))
             # struct checks what stands at the top of a number.
-            isTop = parts[0].shift + parts[0].width == parts[0].word.width
+            highest, up, size, _ = parts[0]
+            isTop = up + size == highest.width
             if leaf.kind is not bool and (leaf.kind is not int or not isTop or len(parts) > 1):
                 lines.append(f" {name} = {term}")
                 term = name

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import frozen
 
 from twisted_ib.errors import HeaderError, LengthError
+from twisted_ib.layouts import Codec, bits, flag
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Buffer
@@ -38,14 +39,11 @@ NOT_NEGOTIATED: Final = 0x3FFF
 #: The largest IRD or ORD.
 MAX_DEPTH: Final = NOT_NEGOTIATED - 1
 
-# Flags, revision, length of the private data; IRD and its flags, ORD and its flags.
+# Flags, revision, length of the private data.
 _FIXED: Final[Packed[tuple[int, int, int]]] = struct.Struct(">BBH")
-_DEPTHS: Final[Packed[tuple[int, int]]] = struct.Struct(">HH")
 _MARKERS, _CRC, _REJECTED, _ENHANCED = 0x80, 0x40, 0x20, 0x10
 #: Linux iwarp.h MPA_RR_FLAG_GSO_EXP, a reserved bit of RFC 5044. siw ignores it, but copies it to its Reply.
 _LARGE_FPDUS = 0x08
-_PEER_TO_PEER = _ZERO_WRITE = 0x8000
-_ZERO_SEND = _ZERO_READ = 0x4000
 
 
 class MPAErrorCode(IntEnum):
@@ -103,36 +101,15 @@ class Depths:
     @ivar zeroRead: D: an RDMA Read of none.
     """
 
-    ird: int
-    ord: int
-    isPeerToPeer: bool = False
-    zeroSend: bool = False
-    zeroWrite: bool = False
-    zeroRead: bool = False
+    ird: int = bits(0, 14, 5)
+    ord: int = bits(2, 14, 5)
+    isPeerToPeer: bool = flag(0, 7)
+    zeroSend: bool = flag(0, 6)
+    zeroWrite: bool = flag(2, 7)
+    zeroRead: bool = flag(2, 6)
 
-    def pack(self) -> bytes:
-        """
-        @return: four octets.
-        """
-        return _DEPTHS.pack(
-            self.ird | self.isPeerToPeer * _PEER_TO_PEER | self.zeroSend * _ZERO_SEND,
-            self.ord | self.zeroWrite * _ZERO_WRITE | self.zeroRead * _ZERO_READ,
-        )
 
-    @staticmethod
-    def parse(buffer: Buffer, start: int) -> Depths:
-        """
-        @param buffer: has four octets from C{start}.
-        """
-        one, two = _DEPTHS.unpack_from(buffer, start)
-        return Depths(
-            one & NOT_NEGOTIATED,
-            two & NOT_NEGOTIATED,
-            bool(one & _PEER_TO_PEER),
-            bool(one & _ZERO_SEND),
-            bool(two & _ZERO_WRITE),
-            bool(two & _ZERO_READ),
-        )
+_DEPTHS: Final = Codec(Depths, DEPTHS_BYTES)
 
 
 @frozen
@@ -165,7 +142,7 @@ class StartupFrame:
         @return: the frame.
         @raise LengthError: the private data is too long.
         """
-        private = self.privateData if self.depths is None else self.depths.pack() + self.privateData
+        private = self.privateData if self.depths is None else _DEPTHS.pack(self.depths) + self.privateData
         if len(private) > PRIVATE_BYTES:
             own = PRIVATE_BYTES - len(private) + len(self.privateData)
             raise LengthError(f"private data of {len(self.privateData)} octets; MPA carries {own}")
@@ -213,7 +190,7 @@ class StartupFrame:
         if end > stop:
             return None
         first = start + STARTUP_BYTES
-        depths = Depths.parse(buffer, first) if isEnhanced else None
+        depths = _DEPTHS.parse(bytes(buffer[first : first + DEPTHS_BYTES])) if isEnhanced else None
         frame = StartupFrame(
             isReply=key == MPA_KEY_REPLY,
             privateData=bytes(buffer[first + DEPTHS_BYTES * isEnhanced : end]),
