@@ -24,6 +24,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.support.commands import stop
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
+from twisted_ib.hca.host import libc
 from twisted_ib.queues import Client, Connection, Listener, Pipe, ring, wait
 from twisted_ib.queues.connection import checkMemory, createMemory
 from twisted_ib.queues.ring import AWAKE, BELLS, FIRST, HEAD, TAIL, TAKEN
@@ -48,6 +49,7 @@ def openDescriptors() -> list[str]:
     """
     @return: What this process has open.
     """
+    gc.collect()
     return sorted(os.listdir("/proc/self/fd"))
 
 
@@ -521,6 +523,14 @@ class FaultTests(PipeTestCase):
         self.addCleanup(os.close, other)
         os.ftruncate(other, os.fstat(fd).st_size)
         self.assertRaises(OSError, checkMemory, other)
+
+    def test_machine(self) -> None:
+        """
+        A machine that cannot have rings is an OSError, which says why.
+        """
+        self.patch(libc, "available", lambda size: ("an x86-64 processor",))
+        error = self.assertRaises(OSError, Pipe)
+        self.assertIn("an x86-64 processor", str(error))
 
 
 class ListenerTests(PipeTestCase):

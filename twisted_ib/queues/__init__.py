@@ -1,19 +1,22 @@
 """
 What C{multiprocessing} has between processes of one host, through shared memory: L{Pipe} and L{Connection},
-L{Listener} and L{Client}, and L{wait}.
+L{Listener} and L{Client}, L{wait}, L{Queue}, L{SimpleQueue} and L{JoinableQueue}.
 
 Modules:
 
   - C{connection}: both ends, and messages
   - C{futex}: sleeping in shared memory
   - C{listening}: listeners and clients
+  - C{locks}: locks that outlive their owners
   - C{pickling}: objects as bytes, with large buffers beside
+  - C{queue}: with many readers and writers
   - C{ring}: one direction of a connection
   - C{waiting}: for one of several
 """
 
 from twisted_ib.queues.connection import Connection, Pipe
 from twisted_ib.queues.listening import Client, Listener
+from twisted_ib.queues.queue import JoinableQueue, Queue, SimpleQueue
 from twisted_ib.queues.waiting import wait
 
-__all__ = ["Client", "Connection", "Listener", "Pipe", "wait"]
+__all__ = ["Client", "Connection", "JoinableQueue", "Listener", "Pipe", "Queue", "SimpleQueue", "wait"]

@@ -9,6 +9,7 @@ then begins a new one, and readers pass over what has no end or no beginning.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import socket
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
 from twisted_ib.hca.host import libc
-from twisted_ib.queues.pickling import loads, pickled, pieces
+from twisted_ib.queues.pickling import Parts, Pickled, loads, pickled, pieces
 from twisted_ib.queues.ring import DIRECTION, FIRST, LAST, Payload, RingReader, RingWriter
 
 if TYPE_CHECKING:
@@ -48,7 +49,10 @@ class _NoBeginning(Exception):
 def createMemory() -> int:
     """
     @return: A memory file, whose size is fixed for ever (memfd_create(2)).
+    @raise OSError: This machine cannot have rings.
     """
+    if missing := libc.available(MEMORY):
+        raise OSError(errno.ENOSYS, f"queues through shared memory need {', '.join(missing)}")
     fd = libc.memfdCreate("twisted_ib")
     try:
         os.ftruncate(fd, MEMORY)
@@ -185,10 +189,13 @@ class Connection:
         @raise BrokenPipeError: the other end is closed.
         """
         self._checkWrites()
-        found, buffers = pieces(obj)
-        self._send(found, buffers)
+        self.sendParts(pieces(obj))
 
-    def _send(self, found: list[Payload], buffers: list[memoryview]) -> None:
+    def sendParts(self, parts: Pickled) -> None:
+        """
+        Send what is left of an object once it is pickled.
+        """
+        found, buffers = parts
         if len(found) == 1 and not buffers:
             length = len(found[0])
             if length <= _RECORD:
@@ -232,9 +239,51 @@ class Connection:
             raise ValueError("size is negative")
         elif offset + size > length:
             raise ValueError("buffer length < offset + size")
-        self._send([view[offset : offset + size]], [])
+        self.sendParts(([view[offset : offset + size]], []))
+
+    def hasRoom(self, parts: Pickled) -> bool:
+        """
+        @return: Whether they can be sent without waiting.
+        """
+        found, buffers = parts
+        if len(found) == 1 and not buffers:
+            return self._writer.hasRoom(len(found[0]))
+        sizes = [memoryview(each).nbytes for each in (*found, *buffers)]
+        # Each record has a header and is rounded up, and so has the first.
+        records = 2 + len(sizes) + sum(sizes) // _RECORD
+        return self._writer.hasRoom(sum(sizes) + 8 * len(sizes) + 128 * records)
+
+    def repair(self) -> None:
+        """
+        Wake the reader, for a process that may have been killed before it did.
+        """
+        self._writer.repair()
 
     # -- receiving
+
+    def lookAgain(self) -> None:
+        """
+        Wake up from time to time: one of several writers may be killed before it wakes this reader.
+        """
+        seconds, rest = divmod(limits.QUEUE_LOOK_SECONDS, 1)
+        packed = Struct("@ll").pack(int(seconds), int(rest * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, packed)
+
+    def hasMessage(self, timeout: float | None) -> bool:
+        """
+        Wait for a message that the caller then takes.
+
+        @param timeout: in seconds; None is for ever.
+        @raise EOFError: there is none, and the other end is closed.
+        """
+        self._checkReads()
+        reader = self._reader
+        if reader.pending():
+            return True
+        if timeout is not None:
+            return reader.poll(timeout)
+        reader.wait()
+        return True
 
     def recv(self) -> Any:
         """
@@ -243,10 +292,16 @@ class Connection:
         @raise EOFError: there is none, and the other end is closed.
         """
         self._checkReads()
+        return loads(*self.receiveParts())
+
+    def receiveParts(self) -> Parts:
+        """
+        Receive a pickle and its buffers.
+
+        @raise EOFError: there is none, and the other end is closed.
+        """
         data, lengths = self._begin()
-        if lengths is None:
-            return loads(data)
-        return loads(*self._rest(lengths))
+        return (data, []) if lengths is None else self._rest(lengths)
 
     def recv_bytes(self, maxlength: int | None = None) -> bytes:
         """
@@ -324,7 +379,7 @@ class Connection:
                     raise OSError("bad message length")
                 return data, Struct(f"<{count}Q").unpack(data)
 
-    def _rest(self, lengths: tuple[int, ...]) -> tuple[bytes, list[Payload]]:
+    def _rest(self, lengths: tuple[int, ...]) -> Parts:
         # Of a message that is none: the next one.
         while True:
             try:

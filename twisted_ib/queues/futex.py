@@ -16,11 +16,18 @@ _FUTEX: Final = 202
 _EVERYBODY: Final = (1 << 31) - 1
 
 
-class _Timespec(ctypes.Structure):
+class Timespec(ctypes.Structure):
+    """
+    C{struct timespec}.
+    """
+
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
     @classmethod
-    def of(cls, seconds: float) -> _Timespec:
+    def of(cls, seconds: float) -> Timespec:
+        """
+        @return: So many seconds.
+        """
         whole = int(seconds)
         return cls(whole, int((seconds - whole) * 1e9))
 
@@ -49,7 +56,7 @@ def wait(cells: memoryview, cell: int, value: int, seconds: float) -> None:
 
     @param seconds: at most.
     """
-    until = _Timespec.of(seconds)
+    until = Timespec.of(seconds)
     _call(_FUTEX, addressOf(cells, cell), _WAIT, value & 0xFFFFFFFF, ctypes.addressof(until), None, 0)
 
 
@@ -60,4 +67,4 @@ def wake(cells: memoryview, cell: int) -> None:
     _call(_FUTEX, addressOf(cells, cell), _WAKE, _EVERYBODY, None, None, 0)
 
 
-__all__ = ["addressOf", "wait", "wake"]
+__all__ = ["Timespec", "addressOf", "wait", "wake"]

@@ -13,6 +13,11 @@ from typing import Any, Final
 from twisted_ib import limits
 from twisted_ib.queues.ring import Payload
 
+#: A pickle in pieces, and its large buffers.
+Pickled = tuple[list[Payload], list[memoryview]]
+#: The same where it is received.
+Parts = tuple[bytes, list[Payload]]
+
 _PROTOCOL: Final = 5
 _LARGE: Final = limits.QUEUE_BUFFER_BYTES
 #: The pickle of one buffer, as the object that it is given for it (pickletools: PROTO 5, NEXT_BUFFER, STOP).
@@ -42,7 +47,7 @@ class _Pickler(pickle.Pickler):
     dispatch_table: Any = ChainMap[type, Any](_registered, copyreg.dispatch_table)
 
 
-def pieces(obj: object) -> tuple[list[Payload], list[memoryview]]:
+def pieces(obj: object) -> Pickled:
     """
     @return: An object's pickle in pieces, and its large buffers.
     """
@@ -78,4 +83,4 @@ def loads(data: Payload, buffers: list[Payload] | None = None) -> Any:
     return pickle.loads(data, buffers=buffers)
 
 
-__all__ = ["loads", "pickled", "pieces"]
+__all__ = ["Parts", "Pickled", "loads", "pickled", "pieces"]

@@ -1,0 +1,352 @@
+"""
+Tests of queues between processes, and of what survives that their users are killed.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import threading
+from pathlib import Path
+from queue import Empty, Full
+from typing import Any
+
+from tests.queues.test_connection import Array, PipeTestCase, openDescriptors
+from tests.support.commands import running
+from tests.support.waiting import HANG_SECONDS, waitUntil
+from twisted_ib import limits
+from twisted_ib.queues import JoinableQueue, Queue, SimpleQueue, wait
+from twisted_ib.queues.locks import RobustLock, SharedPage
+from twisted_ib.queues.queue import UNFINISHED
+from twisted_ib.queues.ring import BELLS, TAKEN, RingWriter
+
+#: The checkout.
+ROOT = Path(__file__).resolve().parents[2]
+_LONG = bytes(2 * limits.QUEUE_RING)
+_KINDS = (Queue, JoinableQueue, SimpleQueue)
+
+
+def _takeAll(queue: Any, to: Any) -> None:
+    while (got := queue.get()) is not None:
+        to.put(got)
+
+
+def _putMany(queue: Any, first: int) -> None:
+    for number in range(first, first + 500):
+        queue.put((number, bytes(number % 1000)))
+
+
+class _Killed(RingWriter):
+    """
+    A writer that is killed before it wakes the reader.
+    """
+
+    __slots__ = ()
+
+    def ring(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class QueueTests(PipeTestCase):
+    """
+    What is put is taken, once.
+    """
+
+    def test_objects(self) -> None:
+        """
+        Objects are taken in order, also those that are longer than the ring.
+        """
+        things = [1, "two", b"3" * 100000, Array(bytearray(_LONG)), _LONG, None]
+        for kind in _KINDS:
+            queue = kind()
+            self.sending(lambda queue=queue: [queue.put(each) for each in things])
+            got = [queue.get() for _ in things]
+            self.assertEqual(got[3].data, _LONG)
+            self.assertEqual(got[:3] + got[4:], things[:3] + things[4:])
+            self.assertTrue(queue.empty())
+
+    def test_processes(self) -> None:
+        """
+        Of several producers and consumers every object is taken once.
+        """
+        for kind in _KINDS:
+            queue, results = kind(), kind()
+            consumers = [self.forked(_takeAll, queue, results) for _ in range(2)]
+            producers = [self.forked(_putMany, queue, 1000 * number) for number in range(3)]
+            got = sorted(results.get()[0] for _ in range(1500))
+            self.assertEqual(got, [1000 * number + each for number in range(3) for each in range(500)])
+            for each in producers:
+                each.join(HANG_SECONDS)
+            for _ in consumers:
+                queue.put(None)
+            for each in consumers:
+                each.join(HANG_SECONDS)
+            self.assertEqual({each.exitcode for each in consumers + producers}, {0})
+
+    def test_direct(self) -> None:
+        """
+        An object that has room is put by the caller; one that has not, and those behind it, by a thread.
+        """
+        queue: Queue = Queue()
+        queue.put(1)
+        self.assertIsNone(queue._thread)
+        queue.put(_LONG)
+        queue.put(2)
+        self.assertIsNotNone(queue._thread)
+        self.assertEqual(queue.qsize(), 3)
+        self.assertEqual([queue.get(), queue.get(), queue.get()], [1, _LONG, 2])
+        waitUntil(lambda: not queue._feeder.waiting)
+        queue.close()
+        queue.join_thread()
+
+    def test_bound(self) -> None:
+        """
+        A queue with a bound is full, and who waits for room is woken.
+        """
+        queue: Queue = Queue(2)
+        queue.put(1)
+        self.assertFalse(queue.full())
+        queue.put(2)
+        self.assertTrue(queue.full())
+        self.assertRaises(Full, queue.put_nowait, 3)
+        self.assertRaises(Full, queue.put, 3, True, 0.01)
+        thread = self.sending(queue.put, 3)
+        self.assertEqual([queue.get() for _ in range(3)], [1, 2, 3])
+        thread.join(HANG_SECONDS)
+        self.assertEqual(queue.qsize(), 0)
+
+    def test_empty(self) -> None:
+        """
+        Nothing is C{Empty}, at once or after a time.
+        """
+        queue: Queue = Queue()
+        self.assertRaises(Empty, queue.get_nowait)
+        self.assertRaises(Empty, queue.get, True, 0.01)
+
+    def test_closed(self) -> None:
+        """
+        A closed queue takes nothing, but sends what it has taken.
+        """
+        queue: Queue = Queue()
+        process = self.forked(lambda: (queue.put(_LONG), queue.close()))
+        self.assertEqual(queue.get(), _LONG)
+        process.join(HANG_SECONDS)
+        queue.close()
+        self.assertRaises(ValueError, queue.put, 1)
+        self.assertRaises(ValueError, queue.get)
+
+    def test_dropped(self) -> None:
+        """
+        A queue that nobody has any more leaves no descriptor and no thread.
+        """
+        before = openDescriptors()
+        queue: Queue = Queue()
+        queue.put(_LONG)
+        queue.get()
+        thread = queue._thread
+        assert thread is not None
+        del queue
+        gc.collect()
+        thread.join(HANG_SECONDS)
+        waitUntil(lambda: openDescriptors() == before)
+
+    def test_notPickled(self) -> None:
+        """
+        What cannot be pickled is reported as C{multiprocessing} does, and the next is put.
+        """
+        failed: list[object] = []
+        self.patch(Queue, "_on_queue_feeder_error", staticmethod(lambda error, obj: failed.append(obj)))
+        queue: Queue = Queue(1)
+        lock = threading.Lock()
+        queue.put(lock)
+        queue.put(1)
+        self.assertEqual(queue.get(), 1)
+        queue._feeder.waiting += 1
+        queue.put(lock)
+        waitUntil(lambda: len(failed) == 2 and not queue.full())
+        queue._feeder.waiting -= 1
+        queue.put(2)
+        self.assertEqual(queue.get(), 2)
+        self.assertEqual(failed, [lock, lock])
+        queue.close()
+        queue.join_thread()
+
+    def test_tasks(self) -> None:
+        """
+        C{join} waits until all tasks are done; one more is ValueError, and one that had no room counts not.
+        """
+        queue: JoinableQueue = JoinableQueue(2)
+        queue.join()
+        queue.put(1)
+        queue.put(2)
+        self.assertRaises(Full, queue.put, 3, False)
+        thread = self.sending(queue.join)
+        queue.task_done()
+        self.assertEqual(queue._cells[UNFINISHED], 1)
+        queue.task_done()
+        thread.join(HANG_SECONDS)
+        self.assertFalse(thread.is_alive())
+        self.assertRaises(ValueError, queue.task_done)
+
+    def test_wait(self) -> None:
+        """
+        C{wait} finds the queue that has something, by its reader.
+        """
+        queues = [Queue() for _ in range(3)]
+        readers = [each._reader for each in queues]
+        self.assertEqual(wait(readers, 0), [])
+        queues[1].put(1)
+        self.assertEqual(wait(readers), [readers[1]])
+
+
+class KilledTests(PipeTestCase):
+    """
+    A process that is killed stops nobody.
+    """
+
+    def killedWithin(self, call: Any) -> None:
+        """
+        Have a process killed within a call that does so.
+        """
+        process = self.forked(call)
+        process.join(HANG_SECONDS)
+        self.assertEqual(process.exitcode, -signal.SIGKILL)
+
+    def test_lock(self) -> None:
+        """
+        The lock of a process that was killed is the next one's, who is told.
+        """
+        died: list[int] = []
+        lock = RobustLock(SharedPage(), 3, lambda: died.append(1))
+        self.killedWithin(lambda: (lock.acquire(), os.kill(os.getpid(), signal.SIGKILL)))
+        self.assertTrue(lock.acquire())
+        self.assertEqual(died, [1])
+        got: list[bool] = []
+        for arguments in ((False,), (True, 0.01), (True, -1.0)):
+            self.sending(lambda arguments=arguments: got.append(lock.acquire(*arguments))).join()
+        lock.release()
+        self.assertEqual(got, [False] * 3)
+        self.assertTrue(lock.acquire(False))
+        lock.release()
+        self.assertRaises(OSError, lock.release)
+
+    def test_lockWaits(self) -> None:
+        """
+        Who waits for a lock gets it once it is let go of, or its owner is killed.
+        """
+        lock = RobustLock(SharedPage(), 0)
+        one, other = self.pipe()
+        process = self.forked(lambda: (lock.acquire(), other.send(1), signal.pause()))
+        one.recv()
+        thread = self.sending(lambda: (lock.acquire(), lock.release()))
+        process.kill()
+        thread.join(HANG_SECONDS)
+        self.assertFalse(thread.is_alive())
+
+    def test_reader(self) -> None:
+        """
+        A reader that was killed while it waited, or with a part of a message, leaves the queue to others.
+        """
+        for kind in _KINDS:
+            queue = kind()
+            one, other = self.pipe()
+            process = self.forked(lambda queue=queue, other=other: (other.send(1), queue.get()))
+            one.recv()
+            waitUntil(lambda queue=queue: not queue._rlock.acquire(False) or queue._rlock.release())
+            process.kill()
+            process.join(HANG_SECONDS)
+            queue.put(1)
+            self.assertEqual(queue.get(), 1)
+
+    def test_writer(self) -> None:
+        """
+        A message whose writer was killed before it woke the reader is found; the next writer wakes it too.
+        """
+        for kind in _KINDS:
+            queue = kind()
+
+            def begin(queue: Any = queue) -> None:
+                queue._writer._writer.__class__ = _Killed
+                queue.put(1)
+
+            got: list[object] = []
+            self.killedWithin(begin)
+            cells = queue._reader._reader._cells
+            self.assertEqual(cells[BELLS], cells[TAKEN] + 1)
+            thread = self.sending(lambda queue=queue, got=got: got.append(queue.get()))
+            thread.join(HANG_SECONDS)
+            self.assertEqual(got, [1])
+            thread = self.sending(lambda queue=queue, got=got: got.append(queue.get()))
+            queue.put(2)
+            thread.join(HANG_SECONDS)
+            self.assertEqual(got, [1, 2])
+
+    def test_nothingLeft(self) -> None:
+        """
+        No semaphore and no file is left, whoever is killed.
+        """
+        before = sorted(os.listdir("/dev/shm"))
+        queue: Queue = Queue(1)
+        self.killedWithin(lambda: (queue.put(1), os.kill(os.getpid(), signal.SIGKILL)))
+        self.assertEqual(sorted(os.listdir("/dev/shm")), before)
+
+
+_SPAWNED = """
+import multiprocessing, sys
+from twisted_ib.queues import JoinableQueue, Pipe, Queue, SimpleQueue, wait
+
+def work(connection, queues, results):
+    for queue in queues:
+        results.put(queue.get())
+    inner = connection.recv()
+    inner.send(connection.recv() * 2)
+    connection.close()
+
+def main(method):
+    context = multiprocessing.get_context(method)
+    queues = [Queue(), SimpleQueue(), JoinableQueue(3)]
+    results = Queue(ctx=context)
+    one, other = Pipe()
+    process = context.Process(target=work, args=(other, queues, results))
+    process.start()
+    other.close()
+    for number, queue in enumerate(queues):
+        queue.put(number)
+    got = [results.get() for _ in queues]
+    inner, sent = Pipe()
+    one.send(sent)
+    sent.close()
+    one.send(21)
+    print(method, got, inner.recv())
+    assert wait([one]) == [one]
+    try:
+        one.recv()
+    except EOFError:
+        print("end")
+    process.join()
+    sys.exit(process.exitcode)
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+"""
+
+
+class MethodTests(PipeTestCase):
+    """
+    Connections and queues are inherited, or sent along, in each way to start a process.
+    """
+
+    def test_methods(self) -> None:
+        """
+        C{fork}, C{spawn} and C{forkserver}: all queues, and a connection that is sent over another.
+        """
+        path = self.mktemp()
+        with open(path, "w") as file:
+            file.write(_SPAWNED)
+        for method in multiprocessing.get_all_start_methods():
+            process = running(self, path, method, env=dict(os.environ, PYTHONPATH=str(ROOT)))
+            output, _ = process.communicate(timeout=HANG_SECONDS)
+            self.assertEqual(output, f"{method} [0, 1, 2] 42\nend\n")
+            self.assertEqual(process.returncode, 0)

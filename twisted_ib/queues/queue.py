@@ -1,0 +1,419 @@
+"""
+The queues of C{multiprocessing} through shared memory.
+
+An object that has room in the ring is put there by the thread that calls C{put}, as long as none is before
+it; others wait in a buffer for a thread that feeds the ring, as all do in C{multiprocessing}.  Counters are
+changed in such an order that a process that is killed leaves room for one object too many, never too few.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Callable
+from multiprocessing import context
+from multiprocessing.util import Finalize, is_exiting, register_after_fork
+from queue import Empty, Full
+from typing import Any, Final
+
+from twisted_ib import limits
+from twisted_ib.queues import futex
+from twisted_ib.queues.connection import Pipe
+from twisted_ib.queues.locks import RobustLock, SharedPage
+from twisted_ib.queues.pickling import loads, pieces
+
+#: Cells: objects put directly, put into a buffer, taken, and lost as they could not be sent; tasks not done.
+DIRECT: Final = 0
+LATER: Final = 1
+GOT: Final = 2
+LOST: Final = 3
+UNFINISHED: Final = 4
+
+#: Locks: for the counters, for readers, for writers.
+_COUNTERS, _READERS, _WRITERS = range(3)
+
+#: For a queue without a bound, as SEM_VALUE_MAX is in C{multiprocessing}.
+_MANY: Final = (1 << 31) - 1
+#: Seconds for another process to put its object; its feeding thread takes longer if the ring is full.
+_OTHERS: Final = 0.0005
+
+_SENTINEL: Final = object()
+
+
+class _LockedPipe:
+    """
+    A simplex pipe with many readers and writers.
+    """
+
+    def __init__(self) -> None:
+        self._page = SharedPage()
+        self._reader, self._writer = Pipe(False)
+        self._reader.lookAgain()
+        self._locks()
+
+    def _locks(self) -> None:
+        self._cells = self._page.cells
+        self._rlock = RobustLock(self._page, _READERS)
+        self._wlock = RobustLock(self._page, _WRITERS, self._writer.repair)
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        context.assert_spawning(self)
+        return self._page, self._reader, self._writer
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._page, self._reader, self._writer = state
+        self._locks()
+
+
+class SimpleQueue(_LockedPipe):
+    """
+    A queue without a buffer: C{put} waits until there is room.
+    """
+
+    def close(self) -> None:
+        """
+        Close both ends in this process.
+        """
+        self._reader.close()
+        self._writer.close()
+
+    def empty(self) -> bool:
+        """
+        @return: Whether there is nothing.
+        """
+        return not self._reader.poll()
+
+    def get(self) -> Any:
+        """
+        Take an object; wait for one.
+        """
+        with self._rlock:
+            parts = self._reader.receiveParts()
+        return loads(*parts)
+
+    def put(self, obj: object) -> None:
+        """
+        Send an object; wait until there is room.
+        """
+        parts = pieces(obj)
+        with self._wlock:
+            self._writer.sendParts(parts)
+
+
+def _join(reference: weakref.ref[threading.Thread]) -> None:
+    thread = reference()
+    if thread is not None:
+        thread.join()
+
+
+class _Feeder:
+    """
+    The buffer of a queue in one process, and what its thread does: it knows no queue, which may be dropped.
+
+    @ivar waiting: objects that are not in the ring yet.
+    """
+
+    def __init__(self, pipe: _LockedPipe, counters: RobustLock) -> None:
+        self._reader, self._writer = pipe._reader, pipe._writer
+        self._cells, self._wlock, self._counters = pipe._cells, pipe._wlock, counters
+        self._buffer: deque[Any] = deque()
+        self._notEmpty = threading.Condition()
+        self.waiting = 0
+        self.ignoresEnd = False
+        self.failed: Callable[[Exception, object], object] = print
+
+    def append(self, obj: object) -> None:
+        """
+        Add an object.
+        """
+        with self._notEmpty:
+            self.waiting += 1
+            self._buffer.append(obj)
+            self._notEmpty.notify()
+
+    def run(self) -> None:
+        """
+        Send what is added.
+        """
+        while True:
+            with self._notEmpty:
+                while not self._buffer:
+                    self._notEmpty.wait()
+                obj = self._buffer.popleft()
+            if obj is _SENTINEL:
+                self._reader.close()
+                self._writer.close()
+                return
+            try:
+                parts = pieces(obj)
+                with self._wlock:
+                    self._writer.sendParts(parts)
+            except Exception as error:
+                # What it uses may be gone when the process ends.
+                if is_exiting() or (self.ignoresEnd and isinstance(error, BrokenPipeError)):
+                    return
+                with self._counters:
+                    self._cells[LOST] += 1
+                self.failed(error, obj)
+            with self._notEmpty:
+                self.waiting -= 1
+            # Not until the next comes.
+            del obj
+
+
+class Queue(_LockedPipe):
+    """
+    A queue, with at most C{maxsize} objects if that is positive.
+    """
+
+    def __init__(self, maxsize: int = 0, *, ctx: Any = None) -> None:
+        """
+        @param maxsize: objects, in the ring and in all buffers.
+        @param ctx: nothing depends on it.
+        """
+        _LockedPipe.__init__(self)
+        self._maxsize = maxsize if maxsize > 0 else _MANY
+        # For concurrent.futures.
+        self._ignore_epipe = False
+        self._reset()
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return (*_LockedPipe.__getstate__(self), self._maxsize, self._ignore_epipe)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _LockedPipe.__setstate__(self, state[:3])
+        self._maxsize, self._ignore_epipe = state[3:]
+        self._reset()
+
+    def _reset(self, after_fork: bool = False) -> None:
+        # The child of a fork has no thread, and nothing in its buffer.
+        self._counters = RobustLock(self._page, _COUNTERS)
+        self._feeder = _Feeder(self, self._counters)
+        self._thread: threading.Thread | None = None
+        self._jointhread: Any = None
+        self._joincancelled = False
+        self._closed = False
+        self._close: Any = None
+        if not after_fork:
+            register_after_fork(self, Queue._after_fork)
+
+    def _after_fork(self) -> None:
+        self._reset(True)
+
+    # -- counting
+
+    def qsize(self) -> int:
+        """
+        @return: About how many objects there are, those in buffers included.
+        """
+        cells = self._cells
+        return max(0, cells[DIRECT] + cells[LATER] - cells[GOT] - cells[LOST])
+
+    def empty(self) -> bool:
+        """
+        @return: Whether there is nothing.
+        """
+        return not self._reader.poll()
+
+    def full(self) -> bool:
+        """
+        @return: Whether there is no room.
+        """
+        return self.qsize() >= self._maxsize
+
+    def _waitForRoom(self, block: bool, timeout: float | None) -> None:
+        # Afterwards there is room, and the counters are locked.
+        end = None if timeout is None else time.monotonic() + timeout
+        lock, cells = self._counters, self._cells
+        while True:
+            lock.acquire()
+            got = cells[GOT]
+            if not self.full():
+                return
+            lock.release()
+            left = limits.QUEUE_LOOK_SECONDS
+            if end is not None:
+                left = min(left, end - time.monotonic())
+            if not block or left <= 0:
+                raise Full
+            futex.wait(cells, GOT, got, left)
+
+    # -- putting
+
+    def put(self, obj: object, block: bool = True, timeout: float | None = None) -> None:
+        """
+        Put an object.
+
+        @param block: whether to wait until there is room.
+        @param timeout: for so many seconds at most.
+        @raise Full: there is none.
+        @raise ValueError: the queue is closed.
+        """
+        if self._closed:
+            raise ValueError(f"Queue {self!r} is closed")
+        isBound = self._maxsize != _MANY
+        if isBound:
+            self._waitForRoom(block, timeout)
+        try:
+            if not self._putDirectly(obj):
+                if not isBound:
+                    self._counters.acquire()
+                    isBound = True
+                self._cells[LATER] += 1
+                if self._thread is None:
+                    self._start(self._feeder)
+                self._feeder.append(obj)
+        finally:
+            if isBound:
+                self._counters.release()
+
+    def _putDirectly(self, obj: object) -> bool:
+        if self._feeder.waiting:
+            return False
+        try:
+            parts = pieces(obj)
+        except Exception as error:
+            # Nobody waits for it: in multiprocessing its thread would say so.
+            self._on_queue_feeder_error(error, obj)
+            return True
+        if not self._wlock.acquire(True, _OTHERS):
+            return False
+        try:
+            # Another thread may have begun to wait meanwhile.
+            if self._feeder.waiting or not self._writer.hasRoom(parts):
+                return False
+            self._writer.sendParts(parts)
+            self._cells[DIRECT] += 1
+        finally:
+            self._wlock.release()
+        return True
+
+    @staticmethod
+    def _on_queue_feeder_error(error: Exception, obj: object) -> None:
+        # concurrent.futures has its own.
+        traceback.print_exc()
+
+    def _start(self, feeder: _Feeder) -> None:
+        feeder.ignoresEnd, feeder.failed = self._ignore_epipe, self._on_queue_feeder_error
+        self._thread = threading.Thread(target=feeder.run, name="QueueFeederThread", daemon=True)
+        self._thread.start()
+        if not self._joincancelled:
+            join = Finalize(self._thread, _join, [weakref.ref(self._thread)], exitpriority=-5)
+            self._jointhread = join
+        self._close = Finalize(self, feeder.append, [_SENTINEL], exitpriority=10)
+
+    def close(self) -> None:
+        """
+        Say that this process puts nothing more; what is in its buffer is sent.
+        """
+        self._closed = True
+        close, self._close = self._close, None
+        if close is not None:
+            close()
+
+    def join_thread(self) -> None:
+        """
+        Wait until the buffer of a closed queue is empty; so does the process before it ends.
+        """
+        assert self._closed, f"Queue {self!r} not closed"
+        if self._jointhread is not None:
+            self._jointhread()
+
+    def cancel_join_thread(self) -> None:
+        """
+        Let the process end without waiting for that.
+        """
+        self._joincancelled = True
+        if self._jointhread is not None:
+            self._jointhread.cancel()
+
+    def put_nowait(self, obj: object) -> None:
+        """
+        Put an object, or raise L{Full}.
+        """
+        self.put(obj, False)
+
+    # -- getting
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """
+        Take an object.
+
+        @param block: whether to wait for one.
+        @param timeout: for so many seconds at most.
+        @raise Empty: there is none.
+        @raise ValueError: the queue is closed.
+        """
+        if self._closed:
+            raise ValueError(f"Queue {self!r} is closed")
+        end = None if timeout is None else time.monotonic() + timeout
+        if not self._rlock.acquire(block, timeout):
+            raise Empty
+        try:
+            left = 0.0 if not block else None if end is None else end - time.monotonic()
+            if not self._reader.hasMessage(left):
+                raise Empty
+            # Before it is taken: who is killed in between leaves it to the next.
+            wasFull = self.full()
+            self._cells[GOT] += 1
+            parts = self._reader.receiveParts()
+        finally:
+            self._rlock.release()
+        if wasFull:
+            futex.wake(self._cells, GOT)
+        return loads(*parts)
+
+    def get_nowait(self) -> Any:
+        """
+        Take an object, or raise L{Empty}.
+        """
+        return self.get(False)
+
+
+class JoinableQueue(Queue):
+    """
+    A queue whose users say when they are done with an object.
+    """
+
+    def put(self, obj: object, block: bool = True, timeout: float | None = None) -> None:
+        """
+        See L{Queue.put}.
+        """
+        self._count(1)
+        try:
+            Queue.put(self, obj, block, timeout)
+        except BaseException:
+            self._count(-1)
+            raise
+
+    def _count(self, change: int) -> None:
+        cells = self._cells
+        with self._counters:
+            count = cells[UNFINISHED] + change
+            if count < 0:
+                raise ValueError("task_done() called too many times")
+            cells[UNFINISHED] = count
+        if not count:
+            futex.wake(cells, UNFINISHED)
+
+    def task_done(self) -> None:
+        """
+        Say that an object that was taken is done with.
+
+        @raise ValueError: more often than objects were put.
+        """
+        self._count(-1)
+
+    def join(self) -> None:
+        """
+        Wait until all objects are done with.
+        """
+        cells = self._cells
+        while count := cells[UNFINISHED]:
+            futex.wait(cells, UNFINISHED, count, limits.QUEUE_LOOK_SECONDS)
+
+
+__all__ = ["JoinableQueue", "Queue", "SimpleQueue"]
