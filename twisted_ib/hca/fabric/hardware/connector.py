@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import ConnectionStateError, PathLostError
+from twisted_ib.errors import ConnectionStateError, PathLostError, ResourceLimitError
 from twisted_ib.hca.base.attributes import MTU_CODES
-from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.cm.states import State
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest, PathRecord, Rejection, RejectReason
 from twisted_ib.hca.connection.interfaces import IConnection
@@ -236,12 +235,16 @@ class Connector:
         Send a request to connect: see
         L{IAdapterFabric<twisted_ib.hca.fabric.base.streams.IAdapterFabric>}.
         """
-        connection = AdapterConnection(self, way, self.manager.create(), "resolving")
+        manager = self.manager
+        id = manager.create()
+        try:
+            connection = self.connections[id] = AdapterConnection(self, way, id, "resolving")
+        except ResourceLimitError:
+            manager.destroy(id)
+            raise
         connection.user = user
         connection.request = request
         connection.localID = connection.stream.number
-        self.connections[connection.id] = connection
-        manager, id = self.manager, connection.id
         header = RDMACMHeader.parse(request.privateData)
         try:
             if request.serviceID >> 16 != _TCP:
@@ -289,11 +292,12 @@ class Connector:
         fabric, manager = self.fabric, self.manager
         _, _, there, theirs = manager.ends(notice.id)
         service = next((each for each, id in self._listeners.items() if id == notice.listener), 0)
-        if not service or len(self.connections) >= limits.QUEUE_PAIRS:
+        try:
+            connection = AdapterConnection(self, fabric.pathTo(there), notice.id, "requested")
+        except ResourceLimitError:
             manager.reject(notice.id, b"")
             manager.destroy(notice.id)
             return
-        connection = AdapterConnection(self, fabric.pathTo(there), notice.id, "requested")
         self.connections[notice.id] = connection
         given = notice.parameters
         here = fabric.address
@@ -435,7 +439,4 @@ class Connector:
         self.manager.close()
 
 
-#: The states that a queue pair is taken through, in order.
-STATES: Final = (QPState.INIT, QPState.RTR, QPState.RTS)
-
-__all__ = ["STATES", "AdapterConnection", "Connector"]
+__all__ = ["AdapterConnection", "Connector"]
