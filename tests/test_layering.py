@@ -28,7 +28,7 @@ from twisted_ib.hca.base.interfaces import (
     ITwinPath,
 )
 from twisted_ib.hca.device.registry import KINDS, addFabric
-from twisted_ib.hca.fabric.base.streams import IStreamFabric, IStreamOwner
+from twisted_ib.hca.fabric.base.streams import IAdapterOwner, IStreamFabric, IStreamOwner
 from twisted_ib.hca.fabric.base.subnetdirectory import ISubnetDirectory, ISubnetOwner
 from twisted_ib.hca.host.socketpage.page import IListed
 
@@ -50,6 +50,7 @@ MOST_CLASS_LINES = 1000
 LONG_MODULES = {
     "twisted_ib/blocking/connection.py": "one class: a connection, as socket's calls want it",
     "twisted_ib/hca/device/device.py": "one class, the HCA as users see it; its parts are modules beside it",
+    "twisted_ib/hca/fabric/hardware/adapterpath.py": "one class: the path of a queue pair",
     "twisted_ib/hca/fabric/iwarp/streampath.py": "one class: the path of a queue pair",
     "twisted_ib/hca/fabric/shm/ring.py": "one class: both directions of a ring, compiled as one",
     "twisted_ib/hca/fabric/shm/shm.py": "one class: the fabric of an HCA and its run directories",
@@ -82,7 +83,7 @@ SEAM = {
         "hca/device hca/mad hca/queues hca/services internet rdma sdp",
         {*ISharedMemoryPath, *ITwinPath},
     ),
-    "owner": ("hca/fabric subnet/port", {*ISubnetOwner, *IStreamOwner}),
+    "owner": ("hca/fabric subnet/port", {*ISubnetOwner, *IStreamOwner, *IAdapterOwner}),
 }
 
 #: One line for each contract that breaks it: contract, module, statement.

@@ -55,7 +55,8 @@ class Need(Enum):
             return traits.proof is Proof.DIRECTORY
         if self is Need.SHARED_PATH:
             return traits.proof is not Proof.CONNECTION
-        return traits.transport is TransportType.IB
+        # An adapter refuses and repeats by itself.
+        return traits.transport is TransportType.IB and traits.proof is not Proof.CONNECTION
 
 
 def needs(need: Need) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:

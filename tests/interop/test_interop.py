@@ -12,7 +12,18 @@ from tests.interop.lab.lab import lacking
 from tests.support.optional import suiteUnless
 
 #: The modules that have them.
-MODULES = ("plain", "rping", "examples", "pingpong", "verbs", "rds", "siw", "cprograms.rxe", "cprograms.siw")
+MODULES = (
+    "plain",
+    "rping",
+    "examples",
+    "pingpong",
+    "verbs",
+    "rds",
+    "siw",
+    "hardware",
+    "cprograms.rxe",
+    "cprograms.siw",
+)
 
 
 class NoKernelTests(SynchronousTestCase):

@@ -180,10 +180,13 @@ STREAM = Traits(
     completion=Completion.SENT,
     joinsWildcards=False,
 )
+#: SEND and RDMA WRITE, alone and with immediate data, RDMA READ and atomics: what the package ibverbs has.
+_OF_ADAPTERS = frozenset(range(7))
 #: Between hosts, by an adapter of this one: connected queue pairs, whose connections the kernel makes.
 ADAPTER = Traits(
     peers=Peers.ADDRESSES,
     proof=Proof.CONNECTION,
     services=frozenset((QPType.RC,)),
+    operations=_OF_ADAPTERS,
     joinsWildcards=False,
 )

@@ -405,6 +405,18 @@ class Services:
         """
         self.dispatch()
 
+    def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
+        """
+        See L{IAdapterOwner<twisted_ib.hca.fabric.base.streams.IAdapterOwner>}.
+        """
+        addresses = self._listeners.get(request.serviceID, {})
+        listener = addresses.get(_SERVED) or addresses.get(_otherKey(addresses, _destinationOf(request)))
+        if listener is None:
+            connection.reject(RejectReason.INVALID_SERVICE_ID, b"", self._device.clock())
+            return
+        connection.listener = listener
+        listener.connectionRequested(connection, request)
+
     def _requested(self, connection: Any, message: Any) -> None:
         addresses: dict[str, Any] = connection.listener
         isLookup = connection.__class__ is Lookup

@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.capture.capture import Capture
     from twisted_ib.hca.connection.interfaces import IAddressResolver
     from twisted_ib.hca.device.addressing.fabric import IDeviceFabric
+    from twisted_ib.hca.fabric.base.streams import IAdapterFabric
     from twisted_ib.hca.host.queryserver import QueryServer
     from twisted_ib.hca.mad.dispatch import Agents
     from twisted_ib.hca.mad.sa.client import SAClient
@@ -179,9 +180,11 @@ class Device(DeviceProgress):
         # Bound here and not methods that call these: a connection takes several of them.
         #: See L{Services}, which has the methods of these names.
         self.listen, self.connect = services.listen, services.connect
-        self.sendRequest, self.sendLookup = services.sendRequest, services.sendLookup
+        self.sendRequest: Callable[..., Any] = services.sendRequest
+        self.sendLookup = services.sendLookup
         self.disconnect, self.finish = services.disconnect, services.finish
         self.managementReceived = services.managementReceived
+        self.connectionRequested = services.connectionRequested
         self.communicationEstablished = services.communicationEstablished
         #: Its protection domains, memory regions and windows.
         self.memory = Memory(randomBits)
@@ -266,6 +269,13 @@ class Device(DeviceProgress):
             _ = self.mads
         if traits.peers is Peers.SUBNET:
             self.changePort(fabric.settings())
+
+    def useAdapter(self, adapter: IAdapterFabric) -> None:
+        """
+        See L{IAdapterOwner<twisted_ib.hca.fabric.base.streams.IAdapterOwner>}.
+        """
+        self.memory.registrar = adapter.register
+        self.sendRequest = adapter.connect
 
     def _appear(self) -> QueryServer | None:
         # Optional: without a usable run directory the device works, but commands cannot find it.

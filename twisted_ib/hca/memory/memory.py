@@ -12,6 +12,7 @@ offsets from it matter.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, MemoryRegionError, ResourceLimitError
@@ -46,6 +47,8 @@ _ADDRESS_END = 1 << 64
 _PAGE_BITS = 12
 _ADDRESS_BITS = 47
 _NOTHING = memoryview(b"")
+#: The rights that every adapter knows.
+_OF_ADAPTERS = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC
 
 
 class Memory:
@@ -54,9 +57,21 @@ class Memory:
 
     @ivar regions: the regions by key.
     @ivar windows: the windows by key.
+    @ivar registrar: registers memory with an adapter, which chooses key and address: see
+        L{IAdapterFabric.register<twisted_ib.hca.fabric.base.streams.IAdapterFabric.register>}; L{None} where
+        there is none.
     """
 
-    __slots__ = ("_keys", "_randomBits", "_windows", "domains", "regions", "windows")
+    __slots__ = (
+        "_keys",
+        "_randomBits",
+        "_registered",
+        "_windows",
+        "domains",
+        "regions",
+        "registrar",
+        "windows",
+    )
 
     def __init__(self, randomBits: Callable[[int], int]) -> None:
         """
@@ -68,6 +83,9 @@ class Memory:
         self._windows = Windows(self._keys)
         self.windows = self._windows.byKey
         self._randomBits = randomBits
+        self.registrar: Callable[[memoryview, int, ProtectionDomain], tuple[int, int, Any]] | None = None
+        # What ends a registration with the adapter, by key.
+        self._registered: dict[int, Any] = {}
 
     def allocateDomain(self) -> ProtectionDomain:
         """
@@ -120,12 +138,35 @@ class Memory:
             raise ResourceLimitError(f"a device registers at most {limits.MEMORY_REGIONS} memory regions")
         view = _view(buffer)
         access = _checkAccess(view, access)
-        region = MemoryRegion(view, self._address(address, len(view), access), access, pd, segment, present)
-        # Issued when nothing can fail any more, so that no key is used up by a refused
-        # registration.
-        region.key = self._keys.issue()
+        if self.registrar is not None:
+            region = self._registerThere(view, access, pd, address, segment, present)
+        else:
+            place = self._address(address, len(view), access)
+            region = MemoryRegion(view, place, access, pd, segment, present)
+            # Issued when nothing can fail any more, so that no key is used up by a refused
+            # registration.
+            region.key = self._keys.issue()
         self.regions[region.key] = region
         pd.hold("memory regions")
+        return region
+
+    def _registerThere(
+        self,
+        view: memoryview,
+        access: int,
+        pd: ProtectionDomain,
+        address: int | None,
+        segment: object,
+        present: object,
+    ) -> MemoryRegion:
+        # Peers read and write it without this package: key and address are the adapter's.
+        if address is not None or present is not None or access & ~_OF_ADAPTERS:
+            raise MemoryRegionError("an adapter's memory has addresses and rights of its own")
+        assert self.registrar is not None
+        key, place, registered = self.registrar(view, access, pd)
+        self._registered[key] = registered
+        region = MemoryRegion(view, place, access, pd, segment)
+        region.key = key
         return region
 
     def reregister(
@@ -157,6 +198,8 @@ class Memory:
         @raise ResourceBusyError: memory windows are bound to it.
         """
         self._checkRegistered(region)
+        if self.registrar is not None:
+            raise MemoryRegionError("an adapter's memory is not registered anew: deregister it")
         if pd is not None:
             self._checkDomain(pd)
         # A window would go on opening bytes of the old buffer (IBTA vol. 1 10.6.7.2).
@@ -351,7 +394,11 @@ class Memory:
 
     def _forgetKey(self, region: MemoryRegion) -> None:
         del self.regions[region.key]
-        self._keys.withdraw(region.key)
+        registered = self._registered.pop(region.key, None)
+        if registered is None:
+            self._keys.withdraw(region.key)
+        else:
+            registered.close()
 
     def _address(self, address: int | None, length: int, access: int) -> int:
         if access & ZERO_BASED:

@@ -21,7 +21,7 @@ class ProtectionDomain(RefCounted):
     @ivar memory: the tables of its device.
     """
 
-    __slots__ = ("memory",)
+    __slots__ = ("__weakref__", "memory")
 
     kind = "protection domain"
 

@@ -17,11 +17,13 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
+from tests.hca.fabric.hardware.world import Host, Manager
 from twisted_ib.errors import DeviceError, NoRouteError, RulesError
-from twisted_ib.hca.base.interfaces import IAddressDirectory, IFabric
+from twisted_ib.hca.base.interfaces import IAddressDirectory
 from twisted_ib.hca.base.traits import ADAPTER
 from twisted_ib.hca.device import registry
 from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.fabric.base.streams import IAdapterFabric
 from twisted_ib.hca.fabric.hardware import adapters, provider
 from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
 
@@ -215,15 +217,15 @@ class OpenTests(HardwareTestCase):
         """
         A fabric opens its adapter, refuses what it does not have by name, and closes it.
         """
-        verbs = FakeVerbs("mlx5_0", "rxe0")
-        owner = SimpleNamespace(wanted=None)
-        fabric = HardwareFabric(owner, 1, lambda: 0.0, ADDRESS, "rxe0", verbs)
-        for each in (IFabric, IAddressDirectory):
+        host = Host()
+        owner = SimpleNamespace(wanted=None, useAdapter=lambda adapter: None)
+        fabric = HardwareFabric(owner, 1, lambda: 0.0, ADDRESS, "rxe0", host, Manager(host))
+        for each in (IAdapterFabric, IAddressDirectory):
             verifyObject(each, fabric)
         error = self.assertRaises(NoRouteError, fabric.join, 1)
-        self.assertEqual(str(error), "adapter rxe0 has no multicast")
+        self.assertEqual(str(error), "adapter rxe0 has no multicast here")
         fabric.close()
-        self.assertTrue(verbs.context.closed)
+        self.assertTrue(host.contexts[0].isClosed)
 
     def test_device(self) -> None:
         """

@@ -1,13 +1,19 @@
 """
-A fabric of TCP connections, as a device and its users ask it, and the device, as that sees it.
+Fabrics whose connections are made by others: those of TCP connections, and those of an adapter with a kernel.
+As a device and its users ask them, and the device, as they see it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from socket import socket
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib.hca.base.interfaces import IAddressDirectory, IFabric, IFabricOwner, IPeerPath
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.connection.interfaces import IConnection
+    from twisted_ib.hca.connection.request import ConnectRequest
 
 
 class IAdoptedPath(IPeerPath):
@@ -65,4 +71,45 @@ class IStreamOwner(IFabricOwner):
         """
 
 
-__all__ = ["IStreamFabric", "IStreamOwner"]
+class IAdapterFabric(IFabric, IAddressDirectory):
+    """
+    A fabric with a communication manager and memory keys of its own.
+    """
+
+    def connect(path: IPeerPath, request: ConnectRequest, user: Any, now: float) -> IConnection:
+        """
+        Send a request to connect over a path that this fabric has resolved.
+
+        @param user: an L{IConnectionUser<twisted_ib.hca.connection.interfaces.IConnectionUser>}, which hears
+            of it in a later turn.
+        @raise OSError: the kernel has no room.
+        """
+
+    def register(view: memoryview, access: int, pd: Any) -> tuple[int, int, Any]:
+        """
+        Register memory.
+
+        @param access: L{Access<twisted_ib.hca.memory.access.Access>} bits.
+        @param pd: the protection domain.
+        @return: its key, the address of its first byte, and an object with C{close()}, which ends that.
+        @raise MemoryRegionError: the adapter does not take it.
+        """
+
+
+class IAdapterOwner(IFabricOwner):
+    """
+    The device, as such a fabric sees it.
+    """
+
+    def useAdapter(adapter: IAdapterFabric) -> None:
+        """
+        Have requests to connect sent, and memory registered, by a fabric, from now on.
+        """
+
+    def connectionRequested(connection: IConnection, request: ConnectRequest) -> None:
+        """
+        A request to connect arrived for a published service.
+        """
+
+
+__all__ = ["IAdapterFabric", "IAdapterOwner", "IStreamFabric", "IStreamOwner"]

@@ -1,5 +1,12 @@
 """
-An adapter of this host, through the system's libibverbs and librdmacm.
+An adapter of this host, through the system's libibverbs and librdmacm: one queue pair of ours is one of the
+adapter's, and the kernel makes the connections.
 
-C{provider} loads the libraries; C{adapters} finds an adapter and its IP address; C{hardware} is the fabric.
+C{hardware} is the fabric, C{adapterpath} the path of a queue pair, C{connector} the connections over
+C{rdmacm}, which is librdmacm; C{provider} loads the libraries.
+
+Besides:
+
+  - C{adapters}: finds an adapter's IP address
+  - C{peerpath}: paths to peers' addresses, for connection management
 """

@@ -37,8 +37,10 @@ def _gids(adapter: str) -> list[IPv6Address]:
     return [IPv6Address(text) for text in found if text]
 
 
-def _isRoCE(adapter: str) -> bool:
-    # An RNIC has its hardware address as GID.
+def isRoCE(adapter: str) -> bool:
+    """
+    @return: whether an adapter is a channel adapter; else it is an RNIC, of iWARP.
+    """
     return _read(f"{provider.ADAPTERS}/{adapter}/node_type").startswith("1")
 
 
@@ -62,11 +64,12 @@ def addressOfAdapter(adapter: str) -> str:
     if not os.path.isdir(f"{provider.ADAPTERS}/{adapter}"):
         raise DeviceError(f"this host has no adapter {adapter}: {provider.howToAdd(adapter)}")
     gids = _gids(adapter)
-    if _isRoCE(adapter):
+    if isRoCE(adapter):
         # IBTA vol. 1 annex A17: a GID of RoCEv2 is an IP address.
         usable = [textOf(gid.packed) for gid in gids if int(gid) and not gid.is_link_local]
         found = min(usable, key=lambda text: ":" in text, default="")
     else:
+        # An RNIC has its hardware address as GID.
         found = _ofNetwork(gids[0].packed[:_HARDWARE_ADDRESS_BYTES]) if gids else ""
     if not found:
         raise DeviceError(
@@ -75,4 +78,4 @@ def addressOfAdapter(adapter: str) -> str:
     return found
 
 
-__all__ = ["addressOfAdapter"]
+__all__ = ["addressOfAdapter", "isRoCE"]

@@ -1,37 +1,71 @@
 """
-The fabric of an adapter of this host.
+The fabric of an adapter of this host: its queue pairs, its completion queue, and the channels that wake it.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import select
+from collections import deque
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
 
 from zope.interface import classImplements
 
 from twisted_ib import limits
-from twisted_ib.errors import NoRouteError
-from twisted_ib.hca.base.interfaces import IAddressDirectory, IFabric
+from twisted_ib.errors import (
+    DeviceError,
+    MemoryRegionError,
+    NoRouteError,
+    PathLostError,
+    ResourceLimitError,
+    ServiceInUseError,
+)
+from twisted_ib.hca.base.operation import GSI_QPN, MULTICAST_QPN
+from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import ADAPTER, Traits
 from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.fabric.base.addressdirectory import AddressDirectory
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch
+from twisted_ib.hca.fabric.base.streams import IAdapterFabric
 from twisted_ib.hca.fabric.base.waker import LinkWaker
+from twisted_ib.hca.fabric.hardware.adapterpath import SENDS, SLOTS, AdapterPath
+from twisted_ib.hca.fabric.hardware.adapters import isRoCE
+from twisted_ib.hca.fabric.hardware.connector import AdapterConnection, Connector
+from twisted_ib.hca.fabric.hardware.peerpath import PeerPath
 from twisted_ib.hca.fabric.hardware.provider import Verbs, loadVerbs, openAdapter
+from twisted_ib.hca.fabric.hardware.rdmacm import RDMACM, Manager
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.connection.request import ConnectRequest
+
+_PORT = 0xFFFF
+#: Completions that are taken at a time.
+COMPLETIONS = 64
+#: Completions of the queue, if the adapter has as many.
+QUEUE_DEPTH = 32768
+#: The rights on memory that libibverbs and this package have in common.
+_RIGHTS = 0xF
 
 
 class HardwareFabric(AddressDirectory):
     """
-    The fabric of one HCA.  It makes no connections yet.
+    The fabric of one HCA.
 
     @ivar adapter: the adapter's name.
     @ivar context: the adapter, opened.
+    @ivar verbs: the package C{ibverbs}.
+    @ivar queue: the completion queue of all queue pairs.
+    @ivar isRoCE: whether queue pairs are taken through their states here; an RNIC does that by itself.
+    @ivar connector: the connections.
+    @ivar isClosed: whether it does nothing any more.
+    @ivar streams: the paths of queue pairs, by the number that stands for the peer's queue pair.
     """
 
     name: ClassVar[str] = "hardware"
     traits: ClassVar[Traits] = ADAPTER
-    #: What is worth polling: nothing.
-    hot: tuple[Any, ...] = ()
 
     def __init__(
         self,
@@ -41,58 +75,118 @@ class HardwareFabric(AddressDirectory):
         address: str,
         adapter: str,
         verbs: Verbs | None = None,
+        manager: Manager | None = None,
     ) -> None:
         """
         Open the device.
 
-        @param owner: the device, an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
+        @param owner: the device, an L{IAdapterOwner<twisted_ib.hca.fabric.base.streams.IAdapterOwner>}.
         @param clock: returns the time in seconds.
         @param address: the adapter's IP address.
         @param adapter: its name.
         @param verbs: the package C{ibverbs}; by default it is loaded.
+        @param manager: librdmacm's channel; by default a new one.
         @raise DeviceError: a library or the adapter is not there, or may not be used.
         """
         super().__init__(owner, guid, address)
         self.clock = clock
         self.adapter = adapter
-        verbs = loadVerbs(adapter) if verbs is None else verbs
-        self.context = openAdapter(verbs, adapter)
-        self._waker = LinkWaker(_Nothing())
+        self.timers = Timers(clock)
+        self.verbs: Any = loadVerbs(adapter) if verbs is None else verbs
+        self.context = openAdapter(self.verbs, adapter)
+        try:
+            if manager is None:
+                manager = RDMACM()
+        except OSError as error:
+            self.context.close()
+            raise DeviceError(
+                f"adapter {adapter}: librdmacm cannot be used ({error}): load the kernel's rdma_ucm, and"
+                " become root or a member of the group of /dev/infiniband/rdma_cm"
+            ) from None
+        facts = self.context.query_device()
+        depth = min(QUEUE_DEPTH, facts.max_cqe)
+        self._most = max(1, depth // (SENDS + SLOTS))
+        self.channel = self.context.create_comp_channel()
+        os.set_blocking(self.channel.fd, False)
+        self.queue = self.context.create_cq(depth, self.channel)
+        self.isRoCE = isRoCE(adapter)
+        self.connector = Connector(self, manager)
+        self._domains: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        self._own: Any = None
+        self.streams: dict[int, AdapterPath] = {}
+        self._byAdapterNumber: dict[int, AdapterPath] = {}
+        self._last = GSI_QPN
+        self.soon: dict[AdapterPath, None] = {}
+        self._calls: deque[Callable[[], None]] = deque()
+        self._completions: list[Any] = []
+        self._isBusy = self.isClosed = self._isNotified = False
+        self._failure: BaseException | None = None
+        self._poller = select.epoll()
+        for fd in (self.channel.fd, manager.fileno()):
+            self._poller.register(fd, select.EPOLLIN)
+        self._waker = LinkWaker(_Channels(self._poller))
+        owner.useAdapter(self)
 
-    def _refuse(self, what: str) -> NoRouteError:
-        return NoRouteError(f"adapter {self.adapter} has no {what}")
+    # -- services
 
     def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
         """
-        Refuse.
+        Listen for a service id, by librdmacm.
 
-        @raise NoRouteError: always.
+        @param address: the device's, or the wildcard of its IP version.
+        @param inode: ignored.
+        @raise ServiceInUseError: the kernel has a listener there.
+        @raise NoRouteError: the address is not the device's.
         """
-        raise self._refuse("connections yet")
+        super().publish(serviceID, address)
+        try:
+            self._listen(serviceID)
+        except BaseException:
+            super().withdraw(serviceID, address)
+            raise
+
+    def _listen(self, serviceID: int) -> int:
+        try:
+            return self.connector.listen(serviceID, self.address)
+        except OSError as error:
+            port = serviceID & _PORT
+            raise ServiceInUseError(
+                f"port {port} of adapter {self.adapter} cannot be listened on: {error.strerror}"
+            ) from None
 
     def publishAny(self, prefix: int, address: str) -> int:
         """
-        Refuse.
+        Listen at a free port.
 
-        @raise NoRouteError: always.
+        @return: the port.
         """
-        raise self._refuse("connections yet")
+        address = self._check(address)
+        port = self._listen(prefix)
+        self._services.add((prefix + port, address))
+        return port
 
-    def resolve(self, serviceID: int, address: str, user: Any) -> CompletedSearch:
+    def withdraw(self, serviceID: int, address: str) -> None:
         """
-        Refuse.
+        Undo L{publish} or L{publishAny}.
+        """
+        super().withdraw(serviceID, address)
+        self.connector.unlisten(serviceID)
 
-        @raise NoRouteError: always.
+    # -- peers and connections
+
+    def newPath(self, address: str) -> PeerPath:
         """
-        raise self._refuse("connections yet")
+        @return: a path to a peer's address.
+        """
+        return PeerPath(self, address)
 
     def reachGID(self, gid: int, user: Any) -> CompletedSearch:
         """
-        Refuse.
+        Refuse: there is no way to a queue pair but by a request to connect.
 
         @raise NoRouteError: always.
         """
-        raise self._refuse(f"datagrams: {gidText(gid)}")
+        raise NoRouteError(f"adapter {self.adapter} has no datagrams here: {gidText(gid)} cannot be reached")
 
     def join(self, group: int) -> None:
         """
@@ -100,40 +194,232 @@ class HardwareFabric(AddressDirectory):
 
         @raise NoRouteError: always.
         """
-        raise self._refuse("multicast")
+        raise NoRouteError(f"adapter {self.adapter} has no multicast here")
 
     def leave(self, group: int) -> None:
         """
         No effect: nothing was joined.
         """
 
-    def paths(self) -> list[Any]:
+    def connect(self, path: Any, request: ConnectRequest, user: Any, now: float) -> AdapterConnection:
         """
-        @return: none.
+        See L{IAdapterFabric}.
         """
-        return []
+        return self.connector.connect(path, request, user)
+
+    def stream(self, way: PeerPath, connection: AdapterConnection) -> AdapterPath:
+        """
+        @return: the path for the queue pair of a new connection.
+        @raise ResourceLimitError: there are too many.
+        """
+        streams, number = self.streams, self._last
+        if len(streams) >= self._most:
+            raise ResourceLimitError(f"adapter {self.adapter} has room for {self._most} connections here")
+        while True:
+            number = number + 1 if number < MULTICAST_QPN - 1 else GSI_QPN + 1
+            if number not in streams:
+                break
+        self._last = number
+        stream = streams[number] = AdapterPath(way, number, connection)
+        return stream
+
+    def bind(self, way: PeerPath, queuePair: Any) -> AdapterPath:
+        """
+        @return: the path of a queue pair whose connection was agreed on.
+        """
+        stream = self.streams.get(queuePair.remote)
+        if stream is None or stream.way is not way or stream.queuePair is not None or not stream.alive:
+            raise PathLostError(f"{way.peer.address} has closed the connection")
+        stream.attach(queuePair)
+        return stream
+
+    def created(self, stream: AdapterPath) -> None:
+        """
+        A path has a queue pair of the adapter.
+        """
+        self._byAdapterNumber[stream.adapterNumber] = stream
+
+    def destroyed(self, stream: AdapterPath) -> None:
+        """
+        A path is closed: forget it.
+        """
+        self.streams.pop(stream.number, None)
+        self._byAdapterNumber.pop(stream.adapterNumber, None)
+        self.soon.pop(stream, None)
+
+    def paths(self) -> list[AdapterPath]:
+        """
+        @return: the paths of connected queue pairs.
+        """
+        return [stream for stream in self.streams.values() if stream.queuePair is not None]
 
     def trace(self, observer: Any) -> None:
         """
         No effect: an adapter shows no packets.
         """
 
+    # -- memory
+
+    def domainOf(self, pd: Any) -> Any:
+        """
+        @param pd: a protection domain of ours; L{None} for streams, which give peers no rights.
+        @return: that of the adapter.
+        """
+        if pd is None:
+            if self._own is None:
+                self._own = self.context.alloc_pd()
+            return self._own
+        found = self._domains.get(pd)
+        if found is None:
+            found = self._domains[pd] = self.context.alloc_pd()
+        return found
+
+    def register(self, view: memoryview, access: int, pd: Any) -> tuple[int, int, Any]:
+        """
+        See L{IAdapterFabric}.
+        """
+        if view.readonly or not len(view):
+            raise MemoryRegionError("an adapter takes writable memory only, of one byte or more")
+        start = ctypes.c_char.from_buffer(view)
+        address = ctypes.addressof(start)
+        try:
+            region = self.domainOf(pd).reg_mr(address, len(view), access & _RIGHTS)
+        except OSError as error:
+            raise MemoryRegionError(f"adapter {self.adapter} does not take the memory: {error}") from None
+        return region.rkey, address, region
+
+    # -- progress
+
+    def failed(self, error: BaseException) -> None:
+        """
+        A user raised in a turn. The turn goes on; the first error is raised at its end.
+        """
+        if self._failure is None:
+            self._failure = error
+
+    def _raise(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def soonCall(self, call: Callable[[], None]) -> None:
+        """
+        Call in the next turn.
+        """
+        self._calls.append(call)
+        self._want()
+
+    def doom(self, stream: AdapterPath, reason: Any) -> None:
+        """
+        Fail the queue pair of a path in the next turn.
+        """
+        self.soonCall(lambda: stream.lost(reason))
+
+    def later(self, stream: AdapterPath) -> None:
+        """
+        Have C{stream.progress} called in the next turn.
+        """
+        if stream not in self.soon:
+            self.soon[stream] = None
+            self._want()
+
+    def _want(self) -> None:
+        wanted = self.owner.wanted
+        if wanted is not None:
+            wanted()
+
     def progress(self, budget: int = limits.RECORDS_PER_TURN) -> int:
         """
-        @return: 0.
+        Take what the adapter has done, and what the kernel tells of connections.
+
+        @return: how much that was.
         """
-        return 0
+        if self._isBusy or self.isClosed:
+            return 0
+        self._isBusy = True
+        n = 0
+        try:
+            calls, self._calls = self._calls, deque()
+            for call in calls:
+                n += 1
+                self._try(call)
+            if self.soon:
+                soon, self.soon = self.soon, {}
+                for stream in soon:
+                    n += self._tryCount(stream, budget)
+            # Before the events of connections: what came first is delivered first.
+            n += self._take()
+            if not self.isClosed:
+                n += self.connector.progress()
+        finally:
+            self._isBusy = False
+        self._raise()
+        return n
+
+    def _tryCount(self, stream: AdapterPath, budget: int) -> int:
+        try:
+            return stream.progress(budget)
+        except BaseException as error:
+            self.failed(error)
+            return 1
+
+    def _try(self, call: Callable[..., object], *arguments: Any) -> None:
+        # An exception of one user must not keep the others from being notified.
+        try:
+            call(*arguments)
+        except BaseException as error:
+            self.failed(error)
+
+    def _poll(self) -> list[Any]:
+        return self.queue.poll(COMPLETIONS) if self._byAdapterNumber else []
+
+    def _take(self) -> int:
+        completions, self._completions = self._completions or self._poll(), []
+        paths = self._byAdapterNumber
+        for completion in completions:
+            stream = paths.get(completion.qp_num)
+            if stream is not None:
+                self._try(stream.completed, completion)
+        return len(completions)
 
     def ringBells(self) -> None:
         """
-        No effect.
+        The batch ends: give the adapter what was posted.
         """
+        if self.bells:
+            bells, self.bells = self.bells, []
+            for stream in bells:
+                stream.ring()
+
+    # -- sleeping and waking
+
+    @property
+    def hot(self) -> tuple[Any, ...]:
+        """
+        The fabrics that are worth polling: this one, if it has connections.
+        """
+        return (self,) if self.streams else ()
 
     def pending(self) -> bool:
         """
         @return: whether there is something to do.
         """
-        return False
+        if self.isClosed:
+            return False
+        if self.soon or self._calls or self.bells or self._completions:
+            return True
+        self._completions = self._poll()
+        return bool(self._completions) or any(fd != self.channel.fd for fd, _ in self._poller.poll(0))
+
+    def arm(self) -> bool:
+        """
+        Go to sleep, unless there is work after all.
+        """
+        if not self._isNotified and not self.isClosed:
+            self._isNotified = True
+            self.queue.req_notify()
+        # Polled again behind it: what was done before makes no event.
+        return super().arm()
 
     def signal(self) -> None:
         """
@@ -143,9 +429,17 @@ class HardwareFabric(AddressDirectory):
 
     def attend(self) -> None:
         """
-        Reset L{signal}.
+        Reset L{signal}, and take the events of the completion channel.
         """
         self._waker.attend()
+        if self._isNotified and not self.isClosed:
+            try:
+                self.channel.get_cq_event()
+            except OSError:
+                # There is none: something else has woken it.
+                return
+            self.queue.ack_events(1)
+            self._isNotified = False
 
     def watch(self, fd: int, call: Callable[[], object]) -> None:
         """
@@ -159,29 +453,70 @@ class HardwareFabric(AddressDirectory):
         """
         return self._waker.fileno()
 
+    def deadline(self) -> float | None:
+        """
+        @return: when L{tick} should be called next, or L{None}.
+        """
+        return self.timers.deadline()
+
+    def tick(self, now: float) -> None:
+        """
+        Run the timers that are due.
+        """
+        self.timers.tick(now)
+        self._raise()
+
+    # -- the end
+
     def forked(self) -> None:
         """
         In a forked child: the adapter is the parent's.
         """
+        self.isClosed = True
+        for stream in self.streams.values():
+            stream.forked()
+        self.streams.clear()
+        self._byAdapterNumber.clear()
         self._waker.close()
+        self._poller.close()
 
     def close(self) -> None:
         """
-        Close the adapter.
+        Fail all connections, and release everything.
         """
+        if self.isClosed:
+            return
+        gone = PathLostError("the device was closed")
+        for connection in list(self.connector.connections.values()):
+            self._try(self.connector.lose, connection, gone)
+        for stream in list(self.streams.values()):
+            self._try(stream.lost, gone)
+        self.isClosed = True
+        for stream in list(self.streams.values()):
+            stream.close()
         self._waker.close()
+        self._poller.close()
+        self.connector.close()
+        self.queue.close()
+        self.channel.close()
+        for domain in (*self._domains.values(), self._own):
+            if domain is not None:
+                domain.close()
         self.context.close()
+        self._raise()
 
 
-class _Nothing:
+class _Channels:
     # What wakes a sleeping device: see LinkWaker.
+    __slots__ = ("_poller",)
+
+    def __init__(self, poller: select.epoll) -> None:
+        self._poller = poller
+
     def fileno(self) -> int:
-        return -1
-
-    def pending(self) -> bool:
-        return False
+        return self._poller.fileno()
 
 
-classImplements(HardwareFabric, IFabric, IAddressDirectory)
+classImplements(HardwareFabric, IAdapterFabric)
 
 __all__ = ["HardwareFabric"]

@@ -1,0 +1,97 @@
+"""
+The contracts of fabrics on the adapter of a host in memory: L{tests.hca.fabric.hardware.world}.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tests.hca.fabric.hardware.world import Host, Manager
+from tests.hca.fabric.iwarp import test_contract as connections
+from tests.hca.hcas import readable, settle
+from twisted_ib.errors import PathLostError
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.fabric.hardware import hardware
+from twisted_ib.hca.fabric.hardware.adapterpath import SLOTS
+from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
+
+
+class ContractTests(connections.ContractTests):
+    """
+    Devices of one adapter.
+    """
+
+    traits = HardwareFabric.traits
+
+    def setUp(self) -> None:
+        """
+        A host.
+        """
+        super().setUp()
+        self.host = Host()
+        self.patch(hardware, "isRoCE", lambda name: True)
+
+    def device(self) -> Device:
+        """
+        @return: a new HCA, closed after the test.
+        """
+        given = {"address": self.address, "adapter": "rxe0", "verbs": self.host}
+        make = partial(HardwareFabric, manager=Manager(self.host), **given)
+        device = Device("hw0", self.clock.seconds, make)
+        self.addCleanup(device.close)
+        return device
+
+    def test_acknowledgement(self) -> None:
+        """
+        A sender that waits for a record to be taken is woken when the adapter has done it.
+        """
+        a, b, one, _ = self.asleep()
+        self.host.isHeld = True
+        position = one.postKept(b"kept")
+        a.progress()
+        self.assertTrue(a.arm())
+        self.assertFalse(readable(a))
+        self.assertEqual(one.said("acknowledged"), [])
+        self.host.resume()
+        self.assertTrue(readable(a))
+        settle(a, b)
+        self.assertEqual(one.said("acknowledged"), [position])
+        self.assertTrue(a.arm() and b.arm())
+        self.assertFalse(readable(a) or readable(b))
+
+    def test_waitsAsleep(self) -> None:
+        """
+        A waiter for room that begins while the device sleeps is notified when the adapter has sent.
+        """
+        a, b, one, _ = self.asleep()
+        self.host.isHeld = True
+        while one.post(b"x" * 8000):
+            pass
+        a.progress()
+        self.assertTrue(a.arm())
+        self.assertFalse(one.post(b"x" * 8000))
+        one.path.wantSpace(one)
+        a.fabric.ringBells()
+        self.host.resume()
+        for _ in range(5):
+            settle(b, a)
+        self.assertEqual(one.said("resume"), [None])
+
+    def test_closed(self) -> None:
+        """
+        What the peer's adapter has taken is consumed; then all that is bound fails, with the reason, and the
+        service is gone.
+        """
+        a, b, one, two = self.takers()
+        more = self.another(a, b, one)
+        for n in range(SLOTS):
+            two.post(b"%d" % n)
+        b.fabric.ringBells()
+        b.close()
+        settle(a)
+        self.assertEqual(one.records, [b"%d" % n for n in range(SLOTS)])
+        for taker in (one, more, two):
+            (reason,) = taker.said("failed")
+            self.assertIsInstance(reason, PathLostError)
+        self.assertEqual(a.fabric.paths(), [])
+        self.assertNobody(a, self.address, 7001)

@@ -1,0 +1,270 @@
+"""
+Work requests through the adapter of a host in memory: what becomes of them, and what bounds them.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+from typing import Any
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hca.fabric.hardware.world import Host, Manager
+from tests.hca.fabric.iwarp.ends import SPACE
+from tests.hca.fabric.iwarp.test_keyed import KeyedEnd
+from tests.hca.hcas import settle
+from tests.hca.queues.keyed_pair import piece
+from twisted_ib import limits
+from twisted_ib.errors import MemoryRegionError, QueuePairError, ResourceLimitError
+from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.fabric.hardware import adapterpath, hardware
+from twisted_ib.hca.fabric.hardware.adapterpath import SENDS, SLOTS
+from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
+from twisted_ib.hca.memory.access import Access
+from twisted_ib.hca.queues.completion import WCStatus
+from twisted_ib.hca.queues.requests import SendOpcode
+
+WRITE, WRITE_IMM = SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM
+SEND, SEND_IMM, READ = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM, SendOpcode.RDMA_READ
+SWAP, ADD = SendOpcode.ATOMIC_CMP_AND_SWP, SendOpcode.ATOMIC_FETCH_AND_ADD
+OK = WCStatus.SUCCESS
+ADDRESS = "192.0.2.7"
+
+
+def registered(side: Any, data: int | bytes) -> Any:
+    """
+    @return: a new region with the rights that adapters know.
+    """
+    return side.register(data, 15)
+
+
+class OperationTests(SynchronousTestCase):
+    """
+    Two devices of one adapter.
+    """
+
+    def setUp(self) -> None:
+        """
+        A host.
+        """
+        self.patch(hardware, "isRoCE", lambda name: True)
+        self.clock = Clock()
+        self.host = Host()
+        self.devices: list[Device] = []
+
+    def device(self) -> Device:
+        """
+        @return: a new HCA, closed after the test.
+        """
+        given = {"address": ADDRESS, "adapter": "rxe0", "verbs": self.host}
+        make = partial(HardwareFabric, manager=Manager(self.host), **given)
+        device = Device("hw0", self.clock.seconds, make)
+        self.addCleanup(device.close)
+        self.devices.append(device)
+        return device
+
+    def ends(self) -> tuple[KeyedEnd, KeyedEnd]:
+        """
+        @return: two connected ends.
+        """
+        one, two = KeyedEnd(self.device()), KeyedEnd(self.device())
+        port = two.device.listen(SPACE, ADDRESS, 0, two).port
+        one.device.connect(SPACE, ADDRESS, port, one)
+        one.call(one.path, b"", SPACE << 16 | port)
+        settle(*self.devices)
+        self.assertIn("replied", one.events)
+        return one, two
+
+    def sides(self) -> tuple[Any, Any]:
+        """
+        @return: their queue pairs.
+        """
+        one, two = self.ends()
+        return one.side, two.side
+
+    def test_everyOperation(self) -> None:
+        """
+        SEND, WRITE, both with immediate data, READ and atomics are the adapter's own.
+        """
+        one, two = self.sides()
+        mine, theirs = registered(one, b"m" * 200_000), registered(two, 200_000)
+        names = {"remoteAddress": theirs.address, "remoteKey": theirs.remoteKey}
+        for number in range(3):
+            two.receive(number, piece(theirs, 1000 * number, 1000))
+        theirs.view[5000:5008] = struct.pack("=Q", 37)
+        atomic = {**names, "remoteAddress": theirs.address + 5000}
+        one.send(1, SEND, piece(mine, 0, 7))
+        one.send(2, SEND_IMM, piece(mine, 0, 9), immediate=0x01020304)
+        one.send(3, WRITE_IMM, piece(mine, 0, 11), immediate=5, **names)
+        one.send(4, WRITE, piece(mine, 0, 150_000), **{**names, "remoteAddress": theirs.address + 6000})
+        settle(*self.devices)
+        one.send(5, ADD, piece(mine, 160_000, 8), compare=5, **atomic)
+        one.send(6, SWAP, piece(mine, 160_008, 8), compare=42, swap=99, **atomic)
+        mine.view[:150_000] = bytes(150_000)
+        one.send(7, READ, piece(mine, 0, 150_000), **{**names, "remoteAddress": theirs.address + 6000})
+        settle(*self.devices)
+        self.assertEqual(one.statuses(), [(number, OK) for number in range(1, 8)])
+        received = two.received()
+        self.assertEqual([each.immediate for each in received[1:]], [0x01020304, 5])
+        self.assertEqual([each.byteLength for each in received[:2]], [7, 9])
+        self.assertEqual(struct.unpack("=2Q", mine.view[160_000:160_016]), (37, 42))
+        self.assertEqual(struct.unpack("=Q", theirs.view[5000:5008]), (99,))
+        self.assertEqual(bytes(theirs.view[6000:156_000]), b"m" * 150_000)
+        self.assertEqual(bytes(mine.view[:150_000]), b"m" * 150_000)
+
+    def test_signalled(self) -> None:
+        """
+        Of the requests of a batch one is signalled, and the adapter is asked once.
+        """
+        one, two = self.sides()
+        mine = registered(one, b"x" * 8)
+        for number in range(10):
+            two.receive(number, piece(registered(two, 8)))
+        queuePair = self.host.queuePairs[one.qp.path.adapterNumber]
+        for number in range(10):
+            one.send(number, SEND, piece(mine))
+        settle(*self.devices)
+        self.assertEqual((queuePair.posted, queuePair.requests, queuePair.signalled), (1, 10, 1))
+        self.assertEqual(one.statuses(), [(number, OK) for number in range(10)])
+
+    def test_registeredOnce(self) -> None:
+        """
+        Memory of ours is registered with the adapter once, under its own key and address, and not longer than
+        it is ours.
+        """
+        one, _ = self.sides()
+        before = set(self.host.regions)
+        region = registered(one, b"x" * 8)
+        (key,) = set(self.host.regions) - before
+        self.assertEqual((region.key, region.address), (key, self.host.regions[key].addr))
+        one.send(1, SEND, piece(region))
+        settle(*self.devices)
+        self.assertEqual(set(self.host.regions) - before, {key})
+        one.device.deregisterMemory(region)
+        self.assertEqual(set(self.host.regions), before)
+
+    def test_notRegistered(self) -> None:
+        """
+        What the adapter does not take is no region: read-only memory, an address of one's own, rights that it
+        does not know, and none where it is full.
+        """
+        one, _ = self.sides()
+        memory, pd = one.memory, one.pd
+        for buffer, access, address in (
+            (b"read only", 0, None),
+            (bytearray(8), int(Access.LOCAL_WRITE), 4096),
+            (bytearray(8), int(Access.LOCAL_WRITE | Access.ON_DEMAND), None),
+        ):
+            self.assertRaises(MemoryRegionError, memory.register, buffer, access, pd, address)
+        self.host.isFull = True
+        error = self.assertRaises(MemoryRegionError, memory.register, bytearray(8), 1, pd)
+        self.assertEqual(str(error), "adapter rxe0 does not take the memory: [Errno 12] ibv_reg_mr")
+        region = next(iter(memory.regions.values()), None)
+        self.assertIsNone(region)
+
+    def test_domains(self) -> None:
+        """
+        A peer reaches the memory of its queue pair's protection domain alone, with the rights of the region.
+        """
+        for isOwn, access in ((False, 15), (True, int(Access.LOCAL_WRITE | Access.REMOTE_READ))):
+            one, two = self.sides()
+            pd = two.pd if isOwn else two.memory.allocateDomain()
+            theirs = two.memory.register(bytearray(8), access, pd)
+            mine = registered(one, b"x" * 8)
+            names = {"remoteAddress": theirs.address, "remoteKey": theirs.key}
+            one.send(1, WRITE, piece(mine), **names)
+            settle(*self.devices)
+            self.assertEqual(one.statuses(), [(1, WCStatus.REM_ACCESS_ERR)])
+            self.assertEqual(one.qp.state, QPState.ERR)
+
+    def test_full(self) -> None:
+        """
+        As many requests are outstanding as the adapter's queue pair has room for; the others wait.
+        """
+        one, two = self.sides()
+        mine = registered(one, b"x" * 8)
+        names = {"remoteAddress": (theirs := registered(two, 8)).address, "remoteKey": theirs.remoteKey}
+        self.host.isHeld = True
+        for number in range(SENDS + 20):
+            one.send(number, WRITE, piece(mine), **names)
+        settle(*self.devices)
+        queuePair = self.host.queuePairs[one.qp.path.adapterNumber]
+        self.assertEqual(len(queuePair.waiting), SENDS)
+        self.host.resume()
+        settle(*self.devices)
+        self.assertEqual(one.statuses(), [(number, OK) for number in range(SENDS + 20)])
+
+    def test_withoutReceive(self) -> None:
+        """
+        Messages wait for receives of the program, in the slots and then at the peer's adapter; none is lost.
+        """
+        one, two = self.sides()
+        mine, theirs = registered(one, b"x" * 8), registered(two, 8)
+        for number in range(2 * SLOTS):
+            one.send(number, SEND, piece(mine))
+        settle(*self.devices)
+        self.assertEqual(len(self.host.queuePairs[one.qp.path.adapterNumber].waiting), SLOTS)
+        for number in range(2 * SLOTS):
+            two.receive(number, piece(theirs))
+        for _ in range(20):
+            self.clock.advance(0.1)
+            for device in self.devices:
+                device.tick(self.clock.seconds())
+            settle(*self.devices)
+        self.assertEqual([each.workRequestID for each in two.received()], list(range(2 * SLOTS)))
+        self.assertEqual(one.statuses(), [(number, OK) for number in range(2 * SLOTS)])
+
+    def test_tooLong(self) -> None:
+        """
+        A SEND that no slot of a peer has room for ends the queue pair, by name.
+        """
+        one, _ = self.sides()
+        mine = registered(one, 2 * adapterpath.SLOT_BYTES)
+        one.send(1, SEND, piece(mine))
+        settle(*self.devices)
+        (reason,) = one.consumer.failures
+        self.assertIsInstance(reason, QueuePairError)
+        self.assertIn("a message of an adapter has at most", str(reason))
+
+    def test_manyConnections(self) -> None:
+        """
+        No more connections are made than the adapter's completion queue has room for.
+        """
+        self.host.depth = 2 * (SENDS + SLOTS)
+        one, _ = self.ends()
+        self.ends()
+        one.call(one.path, b"", SPACE << 16 | 1)
+        error = self.assertRaises(ResourceLimitError, one.call, one.path, b"", SPACE << 16 | 1)
+        self.assertEqual(str(error), "adapter rxe0 has room for 2 connections here")
+
+    def test_disconnected(self) -> None:
+        """
+        What was posted arrives before the word of the end; then nothing of the adapter's is left.
+        """
+        one, two = self.ends()
+        mine, theirs = registered(one.side, b"x" * 8), registered(two.side, 8)
+        two.side.receive(1, piece(theirs))
+        one.side.send(1, SEND, piece(mine))
+        self.assertTrue(one.device.disconnect(one.connection))
+        settle(*self.devices)
+        self.assertEqual([each.workRequestID for each in two.side.received()], [1])
+        self.assertEqual(one.side.statuses(), [(1, OK)])
+        for end in (one, two):
+            end.side.qp.close()
+        settle(*self.devices)
+        self.assertEqual((self.host.queuePairs, self.host.identifiers.keys() - self.listeners()), ({}, set()))
+
+    def listeners(self) -> set[int]:
+        """
+        @return: the identifiers that listen.
+        """
+        return {id for id, each in self.host.identifiers.items() if each.backlog}
+
+    def test_messageBytes(self) -> None:
+        """
+        A slot has room for the longest message of a stream, and its header.
+        """
+        self.assertGreaterEqual(adapterpath.SLOT_BYTES, limits.INLINE_RECORD)

@@ -1,0 +1,604 @@
+"""
+A host with an adapter, in memory: what the fabric uses of the package C{ibverbs} and of librdmacm.
+
+Work requests are executed as soon as they are posted, on the memory itself, as by an adapter.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections import deque
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+from attrs import define, field
+
+from tests.hca.fabric.hardware.rights import check
+from twisted_ib.hca.connection.codes import RejectReason
+from twisted_ib.hca.fabric.hardware.rdmacm import CMEvent, Notice, Parameters
+
+# enum ibv_qp_state, ibv_wr_opcode, ibv_wc_status and ibv_wc_opcode.
+RESET, INIT, RTR, RTS = range(4)
+WRITE, WRITE_IMM, SEND, SEND_IMM, READ, SWAP, ADD = range(7)
+SUCCESS, LENGTH, FLUSHED, ACCESS = 0, 1, 5, 10
+RECV, RECV_WRITE = 128, 129
+SIGNALED = 2
+
+
+class VerbsError(OSError):
+    """
+    As the package's.
+    """
+
+
+@define
+class SGE:
+    """
+    A piece of memory.
+    """
+
+    addr: int
+    length: int
+    lkey: int = 0
+
+
+@define
+class RecvWR:
+    """
+    A receive.
+    """
+
+    wr_id: int
+    sg_list: list[SGE]
+
+
+@define
+class SendWR:
+    """
+    A send request.
+    """
+
+    wr_id: int
+    sg_list: list[SGE]
+    opcode: int
+    send_flags: int = 0
+    remote_addr: int = 0
+    rkey: int = 0
+    imm_data: int = 0
+    compare_add: int = 0
+    swap: int = 0
+
+
+@define
+class Completion:
+    """
+    A completion.
+    """
+
+    wr_id: int
+    qp_num: int
+    status: int = SUCCESS
+    opcode: int = 0
+    byte_len: int = 0
+    imm_data: int = 0
+    wc_flags: int = 0
+    status_str: str = "as asked"
+
+
+class Bell:
+    """
+    A descriptor that is readable after C{ring}.
+    """
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def ring(self) -> None:
+        """
+        Make it readable.
+        """
+        if self.fd >= 0:
+            os.eventfd_write(self.fd, 1)
+
+    def read(self) -> None:
+        """
+        Undo C{ring}.
+        """
+        os.eventfd_read(self.fd)
+
+    def close(self) -> None:
+        """
+        Close it; harmless if repeated.
+        """
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class Channel(Bell):
+    """
+    A completion channel.
+    """
+
+    def get_cq_event(self) -> None:
+        """
+        Take an event.
+        """
+        try:
+            self.read()
+        except BlockingIOError:
+            raise VerbsError(errno.EAGAIN, "ibv_get_cq_event") from None
+
+
+class CompletionQueue:
+    """
+    A completion queue.
+
+    @ivar armed: how often an event was asked for.
+    """
+
+    def __init__(self, depth: int, channel: Channel) -> None:
+        self.depth, self.channel = depth, channel
+        self.queue: deque[Completion] = deque()
+        self.armed = self.acknowledged = 0
+        self.isArmed = False
+
+    def push(self, completion: Completion) -> None:
+        """
+        Add one.
+        """
+        assert len(self.queue) < self.depth, "the completion queue overruns"
+        self.queue.append(completion)
+        if self.isArmed:
+            self.isArmed = False
+            self.channel.ring()
+
+    def poll(self, most: int) -> list[Completion]:
+        """
+        Take some.
+        """
+        return [self.queue.popleft() for _ in range(min(most, len(self.queue)))]
+
+    def req_notify(self) -> None:
+        """
+        Ask for an event.
+        """
+        self.armed += 1
+        self.isArmed = True
+
+    def ack_events(self, number: int) -> None:
+        """
+        Count them.
+        """
+        self.acknowledged += number
+
+    def close(self) -> None:
+        """
+        Do nothing.
+        """
+
+
+@define
+class Region:
+    """
+    Registered memory.
+    """
+
+    domain: Domain
+    addr: int
+    length: int
+    access: int
+    lkey: int
+
+    @property
+    def rkey(self) -> int:
+        """
+        The same.
+        """
+        return self.lkey
+
+    def close(self) -> None:
+        """
+        Deregister it.
+        """
+        del self.domain.host.regions[self.lkey]
+
+
+class Domain:
+    """
+    A protection domain.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+
+    def reg_mr(self, address: int, length: int, access: int) -> Region:
+        """
+        Register memory.
+        """
+        if self.host.isFull:
+            raise VerbsError(errno.ENOMEM, "ibv_reg_mr")
+        key = 0x1000 + next(self.host.numbers)
+        region = self.host.regions[key] = Region(self, address, length, access, key)
+        return region
+
+    def create_qp(self, given: Any) -> AdapterQueuePair:
+        """
+        Make a queue pair.
+        """
+        return AdapterQueuePair(self, given)
+
+    def close(self) -> None:
+        """
+        Do nothing.
+        """
+
+
+class AdapterQueuePair:
+    """
+    A queue pair of the adapter.
+
+    @ivar posted: how many times requests were posted, and C{signalled} how many of them were.
+    """
+
+    def __init__(self, domain: Domain, given: Any) -> None:
+        self.domain, self.given, host = domain, given, domain.host
+        self.qp_num = 0x100 + next(host.numbers)
+        self.state = RESET
+        self.rights = 0
+        self.peer = 0
+        self.receives: deque[RecvWR] = deque()
+        self.waiting: deque[SendWR] = deque()
+        self.posted = self.requests = self.signalled = 0
+        host.queuePairs[self.qp_num] = self
+
+    def modify(self, mask: int, vector: Any = None, **given: int) -> None:
+        """
+        Take a step.
+        """
+        assert given["qp_state"] == self.state + 1, (self.state, given)
+        self.state = given["qp_state"]
+        self.rights = given.get("qp_access_flags", self.rights)
+        self.peer = given.get("dest_qp_num", self.peer)
+        if self.state == RTR:
+            for other in self.domain.host.queuePairs.values():
+                other.go()
+
+    def post_recv(self, requests: list[RecvWR]) -> None:
+        """
+        Post receives.
+        """
+        assert self.state >= INIT
+        self.receives.extend(requests)
+        assert len(self.receives) <= self.given.max_recv_wr
+        # A peer that had none waits (RNR).
+        for other in list(self.domain.host.queuePairs.values()):
+            other.go()
+
+    def post_send(self, requests: list[SendWR]) -> None:
+        """
+        Post requests.
+        """
+        assert self.state == RTS
+        self.posted += 1
+        self.requests += len(requests)
+        self.signalled += sum(bool(each.send_flags & SIGNALED) for each in requests)
+        self.waiting.extend(requests)
+        assert len(self.waiting) <= self.given.max_send_wr
+        self.go()
+
+    def go(self) -> None:
+        """
+        Execute what can be executed.
+        """
+        host = self.domain.host
+        while self.waiting and self.state == RTS and not host.isHeld:
+            peer = host.queuePairs.get(self.peer)
+            if peer is None or peer.state < RTR or not self.execute(peer, self.waiting[0]):
+                return
+
+    def execute(self, peer: AdapterQueuePair, request: SendWR) -> bool:
+        """
+        @return: whether it was done, well or not.
+        """
+        takes = request.opcode in (SEND, SEND_IMM, WRITE_IMM)
+        if takes and not peer.receives:
+            return False
+        self.waiting.popleft()
+        status = self.move(peer, request)
+        if status or request.send_flags & SIGNALED:
+            self.given.send_cq.push(Completion(request.wr_id, self.qp_num, status))
+        if status:
+            while self.waiting:
+                flushed = self.waiting.popleft()
+                self.given.send_cq.push(Completion(flushed.wr_id, self.qp_num, FLUSHED))
+        elif takes:
+            self.arrive(peer, request)
+        return True
+
+    def arrive(self, peer: AdapterQueuePair, request: SendWR) -> None:
+        """
+        Complete the receive of a request.
+        """
+        receive = peer.receives.popleft()
+        data = self.gather(request)
+        if request.opcode != WRITE_IMM:
+            (place,) = receive.sg_list
+            assert len(data) <= place.length
+            ctypes.memmove(place.addr, data, len(data))
+        isImmediate = request.opcode != SEND
+        peer.given.recv_cq.push(
+            Completion(
+                *(receive.wr_id, peer.qp_num, SUCCESS),
+                *(RECV_WRITE if request.opcode == WRITE_IMM else RECV, len(data)),
+                *(request.imm_data, 2 if isImmediate else 0),
+            )
+        )
+
+    def gather(self, request: SendWR) -> bytes:
+        """
+        @return: the bytes of a request.
+        """
+        for piece in request.sg_list:
+            region = self.domain.host.regions[piece.lkey]
+            assert region.domain is self.domain
+            assert region.addr <= piece.addr <= region.addr + region.length - piece.length
+        return b"".join(ctypes.string_at(piece.addr, piece.length) for piece in request.sg_list)
+
+    def move(self, peer: AdapterQueuePair, request: SendWR) -> int:
+        """
+        @return: the status of a request that reads or writes.
+        """
+        data = self.gather(request)
+        if request.opcode in (SEND, SEND_IMM):
+            return SUCCESS
+        if data and not check(peer, request, len(data)):
+            return ACCESS
+        place = request.sg_list[0].addr if request.sg_list else 0
+        if request.opcode in (WRITE, WRITE_IMM):
+            ctypes.memmove(request.remote_addr, data, len(data))
+        elif request.opcode == READ:
+            ctypes.memmove(place, request.remote_addr, len(data))
+        else:
+            value = ctypes.c_uint64.from_address(request.remote_addr)
+            ctypes.memmove(place, request.remote_addr, 8)
+            if request.opcode == ADD:
+                value.value += request.compare_add
+            elif value.value == request.compare_add:
+                value.value = request.swap
+        return SUCCESS
+
+    def close(self) -> None:
+        """
+        Destroy it.
+        """
+        del self.domain.host.queuePairs[self.qp_num]
+
+
+class Context:
+    """
+    The adapter, opened.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.isClosed = False
+        self.queue: Any = None
+
+    def query_device(self) -> Any:
+        """
+        @return: the limits.
+        """
+        return SimpleNamespace(max_cqe=self.host.depth)
+
+    def create_comp_channel(self) -> Channel:
+        """
+        @return: a channel.
+        """
+        return Channel()
+
+    def create_cq(self, depth: int, channel: Channel) -> CompletionQueue:
+        """
+        @return: a queue.
+        """
+        self.queue = CompletionQueue(depth, channel)
+        return self.queue
+
+    def alloc_pd(self) -> Domain:
+        """
+        @return: a domain.
+        """
+        return Domain(self.host)
+
+    def close(self) -> None:
+        """
+        Close it.
+        """
+        self.isClosed = True
+
+
+@define
+class Identifier:
+    """
+    An identifier of librdmacm.
+    """
+
+    manager: Manager
+    address: str = ""
+    port: int = 0
+    there: str = ""
+    theirs: int = 0
+    peer: int = 0
+    backlog: int = 0
+    own: Parameters = field(factory=Parameters)
+
+
+class Manager:
+    """
+    A channel of librdmacm.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.bell = Bell()
+        self.events: deque[Notice] = deque()
+
+    def fileno(self) -> int:
+        return self.bell.fd
+
+    def tell(self, id: int, kind: CMEvent, status: int = 0, given: Any = None, listener: int = 0) -> None:
+        """
+        Have an event.
+        """
+        self.events.append(Notice(id, listener, kind, status, given or Parameters()))
+        self.bell.ring()
+
+    def event(self) -> Notice | None:
+        if self.events:
+            return self.events.popleft()
+        try:
+            self.bell.read()
+        except BlockingIOError:
+            pass
+        return None
+
+    def create(self) -> int:
+        id = next(self.host.numbers)
+        self.host.identifiers[id] = Identifier(self)
+        return id
+
+    def destroy(self, id: int) -> None:
+        one = self.host.identifiers.pop(id)
+        self.events = deque(each for each in self.events if id not in (each.id, each.listener))
+        # The kernel disconnects for a process that goes.
+        self._end(one)
+
+    def bind(self, id: int, address: str, port: int) -> int:
+        one = self.host.identifiers[id]
+        taken = {each.port for each in self.host.identifiers.values() if each.backlog}
+        if port and port in taken:
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+        one.address, one.port = address, port or 40000 + next(self.host.numbers)
+        return one.port
+
+    def listen(self, id: int, backlog: int) -> None:
+        self.host.identifiers[id].backlog = backlog
+
+    def resolveAddress(self, id: int, address: str, port: int, seconds: float) -> None:
+        one = self.host.identifiers[id]
+        one.there, one.theirs = address, port
+        self.tell(id, CMEvent.ADDR_RESOLVED)
+
+    def resolveRoute(self, id: int, seconds: float) -> None:
+        self.tell(id, CMEvent.ROUTE_RESOLVED)
+
+    def ends(self, id: int) -> tuple[str, int, str, int]:
+        one = self.host.identifiers[id]
+        return one.address, one.port, one.there, one.theirs
+
+    def attributes(self, id: int, state: int) -> tuple[int, dict[str, int], dict[str, Any] | None]:
+        one = self.host.identifiers[id]
+        given = {"qp_state": state}
+        if state == INIT:
+            given["qp_access_flags"] = 15
+        if state == RTR:
+            given["dest_qp_num"] = self.host.identifiers[one.peer].own.number
+        return 1, given, {"dgid": bytes(16)} if state == RTR else None
+
+    def connect(self, id: int, parameters: Parameters) -> None:
+        host = self.host
+        one = host.identifiers[id]
+        one.own = parameters
+        for number, other in list(host.identifiers.items()):
+            if other.backlog and (other.address, other.port) == (one.there, one.theirs):
+                made = next(host.numbers)
+                given = Identifier(other.manager, other.address, other.port, one.address, one.port, id)
+                host.identifiers[made], one.peer = given, made
+                other.manager.tell(made, CMEvent.CONNECT_REQUEST, 0, parameters, number)
+                return
+        self.tell(id, CMEvent.REJECTED, int(RejectReason.INVALID_SERVICE_ID))
+
+    def _peer(self, id: int) -> tuple[Identifier, Identifier]:
+        one = self.host.identifiers[id]
+        if one.peer not in self.host.identifiers:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return one, self.host.identifiers[one.peer]
+
+    def accept(self, id: int, parameters: Parameters) -> None:
+        one, other = self._peer(id)
+        one.own = parameters
+        other.manager.tell(one.peer, CMEvent.CONNECT_RESPONSE, 0, parameters)
+
+    def reject(self, id: int, privateData: bytes) -> None:
+        one, other = self._peer(id)
+        reason = int(RejectReason.CONSUMER_DEFINED)
+        other.manager.tell(one.peer, CMEvent.REJECTED, reason, Parameters(privateData))
+        one.peer = other.peer = 0
+
+    def establish(self, id: int) -> None:
+        one, other = self._peer(id)
+        other.manager.tell(one.peer, CMEvent.ESTABLISHED)
+
+    def _end(self, one: Identifier) -> None:
+        other = self.host.identifiers.get(one.peer)
+        if other is not None:
+            other.manager.tell(one.peer, CMEvent.DISCONNECTED)
+            other.peer = 0
+        one.peer = 0
+
+    def disconnect(self, id: int) -> None:
+        one, _ = self._peer(id)
+        self._end(one)
+        self.tell(id, CMEvent.DISCONNECTED)
+
+    def close(self) -> None:
+        assert not [each for each in self.host.identifiers.values() if each.manager is self]
+        self.bell.close()
+
+
+class Host:
+    """
+    The host: stands for the package C{ibverbs}, too.
+
+    @ivar isHeld: whether the adapter does nothing now.
+    @ivar isFull: whether it takes no more memory.
+    """
+
+    SGE = SGE
+    SendWR = SendWR
+    RecvWR = RecvWR
+    QPInitAttr = SimpleNamespace
+    AHAttr = SimpleNamespace
+
+    def __init__(self, name: str = "rxe0", depth: int = 32768) -> None:
+        self.name, self.depth = name, depth
+        self.numbers = count(1)
+        self.regions: dict[int, Region] = {}
+        self.queuePairs: dict[int, AdapterQueuePair] = {}
+        self.identifiers: dict[int, Identifier] = {}
+        self.contexts: list[Context] = []
+        self.isHeld = self.isFull = False
+
+    def get_device_list(self) -> list[Any]:
+        """
+        @return: the adapter.
+        """
+        return [self]
+
+    def open(self) -> Context:
+        """
+        Open the adapter.
+        """
+        self.contexts.append(Context(self))
+        return self.contexts[-1]
+
+    def resume(self) -> None:
+        """
+        The adapter goes on.
+        """
+        self.isHeld = False
+        for each in list(self.queuePairs.values()):
+            each.go()

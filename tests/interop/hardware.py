@@ -1,0 +1,122 @@
+"""
+A device of the kind C{hardware} in the guest, on the kernel's rxe, against a software HCA here, in both
+roles.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.interop import adapterside
+from tests.interop.case import DEVICE, GuestTestCase
+from tests.interop.lab.lab import RXE, theLab
+from tests.interop.lab.machine import Ended
+from tests.interop.lab.shipped import SITE, ship
+from tests.support.waiting import HANG_SECONDS
+
+#: The program of both sides.
+SIDE = Path(adapterside.__file__)
+#: How long a side in the guest may take, which imports for most of it, in seconds.
+SECONDS = 6 * HANG_SECONDS
+PORT = "7177"
+#: The device in the guest.
+GUESTS = "hw0"
+
+_shipped: list[Any] = []
+
+
+class HardwareTestCase(GuestTestCase):
+    """
+    The guest has this package.
+    """
+
+    def setUp(self) -> None:
+        """
+        Bring it there, once for each guest.
+        """
+        super().setUp()
+        if theLab().guest not in _shipped:
+            self.release()
+            ship(self.lab, self.directory, SIDE)
+            _shipped.append(self.lab.guest)
+
+    def inGuest(self, kind: str, role: str) -> str:
+        """
+        @return: the command line of a side in the guest.
+        """
+        return (
+            f"TWISTED_IB_DEVICES={GUESTS}=hardware:{RXE} PYTHONPATH={SITE} PYTHONUNBUFFERED=1"
+            f" python3 {SITE}/{SIDE.name} {kind} {role} {GUESTS} {self.there} {self.host} {PORT}"
+        )
+
+    def here(self, kind: str, role: str) -> Any:
+        """
+        @return: a side here.
+        """
+        root = str(SIDE.parents[2])
+        command = [sys.executable, str(SIDE), kind, role, DEVICE, self.host, self.there, PORT]
+        return self.program(command, PYTHONPATH=root)
+
+    def guestAsks(self, kind: str) -> tuple[str, str]:
+        """
+        @return: what the guest, the active side, and this side have printed.
+        """
+        server = self.here(kind, "passive")
+        self.until(server, "listens")
+        client = self.succeeded(self.guest.run(self.inGuest(kind, "active"), SECONDS))
+        return client.output, self.succeeded(server.finish()).output
+
+    def guestServes(self, kind: str) -> tuple[str, str]:
+        """
+        @return: what this side, the active one, and the guest have printed.
+        """
+        number = self.start(self.inGuest(kind, "passive"))
+        found = "rdma resource show cm_id | grep -q 'state LISTEN ps TCP'"
+        self.guest.must(f"until {found}; do sleep 0.1; done", SECONDS)
+        client = self.succeeded(self.here(kind, "active").finish(SECONDS))
+        server: Ended = self.succeeded(self.guest.finish(number, SECONDS))
+        return client.output, server.output
+
+
+class VerbsTests(HardwareTestCase):
+    """
+    SEND with and without immediate data, WRITE, READ and atomics by verbs.
+    """
+
+    client = "read True\natomics 37 42\nb'goodbye'\n"
+    server = "listens\nimmediate [16909060]\nb'hello1' b'hello2' b'written' 99\n"
+
+    def test_guestAsks(self) -> None:
+        """
+        The guest is the active side.
+        """
+        self.assertEqual(self.guestAsks("verbs"), (self.client, self.server))
+
+    def test_guestServes(self) -> None:
+        """
+        The guest is the passive side.
+        """
+        self.assertEqual(self.guestServes("verbs"), (self.client, self.server))
+
+
+class MessagesTests(HardwareTestCase):
+    """
+    A file and its echo in messages of C{ib:}; then WRITE, READ and atomics.
+    """
+
+    client = "echoed True\nread True\natomics 5\nlost ConnectionDone\n"
+    server = "listens\nlost ConnectionDone\n"
+
+    def test_guestAsks(self) -> None:
+        """
+        The guest is the active side.
+        """
+        self.assertEqual(self.guestAsks("messages"), (self.client, self.server))
+
+    def test_guestServes(self) -> None:
+        """
+        The guest is the passive side.
+        """
+        self.assertEqual(self.guestServes("messages"), (self.client, self.server))

@@ -1,0 +1,721 @@
+"""
+The path of one queue pair: a queue pair of the adapter, with a registered ring for what it sends and reads,
+and registered slots for what it receives.
+
+What is posted in a batch becomes work requests at its end, of which the last is signalled: its completion
+stands for all before it, as a reliable connection completes in order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from attrs import define
+from zope.interface import classImplements
+
+from twisted_ib import limits
+from twisted_ib.errors import PathLostError, QueuePairError
+from twisted_ib.hca.base.interfaces import IPath
+from twisted_ib.hca.base.operation import (
+    ACKNOWLEDGE,
+    ATOMIC_ACKNOWLEDGE,
+    COMPARE_SWAP,
+    FETCH_ADD,
+    LATER,
+    NAK_INVALID_REQUEST,
+    NAK_REMOTE_ACCESS,
+    NAK_REMOTE_OPERATIONAL,
+    READ_REQUEST,
+    READ_RESPONSE_FIRST,
+    READ_RESPONSE_LAST,
+    READ_RESPONSE_MIDDLE,
+    READ_RESPONSE_ONLY,
+    REFUSAL,
+    RESUME,
+    RNR,
+    RNR_EXHAUSTED,
+    SEND_FIRST,
+    SEND_LAST,
+    SEND_LAST_IMMEDIATE,
+    SEND_MIDDLE,
+    SEND_ONLY,
+    SEND_ONLY_IMMEDIATE,
+    SILENT,
+    SOLICITED,
+    WRITE_FIRST,
+    WRITE_LAST,
+    WRITE_LAST_IMMEDIATE,
+    WRITE_MIDDLE,
+    WRITE_ONLY,
+    WRITE_ONLY_IMMEDIATE,
+)
+from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.fabric.base.forked import Forked
+from twisted_ib.hca.fabric.base.path import Waiters
+from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE
+from twisted_ib.hca.wire.headers import ATOMIC, ATOMIC_RESULT, ATOMIC_VALUE, IMMEDIATE, RETH
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import Acknowledged, Waiter
+    from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest
+    from twisted_ib.hca.fabric.hardware.connector import AdapterConnection
+    from twisted_ib.hca.fabric.hardware.peerpath import PeerPath
+
+#: Bytes of a slot: the longest message that is received, and immediate data before it.
+SLOT_BYTES = (limits.INLINE_RECORD + RETH.size + IMMEDIATE.size + 4095) & ~4095
+_PAYLOAD: Final = RETH.size + IMMEDIATE.size
+#: Slots for receiving, and the bytes of the ring for sending.
+SLOTS = 16
+RING_BYTES = 4 * SLOT_BYTES
+#: Work requests that are outstanding, and pieces of one.
+SENDS = 64
+PIECES = 4
+#: How long a queue pair that is gone waits for what it has sent, in seconds.
+LINGER_SECONDS = 5.0
+#: How long a message waits for a receive, in seconds, and how often that is tried.
+NO_RECEIVE_SECONDS = 10.0
+_AGAIN_SECONDS: Final = 0.0005
+_AGAIN_MOST_SECONDS: Final = 0.05
+_SYNDROME_MASK: Final = 0xE0
+#: In the id of a work request: it is a receive.
+_RECEIVE: Final = 1 << 32
+
+# enum ibv_wr_opcode and ibv_send_flags.
+_WRITE, _WRITE_IMM, _SEND, _SEND_IMM, _READ, _SWAP, _ADD = range(7)
+_SIGNALED, _SOLICITED = 2, 4
+# enum ibv_wc_status, ibv_wc_opcode and ibv_wc_flags.
+_WC_FLUSHED = 5
+_WC_RECV_WRITE = 129
+_WC_WITH_IMM = 2
+
+#: Status of a completion -> syndrome, as the requester knows it (IBTA vol. 1 9.7.5.2).
+_SYNDROMES: Final = {
+    9: NAK_INVALID_REQUEST,
+    10: NAK_REMOTE_ACCESS,
+    11: NAK_REMOTE_OPERATIONAL,
+    12: SILENT,
+    13: RNR_EXHAUSTED,
+}
+_SENDING: Final = {
+    SEND_ONLY: True,
+    SEND_FIRST: False,
+    SEND_MIDDLE: False,
+    SEND_LAST: True,
+    SEND_ONLY_IMMEDIATE: True,
+    SEND_LAST_IMMEDIATE: True,
+}
+_WITH_IMMEDIATE: Final = frozenset(
+    (SEND_ONLY_IMMEDIATE, SEND_LAST_IMMEDIATE, WRITE_ONLY_IMMEDIATE, WRITE_LAST_IMMEDIATE)
+)
+_WRITING: Final = {
+    WRITE_ONLY: True,
+    WRITE_FIRST: True,
+    WRITE_MIDDLE: False,
+    WRITE_LAST: False,
+    WRITE_ONLY_IMMEDIATE: True,
+    WRITE_LAST_IMMEDIATE: False,
+}
+
+
+@define
+class _Sent:
+    # A work request: the position of the medium behind it, that of the ring, and the record of the response
+    # that its completion is; the bytes of that in the ring.
+    position: int
+    ring: int
+    response: int = 0
+    start: int = 0
+    length: int = 0
+
+
+class AdapterPath(Waiters):
+    """
+    The path of one queue pair to its peer.
+
+    @ivar way: the path to the peer's address.
+    @ivar number: stands for the peer's queue pair.
+    @ivar adapterNumber: that of the adapter's queue pair; 0 before there is one.
+    @ivar queuePair: the queue pair, or L{None}.
+    """
+
+    inPackets: ClassVar = False
+    inSegments: ClassVar = False
+    retransmits: ClassVar = 0
+    messageBytes: ClassVar = limits.INLINE_MESSAGE
+
+    def __init__(self, way: PeerPath, number: int, connection: AdapterConnection) -> None:
+        self.way = way
+        self.fabric = way.fabric
+        self.peer = way.peer
+        self.number = number
+        self.adapterNumber = 0
+        self.connection = connection
+        self.queuePair: Any = None
+        self.scheduler: Any = None
+        self.alive = True
+        self.bell = False
+        self.waiting: OrderedDict[Waiter, None] = OrderedDict()
+        self.unacknowledged: deque[tuple[int, Acknowledged]] = deque()
+        self.track: Any = self.unacknowledged.append
+        self._verbs: Any = None
+        self._memory: Any = None
+        self._region: Any = None
+        self._base = self._key = 0
+        self._posted = self._head = self._tail = 0
+        # Work requests that the adapter has, and those of this batch.
+        self._sent: deque[_Sent] = deque()
+        self._batch: list[Any] = []
+        # A SEND in several records; where a WRITE goes on; a READ that is not asked for as a whole.
+        self._pieces: list[tuple[int, int]] = []
+        self._remote = (0, 0)
+        self._reading: list[int] = []
+        self._held: deque[tuple[int, int, int, int]] = deque()
+        self._again = self._since = 0.0
+        self._drained: list[Callable[[], None]] = []
+        self._isClosing = self._isDisconnected = self._isReady = False
+
+    # -- the queue pair
+
+    def create(self, queuePair: Any) -> None:
+        """
+        Make the adapter's queue pair, with its memory and its receives.
+
+        @param queuePair: ours that it will be bound to; L{None} if that is gone.
+        """
+        fabric, verbs = self.fabric, self.fabric.verbs
+        work = None if queuePair is None else queuePair.work
+        domain = fabric.domainOf(work.pd if work else None)
+        self._memory = mmap.mmap(-1, RING_BYTES + SLOTS * SLOT_BYTES)
+        self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self._region = domain.reg_mr(self._base, len(self._memory), LOCAL_WRITE)
+        self._key = self._region.lkey
+        self._verbs = domain.create_qp(
+            verbs.QPInitAttr(
+                send_cq=fabric.queue,
+                recv_cq=fabric.queue,
+                max_send_wr=SENDS,
+                max_recv_wr=SLOTS,
+                max_send_sge=PIECES,
+                max_recv_sge=1,
+            )
+        )
+        self.adapterNumber = self._verbs.qp_num
+        fabric.created(self)
+        # The rights are those of each region.
+        self._step(QPState.INIT, qp_access_flags=LOCAL_WRITE | REMOTE if work else 0)
+        self._verbs.post_recv([self._receive(slot) for slot in range(SLOTS)])
+
+    def _receive(self, slot: int) -> Any:
+        verbs = self.fabric.verbs
+        address = self._base + RING_BYTES + slot * SLOT_BYTES + _PAYLOAD
+        return verbs.RecvWR(_RECEIVE | slot, [verbs.SGE(address, SLOT_BYTES - _PAYLOAD, self._key)])
+
+    def _step(self, state: QPState, **others: int) -> None:
+        fabric = self.fabric
+        mask, given, target = fabric.connector.manager.attributes(self.connection.id, int(state))
+        given.update({name: value for name, value in others.items() if name in given})
+        vector = None if target is None else fabric.verbs.AHAttr(**target)
+        if mask:
+            self._verbs.modify(mask, vector, **given)
+
+    def bind(self, queuePair: Any, message: Any = None) -> Any:
+        """
+        Give a queue pair its path.
+        """
+        return self.way.bind(queuePair, message)
+
+    def attach(self, queuePair: Any) -> None:
+        """
+        The path is this queue pair's, which may send from now on.
+        """
+        self.queuePair = queuePair
+        try:
+            if self._verbs is None:
+                self.create(queuePair)
+            # An RNIC takes the other steps by itself.
+            if self.fabric.isRoCE:
+                self._step(QPState.RTR)
+                self._step(QPState.RTS)
+        except OSError as error:
+            self.fabric.doom(self, PathLostError(f"the adapter's queue pair cannot be connected: {error}"))
+            return
+        self._isReady = True
+        if self._held:
+            self.fabric.later(self)
+
+    def modified(self, queuePair: Any) -> None:
+        """
+        No effect: what the peer agreed to is not changed.
+        """
+
+    def unbind(self, queuePair: Any) -> None:
+        """
+        The queue pair is gone: what it has posted is still sent.
+        """
+        if self.queuePair is not queuePair:
+            return
+        self.queuePair = None
+        self.waiting.clear()
+        self.unacknowledged.clear()
+        self._held.clear()
+        self._isClosing = True
+        self.flush()
+        if queuePair.state is QPState.ERR or not self._sent:
+            self._drain()
+        else:
+            self.fabric.timers.start(LINGER_SECONDS, self._drain)
+        self._release()
+
+    def forget(self, number: int) -> None:
+        """
+        No effect: a connection has one queue pair.
+        """
+
+    def expect(self, requester: Any) -> None:
+        """
+        No effect: the adapter tells what is refused.
+        """
+
+    def queuePairs(self) -> list[Any]:
+        """
+        @return: the queue pair, if there is one.
+        """
+        return [] if self.queuePair is None else [self.queuePair]
+
+    # -- the end
+
+    def whenDrained(self, call: Callable[[], None]) -> None:
+        """
+        Call when everything that was posted is done.
+        """
+        self.flush()
+        self._drained.append(call)
+        if not self._sent:
+            self._drain()
+
+    def _drain(self) -> None:
+        self._sent.clear()
+        calls, self._drained = self._drained, []
+        for call in calls:
+            call()
+        self._release()
+
+    def disconnected(self) -> None:
+        """
+        The identifier is gone.
+        """
+        self._isDisconnected = True
+        self._release()
+
+    def ended(self, reason: PathLostError) -> None:
+        """
+        The connection is gone: fail the queue pair.
+        """
+        self._drain()
+        self.fabric.doom(self, reason)
+
+    def lost(self, reason: PathLostError) -> None:
+        """
+        Fail the queue pair.
+        """
+        if self.queuePair is not None:
+            self.queuePair.fail(reason)
+
+    def _release(self) -> None:
+        # Once neither the connection nor a queue pair of ours needs it, and it has nothing to send.
+        if self._isDisconnected and self.queuePair is None and not self._sent:
+            self.close()
+
+    def forked(self) -> None:
+        """
+        In a forked child: make every use an error.
+        """
+        gone: Any = Forked()
+        self._verbs = self._memory = gone
+
+    def close(self) -> None:
+        """
+        Destroy the adapter's queue pair; harmless if repeated.
+        """
+        if not self.alive:
+            return
+        self.alive = False
+        self.fabric.destroyed(self)
+        if self._verbs is not None:
+            self._verbs.close()
+            self._region.close()
+
+    # -- down
+
+    def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
+        """
+        Post one record: see L{IPath.post}.
+        """
+        opcode = word >> 24
+        code = opcode & ~SOLICITED
+        if opcode == RESUME or opcode == ACKNOWLEDGE:
+            return True
+        if not self._isReady or self._reading or len(self._sent) >= SENDS:
+            return False
+        flags = _SOLICITED if opcode & SOLICITED else 0
+        if code in _SENDING:
+            done = self._send(code, flags, header, payload, length)
+        elif code in _WRITING:
+            done = self._write(code, flags, header, payload, length)
+        elif code == READ_REQUEST:
+            address, key, size = RETH.unpack_from(header or self._joined(payload))
+            self._posted += 1
+            self._reading = [address, key, size, 0]
+            self._ask()
+            done = True
+        elif code in (COMPARE_SWAP, FETCH_ADD):
+            done = self._atomic(code, header or self._joined(payload))
+        else:
+            raise QueuePairError(f"an adapter has no operation of opcode {opcode:#04x}")
+        if done and not self.bell:
+            self.bell = True
+            self.fabric.ringLater(self)
+        return done
+
+    def _joined(self, payload: Any) -> bytes:
+        return b"".join(payload) if payload.__class__ is list else bytes(payload)
+
+    def _allocate(self, length: int) -> int:
+        # Returns where so many bytes of the ring begin; -1 if there is no room.
+        head, tail = self._head, self._tail
+        start = head % RING_BYTES
+        skipped = RING_BYTES - start if start + length > RING_BYTES else 0
+        if head + skipped + length - tail > RING_BYTES:
+            return -1
+        self._head = head + skipped + length
+        return (head + skipped) % RING_BYTES
+
+    def _place(self, header: bytes, payload: Any, length: int) -> int:
+        start = self._allocate(len(header) + length)
+        if start < 0:
+            return -1
+        at, memory = start, self._memory
+        for piece in (header, *payload) if payload.__class__ is list else (header, payload):
+            end = at + len(piece)
+            memory[at:end] = piece
+            at = end
+        return start
+
+    def _request(self, opcode: int, pieces: list[tuple[int, int]], flags: int, **others: int) -> None:
+        verbs = self.fabric.verbs
+        elements = [verbs.SGE(self._base + start, length, self._key) for start, length in pieces]
+        self._batch.append(verbs.SendWR(self._posted, elements, opcode, flags, **others))
+
+    def _sending(self, **fields: int) -> None:
+        self._sent.append(_Sent(self._posted, self._head, **fields))
+
+    def _send(self, code: int, flags: int, header: bytes, payload: Any, length: int) -> bool:
+        immediate = 0
+        if code in _WITH_IMMEDIATE:
+            (immediate,) = IMMEDIATE.unpack_from(header)
+            header = header[IMMEDIATE.size :]
+        total = len(header) + length
+        if total + sum(size for _, size in self._pieces) > SLOT_BYTES - _PAYLOAD:
+            self.fabric.doom(
+                self, QueuePairError(f"a message of an adapter has at most {SLOT_BYTES - _PAYLOAD} bytes")
+            )
+            return True
+        start = self._place(header, payload, length)
+        if start < 0:
+            return False
+        self._posted += 1
+        pieces = self._pieces
+        if pieces and sum(pieces[-1]) == start:
+            pieces[-1] = pieces[-1][0], pieces[-1][1] + total
+        elif total:
+            pieces.append((start, total))
+        if _SENDING[code]:
+            self._pieces = []
+            isImmediate = code in _WITH_IMMEDIATE
+            self._request(_SEND_IMM if isImmediate else _SEND, pieces, flags, imm_data=immediate)
+            self._sending()
+        return True
+
+    def _write(self, code: int, flags: int, header: bytes, payload: Any, length: int) -> bool:
+        remote, immediate = self._remote, 0
+        if _WRITING[code]:
+            address, key, _ = RETH.unpack_from(header)
+            remote, header = (address, key), header[RETH.size :]
+        isImmediate = code in _WITH_IMMEDIATE
+        if isImmediate:
+            (immediate,) = IMMEDIATE.unpack_from(header)
+            header = header[IMMEDIATE.size :]
+        start = self._place(header, payload, length)
+        if start < 0:
+            return False
+        self._posted += 1
+        total = len(header) + length
+        opcode = _WRITE_IMM if isImmediate else _WRITE
+        address, key = remote
+        pieces = [(start, total)] if total else []
+        self._request(opcode, pieces, flags, remote_addr=address, rkey=key, imm_data=immediate)
+        self._remote = address + total, key
+        self._sending()
+        return True
+
+    def _ask(self) -> None:
+        # As much of a READ as there is room for.
+        address, key, size, done = self._reading
+        while True:
+            length = min(size - done, limits.INLINE_MESSAGE)
+            if len(self._sent) >= SENDS:
+                break
+            start = self._allocate(length)
+            if start < 0:
+                break
+            isFirst, isLast = not done, done + length == size
+            if isFirst:
+                response = READ_RESPONSE_ONLY if isLast else READ_RESPONSE_FIRST
+            else:
+                response = READ_RESPONSE_LAST if isLast else READ_RESPONSE_MIDDLE
+            pieces = [(start, length)] if length else []
+            self._request(_READ, pieces, _SIGNALED, remote_addr=address + done, rkey=key)
+            self._sending(response=response, start=start, length=length)
+            done += length
+            if isLast:
+                self._reading = []
+                break
+            self._reading[3] = done
+        self.mark()
+
+    def _atomic(self, code: int, header: bytes) -> bool:
+        start = self._allocate(ATOMIC_RESULT.size)
+        if start < 0:
+            return False
+        self._posted += 1
+        address, key, operand, compare = ATOMIC.unpack_from(header)
+        pieces = [(start, ATOMIC_RESULT.size)]
+        if code == COMPARE_SWAP:
+            operation, values = _SWAP, {"compare_add": compare, "swap": operand}
+        else:
+            operation, values = _ADD, {"compare_add": operand}
+        self._request(operation, pieces, _SIGNALED, remote_addr=address, rkey=key, **values)
+        self._sending(response=ATOMIC_ACKNOWLEDGE, start=start, length=ATOMIC_RESULT.size)
+        return True
+
+    def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
+        """
+        See L{IPath.postReserved}: the adapter refuses by itself.
+        """
+        return True
+
+    def position(self) -> int:
+        """
+        @return: count of records posted.
+        """
+        return self._posted
+
+    def respond(self, word: int, record: bytes, partition: int) -> bool:
+        """
+        See L{IPeerPath.respond<twisted_ib.hca.base.interfaces.IPeerPath.respond>}: there are no datagrams.
+        """
+        return True
+
+    def sendManagement(self, attribute: int, body: bytes, transaction: int = 0) -> None:
+        """
+        No effect: the kernel has queue pair 1.
+        """
+
+    def unsent(self) -> int:
+        """
+        @return: 0.
+        """
+        return 0
+
+    def prepareRequest(self, request: ConnectRequest) -> None:
+        """
+        See L{IPeerPath.prepareRequest<twisted_ib.hca.base.interfaces.IPeerPath.prepareRequest>}.
+        """
+        self.way.prepareRequest(request)
+
+    def prepareReply(self, reply: ConnectReply, request: ConnectRequest) -> Any:
+        """
+        See L{IPeerPath.prepareReply<twisted_ib.hca.base.interfaces.IPeerPath.prepareReply>}.
+        """
+        return None
+
+    def mark(self) -> None:
+        """
+        Have L{ring} called at the end of the batch.
+        """
+        if not self.bell:
+            self.bell = True
+            self.fabric.ringLater(self)
+
+    def ring(self) -> None:
+        """
+        The batch ends: give the adapter what was posted.
+        """
+        self.bell = False
+        if self.alive:
+            self.flush()
+
+    def flush(self) -> None:
+        """
+        Give the adapter what was posted, the last request signalled.
+        """
+        batch, self._batch = self._batch, []
+        if not batch or self._verbs is None:
+            return
+        batch[-1].send_flags |= _SIGNALED
+        try:
+            self._verbs.post_send(batch)
+        except OSError as error:
+            self.fabric.doom(self, PathLostError(f"the adapter takes no requests: {error}"))
+
+    # -- up
+
+    def completed(self, completion: Any) -> None:
+        """
+        The adapter has done something.
+
+        @param completion: a C{WC} of the package C{ibverbs}.
+        """
+        if completion.wr_id & _RECEIVE:
+            self._received(completion)
+        elif completion.status:
+            self._failed(completion)
+        else:
+            self._done(completion.wr_id)
+
+    def _done(self, position: int) -> None:
+        # A request that reads has completions of its own, several of one position.
+        sent = self._sent
+        while sent and sent[0].position <= position:
+            one = sent.popleft()
+            self._tail = one.ring
+            if one.response:
+                self._answer(one)
+                break
+        self._acknowledge(sent[0].position - 1 if sent else self._posted)
+        if self._reading:
+            self._ask()
+        if self.waiting and len(sent) < SENDS // 2:
+            self.fabric.later(self)
+        if not sent and (self._drained or self._isClosing):
+            self._drain()
+
+    def _answer(self, one: _Sent) -> None:
+        queuePair = self.queuePair
+        if queuePair is None:
+            return
+        if one.response == ATOMIC_ACKNOWLEDGE:
+            (value,) = ATOMIC_VALUE.unpack_from(self._memory, one.start)
+            queuePair.delivered(one.response, ATOMIC_RESULT.pack(value), 0, ATOMIC_RESULT.size)
+        else:
+            queuePair.delivered(one.response, self._memory, one.start, one.start + one.length)
+
+    def _acknowledge(self, position: int) -> None:
+        waiting = self.unacknowledged
+        while waiting and waiting[0][0] <= position:
+            reached, requester = waiting.popleft()
+            requester.acknowledged(reached)
+
+    def _failed(self, completion: Any) -> None:
+        self._sent.clear()
+        queuePair = self.queuePair
+        if queuePair is not None and completion.status != _WC_FLUSHED:
+            self.fabric.count("hardware_requests_failed")
+            syndrome = _SYNDROMES.get(completion.status, NAK_REMOTE_OPERATIONAL)
+            body = REFUSAL.pack(syndrome, queuePair.number, completion.wr_id)
+            queuePair.delivered(ACKNOWLEDGE, body, 0, len(body))
+            if self.queuePair is queuePair:
+                queuePair.fail(
+                    QueuePairError(
+                        f"the adapter failed queue pair {queuePair.number}: {completion.status_str}"
+                    )
+                )
+        self._drain()
+
+    def _received(self, completion: Any) -> None:
+        slot = completion.wr_id & ~_RECEIVE
+        if completion.status:
+            if completion.status != _WC_FLUSHED and self.queuePair is not None:
+                reason = QueuePairError(f"the adapter failed a receive: {completion.status_str}")
+                self.fabric.doom(self, reason)
+            return
+        start = RING_BYTES + slot * SLOT_BYTES + _PAYLOAD
+        stop = start + completion.byte_len
+        opcode = SEND_ONLY
+        isWrite = completion.opcode == _WC_RECV_WRITE
+        if completion.wc_flags & _WC_WITH_IMM:
+            start -= IMMEDIATE.size
+            IMMEDIATE.pack_into(self._memory, start, completion.imm_data)
+            opcode = SEND_ONLY_IMMEDIATE
+            if isWrite:
+                # The adapter has written its bytes already.
+                stop, opcode = start + IMMEDIATE.size, WRITE_ONLY_IMMEDIATE
+                start -= RETH.size
+                RETH.pack_into(self._memory, start, 0, 0, 0)
+        self._held.append((opcode, slot, start, stop))
+        if len(self._held) == 1 and self._isReady and not self._again:
+            self._deliver()
+
+    def _deliver(self) -> None:
+        held = self._held
+        while held and self.queuePair is not None:
+            opcode, slot, start, stop = held[0]
+            try:
+                syndrome = self.queuePair.delivered(opcode, self._memory, start, stop)
+            except BaseException as error:
+                self.fabric.failed(error)
+                syndrome = 0
+            if syndrome and (syndrome == LATER or syndrome & _SYNDROME_MASK == RNR):
+                self._waitForReceive()
+                return
+            self._again = 0.0
+            if syndrome:
+                self.fabric.count("hardware_receives_refused")
+                if self.queuePair is not None:
+                    self.queuePair.fail(QueuePairError("the peer broke a rule"))
+                return
+            if held:
+                held.popleft()
+            if self._verbs is not None and self.alive and self.queuePair is not None:
+                self._verbs.post_recv([self._receive(slot)])
+
+    def _waitForReceive(self) -> None:
+        # No receive of the program yet: the adapter has its slots meanwhile, and then its own RNR NAK.
+        now, queuePair = self.fabric.clock(), self.queuePair
+        if queuePair is None:
+            return
+        if not self._again:
+            self._again, self._since = _AGAIN_SECONDS, now
+        elif now - self._since >= NO_RECEIVE_SECONDS:
+            queuePair.fail(QueuePairError(f"queue pair {queuePair.number} has no receive for its peer"))
+            return
+        self.fabric.timers.start(self._again, self._tryAgain)
+        self._again = min(2 * self._again, _AGAIN_MOST_SECONDS)
+
+    def _tryAgain(self) -> None:
+        if self.alive and self._held:
+            try:
+                self._deliver()
+            except BaseException as error:
+                self.fabric.failed(error)
+
+    def progress(self, budget: int) -> int:
+        """
+        Deliver what came before there was a queue pair, and resume those that wait for room.
+
+        @return: how much was done.
+        """
+        if not self.alive:
+            return 0
+        if self._held and self._isReady and not self._again:
+            self._deliver()
+        return self.resumeWaiting() if self.waiting else 0
+
+
+classImplements(AdapterPath, IPath)
+
+__all__ = ["PIECES", "SENDS", "SLOTS", "AdapterPath"]

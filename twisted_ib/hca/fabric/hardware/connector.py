@@ -1,0 +1,442 @@
+"""
+Connections by librdmacm: the kernel has the communication manager's messages and states, and its events
+become those of L{twisted_ib.hca.connection}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from zope.interface import implementer
+
+from twisted_ib import limits
+from twisted_ib.errors import ConnectionStateError, PathLostError, ResourceLimitError
+from twisted_ib.hca.base.attributes import MTU_CODES
+from twisted_ib.hca.cm.states import State
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest, PathRecord, Rejection, RejectReason
+from twisted_ib.hca.connection.interfaces import IConnection
+from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader, gidOf
+from twisted_ib.hca.fabric.hardware.rdmacm import CMEvent, Parameters
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.fabric.hardware.adapterpath import AdapterPath
+    from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
+    from twisted_ib.hca.fabric.hardware.peerpath import PeerPath
+    from twisted_ib.hca.fabric.hardware.rdmacm import Notice
+
+#: How long the kernel may look for an address, and for a route, in seconds.
+RESOLVE_SECONDS = 5.0
+#: Connections that wait in the kernel.
+BACKLOG = 128
+#: Events that are taken in one turn.
+EVENTS = 64
+
+_PORT: Final = 0xFFFF
+_TCP: Final = PortSpace.TCP.value
+_DEPTH: Final = 0xFF
+_RETRIES: Final = 7
+_HOP_LIMIT: Final = 64
+_MTU_CODE: Final = MTU_CODES[limits.DATAGRAM_BYTES]
+
+
+@implementer(IConnection)
+class AdapterConnection:
+    """
+    One end of a connection.
+
+    @ivar id: librdmacm's identifier; 0 once it is destroyed.
+    @ivar stream: the path of its queue pair.
+    @ivar stage: C{"resolving"}, C{"asking"}, C{"replied"}, C{"requested"}, C{"accepted"}, C{"up"} or
+        C{"ended"}.
+    @ivar state: C{DREQ_SENT} while the event that the peer has gone is awaited, as the state of
+        L{twisted_ib.hca.cm.machine.Connection}.
+    """
+
+    ackSeconds = 0.0
+    isDelayed = False
+    localID = 0
+
+    def __init__(self, connector: Connector, way: PeerPath, id: int, stage: str) -> None:
+        self._connector = connector
+        self.destination: Any = way
+        self.id = id
+        self.stage = stage
+        self.stream: AdapterPath = connector.fabric.stream(way, self)
+        self.user: Any = None
+        self.listener: Any = None
+        self.disconnectData = b""
+        self.request: Any = None
+        self.state = State.IDLE
+
+    def _require(self, stage: str) -> bool:
+        if self.stage == "ended":
+            return False
+        if self.stage != stage:
+            raise ConnectionStateError(f"the connection is {self.stage}, not {stage}")
+        return True
+
+    def _attempt(self, call: Callable[..., None], *arguments: Any) -> bool:
+        # The peer may have ended it, and its event is on the way.
+        try:
+            call(self.id, *arguments)
+        except OSError:
+            self._connector.fabric.count("hardware_cm_refused")
+            return False
+        return True
+
+    def accept(self, reply: ConnectReply, now: float, isConfirmed: bool = True) -> bool:
+        """
+        See L{IConnection.accept}.
+        """
+        if not self._require("requested"):
+            return False
+        self.stage = "accepted"
+        given = Parameters(
+            reply.privateData,
+            *(min(reply.responderResources, _DEPTH), min(reply.initiatorDepth, _DEPTH)),
+            rnrRetryCount=_RETRIES,
+            number=self.stream.adapterNumber,
+        )
+        return self._attempt(self._connector.manager.accept, given)
+
+    def reject(self, reason: RejectReason, privateData: bytes, now: float) -> bool:
+        """
+        See L{IConnection.reject}.
+        """
+        if self.stage not in ("requested", "replied"):
+            return self._require("requested")
+        done = self._attempt(self._connector.manager.reject, privateData)
+        self.over()
+        return done
+
+    def ignore(self, now: float) -> bool:
+        """
+        See L{IConnection.ignore}: librdmacm can only refuse.
+        """
+        return self.reject(RejectReason.NO_RESOURCES, b"", now)
+
+    def sendMRA(self, now: float) -> bool:
+        """
+        See L{IConnection.sendMRA}: the kernel does that by itself.
+        """
+        return self.stage != "ended"
+
+    def ready(self, now: float, privateData: bytes = b"", isConfirmed: bool = True) -> bool:
+        """
+        See L{IConnection.ready}.
+        """
+        if not self._require("replied"):
+            return False
+        self.stage = "up"
+        # An RNIC is ready when its request is answered.
+        return not self._connector.fabric.isRoCE or self._attempt(self._connector.manager.establish)
+
+    def abandon(self, now: float) -> bool:
+        """
+        See L{IConnection.abandon}.
+        """
+        self.user = None
+        return self.disconnect(now)
+
+    def disconnect(self, now: float, privateData: bytes = b"") -> bool:
+        """
+        End it in any state.
+        """
+        if self.stage in ("requested", "replied"):
+            return self.reject(RejectReason.CONSUMER_DEFINED, privateData, now)
+        if self.state is State.DREQ_SENT:
+            return False
+        if self.stage not in ("up", "accepted"):
+            if self.stage != "ended":
+                self.over()
+            return False
+        self.state = State.DREQ_SENT
+        # What was posted arrives before the word of the end.
+        self.stream.whenDrained(self._sendDisconnect)
+        return True
+
+    def _sendDisconnect(self) -> None:
+        if self.stage != "ended" and not self._attempt(self._connector.manager.disconnect):
+            self._connector.gone(self)
+
+    def finish(self, now: float) -> bool:
+        """
+        End it, as both users know already.
+        """
+        return self.disconnect(now)
+
+    def over(self) -> None:
+        """
+        It has ended; nothing more is heard of it.
+        """
+        self.stage = "ended"
+        self.state = State.IDLE
+        self._connector.forget(self)
+
+
+class Connector:
+    """
+    The connections of one fabric.
+
+    @ivar manager: librdmacm's channel, a L{Manager<twisted_ib.hca.fabric.hardware.rdmacm.Manager>}.
+    """
+
+    def __init__(self, fabric: HardwareFabric, manager: Any) -> None:
+        self.fabric = fabric
+        self.manager = manager
+        self.connections: dict[int, AdapterConnection] = {}
+        self._listeners: dict[int, int] = {}
+        take: dict[int, Callable[[AdapterConnection, Notice], None]] = {
+            CMEvent.ADDR_RESOLVED: self._resolved,
+            CMEvent.ROUTE_RESOLVED: self._routed,
+            CMEvent.CONNECT_RESPONSE: self._responded,
+            CMEvent.ESTABLISHED: self._established,
+            CMEvent.REJECTED: self._rejected,
+            CMEvent.DISCONNECTED: self._disconnected,
+            CMEvent.DEVICE_REMOVAL: self._removed,
+        }
+        for kind in (CMEvent.ADDR_ERROR, CMEvent.ROUTE_ERROR, CMEvent.CONNECT_ERROR, CMEvent.UNREACHABLE):
+            take[kind] = self._unreachable
+        self._takers = take
+
+    # -- services
+
+    def listen(self, serviceID: int, address: str) -> int:
+        """
+        Listen at a port, or at any that is free.
+
+        @param serviceID: its port is 0 for any.
+        @return: the port.
+        @raise OSError: it cannot be had.
+        """
+        id = self.manager.create()
+        try:
+            port: int = self.manager.bind(id, address, serviceID & _PORT)
+            self.manager.listen(id, BACKLOG)
+        except BaseException:
+            self.manager.destroy(id)
+            raise
+        self._listeners[serviceID & ~_PORT | port] = id
+        return port
+
+    def unlisten(self, serviceID: int) -> None:
+        """
+        Undo L{listen}; harmless if repeated.
+        """
+        id = self._listeners.pop(serviceID, 0)
+        if id:
+            self.manager.destroy(id)
+
+    # -- active
+
+    def connect(self, way: PeerPath, request: ConnectRequest, user: Any) -> AdapterConnection:
+        """
+        Send a request to connect: see
+        L{IAdapterFabric<twisted_ib.hca.fabric.base.streams.IAdapterFabric>}.
+        """
+        manager = self.manager
+        id = manager.create()
+        try:
+            connection = self.connections[id] = AdapterConnection(self, way, id, "resolving")
+        except ResourceLimitError:
+            manager.destroy(id)
+            raise
+        connection.user = user
+        connection.request = request
+        connection.localID = connection.stream.number
+        header = RDMACMHeader.parse(request.privateData)
+        try:
+            if request.serviceID >> 16 != _TCP:
+                # rdma_cm has ids of its own port spaces only (Linux cma.c, cma_select_ib_ps()).
+                raise OSError("librdmacm has no such port space")
+            try:
+                manager.bind(id, self.fabric.address, header.sourcePort)
+            except OSError:
+                manager.bind(id, self.fabric.address, 0)
+            manager.resolveAddress(id, way.peer.address, request.serviceID & _PORT, RESOLVE_SECONDS)
+        except OSError:
+            # In the next turn: the user does not have the connection yet.
+            self.fabric.soonCall(lambda: self._unreached(connection))
+        return connection
+
+    def _resolved(self, connection: AdapterConnection, notice: Notice) -> None:
+        self.manager.resolveRoute(connection.id, RESOLVE_SECONDS)
+
+    def _routed(self, connection: AdapterConnection, notice: Notice) -> None:
+        request, fabric = connection.request, self.fabric
+        connection.stage = "asking"
+        connection.stream.create(fabric.owner.queuePairs.get(request.localQPN))
+        given = Parameters(
+            request.privateData[HEADER_BYTES:],
+            *(min(request.responderResources, _DEPTH), min(request.initiatorDepth, _DEPTH)),
+            *(_RETRIES, _RETRIES, connection.stream.adapterNumber),
+        )
+        self.manager.connect(connection.id, given)
+
+    def _responded(self, connection: AdapterConnection, notice: Notice) -> None:
+        connection.stage = "replied"
+        given = notice.parameters
+        reply = ConnectReply(
+            privateData=given.privateData,
+            localQPN=connection.stream.number,
+            responderResources=given.responderResources,
+            initiatorDepth=given.initiatorDepth,
+            rnrRetryCount=_RETRIES,
+        )
+        connection.user.replied(connection, reply)
+
+    # -- passive
+
+    def _requested(self, notice: Notice) -> None:
+        fabric, manager = self.fabric, self.manager
+        _, _, there, theirs = manager.ends(notice.id)
+        service = next((each for each, id in self._listeners.items() if id == notice.listener), 0)
+        try:
+            connection = AdapterConnection(self, fabric.pathTo(there), notice.id, "requested")
+        except ResourceLimitError:
+            manager.reject(notice.id, b"")
+            manager.destroy(notice.id)
+            return
+        self.connections[notice.id] = connection
+        given = notice.parameters
+        here = fabric.address
+        connection.request = ConnectRequest(
+            serviceID=service,
+            # The kernel has taken this header away.
+            privateData=RDMACMHeader(there, theirs, here).pack() + given.privateData,
+            localQPN=connection.stream.number,
+            responderResources=given.responderResources,
+            initiatorDepth=given.initiatorDepth,
+            retryCount=given.retryCount,
+            rnrRetryCount=given.rnrRetryCount,
+            pathMTU=_MTU_CODE,
+            primaryPath=PathRecord(localGID=gidOf(there), remoteGID=gidOf(here), hopLimit=_HOP_LIMIT),
+        )
+        fabric.owner.connectionRequested(connection, connection.request)
+
+    def _established(self, connection: AdapterConnection, notice: Notice) -> None:
+        if connection.stage == "asking":
+            # An RNIC's reply, with nothing left to do.
+            self._responded(connection, notice)
+            return
+        if connection.stage == "accepted":
+            connection.stage = "up"
+        established = getattr(connection.user, "established", None)
+        if established is not None:
+            established(connection)
+
+    # -- ends
+
+    def _rejected(self, connection: AdapterConnection, notice: Notice) -> None:
+        user = connection.user
+        rejection = Rejection(self._reasonOf(notice), notice.parameters.privateData)
+        connection.over()
+        if user is not None:
+            user.rejected(connection, rejection)
+
+    def _reasonOf(self, notice: Notice) -> int:
+        # Of an RNIC the status is an errno, and nobody listens where TCP is refused.
+        if notice.status > 0 and self.fabric.isRoCE:
+            return notice.status
+        return RejectReason.INVALID_SERVICE_ID
+
+    def _unreachable(self, connection: AdapterConnection, notice: Notice) -> None:
+        self._unreached(connection)
+
+    def _unreached(self, connection: AdapterConnection) -> None:
+        user = connection.user
+        if connection.stage == "ended":
+            return
+        connection.over()
+        if user is not None:
+            user.unreachable(connection)
+
+    def _disconnected(self, connection: AdapterConnection, notice: Notice) -> None:
+        connection.disconnectData = notice.parameters.privateData
+        self.gone(connection)
+
+    def gone(self, connection: AdapterConnection) -> None:
+        """
+        A connection has ended at both sides.
+        """
+        user, connection.user = connection.user, None
+        wasRequested = connection.stage == "requested"
+        connection.over()
+        if wasRequested and user is None:
+            if connection.listener is not None:
+                connection.listener.requestWithdrawn(connection)
+        elif user is not None:
+            user.peerDisconnected(connection)
+        connection.stream.ended(PathLostError(f"{connection.destination.peer.address} has disconnected"))
+
+    def _removed(self, connection: AdapterConnection, notice: Notice) -> None:
+        self.lose(connection, PathLostError(f"adapter {self.fabric.adapter} is gone"))
+
+    def lose(self, connection: AdapterConnection, reason: PathLostError) -> None:
+        """
+        A connection is lost.
+        """
+        user = connection.user
+        connection.over()
+        lost = getattr(user, "pathLost", None)
+        if lost is not None:
+            lost(reason)
+        connection.stream.ended(reason)
+
+    def forget(self, connection: AdapterConnection) -> None:
+        """
+        Destroy the identifier of a connection that has ended; its queue pair may go on for a while.
+        """
+        id, connection.id = connection.id, 0
+        if id and self.connections.pop(id, None) is not None:
+            self.manager.destroy(id)
+            connection.stream.disconnected()
+
+    # -- progress
+
+    def progress(self) -> int:
+        """
+        Take what the kernel tells.
+
+        @return: how much that was.
+        """
+        n = 0
+        while n < EVENTS and not self.fabric.isClosed:
+            notice = self.manager.event()
+            if notice is None:
+                break
+            n += 1
+            try:
+                self._take(notice)
+            except BaseException as error:
+                self.fabric.failed(error)
+        return n
+
+    def _take(self, notice: Notice) -> None:
+        if notice.kind == CMEvent.CONNECT_REQUEST:
+            self._requested(notice)
+            return
+        connection = self.connections.get(notice.id)
+        take = self._takers.get(notice.kind)
+        if connection is None or take is None:
+            return
+        try:
+            take(connection, notice)
+        except OSError:
+            # What the event asks for is not possible any more.
+            self.fabric.count("hardware_cm_refused")
+            self._unreached(connection)
+
+    def close(self) -> None:
+        """
+        End everything.
+        """
+        for serviceID in list(self._listeners):
+            self.unlisten(serviceID)
+        for connection in list(self.connections.values()):
+            connection.over()
+        self.manager.close()
+
+
+__all__ = ["AdapterConnection", "Connector"]

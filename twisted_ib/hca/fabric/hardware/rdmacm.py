@@ -1,0 +1,460 @@
+"""
+The system's librdmacm, by ctypes: identifiers, and the events of a channel that does not block.
+
+Structures are those of C{rdma/rdma_cma.h} and C{infiniband/verbs.h}, whose layouts are frozen.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import socket
+from ctypes import POINTER, Structure, byref, c_int, c_uint8, c_uint16, c_uint32, c_void_p
+from enum import IntEnum
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from attrs import define, frozen
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+#: C{sa_family}, port, and what follows.
+_IN: Final[Packed[tuple[int, bytes, bytes]]] = Struct("=H2s4s8x")
+_IN6: Final[Packed[tuple[int, bytes, bytes]]] = Struct("=H2s4x16s4x")
+#: C{rdma_cm_id.route}, behind four pointers; it begins with both addresses, of a C{sockaddr_storage} each.
+_SOURCE: Final = 4 * ctypes.sizeof(c_void_p)
+_STORAGE: Final = 128
+_FAMILY: Final[Packed[tuple[int]]] = Struct("=H")
+_PORT: Final[Packed[tuple[int]]] = Struct(">H")
+
+
+class CMEvent(IntEnum):
+    """
+    C{enum rdma_cm_event_type}.
+    """
+
+    ADDR_RESOLVED = 0
+    ADDR_ERROR = 1
+    ROUTE_RESOLVED = 2
+    ROUTE_ERROR = 3
+    CONNECT_REQUEST = 4
+    CONNECT_RESPONSE = 5
+    CONNECT_ERROR = 6
+    UNREACHABLE = 7
+    REJECTED = 8
+    ESTABLISHED = 9
+    DISCONNECTED = 10
+    DEVICE_REMOVAL = 11
+    MULTICAST_JOIN = 12
+    MULTICAST_ERROR = 13
+    ADDR_CHANGE = 14
+    TIMEWAIT_EXIT = 15
+
+
+class _Channel(Structure):
+    _fields_ = [("fd", c_int)]
+
+
+class _Parameters(Structure):
+    # struct rdma_conn_param.
+    _fields_ = [
+        ("private_data", c_void_p),
+        ("private_data_len", c_uint8),
+        ("responder_resources", c_uint8),
+        ("initiator_depth", c_uint8),
+        ("flow_control", c_uint8),
+        ("retry_count", c_uint8),
+        ("rnr_retry_count", c_uint8),
+        ("srq", c_uint8),
+        ("qp_num", c_uint32),
+    ]
+
+
+class _Event(Structure):
+    _fields_ = [
+        ("id", c_void_p),
+        ("listen_id", c_void_p),
+        ("event", c_int),
+        ("status", c_int),
+        ("conn", _Parameters),
+    ]
+
+
+class _GlobalRoute(Structure):
+    _fields_ = [
+        ("dgid", c_uint8 * 16),
+        ("flow_label", c_uint32),
+        ("sgid_index", c_uint8),
+        ("hop_limit", c_uint8),
+        ("traffic_class", c_uint8),
+    ]
+
+
+class _AddressVector(Structure):
+    _fields_ = [
+        ("grh", _GlobalRoute),
+        ("dlid", c_uint16),
+        *((name, c_uint8) for name in "sl src_path_bits static_rate is_global port_num".split()),
+    ]
+
+
+class _Attributes(Structure):
+    # struct ibv_qp_attr.
+    _fields_ = [
+        *(
+            (name, c_uint32)
+            for name in (
+                "qp_state cur_qp_state path_mtu path_mig_state qkey rq_psn sq_psn dest_qp_num"
+                " qp_access_flags max_send_wr max_recv_wr max_send_sge max_recv_sge max_inline_data"
+            ).split()
+        ),
+        ("ah_attr", _AddressVector),
+        ("alt_ah_attr", _AddressVector),
+        ("pkey_index", c_uint16),
+        ("alt_pkey_index", c_uint16),
+        *(
+            (name, c_uint8)
+            for name in (
+                "en_sqd_async_notify sq_draining max_rd_atomic max_dest_rd_atomic min_rnr_timer port_num"
+                " timeout retry_cnt rnr_retry alt_port_num alt_timeout"
+            ).split()
+        ),
+        ("rate_limit", c_uint32),
+    ]
+
+
+#: The bits of C{enum ibv_qp_attr_mask} that connections have, and their fields.
+_FIELDS: Final = {
+    1 << 0: "qp_state",
+    1 << 3: "qp_access_flags",
+    1 << 4: "pkey_index",
+    1 << 5: "port_num",
+    1 << 8: "path_mtu",
+    1 << 9: "timeout",
+    1 << 10: "retry_cnt",
+    1 << 11: "rnr_retry",
+    1 << 12: "rq_psn",
+    1 << 13: "max_rd_atomic",
+    1 << 15: "min_rnr_timer",
+    1 << 16: "sq_psn",
+    1 << 17: "max_dest_rd_atomic",
+    1 << 20: "dest_qp_num",
+}
+_VECTOR: Final = 1 << 7
+
+
+@define
+class Parameters:
+    """
+    C{struct rdma_conn_param}.
+    """
+
+    privateData: bytes = b""
+    responderResources: int = 0
+    initiatorDepth: int = 0
+    retryCount: int = 7
+    rnrRetryCount: int = 7
+    number: int = 0
+
+
+@frozen
+class Notice:
+    """
+    An event of the channel.
+
+    @ivar id: the identifier that it is about; of a request a new one.
+    @ivar listener: of a request: the identifier that listens.
+    @ivar parameters: of the peer.
+    """
+
+    id: int
+    listener: int
+    kind: int
+    status: int
+    parameters: Parameters
+
+
+class Manager(Protocol):
+    """
+    What connections need of librdmacm.  An identifier is a number, that of its structure; what fails raises
+    L{OSError}.
+    """
+
+    def fileno(self) -> int:
+        """
+        @return: the channel's descriptor.
+        """
+
+    def event(self) -> Notice | None:
+        """
+        @return: the next event, acknowledged; L{None} if there is none now.
+        """
+
+    def create(self) -> int:
+        """
+        @return: a new identifier of port space TCP.
+        """
+
+    def destroy(self, id: int) -> None:
+        """
+        Destroy an identifier.
+        """
+
+    def bind(self, id: int, address: str, port: int) -> int:
+        """
+        @return: the port that it got.
+        """
+
+    def listen(self, id: int, backlog: int) -> None:
+        """
+        Listen.
+        """
+
+    def resolveAddress(self, id: int, address: str, port: int, seconds: float) -> None:
+        """
+        Begin: an event follows.
+        """
+
+    def resolveRoute(self, id: int, seconds: float) -> None:
+        """
+        Begin: an event follows.
+        """
+
+    def ends(self, id: int) -> tuple[str, int, str, int]:
+        """
+        @return: its own address and port, and those of the peer.
+        """
+
+    def attributes(self, id: int, state: int) -> tuple[int, dict[str, int], dict[str, Any] | None]:
+        """
+        @return: what a queue pair needs for a state: the mask, the attributes and the address vector.
+        """
+
+    def connect(self, id: int, parameters: Parameters) -> None:
+        """
+        Send the request: an event follows.
+        """
+
+    def accept(self, id: int, parameters: Parameters) -> None:
+        """
+        Accept a request: an event follows.
+        """
+
+    def reject(self, id: int, privateData: bytes) -> None:
+        """
+        Refuse a request or a reply.
+        """
+
+    def establish(self, id: int) -> None:
+        """
+        The reply is good.
+        """
+
+    def disconnect(self, id: int) -> None:
+        """
+        End a connection.
+        """
+
+    def close(self) -> None:
+        """
+        Destroy the channel, whose identifiers are destroyed.
+        """
+
+
+def packAddress(address: str, port: int) -> bytes:
+    """
+    @return: a C{sockaddr_in} or C{sockaddr_in6}.
+    """
+    number = _PORT.pack(port)
+    if ":" in address:
+        return _IN6.pack(socket.AF_INET6, number, socket.inet_pton(socket.AF_INET6, address))
+    return _IN.pack(socket.AF_INET, number, socket.inet_aton(address))
+
+
+def unpackAddress(packed: bytes) -> tuple[str, int]:
+    """
+    @param packed: a C{sockaddr}.
+    @return: address and port; empty and 0 if it has none.
+    """
+    (family,) = _FAMILY.unpack_from(packed)
+    if family == socket.AF_INET:
+        _, port, address = _IN.unpack_from(packed)
+        return socket.inet_ntop(family, address), int.from_bytes(port, "big")
+    if family == socket.AF_INET6:
+        _, port, address = _IN6.unpack_from(packed)
+        return socket.inet_ntop(family, address), int.from_bytes(port, "big")
+    return "", 0
+
+
+class RDMACM:
+    """
+    A L{Manager}: a channel of librdmacm.
+    """
+
+    #: C{RDMA_PS_TCP}.
+    _SPACE: Final = 0x0106
+
+    def __init__(self) -> None:
+        """
+        @raise OSError: there is no librdmacm, or no device of the kernel for it.
+        """
+        self._library: Any = ctypes.CDLL("librdmacm.so.1", use_errno=True)
+        self._library.rdma_create_event_channel.restype = POINTER(_Channel)
+        self._channel = self._library.rdma_create_event_channel()
+        if not self._channel:
+            code = ctypes.get_errno()
+            raise OSError(code, f"rdma_create_event_channel: {os.strerror(code)}")
+        os.set_blocking(self.fileno(), False)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        if getattr(self._library, name)(*arguments):
+            code = ctypes.get_errno()
+            raise OSError(code, f"{name}: {os.strerror(code)}")
+
+    def fileno(self) -> int:
+        """
+        See L{Manager.fileno}.
+        """
+        found: int = self._channel.contents.fd
+        return found
+
+    def event(self) -> Notice | None:
+        """
+        See L{Manager.event}.
+        """
+        found = POINTER(_Event)()
+        if self._library.rdma_get_cm_event(self._channel, byref(found)):
+            code = ctypes.get_errno()
+            if code in (errno.EAGAIN, errno.EINTR):
+                return None
+            raise OSError(code, f"rdma_get_cm_event: {os.strerror(code)}")
+        event = found.contents
+        conn = event.conn
+        length = conn.private_data_len if conn.private_data else 0
+        data = ctypes.string_at(conn.private_data, length) if length else b""
+        notice = Notice(
+            *(event.id or 0, event.listen_id or 0, event.event, event.status),
+            Parameters(
+                *(data, conn.responder_resources, conn.initiator_depth),
+                *(conn.retry_count, conn.rnr_retry_count, conn.qp_num),
+            ),
+        )
+        self._call("rdma_ack_cm_event", found)
+        return notice
+
+    def create(self) -> int:
+        """
+        See L{Manager.create}.
+        """
+        id = c_void_p()
+        self._call("rdma_create_id", self._channel, byref(id), None, self._SPACE)
+        return id.value or 0
+
+    def destroy(self, id: int) -> None:
+        """
+        See L{Manager.destroy}.
+        """
+        self._library.rdma_destroy_id(c_void_p(id))
+
+    def bind(self, id: int, address: str, port: int) -> int:
+        """
+        See L{Manager.bind}.
+        """
+        self._call("rdma_bind_addr", c_void_p(id), packAddress(address, port))
+        return self.ends(id)[1]
+
+    def listen(self, id: int, backlog: int) -> None:
+        """
+        See L{Manager.listen}.
+        """
+        self._call("rdma_listen", c_void_p(id), backlog)
+
+    def resolveAddress(self, id: int, address: str, port: int, seconds: float) -> None:
+        """
+        See L{Manager.resolveAddress}.
+        """
+        where = packAddress(address, port)
+        self._call("rdma_resolve_addr", c_void_p(id), None, where, int(seconds * 1000))
+
+    def resolveRoute(self, id: int, seconds: float) -> None:
+        """
+        See L{Manager.resolveRoute}.
+        """
+        self._call("rdma_resolve_route", c_void_p(id), int(seconds * 1000))
+
+    def ends(self, id: int) -> tuple[str, int, str, int]:
+        """
+        See L{Manager.ends}.
+        """
+        packed = ctypes.string_at(id + _SOURCE, 2 * _STORAGE)
+        return (*unpackAddress(packed), *unpackAddress(packed[_STORAGE:]))
+
+    def attributes(self, id: int, state: int) -> tuple[int, dict[str, int], dict[str, Any] | None]:
+        """
+        See L{Manager.attributes}.
+        """
+        given, mask = _Attributes(qp_state=state), c_int()
+        self._call("rdma_init_qp_attr", c_void_p(id), byref(given), byref(mask))
+        found = {name: getattr(given, name) for bit, name in _FIELDS.items() if mask.value & bit}
+        if not mask.value & _VECTOR:
+            return mask.value, found, None
+        vector, route = given.ah_attr, given.ah_attr.grh
+        target = {name: getattr(vector, name) for name in "dlid sl src_path_bits is_global port_num".split()}
+        target.update(dgid=bytes(route.dgid), flow_label=route.flow_label, sgid_index=route.sgid_index)
+        target.update(hop_limit=route.hop_limit, traffic_class=route.traffic_class)
+        return mask.value, found, target
+
+    def _given(self, parameters: Parameters) -> tuple[_Parameters, Any]:
+        data = ctypes.create_string_buffer(parameters.privateData, max(1, len(parameters.privateData)))
+        return _Parameters(
+            private_data=ctypes.addressof(data),
+            private_data_len=len(parameters.privateData),
+            responder_resources=parameters.responderResources,
+            initiator_depth=parameters.initiatorDepth,
+            retry_count=parameters.retryCount,
+            rnr_retry_count=parameters.rnrRetryCount,
+            qp_num=parameters.number,
+        ), data
+
+    def connect(self, id: int, parameters: Parameters) -> None:
+        """
+        See L{Manager.connect}.
+        """
+        given, _data = self._given(parameters)
+        self._call("rdma_connect", c_void_p(id), byref(given))
+
+    def accept(self, id: int, parameters: Parameters) -> None:
+        """
+        See L{Manager.accept}.
+        """
+        given, _data = self._given(parameters)
+        self._call("rdma_accept", c_void_p(id), byref(given))
+
+    def reject(self, id: int, privateData: bytes) -> None:
+        """
+        See L{Manager.reject}.
+        """
+        self._call("rdma_reject", c_void_p(id), privateData, c_uint8(len(privateData)))
+
+    def establish(self, id: int) -> None:
+        """
+        See L{Manager.establish}.
+        """
+        self._call("rdma_establish", c_void_p(id))
+
+    def disconnect(self, id: int) -> None:
+        """
+        See L{Manager.disconnect}.
+        """
+        self._call("rdma_disconnect", c_void_p(id))
+
+    def close(self) -> None:
+        """
+        See L{Manager.close}.
+        """
+        self._library.rdma_destroy_event_channel(self._channel)
+
+
+__all__ = ["RDMACM", "CMEvent", "Manager", "Notice", "Parameters", "packAddress", "unpackAddress"]
