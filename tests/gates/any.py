@@ -31,7 +31,7 @@ RECORDED = {
     "hca/cm": 25,
     "hca/connection": 27,
     "hca/device": 62,
-    "hca/fabric": 67,
+    "hca/fabric": 68,
     "hca/host": 8,
     "hca/mad": 40,
     "hca/memory": 0,
