@@ -122,6 +122,12 @@ class TracedLink:
         """
         self.user.signal()
 
+    def undelivered(self, address: str, datagram: bytes) -> None:
+        """
+        See L{ILink}.
+        """
+        self.user.undelivered(address, datagram)
+
     def count(self, name: str) -> None:
         """
         Increment one of the user's counters.

@@ -104,6 +104,15 @@ class ReliableConnection:
         """
         return self._responder.continued(code, psn, acknowledge, parts)
 
+    def isExpected(self, code: int, psn: int) -> bool:
+        """
+        @param code: the opcode of a packet.
+        @return: whether it has the PSN of the next request, or that of one of ours without an answer.
+        """
+        if READ_RESPONSE_FIRST <= code <= ATOMIC_ACKNOWLEDGE:
+            return self.requester.isOutstanding(psn)
+        return self._responder.isExpected(psn)
+
     @property
     def owes(self) -> bool:
         """

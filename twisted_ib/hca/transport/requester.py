@@ -274,6 +274,12 @@ class Requester:
 
     # -- up
 
+    def isOutstanding(self, psn: int) -> bool:
+        """
+        @return: whether a packet that was sent with this PSN has no answer.
+        """
+        return self._una <= extended(psn, self._una) < self._top
+
     def responded(self, code: int, psn: int, buffer: Any, start: int, stop: int, now: float) -> None:
         """
         A response came.

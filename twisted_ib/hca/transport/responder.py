@@ -150,6 +150,12 @@ class Responder:
 
     # -- up
 
+    def isExpected(self, psn: int) -> bool:
+        """
+        @return: whether this is the PSN of the next request.
+        """
+        return psn == self._expected & PSN_MASK
+
     def asked(self, opcode: int, psn: int, acknowledge: bool, buffer: Any, start: int, stop: int) -> None:
         """
         A request came.

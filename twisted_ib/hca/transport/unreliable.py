@@ -17,6 +17,7 @@ from twisted_ib.hca.transport.parameters import SOLICITED_EVENT, ConnectionParam
 from twisted_ib.hca.transport.psn import extended
 from twisted_ib.hca.transport.responder import requests
 from twisted_ib.hca.transport.segmentation import Record, joined
+from twisted_ib.hca.wire.headers import PSN_MASK
 from twisted_ib.hca.wire.opcodes import UNRELIABLE
 
 #: Packets up to so many PSNs behind the expected one are duplicates.
@@ -96,6 +97,13 @@ class UnreliableConnection:
         self._held += record.size
         self._unsent.append(record)
         return True
+
+    def isExpected(self, code: int, psn: int) -> bool:
+        """
+        @param code: the opcode of a packet.
+        @return: whether it has the PSN of the next one.
+        """
+        return psn == self._expected & PSN_MASK
 
     def receive(
         self, opcode: int, psn: int, acknowledge: bool, buffer: Any, start: int, stop: int, now: float

@@ -41,12 +41,13 @@ def packet(
     destination: str = THERE,
     partition: int = 0xFFFF,
     flags: int = 0,
+    port: int = SOURCE_PORT,
 ) -> bytes:
     """
     @param rest: octets behind the BTH, whole words.
     @return: a packet with a right ICRC.
     """
-    flow = ICRCState(gidOf(source), gidOf(destination), SOURCE_PORT)
+    flow = ICRCState(gidOf(source), gidOf(destination), port)
     return flow.sign(BTH.pack(opcode, flags, partition, number, psn) + rest)
 
 
@@ -55,11 +56,11 @@ class HostileTests(PacketTestCase):
     Packets of strangers, hostile peers and broken wires.
     """
 
-    def give(self, device: Device, data: bytes, source: str = HERE) -> None:
+    def give(self, device: Device, data: bytes, source: str = HERE, port: int = SOURCE_PORT) -> None:
         """
         Have a datagram arrive.
         """
-        self.wire.deliver((source, device.fabric.address, SOURCE_PORT, 0, data))
+        self.wire.deliver((source, device.fabric.address, port, 0, data))
         settle(device)
 
     def counted(self, device: Device, data: bytes, source: str = HERE) -> dict[str, int]:
@@ -192,9 +193,35 @@ class HostileTests(PacketTestCase):
             self.assertEqual(self.counted(two.device, data, STRANGER), {"packets_wrong_source": 1})
         self.assertEqual((two.memory[:4], two.failures), (bytes(4), []))
         self.checkAlive(one, two)
-        data = packet(WRITE_ONLY, two.queuePair.number, reth + b"good", psn + 1)
-        self.give(two.device, data)
+        port = one.queuePair.path.port
+        data = packet(WRITE_ONLY, two.queuePair.number, reth + b"good", psn + 1, port=port)
+        self.give(two.device, data, port=port)
         self.assertEqual(two.memory[:4], b"good")
+
+    def test_wrongPort(self) -> None:
+        """
+        A stranger that knows everything but the UDP source port of the peer's flow can do no more; nor can it
+        keep the peer out by a packet that comes before the first of the peer's, unless it knows the PSN.
+        """
+        one, two = self.connected()
+        reth = RETH.pack(two.region.address, two.region.remoteKey, 4)
+        right = one.queuePair.path.port
+        psn = one.queuePair.query()["sq_psn"]
+        self.give(two.device, packet(WRITE_ONLY, two.queuePair.number, reth + b"evil", psn + 7))
+        self.checkAlive(one, two)
+        two.memory[:5] = bytes(5)
+        for device, number, opcode, rest, at in (
+            (two.device, two.queuePair.number, WRITE_ONLY, reth + b"evil", psn + 1),
+            (one.device, one.queuePair.number, ACKNOWLEDGE, b"\x62\0\0\0", psn),
+        ):
+            here, there = (HERE, THERE) if device is two.device else (THERE, HERE)
+            before = device.counters["packets_wrong_port"]
+            for port in range(50000, 51000):
+                forged = packet(opcode, number, rest, at, here, there, port=port ^ (port == right))
+                self.give(device, forged, here, port ^ (port == right))
+            self.assertEqual(device.counters["packets_wrong_port"], before + 1000)
+        self.assertEqual((two.memory[:4], one.failures, two.failures), (bytes(4), [], []))
+        self.checkAlive(one, two)
 
     def test_corrupted(self) -> None:
         """

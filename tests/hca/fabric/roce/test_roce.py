@@ -28,9 +28,11 @@ from twisted_ib.hca.fabric.roce.packet import PacketFabric
 from twisted_ib.hca.fabric.roce.roce import RoCELink, mtuOf, pathMTUOf
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
-from twisted_ib.hca.wire.headers import BTH
+from twisted_ib.hca.wire.cm import REQ
+from twisted_ib.hca.wire.headers import BTH, DETH
 from twisted_ib.hca.wire.icrc import icrc
 from twisted_ib.hca.wire.icrcflow import ICRCState
+from twisted_ib.hca.wire.mad.mad import HEADER, QUEUE_KEY
 
 UDP_PORT = 4791
 OK = WCStatus.SUCCESS
@@ -426,6 +428,41 @@ class DeviceTests(SynchronousTestCase):
             self.exchange(one, two)
             one.close()
             two.close()
+
+    def test_nobody(self) -> None:
+        """
+        A connect to a host where nobody has the port is refused at once, by ICMP, before the REQ is repeated.
+        """
+        one = self.device(ownAddress(1))
+        for attempt in (1, 2):
+            end = End(one, 64)
+            one.connect(PortSpace.TCP, ownAddress(9), PORT, end)
+            self.until(lambda end=end: end.log, one)
+            self.assertEqual(end.log, ["rejected 8"])
+            self.assertEqual(one.counters["requests_undelivered"], attempt)
+        self.assertEqual(one.cm.counters["retransmitted"], 0)
+
+    def test_nobodyAnyMore(self) -> None:
+        """
+        ICMP ends no connection that is established: not even where its messages come to nobody, and still
+        less if it is forged.
+        """
+        one, two = self.device(ownAddress(1)), self.device(ownAddress(2))
+        active, passive = End(one, 64), End(two, 64)
+        two.listen(PortSpace.TCP, ownAddress(2), PORT, passive)
+        one.connect(PortSpace.TCP, ownAddress(2), PORT, active)
+        self.until(lambda: active.log and passive.log, one, two)
+        body = REQ(localCommunicationID=active.connection.localID, serviceID=7).pack()
+        head = DETH.pack(QUEUE_KEY, 1) + HEADER.pack(1, 7, 2, 3, 0, 0, 5, REQ.attribute, 0, 0)
+        request = BTH.pack(0x64, 0, 0xFFFF, 1, 0) + head + body
+        for datagram in (request, request[:60], request[:30], b""):
+            one.fabric.undelivered(ownAddress(2), datagram)
+            one.fabric.undelivered(ownAddress(3), datagram)
+        self.assertEqual(active.log, ["replied"])
+        two.fabric.link.close()
+        one.disconnect(active.connection)
+        self.until(lambda: one.cm.counters["retransmitted"], one)
+        self.assertEqual(active.log, ["replied"])
 
     def test_itself(self) -> None:
         """

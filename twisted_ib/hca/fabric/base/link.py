@@ -31,7 +31,8 @@ class ILink(Interface):
         "Who takes what arrives, set by that: C{user.arrived(source, port, destination, buffer,"
         " start, stop, size, trafficClass)}, where C{buffer} has from C{start} to C{stop} datagrams"
         " of C{size} octets each, the last perhaps shorter.  It is valid during the call only; its"
-        " slices are bytes."
+        " slices are bytes.  Where the medium says that nobody receives at an address,"
+        " C{user.undelivered(address, datagram)} is called with what was sent, perhaps cut off."
     )
 
     def pathMTUTo(destination: str) -> int:

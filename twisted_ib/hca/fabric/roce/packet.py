@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from math import inf
+from struct import Struct
 from typing import Any, ClassVar, Final
 
 from zope.interface import classImplements
@@ -21,6 +22,7 @@ from twisted_ib.hca.base.interfaces import IPacketFabric
 from twisted_ib.hca.base.operation import GSI_QPN, QPN_MASK, UD_SEND_ONLY
 from twisted_ib.hca.base.traits import ROUTED, Traits
 from twisted_ib.hca.cm.states import State
+from twisted_ib.hca.connection.codes import RejectReason
 from twisted_ib.hca.connection.rdmacm import gidOf, gidText
 from twisted_ib.hca.fabric.base.addressdirectory import AddressDirectory
 from twisted_ib.hca.fabric.base.waker import LinkWaker
@@ -31,11 +33,12 @@ from twisted_ib.hca.fabric.roce.portgroup import PortGroup
 from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
 from twisted_ib.hca.fabric.roce.receive import PacketReceiver
 from twisted_ib.hca.fabric.roce.sessions import ConnectedPaths
+from twisted_ib.hca.fabric.roce.slots import serviceOf
 from twisted_ib.hca.fabric.roce.transmit import ACKNOWLEDGE, PacketTransmitter
 from twisted_ib.hca.host.addresses import freePort
-from twisted_ib.hca.wire.cm import DREQ, REQ
+from twisted_ib.hca.wire.cm import DREQ, REJ, REQ, MessageKind
 from twisted_ib.hca.wire.grh import GRH_BYTES, isMulticast
-from twisted_ib.hca.wire.headers import DETH
+from twisted_ib.hca.wire.headers import BTH, DETH
 from twisted_ib.hca.wire.icrc import CRC32_LIBRARY
 from twisted_ib.hca.wire.icrcflow import ICRCState
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION
@@ -48,6 +51,8 @@ PACKET_ANSWER_SECONDS = 0.0002
 #: arrives: one ACK acknowledges all earlier requests (IBTA vol. 1 9.7.5).
 PACKET_PATIENCE_SECONDS = 0.0005
 
+_MAD_OFFSET: Final = BTH.size + DETH.size
+_NUMBER: Final = Struct(">I")
 _HOP_LIMIT: Final = 64
 _HOP_LIMIT_OFFSET: Final = 7
 
@@ -221,6 +226,24 @@ class PacketFabric(AddressDirectory):
         @return: a new ICRC state for packets to an address from a UDP source port.
         """
         return ICRCState(gidOf(self.address), gidOf(address), port)
+
+    def undelivered(self, address: str, datagram: bytes) -> None:
+        """
+        ICMP says that nobody has the port at an address.
+
+        @param datagram: what was sent, as far as the message has it.
+        """
+        # As good as a REJ, where it is about a REQ: that has a random id, so nobody forges this who does not
+        # see it. It ends no connection that has an answer: those have the peer's id too.
+        if serviceOf(datagram, 0, len(datagram)) is None:
+            return
+        attribute = HEADER.unpack_from(datagram, _MAD_OFFSET)[7]
+        if attribute == REQ.attribute:
+            (number,) = _NUMBER.unpack_from(datagram, _MAD_OFFSET + HEADER.size)
+            reason = RejectReason.INVALID_SERVICE_ID
+            body = REJ(remoteCommunicationID=number, messageRejected=MessageKind.REQ, reason=reason).pack()
+            self.owner.count("requests_undelivered")
+            self.owner.managementReceived(self.pathTo(address), REJ.attribute, body, 0, len(body))
 
     # -- queue pairs
 

@@ -80,6 +80,7 @@ class QueuePairPath(Waiters):
     @ivar isStream: whether the connection manager connected it.
     @ivar service: transport service bits of its opcodes.
     @ivar port: UDP source port.
+    @ivar peerPort: the peer's; 0 until one of its packets has shown it.
     @ivar flow: ICRC state of its packets.
     @ivar flushed: when it last had something to send or acknowledge.
     @ivar until: when a path without a queue pair ends; 0 if it does not linger.
@@ -110,6 +111,7 @@ class QueuePairPath(Waiters):
         "notified",
         "partition",
         "peer",
+        "peerPort",
         "port",
         "queuePair",
         "remote",
@@ -171,6 +173,7 @@ class QueuePairPath(Waiters):
         wanted = sourcePort(label or flowLabel(queuePair.number, queuePair.remote))
         self.port: int = fabric.link.sourcePort(wanted)
         self.flow = fabric.flowTo(self.peer.address, self.port)
+        self.peerPort = 0
         isReliable = queuePair.type == QPType.RC
         # IBTA vol. 1 9.2.1: the upper three bits of an opcode.
         self.service = 0 if isReliable else UNRELIABLE
@@ -357,6 +360,21 @@ class QueuePairPath(Waiters):
         @return: 0: CM messages do not wait here.
         """
         return 0
+
+    def isForged(self, port: int, opcode: int, psn: int) -> bool:
+        """
+        A packet came from another UDP source port than C{peerPort}.
+
+        @return: whether it is not the peer's.
+        """
+        # All packets of a queue pair have one port, in this package, in Linux (rxe_qp.c rxe_qp_init_req,
+        # src_port) and of adapters: by it networks keep them in order (IBTA vol. 1 annex A17). The first with
+        # the PSN that is expected shows it, as PSNs begin with a random one.
+        if self.peerPort:
+            return True
+        if self.connection.isExpected(opcode, psn):
+            self.peerPort = port
+        return False
 
     # -- calls of the transport connection
 

@@ -11,6 +11,7 @@ that it comes from that queue pair's peer. Invalid packets are dropped silently 
   - C{packets_unknown_qp}: no such queue pair, not connected, or a single queue pair addressed by multicast;
   - C{packets_wrong_service}: the queue pair has another transport service;
   - C{packets_wrong_source}: not from the queue pair's peer;
+  - C{packets_wrong_port}: from its peer's address, but not from the UDP source port of its flow;
   - C{qkey_violations}: a datagram with a wrong Q_Key;
   - C{management_malformed} and others: for queue pair 1, but no MAD that an agent takes
     (L{twisted_ib.hca.mad.dispatch}).
@@ -199,6 +200,8 @@ class PacketReceiver:
                 self._owner.count("congestion_notified" if opcode == CONGESTION else "packets_wrong_service")
             elif session.peer.address != source:
                 self._owner.count("packets_wrong_source")
+            elif session.peerPort != port and session.isForged(port, opcode, psn & PSN_MASK):
+                self._owner.count("packets_wrong_port")
             else:
                 if isNew:  # Kept only now: packets with forged sources must leave no state.
                     isNew = False

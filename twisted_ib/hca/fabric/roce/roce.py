@@ -22,11 +22,12 @@ from zope.interface import classImplements
 
 from twisted_ib.errors import DeviceError, NoRouteError, ResourceLimitError
 from twisted_ib.hca.base.attributes import MTU_CODES
+from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.fabric.base.link import ILink
 from twisted_ib.hca.fabric.roce.portgroup import PortGroup, joinGroup
 from twisted_ib.hca.fabric.roce.slots import HANDED_ON, Handed
 from twisted_ib.hca.host.addresses import interfaceOf, normalise
-from twisted_ib.hca.wire.rocev2 import PORT
+from twisted_ib.hca.wire.rocev2 import PORT, datagramPort
 
 #: Sockets that one device sends from, so that a flow has a source port of its own; further flows share them.
 PACKET_SOCKETS = 64
@@ -40,8 +41,8 @@ PACKET_GROUPS = 256
 # Constants of Linux (linux/in.h, in6.h, udp.h, sockios.h, asm-generic/socket.h) that not all versions of
 # Python have.
 _IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE = 10, 23, 3
-_IP_TOS, _IP_TTL, _IP_RECVTOS = 1, 2, 13
-_IPV6_HOPLIMIT, _IPV6_RECVTCLASS, _IPV6_TCLASS = 52, 66, 67
+_IP_TOS, _IP_TTL, _IP_RECVERR, _IP_RECVTOS = 1, 2, 11, 13
+_IPV6_RECVERR, _IPV6_HOPLIMIT, _IPV6_RECVTCLASS, _IPV6_TCLASS = 25, 52, 66, 67
 _SOL_UDP, _UDP_NO_CHECK6_RX, _UDP_SEGMENT, _UDP_GRO = 17, 102, 103, 104
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 _SIOCGIFMTU: Final = 0x8921
@@ -69,8 +70,15 @@ _SHORT_BYTES: Final = 256
 #: Ports that are tried for a flow whose own is in use by another process; as many may share the address.
 _PORT_ATTEMPTS: Final = 64
 _LOWEST_PORT: Final = 0xC000
-#: The socket buffer or the interface's queue is full: try again later.
-_FULL: Final = frozenset((errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM))
+#: The socket buffer or the interface's queue is full, or the kernel has reported what ICMP says of an earlier
+#: datagram (ip(7), IP_RECVERR) in the place of sending: try again later.
+_FULL: Final = frozenset((errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.ECONNREFUSED))
+#: The flow of queue pair 1.
+_MANAGEMENT: Final = datagramPort(GSI_QPN)
+#: C{struct sock_extended_err} (ip(7)): errno, origin, and more.
+_EXTENDED_ERROR: Final = struct.Struct("=IB")
+_FROM_ICMP: Final = frozenset((2, 3))
+_ERROR_BYTES: Final = 512
 #: UDP_SEGMENT is not supported: an old kernel, or an interface without checksum offload (Linux udp_send_skb:
 #: EIO).
 _UNCUT: Final = frozenset((errno.EINVAL, errno.EIO, errno.ENOPROTOOPT, errno.EOPNOTSUPP))
@@ -191,6 +199,8 @@ class RoCELink:
         self._senders: dict[int, socket.socket] = {}
         #: Wanted source port -> the one in use for it.
         self._ports: dict[int, int] = {}
+        #: The sender of requests to connect, whose ICMP errors are read.
+        self._management: socket.socket | None = None
         self._groups: dict[str, socket.socket] = {}
         #: Descriptor -> socket, and the destination address of its datagrams.
         self._receivers: dict[int, tuple[socket.socket, str]] = {}
@@ -336,6 +346,10 @@ class RoCELink:
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL)
                 _enlarge(made, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
                 senders[port] = made
+                if wanted == _MANAGEMENT:
+                    made.setsockopt(*((_IPV6, _IPV6_RECVERR) if self._isIPv6 else (_IP, _IP_RECVERR)), 1)
+                    self._poller.register(made, 0)  # Its errors only (epoll_ctl(2)).
+                    self._management = made
                 return port
         # All ports were in use: receivers ignore the source port, so the main socket's serves.
         if not senders:
@@ -412,6 +426,8 @@ class RoCELink:
                 found = receivers.get(descriptor)
                 if found is not None:
                     n += self._take(*found)
+                elif self._management is not None:
+                    n += self._undelivered(self._management)
             if n == before + 1 and self._length <= _SHORT_BYTES:
                 break  # Send its answer before polling again, which mostly finds nothing.
             ready = None
@@ -441,6 +457,18 @@ class RoCELink:
             return 1
         self.user.arrived(source, where[1], destination, self._buffer, 0, length, size, trafficClass)
         return -(-length // size)
+
+    def _undelivered(self, sender: socket.socket) -> int:
+        try:
+            data, ancillary, _, where = sender.recvmsg(_ERROR_BYTES, _ERROR_BYTES, socket.MSG_ERRQUEUE)
+        except OSError:
+            sender.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)  # Reset, or it would be reported for ever.
+            return 1
+        for _, _, error in ancillary:
+            number, origin = _EXTENDED_ERROR.unpack_from(error)
+            if number == errno.ECONNREFUSED and origin in _FROM_ICMP:
+                self.user.undelivered(where[0].partition("%")[0], data)
+        return 1
 
     def _isHanded(self, source: str, length: int, size: int) -> bool:
         group = self.group
