@@ -80,7 +80,14 @@ class DrivenReactor(IBReactor):
         # Between a message and its answer little is asked.
         isPolled = limit != 0 and channels and turns & (EPOLL_EVERY - 1)
         if isPolled:
-            if deviceLoop.spin(self, channels, limit):
+            found = deviceLoop.spin(self, channels, limit)
+            if not found:
+                # A look costs less than to arm the devices in vain.
+                for channel in channels:
+                    if channel.device.fabric.pending():
+                        found = True
+                        break
+            if found:
                 worked = 0
                 for channel in channels:
                     worked += channel.device.progress()

@@ -53,9 +53,6 @@ class DeviceLoop:
         calm: float = calls[0].time - reactor.seconds()
         return calm if calm > 0.0 else 0.0
 
-    def _threadsWait(self, reactor: IBReactorBase) -> bool:
-        return self.inThreads > 0 or threadsNeedInterpreter(reactor)
-
     def stay(self, reactor: IBReactorBase, channels: tuple[DeviceChannel, ...]) -> bool:
         """
         After a batch with traffic serve others as long as they come at once and nothing else is due, so that
@@ -67,7 +64,7 @@ class DeviceLoop:
         while True:
             self.turns = turns = self.turns + 1
             if reactor.threadpool is not None or self.inThreads:
-                self.threadsWait = self._threadsWait(reactor)
+                self.threadsWait = self.inThreads > 0 or threadsNeedInterpreter(reactor)
                 if self.threadsWait:
                     return False
             if not turns & (EPOLL_EVERY - 1):
@@ -95,7 +92,7 @@ class DeviceLoop:
             hot = fabric.hot
             if hot:
                 # Polling keeps the interpreter lock, which a call in a thread needs.
-                if (reactor.threadpool is not None or self.inThreads) and self._threadsWait(reactor):
+                if self.inThreads or (reactor.threadpool is not None and threadsNeedInterpreter(reactor)):
                     return False
                 answer = fabric.answerSeconds
                 most = answer if timeout is None else timeout
