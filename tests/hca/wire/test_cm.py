@@ -532,8 +532,8 @@ class MadeTests(SynchronousTestCase):
 
     def test_calls(self) -> None:
         """
-        A message is packed by one function of Python, and parsed by three, its constructor and what that calls
-        included; a LAP makes a path besides.
+        A message is packed by one function of Python, and parsed by at most three; a LAP makes a path
+        besides.
         """
         for message in cm.MESSAGES:
             plain = message()
