@@ -8,12 +8,14 @@ Trailing zeros are left out.
 
 from __future__ import annotations
 
+from functools import partial
 from ipaddress import IPv4Address
 from typing import Any
 
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.calls import called
 from twisted_ib.errors import WireError
 from twisted_ib.hca.connection import PathRecord, RejectReason, SIDRStatus
 from twisted_ib.hca.wire import cm
@@ -503,6 +505,43 @@ class RangeTests(SynchronousTestCase):
             "0001000200000000000000000000ffffc000020700000000000000000000ffffc00002080000500607089850",
         )
         self.assertEqual(REQ.parse(octets, 0, 232).alternatePath, path)
+
+
+class MadeTests(SynchronousTestCase):
+    """
+    C{pack} and C{parse} are made of the declaration.
+    """
+
+    def test_once(self) -> None:
+        """
+        They are made when they are needed first, of a class whose base has its own already too.
+        """
+
+        @attrs.define
+        class Sooner(RTU):
+            """
+            Nobody has used it.
+            """
+
+        self.assertNotIn("pack", vars(Sooner))
+        octets = Sooner(1, 2).pack()
+        self.assertEqual(Sooner.parse(octets, 0, 232), padded(Sooner(1, 2)))
+        made = Sooner.made()
+        self.assertIs(made, Sooner)
+        self.assertIs(made.pack, Sooner.made().pack)
+
+    def test_calls(self) -> None:
+        """
+        A message is packed by one function of Python, and parsed by at most three; a LAP makes a path
+        besides.
+        """
+        for message in cm.MESSAGES:
+            plain = message()
+            octets = plain.pack()
+            message.parse(octets, 0, 232)
+            self.assertEqual(sum(called(plain.pack).values()), 1, message)
+            parse = partial(message.parse, octets, 0, 232)
+            self.assertLessEqual(sum(called(parse).values()), 3 + (message is LAP), message)
 
 
 class CodeTests(SynchronousTestCase):
