@@ -43,6 +43,7 @@ class CompletionRing:
         @param structure: its C{struct twisted_ib_cq}.
         """
         self._queue = queue
+        # The pointer does not keep it.
         self._structure = structure
         self._ring = ring = ffi.addressof(structure, "ring")
         self._entries = entries = ffi.new("struct ibv_wc[]", limits.COMPLETION_RING)
@@ -118,7 +119,6 @@ class CompletionRing:
         """
         The queue is destroyed: the program finds nothing any more.
         """
-        self._structure.self = 0
         self.recall()
         hub.unshown.discard(self)
         self._queue.reflect(None)

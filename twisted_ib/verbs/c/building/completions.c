@@ -19,7 +19,7 @@ struct twisted_ib_ring {
 
 struct twisted_ib_cq {
     struct ibv_cq_ex cq;
-    /* The address of this structure while the ring is in use. */
+    /* The address of this structure, if it has a ring. */
     uint64_t self;
     struct twisted_ib_ring ring;
 };
