@@ -41,7 +41,7 @@ RECORDED = {
     "hca/wire": 25,
     "internet": 49,
     "ipoib": 32,
-    "queues": 60,
+    "queues": 33,
     "rdma": 44,
     "rds": 50,
     "reactor": 72,
