@@ -1,6 +1,6 @@
 """
-The subjects whose users move messages by blocking calls: C{multiprocessing.connection}, pyzmq over
-C{ipc://}, and iceoryx2, where both ends look in a busy loop.
+The subjects whose users move messages by blocking calls: C{multiprocessing.connection}, its shape in
+L{twisted_ib.queues}, pyzmq over C{ipc://}, and iceoryx2, where both ends look in a busy loop.
 
 Talks to the driver as L{benchmarks.worker} does:
 C{python -m benchmarks.links (server|client) REACTOR LIBRARY}.  The two processes agree on what comes
@@ -17,15 +17,23 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Client, Connection, Listener
+from pickle import PickleBuffer
 from time import perf_counter, perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from attrs import frozen
 
 from benchmarks.measuring import answerRows, chunksOf, latencies
 from twisted_ib.tools.compare.measuring import Figures, cpuNanoseconds, pattern
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from twisted_ib import queues
+
 #: Bytes that may be under way in a stream of iceoryx2, and messages of any size.
+#: Messages from this size on are objects with a buffer, where a subject has such.
+LARGE = 64 * 1024
 UNDER_WAY, LEAST_MESSAGES, MOST_MESSAGES = 4 << 20, 4, 256
 #: Bytes of the stream whose contents are compared.
 CHECKED_BYTES = 1 << 20
@@ -47,6 +55,52 @@ class Link:
 
 def _overConnection(control: Connection, place: str, size: int, isServer: bool) -> Link:
     return Link(control.send_bytes, control.recv_bytes, lambda: None)
+
+
+class Array:
+    """
+    What NumPy's arrays do when they are pickled.
+    """
+
+    def __init__(self, data: Buffer) -> None:
+        self.data = data
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        return Array, (PickleBuffer(self.data) if int(protocol) >= 5 else bytes(self.data),)
+
+
+def _messages(connection: Connection | queues.Connection, size: int) -> Link:
+    """
+    Bytes, and from L{LARGE} on arrays.
+    """
+    if size < LARGE:
+        return Link(connection.send_bytes, connection.recv_bytes, lambda: None)
+    return Link(lambda data: connection.send(Array(data)), lambda: connection.recv().data, lambda: None)
+
+
+def _overPipe(control: Connection, place: str, size: int, isServer: bool) -> Link:
+    return _messages(control, size)
+
+
+def _overQueues(control: Connection, place: str, size: int, isServer: bool) -> Link:
+    # Other trees may have none.
+    from twisted_ib import queues
+
+    if not isServer:
+        return _messages(queues.Client(f"{place}-queues"), size)
+    listener = queues.Listener(f"{place}-queues")
+    accepted: list[Link] = []
+
+    def receive() -> bytes:
+        """
+        The client comes when it has heard that it can.
+        """
+        if not accepted:
+            with listener:
+                accepted.append(_messages(listener.accept(), size))
+        return accepted[0].receive()
+
+    return Link(lambda data: accepted[0].send(data), receive, lambda: None)
 
 
 def _overZMQ(control: Connection, place: str, size: int, isServer: bool) -> Link:
@@ -130,6 +184,8 @@ def _overIceoryx(control: Connection, place: str, size: int, isServer: bool) -> 
 
 LIBRARIES: dict[str, Callable[[Connection, str, int, bool], Link]] = {
     "multiprocessing": _overConnection,
+    "pipe": _overPipe,
+    "queues": _overQueues,
     "zmq": _overZMQ,
     "iceoryx2": _overIceoryx,
 }

@@ -94,7 +94,7 @@ class Row:
 BULK_CEILING = 3500.0
 
 #: The subject that should reach the targets of a family's rows.
-_FOREMOST = {"packets": "sdp-roce", "datagrams": "rds-ib"}
+_FOREMOST = {"packets": "sdp-roce", "datagrams": "rds-ib", "processes": "queues"}
 
 _LATENCY = (("p50", "us", False), ("p99", "us", False), ("p99.9", "us", False))
 _RATE = (("MB/s", "MB/s", True),)
@@ -288,6 +288,25 @@ ROWS: tuple[Row, ...] = (
     _messages("dgs1k", "datagrams: 1 KiB", KIB),
     _messages("dgs16k", "datagrams: 16 KiB", 16 * KIB),
     _messages("dgs64k", "datagrams: 64 KiB", 64 * KIB),
+    Row(
+        "mp64",
+        "between processes: 64 B round trip",
+        "roundTrip",
+        64,
+        _LATENCY[:2],
+        _times("p50", split=4.6, same=1),
+        _EVERYWHERE,
+        family="processes",
+    ),
+    Row(
+        "mp1m",
+        "between processes: round trip of a 1 MiB array",
+        "roundTrip",
+        MIB,
+        _LATENCY[:2],
+        _times("p50", split=3),
+        family="processes",
+    ),
     _start("import", "import twisted_ib (TCP: nothing)", "import"),
     _start("twistd", "twistd --reactor", "twistd"),
 )

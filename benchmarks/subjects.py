@@ -23,6 +23,8 @@ _UCX = ("roundTrip", "stream", "rdmaWrite", "rdmaRead")
 _PACKETS = ("roundTrip", "spaced", "stream")
 #: The workloads of messages.
 _DATAGRAMS = ("roundTrip", "messages")
+#: The workloads of connections between a program's processes.
+_PROCESSES = ("roundTrip",)
 
 
 @frozen
@@ -62,7 +64,7 @@ class Subject:
         """
         Whether it runs code of this project, which another tree may have otherwise.
         """
-        return self.server.startswith(("sdp", "ib", "rds", "ipoib"))
+        return self.server.startswith(("sdp", "ib", "rds", "ipoib", "queues"))
 
     @property
     def base(self) -> str:
@@ -127,6 +129,24 @@ def _ofLibrary(name: str, title: str, package: str) -> Subject:
     return Subject(name, title, "", package, "{path}", program="links", workloads=_LINK, package=package)
 
 
+def _ofProcesses(name: str, title: str, package: str = "") -> Subject:
+    """
+    A subject of L{benchmarks.links} that is measured against connections of C{multiprocessing}.
+    """
+    library = package or name
+    return Subject(
+        name,
+        title,
+        "",
+        library,
+        "{path}",
+        program="links",
+        workloads=_PROCESSES,
+        family="processes",
+        package=package,
+    )
+
+
 _TCP = ("tcp:0:interface=127.0.0.1:backlog=1024", "tcp:127.0.0.1:{port}")
 _SDP = ("sdp:0:interface=127.0.0.1:backlog=1024", "sdp:127.0.0.1:{port}")
 _IB = ("ib:0:interface=127.0.0.1:backlog=1024", "ib:127.0.0.1:{port}")
@@ -143,7 +163,7 @@ def _overRoCE(server: str, client: str) -> tuple[str, str]:
 
 
 #: The baseline of every ratio, in the same round, by family.
-BASELINES = {"": "tcp", "packets": "blocking-tcp", "datagrams": "int32"}
+BASELINES = {"": "tcp", "packets": "blocking-tcp", "datagrams": "int32", "processes": "pipe"}
 BASELINE = BASELINES[""]
 #: Of the UCX library.
 UCX_PROGRAM = "ucx_perftest"
@@ -198,6 +218,9 @@ SUBJECTS: tuple[Subject, ...] = (
         "ipoib ib0 10.9.0.1/24",
         "ipoib ib0 10.9.0.2/24 10.9.0.1",
     ),
+    _ofProcesses("pipe", "multiprocessing.connection"),
+    _ofProcesses("queues", "twisted_ib.queues"),
+    _ofProcesses("zmq-pair", "pyzmq, ipc://", "zmq"),
     _ofMessages("rds-ib", "RDS on ib, shm0", "ib", "rds"),
     _ofMessages("rds-epoll", "RDS on epoll, shm0", "epoll", "rds"),
     _ofMessages(

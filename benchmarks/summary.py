@@ -267,7 +267,7 @@ class Results:
             "",
             "Each cell: median of the rounds, **median of the per-round ratios** "
             "against TCP with NODELAY, of what packets carry against blocking TCP, "
-            "of messages against Int32StringReceiver "
+            "of messages against Int32StringReceiver, between processes of a program against multiprocessing "
             "(lowest-highest; above 1 is better).",
         ]
         if self.absent:

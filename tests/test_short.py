@@ -282,7 +282,8 @@ class ShortTests(SynchronousTestCase):
         slow = [row.isFresh for row in comparison._rows("split")]
         self.assertEqual(slow, sorted(slow))
         left = {title for _, title, _ in comparison._leftOut()}
-        self.assertEqual(left, {row.title for row in byName.values()})
+        # Between processes there is nothing of the newest release to compare with.
+        self.assertEqual(left, {row.title for row in byName.values() if row.subject in short.SUBJECTS})
 
     def test_end(self) -> None:
         """

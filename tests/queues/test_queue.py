@@ -136,6 +136,7 @@ class QueueTests(PipeTestCase):
         queue.close()
         self.assertRaises(ValueError, queue.put, 1)
         self.assertRaises(ValueError, queue.get)
+        self.assertRaises(OSError, queue.empty)
 
     def test_dropped(self) -> None:
         """

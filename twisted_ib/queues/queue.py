@@ -215,7 +215,10 @@ class Queue(_LockedPipe):
     def empty(self) -> bool:
         """
         @return: Whether there is nothing.
+        @raise OSError: the queue is closed.
         """
+        if self._closed:
+            raise OSError(f"Queue {self!r} is closed")
         return not self._reader.poll()
 
     def full(self) -> bool:

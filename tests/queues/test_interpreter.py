@@ -1,0 +1,40 @@
+"""
+The interpreter's own tests of connections and listeners, on the classes here; those of queues, and of the
+other ways to start processes, take minutes: C{python -m tests.suites.multiprocessing} runs all.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from tests.suites.multiprocessing.__main__ import results, worse
+from tests.support.waiting import HANG_SECONDS
+
+_NAMES = ("TestConnection", "TestListener", "TestListenerClient", "TestPicklingConnections", "TestPoll")
+
+
+class InterpreterTests(SynchronousTestCase):
+    """
+    They find no difference.
+    """
+
+    def test_connections(self) -> None:
+        """
+        All of connections and listeners pass with C{fork}.
+        """
+        if find_spec("test._test_multiprocessing") is None:
+            raise SkipTest("the interpreter has no tests of its own")
+        names = [f"WithProcesses{each}" for each in _NAMES]
+        found = results("fork", True, names, HANG_SECONDS)
+        self.assertGreater(len(found), 20)
+        self.assertEqual({name: found[name] for name in found if found[name] not in ("ok", "0")}, {})
+
+    def test_worse(self) -> None:
+        """
+        What was good and is not is found, and so is what has not run.
+        """
+        before = {"a": "ok", "b": "ok", "c": "FAIL", "d": "ok", "end": "1"}
+        after = {"a": "ok", "b": "FAIL", "c": "FAIL", "end": "1"}
+        self.assertEqual(worse(before, after), ["b: FAIL", "d: None"])

@@ -1,0 +1,26 @@
+"""
+Tests of processes that are killed at random moments: a short form of C{tests.soak.processes.test_queues}.
+"""
+
+from __future__ import annotations
+
+import random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.queues.killing import story
+
+#: Moments.
+SHORT = 12
+
+
+class KilledTests(SynchronousTestCase):
+    """
+    Nobody waits for ever, what arrives is whole, and nothing is left.
+    """
+
+    def test_moments(self) -> None:
+        """
+        An end of a connection, and a producer or a consumer of a queue.
+        """
+        self.assertEqual(story(random.randrange(1 << 30), SHORT), [])
