@@ -146,6 +146,26 @@ class OperationTests(SynchronousTestCase):
         one.device.deregisterMemory(region)
         self.assertEqual(set(self.host.regions), before)
 
+    def test_zeroCopy(self) -> None:
+        """
+        The adapter reads registered memory where it is, in a WRITE of any length; what is short is copied.
+        """
+        one, two = self.sides()
+        mine, theirs = registered(one, b"m" * 300_000), registered(two, 300_000)
+        names = {"remoteAddress": theirs.address, "remoteKey": theirs.remoteKey}
+        queuePair = self.host.queuePairs[one.qp.path.adapterNumber]
+        copied: list[int] = []
+        place = one.qp.path._place
+        one.qp.path._place = lambda *given: copied.append(given[2]) or place(*given)
+        for number, (opcode, length) in enumerate(((WRITE, 299_000), (SEND, 60_000), (SEND, 8))):
+            two.receive(number, piece(theirs, 0, 60_000))
+            one.send(number, opcode, piece(mine, 1000, length), **names if opcode == WRITE else {})
+            settle(*self.devices)
+            self.assertEqual(set(queuePair.keys) == {mine.key}, length > 8)
+        self.assertEqual(copied, [8])
+        self.assertEqual(one.statuses(), [(number, OK) for number in range(3)])
+        self.assertEqual(bytes(theirs.view[:299_000]), b"m" * 299_000)
+
     def test_notRegistered(self) -> None:
         """
         What the adapter does not take is no region: read-only memory, an address of one's own, rights that it
