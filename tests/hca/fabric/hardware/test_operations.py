@@ -277,6 +277,25 @@ class OperationTests(SynchronousTestCase):
         settle(*self.devices)
         self.assertEqual((self.host.queuePairs, self.host.identifiers.keys() - self.listeners()), ({}, set()))
 
+    def test_lastWords(self) -> None:
+        """
+        A message whose completion comes together with the end is delivered before it, and receives that are
+        left are not flushed: the queue pair is the program's.
+        """
+        one, two = self.ends()
+        mine, theirs = registered(one.side, b"x" * 8), registered(two.side, 8)
+        for number in range(3):
+            two.side.receive(number, piece(theirs))
+        one.side.send(1, SEND, piece(mine))
+        one.device.fabric.ringBells()
+        # Both are there before the peer looks; the completion after it has looked for those.
+        fabric = two.device.fabric
+        hidden, fabric._take = fabric._take, lambda: setattr(fabric, "_take", hidden) or 0
+        one.device.disconnect(one.connection)
+        settle(*self.devices)
+        self.assertEqual([each.workRequestID for each in two.side.received()], [0])
+        self.assertEqual(two.side.qp.state, QPState.RTS)
+
     def listeners(self) -> set[int]:
         """
         @return: the identifiers that listen.

@@ -401,6 +401,14 @@ class HardwareFabric(AddressDirectory):
                 self._try(stream.completed, completion)
         return len(completions)
 
+    def takeAll(self) -> None:
+        """
+        Take all that the adapter has done until now.
+        """
+        for _ in range(QUEUE_DEPTH // COMPLETIONS):
+            if not self._take():
+                break
+
     def ringBells(self) -> None:
         """
         The batch ends: give the adapter what was posted.
