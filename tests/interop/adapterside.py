@@ -112,7 +112,8 @@ class Verbs:
         say("immediate", [each.imm_data for each in received if each.wc_flags & 2])
         say(mr.read(6, 0), mr.read(6, 1000), mr.read(7, _WRITTEN), *struct.unpack("=Q", mr.read(8, _NUMBER)))
         self.send(b"goodbye")
-        self.wait(1)
+        # Its own completion, and the word that it has arrived, which an end may not overtake.
+        self.wait(2)
         cmid.disconnect()
         cmid.close()
 
@@ -141,6 +142,7 @@ class Verbs:
         self.send(b"hello2", opcode=enums.IBV_WR_SEND_WITH_IMM, imm_data=0x01020304)
         self.wait(2)
         say(mr.read(7, 1000))
+        self.send(b"seen")
         cmid.disconnect()
         cmid.close()
 

@@ -32,6 +32,8 @@ class HardwareTestCase(GuestTestCase):
     The guest has this package.
     """
 
+    maxDiff = None
+
     def setUp(self) -> None:
         """
         Bring it there, once for each guest.

@@ -59,6 +59,13 @@ class ContractTests(connections.ContractTests):
         self.assertTrue(a.arm() and b.arm())
         self.assertFalse(readable(a) or readable(b))
 
+    def test_noRights(self) -> None:
+        """
+        The peer of a stream has no right to any memory of the adapter's queue pair.
+        """
+        self.takers()
+        self.assertEqual([each.rights for each in self.host.queuePairs.values()], [0, 0])
+
     def test_waitsAsleep(self) -> None:
         """
         A waiter for room that begins while the device sleeps is notified when the adapter has sent.

@@ -146,6 +146,26 @@ class OperationTests(SynchronousTestCase):
         one.device.deregisterMemory(region)
         self.assertEqual(set(self.host.regions), before)
 
+    def test_zeroCopy(self) -> None:
+        """
+        The adapter reads registered memory where it is, in a WRITE of any length; what is short is copied.
+        """
+        one, two = self.sides()
+        mine, theirs = registered(one, b"m" * 300_000), registered(two, 300_000)
+        names = {"remoteAddress": theirs.address, "remoteKey": theirs.remoteKey}
+        queuePair = self.host.queuePairs[one.qp.path.adapterNumber]
+        copied: list[int] = []
+        place = one.qp.path._place
+        one.qp.path._place = lambda *given: copied.append(given[2]) or place(*given)
+        for number, (opcode, length) in enumerate(((WRITE, 299_000), (SEND, 60_000), (SEND, 8))):
+            two.receive(number, piece(theirs, 0, 60_000))
+            one.send(number, opcode, piece(mine, 1000, length), **names if opcode == WRITE else {})
+            settle(*self.devices)
+            self.assertEqual(set(queuePair.keys) == {mine.key}, length > 8)
+        self.assertEqual(copied, [8])
+        self.assertEqual(one.statuses(), [(number, OK) for number in range(3)])
+        self.assertEqual(bytes(theirs.view[:299_000]), b"m" * 299_000)
+
     def test_notRegistered(self) -> None:
         """
         What the adapter does not take is no region: read-only memory, an address of one's own, rights that it
@@ -256,6 +276,25 @@ class OperationTests(SynchronousTestCase):
             end.side.qp.close()
         settle(*self.devices)
         self.assertEqual((self.host.queuePairs, self.host.identifiers.keys() - self.listeners()), ({}, set()))
+
+    def test_lastWords(self) -> None:
+        """
+        A message whose completion comes together with the end is delivered before it, and receives that are
+        left are not flushed: the queue pair is the program's.
+        """
+        one, two = self.ends()
+        mine, theirs = registered(one.side, b"x" * 8), registered(two.side, 8)
+        for number in range(3):
+            two.side.receive(number, piece(theirs))
+        one.side.send(1, SEND, piece(mine))
+        one.device.fabric.ringBells()
+        # Both are there before the peer looks; the completion after it has looked for those.
+        fabric = two.device.fabric
+        hidden, fabric._take = fabric._take, lambda: setattr(fabric, "_take", hidden) or 0
+        one.device.disconnect(one.connection)
+        settle(*self.devices)
+        self.assertEqual([each.workRequestID for each in two.side.received()], [0])
+        self.assertEqual(two.side.qp.state, QPState.RTS)
 
     def listeners(self) -> set[int]:
         """

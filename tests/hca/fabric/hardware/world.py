@@ -200,6 +200,13 @@ class Region:
         """
         return self.lkey
 
+    @property
+    def pd(self) -> Domain:
+        """
+        Its domain.
+        """
+        return self.domain
+
     def close(self) -> None:
         """
         Deregister it.
@@ -242,6 +249,7 @@ class AdapterQueuePair:
     A queue pair of the adapter.
 
     @ivar posted: how many times requests were posted, and C{signalled} how many of them were.
+    @ivar keys: those of the latest ones' memory.
     """
 
     def __init__(self, domain: Domain, given: Any) -> None:
@@ -252,6 +260,7 @@ class AdapterQueuePair:
         self.peer = 0
         self.receives: deque[RecvWR] = deque()
         self.waiting: deque[SendWR] = deque()
+        self.keys: list[int] = []
         self.posted = self.requests = self.signalled = 0
         host.queuePairs[self.qp_num] = self
 
@@ -286,6 +295,7 @@ class AdapterQueuePair:
         self.posted += 1
         self.requests += len(requests)
         self.signalled += sum(bool(each.send_flags & SIGNALED) for each in requests)
+        self.keys = [piece.lkey for each in requests for piece in each.sg_list]
         self.waiting.extend(requests)
         assert len(self.waiting) <= self.given.max_send_wr
         self.go()

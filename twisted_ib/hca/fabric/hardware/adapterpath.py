@@ -74,6 +74,8 @@ RING_BYTES = 4 * SLOT_BYTES
 #: Work requests that are outstanding, and pieces of one.
 SENDS = 64
 PIECES = 4
+#: Registered memory of at least so many bytes is not copied.
+ZERO_COPY_BYTES = 4096
 #: How long a queue pair that is gone waits for what it has sent, in seconds.
 LINGER_SECONDS = 5.0
 #: How long a message waits for a receive, in seconds, and how often that is tried.
@@ -164,13 +166,14 @@ class AdapterPath(Waiters):
         self._verbs: Any = None
         self._memory: Any = None
         self._region: Any = None
+        self._domain: Any = None
         self._base = self._key = 0
         self._posted = self._head = self._tail = 0
         # Work requests that the adapter has, and those of this batch.
         self._sent: deque[_Sent] = deque()
         self._batch: list[Any] = []
         # A SEND in several records; where a WRITE goes on; a READ that is not asked for as a whole.
-        self._pieces: list[tuple[int, int]] = []
+        self._pieces: list[tuple[int, int, int]] = []
         self._remote = (0, 0)
         self._reading: list[int] = []
         self._held: deque[tuple[int, int, int, int]] = deque()
@@ -188,7 +191,7 @@ class AdapterPath(Waiters):
         """
         fabric, verbs = self.fabric, self.fabric.verbs
         work = None if queuePair is None else queuePair.work
-        domain = fabric.domainOf(work.pd if work else None)
+        domain = self._domain = fabric.domainOf(work.pd if work else None)
         self._memory = mmap.mmap(-1, RING_BYTES + SLOTS * SLOT_BYTES)
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._region = domain.reg_mr(self._base, len(self._memory), LOCAL_WRITE)
@@ -405,9 +408,23 @@ class AdapterPath(Waiters):
             at = end
         return start
 
-    def _request(self, opcode: int, pieces: list[tuple[int, int]], flags: int, **others: int) -> None:
+    def _gather(self, header: bytes, payload: Any, length: int) -> list[tuple[int, int, int]] | None:
+        # Where the adapter finds the bytes of a record: address, length and key.  Registered memory is read
+        # where it is, as a work request's is the adapter's until that is done; all else is copied.
+        if length >= ZERO_COPY_BYTES and not header:
+            piece = payload[0] if payload.__class__ is list and len(payload) == 1 else payload
+            found = self.fabric.registered(self._domain, piece)
+            if found is not None:
+                return [found]
+        start = self._place(header, payload, length)
+        if start < 0:
+            return None
+        total = len(header) + length
+        return [(self._base + start, total, self._key)] if total else []
+
+    def _request(self, opcode: int, pieces: list[tuple[int, int, int]], flags: int, **others: int) -> None:
         verbs = self.fabric.verbs
-        elements = [verbs.SGE(self._base + start, length, self._key) for start, length in pieces]
+        elements = [verbs.SGE(*piece) for piece in pieces]
         self._batch.append(verbs.SendWR(self._posted, elements, opcode, flags, **others))
 
     def _sending(self, **fields: int) -> None:
@@ -419,20 +436,18 @@ class AdapterPath(Waiters):
             (immediate,) = IMMEDIATE.unpack_from(header)
             header = header[IMMEDIATE.size :]
         total = len(header) + length
-        if total + sum(size for _, size in self._pieces) > SLOT_BYTES - _PAYLOAD:
+        if total + sum(piece[1] for piece in self._pieces) > SLOT_BYTES - _PAYLOAD:
             self.fabric.doom(
                 self, QueuePairError(f"a message of an adapter has at most {SLOT_BYTES - _PAYLOAD} bytes")
             )
             return True
-        start = self._place(header, payload, length)
-        if start < 0:
+        gathered = self._gather(header, payload, length)
+        if gathered is None:
             return False
         self._posted += 1
         pieces = self._pieces
-        if pieces and sum(pieces[-1]) == start:
-            pieces[-1] = pieces[-1][0], pieces[-1][1] + total
-        elif total:
-            pieces.append((start, total))
+        # A slot's bytes are two records at most, so that these are few.
+        pieces += gathered
         if _SENDING[code]:
             self._pieces = []
             isImmediate = code in _WITH_IMMEDIATE
@@ -449,14 +464,13 @@ class AdapterPath(Waiters):
         if isImmediate:
             (immediate,) = IMMEDIATE.unpack_from(header)
             header = header[IMMEDIATE.size :]
-        start = self._place(header, payload, length)
-        if start < 0:
+        pieces = self._gather(header, payload, length)
+        if pieces is None:
             return False
         self._posted += 1
         total = len(header) + length
         opcode = _WRITE_IMM if isImmediate else _WRITE
         address, key = remote
-        pieces = [(start, total)] if total else []
         self._request(opcode, pieces, flags, remote_addr=address, rkey=key, imm_data=immediate)
         self._remote = address + total, key
         self._sending()
@@ -477,7 +491,7 @@ class AdapterPath(Waiters):
                 response = READ_RESPONSE_ONLY if isLast else READ_RESPONSE_FIRST
             else:
                 response = READ_RESPONSE_LAST if isLast else READ_RESPONSE_MIDDLE
-            pieces = [(start, length)] if length else []
+            pieces = [(self._base + start, length, self._key)] if length else []
             self._request(_READ, pieces, _SIGNALED, remote_addr=address + done, rkey=key)
             self._sending(response=response, start=start, length=length)
             done += length
@@ -493,7 +507,7 @@ class AdapterPath(Waiters):
             return False
         self._posted += 1
         address, key, operand, compare = ATOMIC.unpack_from(header)
-        pieces = [(start, ATOMIC_RESULT.size)]
+        pieces = [(self._base + start, ATOMIC_RESULT.size, self._key)]
         if code == COMPARE_SWAP:
             operation, values = _SWAP, {"compare_add": compare, "swap": operand}
         else:

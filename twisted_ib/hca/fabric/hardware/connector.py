@@ -360,6 +360,8 @@ class Connector:
         """
         A connection has ended at both sides.
         """
+        # What came before the word of the end is delivered before it.
+        self.fabric.takeAll()
         user, connection.user = connection.user, None
         wasRequested = connection.stage == "requested"
         connection.over()
@@ -368,7 +370,10 @@ class Connector:
                 connection.listener.requestWithdrawn(connection)
         elif user is not None:
             user.peerDisconnected(connection)
-        connection.stream.ended(PathLostError(f"{connection.destination.peer.address} has disconnected"))
+        stream, queuePair = connection.stream, connection.stream.queuePair
+        # Linux cma.c leaves a program's queue pair alone; a stream has no other word of its end.
+        if queuePair is not None and not queuePair.work:
+            stream.ended(PathLostError(f"{connection.destination.peer.address} has disconnected"))
 
     def _removed(self, connection: AdapterConnection, notice: Notice) -> None:
         self.lose(connection, PathLostError(f"adapter {self.fabric.adapter} is gone"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import os
 import select
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -113,6 +114,8 @@ class HardwareFabric(AddressDirectory):
         self.connector = Connector(self, manager)
         self._domains: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self._own: Any = None
+        # What is registered, by domain of the adapter's: first address, that of the end, and key, in order.
+        self._regions: dict[Any, list[tuple[int, int, int]]] = {}
         self.streams: dict[int, AdapterPath] = {}
         self._byAdapterNumber: dict[int, AdapterPath] = {}
         self._last = GSI_QPN
@@ -286,7 +289,23 @@ class HardwareFabric(AddressDirectory):
             region = self.domainOf(pd).reg_mr(address, len(view), access & _RIGHTS)
         except OSError as error:
             raise MemoryRegionError(f"adapter {self.adapter} does not take the memory: {error}") from None
-        return region.rkey, address, region
+        entry = address, address + len(view), region.lkey
+        insort(self._regions.setdefault(region.pd, []), entry)
+        return region.rkey, address, _Registered(self._regions[region.pd], entry, region)
+
+    def registered(self, domain: Any, piece: Any) -> tuple[int, int, int] | None:
+        """
+        @return: the address, length and key of bytes that are registered memory of a domain of the adapter's;
+            L{None} of others.
+        """
+        regions = self._regions.get(domain)
+        if not regions or piece.__class__ is not memoryview or piece.readonly:
+            return None
+        address = ctypes.addressof(ctypes.c_char.from_buffer(piece))
+        at = bisect_right(regions, address, key=_startOf) - 1
+        if at < 0 or address + len(piece) > regions[at][1]:
+            return None
+        return address, len(piece), regions[at][2]
 
     # -- progress
 
@@ -381,6 +400,14 @@ class HardwareFabric(AddressDirectory):
             if stream is not None:
                 self._try(stream.completed, completion)
         return len(completions)
+
+    def takeAll(self) -> None:
+        """
+        Take all that the adapter has done until now.
+        """
+        for _ in range(QUEUE_DEPTH // COMPLETIONS):
+            if not self._take():
+                break
 
     def ringBells(self) -> None:
         """
@@ -504,6 +531,22 @@ class HardwareFabric(AddressDirectory):
                 domain.close()
         self.context.close()
         self._raise()
+
+
+def _startOf(entry: tuple[int, int, int]) -> int:
+    return entry[0]
+
+
+class _Registered:
+    # What ends a registration.
+    __slots__ = ("_entry", "_region", "_regions")
+
+    def __init__(self, regions: list[tuple[int, int, int]], entry: tuple[int, int, int], region: Any) -> None:
+        self._regions, self._entry, self._region = regions, entry, region
+
+    def close(self) -> None:
+        self._regions.remove(self._entry)
+        self._region.close()
 
 
 class _Channels:
