@@ -518,6 +518,11 @@ SOCKET_RULE = 1024
 
 #: Reasons by which the connections of a process are counted; all others are one more.
 OUTCOMES = 64
+#: Classes of sockets of asyncio's programs for which streams stand (L{twisted_ib.aio.given}); over it all are
+#: made anew.
+GIVEN_CLASSES = 64
+#: Seconds that the TCP connect of such a socket may take, when the program uses it itself.
+GIVEN_SECONDS = 5.0
 
 # -- blocking sockets
 

@@ -54,10 +54,8 @@ class SwitchTests(LoopTestCase):
             server, port = await self.serve()
             transport, _ = await self.loop.create_connection(Recorder, HOST, port)
             self.assertEqual(explain(transport).provider, "sdp")
-            with socket.socket() as plain:
-                plain.setblocking(False)
-                with self.assertRaises(ConnectionRefusedError):
-                    await self.loop.sock_connect(plain, (HOST, port))
+            with socket.socket() as plain, self.assertRaises(ConnectionRefusedError):
+                plain.connect((HOST, port))
             server.close()
             with self.assertRaises(ConnectionRefusedError) as refused:
                 await self.loop.create_connection(Recorder, HOST, port)

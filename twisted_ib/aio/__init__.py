@@ -11,6 +11,7 @@ it, as it does of sockets.
 
 Besides:
 
+  - C{given}: sockets that a program makes itself and has its loop connect
   - C{named}: streams by name for asyncio
 """
 

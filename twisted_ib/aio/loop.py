@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 # Much to import, and therefore not when the first connection is made: the event loop would stand still.
 from twisted_ib import limits
+from twisted_ib.aio import given
 from twisted_ib.aio.connecting import SwitchedConnect
 from twisted_ib.aio.listening import Server
 from twisted_ib.aio.reactor import LoopReactor
@@ -141,6 +142,7 @@ class EventLoop(_SelectorEventLoop):
         self._reasons: WeakKeyDictionary[socket.socket, Reason | None] = WeakKeyDictionary()
         # The decisions about servers that are asyncio's own.
         self._servers: WeakKeyDictionary[asyncio.AbstractServer, Reason] = WeakKeyDictionary()
+        self._gives = True
 
     @property
     def reactor(self) -> LoopReactor:
@@ -174,6 +176,9 @@ class EventLoop(_SelectorEventLoop):
         @raise ValueError: There is no such provider, or it does not connect sockets.
         """
         if provider is None:
+            stream: Any = given.takeStream(options.get("sock"))
+            if stream is not None:
+                options["sock"] = stream
             return await super().create_connection(protocol_factory, host, port, **options)
         if provider == "tcp":
             token = _direct.set(True)
@@ -183,7 +188,7 @@ class EventLoop(_SelectorEventLoop):
                 _direct.reset(token)
         from twisted_ib.aio.named import connect
 
-        stream: Any = await connect(self, provider, host, port, device, options)
+        stream = await connect(self, provider, host, port, device, options)
         return await super().create_connection(protocol_factory, sock=stream, **options)
 
     async def _connect_sock(
@@ -207,9 +212,38 @@ class EventLoop(_SelectorEventLoop):
                     raise
                 if found is not None:
                     return found
-        sock = await super()._connect_sock(exceptions, addr_info, local_addr_infos)
+        # Its connect is no second question.
+        token = _direct.set(True)
+        try:
+            sock = await super()._connect_sock(exceptions, addr_info, local_addr_infos)
+        finally:
+            _direct.reset(token)
         self._reasons[sock] = why
         return sock
+
+    async def sock_connect(self, sock: socket.socket, address: Any) -> None:
+        """
+        See C{asyncio.loop.sock_connect}; the rules choose the provider of a connection that is given to
+        C{create_connection} next.
+        """
+        if self._gives and not _direct.get() and given.canGive(sock):
+            switch: Switch | None = self.reactor._switchFor("connect")
+            if switch is not None and not switch.configuration.tcpOnly("connect"):
+                (found, *_) = await self._ensure_resolved(
+                    address, family=sock.family, type=sock.type, flags=0, loop=self
+                )
+                address = found[4]
+                stream, self._reasons[sock] = await self._connectSDP(switch, sock.family, address, None)
+                if stream is not None:
+                    given.give(sock, self, stream, address)
+                    return
+        await super().sock_connect(sock, address)
+
+    def leaveGiven(self) -> None:
+        """
+        Leave sockets that the program makes itself to TCP from now on: it uses one itself.
+        """
+        self._gives = False
 
     async def _connectSDP(
         self,
@@ -315,7 +349,7 @@ class EventLoop(_SelectorEventLoop):
         else:
             why = server.whyOf(sock) if isinstance(server, Server) else self._servers.get(server)
         # A blocking socket that SDP carries was counted.
-        if sock.family in INTERNET and getattr(sock, "sdp", None) is None:
+        if sock.family in INTERNET and getattr(sock, "sdp", None) is None and sock not in given.counted:
             carried("tcp", why)
         return extra if why is None else {**(extra or {}), "why": why}
 

@@ -106,6 +106,14 @@ def carried(provider: str, why: Reason | None) -> None:
         outcomes[key] = outcomes[key] + 1 if key in outcomes else 1
 
 
+def withdrawn() -> None:
+    """
+    Count a connection over SDP as one over TCP: the program uses its socket by itself.
+    """
+    outcomes["sdp", "", ""] -= 1
+    carried("tcp", None)
+
+
 #: Why sockets of the program stay with the kernel that could have had SDP.
 kept: WeakKeyDictionary[socket, Reason] = WeakKeyDictionary()
 
@@ -139,4 +147,5 @@ __all__ = [
     "kept",
     "outcomes",
     "stayed",
+    "withdrawn",
 ]

@@ -103,6 +103,27 @@ def end(result):
 reactor.callWhenRunning(lambda: defer.ensureDeferred(main()).addBoth(end))
 reactor.run()
 """
+#: Sockets that a program waits for itself, with its loop's help.
+_OWN = """
+import asyncio, socket
+async def main():
+    loop, accepted = asyncio.get_running_loop(), asyncio.Queue()
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setblocking(False)
+    loop.add_reader(listener, lambda: accepted.put_nowait(listener.accept()))
+    clients = [socket.socket() for _ in range(3)]
+    for client in clients:
+        client.setblocking(False)
+    try:
+        clients[0].connect(listener.getsockname())
+    except BlockingIOError:
+        pass
+    clients[1].connect_ex(listener.getsockname())
+    await loop.sock_connect(clients[2], listener.getsockname())
+    kept = [await accepted.get() for _ in clients]
+    loop.remove_reader(listener)
+asyncio.run(main())
+"""
 #: TLS at both ends, in either way, after the sockets that Twisted was imported for without it.
 _TLS = f"""
 import sys
@@ -364,6 +385,15 @@ class MixedTests(LoopsTestCase):
         reasons = {each["kind"]: each["connections"] for each in summary["reasons"]}
         self.assertEqual(reasons, {"beside": 2})
         self.assertEqual(summary["sdp"], 8)
+
+    def test_own(self) -> None:
+        """
+        Sockets that a program connects and accepts itself in a loop stay TCP, and the summary says so; the
+        loop counts those that it connects when it is given them.
+        """
+        _, summary = self.ran(_OWN)
+        reasons = {each["kind"]: each["connections"] for each in summary["reasons"]}
+        self.assertEqual((summary["sdp"], reasons), (0, {"socket": 5}))
 
     def test_shown(self) -> None:
         """

@@ -232,6 +232,17 @@ class RefusalTests(RunTestCase):
         self.refused(str(self.folder / "absent"), 127, "there is no such file")
         self.refused("surely-not-a-command", 127, "nor a command of that name")
 
+    def test_devices(self) -> None:
+        """
+        A device of the environment that there cannot be: a program would go without.
+        """
+        self.environment["TWISTED_IB_DEVICES"] = "foo=bar"
+        for words in (("twisted_ib.tools.run", "-c", "print(1)"), ("twisted_ib.tools.show.devinfo",)):
+            process = self.started("-m", *words)
+            said, complaints = process.communicate(timeout=HANG_SECONDS)
+            self.assertEqual((said, process.returncode, complaints.count("\n")), ("", 1, 1), complaints)
+            self.assertIn("TWISTED_IB_DEVICES: 'foo=bar': there is no fabric 'bar'", complaints)
+
     def test_names(self) -> None:
         """
         A name without a folder is a command of C{PATH}, or else a script of the current directory, and

@@ -45,6 +45,7 @@ async def main():
         if isOwn:
             own = socket.socket()
             own.setblocking(False)
+            own.bind(("127.0.0.1", 0))
             await asyncio.get_running_loop().sock_connect(own, address)
             options = {"sock": own}
         kept += await asyncio.open_connection(**options), await accepted.get()

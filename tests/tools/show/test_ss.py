@@ -212,6 +212,22 @@ class TextTests(SynchronousTestCase):
         )
         self.assertEqual(len(table([])), 1)
 
+    def test_options(self) -> None:
+        """
+        The letters that people type with ss(8) are taken together: all are shown, also with C{-l}, and
+        C{-i} says how old a connection is, which is never less than nothing.
+        """
+        options = ss.parseArguments(["-tlnpai"])
+        kinds = ({"kind": kind, "provider": "tcp"} for kind in ("listener", "connection"))
+        self.assertEqual([options.test(each) for each in kinds], [True, True])
+        later = time.time() + 1000
+        found = entries(row(connected=1.0), row(connected=later), row(connected=None))
+        lines = [line.strip() for line in table(found, header=False, info=True)]
+        ages = [int(line.split()[1]) for line in lines if line.startswith("age ")]
+        self.assertEqual((len(lines), len(ages)), (5, 2))
+        self.assertGreater(ages[0], 1000000000)
+        self.assertEqual(ages[1], 0)
+
     def test_folded(self) -> None:
         """
         A column in which nothing stands is left out.

@@ -13,7 +13,7 @@ from types import TracebackType
 
 from twisted_ib import limits
 from twisted_ib.configuration.file import SIMPLE_VARIABLES, VARIABLE, isConfigured
-from twisted_ib.errors import RulesError
+from twisted_ib.errors import DeviceError, RulesError
 from twisted_ib.tools.program import ArgumentParser, complain, printable, whole
 from twisted_ib.tools.run.children import Inherited, inherit
 from twisted_ib.tools.run.clibraries import become, chooseDevice, searchByPython
@@ -30,6 +30,8 @@ from twisted_ib.tools.run.program import (
 )
 
 PROGRAM = "ib-run"
+#: See L{twisted_ib.hca.device.registry}.
+DEVICES = "TWISTED_IB_DEVICES"
 #: Options with a value, which may be the next word.
 _WITH_VALUE = ("--reactor", "--config", "--device", "--address", "--hosts")
 
@@ -153,6 +155,14 @@ def start(options: Namespace, asked: Code | Module | str) -> Code | Module | Scr
     @raise RulesError: the rules are wrong.
     @raise OSError: the rules cannot be read.
     """
+    if DEVICES in os.environ:
+        # Imported here: as a rule there is none.  A program would miss its device late, and without a word.
+        from twisted_ib.hca.device.registry import parseDevices
+
+        try:
+            parseDevices(os.environ[DEVICES])
+        except DeviceError as error:
+            raise StartError(str(error), 1) from None
     program = find(asked) if isinstance(asked, str) else asked
     missing = searchByPython(options.sysfs)
     program.prepare(options.arguments)

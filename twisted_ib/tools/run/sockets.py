@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket as kernel
 import sys
+from errno import EINPROGRESS
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
@@ -38,12 +39,14 @@ def stays(skt: kernel.socket) -> Fallback | None:
     forking, foreign = _imported(FORKING), _imported(FOREIGN)
     if not (isBeside or forking or (foreign and not _isBlocking(skt))):
         return None
-    from twisted_ib.switch.reason import Fallback
+    from twisted_ib.switch.reason import SOCKET, Fallback
 
     if isBeside:
         # One may be given to the loop, which waits for the kernel's only.
         name = _hooks.reactors[0] if _hooks.reactors else "a loop of asyncio"
-        return Fallback("beside", f"blocking sockets stay TCP beside {name}")
+        if _isBlocking(skt):
+            return Fallback("beside", f"blocking sockets stay TCP beside {name}")
+        return Fallback(SOCKET, f"sockets that the program connects or accepts itself stay TCP beside {name}")
     if forking:
         return Fallback("forking", f"{forking} forks after it listens")
     return Fallback("foreign", f"{foreign} waits for descriptors in its own way")
@@ -103,7 +106,11 @@ class socket(_Plain, metaclass=_Sockets):
         if this is not None:
             load().connect(this, address)
         else:
-            _Plain.connect(self, address)
+            try:
+                _Plain.connect(self, address)
+            except BlockingIOError:
+                _count(self, self)
+                raise
             _count(self, self)
 
     def connect_ex(self, address: Any, /) -> int:
@@ -114,7 +121,7 @@ class socket(_Plain, metaclass=_Sockets):
         if this is not None:
             return load().connect_ex(this, address)
         number = _Plain.connect_ex(self, address)
-        if not number:
+        if number in (0, EINPROGRESS):
             _count(self, self)
         return number
 
@@ -161,8 +168,9 @@ def _become(skt: kernel.socket) -> Carried | None:
 
 
 def _count(skt: kernel.socket, made: kernel.socket) -> None:
-    # What does not block is the loop's, which counts it.
-    if not _isTCP(skt) or skt.gettimeout() == 0.0:
+    # A loop counts what it connects and accepts itself.
+    caller: str = sys._getframe(2).f_globals.get("__name__", "")
+    if not _isTCP(skt) or caller.partition(".")[0] in ("asyncio", "twisted"):
         return
     from twisted_ib.switch.reason import EXPLICIT, Reason, carried, stayed
 

@@ -5,6 +5,7 @@ C{ib-devinfo}: the HCAs of this user's running processes, their attributes, and 
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 import sys
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from twisted_ib.errors import HCAError, ResourceLimitError, UnknownDeviceError
 from twisted_ib.hca.base.attributes import PORT
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.device.registry import traitsOf
+from twisted_ib.hca.device.registry import VARIABLE, parseDevices, traitsOf
 from twisted_ib.hca.host.entries import Entry
 from twisted_ib.hca.host.query import ask
 from twisted_ib.hca.host.search import Search
@@ -205,6 +206,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = parseArguments(sys.argv[1:] if arguments is None else arguments)
     try:
+        # Those of processes are listed; a name that is wrong would be none, without a word.
+        parseDevices(os.environ.get(VARIABLE, ""))
         if options.prometheus:
             write(metrics(options.ib_dev), end="")
             return 0

@@ -43,7 +43,11 @@ def shown(value: object) -> str:
 
 
 def table(
-    entries: Sequence[dict[str, Any]], why: bool = False, byProcess: bool = False, header: bool = True
+    entries: Sequence[dict[str, Any]],
+    why: bool = False,
+    byProcess: bool = False,
+    header: bool = True,
+    info: bool = False,
 ) -> list[str]:
     """
     A column in which nothing stands is left out.
@@ -51,6 +55,7 @@ def table(
     @param why: Whether to add the reason for each.
     @param byProcess: Whether a line above the sockets of each process names it, instead of the first columns.
     @param header: Whether the first line has the columns' names.
+    @param info: Whether to add the age of each connection.
     @return: The lines of a table of listeners and connections.
     """
     columns = _COLUMNS[2:] if byProcess else _COLUMNS
@@ -70,8 +75,12 @@ def table(
             process = entry["pid"], entry["program"]
             lines.append(f"{shown(entry['program'])}, process {shown(entry['pid'])}:")
         lines.append(_line(row, widths, numbers))
-        if why:
-            lines += [f"    {line}" for line in reasons(entry)]
+        more = reasons(entry) if why else []
+        connected = entry["times"]["connected"]
+        if info and connected is not None:
+            # The wall clock may have been set back since.
+            more.append(f"age {max(0.0, time.time() - connected):.0f} s")
+        lines += [f"    {line}" for line in more]
     return lines
 
 

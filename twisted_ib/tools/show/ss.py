@@ -135,12 +135,15 @@ def commandLine() -> ArgumentParser:
     )
     parser.add_argument("-l", "--listening", action="store_true", help="only listeners")
     parser.add_argument("-t", "--tcp", action="store_true", help="only what goes over TCP")
+    parser.add_argument("-a", "--all", action="store_true", help="listeners and connections, also with -l")
+    parser.add_argument("-n", "--numeric", action="store_true", help="as of ss(8): numbers are never names")
     parser.add_argument("-p", "--processes", action="store_true", help="the sockets of each process together")
     parser.add_argument("--pid", type=int, action="append", help="only of this process; may be repeated")
     parser.add_argument("--state", action="append", help="only in this state, by its name in ss(8)")
     parser.add_argument("-s", "--summary", action="store_true", help="only how many there are")
     parser.add_argument("-H", "--no-header", action="store_true", help="no names of columns, no total")
     parser.add_argument("--why", action="store_true", help="say of each why it goes that way, and since when")
+    parser.add_argument("-i", "--info", action="store_true", help="say of each connection how old it is")
     parser.add_argument("--json", action="store_true", help="one JSON list, of everything")
     parser.add_argument(
         "--watch",
@@ -176,7 +179,7 @@ def chosen(options: Namespace) -> Test:
     @raise FilterError: the filter is none.
     """
     tests: list[Test] = []
-    if options.listening:
+    if options.listening and not options.all:
         tests.append(lambda row: row["kind"] == LISTENER)
     if options.tcp:
         tests.append(lambda row: row["provider"] == TCP)
@@ -196,7 +199,7 @@ def lines(options: Namespace, found: list[dict[str, Any]]) -> list[str]:
     """
     if options.summary:
         return [total(found)]
-    listed = table(found, options.why, options.processes, not options.no_header)
+    listed = table(found, options.why, options.processes, not options.no_header, options.info)
     return listed if options.no_header else [*listed, total(found)]
 
 
