@@ -33,7 +33,7 @@ RECORDED = {
     "hca/device": 62,
     "hca/fabric": 68,
     "hca/host": 8,
-    "hca/mad": 40,
+    "hca/mad": 39,
     "hca/memory": 0,
     "hca/queues": 73,
     "hca/services": 61,
