@@ -21,6 +21,8 @@ NOBODY = "7999"
 SECONDS = 2 * HANG_SECONDS
 #: How soon a refused connect has to end, and how soon a process whose peer is gone.
 REFUSED_SECONDS, GONE_SECONDS = 8, HANG_SECONDS
+#: The same where another process has the dead one's address.
+TOLD_SECONDS = 5
 #: Sizes that fit Ethernet's usual frames, and its largest.
 USUAL, LARGE = (1500, 1024), (9000, 4096)
 
@@ -376,6 +378,20 @@ class GoneTests(RPingTestCase):
         self._rounds()
         server.kill()
         self._again()
+
+    def test_neighbour(self) -> None:
+        """
+        Our server, while another process of ours has the address: that says so to the guest.
+        """
+        neighbour = self.server("-p", "7175")
+        server = self.server(*self.options)
+        client = self.remoteClient(*self.options)
+        self._rounds()
+        server.kill()
+        ended = self.guest.finish(client, TOLD_SECONDS)
+        self.assertNotEqual(ended.status, -1, ended.text)
+        self.assertIn("DISCONNECT", ended.text)
+        self.assertIsNone(neighbour.process.poll())
 
     def test_link(self) -> None:
         """

@@ -159,8 +159,9 @@ class PacketTests(PacketTestCase):
         self.assertEqual({BTH.unpack_from(each[4])[2] for each in self.wire.log}, {FULL})
         number = two.queuePair.number
         # So has the notification of a congestion mark.
-        marked = packet(SEND_ONLY, number, b"data", partition=FULL)
-        self.wire.deliver((test_devices.HERE, test_devices.THERE, 50000, 3, marked))
+        port = one.queuePair.path.port
+        marked = packet(SEND_ONLY, number, b"data", partition=FULL, port=port)
+        self.wire.deliver((test_devices.HERE, test_devices.THERE, port, 3, marked))
         settle(two.device)
         self.assertIn((CNP, FULL), {BTH.unpack_from(each[4])[0:3:2] for each in self.wire.log})
         for partition, counted in ((DEFAULT_PKEY, 1), (FULL, 0), (FULL & 0x7FFF, 0), (0x8004, 1)):

@@ -85,10 +85,12 @@ if TYPE_CHECKING:
     from twisted_ib.hca.mad.dispatch import Agents
     from twisted_ib.hca.mad.sa.client import SAClient
 
-#: The bits that differ between the queue pair numbers of one process, and between its communication ids,
-#: where the upper six are a slot's (L{twisted_ib.hca.fabric.roce.slots}).
+#: The bits that differ between the queue pair numbers of one process, between its communication ids, and
+#: between the transaction ids of its MADs, where the upper six are a slot's
+#: (L{twisted_ib.hca.fabric.roce.slots}).
 QPN_BITS = 18
 ID_BITS = 26
+TRANSACTION_BITS = 58
 #: The lower half of a GID.
 _GUID_BITS = 64
 #: Addresses that name no interface.
@@ -246,6 +248,7 @@ class Device(DeviceProgress):
                 self._numbers = PrefixedIndices(self.randomBits, slot, QPN_BITS, MULTICAST_QPN - 1)
                 self.services.identifiers.begin(slot, ID_BITS)
                 self.cm.follow = fabric.follow
+                self.mads.begin(slot, TRANSACTION_BITS)
         if traits.privateBytes.isExact:
             self.cm.keepLengths()
         self.cm.lossless = traits.proof is not Proof.ANSWER

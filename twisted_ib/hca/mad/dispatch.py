@@ -225,11 +225,19 @@ class Agents:
         #: Those that yield, by class, version and method.
         self._yielding: dict[tuple[int, int, int], Agent] = {}
         self._requests: dict[tuple[int, int, int], Request] = {}
+        #: What transaction ids begin with, in its place, and the bits that follow.
+        self._prefix, self._bits = 0, _TRANSACTION_BITS
         #: Classes and versions that have agents with RMPP.
         self._segmented: set[tuple[int, int]] = set()
         self.transfers = Transfers(self)
         #: The redirections of peers.
         self.redirections = Redirections()
+
+    def begin(self, prefix: int, bits: int) -> None:
+        """
+        From now on transaction ids are a prefix and so many random bits.
+        """
+        self._prefix, self._bits = prefix << bits, bits
 
     # -- registration
 
@@ -552,7 +560,7 @@ class Agents:
 
     def _draw(self, agent: Agent) -> tuple[int, int, int]:
         while True:
-            key = agent.number, agent.managementClass, self.device.randomBits(_TRANSACTION_BITS)
+            key = agent.number, agent.managementClass, self._prefix | self.device.randomBits(self._bits)
             if key not in self._requests:
                 return key
 

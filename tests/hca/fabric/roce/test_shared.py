@@ -9,9 +9,11 @@ import os
 import select
 import signal
 import socket
+import struct
 import time
 from collections.abc import Callable
 from typing import Any
+from zlib import crc32
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -21,7 +23,7 @@ from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import waitUntil
 from twisted_ib import limits
 from twisted_ib.errors import DeviceError, ServiceInUseError
-from twisted_ib.hca.connection.rdmacm import PortSpace
+from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.roce import portgroup
 from twisted_ib.hca.fabric.roce.orphans import MEMORY_BYTES
@@ -30,8 +32,15 @@ from twisted_ib.hca.fabric.roce.roce import RoCELink
 from twisted_ib.hca.fabric.roce.slots import ID_SHIFT, QPN_SHIFT, SLOTS
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.rundirectory import openDirectories
+from twisted_ib.hca.mad.vendor import OPENIB, PING
 from twisted_ib.hca.queues.requests import SendOpcode
+from twisted_ib.hca.services.address import AddressVector
+from twisted_ib.hca.wire.headers import BTH
+from twisted_ib.hca.wire.icrcflow import ICRCState
+from twisted_ib.hca.wire.mad.classes import OrganizationHeader
+from twisted_ib.hca.wire.mad.mad import GET, SET, Mad
 
+HANDED = "packets_handed_on", "packets_taken_over", "packets_unknown_qp"
 #: How often a process is killed.
 DEATHS = 20
 
@@ -304,6 +313,48 @@ class SharedTests(DevicesTestCase):
         for device in (far, *near):
             bad = {name: n for name, n in device.counters.items() if name.startswith("packets_un")}
             self.assertEqual(bad, {})
+
+    def test_agents(self) -> None:
+        """
+        An agent's answer reaches the process that has asked, whichever reads it.
+        """
+        far = self.device(ownAddress(8))
+        near = [self.device(self.address) for _ in range(2)]
+        question = Mad(PING, 1, GET, 7, 0, header=OrganizationHeader(organization=OPENIB))
+        shared = near[0].fabric.group.sockets[0]
+        answers: list[Any] = []
+        for device in near:
+            agent = device.mads.register(PING, 1, (SET,), print)
+            for reader in near:
+                agent.send(AddressVector(far.gid), question, answers.append)
+                self.until(lambda: select.select([shared], [], [], 0)[0], far)
+                data, (source, port) = shared.recvfrom(4096)
+                reader.fabric.arrived(source, port, self.address, data, 0, len(data), len(data))
+                self.until(lambda: answers, device)
+                self.assertEqual(answers.pop().mad.status, 0)
+            agent.close()
+        counts = [each.counters[name] for each in near for name in HANDED]
+        self.assertEqual(counts, [1, 1, 0, 1, 1, 0])
+
+    def test_joined(self) -> None:
+        """
+        Of datagrams that UDP_GRO has joined each goes to its own process.
+        """
+        one, two = self.device(self.address), self.device(self.address)
+        source = ownAddress(8)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+            peer.bind((source, 0xC777))
+            peer.setsockopt(socket.IPPROTO_IP, 10, 3)  # IP_MTU_DISCOVER, IP_PMTUDISC_PROBE
+            flow = ICRCState(gidOf(source), gidOf(self.address), 0xC777)
+            datagrams = []
+            for place, slot in enumerate((2, 1, 2, 1)):
+                body = BTH.pack(4, 0, 0xFFFF, slot << QPN_SHIFT | 77, 0) + bytes(100)
+                check = crc32(body, flow.state(len(body) + 4, place))
+                datagrams.append(body + check.to_bytes(4, "little"))
+            size = struct.pack("=H", len(datagrams[0]))
+            peer.sendmsg(datagrams, [(17, 103, size)], 0, (self.address, 4791))
+        self.until(lambda: one.counters["packets_unknown_qp"] == 2, one, two)
+        self.assertEqual([each.counters[name] for each in (one, two) for name in HANDED], [0, 2, 2, 2, 0, 2])
 
 
 class Peer(End):

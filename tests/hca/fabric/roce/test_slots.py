@@ -16,7 +16,15 @@ from tests.support.ownaddress import ownAddress
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError, ServiceInUseError
 from twisted_ib.hca.fabric.roce import slots
-from twisted_ib.hca.fabric.roce.slots import Handed, ServiceTable, packed, program, serviceOf, slotOf
+from twisted_ib.hca.fabric.roce.slots import (
+    Handed,
+    ServiceTable,
+    packed,
+    program,
+    requesterOf,
+    serviceOf,
+    slotOf,
+)
 
 #: BTH and DETH of a MAD for queue pair 1.
 HEAD = "6400ffff000000018000000080010000" + "00000001"
@@ -130,6 +138,25 @@ class SlotTests(SynchronousTestCase):
             self.assertEqual(serviceOf(data, 0, len(data)), found)
             self.assertIsNone(serviceOf(data, 0, len(data) - 1))
         self.assertIsNone(serviceOf(b"", 0, 0))
+
+    def test_answer(self) -> None:
+        """
+        The answer of an agent is for the slot that its transaction id begins with; no request is, no message
+        of connection management, and nothing that is cut off or for another queue pair.
+        """
+        common = "01%s01%s" + "00000000" + "0c00000000000005" + "00100000" + "00000000"
+        for number, kind, method, found in (
+            (1, "32", "81", 3),
+            (1, "04", "81", 3),
+            (1, "04", "01", 0),
+            (1, "07", "81", 0),
+            (2, "04", "81", 0),
+        ):
+            text = HEAD.replace("00000001", f"{number:08x}", 1) + common % (kind, method)
+            data = bytes.fromhex(text)
+            self.assertEqual(requesterOf(b"front" + data, 5, 5 + len(data)), found)
+            self.assertEqual(requesterOf(data, 0, len(data) - 1), 0)
+        self.assertEqual(requesterOf(b"", 0, 0), 0)
 
     def test_handedOn(self) -> None:
         """

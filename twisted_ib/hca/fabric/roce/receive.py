@@ -40,7 +40,7 @@ from twisted_ib.hca.base.operation import (
     WRITE_MIDDLE,
 )
 from twisted_ib.hca.connection.rdmacm import gidOf
-from twisted_ib.hca.fabric.roce.slots import QPN_SHIFT, Handed, serviceOf, slotOf
+from twisted_ib.hca.fabric.roce.slots import QPN_SHIFT, Handed, requesterOf, serviceOf, slotOf
 from twisted_ib.hca.wire.headers import BTH, DETH, ICRC, PSN_MASK
 from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, RIGHT, ICRCState, crc32
 from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
@@ -331,13 +331,13 @@ class PacketReceiver:
                 self._owner.arrivedEarly(target, source, psn)
 
     def _isHandedOn(self, source: str, port: int, trafficClass: int, view: Buffer, at: int, end: int) -> bool:
-        # Of another process of this address: a request for a service, which any of them reads, or what
-        # UDP_GRO has joined with a packet of ours.
+        # Of another process of this address: a request for a service or an agent's answer, which any of them
+        # reads, or what UDP_GRO has joined with a packet of ours.
         group = self._fabric.group
         slot = slotOf(view, at, end)
         if not slot:
             service = serviceOf(view, at, end)
-            slot = 0 if service is None else group.services.find(service)
+            slot = requesterOf(view, at, end) if service is None else group.services.find(service)
         if not slot or slot == group.slot:
             return False
         handed = Handed(source, port, trafficClass, bytes(view[at:end]))

@@ -27,7 +27,7 @@ from twisted_ib.hca.base.operation import GSI_QPN, UD_SEND_ONLY
 from twisted_ib.hca.wire.cm import REQ, SIDR_REP, SIDR_REQ
 from twisted_ib.hca.wire.headers import BTH, DETH
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION
-from twisted_ib.hca.wire.mad.mad import HEADER_BYTES
+from twisted_ib.hca.wire.mad.mad import HEADER_BYTES, METHOD_AT, RESPONSE
 
 #: The upper bits of a number that name a slot, and how many slots there are.
 SLOT_BITS: Final = 6
@@ -43,6 +43,8 @@ _TARGET: Final = 5
 _TARGET_WORD: Final = 4
 _MAD: Final = BTH.size + DETH.size
 _CLASS: Final = _MAD + 1
+_METHOD: Final = _MAD + METHOD_AT
+_TRANSACTION: Final = _MAD + 8
 _ATTRIBUTE: Final = _MAD + 16
 _BODY: Final = _MAD + HEADER_BYTES
 #: The first word of the body: the sender's communication id, or of a SIDR_REP the request id of its receiver.
@@ -128,10 +130,13 @@ def isCommunication(buffer: bytes | bytearray | memoryview, start: int, stop: in
     """
     @return: whether a datagram is a MAD of connection management.
     """
-    if stop - start < _BODY or buffer[start + _OPCODE] != UD_SEND_ONLY:
-        return False
+    isWhole = stop - start >= _BODY
+    return isWhole and buffer[start + _CLASS] == COMMUNICATION and _isManagement(buffer, start)
+
+
+def _isManagement(buffer: bytes | memoryview, start: int) -> bool:
     number = _WORD.unpack_from(buffer, start + _TARGET_WORD)[0] & _QPN_MASK
-    return bool(number == GSI_QPN and buffer[start + _CLASS] == COMMUNICATION)
+    return bool(number == GSI_QPN and buffer[start + _OPCODE] == UD_SEND_ONLY)
 
 
 def serviceOf(buffer: bytes | bytearray | memoryview, start: int, stop: int) -> int | None:
@@ -145,6 +150,18 @@ def serviceOf(buffer: bytes | bytearray | memoryview, start: int, stop: int) -> 
         return None
     found: int = _LONG.unpack_from(buffer, start + offset)[0]
     return found
+
+
+def requesterOf(buffer: bytes | memoryview, start: int, stop: int) -> int:
+    """
+    @return: the slot whose MAD a datagram answers, by its transaction id; 0 if it is no answer of an agent.
+    """
+    # Not in the program: the MADs by which a requester acknowledges a table (RMPP) are responses, too, and
+    # have an id of its own. Where its upper bits are nobody's, the reader takes it.
+    if stop - start < _BODY or not buffer[start + _METHOD] & RESPONSE or not _isManagement(buffer, start):
+        return 0
+    found: int = buffer[start + _TRANSACTION] >> 8 - SLOT_BITS
+    return found if buffer[start + _CLASS] != COMMUNICATION else 0
 
 
 # -- what is handed on
@@ -346,6 +363,7 @@ __all__ = [
     "isCommunication",
     "packed",
     "program",
+    "requesterOf",
     "serviceOf",
     "slotOf",
 ]
