@@ -134,7 +134,7 @@ def isCommunication(buffer: bytes | bytearray | memoryview, start: int, stop: in
     return isWhole and buffer[start + _CLASS] == COMMUNICATION and _isManagement(buffer, start)
 
 
-def _isManagement(buffer: bytes | memoryview, start: int) -> bool:
+def _isManagement(buffer: bytes | bytearray | memoryview, start: int) -> bool:
     number = _WORD.unpack_from(buffer, start + _TARGET_WORD)[0] & _QPN_MASK
     return bool(number == GSI_QPN and buffer[start + _OPCODE] == UD_SEND_ONLY)
 
@@ -152,7 +152,7 @@ def serviceOf(buffer: bytes | bytearray | memoryview, start: int, stop: int) -> 
     return found
 
 
-def requesterOf(buffer: bytes | memoryview, start: int, stop: int) -> int:
+def requesterOf(buffer: bytes | bytearray | memoryview, start: int, stop: int) -> int:
     """
     @return: the slot whose MAD a datagram answers, by its transaction id; 0 if it is no answer of an agent.
     """
