@@ -22,6 +22,7 @@ from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.pointers import CData, addressOf
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.base.wc import wcFlags, wcImmediate
+from twisted_ib.verbs.pyverbs.objects.cq import PolledQueue
 
 #: C{struct ibv_wc}: one call writes it, where cffi takes one for each field.
 _WC = Struct("=QiiIIIIIIHHBB2x")
@@ -119,12 +120,13 @@ class CompletionRing:
         """
         The queue is destroyed: the program finds nothing any more.
         """
+        self._structure.polling = 0
         self.recall()
         hub.unshown.discard(self)
         self._queue.reflect(None)
 
 
-class RingedCQ(verbs.CQ):
+class _Ringed(PolledQueue):
     """
     A completion queue with a ring.
 
@@ -143,4 +145,16 @@ class RingedCQ(verbs.CQ):
                 self.ring.close()
 
 
-__all__ = ["CompletionRing", "RingedCQ"]
+class RingedCQ(_Ringed, verbs.CQ):
+    """
+    A completion queue with a ring.
+    """
+
+
+class RingedCQEX(_Ringed, verbs.CQEX):
+    """
+    An extended one: its present completion is in C, too.
+    """
+
+
+__all__ = ["CompletionRing", "RingedCQ", "RingedCQEX"]

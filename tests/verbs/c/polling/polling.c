@@ -115,6 +115,45 @@ static void empty(long polls)
     IS((entries - before) * 50 < polls, 1);
 }
 
+/* The same, of an extended queue. */
+static void extended(void)
+{
+    struct ibv_cq_init_attr_ex attr = {.cqe = 8, .wc_flags = IBV_WC_STANDARD_FLAGS};
+    struct ibv_cq_ex *cq = MADE(ibv_create_cq_ex(context, &attr));
+    struct ibv_qp *qp = flushing(ibv_cq_ex_to_cq(cq));
+    struct ibv_poll_cq_attr none = {0}, wrong = {1};
+    struct ibv_wc wc;
+    long before;
+
+    IS(ibv_next_poll(cq), EINVAL);
+    /* Progress, which begins the count of polls without it anew. */
+    IS(ibv_start_poll(cq, &none), ENOENT);
+    for (int index = 0; index < 4; index++)
+        IS(receive(qp, index), 0);
+    before = entries;
+    IS(ibv_start_poll(cq, &none), 0);
+    for (int index = 0; index < 3; index++) {
+        IS(cq->wr_id, index);
+        IS(cq->status, IBV_WC_WR_FLUSH_ERR);
+        IS(ibv_wc_read_qp_num(cq), qp->qp_num);
+        IS(index == 2 || !ibv_next_poll(cq), 1);
+    }
+    ibv_end_poll(cq);
+    IS(ibv_poll_cq(ibv_cq_ex_to_cq(cq), 1, &wc), 1);
+    IS(entries - before, 0);
+    IS(wc.wr_id, 3);
+    IS(ibv_start_poll(cq, &none), ENOENT);
+    IS(ibv_start_poll(cq, &wrong), EINVAL);
+    IS(ibv_wc_read_qp_num(cq), 0);
+    IS(receive(qp, 7), 0);
+    IS(ibv_start_poll(cq, &none), 0);
+    IS(ibv_next_poll(cq), ENOENT);
+    IS(ibv_wc_read_qp_num(cq), qp->qp_num);
+    ibv_end_poll(cq);
+    IS(ibv_wc_read_qp_num(cq), 0);
+    IS(ibv_destroy_qp(qp), 0);
+}
+
 /* What is in the ring is taken without Python, the rest follows in order; each once. */
 static void order(void)
 {
@@ -143,6 +182,7 @@ static void order(void)
         IS(ibv_poll_cq(cq, 4, wc), 1);
     }
     IS(entries - before >= 64 + 64 / 17, 1);
+    extended();
     IS(ibv_destroy_qp(qp), 0);
 }
 

@@ -22,6 +22,9 @@ struct twisted_ib_cq {
     /* The address of this structure, if it has a ring. */
     uint64_t self;
     struct twisted_ib_ring ring;
+    /* Of an extended queue: the present completion, between start_poll and end_poll. */
+    struct ibv_wc present;
+    int polling;
 };
 
 /* Of interpreter.c: threads that are in Python for a call, and posts. */
@@ -144,4 +147,48 @@ static int twisted_ib_poll_again(struct ibv_cq *cq, int count, struct ibv_wc *wc
     }
     twisted_ib_polled.left = twisted_ib_polled.pause;
     return n;
+}
+
+/* The present completion of an extended queue; none without start_poll. */
+static struct ibv_wc *twisted_ib_present(struct ibv_cq_ex *cq)
+{
+    struct twisted_ib_cq *own = (struct twisted_ib_cq *)cq;
+
+    return twisted_ib_ring_of((struct ibv_cq *)cq) && own->polling ? &own->present : NULL;
+}
+
+/* The result of start_poll and next_poll, after a poll for one. */
+static int twisted_ib_go(struct ibv_cq_ex *cq, int found)
+{
+    struct twisted_ib_cq *own = (struct twisted_ib_cq *)cq;
+
+    if (!found)
+        return ENOENT;
+    cq->wr_id = own->present.wr_id;
+    cq->status = own->present.status;
+    own->polling = 1;
+    return 0;
+}
+
+static int twisted_ib_next(struct ibv_cq_ex *cq, int *result)
+{
+    int found;
+
+    if (!twisted_ib_poll((struct ibv_cq *)cq, 1, &((struct twisted_ib_cq *)cq)->present, &found))
+        return 0;
+    *result = twisted_ib_go(cq, found);
+    return 1;
+}
+
+static int twisted_ib_next_again(struct ibv_cq_ex *cq)
+{
+    return twisted_ib_go(cq, twisted_ib_poll_again((struct ibv_cq *)cq, 1, &((struct twisted_ib_cq *)cq)->present));
+}
+
+static int twisted_ib_end(struct ibv_cq_ex *cq)
+{
+    if (!twisted_ib_present(cq))
+        return 0;
+    ((struct twisted_ib_cq *)cq)->polling = 0;
+    return 1;
 }

@@ -4,6 +4,7 @@ Completion channels, completion queues and their events.
 
 from __future__ import annotations
 
+import errno
 import os
 
 from _twisted_ib_verbs import ffi
@@ -13,11 +14,10 @@ from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import AGAIN, handler
 from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.pointers import CData, addressOf, given
-from twisted_ib.verbs.c.rings import CompletionRing, RingedCQ
+from twisted_ib.verbs.c.rings import CompletionRing, RingedCQ, RingedCQEX
 from twisted_ib.verbs.c.verbs.structures import new, objectOf, optional, pointers
 from twisted_ib.verbs.c.waiting import nextEvent
 from twisted_ib.verbs.core.hub import hub
-from twisted_ib.verbs.pyverbs.base.wc import wcFlags, wcImmediate
 from twisted_ib.verbs.pyverbs.enums.queues import ibv_cq_attr_mask, ibv_cq_init_attr_mask
 from twisted_ib.verbs.pyverbs.objects.cq import PolledQueue
 
@@ -67,20 +67,21 @@ def ibv_create_cq(context: CData, cqe: int, cq_context: CData, channel: CData, v
     """
     owner = objectOf(context, "ibv_context")
     value = RingedCQ(owner, cqe, None, optional(channel, "ibv_comp_channel"), vector)
-    structure = _structure(context, value, cq_context, channel)
+    return ffi.cast("struct ibv_cq *", _ringed(value, context, channel, cq_context, []))
+
+
+def _ringed(
+    value: RingedCQ | RingedCQEX, context: CData, channel: CData, own: CData, parents: list[CData]
+) -> CData:
+    structure = ffi.new("struct twisted_ib_cq *")
+    made = structure.cq
+    made.context, made.channel, made.cq_context = context, channel, own
+    made.handle, made.cqe = value.handle, value.cqe
     with hub:
         value.ring = ring = CompletionRing(value._core, structure)
     # A thread that polls while another destroys the queue may still read its ring.
     kept = (structure, ring)
-    handles.add(addressOf(structure), "ibv_cq", value, kept, map(addressOf, (context, channel)))
-    return ffi.cast("struct ibv_cq *", structure)
-
-
-def _structure(context: CData, value: PolledQueue, cq_context: CData, channel: CData) -> CData:
-    structure = ffi.new("struct twisted_ib_cq *")
-    made = structure.cq
-    made.context, made.channel, made.cq_context = context, channel, cq_context
-    made.handle, made.cqe = value.handle, value.cqe
+    handles.add(addressOf(structure), "ibv_cq", value, kept, map(addressOf, (context, channel, *parents)))
     return structure
 
 
@@ -100,14 +101,11 @@ def create_cq_ex(context: CData, attr: CData) -> CData:
         attr.flags,
         objectOf(attr.parent_domain, "ibv_pd") if attr.comp_mask & _WITH_PD else None,
     )
-    value = verbs.CQEX(owner, made)
-    structure = _structure(context, value, attr.cq_context, attr.channel)
+    value = RingedCQEX(owner, made)
+    parents = [attr.parent_domain] if attr.comp_mask & _WITH_PD else []
+    structure = _ringed(value, context, attr.channel, attr.cq_context, parents)
     for name, function in _EXTENDED.items():
         setattr(structure.cq, name, function)
-    parents = [context, attr.channel]
-    if attr.comp_mask & _WITH_PD:
-        parents.append(attr.parent_domain)
-    handles.add(addressOf(structure), "ibv_cq", value, structure, map(addressOf, parents))
     return ffi.addressof(structure, "cq")
 
 
@@ -174,7 +172,7 @@ def ibv_ack_cq_events(cq: CData, count: int) -> None:
 @handler
 def poll_cq(cq: CData, count: int, wc: CData) -> int:
     """
-    Fetch completions; those of a ring are fetched in C after this.
+    Make progress; after this completions are fetched in C.
     """
     # As objectOf(), which is asked about failures only.
     entry = handles.entries.get(int(ffi.cast("uintptr_t", cq)))
@@ -183,23 +181,8 @@ def poll_cq(cq: CData, count: int, wc: CData) -> int:
     value: PolledQueue = entry.value
     if count < 0:
         raise HandleError(f"There are no {count} completions")
-    # Those of an extended queue, which a program may treat as a plain one: ibv_cq_ex_to_cq.
-    completions = hub.poll(value._device, value._core, count)
-    for index, each in enumerate(completions):
-        target = wc[index]
-        target.wr_id = each.workRequestID
-        target.status = each.status
-        target.opcode = each.opcode
-        target.byte_len = each.byteLength
-        target.qp_num = each.queuePairNumber
-        target.src_qp = each.sourceQueuePair
-        target.vendor_err = target.pkey_index = target.imm_data = target.wc_flags = 0
-        if each.flags:
-            target.imm_data, target.wc_flags = wcImmediate(each), wcFlags(each)
-        target.slid = each.sourceLID
-        target.sl = each.serviceLevel
-        target.dlid_path_bits = each.pathBits
-    return len(completions)
+    hub.poll(value._device, value._core, count)
+    return 0
 
 
 @handler
@@ -218,31 +201,29 @@ def _extended(cq: CData) -> verbs.CQEX:
     return value
 
 
-def _present(cq: CData, queue: verbs.CQEX, result: int) -> int:
-    if not result:
-        cq.wr_id, cq.status = queue.wr_id, queue.status
-    return result
-
-
 @handler
 def start_poll(cq: CData, attr: CData) -> int:
     """
-    Go to the oldest completion.
+    Make progress; after this C goes to the oldest completion.
     """
     queue = _extended(cq)
     given(attr)
-    made = verbs.PollCqAttr()
-    made.comp_mask = attr.comp_mask
-    return _present(cq, queue, queue.start_poll(made))
+    if attr.comp_mask:
+        return errno.EINVAL
+    hub.poll(queue._device, queue._core, 1)
+    return 0
 
 
 @handler
 def next_poll(cq: CData) -> int:
     """
-    Go to the next completion.
+    Make progress; after this C goes to the next completion.
     """
     queue = _extended(cq)
-    return _present(cq, queue, queue.poll_next())
+    if not ffi.cast("struct twisted_ib_cq *", cq).polling:
+        raise HandleError("next_poll without start_poll")
+    hub.poll(queue._device, queue._core, 1)
+    return 0
 
 
 @handler

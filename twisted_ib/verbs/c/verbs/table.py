@@ -9,6 +9,14 @@ from __future__ import annotations
 
 from twisted_ib.verbs.c.functions import Failure, Row
 
+
+def _reading(field: str, kind: str = "uint32_t") -> Row:
+    # A field of C{struct ibv_wc}: without Python, if there is a present completion.
+    before = f"if (twisted_ib_present(cq))\nreturn twisted_ib_present(cq)->{field};"
+    prototype = f"{kind} read_{field}(struct ibv_cq_ex *cq)"
+    return Row(f"read_{field}", "", prototype, Failure.ZERO, before=before)
+
+
 _DEVICE = (
     Row("ibv_get_device_list", "IBVERBS_1.1", "struct ibv_device **ibv_get_device_list(int *num)"),
     Row("ibv_free_device_list", "IBVERBS_1.1", "void ibv_free_device_list(struct ibv_device **list)"),
@@ -237,19 +245,36 @@ _COMPLETION = (
         after="twisted_ib_poll_again(cq, count, wc)",
     ),
     Row("req_notify_cq", "", "int req_notify_cq(struct ibv_cq *cq, int solicited)"),
-    Row("start_poll", "", "int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)"),
-    Row("next_poll", "", "int next_poll(struct ibv_cq_ex *cq)"),
-    Row("end_poll", "", "void end_poll(struct ibv_cq_ex *cq)"),
-    Row("read_opcode", "", "unsigned int read_opcode(struct ibv_cq_ex *cq)", Failure.ZERO),
-    Row("read_vendor_err", "", "uint32_t read_vendor_err(struct ibv_cq_ex *cq)", Failure.ZERO),
-    Row("read_byte_len", "", "uint32_t read_byte_len(struct ibv_cq_ex *cq)", Failure.ZERO),
-    Row("read_imm_data", "", "uint32_t read_imm_data(struct ibv_cq_ex *cq)", Failure.ZERO),
-    Row("read_qp_num", "", "uint32_t read_qp_num(struct ibv_cq_ex *cq)", Failure.ZERO),
-    Row("read_src_qp", "", "uint32_t read_src_qp(struct ibv_cq_ex *cq)", Failure.ZERO),
-    Row("read_wc_flags", "", "unsigned int read_wc_flags(struct ibv_cq_ex *cq)", Failure.ZERO),
-    Row("read_slid", "", "uint32_t read_slid(struct ibv_cq_ex *cq)", Failure.ZERO),
-    Row("read_sl", "", "uint8_t read_sl(struct ibv_cq_ex *cq)", Failure.ZERO),
-    Row("read_dlid_path_bits", "", "uint8_t read_dlid_path_bits(struct ibv_cq_ex *cq)", Failure.ZERO),
+    Row(
+        "start_poll",
+        "",
+        "int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)",
+        before="int done;\nif (attr && !attr->comp_mask && twisted_ib_next(cq, &done))\nreturn done;",
+        after="twisted_ib_next_again(cq)",
+    ),
+    Row(
+        "next_poll",
+        "",
+        "int next_poll(struct ibv_cq_ex *cq)",
+        before="int done;\nif (twisted_ib_present(cq) && twisted_ib_next(cq, &done))\nreturn done;",
+        after="twisted_ib_next_again(cq)",
+    ),
+    Row(
+        "end_poll",
+        "",
+        "void end_poll(struct ibv_cq_ex *cq)",
+        before="if (twisted_ib_end(cq))\nreturn;",
+    ),
+    _reading("opcode", "unsigned int"),
+    _reading("vendor_err"),
+    _reading("byte_len"),
+    _reading("imm_data"),
+    _reading("qp_num"),
+    _reading("src_qp"),
+    _reading("wc_flags", "unsigned int"),
+    _reading("slid"),
+    _reading("sl", "uint8_t"),
+    _reading("dlid_path_bits", "uint8_t"),
 )
 
 _QUEUES = (
