@@ -20,7 +20,7 @@ from twisted_ib import limits
 from twisted_ib.queues import JoinableQueue, Queue, SimpleQueue, wait
 from twisted_ib.queues.locks import RobustLock, SharedPage
 from twisted_ib.queues.queue import UNFINISHED
-from twisted_ib.queues.ring import BELLS, TAKEN, RingWriter
+from twisted_ib.queues.ring import AWAKE, BELLS, TAKEN, RingWriter
 
 #: The checkout.
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,6 +47,11 @@ class _Killed(RingWriter):
 
     def ring(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _killWithin(queue: Any) -> None:
+    queue._writer._writer.__class__ = _Killed
+    queue.put(1)
 
 
 class QueueTests(PipeTestCase):
@@ -268,12 +273,8 @@ class KilledTests(PipeTestCase):
         for kind in _KINDS:
             queue = kind()
 
-            def begin(queue: Any = queue) -> None:
-                queue._writer._writer.__class__ = _Killed
-                queue.put(1)
-
             got: list[object] = []
-            self.killedWithin(begin)
+            self.killedWithin(lambda queue=queue: _killWithin(queue))
             cells = queue._reader._reader._cells
             self.assertEqual(cells[BELLS], cells[TAKEN] + 1)
             thread = self.sending(lambda queue=queue, got=got: got.append(queue.get()))
@@ -283,6 +284,21 @@ class KilledTests(PipeTestCase):
             queue.put(2)
             thread.join(HANG_SECONDS)
             self.assertEqual(got, [1, 2])
+
+    def test_look(self) -> None:
+        """
+        A reader that sleeps finds such a message too, though nobody else writes.
+        """
+        self.patch(limits, "QUEUE_LOOK_SECONDS", 0.01)
+        for kind in _KINDS:
+            queue = kind()
+            got: list[object] = []
+            thread = self.sending(lambda queue=queue, got=got: got.append(queue.get()))
+            reader = queue._reader._reader
+            waitUntil(lambda reader=reader: reader._polling.spins and not reader._cells[AWAKE])
+            self.killedWithin(lambda queue=queue: _killWithin(queue))
+            thread.join(HANG_SECONDS)
+            self.assertEqual(got, [1])
 
     def test_nothingLeft(self) -> None:
         """

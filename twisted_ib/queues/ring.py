@@ -202,10 +202,11 @@ class RingWriter(Ring):
             cells[ROOM] = 1
             _acquire()
             _release()
+            # In this order: who closes the other side does it before it looks at ROOM.
+            self._socket.send(b"")
             if cells[HEAD] == head:
-                # Not for ever: the reader may be killed before it wakes us.
+                # Not for ever: the reader may be killed.
                 futex.wait(cells, ROOM, 1, limits.QUEUE_LOOK_SECONDS / 2)
-                self._socket.send(b"")
 
 
 class RingReader(Ring):
@@ -220,6 +221,19 @@ class RingReader(Ring):
         self._polling = AdaptivePolling(time.monotonic, os.sched_yield)
         self._poller = select.poll()
         self._poller.register(pair, select.POLLIN)
+
+    def close(self) -> None:
+        """
+        Let go of the memory, and wake the writer.
+        """
+        self._wake()
+        super().close()
+
+    def _wake(self) -> None:
+        cells = self._cells
+        if cells[ROOM]:
+            cells[ROOM] = 0
+            futex.wake(cells, ROOM)
 
     def pending(self) -> bool:
         """
@@ -321,9 +335,7 @@ class RingReader(Ring):
         if tail - head > _HALF >= tail - end:
             _acquire()
             _release()
-            if cells[ROOM]:
-                cells[ROOM] = 0
-                futex.wake(cells, ROOM)
+            self._wake()
         if cells[WATCHED]:
             self.settle()
 
