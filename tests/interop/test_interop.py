@@ -20,7 +20,7 @@ MODULES = (
     "verbs",
     "rds",
     "siw",
-    "hardware",
+    "adapters.rxe",
     "cprograms.rxe",
     "cprograms.siw",
 )

@@ -26,6 +26,7 @@ from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, WorkCompletionError
 from twisted_ib.hca.base.traits import Completion, NodeType
 from twisted_ib.hca.device.registry import traitsOf
+from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.interfaces import IRDMATransport, IReactorRDMA
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rdma import connectRDMA, listenRDMA
@@ -120,10 +121,12 @@ class RDMATestsMixin(Driven):
     Tests for every reactor and device.
 
     @cvar device: Its name.
+    @cvar failure: What a server hears of a client that fails.
     """
 
     requiredInterfaces = (IReactorFDSet, IReactorTime)
     device: str
+    failure = "ConnectionLost"
 
     def factory(self, made: list[Talker]) -> Factory:
         """
@@ -179,7 +182,8 @@ class RDMATestsMixin(Driven):
             address, key = region.address, region.remoteKey
             for number in range(200):
                 one.write(b"%d" % number)
-            hasImmediate = traitsOf(this.device).operations is None
+            operations = traitsOf(this.device).operations
+            hasImmediate = operations is None or SendOpcode.SEND_WITH_IMM in operations
             if hasImmediate:
                 one.send(b"last", 7)
             else:
@@ -216,7 +220,7 @@ class RDMATestsMixin(Driven):
                 this.assertEqual(wrong.statusName, "REM_ACCESS_ERR")
             await client.lost
             await server.lost
-            this.assertEqual((client.log, server.log[-1]), (["ConnectionLost"], "ConnectionLost"))
+            this.assertEqual((client.log, server.log[-1]), (["ConnectionLost"], self.failure))
             await port.stopListening()
 
         self.drive(steps)

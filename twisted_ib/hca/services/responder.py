@@ -38,8 +38,9 @@ from twisted_ib.hca.queues.scatter import payload
 from twisted_ib.hca.services.operations.message import IncomingMessage
 from twisted_ib.hca.services.operations.operation import Refused
 from twisted_ib.hca.services.operations.rows import PARTS_OF, RESPONSES_TO
+from twisted_ib.hca.services.operations.write import IncomingWrite
 from twisted_ib.hca.services.responses import ResponseQueue
-from twisted_ib.hca.wire.headers import INVALIDATE
+from twisted_ib.hca.wire.headers import IMMEDIATE, INVALIDATE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.services.work import WorkQueues
@@ -220,6 +221,19 @@ class Responder:
             work.messagesReceived += 1
             if extra or not kind.isWrite:
                 message.finish(work, self._receives, extra, value, bool(opcode & SOLICITED))
+
+    def written(self, length: int, immediate: int) -> int:
+        """
+        An adapter has done a WRITE of the peer, of so many bytes, which ends with immediate data.
+
+        @return: 0, or the syndrome of an RNR NAK.
+        """
+        work = self.work
+        if work is None or not (work.queuePair.posted or self._receives):
+            return RNR
+        work.messagesReceived += 1
+        IncomingWrite.of(length).finish(work, self._receives, IMMEDIATE, immediate, False)
+        return 0
 
     def _takeWithin(
         self, work: WorkQueues, part: Any, opcode: int, buffer: Any, start: int, stop: int

@@ -5,11 +5,19 @@ The contracts of fabrics on the adapter of a host in memory: L{tests.hca.fabric.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
+
+from attrs import evolve
+from twisted.internet.test.reactormixins import ReactorBuilder
 
 from tests.hca.fabric.hardware.world import Host, Manager
 from tests.hca.fabric.iwarp import test_contract as connections
 from tests.hca.hcas import readable, settle
+from tests.rdma.test_reactors import RDMATestsMixin
+from tests.sdp.test_contract import IB
+from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.errors import PathLostError
+from twisted_ib.hca.device import registry
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.hardware import hardware
 from twisted_ib.hca.fabric.hardware.adapterpath import SLOTS
@@ -102,3 +110,40 @@ class ContractTests(connections.ContractTests):
             self.assertIsInstance(reason, PathLostError)
         self.assertEqual(a.fabric.paths(), [])
         self.assertNobody(a, self.address, 7001)
+
+
+class HardwareRow:
+    """
+    Makes C{hw0} a device, for one test.
+    """
+
+    def setUp(self: Any) -> None:
+        """
+        Its host, and its row.
+        """
+        super().setUp()
+        ownRunDirectory(self)
+        host = Host()
+        self.patch(hardware, "isRoCE", lambda name: True)
+
+        def make(owner: Any, guid: int, clock: Any, address: str, adapter: str) -> HardwareFabric:
+            return HardwareFabric(owner, guid, clock, address, adapter, host, Manager(host))
+
+        kind = evolve(registry.FABRICS["hardware"], open=make, locate=lambda adapter: "127.0.0.1")
+        self.patch(registry, "FABRICS", {**registry.FABRICS, "hardware": kind})
+        registry.addDevice("hw0", "hardware", "rxe0")
+        self.addCleanup(registry.removeDevice, "hw0")
+
+
+def _make() -> dict[str, type]:
+    """
+    @return: the test cases of messages on reactors, by name.
+    """
+    # librdmacm's end has no private data, which would say that it is a failure.
+    members = {"device": "hw0", "failure": "ConnectionDone", "_reactors": [IB], "__module__": __name__}
+    kind: Any = type("RDMATests", (HardwareRow, RDMATestsMixin, ReactorBuilder), members)
+    found: dict[str, type] = kind.makeTestCaseClasses()
+    return found
+
+
+globals().update(_make())

@@ -109,7 +109,7 @@ class OperationTests(SynchronousTestCase):
         self.assertEqual(one.statuses(), [(number, OK) for number in range(1, 8)])
         received = two.received()
         self.assertEqual([each.immediate for each in received[1:]], [0x01020304, 5])
-        self.assertEqual([each.byteLength for each in received[:2]], [7, 9])
+        self.assertEqual([each.byteLength for each in received], [7, 9, 11])
         self.assertEqual(struct.unpack("=2Q", mine.view[160_000:160_016]), (37, 42))
         self.assertEqual(struct.unpack("=Q", theirs.view[5000:5008]), (99,))
         self.assertEqual(bytes(theirs.view[6000:156_000]), b"m" * 150_000)
@@ -168,13 +168,13 @@ class OperationTests(SynchronousTestCase):
 
     def test_notRegistered(self) -> None:
         """
-        What the adapter does not take is no region: read-only memory, an address of one's own, rights that it
-        does not know, and none where it is full.
+        What the adapter does not take is no region: memory of no bytes, an address of one's own, rights that
+        it does not know, and none where it is full.
         """
         one, _ = self.sides()
         memory, pd = one.memory, one.pd
         for buffer, access, address in (
-            (b"read only", 0, None),
+            (b"", 0, None),
             (bytearray(8), int(Access.LOCAL_WRITE), 4096),
             (bytearray(8), int(Access.LOCAL_WRITE | Access.ON_DEMAND), None),
         ):
@@ -184,6 +184,20 @@ class OperationTests(SynchronousTestCase):
         self.assertEqual(str(error), "adapter rxe0 does not take the memory: [Errno 12] ibv_reg_mr")
         region = next(iter(memory.regions.values()), None)
         self.assertIsNone(region)
+
+    def test_readOnly(self) -> None:
+        """
+        Read-only memory is registered, too, and sent from where it is.
+        """
+        one, two = self.sides()
+        data = bytes(range(256)) * 20
+        mine = one.memory.register(data, 0, one.pd)
+        theirs = registered(two, 6000)
+        names = {"remoteAddress": theirs.address, "remoteKey": theirs.remoteKey}
+        one.send(1, WRITE, piece(mine), **names)
+        settle(*self.devices)
+        self.assertEqual(self.host.queuePairs[one.qp.path.adapterNumber].keys, [mine.key])
+        self.assertEqual(bytes(theirs.view[: len(data)]), data)
 
     def test_domains(self) -> None:
         """

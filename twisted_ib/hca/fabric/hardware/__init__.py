@@ -9,4 +9,5 @@ Besides:
 
   - C{adapters}: finds an adapter's IP address
   - C{peerpath}: paths to peers' addresses, for connection management
+  - C{pointers}: the address of a buffer
 """

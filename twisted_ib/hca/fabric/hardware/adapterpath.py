@@ -66,8 +66,8 @@ if TYPE_CHECKING:
     from twisted_ib.hca.fabric.hardware.peerpath import PeerPath
 
 #: Bytes of a slot: the longest message that is received, and immediate data before it.
-SLOT_BYTES = (limits.INLINE_RECORD + RETH.size + IMMEDIATE.size + 4095) & ~4095
-_PAYLOAD: Final = RETH.size + IMMEDIATE.size
+SLOT_BYTES = (limits.INLINE_RECORD + IMMEDIATE.size + 4095) & ~4095
+_PAYLOAD: Final = IMMEDIATE.size
 #: Slots for receiving, and the bytes of the ring for sending.
 SLOTS = 16
 RING_BYTES = 4 * SLOT_BYTES
@@ -662,14 +662,13 @@ class AdapterPath(Waiters):
         opcode = SEND_ONLY
         isWrite = completion.opcode == _WC_RECV_WRITE
         if completion.wc_flags & _WC_WITH_IMM:
-            start -= IMMEDIATE.size
-            IMMEDIATE.pack_into(self._memory, start, completion.imm_data)
-            opcode = SEND_ONLY_IMMEDIATE
             if isWrite:
-                # The adapter has written its bytes already.
-                stop, opcode = start + IMMEDIATE.size, WRITE_ONLY_IMMEDIATE
-                start -= RETH.size
-                RETH.pack_into(self._memory, start, 0, 0, 0)
+                # The adapter has written its bytes already: what is left is how many, and the number.
+                opcode, start, stop = WRITE_ONLY_IMMEDIATE, completion.byte_len, completion.imm_data
+            else:
+                start -= IMMEDIATE.size
+                IMMEDIATE.pack_into(self._memory, start, completion.imm_data)
+                opcode = SEND_ONLY_IMMEDIATE
         self._held.append((opcode, slot, start, stop))
         if len(self._held) == 1 and self._isReady and not self._again:
             self._deliver()
@@ -678,8 +677,12 @@ class AdapterPath(Waiters):
         held = self._held
         while held and self.queuePair is not None:
             opcode, slot, start, stop = held[0]
+            queuePair = self.queuePair
             try:
-                syndrome = self.queuePair.delivered(opcode, self._memory, start, stop)
+                if opcode == WRITE_ONLY_IMMEDIATE and queuePair.work:
+                    syndrome = queuePair.work.responder.written(start, stop)
+                else:
+                    syndrome = queuePair.delivered(opcode, self._memory, start, stop)
             except BaseException as error:
                 self.fabric.failed(error)
                 syndrome = 0

@@ -4,7 +4,6 @@ The fabric of an adapter of this host: its queue pairs, its completion queue, an
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 from bisect import bisect_right, insort
@@ -36,6 +35,7 @@ from twisted_ib.hca.fabric.hardware.adapterpath import SENDS, SLOTS, AdapterPath
 from twisted_ib.hca.fabric.hardware.adapters import isRoCE
 from twisted_ib.hca.fabric.hardware.connector import AdapterConnection, Connector
 from twisted_ib.hca.fabric.hardware.peerpath import PeerPath
+from twisted_ib.hca.fabric.hardware.pointers import addressOf
 from twisted_ib.hca.fabric.hardware.provider import Verbs, loadVerbs, openAdapter
 from twisted_ib.hca.fabric.hardware.rdmacm import RDMACM, Manager
 
@@ -281,10 +281,9 @@ class HardwareFabric(AddressDirectory):
         """
         See L{IAdapterFabric}.
         """
-        if view.readonly or not len(view):
-            raise MemoryRegionError("an adapter takes writable memory only, of one byte or more")
-        start = ctypes.c_char.from_buffer(view)
-        address = ctypes.addressof(start)
+        if not len(view):
+            raise MemoryRegionError("an adapter takes no memory of no bytes")
+        address = addressOf(view)
         try:
             region = self.domainOf(pd).reg_mr(address, len(view), access & _RIGHTS)
         except OSError as error:
@@ -299,9 +298,9 @@ class HardwareFabric(AddressDirectory):
             L{None} of others.
         """
         regions = self._regions.get(domain)
-        if not regions or piece.__class__ is not memoryview or piece.readonly:
+        if not regions or piece.__class__ is not memoryview:
             return None
-        address = ctypes.addressof(ctypes.c_char.from_buffer(piece))
+        address = addressOf(piece)
         at = bisect_right(regions, address, key=_startOf) - 1
         if at < 0 or address + len(piece) > regions[at][1]:
             return None

@@ -51,6 +51,16 @@ class IncomingWrite(IncomingMessage):
         self.done = 0
         self.receive = None
 
+    @classmethod
+    def of(cls, length: int) -> IncomingWrite:
+        """
+        @return: one that was placed by an adapter.
+        """
+        made = cls.__new__(cls)
+        made.length = made.done = length
+        made.receive = None
+        return made
+
     def place(self, work: WorkContext, source: bytes | memoryview, ends: bool) -> None:
         """
         See L{IncomingMessage.place}.

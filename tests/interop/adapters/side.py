@@ -1,7 +1,7 @@
 """
 One side of a session over reliable connections, on either side of the lab.
 
-C{adapterside.py verbs|messages active|passive DEVICE OWN-ADDRESS PEER PORT}: the active side sends, writes,
+C{side.py verbs|messages active|passive DEVICE OWN-ADDRESS PEER PORT}: the active side sends, writes,
 reads and adds, and prints what it found; the passive side prints what its memory has then, and C{listens}
 before.
 """

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.interop import adapterside
+from tests.interop.adapters import side
 from tests.interop.case import DEVICE, GuestTestCase
 from tests.interop.lab.lab import RXE, theLab
 from tests.interop.lab.machine import Ended
@@ -17,7 +17,7 @@ from tests.interop.lab.shipped import SITE, ship
 from tests.support.waiting import HANG_SECONDS
 
 #: The program of both sides.
-SIDE = Path(adapterside.__file__)
+SIDE = Path(side.__file__)
 #: How long a side in the guest may take, which imports for most of it, in seconds.
 SECONDS = 6 * HANG_SECONDS
 PORT = "7177"
@@ -57,7 +57,7 @@ class HardwareTestCase(GuestTestCase):
         """
         @return: a side here.
         """
-        root = str(SIDE.parents[2])
+        root = str(SIDE.parents[3])
         command = [sys.executable, str(SIDE), kind, role, DEVICE, self.host, self.there, PORT]
         return self.program(command, PYTHONPATH=root)
 
