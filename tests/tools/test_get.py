@@ -122,6 +122,14 @@ class GetTests(TestCase):
         self.assertEqual(out, b"")
         return status, err.decode()
 
+    async def said(self, arguments: list[str]) -> str:
+        """
+        @return: what a command that succeeds has said.
+        """
+        status, text = await self.get(arguments)
+        self.assertEqual(status, 0, text)
+        return text
+
     async def succeeds(self, arguments: list[str], content: bytes) -> None:
         """
         Assert that the command succeeds, silently.
@@ -160,7 +168,11 @@ class GetTests(TestCase):
         (folder / "file").write_bytes(content)
         port = await self.serve(Site(File(str(folder))), scheme)
         arguments = [f"http://127.0.0.1:{port}/file", "-o", str(self.output)]
-        await self.succeeds([*arguments, "--endpoint", f"{scheme}:127.0.0.1:{port}"], content)
+        words = [*arguments, "--endpoint", f"{scheme}:127.0.0.1:{port}"]
+        await self.succeeds(words, content)
+        self.output.unlink()
+        carrier = "sdp on shm0" if scheme == "sdp" else scheme
+        self.assertEqual(await self.said([*words, "-v"]), f"ib-get: {len(content)} bytes over {carrier}\n")
 
     async def test_overSDP(self) -> None:
         """

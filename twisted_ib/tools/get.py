@@ -31,7 +31,8 @@ from twisted.web.iweb import UNKNOWN_LENGTH, IAgentEndpointFactory, IResponse
 from zope.interface import implementer
 
 from twisted_ib.internet.strings import nearest
-from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, runProgram, sentence
+from twisted_ib.switch.switch import explain
+from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, remark, runProgram, sentence
 
 PROGRAM = "ib-get"
 
@@ -149,9 +150,11 @@ class WatchedEndpoint:
     An endpoint that remembers how its connection ended.
 
     @ivar reason: how, or L{None}.
+    @ivar carrier: what carries it.
     """
 
     reason: Failure | None = None
+    carrier = ""
 
     def __init__(self, endpoint: IStreamClientEndpoint) -> None:
         self._endpoint = endpoint
@@ -166,6 +169,8 @@ class WatchedEndpoint:
         # RFC 9112 section 8: a response without Content-Length is complete only if the connection was
         # closed cleanly.  twisted.web's PotentialDataLoss does not tell how it was.
         connectionLost = protocol.connectionLost
+        why = explain(protocol.transport)
+        self.carrier = f"{why.provider}{'' if why.device is None else f' on {why.device}'}"
 
         def watched(reason: Failure) -> None:
             self.reason = reason
@@ -191,6 +196,13 @@ class OneEndpoint:
         How the connection ended, or L{None}.
         """
         return None if self._watched is None else self._watched.reason
+
+    @property
+    def carrier(self) -> str:
+        """
+        What carried the connection.
+        """
+        return "" if self._watched is None else self._watched.carrier
 
     def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
         """
@@ -292,6 +304,7 @@ async def fetch(reactor: Any, options: Namespace, output: Output) -> int:
     ended = await body.ended
     checkWhole(options.url, response, body, ended, endpoints.lost)
     output.keep()
+    remark(PROGRAM, f"{body.written} bytes over {endpoints.carrier}", options.verbose)
     return 0
 
 
@@ -308,6 +321,9 @@ def commandLine() -> ArgumentParser:
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", required=True, help="where the body goes; - is standard output"
+    )
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="say what carried it (default: on a terminal)"
     )
     return parser
 

@@ -197,6 +197,14 @@ def complain(program: str, error: BaseException | None) -> None:
     print(f"{program}: {sentence(error)}", file=sys.stderr, flush=True)
 
 
+def remark(program: str, text: str, isAsked: bool = False) -> None:
+    """
+    Print a line on standard error, if it was asked for or somebody reads it.
+    """
+    if isAsked or (sys.stderr is not None and sys.stderr.isatty()):
+        print(f"{program}: {printable(text)}", file=sys.stderr, flush=True)
+
+
 def installReactor() -> Any:
     """
     Install the C{ib} reactor, unless a reactor is installed already, and return the reactor.

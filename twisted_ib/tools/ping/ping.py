@@ -19,7 +19,7 @@ from twisted_ib.tools.ping.line import PeerEnded
 from twisted_ib.tools.ping.rounds import LEAST, MOST, Client
 from twisted_ib.tools.ping.server import serve
 from twisted_ib.tools.ping.station import CONNECTING, PROGRAM, RDS, Interrupted, VerbsSession, reason
-from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, whole
+from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, remark, whole
 from twisted_ib.verbs.pyverbs import enums
 
 #: rping.c's defaults.
@@ -114,6 +114,7 @@ def ping(station: VerbsSession, options: Namespace) -> int:
             raise ProgramError(f"{error} after {line.count}{total} rounds") from None
         # Only after success: the server counts a disconnect between two rounds as the regular end.
         line.part()
+        remark(PROGRAM, f"{line.count} rounds over {options.carrier}")
     finally:
         line.disconnect()
         line.close()
@@ -132,6 +133,7 @@ def run(options: Namespace) -> int:
         device = chosen(options.device, options.address)
     else:
         device = chosen(options.device, options.source, options.address or LOOPBACK)
+    options.carrier = device
     station = VerbsSession(device, options.debug)
     try:
         return (serve if options.server else ping)(station, options)
