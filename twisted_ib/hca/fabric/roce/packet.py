@@ -252,7 +252,7 @@ class PacketFabric(AddressDirectory):
         See L{IPacketFabric<twisted_ib.hca.base.interfaces.IPacketFabric>}.
         """
         group, state = self.group, connection.state
-        if group is None:
+        if group is None or self._closed:
             return
         if state is State.ESTABLISHED:
             numbers = connection.localID, connection.remoteID, connection.localQPN, connection.remoteQPN
