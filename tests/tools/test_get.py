@@ -5,6 +5,7 @@ Tests for C{ib-get}, run as a user runs it: as a process.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,13 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import ProcessTerminated
 from twisted.internet.protocol import Factory, ProcessProtocol, Protocol
 from twisted.internet.task import LoopingCall, deferLater
-from twisted.internet.utils import getProcessOutputAndValue
+from twisted.internet.threads import deferToThread
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 from twisted.web.server import Site
 from twisted.web.static import File
 
-from tests.support.commands import programOf
+from tests.support.commands import programOf, running
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.tools.get import parseEndpoint, parseURL
@@ -116,11 +117,11 @@ class GetTests(TestCase):
 
         @return: its exit status, and what it said on standard error.
         """
-        out, err, status = await getProcessOutputAndValue(
-            sys.executable, [*COMMAND, *arguments], env=dict(os.environ), path=str(self.directory)
-        )
-        self.assertEqual(out, b"")
-        return status, err.decode()
+        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        process = running(self, *COMMAND, *arguments, env=dict(os.environ), cwd=str(self.directory), **pipes)
+        out, err = await deferToThread(process.communicate, timeout=HANG_SECONDS)
+        self.assertEqual(out, "")
+        return process.returncode, err
 
     async def said(self, arguments: list[str]) -> str:
         """

@@ -79,7 +79,7 @@ class _Nursery:
         Have a child forked.
 
         @param descriptors: its standard input, output and error, and a pipe that gets its status.
-        @param request: its command line, folder and environment.
+        @param request: its command line, folder and environment, and whether it leads a session.
 
         @return: its process id.
         """
@@ -123,11 +123,9 @@ class Forked(subprocess.Popen[str]):
         status, theirStatus = os.pipe()
         wanted = [pipes[0], pipes[3], pipes[5]]
         theirs = [standard if each < 0 else each for standard, each in enumerate(wanted)]
-        request = [
-            words[1:],
-            os.fspath(folder or os.getcwd()),
-            dict(os.environ if environment is None else environment),
-        ]
+        variables = dict(os.environ if environment is None else environment)
+        # Behind the pipes are restore_signals, gid, gids, uid and umask, which nobody gives here.
+        request = [words[1:], os.fspath(folder or os.getcwd()), variables, bool(others[20])]
         try:
             self.pid = _nursery.fork([*theirs, theirStatus], request)
         finally:
@@ -199,7 +197,9 @@ def _become(descriptors: list[int], request: bytes) -> list[str]:
         os.close(descriptor)
         os.dup2(each, place)
         os.close(each)
-    words, folder, environment = json.loads(request)
+    words, folder, environment, isLeader = json.loads(request)
+    if isLeader:
+        os.setsid()
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)

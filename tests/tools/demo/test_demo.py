@@ -14,6 +14,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.processes.programs.nursery import Forked
 from tests.support.commands import programOf
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.host import libc
@@ -42,7 +43,7 @@ class DemoTestCase(SynchronousTestCase):
 
         @return: the process, leader of a process group of its own.
         """
-        process = subprocess.Popen(
+        process = Forked(
             COMMAND,
             cwd="/proc",
             env=self.environment,

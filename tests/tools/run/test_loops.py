@@ -291,16 +291,16 @@ class KindTests(LoopsTestCase):
     def test_ways(self) -> None:
         """
         A script, a module, text and a command get the kind that they use: blocking sockets, if they only
-        import others; and a loop, if they import it late.
+        import others; and a loop, if they import it late. Each kind is two of the four.
         """
         self.environment["PATH"] = os.pathsep.join([str(self.folder), os.environ["PATH"]])
         processes = []
-        for name, program in (("unused_", _UNUSED), ("late_", _LATE)):
-            (self.folder / f"{name}.py").write_text(program)
-            (self.folder / name).write_text(f"#!{sys.executable}\n{program}")
-            (self.folder / name).chmod(0o755)
-            for words in ((f"{name}.py",), ("-m", name), ("-c", program), (name,)):
-                processes.append((words, self.running("-q", "--summary", "--json", *words)))
+        (self.folder / "unused_.py").write_text(_UNUSED)
+        (self.folder / "late_.py").write_text(_LATE)
+        (self.folder / "late").write_text(f"#!{sys.executable}\n{_LATE}")
+        (self.folder / "late").chmod(0o755)
+        for words in (("unused_.py",), ("-c", _UNUSED), ("-m", "late_"), ("late",)):
+            processes.append((words, self.running("-q", "--summary", "--json", *words)))
         for words, process in processes:
             _, summary = self.found(process)
             self.assertEqual((summary["sdp"], summary["tcp"]), (2, 0), words)
