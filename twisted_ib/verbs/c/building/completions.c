@@ -33,6 +33,9 @@ extern volatile unsigned twisted_ib_busy, twisted_ib_posts;
 /* Polls in a row that take completions without making progress, as hub.py has it for Python's. */
 #define TAKEN 16
 
+/* Polls of a pause after which the thread yields the processor: the one that is to bring a completion may need it. */
+#define YIELDING 64
+
 /*
  * Of a thread: what it has polled, of all queues, as they make progress together.
  *
@@ -89,7 +92,7 @@ void twisted_ib_fence(void)
  * Whether a poll in vain returns without Python.  The first ones make progress each; then come pauses, each an eighth of
  * what was polled in vain, up to a bound.  They end with the clock's tick: a thread that polls now and then makes
  * progress each time.  While another thread is in Python, for a bounded number of polls, this one stays out: the other
- * makes progress, or it wants Python's lock.
+ * makes progress, or it wants Python's lock, and perhaps the processor.
  */
 static int twisted_ib_pauses(const struct twisted_ib_ring *ring)
 {
@@ -102,7 +105,8 @@ static int twisted_ib_pauses(const struct twisted_ib_ring *ring)
     if (twisted_ib_polled.left) {
         clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
         if (now.tv_nsec == twisted_ib_polled.tick) {
-            twisted_ib_polled.left--;
+            if (!(twisted_ib_polled.left-- % YIELDING))
+                sched_yield();
             return 1;
         }
         twisted_ib_polled.tick = now.tv_nsec;
@@ -110,6 +114,7 @@ static int twisted_ib_pauses(const struct twisted_ib_ring *ring)
     }
     if (twisted_ib_busy && twisted_ib_polled.stood < ring->seldom) {
         twisted_ib_polled.stood++;
+        sched_yield();
         return 1;
     }
     return 0;

@@ -11,6 +11,7 @@ PACKAGE = "libibverbs-dev"
 SOURCE = """
 #include <errno.h>
 #include <infiniband/verbs.h>
+#include <sched.h>
 #include <signal.h>
 #include <time.h>
 
