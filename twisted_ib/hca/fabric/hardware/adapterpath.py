@@ -60,10 +60,11 @@ from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE
 from twisted_ib.hca.wire.headers import ATOMIC, ATOMIC_RESULT, ATOMIC_VALUE, IMMEDIATE, RETH
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.base.interfaces import Acknowledged, Waiter
+    from twisted_ib.hca.base.interfaces import Acknowledged, BoundQueuePair, Waiter
     from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest
     from twisted_ib.hca.fabric.hardware.connector import AdapterConnection
     from twisted_ib.hca.fabric.hardware.peerpath import PeerPath
+    from twisted_ib.hca.fabric.hardware.provider import Completion
 
 #: Bytes of a slot: the longest message that is received, and immediate data before it.
 SLOT_BYTES = (limits.INLINE_RECORD + IMMEDIATE.size + 4095) & ~4095
@@ -183,7 +184,7 @@ class AdapterPath(Waiters):
 
     # -- the queue pair
 
-    def create(self, queuePair: Any) -> None:
+    def create(self, queuePair: BoundQueuePair | None) -> None:
         """
         Make the adapter's queue pair, with its memory and its receives.
 
@@ -225,13 +226,13 @@ class AdapterPath(Waiters):
         if mask:
             self._verbs.modify(mask, vector, **given)
 
-    def bind(self, queuePair: Any, message: Any = None) -> Any:
+    def bind(self, queuePair: BoundQueuePair, message: Any = None) -> Any:
         """
         Give a queue pair its path.
         """
         return self.way.bind(queuePair, message)
 
-    def attach(self, queuePair: Any) -> None:
+    def attach(self, queuePair: BoundQueuePair) -> None:
         """
         The path is this queue pair's, which may send from now on.
         """
@@ -250,12 +251,12 @@ class AdapterPath(Waiters):
         if self._held:
             self.fabric.later(self)
 
-    def modified(self, queuePair: Any) -> None:
+    def modified(self, queuePair: BoundQueuePair) -> None:
         """
         No effect: what the peer agreed to is not changed.
         """
 
-    def unbind(self, queuePair: Any) -> None:
+    def unbind(self, queuePair: BoundQueuePair) -> None:
         """
         The queue pair is gone: what it has posted is still sent.
         """
@@ -588,7 +589,7 @@ class AdapterPath(Waiters):
 
     # -- up
 
-    def completed(self, completion: Any) -> None:
+    def completed(self, completion: Completion) -> None:
         """
         The adapter has done something.
 
@@ -634,7 +635,7 @@ class AdapterPath(Waiters):
             reached, requester = waiting.popleft()
             requester.acknowledged(reached)
 
-    def _failed(self, completion: Any) -> None:
+    def _failed(self, completion: Completion) -> None:
         self._sent.clear()
         queuePair = self.queuePair
         if queuePair is not None and completion.status != _WC_FLUSHED:
@@ -650,7 +651,7 @@ class AdapterPath(Waiters):
                 )
         self._drain()
 
-    def _received(self, completion: Any) -> None:
+    def _received(self, completion: Completion) -> None:
         slot = completion.wr_id & ~_RECEIVE
         if completion.status:
             if completion.status != _WC_FLUSHED and self.queuePair is not None:

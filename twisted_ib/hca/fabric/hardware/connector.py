@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.fabric.hardware.adapterpath import AdapterPath
     from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
     from twisted_ib.hca.fabric.hardware.peerpath import PeerPath
-    from twisted_ib.hca.fabric.hardware.rdmacm import Notice
+    from twisted_ib.hca.fabric.hardware.rdmacm import Manager, Notice
 
 #: How long the kernel may look for an address, and for a route, in seconds.
 RESOLVE_SECONDS = 5.0
@@ -182,7 +182,7 @@ class Connector:
     @ivar manager: librdmacm's channel, a L{Manager<twisted_ib.hca.fabric.hardware.rdmacm.Manager>}.
     """
 
-    def __init__(self, fabric: HardwareFabric, manager: Any) -> None:
+    def __init__(self, fabric: HardwareFabric, manager: Manager) -> None:
         self.fabric = fabric
         self.manager = manager
         self.connections: dict[int, AdapterConnection] = {}

@@ -36,7 +36,7 @@ from twisted_ib.hca.fabric.hardware.adapters import isRoCE
 from twisted_ib.hca.fabric.hardware.connector import AdapterConnection, Connector
 from twisted_ib.hca.fabric.hardware.peerpath import PeerPath
 from twisted_ib.hca.fabric.hardware.pointers import addressOf
-from twisted_ib.hca.fabric.hardware.provider import Verbs, loadVerbs, openAdapter
+from twisted_ib.hca.fabric.hardware.provider import Completion, Verbs, loadVerbs, openAdapter
 from twisted_ib.hca.fabric.hardware.rdmacm import RDMACM, Manager
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class HardwareFabric(AddressDirectory):
         self._last = GSI_QPN
         self.soon: dict[AdapterPath, None] = {}
         self._calls: deque[Callable[[], None]] = deque()
-        self._completions: list[Any] = []
+        self._completions: list[Completion] = []
         self._isBusy = self.isClosed = self._isNotified = False
         self._failure: BaseException | None = None
         self._poller = select.epoll()
@@ -388,7 +388,7 @@ class HardwareFabric(AddressDirectory):
         except BaseException as error:
             self.failed(error)
 
-    def _poll(self) -> list[Any]:
+    def _poll(self) -> list[Completion]:
         return self.queue.poll(COMPLETIONS) if self._byAdapterNumber else []
 
     def _take(self) -> int:

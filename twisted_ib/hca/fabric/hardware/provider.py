@@ -34,6 +34,21 @@ class Adapter(Protocol):
         """
 
 
+class Completion(Protocol):
+    """
+    A C{WC} of the package C{ibverbs}, as struct ibv_wc.
+    """
+
+    wr_id: int
+    status: int
+    status_str: str
+    opcode: int
+    byte_len: int
+    imm_data: int
+    qp_num: int
+    wc_flags: int
+
+
 class Verbs(Protocol):
     """
     The package C{ibverbs}, which has these besides its classes and enumerations.
