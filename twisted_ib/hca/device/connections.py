@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twisted_ib.hca.base.interfaces import Buffer, IPeerPath, PathUser, Search
+    from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.hca.device.device import Device
 
 #: Offsets of the IP version and the destination address in private data, by port space: SDP's Hello
@@ -405,7 +406,7 @@ class Services:
         """
         self.dispatch()
 
-    def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
+    def connectionRequested(self, connection: IConnection, request: ConnectRequest) -> None:
         """
         See L{IAdapterOwner<twisted_ib.hca.fabric.base.streams.IAdapterOwner>}.
         """

@@ -569,7 +569,7 @@ def openFabric(
         # A program that binds another address than the device's must not be served silently at a third.
         if address is not None and own != normalise(address):
             raise DeviceError(f"device {name} has the address {own}, not {address}")
-        named: dict[str, Any] = _optionsOf(name)
+        named: dict[str, object] = dict(_optionsOf(name))
         if kind.locate is not None:
             named["adapter"] = DEVICES[name][1]
         return kind.open(owner, guid, clock, address=own, **named)

@@ -12,7 +12,7 @@ offsets from it matter.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol
 
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, MemoryRegionError, ResourceLimitError
@@ -51,6 +51,17 @@ _NOTHING = memoryview(b"")
 _OF_ADAPTERS = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC
 
 
+class Registered(Protocol):
+    """
+    Memory as an adapter knows it.
+    """
+
+    def close(self) -> object:
+        """
+        Deregister it.
+        """
+
+
 class Memory:
     """
     The protection domains, memory regions and memory windows of one device.
@@ -83,9 +94,11 @@ class Memory:
         self._windows = Windows(self._keys)
         self.windows = self._windows.byKey
         self._randomBits = randomBits
-        self.registrar: Callable[[memoryview, int, ProtectionDomain], tuple[int, int, Any]] | None = None
+        self.registrar: Callable[[memoryview, int, ProtectionDomain], tuple[int, int, Registered]] | None = (
+            None
+        )
         # What ends a registration with the adapter, by key.
-        self._registered: dict[int, Any] = {}
+        self._registered: dict[int, Registered] = {}
 
     def allocateDomain(self) -> ProtectionDomain:
         """
