@@ -40,10 +40,9 @@ from twisted_ib.hca.host.addresses import freePort, normalise
 from twisted_ib.hca.memory.keys import DrawnAhead
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from twisted_ib.hca.base.interfaces import Buffer, IPeerPath, PathUser, Search
-    from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.hca.device.device import Device
 
 #: Offsets of the IP version and the destination address in private data, by port space: SDP's Hello
@@ -406,7 +405,7 @@ class Services:
         """
         self.dispatch()
 
-    def connectionRequested(self, connection: IConnection, request: ConnectRequest) -> None:
+    def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
         """
         See L{IAdapterOwner<twisted_ib.hca.fabric.base.streams.IAdapterOwner>}.
         """
@@ -473,7 +472,7 @@ class Services:
         return None if isinstance(listener, dict) else listener
 
 
-def _otherKey(addresses: dict[str, Any], address: str) -> str:
+def _otherKey(addresses: Mapping[str, object], address: str) -> str:
     key = address if address in addresses else "0.0.0.0" if "." in address else "::"
     if address.startswith("fe80:"):
         # Private data has no scope, but a listener on a link-local address has one.
