@@ -34,6 +34,7 @@ from twisted_ib.hca.host.addresses import normalise, sourceFor
 
 if TYPE_CHECKING:
     from twisted_ib.configuration.syntax import Contents, DeviceStatement
+    from twisted_ib.hca.base.interfaces import IFabric
 
 
 def _loopback(owner: Any, guid: int, clock: Callable[[], float], neighbours: Neighbours | None = None) -> Any:
@@ -49,7 +50,7 @@ def _sharedMemory(
     clock: Callable[[], float],
     neighbours: Neighbours | None = None,
     namespace: int | None = None,
-) -> Any:
+) -> IFabric:
     # select.epoll, eventfd and sealed memory files are Linux's.
     if not hasattr(select, "epoll"):
         raise DeviceError("device shm0 needs Linux; lo0 works here, within one process")
@@ -58,7 +59,7 @@ def _sharedMemory(
     return SharedMemoryFabric(owner, guid, clock, namespace=namespace)
 
 
-def _roce(owner: Any, guid: int, clock: Callable[[], float], address: str) -> Any:
+def _roce(owner: Any, guid: int, clock: Callable[[], float], address: str) -> IFabric:
     """
     @param address: its own, an IP address of this host.
     @raise DeviceError: the address or its port is in use.
@@ -79,13 +80,13 @@ def _iwarp(
     address: str,
     crc: bool = False,
     markers: bool = False,
-) -> Any:
+) -> IFabric:
     from twisted_ib.hca.fabric.iwarp.iwarp import IWARPFabric
 
     return IWARPFabric(owner, guid, clock, address, crc, markers)
 
 
-def _hardware(owner: Any, guid: int, clock: Callable[[], float], address: str, adapter: str) -> Any:
+def _hardware(owner: Any, guid: int, clock: Callable[[], float], address: str, adapter: str) -> IFabric:
     """
     @param adapter: the name by which libibverbs knows it.
     """
