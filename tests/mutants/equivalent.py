@@ -207,13 +207,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "queue pair 1 is the GSI's, and connects to nobody",
     ),
     Equivalent(
-        f"{_REACTOR}/base.py",
-        "if due is not None and (soonest is None or due < soonest):",
-        "due < soonest",
-        "(due <= soonest)",
-        "of two equal times it is the same which is taken",
-    ),
-    Equivalent(
         f"{_REACTOR}/loop.py",
         "return calm if calm > 0.0 else 0.0",
         "calm > 0.0",

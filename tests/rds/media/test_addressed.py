@@ -621,7 +621,7 @@ class RequestTests(AddressedTestCase):
         A REQ whose sender does not answer costs little, and nothing is left when it is given up.
         """
         device = self.channelFor(self.b.reactor, "roce0", THERE).device
-        expected, few, many = self.b.medium.expected, 500, 2048
+        expected, few, many = self.b.medium.expected, 500, 2600
         self.patch(limits, "CM_HALF_OPEN_ADDRESSES", many)
         left: list[int] = []
         tracemalloc.start()
