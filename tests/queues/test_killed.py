@@ -1,5 +1,5 @@
 """
-Tests of processes that are killed at random moments: a short form of C{tests.soak.processes.test_queues}.
+Tests of processes that are killed at random moments: a short form of C{tests.soak.killed.test_queues}.
 """
 
 from __future__ import annotations

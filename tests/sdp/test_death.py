@@ -23,7 +23,7 @@ class DeathTests(SynchronousTestCase):
     """
     Two processes, one of which dies, by C{os._exit} and by SIGKILL.
 
-    @cvar cases: The kinds of survivors and of deaths; C{tests/soak/processes/test_deaths.py} has all.
+    @cvar cases: The kinds of survivors and of deaths; C{tests/soak/killed/test_deaths.py} has all.
     """
 
     cases: tuple[tuple[str, str], ...] = (("blocking", "exit"), ("twisted", "kill"))

@@ -20,8 +20,8 @@ class FireTests(PollingTestCase):
         """
         Eight threads poll eight queues for five minutes.
         """
-        end = time.monotonic() + FIRE_SECONDS
-        while time.monotonic() < end:
+        began = time.monotonic()
+        while time.monotonic() - began < FIRE_SECONDS:
             self.story("fire", 1000, 8, 8)
 
     def test_changes(self) -> None:
