@@ -45,6 +45,21 @@ class Array:
         return Array, (pickle.PickleBuffer(self.data),)
 
 
+class _Evil:
+    """
+    Says when it is loaded.
+    """
+
+    loaded = 0
+
+    def __reduce__(self) -> Any:
+        return _load, ()
+
+
+def _load() -> None:
+    _Evil.loaded += 1
+
+
 def openDescriptors() -> list[str]:
     """
     @return: What this process has open.
@@ -165,6 +180,26 @@ class MessageTests(PipeTestCase):
         into = bytearray(2 * _LONG)
         length = self.other.recv_bytes_into(into)
         self.assertEqual(pickle.loads(into[:length]), b"x" * _LONG)
+        # With other objects beside, in several frames, and both kinds of buffers.
+        objects = [Array(data), "y" * _LONG, Array(bytes(data)), 3]
+        self.sending(self.one.send, objects)
+        one, text, two, three = pickle.loads(self.other.recv_bytes())
+        self.assertEqual([one.data, text, two.data, three], [data, "y" * _LONG, bytes(data), 3])
+        self.assertEqual([type(one.data), type(two.data)], [bytearray, bytes])
+
+    def test_bytesLoadNothing(self) -> None:
+        """
+        Bytes are received without loading a pickle, whatever comes with them.
+        """
+        for evil in (_Evil(), [_Evil(), Array(bytearray(limits.QUEUE_BUFFER_BYTES))]):
+            for receive in (self.other.recv_bytes, lambda: self.other.recv_bytes_into(bytearray(_LONG))):
+                self.sending(self.one.send, evil)
+                receive()
+        for pickled in (b"", b"no pickle", b"\x80\x05\x97\x97.", b"\x80\x05\x8e" + b"\xff" * 8):
+            parts = [pickled], [memoryview(bytes(limits.QUEUE_BUFFER_BYTES))]
+            self.sending(self.one.sendParts, parts)
+            self.assertRaises(OSError, self.other.recv_bytes)
+        self.assertEqual(_Evil.loaded, 0)
 
     def test_manyBuffers(self) -> None:
         """
@@ -207,6 +242,15 @@ class MessageTests(PipeTestCase):
             self.assertEqual(error.args, (data,))
         self.assertRaises(ValueError, self.other.recv_bytes_into, bytearray(1), -1)
         self.assertRaises(ValueError, self.other.recv_bytes_into, bytearray(1), 2)
+
+    def test_maxlengthOfAll(self) -> None:
+        """
+        Large buffers count, too.
+        """
+        one, other = self.pipe()
+        self.sending(self.suppressed, one.send, Array(bytearray(limits.QUEUE_BUFFER_BYTES)))
+        self.assertRaises(OSError, other.recv_bytes, limits.QUEUE_BUFFER_BYTES)
+        other.close()
 
     def test_maxlength(self) -> None:
         """
@@ -499,6 +543,29 @@ class FaultTests(PipeTestCase):
         one._writer.write(FIRST, pack("<Q", 2), 8)
         one._writer.write(0, b"abc", 3)
         self.assertRaises(OSError, other.recv)
+
+    def test_claim(self) -> None:
+        """
+        What is only claimed takes no memory, and what comes after all is whole.
+        """
+        self.patch(limits, "QUEUE_CLAIM", 1000)
+        for sent in (b"x" * _LONG, Array(bytearray(b"y" * _LONG)), Array(b"z" * _LONG)):
+            self.sending(self.one.send, sent)
+            got = self.other.recv()
+            self.assertEqual(getattr(got, "data", got), getattr(sent, "data", sent))
+            self.assertIs(type(getattr(got, "data", got)), type(getattr(sent, "data", sent)))
+        self.one._writer.write(FIRST, pack("<Q", limits.REGION_BYTES), 8)
+        self.one.close()
+        self.assertRaises(OSError, self.other.recv)
+
+    def test_badBells(self) -> None:
+        """
+        Wake-ups that cannot have been are OSError.
+        """
+        self.one.send_bytes(b"x")
+        self.other._reader._cells[BELLS] = 1 << 63
+        self.assertEqual(self.other.recv_bytes(), b"x")
+        self.assertRaises(OSError, self.other.fileno)
 
     def test_noEnd(self) -> None:
         """

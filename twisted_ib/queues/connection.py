@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
 from twisted_ib.hca.host import libc
-from twisted_ib.queues.pickling import Parts, Pickled, loads, pickled, pieces
+from twisted_ib.queues.pickling import Parts, Pickled, inBand, loads, pieces
 from twisted_ib.queues.ring import DIRECTION, FIRST, LAST, Payload, RingReader, RingWriter
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from typing_extensions import Buffer, Self
 
 #: One record, complete.
@@ -314,7 +316,8 @@ class Connection:
         if maxlength is not None and maxlength < 0:
             raise ValueError("negative maxlength")
         data, lengths = self._begin()
-        if maxlength is not None and (lengths[0] & ~READ_ONLY if lengths else len(data)) > maxlength:
+        size = sum(each & ~READ_ONLY for each in lengths) if lengths else len(data)
+        if maxlength is not None and size > maxlength:
             if self._writable:
                 self._readable = False
             else:
@@ -323,7 +326,7 @@ class Connection:
         if lengths is None:
             return data
         data, buffers = self._rest(lengths)
-        return pickled(loads(data, buffers)) if buffers else data
+        return inBand(data, buffers) if buffers else data
 
     def recv_bytes_into(self, buf: Buffer, offset: int = 0) -> int:
         """
@@ -338,18 +341,20 @@ class Connection:
                 raise ValueError("negative offset")
             if offset > target.nbytes:
                 raise ValueError("offset too large")
-            data, lengths = self._begin()
             room = target.nbytes - offset
-            size = lengths[0] & ~READ_ONLY if lengths else 0
-            if lengths is not None and len(lengths) == 1 and size <= room:
+            while True:
+                data, lengths = self._begin()
+                size = lengths[0] & ~READ_ONLY if lengths else 0
+                if lengths is None or len(lengths) > 1 or size > room:
+                    break
                 try:
                     self._fill(target[offset : offset + size])
                 except _NoBeginning:
-                    return self.recv_bytes_into(buf, offset)
+                    continue
                 return size
             if lengths is not None:
                 data, buffers = self._rest(lengths)
-                data = pickled(loads(data, buffers)) if buffers else data
+                data = inBand(data, buffers) if buffers else data
             if len(data) > room:
                 raise BufferTooShort(data)
             target[offset : offset + len(data)] = data
@@ -396,6 +401,12 @@ class Connection:
         size = length & ~READ_ONLY
         if size > limits.REGION_BYTES:
             raise OSError("bad message length")
+        if size > limits.QUEUE_CLAIM:
+            # Memory for what has come, and not for what is claimed.
+            grown = BytesIO()
+            for _, view in self._views(size):
+                grown.write(view)
+            return grown.getvalue() if length & READ_ONLY else bytearray(grown.getbuffer())
         if not length & READ_ONLY:
             buffer = bytearray(size)
             self._fill(memoryview(buffer))
@@ -407,8 +418,13 @@ class Connection:
         return file.getvalue()
 
     def _fill(self, target: memoryview) -> None:
+        for at, view in self._views(len(target)):
+            target[at : at + len(view)] = view
+
+    def _views(self, size: int) -> Iterator[tuple[int, memoryview]]:
+        # Where the bytes of the records of a message begin, and these.
         reader = self._reader
-        filled, size = 0, len(target)
+        filled = 0
         while filled < size:
             try:
                 flags, start, length, end = reader.next()
@@ -420,7 +436,7 @@ class Connection:
             if until > size:
                 raise OSError("bad message length")
             with reader.view(start, length) as view:
-                target[filled:until] = view
+                yield filled, view
             filled = until
             reader.consumed(end)
 

@@ -35,7 +35,9 @@ def _detached(connection: kernel.Connection) -> socket.socket:
 
 def _accepted(pair: socket.socket) -> Connection:
     # Who connects and says nothing must not hold up the others for ever.
-    if not select.select([pair], [], [], limits.QUEUE_HANDSHAKE_SECONDS)[0]:
+    arrived = select.poll()
+    arrived.register(pair, select.POLLIN)
+    if not arrived.poll(limits.QUEUE_HANDSHAKE_SECONDS * 1000):
         raise ConnectionAbortedError("a client has sent no memory")
     data, fds, _, _ = socket.recv_fds(pair, len(_HELLO), 1, socket.MSG_CMSG_CLOEXEC)
     if data != _HELLO or len(fds) != 1:
@@ -45,10 +47,10 @@ def _accepted(pair: socket.socket) -> Connection:
     (memory,) = fds
     try:
         checkMemory(memory)
+        return Connection(pair, memory, 0)
     except BaseException:
         os.close(memory)
         raise
-    return Connection(pair, memory, 0)
 
 
 class Listener:

@@ -22,6 +22,9 @@ _PROTOCOL: Final = 5
 _LARGE: Final = limits.QUEUE_BUFFER_BYTES
 #: The pickle of one buffer, as the object that it is given for it (pickletools: PROTO 5, NEXT_BUFFER, STOP).
 _BUFFER: Final = b"\x80\x05\x97."
+#: What has bytes in the place of NEXT_BUFFER: BINBYTES8 and BYTEARRAY8.
+_BYTES: Final = b"\x8e"
+_BYTEARRAY: Final = b"\x96"
 #: Classes that are pickled as everywhere, whatever has been registered.
 _PLAIN: Final = frozenset((bool, bytes, float, int, str, type(None)))
 
@@ -76,6 +79,29 @@ def pickled(obj: object) -> bytes:
     return bytes(ForkingPickler.dumps(obj, _PROTOCOL))
 
 
+def inBand(data: bytes, buffers: list[Payload]) -> bytes:
+    """
+    @return: A pickle with its buffers in it, without loading anything.
+    @raise OSError: It is no pickle of so many buffers.
+    """
+    import pickletools  # Here, as it is long and seldom needed.
+
+    found: list[Payload] = []
+    given = iter(buffers)
+    try:
+        codes = [(code.name, at) for code, _, at in pickletools.genops(data)]
+        for (name, at), (_, end) in zip(codes, [*codes[1:], ("", len(data))], strict=True):
+            if name == "NEXT_BUFFER":
+                buffer = next(given)
+                code = _BYTES if buffer.__class__ is bytes else _BYTEARRAY
+                found += (code, len(buffer).to_bytes(8, "little"), buffer)
+            elif name != "FRAME":  # Its length is another now.
+                found.append(data[at:end])
+    except (ValueError, StopIteration, IndexError, OverflowError) as error:
+        raise OSError(f"the peer has sent no pickle: {error}") from None
+    return b"".join(found)
+
+
 def loads(data: Payload, buffers: list[Payload] | None = None) -> Any:
     """
     @return: The object of a pickle and its buffers.
@@ -83,4 +109,4 @@ def loads(data: Payload, buffers: list[Payload] | None = None) -> Any:
     return pickle.loads(data, buffers=buffers)
 
 
-__all__ = ["Parts", "Pickled", "loads", "pickled", "pieces"]
+__all__ = ["Parts", "Pickled", "inBand", "loads", "pickled", "pieces"]

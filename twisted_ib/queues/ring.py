@@ -66,6 +66,9 @@ _RECORD: Final = limits.QUEUE_RECORD
 #: Bytes of one direction: cells, ring, and slack for a record that runs past the end.
 DIRECTION: Final = PAGE + _SIZE + _RECORD + PAGE
 
+#: More wake-ups than a peer has sent that keeps to the layout.
+_BELLS: Final = 4096
+
 _HEADER: Final = Struct("<II")
 _pack: Final = _HEADER.pack_into
 _unpack: Final = _HEADER.unpack_from
@@ -354,6 +357,8 @@ class RingReader(Ring):
         taken, rung = cells[TAKEN], cells[BELLS]
         if rung <= taken or self.pending():
             return
+        if rung - taken > _BELLS:
+            raise OSError(f"the peer claims to have rung {rung - taken} times")
         cells[TAKEN] = rung
         _acquire()
         _release()

@@ -120,7 +120,7 @@ class CompletionRing:
         """
         The queue is destroyed: the program finds nothing any more.
         """
-        self._structure.polling = 0
+        self._structure.polling = self._structure.self = 0
         self.recall()
         hub.unshown.discard(self)
         self._queue.reflect(None)

@@ -14,7 +14,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from tests.hca.fabric.hardware.rights import check
 from twisted_ib.hca.connection.codes import RejectReason
@@ -26,6 +26,12 @@ WRITE, WRITE_IMM, SEND, SEND_IMM, READ, SWAP, ADD = range(7)
 SUCCESS, LENGTH, FLUSHED, ACCESS = 0, 1, 5, 10
 RECV, RECV_WRITE = 128, 129
 SIGNALED = 2
+
+
+def _turned(given: Parameters) -> Parameters:
+    # As the kernel says it to the receiver (Linux cm.c, cm_format_req_event()): what the sender may ask for,
+    # this one serves.
+    return evolve(given, responderResources=given.initiatorDepth, initiatorDepth=given.responderResources)
 
 
 class VerbsError(OSError):
@@ -527,7 +533,7 @@ class Manager:
                 made = next(host.numbers)
                 given = Identifier(other.manager, other.address, other.port, one.address, one.port, id)
                 host.identifiers[made], one.peer = given, made
-                other.manager.tell(made, CMEvent.CONNECT_REQUEST, 0, parameters, number)
+                other.manager.tell(made, CMEvent.CONNECT_REQUEST, 0, _turned(parameters), number)
                 return
         self.tell(id, CMEvent.REJECTED, int(RejectReason.INVALID_SERVICE_ID))
 
@@ -540,7 +546,7 @@ class Manager:
     def accept(self, id: int, parameters: Parameters) -> None:
         one, other = self._peer(id)
         one.own = parameters
-        other.manager.tell(one.peer, CMEvent.CONNECT_RESPONSE, 0, parameters)
+        other.manager.tell(one.peer, CMEvent.CONNECT_RESPONSE, 0, _turned(parameters))
 
     def reject(self, id: int, privateData: bytes) -> None:
         one, other = self._peer(id)

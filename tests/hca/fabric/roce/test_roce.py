@@ -4,6 +4,7 @@ RoCEv2 over real UDP sockets of this host's loopback addresses.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import random
@@ -21,6 +22,7 @@ from tests.hca.fabric.roce.test_devices import PORT, End
 from tests.support.ownaddress import ownAddress, ownGroup
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.errors import DeviceError, NoRouteError, ResourceLimitError
+from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.roce import roce
@@ -33,6 +35,7 @@ from twisted_ib.hca.wire.headers import BTH, DETH
 from twisted_ib.hca.wire.icrc import icrc
 from twisted_ib.hca.wire.icrcflow import ICRCState
 from twisted_ib.hca.wire.mad.mad import HEADER, QUEUE_KEY
+from twisted_ib.hca.wire.rocev2 import datagramPort
 
 UDP_PORT = 4791
 OK = WCStatus.SUCCESS
@@ -441,6 +444,35 @@ class DeviceTests(SynchronousTestCase):
             self.assertEqual(end.log, ["rejected 8"])
             self.assertEqual(one.counters["requests_undelivered"], attempt)
         self.assertEqual(one.cm.counters["retransmitted"], 0)
+
+    def test_reportOfAnother(self) -> None:
+        """
+        What ICMP says of one host keeps back no datagram to another, and changes nothing else.
+        """
+        one, there = self.device(ownAddress(1)), self.receiver(ownAddress(3))
+        link = one.fabric.link
+        port = link.sourcePort(datagramPort(GSI_QPN))
+        burst = link.burst
+        for attempt in range(5):
+            for _ in range(2):
+                self.assertTrue(link.send(ownAddress(9), port, [b"to nobody"], 9))
+            said = bytes([attempt])
+            self.assertTrue(link.send(ownAddress(3), port, [said], 1))
+            self.assertEqual(there.recv(2), said)
+        # Of errors that are no answer to UDP_SEGMENT, it is not switched off.
+        error = OSError(errno.EOPNOTSUPP, "")
+        self.assertTrue(link._failed(error, link._main, [b""], [], ("", 0)))
+        self.assertEqual(link.burst, burst)
+
+    def receiver(self, address: str) -> socket.socket:
+        """
+        @return: a socket at RoCE's port of an address.
+        """
+        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.addCleanup(made.close)
+        made.settimeout(HANG_SECONDS)
+        made.bind((address, roce.PORT))
+        return made
 
     def test_nobodyAnyMore(self) -> None:
         """

@@ -82,6 +82,9 @@ LINGER_SECONDS = 5.0
 #: How long a message waits for a receive, in seconds, and how often that is tried.
 NO_RECEIVE_SECONDS = 10.0
 _AGAIN_SECONDS: Final = 0.0005
+#: The code of the time for which a peer waits that met no free slot: 0.64 ms (IBTA vol. 1 table 45); the
+#: kernel's 0 is 655 ms.
+_RNR_TIMER: Final = 12
 _AGAIN_MOST_SECONDS: Final = 0.05
 _SYNDROME_MASK: Final = 0xE0
 #: In the id of a work request: it is a receive.
@@ -242,7 +245,7 @@ class AdapterPath(Waiters):
                 self.create(queuePair)
             # An RNIC takes the other steps by itself.
             if self.fabric.isRoCE:
-                self._step(QPState.RTR)
+                self._step(QPState.RTR, min_rnr_timer=_RNR_TIMER)
                 self._step(QPState.RTS)
         except OSError as error:
             self.fabric.doom(self, PathLostError(f"the adapter's queue pair cannot be connected: {error}"))

@@ -5,6 +5,7 @@ become those of L{twisted_ib.hca.connection}.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -210,6 +211,8 @@ class Connector:
         @return: the port.
         @raise OSError: it cannot be had.
         """
+        if serviceID >> 16 != _TCP:
+            raise OSError(errno.EPROTONOSUPPORT, "librdmacm has no such port space")
         id = self.manager.create()
         try:
             port: int = self.manager.bind(id, address, serviceID & _PORT)
@@ -280,8 +283,9 @@ class Connector:
         reply = ConnectReply(
             privateData=given.privateData,
             localQPN=connection.stream.number,
-            responderResources=given.responderResources,
-            initiatorDepth=given.initiatorDepth,
+            # The kernel says them as this side is to use them (Linux ib_cm, struct ib_cm_req_event_param).
+            responderResources=given.initiatorDepth,
+            initiatorDepth=given.responderResources,
             rnrRetryCount=_RETRIES,
         )
         connection.user.replied(connection, reply)
@@ -306,8 +310,9 @@ class Connector:
             # The kernel has taken this header away.
             privateData=RDMACMHeader(there, theirs, here).pack() + given.privateData,
             localQPN=connection.stream.number,
-            responderResources=given.responderResources,
-            initiatorDepth=given.initiatorDepth,
+            # The kernel says them as this side is to use them (Linux ib_cm, struct ib_cm_req_event_param).
+            responderResources=given.initiatorDepth,
+            initiatorDepth=given.responderResources,
             retryCount=given.retryCount,
             rnrRetryCount=given.rnrRetryCount,
             pathMTU=_MTU_CODE,

@@ -266,7 +266,9 @@ class PortGroup:
             return True  # Another process of the group was faster.
         except OSError:
             # No descriptor is free, and the caller still waits.
-            return not select.select([self._wake], [], [], 0.1)[0]
+            woken = select.poll()
+            woken.register(self._wake, select.POLLIN)
+            return not woken.poll(100)
         passed = [*(each.fileno() for each in self.sockets), listener.fileno(), self._memory]
         with pair, suppress(HCAError):
             if peerCredentials(pair).uid == os.geteuid():

@@ -75,6 +75,8 @@ _LOWEST_PORT: Final = 0xC000
 _FULL: Final = frozenset((errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.ECONNREFUSED))
 #: The flow of queue pair 1.
 _MANAGEMENT: Final = datagramPort(GSI_QPN)
+#: How often a datagram is sent again that met a report about another one.
+_REPORTS: Final = 4
 #: C{struct sock_extended_err} (ip(7)): errno, origin, and more.
 _EXTENDED_ERROR: Final = struct.Struct("=IB")
 _FROM_ICMP: Final = frozenset((2, 3))
@@ -351,7 +353,7 @@ class RoCELink:
                     self._poller.register(made, 0)  # Its errors only (epoll_ctl(2)).
                     self._management = made
                 return port
-        # All ports were in use: receivers ignore the source port, so the main socket's serves.
+        # All ports were in use: receivers know the port only once it has come, so the main socket's serves.
         if not senders:
             return PORT
         return list(senders)[wanted % len(senders)]
@@ -373,19 +375,19 @@ class RoCELink:
         sender = self._senders.get(port, self._main)
         where = self._where(destination, PORT) if self._isIPv6 else (destination, PORT)
         isMarked = trafficClass or hopLimit != _HOP_LIMIT
+        ancillary: list[Any] = []
         try:
             # sendto where possible: sendmsg with ancillary data costs more.
             if len(pieces) == 1 and not isMarked:
                 sender.sendto(pieces[0], where)
                 return True
-            ancillary: list[Any] = []
             if self.burst > 1 and len(pieces) > 1:
                 ancillary.append((_SOL_UDP, _UDP_SEGMENT, _SHORT.pack(size)))
             if isMarked:
                 ancillary += self._marks(trafficClass, hopLimit)
             sender.sendmsg(pieces, ancillary, 0, where)
         except OSError as error:
-            return self._failed(error)
+            return self._failed(error, sender, pieces, ancillary, where)
         return True
 
     def _marks(self, trafficClass: int, hopLimit: int) -> list[Any]:
@@ -398,11 +400,23 @@ class RoCELink:
             marks.append((level, second, _INT.pack(hopLimit)))
         return marks
 
-    def _failed(self, error: OSError) -> bool:
+    def _failed(
+        self, error: OSError, sender: socket.socket, pieces: list[Any], ancillary: list[Any], where: Any
+    ) -> bool:
+        if sender is self._management:
+            # What ICMP says of an earlier datagram, perhaps to another host, is reported once, in the place
+            # of sending this one (ip(7), IP_RECVERR).
+            for _ in range(_REPORTS):
+                try:
+                    sender.sendmsg(pieces, ancillary, 0, where)
+                except OSError as another:
+                    error = another
+                else:
+                    return True
         if error.errno in _FULL:
             return False
         # These packets are lost, as on a wire; the transport retransmits them one by one.
-        if error.errno in _UNCUT:
+        if error.errno in _UNCUT and any(each[1] == _UDP_SEGMENT for each in ancillary):
             self.burst = 1
         self.user.count("packets_unsendable")
         return True

@@ -12,7 +12,7 @@ from twisted_ib.verbs.c.functions import Failure, Row
 
 def _reading(field: str, kind: str = "uint32_t") -> Row:
     # A field of C{struct ibv_wc}: without Python, if there is a present completion.
-    before = f"if (twisted_ib_present(cq))\nreturn twisted_ib_present(cq)->{field};"
+    before = f"struct ibv_wc *present = twisted_ib_present(cq);\nif (present)\nreturn present->{field};"
     prototype = f"{kind} read_{field}(struct ibv_cq_ex *cq)"
     return Row(f"read_{field}", "", prototype, Failure.ZERO, before=before)
 
