@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +124,18 @@ def _checkout(commit: str, folder: str, repository: Path) -> Path:
     return Path(folder)
 
 
+@contextmanager
+def _interrupted() -> Iterator[None]:
+    """
+    Meanwhile SIGTERM is as good as Ctrl-C: whoever ends a long run sees what it has measured.
+    """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 class Comparison:
     """
     One run of the program.
@@ -145,7 +159,11 @@ class Comparison:
                 self._subjects.append(each)
                 for mark, tree in ((BEFORE, before), (COMPILED, options.compiled)):
                     if tree and each.isOurs:
-                        self._subjects.append(each.ofTree(mark, str(tree.resolve())))
+                        other = each.ofTree(mark, str(tree.resolve()))
+                        if other.absence():
+                            absent[other.name] = other.absence()
+                        else:
+                            self._subjects.append(other)
         self._placements = options.placements or list(PLACEMENTS)
         self._options = options
         self._seconds: float = options.seconds or (QUICK_SECONDS if options.quick else FULL_SECONDS)
@@ -190,16 +208,25 @@ class Comparison:
         with tempfile.TemporaryDirectory(prefix="compare-") as self._folder:
             cache = os.path.join(self._folder, "bytecode")
             self._environments = {each.tree: environmentFor(cache, each.tree) for each in self._subjects}
-            for number in range(self._options.rounds):
-                if self._isOver():
-                    break
-                begun = time.monotonic()
-                self._runRound(number)
-                if not self._options.short:
-                    took = time.monotonic() - begun
-                    print(f"round {number + 1} of {self._options.rounds}: {took:.1f} s", file=sys.stderr)
+            try:
+                self._runRounds()
+            except KeyboardInterrupt:
+                self._fail("interrupted: the last round is not whole")
         self.results.settings["load average after"] = round(os.getloadavg()[0], 2)
         self.results.leftOut = list(self._leftOut())
+
+    def _runRounds(self) -> None:
+        """
+        As many as were asked for, or as there is time for.
+        """
+        for number in range(self._options.rounds):
+            if self._isOver():
+                break
+            begun = time.monotonic()
+            self._runRound(number)
+            if not self._options.short:
+                took = time.monotonic() - begun
+                print(f"round {number + 1} of {self._options.rounds}: {took:.1f} s", file=sys.stderr)
 
     def _leftOut(self) -> Iterator[tuple[str, str, str]]:
         """
@@ -364,7 +391,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         comparison = Comparison(options, tree)
         trees = [tree, ROOT] if options.short and tree else []
         theirs, mine = [short.countsOf(each, options.rows) for each in trees] or ({}, {})
-        comparison.run()
+        with _interrupted():
+            comparison.run()
     results, best = comparison.results, Best.ofFile(options.best)
     standings = best.standings(results)
     if options.short:

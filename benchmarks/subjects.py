@@ -8,6 +8,7 @@ the port that the server got.
 
 from __future__ import annotations
 
+import os
 import shutil
 from importlib.util import find_spec
 
@@ -42,6 +43,7 @@ class Subject:
     @ivar clientReactor: The client's reactor, C{""} if it is the server's.
     @ivar family: Which rows it runs: those of the same family.
     @ivar package: The package that it needs, C{""} if none.
+    @ivar part: The folder of C{twisted_ib} that it needs and an older tree may lack; C{""} if none.
     @ivar tree: The folder whose code it runs; C{""} for this checkout.
     """
 
@@ -57,6 +59,7 @@ class Subject:
     clientReactor: str = ""
     family: str = ""
     package: str = ""
+    part: str = ""
     tree: str = ""
 
     @property
@@ -78,13 +81,14 @@ class Subject:
         @param mark: L{BEFORE} or L{COMPILED}.
         @param tree: A folder with another commit of this project, or its compiled form.
 
-        @return: The same subject with that code.
+        @return: The same subject with that code, at addresses of its own.
         """
-        # On packets each process has port 4791 of an address to itself.
-        network = "127.0.1." if mark == BEFORE else "127.0.2."
+        # The processes of all trees run at once: on packets each has port 4791 of an address to itself,
+        # and on the one subnet no address stands for two.
+        third = 1 if mark == BEFORE else 2
+        network = "127.0.0." if "roce" in self.server + self.client else "10.9.0."
         server, client = (
-            each.replace("127.0.0.", network) if "roce" in each else each
-            for each in (self.server, self.client)
+            each.replace(network, f"{network[:-2]}{third}.") for each in (self.server, self.client)
         )
         return evolve(
             self,
@@ -99,6 +103,8 @@ class Subject:
         """
         @return: Why it cannot run here, C{""} if it can.
         """
+        if self.tree and not os.path.isdir(os.path.join(self.tree, "twisted_ib", self.part)):
+            return f"there is no twisted_ib/{self.part} in {self.tree}"
         if self.package and find_spec(self.package) is None:
             return f"{self.package} cannot be imported"
         if not self.program and shutil.which(UCX_PROGRAM) is None:
@@ -129,7 +135,7 @@ def _ofLibrary(name: str, title: str, package: str) -> Subject:
     return Subject(name, title, "", package, "{path}", program="links", workloads=_LINK, package=package)
 
 
-def _ofProcesses(name: str, title: str, package: str = "") -> Subject:
+def _ofProcesses(name: str, title: str, package: str = "", part: str = "") -> Subject:
     """
     A subject of L{benchmarks.links} that is measured against connections of C{multiprocessing}.
     """
@@ -144,6 +150,7 @@ def _ofProcesses(name: str, title: str, package: str = "") -> Subject:
         workloads=_PROCESSES,
         family="processes",
         package=package,
+        part=part,
     )
 
 
@@ -219,7 +226,7 @@ SUBJECTS: tuple[Subject, ...] = (
         "ipoib ib0 10.9.0.2/24 10.9.0.1",
     ),
     _ofProcesses("pipe", "multiprocessing.connection"),
-    _ofProcesses("queues", "twisted_ib.queues"),
+    _ofProcesses("queues", "twisted_ib.queues", part="queues"),
     _ofProcesses("zmq-pair", "pyzmq, ipc://", "zmq"),
     _ofMessages("rds-ib", "RDS on ib, shm0", "ib", "rds"),
     _ofMessages("rds-epoll", "RDS on epoll, shm0", "epoll", "rds"),

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -175,12 +176,13 @@ class VerdictTests(SynchronousTestCase):
         self.assertEqual((placement, subject, ratios), ("split", "sdp-ib", [2.0, 0.5]))
         self.assertIn("p50", label)
         self.assertIn("against the one before", results.asMarkdown())
-        mine = subjectByName["sdp-roce"]
-        others = [mine.ofTree(mark, "/tree") for mark in (BEFORE, COMPILED)]
-        for other in others:
-            self.assertEqual((other.base, other.tree, other.isOurs), ("sdp-roce", "/tree", True))
-        self.assertEqual(len({each.server for each in (mine, *others)}), 3)
-        self.assertEqual(len({each.client for each in (mine, *others)}), 3)
+        for name in ("sdp-roce", "rds-roce", "udp-ipoib"):
+            mine = subjectByName[name]
+            others = [mine.ofTree(mark, "/tree") for mark in (BEFORE, COMPILED)]
+            for other in others:
+                self.assertEqual((other.base, other.tree, other.isOurs), (name, "/tree", True))
+            self.assertEqual(len({each.server for each in (mine, *others)}), 3)
+            self.assertEqual(len({each.client for each in (mine, *others)}), 3)
         self.assertFalse(subjectByName["tcp"].isOurs)
 
     def test_fallen(self):
@@ -365,6 +367,11 @@ class MeasuringTests(SynchronousTestCase):
         self.assertEqual(subjectByName["tcp"].absence(), "")
         self.patch(subjects, "find_spec", lambda name: None)
         self.assertEqual(subjectByName["zmq"].absence(), "zmq cannot be imported")
+        tree = self.mktemp()
+        os.makedirs(os.path.join(tree, "twisted_ib"))
+        older = subjectByName["queues"].ofTree(BEFORE, tree)
+        self.assertEqual(older.absence(), f"there is no twisted_ib/queues in {tree}")
+        self.assertEqual(subjectByName["rds-ib"].ofTree(BEFORE, tree).absence(), "")
 
     def test_byteCode(self):
         """
@@ -411,6 +418,31 @@ class ProgramTests(SynchronousTestCase):
         }
         self.assertEqual(found, wanted)
         self.assertIn("| 64 B round trip, p50 (us) |", said.getvalue())
+
+    def test_interrupted(self):
+        """
+        A run that is ended shows what it has measured until then, and that it was ended.
+        """
+        original, rows, before = compare.Comparison._runRow, [], signal.getsignal(signal.SIGTERM)
+
+        def runRow(comparison, subject, row, placement):
+            """
+            The first row is measured, then SIGTERM comes.
+            """
+            if rows:
+                os.kill(os.getpid(), signal.SIGTERM)
+            rows.append(row)
+            return original(comparison, subject, row, placement)
+
+        self.patch(compare.Comparison, "_runRow", runRow)
+        options = ["--rounds", "1", "--seconds", "0.01", "--rows", ",".join(self.rows)]
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            status = compare.main([*options, "--subjects", self.subjects[0], "--placements", "free"])
+        self.assertEqual((status, len(rows)), (1, 1))
+        self.assertIn(f"| {rows[0].title}, p50 (us) |", said.getvalue())
+        self.assertIn("interrupted", said.getvalue())
+        self.assertEqual(signal.getsignal(signal.SIGTERM), before)
 
     def test_steps(self):
         """
