@@ -154,7 +154,7 @@ class CostTests(BlockingTestCase):
         self.patch(DeviceLoop, "spin", spin)
         calls = called(lambda: [other.recv(len(DATA)) for _ in range(MESSAGES)])
         self.assertEqual(sleeps.timeouts, [0] * (MESSAGES // EPOLL_EVERY))
-        self.assertGreaterEqual(calls["expire"], MESSAGES // EPOLL_EVERY)
+        self.assertGreaterEqual(calls["deadline"], MESSAGES // EPOLL_EVERY)
 
     def test_slow(self) -> None:
         """

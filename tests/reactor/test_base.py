@@ -101,14 +101,15 @@ class SeveralTests(ReactorTestCase):
         What woke epoll is served in the same turn, a batch; without a device's traffic nothing is.
         """
         for looks in ((True, False), (False, True), (False, False)):
-            for device, found in zip((self.one, self.other), looks, strict=True):
-                device.look = lambda found=found: found
+            devices = self.one, self.other
+            for channel, device, found in zip(self.reactor._channels, devices, looks, strict=True):
+                channel.look = lambda found=found: found
+                device.work = [0, int(found)]
                 device.log.clear()
             before = self.reactor._loop.turns
             self.reactor.doPoll(7.0)
-            served = int(any(looks))
-            self.assertEqual(self.one.log.count("progress"), 1 + served)
-            self.assertEqual(self.reactor._loop.turns - before, served)
+            self.assertEqual([each.log.count("progress") - 1 for each in devices], [*map(int, looks)])
+            self.assertEqual(self.reactor._loop.turns - before, int(any(looks)))
 
     def test_notRunning(self) -> None:
         """

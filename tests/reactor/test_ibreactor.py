@@ -507,7 +507,7 @@ class TurnTests(ReactorTestCase):
         """
         The traffic that woke the reactor is served in the same turn, once.
         """
-        _, device = self.add()
+        channel, device = self.add()
         device.work = [0, 1, 1]
 
         def look() -> bool:
@@ -517,7 +517,7 @@ class TurnTests(ReactorTestCase):
             device.log.append("look")
             return True
 
-        device.look = look  # type: ignore[method-assign]
+        channel.look = look
         self.reactor.doPoll(None)
         self.assertEqual((self.slept, device.log), ([MOST_SECONDS], ["progress", "arm", "look", "progress"]))
 

@@ -201,7 +201,7 @@ class AppearTests(VisibilityTestCase):
         now = channel.device.clock()
         pair = self.call()
         channel.now = lambda: now + 2 * handshake.HANDSHAKE_SECONDS
-        channel.device.clock = channel.device.fabric.clock = channel.now
+        channel.device.clock = channel.device.fabric.clock = self.reactor.seconds = channel.now
         self.turn()
         refusal = handshake.parse(pair.recv(limits.ANSWER_BYTES))
         assert isinstance(refusal, handshake.Refuse)

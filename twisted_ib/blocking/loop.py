@@ -112,13 +112,7 @@ class DrivenReactor(IBReactor):
                 seconds = self.rest.begin(channels, self.seconds, limit)
         self._askAt = monotonic() + (BRIEF_SECONDS if calm is None else min(calm, BRIEF_SECONDS))
         self._sleep(seconds, kernel)
-        expire = seconds == 0 or self.seconds() >= self.rest.until
-        for channel in self._channels:
-            if channel.device.fabric.look():
-                worked += channel.device.progress()
-            if expire:
-                channel.expire()
-        return worked
+        return worked + self.rest.end(self._channels, self.seconds, seconds)
 
     def _sleepBriefly(
         self, channels: tuple[DeviceChannel, ...], limit: float | None, kernel: select.poll | None

@@ -4,6 +4,6 @@ What drives devices, whoever waits for them, and what a process does when it for
 Modules:
 
   - C{process}: before a fork(2), after it in the parent and in the child, and at the end of the process
-  - C{rest}: how long those who drive devices may rest, and what ends that early
   - C{sleeper}: how a thread sleeps on descriptors, and who wakes it
+  - C{turn}: how those who drive devices serve them, and sleep in between
 """

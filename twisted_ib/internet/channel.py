@@ -65,7 +65,7 @@ class DeviceChannel:
     @ivar users: Ports and connections that use it, in order of arrival; see L{ShownSockets}.
     @ivar shown: Those that stand in the socket page; L{None} if commands do not find the device.
     @ivar now: Returns the device's time, in seconds.
-    @ivar arm: The device's.
+    @ivar arm: The device's, as C{progress} and C{look}.
     @ivar attempts: Attempts to connect, which have no transport yet.
     @ivar localPorts: The numbers of active sides.
     @ivar batchedCalls: The reactor's.
@@ -86,7 +86,8 @@ class DeviceChannel:
         self.reactor: ChannelReactor = reactor
         self.device = device
         self.now = device.clock
-        self.arm = device.arm
+        # As the device itself: a reactor that polls calls them in each turn.
+        self.progress, self.arm, self.look = device.progress, device.arm, device.look
         # Only the number of a connection that is TCP's is the kernel's; elsewhere it is in messages alone.
         self.localPorts = LocalPorts(isFree=getattr(device.fabric, "isPortFree", None))
         self.batchedCalls = batchedCallsOf(reactor)
@@ -409,16 +410,14 @@ class DeviceChannel:
             return closing if deadline is None else min(deadline, closing)
         return deadline
 
-    def expire(self) -> None:
+    def tick(self, now: float) -> None:
         """
         For a reactor that polls: handle passed deadlines.
         """
-        due = self.deadline()
-        if due is not None and due <= (now := self.now()):
-            self._guarded(self._expireClosing, now)
-            self._guarded(self.device.tick, now)
-            if self._registered and not self.users and not self.attempts:
-                self._leave()
+        self._guarded(self._expireClosing, now)
+        self._guarded(self.device.tick, now)
+        if self._registered and not self.users and not self.attempts:
+            self._leave()
 
     def schedule(self) -> None:
         """

@@ -61,7 +61,7 @@ class IBAsyncioReactor(IBReactorBase, AsyncioSelectorReactor):
         vars(events)["run_in_executor"] = self._inExecutor
         self.setTurn(None)
 
-    def setTurn(self, turn: Callable[[float | None], Any] | None) -> None:
+    def setTurn(self, turn: Callable[[float | None], object] | None) -> None:
         """
         See L{IBReactorBase.setTurn<twisted_ib.reactor.base.IBReactorBase.setTurn>}.
         """

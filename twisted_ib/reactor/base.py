@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.drive.rest import Rest
+from twisted_ib.drive.turn import Turn
 from twisted_ib.interfaces import IReactorCompletionChannels, IReactorRDMA, IReactorRDS
 from twisted_ib.internet.readers import readingUsers, takeUsers
 from twisted_ib.reactor.loop import DeviceLoop, progress
@@ -62,7 +62,7 @@ class IBReactorBase(_Reactor):
     """
 
     _poller: epoll | None
-    _wait: Callable[[float | None], Any]
+    _wait: Callable[[float | None], object]
 
     def __init__(self, loop: DeviceLoop, *arguments: Any) -> None:
         self._channels: tuple[DeviceChannel, ...] = ()
@@ -73,7 +73,7 @@ class IBReactorBase(_Reactor):
         # Relative names in the configuration begin at the folder of the start, which a daemon leaves later.
         self._folder = startFolder()
         # Deadlines of devices have no DelayedCall: applications and trial would find it in getDelayedCalls().
-        self.rest = Rest()
+        self.rest = Turn()
         self._loop = loop
         self.polling = loop.polling
         super().__init__(*arguments)
@@ -115,7 +115,7 @@ class IBReactorBase(_Reactor):
 
     # -- running
 
-    def setTurn(self, turn: Callable[[float | None], Any] | None) -> None:
+    def setTurn(self, turn: Callable[[float | None], object] | None) -> None:
         """
         Have the loop call C{turn} in the place of L{doPoll}; with L{None} no more.
         """
@@ -148,7 +148,7 @@ class IBReactorBase(_Reactor):
         if not self._switchless:
             self.switch.configuration.reload()
 
-    def doPoll(self, timeout: float | None) -> Any:
+    def doPoll(self, timeout: float | None) -> object:
         """
         Run one turn: devices first; then, when they are idle and now and then, everything else.
 
@@ -172,16 +172,8 @@ class IBReactorBase(_Reactor):
             timeout = self.rest.begin(channels, self.seconds, timeout)
         loop.quiet = False
         found = self._wait(timeout)
-        expire = timeout == 0 or self.seconds() >= self.rest.until
-        hot = False
-        for channel in self._channels:
-            if channel.device.fabric.look():
-                hot = True
-            if expire:
-                channel.expire()
         # The traffic that woke epoll is served in the same turn, as readable descriptors are.
-        if hot and not worked:
-            progress(self._channels)
+        if self.rest.end(self._channels, self.seconds, timeout, not worked):
             loop.turns += 1
         return found
 

@@ -63,7 +63,7 @@ class IBReactor(IBReactorBase, _Base):
 
     doIteration = IBReactorBase.doPoll
 
-    def setTurn(self, turn: Callable[[float | None], Any] | None) -> None:
+    def setTurn(self, turn: Callable[[float | None], object] | None) -> None:
         """
         See L{IBReactorBase.setTurn}.
         """

@@ -86,11 +86,11 @@ class Channel:
         """
         return None if self.dueIn is None else BEGAN + self.dueIn
 
-    def expire(self) -> None:
+    def tick(self, now: float) -> None:
         """
         Serve what is due.
         """
-        self.said.append("expire")
+        self.said.append("tick")
 
     def flush(self) -> None:
         """
@@ -219,13 +219,14 @@ class TurnTests(TurnCase):
 
     def test_expires(self) -> None:
         """
-        A device expires what is due when its deadline has come, or the turn has not slept.
+        A device does what is due when its deadline has come, also if the turn has not slept.
         """
         for passes, limit, isExpired in (
             (0.0, None, False),
             (3.9, None, False),
             (4.0, None, True),
-            (0.0, 0.0, True),
+            (0.0, 0.0, False),
+            (4.0, 0.0, True),
         ):
             channel = Channel(dueIn=4.0)
             reactor = self.turning(channel)
@@ -236,7 +237,7 @@ class TurnTests(TurnCase):
 
             self.patch(reactor, "_poller", SimpleNamespace(poll=sleep))
             reactor.turn(limit, None)
-            self.assertEqual("expire" in channel.said, isExpired, (passes, limit))
+            self.assertEqual("tick" in channel.said, isExpired, (passes, limit))
         channel = Channel()
         reactor = self.turning(channel)
         reactor.turn(None, None)
@@ -500,7 +501,7 @@ class LoopTests(TurnCase):
         """
         Beside a leader that sleeps devices are served and calls made, without a turn; within one nothing is.
         """
-        channel = Channel()
+        channel = Channel(dueIn=0.0)
         reactor = self.turning(channel)
         loop = reactor.blockingLoop
         called: list[int] = []
@@ -520,7 +521,7 @@ class LoopTests(TurnCase):
         self.assertTrue(loop.drive(ready, None))
         self.assertEqual((called, channel.said), ([0, 9], ["progress", "flush", "arm"]))
         loop.poll()
-        self.assertEqual((self.limits[-1], channel.said[3:]), (0, ["progress", "expire"]))
+        self.assertEqual((self.limits[-1], channel.said[3:]), (0, ["progress", "tick"]))
 
     def test_changed(self) -> None:
         """

@@ -229,6 +229,8 @@ class Device(DeviceProgress):
 
     def _join(self, fabric: IDeviceFabric) -> None:
         self.fabric = fabric
+        #: Wakes up, and says whether there is something to do.
+        self.look = fabric.look
         self.traits = traits = fabric.traits
         # The port of an adapter of a subnet may have one already.
         self.guid = self.cm.caGUID = fabric.guid

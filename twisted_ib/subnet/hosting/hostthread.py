@@ -17,7 +17,7 @@ from secrets import randbits
 from typing import Any, Final
 
 from twisted_ib.drive.process import forEach, life
-from twisted_ib.drive.sleeper import bounded
+from twisted_ib.drive.turn import Turn
 from twisted_ib.hca.base.timers import Timer, Timers
 from twisted_ib.subnet.hosting.descriptors import Descriptor
 from twisted_ib.subnet.hosting.hosted import HostedSubnet
@@ -57,7 +57,9 @@ class _Call:
 
 class Loop:
     """
-    As much of a reactor as the host of a subnet needs, for one thread.
+    As much of a reactor as the host of a subnet needs, for one thread, which drives it as it would a device.
+
+    @ivar deadline: The timers'; C{tick} likewise.
     """
 
     def __init__(self) -> None:
@@ -66,6 +68,10 @@ class Loop:
         """
         self._poller = select.epoll()
         self._timers = Timers(time.monotonic)
+        self.deadline, self.tick = self._timers.deadline, self._timers.tick
+        self._turn = Turn()
+        #: Descriptors that have ended the sleep, each with its events.
+        self._ready: list[tuple[int, int]] = []
         #: What is watched, and for which events, by number.
         self._watched: dict[int, tuple[Descriptor, int]] = {}
 
@@ -125,15 +131,33 @@ class Loop:
         """
         Wait for something, and serve what there is.
         """
-        deadline = self._timers.deadline()
-        wait = None if deadline is None else deadline - time.monotonic()
-        for fd, events in self._poller.poll(bounded(wait)):
+        seconds = self._turn.begin((self,), time.monotonic)
+        self._ready = self._poller.poll(seconds)
+        self._turn.end((self,), time.monotonic, seconds)
+
+    def arm(self) -> bool:
+        """
+        Nothing comes but by descriptors, and epoll has them.
+        """
+        return True
+
+    def look(self) -> bool:
+        """
+        @return: Whether a descriptor has ended the sleep.
+        """
+        return bool(self._ready)
+
+    def progress(self) -> int:
+        """
+        Serve those that have.
+        """
+        for fd, events in self._ready:
             # One that was served before may have removed it.
             if events & select.EPOLLOUT and fd in self._watched:
                 self._watched[fd][0].doWrite()
             if events & ~select.EPOLLOUT and fd in self._watched:
                 self._watched[fd][0].doRead()
-        self._timers.tick(time.monotonic())
+        return len(self._ready)
 
     def close(self) -> None:
         """

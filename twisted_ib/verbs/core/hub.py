@@ -21,8 +21,8 @@ from typing import Any, TypeVar, cast
 
 from twisted_ib import limits
 from twisted_ib.drive.process import life
-from twisted_ib.drive.rest import Rest
 from twisted_ib.drive.sleeper import Sleep, Sleeper, Wakes
+from twisted_ib.drive.turn import Turn
 from twisted_ib.errors import HCAError, ResourceLimitError
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.device.device import Device
@@ -82,7 +82,7 @@ class Hub:
         self._unrung: set[Device] = set()
         self._armed = False
         # What sleepers know of.
-        self._rest = Rest()
+        self._rest = Turn()
         self._sleepers: set[Sleeper] = set()
         self.watchers: set[Wakes] = set()
         self.drives = 0
@@ -298,7 +298,7 @@ class Hub:
             self._armed = False
             for device in self.devices:
                 if not device.closed:
-                    device.fabric.look()
+                    device.look()
             if not isWaiting:
                 self._wakeSleepers()
         total = 0
@@ -325,19 +325,11 @@ class Hub:
         return total
 
     def _attend(self) -> int:
-        n = 0
-        for device in tuple(self.devices):
-            if device.closed:
-                continue
-            device.fabric.attend()
-            device.fabric.look()
-            due = device.deadline()
-            if due is not None:
-                now = device.clock()
-                if now >= due:
-                    device.tick(now)
-            n += device.progress()
-        return n
+        devices = [each for each in self.devices if not each.closed]
+        for each in devices:
+            each.fabric.attend()
+        self._rest.end(devices, time.monotonic, 0.0, serves=False)
+        return sum([each.progress() for each in devices if not each.closed])
 
     def wake(self) -> None:
         """

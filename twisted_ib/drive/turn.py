@@ -1,5 +1,8 @@
 """
-The rest of those who drive devices: how long it may last, and what ends it early.
+The turn of those who drive devices: serve them, arm them, sleep, look at them, expire what is due.
+
+Each sleeps in its own way between L{Turn.begin} and L{Turn.end}: in its epoll object, in the selector of
+asyncio, or on a pipe that other threads write to.
 """
 
 from __future__ import annotations
@@ -15,14 +18,28 @@ if TYPE_CHECKING:
 
 class Driven(Protocol):
     """
-    A device, alone or in a reactor, as who rests sees it.
+    A device, alone or in a reactor, as who drives it sees it.
     """
+
+    def progress(self) -> int:
+        """
+        Send what is pending and process what has arrived.
+
+        @return: How much was done.
+        """
 
     def arm(self) -> bool:
         """
-        Have its descriptor wake who rests.
+        Have its descriptor end the sleep.
 
         @return: False if it has something to do after all.
+        """
+
+    def look(self) -> bool:
+        """
+        Wake up: its descriptor need not end a sleep any more.
+
+        @return: Whether it has something to do.
         """
 
     def deadline(self) -> float | None:
@@ -30,12 +47,17 @@ class Driven(Protocol):
         @return: When it has something to do at the latest, by the clock of all of them; L{None} for never.
         """
 
+    def tick(self, now: float) -> object:
+        """
+        Do what is due.
+        """
 
-class Rest:
+
+class Turn:
     """
-    What those who rest know of their devices.
+    What those who drive devices know of them while they sleep.
 
-    @ivar until: The earliest deadline; infinity if there is none, 0 if there is no rest.
+    @ivar until: The earliest deadline; infinity if there is none, 0 if there is no sleep.
     """
 
     __slots__ = ("until",)
@@ -45,7 +67,7 @@ class Rest:
 
     def begin(self, devices: Iterable[Driven], now: Callable[[], float], most: float | None = None) -> float:
         """
-        Arm the devices.
+        Arm the devices, before a sleep.
 
         @param now: Their clock.
         @param most: Seconds that it may last; L{None} for any time.
@@ -66,6 +88,27 @@ class Rest:
             seconds = most
         return MOST_SECONDS if seconds > MOST_SECONDS else max(seconds, 0.0)
 
+    def end(
+        self, devices: Iterable[Driven], now: Callable[[], float], slept: float | None, serves: bool = True
+    ) -> int:
+        """
+        Look at the devices after the sleep, and do what is due.
+
+        @param slept: Seconds that it was to last; 0 if there was none, so that each deadline is asked for.
+        @param serves: Whether a device that has something to do is served.
+        @return: How much was done for those.
+        """
+        isOver = slept == 0 or now() >= self.until
+        done = 0
+        for each in devices:
+            if each.look() and serves:
+                done += each.progress()
+            if isOver:
+                due = each.deadline()
+                if due is not None and due <= (at := now()):
+                    each.tick(at)
+        return done
+
     def isLate(self, device: Driven) -> bool:
         """
         Another thread has used a device, and perhaps started a timer.
@@ -76,4 +119,4 @@ class Rest:
         return due is not None and due < self.until
 
 
-__all__ = ["Driven", "Rest"]
+__all__ = ["Driven", "Turn"]

@@ -1,0 +1,110 @@
+"""
+The turn of those who drive devices, without any.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from types import SimpleNamespace
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from twisted_ib.drive.sleeper import MOST_SECONDS
+from twisted_ib.drive.turn import Turn
+
+#: The time.
+NOW = 100.0
+
+
+def device(due: float | None = None, isArmed: bool = True, finds: bool = False) -> Any:
+    """
+    @param due: Its deadline.
+    @param isArmed: What arming says.
+    @param finds: What a look says.
+    @return: A device that keeps what it is called for.
+    """
+    said: list[object] = []
+
+    def saying(name: str, result: object) -> Any:
+        return lambda *arguments: (said.append((name, *arguments)), result)[1]
+
+    calls = (("arm", isArmed), ("look", finds), ("progress", 3), ("tick", None))
+    return SimpleNamespace(
+        said=said, deadline=lambda: due, **{name: saying(name, found) for name, found in calls}
+    )
+
+
+class TurnTests(SynchronousTestCase):
+    """
+    L{Turn}.
+    """
+
+    def begun(self, *devices: Any, most: float | None = None) -> tuple[float, float]:
+        """
+        @return: The seconds of a sleep, and what is known of deadlines.
+        """
+        self.turn = Turn()
+        return self.turn.begin(devices, lambda: NOW, most), self.turn.until
+
+    def ended(self, *devices: Any, slept: float | None, now: float = NOW, serves: bool = True) -> list[Any]:
+        """
+        @return: What was done, and what each device was called for.
+        """
+        for each in devices:
+            each.said.clear()
+        return [self.turn.end(devices, lambda: now, slept, serves), *(each.said for each in devices)]
+
+    def test_begin(self) -> None:
+        """
+        The sleep lasts until the first deadline, or as long as it may.
+        """
+        self.assertEqual(self.begun(), (MOST_SECONDS, inf))
+        self.assertEqual(self.begun(device(), most=2.0), (2.0, inf))
+        late, soon = NOW + 7, NOW + 3
+        self.assertEqual(self.begun(device(late), device(soon), device()), (3.0, soon))
+        self.assertEqual(self.begun(device(soon), device(late), most=2.0), (2.0, soon))
+        self.assertEqual(self.begun(device(NOW - 1)), (0.0, NOW - 1))
+
+    def test_unarmed(self) -> None:
+        """
+        One that has something to do keeps all from sleeping, and all are armed.
+        """
+        devices = device(isArmed=False), device(NOW + 1)
+        self.assertEqual(self.begun(*devices), (0.0, 0.0))
+        self.assertEqual([each.said for each in devices], [[("arm",)]] * 2)
+
+    def test_served(self) -> None:
+        """
+        What has something to do after the sleep is served, if it may be.
+        """
+        devices = device(finds=True), device(), device(finds=True)
+        self.begun(*devices)
+        look, served = [("look",)], [("look",), ("progress",)]
+        self.assertEqual(self.ended(*devices, slept=1.0), [6, served, look, served])
+        self.assertEqual(self.ended(*devices, slept=1.0, serves=False), [0, look, look, look])
+
+    def test_due(self) -> None:
+        """
+        Deadlines are asked for if the earliest is over, or nobody slept; what is due then is done.
+        """
+        devices = device(NOW + 1), device(NOW + 2), device()
+        look = [("look",)]
+        self.begun(*devices)
+        self.assertEqual(self.ended(*devices, slept=1.0, now=NOW + 0.5), [0, look, look, look])
+        for at, dues in ((NOW + 1, 1), (NOW + 2, 2)):
+            ticked = [*look, ("tick", at)]
+            found = [0, *[ticked] * dues, *[look] * (3 - dues)]
+            self.assertEqual(self.ended(*devices, slept=1.0, now=at), found)
+        # As one that began since, before those that were known of.
+        early = device(NOW - 1)
+        self.assertEqual(self.ended(early, slept=1.0), [0, look])
+        self.assertEqual(self.ended(early, slept=0), [0, [*look, ("tick", NOW)]])
+
+    def test_late(self) -> None:
+        """
+        A deadline before all that were known of ends the sleep of another thread.
+        """
+        self.begun(device(NOW + 2))
+        found = [self.turn.isLate(device(due)) for due in (None, NOW + 3, NOW + 2, NOW + 1)]
+        self.assertEqual(found, [False, False, False, True])
