@@ -1,6 +1,7 @@
 """
-Fabrics whose connections are made by others: those of TCP connections, and those of an adapter with a kernel.
-As a device and its users ask them, and the device, as they see it.
+Fabrics of connections: each queue pair has one of its own, of TCP or of an adapter, and there are no
+datagrams.  As a device and its users ask them, the device, as they see it, and what their paths have in
+common.
 """
 
 from __future__ import annotations
@@ -9,11 +10,20 @@ from collections.abc import Callable
 from socket import socket
 from typing import TYPE_CHECKING, Any
 
+from zope.interface import implementer
+
 from twisted_ib.hca.base.interfaces import IAddressDirectory, IFabric, IFabricOwner, IPeerPath
+from twisted_ib.hca.connection import PathRecord
+from twisted_ib.hca.connection.rdmacm import gidOf
+from twisted_ib.hca.fabric.base.addressdirectory import PeerAddress
 
 if TYPE_CHECKING:
+    from twisted_ib.errors import PathLostError
+    from twisted_ib.hca.base.interfaces import BoundQueuePair, IPath, Waiter
     from twisted_ib.hca.connection.interfaces import IConnection
-    from twisted_ib.hca.connection.request import ConnectRequest
+    from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest
+
+_HOP_LIMIT = 64
 
 
 class IAdoptedPath(IPeerPath):
@@ -112,4 +122,128 @@ class IAdapterOwner(IFabricOwner):
         """
 
 
-__all__ = ["IAdapterFabric", "IAdapterOwner", "IStreamFabric", "IStreamOwner"]
+def pathRecord(here: str, there: str) -> PathRecord:
+    """
+    @return: the path between two addresses, the first of which is the sender's of the request.
+    """
+    return PathRecord(localGID=gidOf(here), remoteGID=gidOf(there), hopLimit=_HOP_LIMIT)
+
+
+class ConnectionPath:
+    """
+    What the path of a queue pair's own connection, and the one to its peer's address, do without.
+    """
+
+    __slots__ = ()
+
+    def forget(self, number: int) -> None:
+        """
+        No effect: a connection has one queue pair.
+        """
+
+    def expect(self, requester: Any) -> None:
+        """
+        No effect: nothing is refused for want of a queue pair.
+        """
+
+    def modified(self, queuePair: BoundQueuePair) -> None:
+        """
+        No effect: what was agreed on is not changed.
+        """
+
+    def respond(self, word: int, record: bytes, partition: int) -> bool:
+        """
+        Drop a datagram: there are none here.
+        """
+        return True
+
+    def sendManagement(self, attribute: int, body: bytes, transaction: int = 0) -> None:
+        """
+        No effect: there is no queue pair 1 here.
+        """
+
+    def unsent(self) -> int:
+        """
+        @return: 0: messages of connection management do not wait here.
+        """
+        return 0
+
+    def prepareRequest(self, request: ConnectRequest) -> None:
+        """
+        No effect: a connection negotiates no attributes of packets.
+        """
+
+    def prepareReply(self, reply: ConnectReply, request: ConnectRequest) -> None:
+        """
+        No effect.
+        """
+
+
+@implementer(IPeerPath)
+class PeerPath(ConnectionPath):
+    """
+    The path to a peer's address. Each request that is sent over it makes a connection.
+    """
+
+    __slots__ = ("__weakref__", "alive", "fabric", "peer")
+
+    def __init__(self, fabric: Any, address: str) -> None:
+        """
+        @param fabric: gives queue pairs their paths, by C{bind}.
+        @param address: the peer's, as text without a scope.
+        """
+        self.fabric = fabric
+        self.peer = PeerAddress.of(address)
+        self.alive = True
+
+    def bind(self, queuePair: Any, message: Any = None) -> IPath:
+        """
+        @return: the queue pair's own path, the connection that stands for its remote number.
+        """
+        path: IPath = self.fabric.bind(self, queuePair)
+        return path
+
+    def unbind(self, queuePair: BoundQueuePair) -> None:
+        """
+        No effect: nothing is bound to this path.
+        """
+
+    def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
+        """
+        Drop a datagram: there are none here.
+        """
+        self.fabric.count("datagrams_unsendable")
+        return True
+
+    def wantSpace(self, waiter: Waiter) -> None:
+        """
+        No effect: nothing waits for space.
+        """
+
+    def wantNoSpace(self, waiter: Waiter) -> None:
+        """
+        No effect.
+        """
+
+    def position(self) -> int:
+        """
+        @return: 0: nothing is posted here.
+        """
+        return 0
+
+    def lost(self, reason: PathLostError) -> None:
+        """
+        The device is closed.
+        """
+        self.alive = False
+
+
+__all__ = [
+    "ConnectionPath",
+    "IAdapterFabric",
+    "IAdapterOwner",
+    "IStreamFabric",
+    "IStreamOwner",
+    "PeerPath",
+    "pathRecord",
+]

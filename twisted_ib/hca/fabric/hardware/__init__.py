@@ -8,6 +8,5 @@ C{rdmacm}, which is librdmacm; C{provider} loads the libraries.
 Besides:
 
   - C{adapters}: finds an adapter's IP address
-  - C{peerpath}: paths to peers' addresses, for connection management
   - C{pointers}: the address of a buffer
 """

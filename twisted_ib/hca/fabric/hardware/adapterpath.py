@@ -56,14 +56,14 @@ from twisted_ib.hca.base.operation import (
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.base.path import Waiters
+from twisted_ib.hca.fabric.base.streams import ConnectionPath
 from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE
 from twisted_ib.hca.wire.headers import ATOMIC, ATOMIC_RESULT, ATOMIC_VALUE, IMMEDIATE, RETH
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Acknowledged, BoundQueuePair, Waiter
-    from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest
+    from twisted_ib.hca.fabric.base.streams import PeerPath
     from twisted_ib.hca.fabric.hardware.connector import AdapterConnection
-    from twisted_ib.hca.fabric.hardware.peerpath import PeerPath
     from twisted_ib.hca.fabric.hardware.provider import Completion
 
 #: Bytes of a slot: the longest message that is received, and immediate data before it.
@@ -138,7 +138,7 @@ class _Sent:
     length: int = 0
 
 
-class AdapterPath(Waiters):
+class AdapterPath(Waiters, ConnectionPath):
     """
     The path of one queue pair to its peer.
 
@@ -254,11 +254,6 @@ class AdapterPath(Waiters):
         if self._held:
             self.fabric.later(self)
 
-    def modified(self, queuePair: BoundQueuePair) -> None:
-        """
-        No effect: what the peer agreed to is not changed.
-        """
-
     def unbind(self, queuePair: BoundQueuePair) -> None:
         """
         The queue pair is gone: what it has posted is still sent.
@@ -276,16 +271,6 @@ class AdapterPath(Waiters):
         else:
             self.fabric.timers.start(LINGER_SECONDS, self._drain)
         self._release()
-
-    def forget(self, number: int) -> None:
-        """
-        No effect: a connection has one queue pair.
-        """
-
-    def expect(self, requester: Any) -> None:
-        """
-        No effect: the adapter tells what is refused.
-        """
 
     def queuePairs(self) -> list[Any]:
         """
@@ -531,35 +516,6 @@ class AdapterPath(Waiters):
         @return: count of records posted.
         """
         return self._posted
-
-    def respond(self, word: int, record: bytes, partition: int) -> bool:
-        """
-        See L{IPeerPath.respond<twisted_ib.hca.base.interfaces.IPeerPath.respond>}: there are no datagrams.
-        """
-        return True
-
-    def sendManagement(self, attribute: int, body: bytes, transaction: int = 0) -> None:
-        """
-        No effect: the kernel has queue pair 1.
-        """
-
-    def unsent(self) -> int:
-        """
-        @return: 0.
-        """
-        return 0
-
-    def prepareRequest(self, request: ConnectRequest) -> None:
-        """
-        See L{IPeerPath.prepareRequest<twisted_ib.hca.base.interfaces.IPeerPath.prepareRequest>}.
-        """
-        self.way.prepareRequest(request)
-
-    def prepareReply(self, reply: ConnectReply, request: ConnectRequest) -> Any:
-        """
-        See L{IPeerPath.prepareReply<twisted_ib.hca.base.interfaces.IPeerPath.prepareReply>}.
-        """
-        return None
 
     def mark(self) -> None:
         """

@@ -15,15 +15,16 @@ from twisted_ib import limits
 from twisted_ib.errors import ConnectionStateError, PathLostError, ResourceLimitError
 from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.cm.states import State
-from twisted_ib.hca.connection import ConnectReply, ConnectRequest, PathRecord, Rejection, RejectReason
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest, Rejection, RejectReason
 from twisted_ib.hca.connection.interfaces import IConnection
-from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader, gidOf
+from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader
+from twisted_ib.hca.fabric.base.streams import pathRecord
 from twisted_ib.hca.fabric.hardware.rdmacm import CMEvent, Parameters
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.fabric.base.streams import PeerPath
     from twisted_ib.hca.fabric.hardware.adapterpath import AdapterPath
     from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
-    from twisted_ib.hca.fabric.hardware.peerpath import PeerPath
     from twisted_ib.hca.fabric.hardware.rdmacm import Manager, Notice
 
 #: How long the kernel may look for an address, and for a route, in seconds.
@@ -37,7 +38,6 @@ _PORT: Final = 0xFFFF
 _TCP: Final = PortSpace.TCP.value
 _DEPTH: Final = 0xFF
 _RETRIES: Final = 7
-_HOP_LIMIT: Final = 64
 _MTU_CODE: Final = MTU_CODES[limits.DATAGRAM_BYTES]
 
 
@@ -316,7 +316,7 @@ class Connector:
             retryCount=given.retryCount,
             rnrRetryCount=given.rnrRetryCount,
             pathMTU=_MTU_CODE,
-            primaryPath=PathRecord(localGID=gidOf(there), remoteGID=gidOf(here), hopLimit=_HOP_LIMIT),
+            primaryPath=pathRecord(there, here),
         )
         fabric.owner.connectionRequested(connection, connection.request)
 

@@ -29,12 +29,11 @@ from twisted_ib.hca.base.traits import ADAPTER, Traits
 from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.fabric.base.addressdirectory import AddressDirectory
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch
-from twisted_ib.hca.fabric.base.streams import IAdapterFabric
+from twisted_ib.hca.fabric.base.streams import IAdapterFabric, PeerPath
 from twisted_ib.hca.fabric.base.waker import LinkWaker
 from twisted_ib.hca.fabric.hardware.adapterpath import SENDS, SLOTS, AdapterPath
 from twisted_ib.hca.fabric.hardware.adapters import isRoCE
 from twisted_ib.hca.fabric.hardware.connector import AdapterConnection, Connector
-from twisted_ib.hca.fabric.hardware.peerpath import PeerPath
 from twisted_ib.hca.fabric.hardware.pointers import addressOf
 from twisted_ib.hca.fabric.hardware.provider import Completion, Verbs, loadVerbs, openAdapter
 from twisted_ib.hca.fabric.hardware.rdmacm import RDMACM, Manager

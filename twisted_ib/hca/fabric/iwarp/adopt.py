@@ -14,7 +14,7 @@ from zope.interface import implementer
 
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.fabric.base.streams import IAdoptedPath
-from twisted_ib.hca.fabric.iwarp.peerpath import PeerPath
+from twisted_ib.hca.fabric.iwarp.peerpath import StreamPeerPath
 from twisted_ib.hca.fabric.iwarp.streampath import RECEIVE_BYTES
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @implementer(IAdoptedPath)
-class AdoptedPath(PeerPath):
+class AdoptedPath(StreamPeerPath):
     """
     The path of one adopted connection: a request to connect goes over this, and no second one.
 
@@ -67,7 +67,7 @@ class AdoptedPath(PeerPath):
 
     def connected(self) -> tuple[socket.socket, bytes] | None:
         """
-        See L{PeerPath.connected}.
+        See L{StreamPeerPath.connected}.
         """
         made, self._socket = self._socket, None
         leftover, self._leftover = self._leftover, b""
@@ -77,13 +77,13 @@ class AdoptedPath(PeerPath):
     @property
     def isSpent(self) -> bool:
         """
-        See L{PeerPath.isSpent}.
+        See L{StreamPeerPath.isSpent}.
         """
         return self._socket is None
 
     def closed(self) -> None:
         """
-        See L{PeerPath.closed}.
+        See L{StreamPeerPath.closed}.
         """
         ended, self._ended = self._ended, None
         if ended is not None:

@@ -30,7 +30,7 @@ from twisted_ib.hca.fabric.base.waker import LinkWaker
 from twisted_ib.hca.fabric.iwarp.adopt import AdoptedPath
 from twisted_ib.hca.fabric.iwarp.listener import Listener
 from twisted_ib.hca.fabric.iwarp.mpaservice import MPAService
-from twisted_ib.hca.fabric.iwarp.peerpath import PeerPath
+from twisted_ib.hca.fabric.iwarp.peerpath import StreamPeerPath
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import hasCRC32C
 from twisted_ib.hca.fabric.iwarp.protocol.startup import StartupOptions
 from twisted_ib.hca.fabric.iwarp.streampath import RECEIVE_BYTES, StreamPath
@@ -38,6 +38,7 @@ from twisted_ib.hca.host.addresses import interfaceOf
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import PathUser
+    from twisted_ib.hca.queues.queuepair import QueuePair
 
 #: TCP connections without a complete Request, of all addresses. A SYN flood is the kernel's matter; these
 #: have completed the handshake, so their addresses are real.
@@ -236,11 +237,26 @@ class IWARPFabric(AddressDirectory):
 
     # -- peers
 
-    def newPath(self, address: str) -> PeerPath:
+    def newPath(self, address: str) -> StreamPeerPath:
         """
         @return: a path to a peer's address.
         """
-        return PeerPath(self, address)
+        return StreamPeerPath(self, address)
+
+    def bind(self, way: StreamPeerPath, queuePair: QueuePair) -> StreamPath:
+        """
+        Give a queue pair the path of its connection.
+        """
+        stream = self.streams.get(queuePair.remote)
+        if stream is None or stream.way is not way or stream.queuePair is not None or stream.isClosing:
+            # It has ended while its Reply was on the way: the queue pair learns of it next.
+            stream = StreamPath(way, queuePair.remote, None)
+            stream.alive = False
+            stream.queuePair = queuePair
+            self.doom(stream, PathLostError(f"{way.peer.address} has closed the connection"))
+            return stream
+        stream.attach(queuePair)
+        return stream
 
     def reachGID(self, gid: int, user: PathUser) -> CompletedSearch:
         """

@@ -25,10 +25,11 @@ from twisted_ib import limits
 from twisted_ib.errors import LengthError, PathLostError
 from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.base.operation import GSI_QPN, MULTICAST_QPN
-from twisted_ib.hca.connection import PathRecord, RejectReason
+from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.connection.codes import SIDRStatus
-from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader, gidOf
-from twisted_ib.hca.fabric.iwarp.peerpath import HOP_LIMIT, PeerPath, Setup
+from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader
+from twisted_ib.hca.fabric.base.streams import pathRecord
+from twisted_ib.hca.fabric.iwarp.peerpath import Setup, StreamPeerPath
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import MPAErrorCode
 from twisted_ib.hca.fabric.iwarp.protocol.mpastream import MAX_ULPDU, MAX_ULPDU_MARKERS, mulpdu
 from twisted_ib.hca.fabric.iwarp.protocol.startup import (
@@ -48,7 +49,6 @@ from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REJ, REP, REQ, SIDR_REP, SID
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Buffer
     from twisted_ib.hca.fabric.iwarp.iwarp import IWARPFabric
-    from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.structs import Packed
 
 #: A request that finds no room in connection management is given to it again after so many seconds, as long
@@ -95,7 +95,7 @@ class MPAService:
     def _options(self, readsIn: int = 0, readsOut: int = 0) -> StartupOptions:
         return evolve(self.options, readsIn=readsIn, readsOut=readsOut)
 
-    def _stream(self, way: PeerPath, made: socket.socket, serviceID: int) -> StreamPath:
+    def _stream(self, way: StreamPeerPath, made: socket.socket, serviceID: int) -> StreamPath:
         streams, number = self._fabric.streams, self._last
         while True:
             number = number + 1 if number < MULTICAST_QPN - 1 else GSI_QPN + 1
@@ -109,7 +109,7 @@ class MPAService:
 
     # -- messages of this side's connection management
 
-    def take(self, way: PeerPath, attribute: int, body: bytes) -> None:
+    def take(self, way: StreamPeerPath, attribute: int, body: bytes) -> None:
         """
         Do what a message says.
 
@@ -119,7 +119,7 @@ class MPAService:
         if receiver is not None:
             receiver(way, body)
 
-    def _takeREQ(self, way: PeerPath, body: bytes) -> None:
+    def _takeREQ(self, way: StreamPeerPath, body: bytes) -> None:
         request = REQ.parseExact(body, 0, len(body))
         fabric, space = self._fabric, request.serviceID >> 16
         privateData, port = request.privateData, 0
@@ -154,7 +154,7 @@ class MPAService:
         else:
             self._request(stream)
 
-    def _dial(self, way: PeerPath, port: int, source: int) -> tuple[socket.socket, int]:
+    def _dial(self, way: StreamPeerPath, port: int, source: int) -> tuple[socket.socket, int]:
         fabric = self._fabric
         made = socket.socket(fabric.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
@@ -190,7 +190,7 @@ class MPAService:
         stream.startup.isDialling = False
         self._request(stream)
 
-    def _unreached(self, way: PeerPath, localID: int, code: int) -> None:
+    def _unreached(self, way: StreamPeerPath, localID: int, code: int) -> None:
         # TCP's refusal is that of a service that nobody listens for (IBTA vol. 1 12.6.7.2, reason 8).  For
         # what the network says REJ has no better reason.
         self._fabric.count("iwarp_refused" if code in _REFUSED else "iwarp_unreachable")
@@ -214,7 +214,7 @@ class MPAService:
         self._limit(stream, machine, now)
         stream.watchFrames(leftover)
 
-    def _takeREP(self, way: PeerPath, body: bytes) -> None:
+    def _takeREP(self, way: StreamPeerPath, body: bytes) -> None:
         reply = REP.parseExact(body, 0, len(body))
         fabric = self._fabric
         stream = fabric.streams.get(reply.remoteCommunicationID)
@@ -243,7 +243,7 @@ class MPAService:
         else:
             stream.startTimer(HOLD_SECONDS, lambda: self._quiet(stream, machine, isQuiet))
 
-    def _takeREJ(self, way: PeerPath, body: bytes) -> None:
+    def _takeREJ(self, way: StreamPeerPath, body: bytes) -> None:
         reject = REJ.parseExact(body, 0, len(body))
         stream = self._of(way, reject.remoteCommunicationID, reject.localCommunicationID)
         if stream is None:
@@ -259,7 +259,7 @@ class MPAService:
             # Behind a Reply there is no word for it but the end.
             stream.finish()
 
-    def _takeMRA(self, way: PeerPath, body: bytes) -> None:
+    def _takeMRA(self, way: StreamPeerPath, body: bytes) -> None:
         # Only the one that asks for the REQ again is sent unasked.
         message = MRA.parseExact(body, 0, len(body))
         stream = self._fabric.streams.get(message.remoteCommunicationID)
@@ -275,7 +275,7 @@ class MPAService:
                 IWARP_AGAIN_SECONDS, lambda: self._fabric.manage(stream.way, REQ.attribute, setup.request)
             )
 
-    def _takeDREQ(self, way: PeerPath, body: bytes) -> None:
+    def _takeDREQ(self, way: StreamPeerPath, body: bytes) -> None:
         message = DREQ.parseExact(body, 0, len(body))
         fabric = self._fabric
         stream = fabric.streams.get(message.remoteCommunicationID)
@@ -286,12 +286,12 @@ class MPAService:
         answer = DREP(message.remoteCommunicationID, message.localCommunicationID)
         fabric.manage(way, DREP.attribute, answer.packExact())
 
-    def _takeSIDR(self, way: PeerPath, body: bytes) -> None:
+    def _takeSIDR(self, way: StreamPeerPath, body: bytes) -> None:
         request = SIDR_REQ.parseExact(body, 0, len(body))
         answer = SIDR_REP(requestID=request.requestID, status=SIDRStatus.SERVICE_ID_UNSUPPORTED)
         self._fabric.manage(way, SIDR_REP.attribute, answer.packExact())
 
-    def _of(self, way: PeerPath, number: int, localID: int) -> StreamPath | None:
+    def _of(self, way: StreamPeerPath, number: int, localID: int) -> StreamPath | None:
         if number:
             return self._fabric.streams.get(number)
         # A REJ that gives up a REQ: no answer has told the peer's id (IBTA vol. 1 12.6.7.2, reason 4).
@@ -303,7 +303,7 @@ class MPAService:
     # -- messages to this side's connection management
 
     def _reject(
-        self, way: PeerPath, localID: int, number: int, reason: RejectReason, privateData: bytes = b""
+        self, way: StreamPeerPath, localID: int, number: int, reason: RejectReason, privateData: bytes = b""
     ) -> None:
         message = REJ(number, localID, MessageKind.REQ, reason=reason, privateData=privateData)
         self._fabric.manage(way, REJ.attribute, message.packExact())
@@ -330,7 +330,7 @@ class MPAService:
             stream.sendFrame(setup.machine.reject())
             stream.finish()
             return
-        path = PathRecord(localGID=gidOf(there), remoteGID=gidOf(here), hopLimit=HOP_LIMIT)
+        path = pathRecord(there, here)
         setup.request = REQ(
             localCommunicationID=stream.number,
             serviceID=setup.serviceID,
@@ -370,7 +370,7 @@ class MPAService:
 
     # -- startup frames
 
-    def await_(self, way: PeerPath, made: socket.socket, serviceID: int, leftover: bytes = b"") -> None:
+    def await_(self, way: StreamPeerPath, made: socket.socket, serviceID: int, leftover: bytes = b"") -> None:
         """
         Await the Request of a connection for a service.
 
@@ -465,24 +465,6 @@ class MPAService:
             segment = stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
             most = mulpdu(segment, machine.markersOut)
         stream.open(machine, most, secrets.randbits(8))
-
-    # -- queue pairs
-
-    def bind(self, way: PeerPath, queuePair: QueuePair) -> StreamPath:
-        """
-        Give a queue pair the path of its connection.
-        """
-        fabric = self._fabric
-        stream = fabric.streams.get(queuePair.remote)
-        if stream is None or stream.way is not way or stream.queuePair is not None or stream.isClosing:
-            # It has ended while its Reply was on the way: the queue pair learns of it next.
-            stream = StreamPath(way, queuePair.remote, None)
-            stream.alive = False
-            stream.queuePair = queuePair
-            fabric.doom(stream, PathLostError(f"{way.peer.address} has closed the connection"))
-            return stream
-        stream.attach(queuePair)
-        return stream
 
     # -- ends
 

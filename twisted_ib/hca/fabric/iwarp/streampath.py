@@ -45,6 +45,7 @@ from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import Timer
 from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.base.path import Waiters
+from twisted_ib.hca.fabric.base.streams import ConnectionPath
 from twisted_ib.hca.fabric.iwarp.protection import protectionOf
 from twisted_ib.hca.fabric.iwarp.protocol.ddp import LAST_BIT, TAGGED_BIT, UNTAGGED, Opcode
 from twisted_ib.hca.fabric.iwarp.protocol.joining import joinSends
@@ -72,8 +73,7 @@ from twisted_ib.hca.wire.headers import RETH
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Acknowledged, BoundQueuePair, Buffer, Waiter
-    from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest
-    from twisted_ib.hca.fabric.iwarp.peerpath import PeerPath, Setup
+    from twisted_ib.hca.fabric.iwarp.peerpath import Setup, StreamPeerPath
 
 #: Octets that are gathered for one system call; longer payloads are sent from where they are.
 IWARP_GATHER = 64 * 1024
@@ -108,7 +108,7 @@ _WHOLE: Final = (TAGGED_BIT | LAST_BIT) >> 8
 _PARTS: Final = frozenset((SEND_FIRST, SEND_MIDDLE, SEND_LAST))
 
 
-class StreamPath(Waiters):
+class StreamPath(Waiters, ConnectionPath):
     """
     The path of one queue pair to its peer; before that one is bound, a TCP connection in the making.
 
@@ -177,7 +177,7 @@ class StreamPath(Waiters):
         "way",
     )
 
-    def __init__(self, way: PeerPath, number: int, made: Any) -> None:
+    def __init__(self, way: StreamPeerPath, number: int, made: Any) -> None:
         """
         @param made: its socket, which does not block.
         """
@@ -278,11 +278,6 @@ class StreamPath(Waiters):
     def _block(self) -> None:
         self._isBlocked = self._full or self.isHeld or self._isClosing or not self.isOpen
 
-    def modified(self, queuePair: BoundQueuePair) -> None:
-        """
-        No effect: records depend on no attribute of a queue pair.
-        """
-
     def unbind(self, queuePair: BoundQueuePair) -> None:
         """
         The queue pair is gone: what it has posted is still sent, then the connection ends.
@@ -297,16 +292,6 @@ class StreamPath(Waiters):
             # The connection ends with it, of which connection management is told (as by Linux siw_cm.c
             # siw_qp_cm_drop()).
             self.fabric.service.gone(self)
-
-    def forget(self, number: int) -> None:
-        """
-        No effect: a connection has one queue pair.
-        """
-
-    def expect(self, requester: Any) -> None:
-        """
-        No effect: nothing is refused for want of a queue pair.
-        """
 
     def queuePairs(self) -> list[BoundQueuePair]:
         """
@@ -373,36 +358,6 @@ class StreamPath(Waiters):
         See L{IPath.wantSpace}.
         """
         self.waiting[waiter] = None
-
-    def respond(self, word: int, record: bytes, partition: int) -> bool:
-        """
-        See L{IPeerPath.respond<twisted_ib.hca.base.interfaces.IPeerPath.respond>}: there are no datagrams.
-        """
-        return True
-
-    def sendManagement(self, attribute: int, body: bytes, transaction: int = 0) -> None:
-        """
-        See L{PeerPath.sendManagement}.
-        """
-        self.way.sendManagement(attribute, body, transaction)
-
-    def unsent(self) -> int:
-        """
-        @return: 0: connection management has no messages on the wire.
-        """
-        return 0
-
-    def prepareRequest(self, request: ConnectRequest) -> None:
-        """
-        See L{PeerPath.prepareRequest}.
-        """
-        self.way.prepareRequest(request)
-
-    def prepareReply(self, reply: ConnectReply, request: ConnectRequest) -> Any:
-        """
-        See L{PeerPath.prepareReply}.
-        """
-        return self.way.prepareReply(reply, request)
 
     def sendFrame(self, octets: bytes) -> None:
         """
