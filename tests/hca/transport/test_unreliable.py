@@ -155,6 +155,15 @@ class ReceivingTests(SynchronousTestCase):
         self.assertEqual(self.come((0x24, 0x700000, b"")), [0x24])
         self.assertEqual(self.come((0x24, 0x700001, b"")), [0x24, 0x24])
 
+    def test_expected(self) -> None:
+        """
+        What may come next is the expected packet, or one of a window behind it where some are lost.
+        """
+        window = limits.TRANSPORT_WINDOW
+        places = ((-1, False), (0, True), (1, True), (window - 1, True), (window, False), (1 << 23, False))
+        for ahead, isExpected in places:
+            self.assertIs(self.connection.isExpected(0x24, A + ahead & 0xFFFFFF), isExpected, ahead)
+
     def test_copies(self) -> None:
         """
         A packet that comes again, or late, is dropped.

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.hca.fabric.roce.test_devices import HERE, PORT, THERE, End, PacketTestCase
 from tests.hca.hcas import settle
-from tests.hca.memorylink import Datagram
+from tests.hca.memorylink import Datagram, Wire
 from twisted_ib import limits
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.cm import transactions
@@ -222,6 +222,79 @@ class HostileTests(PacketTestCase):
             self.assertEqual(device.counters["packets_wrong_port"], before + 1000)
         self.assertEqual((two.memory[:4], one.failures, two.failures), (bytes(4), [], []))
         self.checkAlive(one, two)
+
+    def move(self, ends: tuple[End, End], port: int) -> None:
+        """
+        From now on what the first end sends to the second comes from another port.
+        """
+        here, there = (end.device.fabric.address for end in ends)
+        known = ends[0].queuePair.path.port
+        flow = ICRCState(gidOf(here), gidOf(there), port)
+
+        def change(datagram: Datagram) -> Iterable[Datagram]:
+            """
+            Change it, and its ICRC.
+            """
+            source, destination, before, trafficClass, data = datagram
+            if (source, before) == (here, known):
+                datagram = source, destination, port, trafficClass, flow.sign(data[:-4])
+            return (datagram,)
+
+        self.wire.pass_ = change
+
+    def test_portChanged(self) -> None:
+        """
+        A peer that changes the UDP source port of a live queue pair (ibv_modify_qp_udp_sport) is heard again
+        when it has repeated what is expected, whether it asks or answers, and whatever strangers send from
+        other ports meanwhile.
+        """
+        for asks in (True, False):
+            one, two = self.connected()
+            self.checkAlive(one, two)
+            self.move((one, two), 50123)
+            sender, receiver = (one, two) if asks else (two, one)
+            for turn in range(3):
+                receiver.receive(1, 0, 10)
+                sender.memory[:5] = b"alive"
+                sender.send(2, SendOpcode.SEND, 0, 5)
+                for _ in range(200):
+                    self.settle(one, two, seconds=0.01)
+                    for port in (50200, 50201):
+                        forged = packet(SEND_ONLY, two.queuePair.number, b"evil", turn * 7, port=port)
+                        self.give(two.device, forged, port=port)
+                    if sender.completions and receiver.completions:
+                        break
+                self.assertEqual(sender.done(), [(2, WCStatus.SUCCESS)])
+                self.assertEqual(receiver.done(), [(1, WCStatus.SUCCESS)])
+                self.assertEqual(receiver.memory[:5], b"alive")
+            self.assertEqual((one.failures, two.failures), ([], []))
+            self.assertEqual(two.queuePair.path.peerPort, 50123)
+            one.device.close()
+            two.device.close()
+            self.wire = Wire()
+
+    def test_portGuessed(self) -> None:
+        """
+        1,000 packets from one other port, without the PSN that is expected, are not taken for the peer's
+        move; nor are a few that have it, if the peer goes on.
+        """
+        one, two = self.connected()
+        expected = one.queuePair.query()["sq_psn"] + 1
+        self.checkAlive(one, two)
+        right, number = one.queuePair.path.port, two.queuePair.number
+        for turn in range(1000):
+            at = expected + 1 + turn & 0xFFFFFF
+            self.give(two.device, packet(SEND_ONLY, number, b"evil", at, port=50123), port=50123)
+            self.clock.advance(0.02)
+        self.assertIsNone(two.queuePair.path._moving)
+        self.assertEqual(two.device.counters["packets_wrong_port"], 1000)
+        for turn in range(10):
+            at = expected + turn & 0xFFFFFF
+            for _ in range(2):
+                self.give(two.device, packet(SEND_ONLY, number, b"evil", at, port=50123), port=50123)
+                self.clock.advance(0.02)
+            self.assertEqual(two.queuePair.path.peerPort, right)
+            self.checkAlive(one, two)
 
     def test_corrupted(self) -> None:
         """

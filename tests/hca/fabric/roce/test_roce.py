@@ -445,6 +445,25 @@ class DeviceTests(SynchronousTestCase):
             self.assertEqual(one.counters["requests_undelivered"], attempt)
         self.assertEqual(one.cm.counters["retransmitted"], 0)
 
+    def test_nobodyAmongStrays(self) -> None:
+        """
+        Datagrams that strangers send to the port that REQs come from are not taken, and leave room for ICMP:
+        for a report in the largest of a network adapter's pages.
+        """
+        one = self.device(ownAddress(1))
+        port = one.fabric.link.sourcePort(datagramPort(GSI_QPN))
+        stranger = self.receiver(ownAddress(3))
+        for _ in range(20):
+            stranger.sendto(bytes(1400), (ownAddress(1), port))
+        sender = one.fabric.link._senders[port]
+        self.assertRaises(BlockingIOError, sender.recv, 1)
+        self.assertGreater(sender.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF), 2 * 65536)
+        end = End(one, 64)
+        one.connect(PortSpace.TCP, ownAddress(9), PORT, end)
+        self.until(lambda: end.log, one)
+        self.assertEqual(end.log, ["rejected 8"])
+        self.assertEqual(one.cm.counters["retransmitted"], 0)
+
     def test_reportOfAnother(self) -> None:
         """
         What ICMP says of one host keeps back no datagram to another, and changes nothing else.

@@ -7,17 +7,22 @@ from __future__ import annotations
 import gc
 import os
 import select
+import shutil
 import signal
 import socket
 import struct
+import sys
 import time
 from collections.abc import Callable
+from subprocess import run
 from typing import Any
+from unittest import SkipTest
 from zlib import crc32
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.fabric.roce.test_devices import PORT, End
+from tests.support.commands import PATH
 from tests.support.ownaddress import ownAddress
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import waitUntil
@@ -41,6 +46,37 @@ from twisted_ib.hca.wire.mad.classes import OrganizationHeader
 from twisted_ib.hca.wire.mad.mad import GET, SET, Mad
 
 HANDED = "packets_handed_on", "packets_taken_over", "packets_unknown_qp"
+#: With a file system of 1 MiB as its run directory, and an address.
+_FULL = """
+import os
+from twisted_ib import limits
+from twisted_ib.errors import DeviceError
+from twisted_ib.hca.fabric.roce.orphans import Orphan
+from twisted_ib.hca.fabric.roce.roce import RoCELink
+directory, address = sys.argv[1:]
+def fill(left=0):
+    with open(os.path.join(directory, "full"), "wb", buffering=0) as file:
+        try:
+            while file.write(bytes(4096)):
+                pass
+        except OSError:
+            pass
+        file.truncate(file.tell() - left)
+def failed():
+    try:
+        RoCELink(address, isShared=True)
+    except DeviceError as error:
+        print(error)
+fill()
+failed()
+os.unlink(os.path.join(directory, "full"))
+link = RoCELink(address, isShared=True)
+fill(65536)
+add = link.group.connections.add
+print(sum(add(Orphan("192.0.2.1", n, n, n, n, 0xFFFF)) for n in range(1, limits.PACKET_CONNECTIONS + 1)))
+failed()
+link.close()
+"""
 #: How often a process is killed.
 DEATHS = 20
 
@@ -189,6 +225,28 @@ class GroupTests(SynchronousTestCase):
         silent.bind(os.path.join(self.directory, name))
         silent.listen()
         self.assertIn("did not answer", str(self.assertRaises(DeviceError, self.link)))
+
+    def test_directoryFull(self) -> None:
+        """
+        Where the run directory's file system is full, it is said in one line who has no memory; a process
+        that is there already goes on, with the connections that there is room for.
+        """
+        if shutil.which("unshare") is None:
+            raise SkipTest("unshare of util-linux is not installed")
+        os.mkdir(self.directory, 0o700)
+        space = "unshare", "--user", "--map-root-user", "--mount", "sh", "-c"
+        script = 'mount -t tmpfs -o size=1m,mode=700 none "$0" && exec "$@"'
+        tried = run([*space, script, self.directory, "true"], capture_output=True, text=True)
+        if tried.returncode:
+            raise SkipTest(f"there may be no namespaces here: {tried.stderr.strip()}")
+        command = sys.executable, "-c", PATH + _FULL, self.directory, self.address
+        found = run([*space, script, self.directory, *command], capture_output=True, text=True)
+        self.assertEqual(found.returncode, 0, found.stderr)
+        none, some, other = found.stdout.splitlines()
+        words = "no memory for what the processes of an address share: No space left on device"
+        self.assertTrue(none.startswith(words), none)
+        self.assertTrue(other.startswith(words), other)
+        self.assertTrue(0 < int(some) < limits.PACKET_CONNECTIONS, some)
 
     def test_descriptors(self) -> None:
         """

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from mmap import mmap
 from typing import Final
 
@@ -42,6 +42,8 @@ _ROW: Final = struct.Struct("=16sIIIIHBx")
 _COUNT: Final = struct.Struct("=Q")
 _REGION: Final = _COUNT.size + limits.PACKET_CONNECTIONS * _ROW.size
 _FREE: Final = bytes(_ROW.size)
+#: Rows that are allocated together.
+_ROWS_AT_ONCE: Final = 256
 #: Octets of the memory that the processes of a group share: the table of services, then a region of
 #: connections for each slot.
 MEMORY_BYTES: Final = TABLE_BYTES + SLOTS * _REGION
@@ -71,6 +73,14 @@ def _start(slot: int) -> int:
     return TABLE_BYTES + slot * _REGION
 
 
+def connectionsOf(slot: int, rows: int) -> tuple[int, int]:
+    """
+    @return: where the rows of a slot's connections begin in the memory, with their count, and the octets of
+        so many.
+    """
+    return _start(slot), _COUNT.size + rows * _ROW.size
+
+
 def hasConnections(memory: mmap | bytearray, slot: int) -> bool:
     """
     @return: whether a slot has connections.
@@ -85,13 +95,18 @@ class ConnectionRegister:
     Each writes in the region of its own slot only.
     """
 
-    def __init__(self, memory: mmap | bytearray, slot: int) -> None:
+    def __init__(
+        self, memory: mmap | bytearray, slot: int, reserve: Callable[[int, int], bool] = lambda *_: True
+    ) -> None:
         """
         @param memory: L{MEMORY_BYTES} octets.
         @param slot: whose rows are ours.
+        @param reserve: allocates octets of the memory, from an offset, and tells whether there were any.
         """
         self._memory = memory
         self._slot = slot
+        self._reserve = reserve
+        self._reserved = 0
         #: Communication id -> the number of its row; rows below C{_count} that are free.
         self._places: dict[int, int] = {}
         self._free: list[int] = []
@@ -111,7 +126,7 @@ class ConnectionRegister:
             return True
         if self._free:
             row = self._free.pop()
-        elif self._count < limits.PACKET_CONNECTIONS:
+        elif self._count < limits.PACKET_CONNECTIONS and self._hasRow():
             row, self._count = self._count, self._count + 1
         else:
             return False
@@ -122,6 +137,15 @@ class ConnectionRegister:
         )
         _COUNT.pack_into(self._memory, _start(self._slot), self._count)
         return True
+
+    def _hasRow(self) -> bool:
+        if self._count < self._reserved:
+            return True
+        rows = min(self._count + _ROWS_AT_ONCE, limits.PACKET_CONNECTIONS)
+        isReserved = self._reserve(*connectionsOf(self._slot, rows))
+        if isReserved:
+            self._reserved = rows
+        return isReserved
 
     def remove(self, localID: int) -> None:
         """
@@ -261,4 +285,12 @@ class Orphans:
             self._cm.receive(source, attribute, data, _BODY, len(data) - ICRC.size, now)
 
 
-__all__ = ["DATAGRAM_BYTES", "MEMORY_BYTES", "ConnectionRegister", "Orphan", "Orphans", "hasConnections"]
+__all__ = [
+    "DATAGRAM_BYTES",
+    "MEMORY_BYTES",
+    "ConnectionRegister",
+    "Orphan",
+    "Orphans",
+    "connectionsOf",
+    "hasConnections",
+]

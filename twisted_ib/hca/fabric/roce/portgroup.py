@@ -33,15 +33,25 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
+from twisted_ib import limits
 from twisted_ib.errors import DeviceError, HCAError
 from twisted_ib.hca.fabric.roce.orphans import (
     DATAGRAM_BYTES,
     MEMORY_BYTES,
     ConnectionRegister,
     Orphans,
+    connectionsOf,
     hasConnections,
 )
-from twisted_ib.hca.fabric.roce.slots import SECRET_BYTES, SLOTS, Handed, ServiceTable, packed
+from twisted_ib.hca.fabric.roce.slots import (
+    HEAD_BYTES,
+    SECRET_BYTES,
+    SLOTS,
+    Handed,
+    ServiceTable,
+    packed,
+    servicesOf,
+)
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.addresses import namespaceInode
 from twisted_ib.hca.host.entries import connect
@@ -69,8 +79,6 @@ DRAINED_DATAGRAMS = 65536
 _SO_ATTACH_REUSEPORT_CBPF: Final = 51
 #: C{struct sock_fprog} (linux/filter.h).
 _PROGRAM: Final = struct.Struct("@HP")
-# Linux asm-generic/fcntl.h; Python has them from 3.9.
-_F_OFD_GETLK, _F_OFD_SETLK, _F_OFD_SETLKW = 36, 37, 38
 #: C{struct flock}.
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 #: The octet whose lock is that of the table; below it those of the slots.
@@ -141,7 +149,8 @@ class PortGroup:
             self.slot = next(filter(self._take, order), 0)
             if not self.slot:
                 raise DeviceError(f"{SLOTS - 1} processes share this address, and no more can")
-            self.connections = ConnectionRegister(self._map, self.slot)
+            _allocate(self._own, *servicesOf(self.slot, limits.PACKET_SERVICES))
+            self.connections = ConnectionRegister(self._map, self.slot, self._reserve)
             with self.locked():
                 self.services = ServiceTable(self._map, self.slot, self.isTaken)
             self._drain()
@@ -159,8 +168,15 @@ class PortGroup:
 
     def _take(self, slot: int) -> bool:
         try:
-            _lock(self._own, _F_OFD_SETLK, fcntl.F_WRLCK, slot)
+            _lock(self._own, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, slot)
         except BlockingIOError:
+            return False
+        return True
+
+    def _reserve(self, offset: int, length: int) -> bool:
+        try:
+            _allocate(self._own, offset, length)
+        except DeviceError:
             return False
         return True
 
@@ -168,7 +184,7 @@ class PortGroup:
         """
         @return: whether a living process owns a slot.
         """
-        return slot == self.slot or _lock(self._own, _F_OFD_GETLK, fcntl.F_WRLCK, slot) != fcntl.F_UNLCK
+        return slot == self.slot or _lock(self._own, fcntl.F_OFD_GETLK, fcntl.F_WRLCK, slot) != fcntl.F_UNLCK
 
     def isAlone(self) -> bool:
         """
@@ -181,11 +197,11 @@ class PortGroup:
         """
         Hold the lock of the table of services.
         """
-        _lock(self._own, _F_OFD_SETLKW, fcntl.F_WRLCK, _TABLE_LOCK)
+        _lock(self._own, fcntl.F_OFD_SETLKW, fcntl.F_WRLCK, _TABLE_LOCK)
         try:
             yield
         finally:
-            _lock(self._own, _F_OFD_SETLK, fcntl.F_UNLCK, _TABLE_LOCK)
+            _lock(self._own, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, _TABLE_LOCK)
 
     @property
     def _memoryMap(self) -> mmap.mmap:
@@ -299,7 +315,7 @@ class PortGroup:
                 poll.unregister(made)
                 del self._orphans[slot]
                 self.connections.clear(slot)
-                _lock(self._own, _F_OFD_SETLK, fcntl.F_UNLCK, slot)
+                _lock(self._own, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, slot)
 
     def _receiveOrphaned(self, fd: int, now: float) -> None:
         slot = next(slot for slot in self._orphans if self.sockets[slot].fileno() == fd)
@@ -428,8 +444,9 @@ def _begin(directories: list[RunDirectory], name: str, make: Callable[[bool], so
     try:
         for slot in range(SLOTS):
             sockets.append(make(not slot))
-        _attach(sockets[0])
+        attachProgram(sockets[0], _SO_ATTACH_REUSEPORT_CBPF, packed())
         memory = _openFile(directories, name + _FILE)
+        _allocateHeads(memory)
         os.pwrite(memory, secrets.token_bytes(SECRET_BYTES), 0)
         if directories:
             home = directories[0]
@@ -472,6 +489,24 @@ def _openFile(directories: list[RunDirectory], name: str) -> int:
     return memory
 
 
+def _allocate(memory: int, offset: int, length: int) -> None:
+    # Where the directory is full, an octet in a hole of the file is SIGBUS (mmap(2)), also one that is only
+    # read.
+    try:
+        os.posix_fallocate(memory, offset, length)
+    except OSError as error:
+        raise DeviceError(
+            f"no memory for what the processes of an address share: {error.strerror} in the run directory"
+        ) from None
+
+
+def _allocateHeads(memory: int) -> None:
+    _allocate(memory, 0, HEAD_BYTES)
+    for slot in range(SLOTS):
+        _allocate(memory, *servicesOf(slot, 0))
+        _allocate(memory, *connectionsOf(slot, 0))
+
+
 def _isOurs(status: os.stat_result) -> bool:
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         return False
@@ -480,11 +515,15 @@ def _isOurs(status: os.stat_result) -> bool:
     return status.st_size == MEMORY_BYTES and status.st_mtime >= began
 
 
-def _attach(first: socket.socket) -> None:
-    instructions = array("B", packed())
+def attachProgram(made: socket.socket, option: int, program: bytes) -> None:
+    """
+    Give a socket a program of classic BPF (socket(7)).
+
+    @param program: an array of C{struct sock_filter}.
+    """
+    instructions = array("B", program)
     address, size = instructions.buffer_info()
-    program = _PROGRAM.pack(size // 8, address)
-    first.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_REUSEPORT_CBPF, program)
+    made.setsockopt(socket.SOL_SOCKET, option, _PROGRAM.pack(size // 8, address))
 
 
-__all__ = ["PortGroup", "joinGroup"]
+__all__ = ["PortGroup", "attachProgram", "joinGroup"]

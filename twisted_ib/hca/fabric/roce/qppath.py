@@ -51,6 +51,9 @@ PACKET_REASSEMBLIES = 1024
 #: Messages of streams up to so many bytes are sent before the end of a batch.
 PACKET_PROMPT = 1024
 
+#: A peer has changed its UDP source port when it has repeated so often from another what is expected.
+PACKET_MOVE_REPEATS = 2
+
 #: Parts of a message that a stream receives as a whole.
 _PARTS: Final = frozenset((SEND_FIRST, SEND_MIDDLE, SEND_LAST))
 _HOP_LIMIT: Final = 64
@@ -91,6 +94,7 @@ class QueuePairPath(Waiters):
         "_acknowledged",
         "_asked",
         "_isRoomy",
+        "_moving",
         "_parts",
         "_position",
         "_prompt",
@@ -174,6 +178,9 @@ class QueuePairPath(Waiters):
         self.port: int = fabric.link.sourcePort(wanted)
         self.flow = fabric.flowTo(self.peer.address, self.port)
         self.peerPort = 0
+        #: Another port from which a packet came that is expected: its opcode and PSN, and when it came again,
+        #: and how often.
+        self._moving: tuple[int, int, int, float, int] | None = None
         isReliable = queuePair.type == QPType.RC
         # IBTA vol. 1 9.2.1: the upper three bits of an opcode.
         self.service = 0 if isReliable else UNRELIABLE
@@ -361,7 +368,7 @@ class QueuePairPath(Waiters):
         """
         return 0
 
-    def isForged(self, port: int, opcode: int, psn: int) -> bool:
+    def isForged(self, port: int, opcode: int, psn: int, now: float) -> bool:
         """
         A packet came from another UDP source port than C{peerPort}.
 
@@ -370,11 +377,26 @@ class QueuePairPath(Waiters):
         # All packets of a queue pair have one port, in this package, in Linux (rxe_qp.c rxe_qp_init_req,
         # src_port) and of adapters: by it networks keep them in order (IBTA vol. 1 annex A17). The first with
         # the PSN that is expected shows it, as PSNs begin with a random one.
-        if self.peerPort:
+        if not self.connection.isExpected(opcode, psn):
+            return self.peerPort != 0
+        if self.peerPort and not self._hasMoved(port, opcode, psn, now):
             return True
-        if self.connection.isExpected(opcode, psn):
-            self.peerPort = port
+        self.peerPort = port
+        self._moving = None
         return False
+
+    def _hasMoved(self, port: int, opcode: int, psn: int, now: float) -> bool:
+        # A program may change it all the same (ibv_modify_qp_udp_sport(3)).  Then what is expected comes from
+        # there again and again, as it is repeated, and from nowhere else.
+        moving = self._moving
+        if moving is None or moving[0] != port or not self.connection.isExpected(moving[1], moving[2]):
+            self._moving = port, opcode, psn, now, 0
+            return False
+        port, opcode, psn, when, repeats = moving
+        if now - when < limits.TRANSPORT_RESEND_LEAST:
+            return False
+        self._moving = port, opcode, psn, now, repeats + 1
+        return repeats + 1 >= PACKET_MOVE_REPEATS
 
     # -- calls of the transport connection
 

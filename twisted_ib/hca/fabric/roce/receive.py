@@ -200,7 +200,7 @@ class PacketReceiver:
                 self._owner.count("congestion_notified" if opcode == CONGESTION else "packets_wrong_service")
             elif session.peer.address != source:
                 self._owner.count("packets_wrong_source")
-            elif session.peerPort != port and session.isForged(port, opcode, psn & PSN_MASK):
+            elif session.peerPort != port and session.isForged(port, opcode, psn & PSN_MASK, now):
                 self._owner.count("packets_wrong_port")
             else:
                 if isNew:  # Kept only now: packets with forged sources must leave no state.

@@ -24,7 +24,7 @@ from twisted_ib.errors import DeviceError, NoRouteError, ResourceLimitError
 from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.fabric.base.link import ILink
-from twisted_ib.hca.fabric.roce.portgroup import PortGroup, joinGroup
+from twisted_ib.hca.fabric.roce.portgroup import PortGroup, attachProgram, joinGroup
 from twisted_ib.hca.fabric.roce.slots import HANDED_ON, Handed
 from twisted_ib.hca.host.addresses import interfaceOf, normalise
 from twisted_ib.hca.wire.rocev2 import PORT, datagramPort
@@ -54,9 +54,9 @@ _IFREQ: Final = struct.Struct("=16si20x")
 _INT: Final = struct.Struct("=i")
 _SHORT: Final = struct.Struct("=H")
 _HOP_LIMIT: Final = 64
-#: Receive buffer of a send socket, about the least the kernel permits: peers send to port 4791, so only
-#: strays arrive.
-_SMALL: Final = 2304
+_SO_ATTACH_FILTER: Final = 26
+#: C{struct sock_filter} (linux/filter.h): BPF_RET with 0, which takes no datagram.
+_NOTHING: Final = struct.pack("=HBBI", 0x06, 0, 0, 0)
 _BUFFER_BYTES: Final = 65536
 _ANCILLARY_BYTES: Final = 128
 #: Most octets of a packet besides its payload: GRH, UDP, BTH, XRCETH, AtomicETH, ICRC (Linux ib_addr.h
@@ -150,6 +150,12 @@ def _enlarge(made: socket.socket, forced: int, plain: int) -> None:
             made.setsockopt(socket.SOL_SOCKET, option, PACKET_BUFFER)
         except OSError:
             pass  # Only the privileged may force it.
+
+
+def _takesNothing(made: socket.socket) -> None:
+    # Peers send to port 4791, so only strays come to a send socket.  Nobody reads them, and in its receive
+    # buffer they would leave no room for what ICMP says (Linux skbuff.c sock_queue_err_skb).
+    attachProgram(made, _SO_ATTACH_FILTER, _NOTHING)
 
 
 class RoCELink:
@@ -345,7 +351,7 @@ class RoCELink:
                     made = self._open(self.address, port)
                 except OSError:
                     continue
-                made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL)
+                _takesNothing(made)
                 _enlarge(made, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
                 senders[port] = made
                 if wanted == _MANAGEMENT:

@@ -226,7 +226,16 @@ _HEAD: Final = struct.Struct("=QQ")
 _REGION: Final = _HEAD.size + limits.PACKET_SERVICES * _ROW.size
 #: Octets of the memory that the processes of a group share: the secret, which change of a slot was the last,
 #: then a region for each slot.
-TABLE_BYTES: Final = SECRET_BYTES + _COUNT.size + SLOTS * _REGION
+HEAD_BYTES: Final = SECRET_BYTES + _COUNT.size
+TABLE_BYTES: Final = HEAD_BYTES + SLOTS * _REGION
+
+
+def servicesOf(slot: int, rows: int) -> tuple[int, int]:
+    """
+    @return: where the rows of a slot's services begin in the memory, with their head, and the octets of
+        so many.
+    """
+    return HEAD_BYTES + slot * _REGION, _HEAD.size + rows * _ROW.size
 
 
 class ServiceTable:
@@ -258,7 +267,7 @@ class ServiceTable:
 
     @staticmethod
     def _start(slot: int) -> int:
-        return SECRET_BYTES + _COUNT.size + slot * _REGION
+        return servicesOf(slot, 0)[0]
 
     def _changed(self) -> None:
         # After the rows: who reads the number before them finds none that are older.
@@ -352,6 +361,7 @@ class ServiceTable:
 
 __all__ = [
     "HANDED_ON",
+    "HEAD_BYTES",
     "ID_SHIFT",
     "QPN_SHIFT",
     "SECRET_BYTES",
@@ -365,5 +375,6 @@ __all__ = [
     "program",
     "requesterOf",
     "serviceOf",
+    "servicesOf",
     "slotOf",
 ]
