@@ -128,6 +128,7 @@ class PackagingTests(SynchronousTestCase):
             "twisted_ib/verbs/c/building/interpreter.c",
             "twisted_ib/verbs/c/building/view.c",
             "twisted_ib/py.typed",
+            *(f"twisted_ib/{name}.pyi" for name in ("select", "selectors", "socket")),
         }
 
     def assertFound(self, site: Path, root: Path) -> None:

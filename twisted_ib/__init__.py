@@ -23,6 +23,7 @@ Modules:
   - C{sdp}: The Sockets Direct Protocol (IBTA vol. 1 annex A4)
   - C{select}: the C{select} module over sockets of SDP
   - C{selectors}: the C{selectors} module over sockets of SDP
+  - C{settings}: the variables and statements that this package reads, by name
   - C{socket}: the C{socket} module with streams over SDP
   - C{structs}: what C{struct.Struct} is, with the types of its fields
   - C{subnet}: an InfiniBand subnet in software

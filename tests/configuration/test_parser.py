@@ -11,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.generated import given, settings
 from twisted_ib import limits
+from twisted_ib import settings as table
 from twisted_ib.configuration import parser
 from twisted_ib.configuration.syntax import (
     AddressRange,
@@ -329,7 +330,7 @@ class ParseTests(SynchronousTestCase):
         """
         The longest time is a bound.
         """
-        with mock.patch.object(parser, "POLICY_SECONDS", 5.0):
+        with mock.patch.object(table, "TIMEOUT_MOST_SECONDS", 5.0):
             self.one("timeout sdp 5\ntimeout retry 5.0")
             for kind in ("sdp", "retry"):
                 with self.assertRaises(RulesError):

@@ -1,6 +1,7 @@
 """
-A user's program passes C{mypy --strict}, with the plug-in that Twisted's interfaces need (mypy-zope): the
-blocks of README, joined.  It runs as C{python -m tests.gates.readme}.
+A user's programs pass C{mypy --strict}, with the plug-in that Twisted's interfaces need (mypy-zope): the
+blocks of README, joined, and one that asks for the types of sockets.  It runs as C{python -m
+tests.gates.readme}.
 """
 
 from __future__ import annotations
@@ -12,6 +13,33 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 README = Path(__file__).resolve().parents[2] / "README.md"
+#: The names of L{twisted_ib.socket}, C{select} and C{selectors} have the types that a reader expects.
+SOCKETS = """
+from socket import AddressFamily
+
+from typing_extensions import assert_type
+
+from twisted_ib import select, selectors, socket
+
+with socket.create_server(("127.0.0.1", 0), family=socket.AF_INET) as listener:
+    assert_type(listener, socket.socket)
+    connection = socket.create_connection(("127.0.0.1", 7000), timeout=1.0)
+    assert_type(connection.recv(65536), bytes)
+    assert_type(connection.send(b"request"), int)
+    connection.useTCP()
+    family: AddressFamily = socket.AF_INET
+    assert_type(socket.gethostname(), str)
+    assert_type(socket.socket(family, socket.SOCK_STREAM).fileno(), int)
+    assert_type(socket.socket(socket.AF_IB).sdp is None, bool)
+    poller = select.poll()
+    poller.register(connection, select.POLLIN)
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection, selectors.EVENT_READ)
+try:
+    connection.recv("many")  # type: ignore[arg-type]
+except socket.timeout:
+    pass
+"""
 _CONFIGURATION = "[mypy]\nstrict = True\nplugins = mypy_zope:plugin\n"
 
 
@@ -33,8 +61,10 @@ def main() -> int:
     with TemporaryDirectory() as folder:
         Path(folder, "program.py").write_text(blocks)
         Path(folder, "mypy.ini").write_text(_CONFIGURATION)
+        Path(folder, "sockets.py").write_text(SOCKETS)
         # There the package is one that is installed, as users have it, and no source to be checked.
-        return subprocess.run([sys.executable, "-m", "mypy", "program.py"], cwd=folder).returncode
+        command = [sys.executable, "-m", "mypy", "program.py", "sockets.py"]
+        return subprocess.run(command, cwd=folder).returncode
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from twisted_ib.errors import DeviceError, NoRouteError, ServiceInUseError
 from twisted_ib.hca.connection import ConnectRequest
 from twisted_ib.hca.connection.interfaces import IAddressResolver
 from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader
-from twisted_ib.hca.device.registry import VARIABLE, addDevice, removeDevice
+from twisted_ib.hca.device.registry import addDevice, removeDevice
 from twisted_ib.hca.mad.sa.client import SAClient
 from twisted_ib.internet.channel import channelFor
 from twisted_ib.ipoib import listenIPoIB
@@ -43,6 +43,7 @@ from twisted_ib.ipoib.protocol.wire import packHardwareAddress
 from twisted_ib.ipoib.resolver import Resolver, interfaceFor
 from twisted_ib.rdma import RDMAClientEndpoint, listenRDMA
 from twisted_ib.sdp import SDPClientEndpoint, listenSDP
+from twisted_ib.settings import DEVICES
 from twisted_ib.subnet.hosting.hosted import HostedSubnet
 from twisted_ib.subnet.hosting.ofthread import hostHere
 from twisted_ib.subnet.network.topology import parse
@@ -320,7 +321,7 @@ class EndpointMixin:
         """
         onWire(self)
         self.patch(limits, "IPOIB_TRIES", 1)
-        variable = mock.patch.dict(os.environ, {VARIABLE: f"ib0=ib:{ONE},ib1=ib:{TWO}"})
+        variable = mock.patch.dict(os.environ, {DEVICES: f"ib0=ib:{ONE},ib1=ib:{TWO}"})
         variable.start()
         self.addCleanup(variable.stop)
 

@@ -13,14 +13,11 @@ import stat
 from collections.abc import Mapping
 
 from twisted_ib.errors import RulesError
+from twisted_ib.settings import CONFIG, SIMPLE_VARIABLES
 
 #: Bytes of a file that are read.
 POLICY_FILE_BYTES = 256 * 1024
 
-#: The environment variable that names the file.
-VARIABLE = "TWISTED_IB_CONFIG"
-#: Variables of libsdp; if one is set, SDP is used for everything.
-SIMPLE_VARIABLES = ("SIMPLE_LIBSDP", "ALWAYS_USE_SDP")
 #: The file within a configuration folder.
 _NAME = os.path.join("twisted_ib", "ib.conf")
 SYSTEM_FOLDER = "/etc"
@@ -63,7 +60,7 @@ def candidates(environ: Mapping[str, str], systemFolder: str = SYSTEM_FOLDER) ->
 
     @param systemFolder: The system's configuration folder.
     """
-    named = environ.get(VARIABLE)
+    named = environ.get(CONFIG)
     if named:
         return [named]
     folder = environ.get("XDG_CONFIG_HOME", "")
@@ -84,7 +81,7 @@ def isConfigured(environ: Mapping[str, str], folder: str | None = None) -> bool:
     if any(variable in environ for variable in SIMPLE_VARIABLES):
         return False
     names = candidates(environ)
-    return bool(environ.get(VARIABLE)) or any(os.path.lexists(os.path.join(folder or "", n)) for n in names)
+    return bool(environ.get(CONFIG)) or any(os.path.lexists(os.path.join(folder or "", n)) for n in names)
 
 
 def readFirst(
@@ -101,7 +98,7 @@ def readFirst(
     """
     if any(variable in environ for variable in SIMPLE_VARIABLES):
         return None
-    named = bool(environ.get(VARIABLE))
+    named = bool(environ.get(CONFIG))
     for name in candidates(environ, systemFolder):
         path = name if folder is None else os.path.join(folder, name)
         try:
@@ -119,4 +116,4 @@ def readFirst(
     return None
 
 
-__all__ = ["SIMPLE_VARIABLES", "VARIABLE", "candidates", "isConfigured", "readFirst", "readRules"]
+__all__ = ["candidates", "isConfigured", "readFirst", "readRules"]

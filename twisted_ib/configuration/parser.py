@@ -27,7 +27,7 @@ from types import MappingProxyType
 
 from attrs import define, evolve, field
 
-from twisted_ib import limits
+from twisted_ib import limits, settings
 from twisted_ib.configuration.lexer import Line, SyntaxMismatch, Token
 from twisted_ib.configuration.patterns import Pattern
 from twisted_ib.configuration.syntax import (
@@ -53,8 +53,6 @@ from twisted_ib.errors import RulesError
 POLICY_STATEMENTS = 4096
 #: Devices that one file adds.
 POLICY_DEVICES = 64
-#: The longest time of a C{timeout} statement, in seconds.
-POLICY_SECONDS = 86400.0
 
 #: The words for the two roles.
 ROLE_WORDS = MappingProxyType({"listen": LISTEN, "server": LISTEN, "connect": CONNECT, "client": CONNECT})
@@ -248,12 +246,12 @@ class _Parser:
     def timeout(self, line: Line, number: int) -> None:
         kind = line.choose("sdp", "retry").text
         least = "more than 0" if kind == "sdp" else "0"
-        expected = f"a number of seconds, from {least} to {POLICY_SECONDS:g}"
+        expected = f"a number of seconds, from {least} to {settings.TIMEOUT_MOST_SECONDS:g}"
         word = line.take(expected)
         if not _SECONDS(word.text):
             raise word.wrong(expected)
         seconds = float(word.text)
-        if seconds > POLICY_SECONDS or (kind == "sdp" and seconds == 0):
+        if seconds > settings.TIMEOUT_MOST_SECONDS or (kind == "sdp" and seconds == 0):
             raise word.wrong(expected)
         line.end()
         if kind == "sdp":

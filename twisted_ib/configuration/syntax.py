@@ -9,6 +9,7 @@ from ipaddress import AddressValueError, IPv4Address, IPv6Address
 
 from attrs import frozen
 
+from twisted_ib import settings
 from twisted_ib.configuration.patterns import Pattern
 
 SDP, TCP, BOTH = VERDICTS = ("sdp", "tcp", "both")
@@ -173,8 +174,8 @@ class Timeouts:
     @ivar retry: How long SDP is not tried again where it failed; 0 is not at all.
     """
 
-    sdp: float = 2.0
-    retry: float = 60.0
+    sdp: float = settings.TIMEOUT_SDP_SECONDS
+    retry: float = settings.TIMEOUT_RETRY_SECONDS
 
 
 @frozen

@@ -17,10 +17,9 @@ from twisted.internet.defer import Deferred
 from twisted_ib.errors import HCAError, PartitionError, TopologyError
 from twisted_ib.hca.host.rundirectory import allowedUids
 from twisted_ib.limits import PARTITION_FILE_BYTES, TOPOLOGY_BYTES
+from twisted_ib.settings import DEFAULT_SUBNET, SUBNET
 from twisted_ib.subnet.hosting.hosted import HostedSubnet
 from twisted_ib.subnet.hosting.place import (
-    DEFAULT_SUBNET,
-    VARIABLE,
     Place,
     hostOf,
     isName,
@@ -109,7 +108,7 @@ def take(name: str) -> Place:
         who = f"process {host}" if host else "another process"
         raise ProgramError(
             f"{who} hosts the subnet {name!r}: end it, or host another one with --name, which processes"
-            f" choose by {VARIABLE}"
+            f" choose by {SUBNET}"
         )
     return place
 
@@ -217,7 +216,7 @@ def commandLine() -> ArgumentParser:
         "--name",
         metavar="NAME",
         type=_name,
-        help=f"the {VARIABLE} of processes whose devices are in this subnet (default: this process's, or"
+        help=f"the {SUBNET} of processes whose devices are in this subnet (default: this process's, or"
         f" {DEFAULT_SUBNET!r})",
     )
     parser.add_argument(

@@ -12,7 +12,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from twisted_ib.configuration.file import VARIABLE, readRules
+from twisted_ib.configuration.file import readRules
 from twisted_ib.configuration.parser import LISTEN, SDP, TCP
 from twisted_ib.configuration.syntax import parseAddress
 from twisted_ib.errors import HCAError, RulesError
@@ -26,6 +26,7 @@ from twisted_ib.hca.device.registry import (
 )
 from twisted_ib.hca.host.addresses import isLocalAddress
 from twisted_ib.internet.addresses import withPort
+from twisted_ib.settings import CONFIG
 from twisted_ib.switch.candidates import Candidates
 from twisted_ib.switch.reason import Fallback
 from twisted_ib.switch.rules.configuration import Configuration
@@ -89,7 +90,7 @@ def policyFor(config: str | None) -> Policy:
     environ = dict(os.environ)
     if config is not None:
         # Through the environment, so that defaults and search order are those of the reactor.
-        environ[VARIABLE] = config
+        environ[CONFIG] = config
     return Configuration(environ).read()
 
 

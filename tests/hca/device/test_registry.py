@@ -14,6 +14,7 @@ from attrs import evolve
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from twisted_ib import settings
 from twisted_ib.errors import DeviceError, NoRouteError, RulesError, UnknownDeviceError
 from twisted_ib.hca.base.traits import ROUTED, SUBNET
 from twisted_ib.hca.device import registry
@@ -207,7 +208,7 @@ class RegistryTests(SynchronousTestCase):
         """
         addDevice("net2", "roce", "192.0.2.9")
         text = " roce0=roce:192.0.2.1, net2=roce:192.0.2.2,v6=roce:[2001:db8::1],lo5=loopback,"
-        os.environ[registry.VARIABLE] = text
+        os.environ[settings.DEVICES] = text
         self.assertEqual(registry.addedDevices(), ("net2", "roce0", "v6", "lo5"))
         addresses = [registry.addressOf(name) for name in ("roce0", "net2", "v6", "lo5")]
         self.assertEqual(addresses, ["192.0.2.1", "192.0.2.9", "2001:db8::1", None])
@@ -218,7 +219,7 @@ class RegistryTests(SynchronousTestCase):
         """
         A device of a subnet may have the address of an IPoIB interface, which is not its own.
         """
-        os.environ[registry.VARIABLE] = "ib0=ib:10.9.0.1/24,ib1=ib:[fd00::1/64],ib2=ib,r=roce:192.0.2.1"
+        os.environ[settings.DEVICES] = "ib0=ib:10.9.0.1/24,ib1=ib:[fd00::1/64],ib2=ib,r=roce:192.0.2.1"
         names = ("ib0", "ib1", "ib2", "r", "shm0", "nothing")
         self.assertEqual(registry.place("ib0"), None)
         self.assertEqual(
@@ -231,7 +232,7 @@ class RegistryTests(SynchronousTestCase):
         A device has the options that it is added with, from a program, the environment or the configuration;
         those that are off count as not given.
         """
-        os.environ[registry.VARIABLE] = (
+        os.environ[settings.DEVICES] = (
             "a=iwarp:127.0.0.1:crc=yes,b=iwarp:[::1]:markers=yes:crc=no,c=iwarp:::1"
         )
         path = os.path.join(self.directory, "ib.conf")
@@ -280,7 +281,7 @@ class RegistryTests(SynchronousTestCase):
             "i=ib:10.9/24": "'i=ib:10.9/24': device i: '10.9/24' is not the address of an IPoIB interface",
         }
         for text, expected in cases.items():
-            os.environ[registry.VARIABLE] = text
+            os.environ[settings.DEVICES] = text
             error = self.assertRaises(DeviceError, registry.place, "roce0", "127.0.0.1")
             self.assertTrue(str(error).startswith(f"TWISTED_IB_DEVICES: {expected}"), str(error))
             self.assertIsNone(registry.place("shm0"))
@@ -359,16 +360,16 @@ class RegistryTests(SynchronousTestCase):
         first = {"lo0": "loopback", "shm0": "shm"}
         mine = {name: registry.builtInDevices({})[name] for name in first}
         self.assertEqual(mine, first)
-        found = registry.builtInDevices({registry.VARIABLE: "shm0=loopback,r=roce:192.0.2.1,lo5=loopback"})
+        found = registry.builtInDevices({settings.DEVICES: "shm0=loopback,r=roce:192.0.2.1,lo5=loopback"})
         self.assertEqual((found["shm0"], found["r"], found["lo5"]), ("shm", "roce", "loopback"))
-        self.assertEqual(registry.builtInDevices({registry.VARIABLE: "r"}), registry.builtInDevices({}))
+        self.assertEqual(registry.builtInDevices({settings.DEVICES: "r"}), registry.builtInDevices({}))
 
     def test_readOnce(self) -> None:
         """
         A device of the environment or the configuration that is removed does not come back while they stay
         as they are.
         """
-        os.environ[registry.VARIABLE] = "lo5=loopback"
+        os.environ[settings.DEVICES] = "lo5=loopback"
         self.configure("device lo6 loopback\n")
         self.assertEqual(registry.addedDevices(), ("lo5",))
         self.assertEqual(registry.deviceNames()[:1], ["shm0"])
@@ -378,7 +379,7 @@ class RegistryTests(SynchronousTestCase):
             self.assertRaises(UnknownDeviceError, registry.traitsOf, name)
         self.assertEqual(registry.addedDevices(), ())
         self.configure("device lo7 loopback\n")
-        os.environ[registry.VARIABLE] = "lo8=loopback"
+        os.environ[settings.DEVICES] = "lo8=loopback"
         self.assertEqual([registry.kindOf(name).name for name in ("lo7", "lo8")], ["loopback"] * 2)
 
     def test_names(self) -> None:

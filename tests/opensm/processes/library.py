@@ -18,7 +18,7 @@ from tests.opensm.topologies import TOPOLOGIES, star
 from tests.processes.subnet.fabrics import FabricTestCase
 from tests.support.commands import programOf
 from tests.verbs.c.library import built
-from twisted_ib.hca.host.rundirectory import RUN_DIRECTORY
+from twisted_ib.settings import RUN_DIR
 
 #: Commands that print the same wherever they are.
 COMMANDS = (
@@ -58,7 +58,7 @@ class LibraryPrograms(Programs):
         for name in ("LD_PRELOAD", "SIM_HOST", "IBSIM_SOCKNAME"):
             del found[name]
         same = {name: os.environ[name] for name in ("HOME", "XDG_CACHE_HOME") if name in os.environ}
-        return {**found, **same, RUN_DIRECTORY: self._runDirectory}
+        return {**found, **same, RUN_DIR: self._runDirectory}
 
     def start(self, host: str, *command: str, **more: str) -> Popen[bytes]:
         """

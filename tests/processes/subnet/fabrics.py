@@ -10,7 +10,7 @@ import subprocess
 
 from tests.processes.processes import Child, ProcessTestCase
 from tests.support.commands import programOf, running
-from twisted_ib.hca.host.rundirectory import RUN_DIRECTORY
+from twisted_ib.settings import RUN_DIR
 from twisted_ib.subnet.hosting.place import hostOf, runDirectories
 
 PROGRAM = programOf("fabric")
@@ -27,7 +27,7 @@ class FabricTestCase(ProcessTestCase):
         """
         @return: C{ib-fabric}, which hosts a subnet.
         """
-        environment = {**os.environ, RUN_DIRECTORY: self.runDirectory}
+        environment = {**os.environ, RUN_DIR: self.runDirectory}
         # The random name of a directory: of nobody else.
         name = os.path.basename(os.path.dirname(self.runDirectory))
         process = running(self, "-c", PROGRAM, *("--ibsim", name), *arguments, env=environment)
@@ -39,7 +39,7 @@ class FabricTestCase(ProcessTestCase):
         """
         @return: the process that hosts a subnet; 0 for none.
         """
-        with runDirectories({RUN_DIRECTORY: self.runDirectory}) as (directory,):
+        with runDirectories({RUN_DIR: self.runDirectory}) as (directory,):
             return hostOf(directory, name)
 
     def reload(self, process: subprocess.Popen[str]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.processes.subnet.fabrics import FabricTestCase
 from tests.support.waiting import HANG_SECONDS, waitUntil
-from twisted_ib.subnet.hosting.place import VARIABLE
+from twisted_ib.settings import SUBNET
 
 #: Two leaves, of which each has an adapter, and a spine.
 TOPOLOGY = """\
@@ -46,7 +46,7 @@ class FabricTests(FabricTestCase):
         file = Path(self.runDirectory + ".logs", "topology")
         file.write_text(TOPOLOGY)
         host = self.host("--topology", str(file), "--name", "lab")
-        one, two = ends = [self.spawn(environment={VARIABLE: "lab"}) for _ in range(2)]
+        one, two = ends = [self.spawn(environment={SUBNET: "lab"}) for _ in range(2)]
         lids = self.connect(one, two)
         self.assertEqual(one.ask("send"), "SUCCESS")
         file.write_text(TOPOLOGY.replace('[2] "leaf2"[1]\n', "").replace('[1] "spine"[2]\n', ""))

@@ -5,7 +5,7 @@ The process that hosts a subnet is killed.
 from __future__ import annotations
 
 from tests.processes.subnet.fabrics import FabricTestCase
-from twisted_ib.subnet.hosting.place import VARIABLE
+from twisted_ib.settings import SUBNET
 
 
 class KilledTests(FabricTestCase):
@@ -21,7 +21,7 @@ class KilledTests(FabricTestCase):
         """
         Kill it: the connection carries data all the time, LIDs stay, and another process may join.
         """
-        host, one, two = (self.spawn(environment={VARIABLE: name}) for _ in range(3))
+        host, one, two = (self.spawn(environment={SUBNET: name}) for _ in range(3))
         self.assertEqual(self.hostOf(name), host.pid)
         lids = self.connect(one, two)
         host.kill()
@@ -30,7 +30,7 @@ class KilledTests(FabricTestCase):
         for end in (one, two) * 3:
             self.assertEqual(end.ask("send"), "SUCCESS")
         self.assertEqual([end.ask("active")["lid"] for end in (one, two)], lids)
-        three = self.spawn(environment={VARIABLE: name})
+        three = self.spawn(environment={SUBNET: name})
         self.assertNotIn(three.ask("active")["lid"], lids)
         self.assertEqual(one.ask("send"), "SUCCESS")
         for child in (host, one, two, three):

@@ -14,9 +14,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.support.commands import PATH, interpreter
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.hca.host import libc
+from twisted_ib.settings import DEFAULT_SUBNET
 from twisted_ib.subnet.hosting.descriptors import Descriptor
 from twisted_ib.subnet.hosting.hostthread import Loop
-from twisted_ib.subnet.hosting.place import DEFAULT_SUBNET, Place, hostOf, runDirectories
+from twisted_ib.subnet.hosting.place import Place, hostOf, runDirectories
 
 MISSING = libc.available()
 #: Hosts, and is killed when a child of it runs, which ends with its standard input.

@@ -23,7 +23,7 @@ from tests.support.captures import Frame, read
 from tests.support.commands import PATH, running, stop
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import waitUntil
-from twisted_ib import limits
+from twisted_ib import limits, settings
 from twisted_ib.errors import DeviceError, HiddenListenerError, NoListenerError, NoRouteError
 from twisted_ib.hca.base.port import KeyViolation, PortState
 from twisted_ib.hca.base.states import QPState
@@ -47,7 +47,7 @@ from twisted_ib.subnet.hosting import hostthread as hosts
 from twisted_ib.subnet.hosting import link as links
 from twisted_ib.subnet.hosting import server as servers
 from twisted_ib.subnet.hosting.messages import REFUSED, kindOf, packAttach
-from twisted_ib.subnet.hosting.place import DEFAULT_SUBNET, VARIABLE, Place
+from twisted_ib.subnet.hosting.place import Place
 from twisted_ib.subnet.network.smi import Packet
 from twisted_ib.subnet.sm import configuration
 
@@ -264,7 +264,7 @@ class LinkTests(SynchronousTestCase):
         (directory, *others), _ = openDirectories(os.environ, os.geteuid(), False)
         for each in (directory, *others):
             self.addCleanup(each.close)
-        found = Place.take(directory, DEFAULT_SUBNET)
+        found = Place.take(directory, settings.DEFAULT_SUBNET)
         assert found is not None
         begun = time.monotonic()
         self.until(lambda: one.fabric.port._isAsked)
@@ -332,7 +332,7 @@ class LinkTests(SynchronousTestCase):
             raise errors.pop(0)
 
         fabric = self.open().fabric
-        environment = {**os.environ, VARIABLE: "other"}
+        environment = {**os.environ, settings.SUBNET: "other"}
         self.patch(links.Place, "take", take)
         errors: list[OSError] = [OSError(errno.EMFILE, "Too many open files")]
         error = self.assertRaises(DeviceError, links.SubnetLink, fabric, 7, "x", environment)
@@ -392,11 +392,11 @@ class LinkTests(SynchronousTestCase):
         C{TWISTED_IB_SUBNET} chooses among subnets; a name that is none is refused.
         """
         one = self.open()
-        environment = {**os.environ, VARIABLE: "other"}
+        environment = {**os.environ, settings.SUBNET: "other"}
         port = links.SubnetLink(one.fabric, 0x1234567, "other", environment)
         self.addCleanup(port.close)
         self.assertEqual((port.has(one.guid), len(hosts._hosts)), (False, 2))
-        environment[VARIABLE] = "../x"
+        environment[settings.SUBNET] = "../x"
         self.assertRaises(DeviceError, links.SubnetLink, one.fabric, 5, "x", environment)
 
     def test_refused(self) -> None:

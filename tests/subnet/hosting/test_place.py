@@ -14,10 +14,9 @@ from tests.support.descriptors import descriptors, descriptorsBefore
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.errors import DeviceError, RunDirectoryError
 from twisted_ib.hca.host.entries import connect
-from twisted_ib.hca.host.rundirectory import RUN_DIRECTORY, RunDirectory
+from twisted_ib.hca.host.rundirectory import RunDirectory
+from twisted_ib.settings import DEFAULT_SUBNET, RUN_DIR, SUBNET
 from twisted_ib.subnet.hosting.place import (
-    DEFAULT_SUBNET,
-    VARIABLE,
     Place,
     entryOf,
     hostOf,
@@ -36,11 +35,11 @@ class NameTests(SynchronousTestCase):
         It is that of the variable, if that is set and no path.
         """
         for text, expected in (("", DEFAULT_SUBNET), ("lab-1.x", "lab-1.x"), ("a" * 32, "a" * 32)):
-            self.assertEqual(subnetName({VARIABLE: text}), expected)
+            self.assertEqual(subnetName({SUBNET: text}), expected)
         self.assertEqual(subnetName({}), DEFAULT_SUBNET)
         for text in ("../x", ".x", "a/b", "a b", "é", "a" * 33, "a\n"):
-            error = self.assertRaises(DeviceError, subnetName, {VARIABLE: text})
-            self.assertIn(VARIABLE, str(error))
+            error = self.assertRaises(DeviceError, subnetName, {SUBNET: text})
+            self.assertIn(SUBNET, str(error))
 
 
 class PlaceTests(SynchronousTestCase):
@@ -131,5 +130,5 @@ class PlaceTests(SynchronousTestCase):
         """
         Without a run directory the error says why.
         """
-        opened = runDirectories({RUN_DIRECTORY: "/dev/null/x"})
+        opened = runDirectories({RUN_DIR: "/dev/null/x"})
         self.assertRaises(RunDirectoryError, opened.__enter__)

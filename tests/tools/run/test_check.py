@@ -5,6 +5,7 @@ Tests for C{ib-run --check}: what is here and what is missing, and what it says 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -68,6 +69,15 @@ class FindingTests(SynchronousTestCase):
         self.patch(check, "lacking", list)
         self.patch(check, "keptFolder", lambda: "/kept")
         self.patch(check, "isKept", lambda folder: True)
+
+    def test_unknownVariable(self) -> None:
+        """
+        A variable that nothing reads, as one that is spelt wrong, is named.
+        """
+        self.ready()
+        self.assertNotIn("TWISTED_IB_RUNDIR", self.found()[1])
+        self.patch(os, "environ", {**os.environ, "TWISTED_IB_RUNDIR": "/run"})
+        self.assertEqual(self.found()[1]["TWISTED_IB_RUNDIR"][0], LESS)
 
     def test_ready(self) -> None:
         """

@@ -13,8 +13,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.waiting import HANG_SECONDS
 from tests.tools.run.case import RunTestCase
+from twisted_ib.settings import RUN_CHILDREN
 from twisted_ib.tools.run import startup
-from twisted_ib.tools.run.children import VARIABLE, Inherited, inherit
+from twisted_ib.tools.run.children import Inherited, inherit
 
 _FOLDER = os.path.dirname(startup.__file__)
 _WHICH = (
@@ -154,7 +155,7 @@ class ChildrenTests(RunTestCase):
             ("-c", "import socket, sitecustomize; print(sitecustomize.__file__)"): str(elsewhere),
         }
         self.environment["PYTHONPATH"] = os.pathsep.join([_FOLDER, str(elsewhere), own])
-        self.environment[VARIABLE] = "aio,"
+        self.environment[RUN_CHILDREN] = "aio,"
         processes = {words: self.started(*words) for words in cases}
         for words, text in cases.items():
             said, complaints = processes[words].communicate(timeout=HANG_SECONDS)
@@ -181,7 +182,7 @@ class EnvironmentTests(SynchronousTestCase):
             for loop in ("aio", ""):
                 inherit(environ, Inherited(loop, "text"))
             others = [path["PYTHONPATH"]] if path else []
-            self.assertEqual(environ, {VARIABLE: ",text", "PYTHONPATH": ":".join([_FOLDER, *others])})
+            self.assertEqual(environ, {RUN_CHILDREN: ",text", "PYTHONPATH": ":".join([_FOLDER, *others])})
             inherit(environ, None)
             self.assertEqual(environ, path)
         untouched = {"PYTHONPATH": "::/a"}

@@ -243,6 +243,17 @@ class RefusalTests(RunTestCase):
             self.assertEqual((said, process.returncode, complaints.count("\n")), ("", 1, 1), complaints)
             self.assertIn("TWISTED_IB_DEVICES: 'foo=bar': there is no fabric 'bar'", complaints)
 
+    def test_unknownVariable(self) -> None:
+        """
+        A variable that nothing reads is named, and the program runs.
+        """
+        self.environment["TWISTED_IB_RUNDIR"] = "/run"
+        said, complaints = self.started("-m", "twisted_ib.tools.run", "-c", "print(1)").communicate(
+            timeout=HANG_SECONDS
+        )
+        self.assertEqual(said, "1\n")
+        self.assertIn("nothing reads a variable of the name TWISTED_IB_RUNDIR", complaints)
+
     def test_names(self) -> None:
         """
         A name without a folder is a command of C{PATH}, or else a script of the current directory, and

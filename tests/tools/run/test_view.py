@@ -18,6 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted_ib import limits
 from twisted_ib.errors import LibraryBuildError
 from twisted_ib.hca.device.registry import addDevice, removeDevice
+from twisted_ib.settings import DEVICE, DEVICES
 
 if find_spec("elftools") is None or find_spec("cffi") is None:
     _lacking = "the extra [c] is not installed"
@@ -25,7 +26,6 @@ else:
     _lacking = ""
     from elftools.elf.elffile import ELFFile
 
-    from twisted_ib.hca.device import registry
     from twisted_ib.tools.run.native import view
     from twisted_ib.tools.run.native.devicefiles import deviceFiles
     from twisted_ib.verbs.c.building import build
@@ -196,7 +196,7 @@ class FolderTests(SynchronousTestCase):
         The folder that was used longest ago goes, and one that is used stays.
         """
         self.patch(limits, "DEVICE_VIEWS", 2)
-        first, second, third = ({view.DEVICES: f"{each}=shm"} for each in "xyz")
+        first, second, third = ({DEVICES: f"{each}=shm"} for each in "xyz")
         folders = [view._folder(each) for each in (first, second)]
         for age, folder in zip((20, 10), folders, strict=True):
             os.utime(folder, (time.time() - age,) * 2)
@@ -209,10 +209,9 @@ class FolderTests(SynchronousTestCase):
         Another folder is made where the devices, the one that is shown or the rules are others; nothing is
         imported for one that is there.
         """
-        self.assertEqual(view.DEVICES, registry.VARIABLE)
         rules = Path(self.mktemp())
         rules.write_text("use tcp connect * *:*\n")
-        environments = [{}, {view.DEVICES: "x=shm"}, {view.DEVICE: "shm0"}, {"TWISTED_IB_CONFIG": str(rules)}]
+        environments = [{}, {DEVICES: "x=shm"}, {DEVICE: "shm0"}, {"TWISTED_IB_CONFIG": str(rules)}]
         self.assertEqual(len({view._folder(each) for each in environments}), 4)
         self.patch(view, "_make", self.fail)
         self.assertEqual(len({view._folder(each) for each in environments}), 4)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from zope.interface import implementer
 
-from twisted_ib import limits
+from twisted_ib import limits, settings
 from twisted_ib.drive.process import callAll, forEach, life
 from twisted_ib.errors import (
     DeviceClosedError,
@@ -212,7 +212,7 @@ class Device(DeviceProgress):
         # secret: a restarted process must not reuse numbers that peers still have in timewait.
         self._numbers = RandomIndices(randomBits, GSI_QPN + 1, MULTICAST_QPN - 1)
         if capture is None:
-            capture = os.environ.get("TWISTED_IB_CAPTURE", "")
+            capture = os.environ.get(settings.CAPTURE, "")
         #: The capture that its packets are written to, or L{None}.
         self.capture = self._open(capture) if capture else None
         if fabric is None:

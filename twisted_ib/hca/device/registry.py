@@ -24,8 +24,7 @@ from weakref import WeakSet
 
 from attrs import frozen
 
-from twisted_ib import PLUGINS
-from twisted_ib.configuration.file import VARIABLE as CONFIGURATION
+from twisted_ib import PLUGINS, settings
 from twisted_ib.configuration.file import readFirst
 from twisted_ib.errors import DeviceError, RulesError, UnknownDeviceError
 from twisted_ib.hca.base.traits import ADAPTER, LOCAL, ROUTED, SHARED, STREAM, Traits
@@ -149,9 +148,6 @@ KINDS = [
 #: The same by name.
 FABRICS: dict[str, FabricKind] = {kind.name: kind for kind in KINDS}
 
-#: The variable that names devices: C{NAME=FABRIC} or C{NAME=FABRIC:ADDRESS}, perhaps with C{:OPTION=yes}, and
-#: with commas between.
-VARIABLE = "TWISTED_IB_DEVICES"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}").fullmatch
 #: Addresses that name no interface.
 _WILDCARDS = ("", "0.0.0.0", "::")
@@ -313,7 +309,9 @@ def parseDevices(text: str) -> dict[str, tuple[str, str | None, dict[str, bool]]
     for item in filter(None, map(str.strip, text.split(","))):
         name, equals, rest = item.partition("=")
         if not equals or not _NAME(name):
-            raise DeviceError(f"{VARIABLE}: {item!r} is not NAME=FABRIC:ADDRESS, as roce0=roce:192.0.2.1")
+            raise DeviceError(
+                f"{settings.DEVICES}: {item!r} is not NAME=FABRIC:ADDRESS, as roce0=roce:192.0.2.1"
+            )
         try:
             rest, options = _withoutOptions(rest)
             fabric, colon, address = rest.partition(":")
@@ -323,9 +321,9 @@ def parseDevices(text: str) -> dict[str, tuple[str, str | None, dict[str, bool]]
             what = fabric, _checked(name, fabric, address if colon else None), options
             _enabled(name, fabric, options)
         except DeviceError as error:
-            raise DeviceError(f"{VARIABLE}: {item!r}: {error}") from None
+            raise DeviceError(f"{settings.DEVICES}: {item!r}: {error}") from None
         if found.setdefault(name, what) != what:
-            raise DeviceError(f"{VARIABLE}: there are two devices {name}")
+            raise DeviceError(f"{settings.DEVICES}: there are two devices {name}")
     return found
 
 
@@ -335,7 +333,7 @@ def readEnvironment() -> None:
 
     @raise DeviceError: it is malformed.
     """
-    text = os.environ.get(VARIABLE, "")
+    text = os.environ.get(settings.DEVICES, "")
     if text == _read["environment"]:
         return
     devices = parseDevices(text)
@@ -353,7 +351,7 @@ def builtInDevices(environ: Mapping[str, str]) -> dict[str, str]:
     """
     found = {kind.device: kind.name for kind in KINDS if kind.device}
     try:
-        named = parseDevices(environ.get(VARIABLE, ""))
+        named = parseDevices(environ.get(settings.DEVICES, ""))
     except DeviceError:
         # The error is reported when such a device is opened.
         return found
@@ -399,7 +397,7 @@ def readConfiguration() -> None:
 
     @raise DeviceError: it is malformed.
     """
-    name = os.environ.get(CONFIGURATION, "")
+    name = os.environ.get(settings.CONFIG, "")
     if name == _read["configuration"]:
         return
     devices = _configuredDevices()
@@ -544,7 +542,8 @@ def place(name: str, bound: str = "", peer: str = "") -> str | None:
     if peer:
         return sourceFor(peer)
     raise DeviceError(
-        f"device {name} has no address: bind one of this host, or say {VARIABLE}={name}={kind.name}:ADDRESS"
+        f"device {name} has no address: bind one of this host, or say "
+        f"{settings.DEVICES}={name}={kind.name}:ADDRESS"
     )
 
 

@@ -13,8 +13,8 @@ import attrs
 
 from twisted_ib.hca.fabric.base.neighbours import ofThisThread
 from twisted_ib.hca.host.addresses import normalise, servedBy
-from twisted_ib.hca.host.rundirectory import ALLOWED_UIDS, RUN_DIRECTORY
 from twisted_ib.hca.host.search import Search, shared
+from twisted_ib.settings import ALLOW_UIDS, RUN_DIR
 
 
 @attrs.frozen
@@ -52,7 +52,7 @@ class TCPCounterparts:
         """
         environ = os.environ
         # The search depends on all of these; a fork or setuid makes the open directories useless or unsafe.
-        key = (os.getpid(), os.geteuid(), environ.get(RUN_DIRECTORY), environ.get(ALLOWED_UIDS))
+        key = (os.getpid(), os.geteuid(), environ.get(RUN_DIR), environ.get(ALLOW_UIDS))
         if key != self._key or self._search is None:
             self.close()
             self._search = Search(environ)

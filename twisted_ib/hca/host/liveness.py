@@ -18,6 +18,7 @@ import attrs
 
 from twisted_ib.errors import PathLostError, PeerIdentityError
 from twisted_ib.hca.host import libc
+from twisted_ib.settings import ALLOW_UIDS
 
 if TYPE_CHECKING:
     from twisted_ib.structs import Packed
@@ -68,7 +69,7 @@ def checkPeer(pair: socket.socket, allows: Callable[[int], bool], called: bool =
         raise PeerIdentityError(f"its owner, user {os.geteuid()}, does not allow user {peer.uid}")
     if not allows(peer.uid):
         raise PeerIdentityError(
-            f"process {peer.pid} belongs to user {peer.uid}, which is not in TWISTED_IB_ALLOW_UIDS"
+            f"process {peer.pid} belongs to user {peer.uid}, which is not in {ALLOW_UIDS}"
         )
     return peer
 

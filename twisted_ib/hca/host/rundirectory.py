@@ -29,6 +29,7 @@ from itertools import chain
 from twisted_ib import limits
 from twisted_ib.errors import EXHAUSTED, RunDirectoryError
 from twisted_ib.hca.host import libc
+from twisted_ib.settings import ALLOW_UIDS, RUN_DIR
 
 #: How long a process waits for the lock of a run directory before it gives up, in seconds, not counting the
 #: attempts.  Its holder has it for less than a millisecond of CPU time, but hundreds of processes may
@@ -38,9 +39,6 @@ LOCK_SECONDS = 10.0
 #: hundreds of waiting processes would use up the processors that the holder needs.
 LOCK_PAUSE_SECONDS = 0.001
 LOCK_PAUSE_MOST_SECONDS = 0.1
-
-RUN_DIRECTORY = "TWISTED_IB_RUN_DIR"
-ALLOWED_UIDS = "TWISTED_IB_ALLOW_UIDS"
 
 SESSION_BASE = "/run/user"
 TEMPORARY_BASES = "/tmp", "/var/tmp", "/dev/shm"
@@ -59,11 +57,11 @@ def allowedUids(environment: Mapping[str, str]) -> frozenset[int]:
 
     @raise RunDirectoryError: it is not a list of numbers.
     """
-    text = environment.get(ALLOWED_UIDS, "")
+    text = environment.get(ALLOW_UIDS, "")
     words = text.replace(",", " ").split()
     if not all(word.isascii() and word.isdigit() for word in words):
         raise RunDirectoryError(
-            f"{ALLOWED_UIDS}={text!r} is not a list of user numbers; write them as 1000,1001"
+            f"{ALLOW_UIDS}={text!r} is not a list of user numbers; write them as 1000,1001"
         )
     return frozenset(int(word) for word in words)
 
@@ -74,14 +72,14 @@ def candidates(environment: Mapping[str, str], uid: int) -> list[tuple[str, str]
 
     @raise RunDirectoryError: C{TWISTED_IB_RUN_DIR} is not an absolute path.
     """
-    chosen = environment.get(RUN_DIRECTORY, "")
+    chosen = environment.get(RUN_DIR, "")
     if chosen:
         if not os.path.isabs(chosen):
-            raise RunDirectoryError(f"{RUN_DIRECTORY}={chosen!r} is not an absolute path; set it to one")
+            raise RunDirectoryError(f"{RUN_DIR}={chosen!r} is not an absolute path; set it to one")
         # path_resolution(7): "link/" would be followed in spite of O_NOFOLLOW.
         chosen = os.path.normpath(chosen)
-        return [(chosen, f"set {RUN_DIRECTORY} to a directory of your own with mode 0700")]
-    advice = f"remove it or set {RUN_DIRECTORY} to a directory of your own with mode 0700"
+        return [(chosen, f"set {RUN_DIR} to a directory of your own with mode 0700")]
+    advice = f"remove it or set {RUN_DIR} to a directory of your own with mode 0700"
     return [
         (os.path.join(SESSION_BASE, str(uid), "twisted_ib"), advice),
         *((os.path.join(base, f"twisted_ib-{uid}"), advice) for base in TEMPORARY_BASES),
@@ -364,7 +362,7 @@ def _check(path: str, status: os.stat_result, uid: int, share: bool, advice: str
     if share and sticky:
         return True
     if sticky:
-        advice += f", or to one that you share with others, and name them in {ALLOWED_UIDS}"
+        advice += f", or to one that you share with others, and name them in {ALLOW_UIDS}"
     if share:
         wanted = "belong to root or to you and have mode 1770 or 1777"
         advice = f"it must {wanted}, or be your own with mode 0700"
@@ -383,7 +381,7 @@ def openDirectories(
     @return: the directories, and the errors of the others; of those that are not there only if there is none.
     @raise RunDirectoryError: the environment is wrong.
     """
-    share = bool(environment.get(RUN_DIRECTORY)) and bool(allowedUids(environment))
+    share = bool(environment.get(RUN_DIR)) and bool(allowedUids(environment))
     found: list[RunDirectory] = []
     refused: list[RunDirectoryError] = []
     missing: list[RunDirectoryError] = []
@@ -400,15 +398,13 @@ def openDirectories(
             missing.append(
                 RunDirectoryError(
                     f"{path} cannot be made because {os.path.dirname(path)} does not exist; "
-                    f"set {RUN_DIRECTORY} to a directory of your own with mode 0700"
+                    f"set {RUN_DIR} to a directory of your own with mode 0700"
                 )
             )
     return found, refused if found else refused or missing
 
 
 __all__ = [
-    "ALLOWED_UIDS",
-    "RUN_DIRECTORY",
     "RunDirectory",
     "allowedUids",
     "candidates",

@@ -32,6 +32,7 @@ from twisted_ib.hca.host.entries import (
 )
 from twisted_ib.hca.host.liveness import PeerCredentials, peerCredentials
 from twisted_ib.hca.host.rundirectory import RunDirectory, allowedUids, openDirectories
+from twisted_ib.settings import ALLOW_UIDS
 
 _ELSEWHERE = "in another network namespace"
 
@@ -167,7 +168,7 @@ class Search:
             for directory in self._directories:
                 status = directory.status(name)
                 if status is not None and not self.allows(status.st_uid):
-                    return f"its owner, user {status.st_uid}, is not in TWISTED_IB_ALLOW_UIDS"
+                    return f"its owner, user {status.st_uid}, is not in {ALLOW_UIDS}"
                 elsewhere = self._elsewhere(directory, serviceID, where)
                 if elsewhere:
                     return elsewhere

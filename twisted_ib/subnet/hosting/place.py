@@ -18,10 +18,8 @@ from twisted_ib.hca.host.entries import connect
 from twisted_ib.hca.host.fdpassing import closeAll
 from twisted_ib.hca.host.liveness import peerCredentials
 from twisted_ib.hca.host.rundirectory import RunDirectory, openDirectories
+from twisted_ib.settings import DEFAULT_SUBNET, SUBNET
 
-#: The variable that chooses among the subnets of the run directory, and the name of the one without it.
-VARIABLE = "TWISTED_IB_SUBNET"
-DEFAULT_SUBNET = "default"
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}").fullmatch
 _BACKLOG: Final = 128
 
@@ -38,9 +36,9 @@ def subnetName(environment: Mapping[str, str]) -> str:
     @return: the name of the subnet of a process's devices.
     @raise DeviceError: it is not valid.
     """
-    name = environment.get(VARIABLE, "") or DEFAULT_SUBNET
+    name = environment.get(SUBNET, "") or DEFAULT_SUBNET
     if not isName(name):
-        raise DeviceError(f"{VARIABLE}={name!r} is no name of a subnet: letters, digits, '_', '-', '.'")
+        raise DeviceError(f"{SUBNET}={name!r} is no name of a subnet: letters, digits, '_', '-', '.'")
     return name
 
 
@@ -141,8 +139,6 @@ class Place:
 
 
 __all__ = [
-    "DEFAULT_SUBNET",
-    "VARIABLE",
     "Place",
     "entryOf",
     "hostOf",

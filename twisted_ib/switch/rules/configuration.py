@@ -16,10 +16,11 @@ from collections.abc import Callable, Mapping
 
 from twisted.logger import Logger
 
-from twisted_ib.configuration.file import SIMPLE_VARIABLES, SYSTEM_FOLDER, VARIABLE, readFirst
+from twisted_ib.configuration.file import SYSTEM_FOLDER, readFirst
 from twisted_ib.configuration.syntax import SDP
 from twisted_ib.errors import RulesError
 from twisted_ib.hca.device.registry import builtInDevices, parseRules
+from twisted_ib.settings import CONFIG, SIMPLE_VARIABLES
 from twisted_ib.switch.rules.policy import Decision, Policy, policyOf
 from twisted_ib.switch.rules.rulelog import ERROR, MATCH, WARNING, RuleLog
 from twisted_ib.switch.rules.sighup import startFolder
@@ -102,7 +103,7 @@ class Configuration:
         if found is None:
             return Policy()
         contents = parseRules(found[1], found[0], builtInDevices(self._environ))
-        return policyOf(contents, bool(self._environ.get(VARIABLE)))
+        return policyOf(contents, bool(self._environ.get(CONFIG)))
 
     def _taken(self, policy: Policy) -> None:
         contents = policy.contents

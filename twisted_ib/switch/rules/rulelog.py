@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterable
 
 from twisted_ib.configuration.syntax import Log
+from twisted_ib.settings import LOG_LEVEL
 
 #: libsdp's levels: matches, listens and connects, warnings, errors.
 MATCH, SUMMARY, WARNING, ERROR = 4, 7, 8, 9
@@ -61,7 +62,7 @@ class RuleLog:
         """
         self.destination: str | None = None
         self.file: str | None = None
-        self.level = ERROR
+        self.level = LOG_LEVEL
         self._program = program
         for statement in statements:
             # libsdp logs to standard error unless a statement has another destination.

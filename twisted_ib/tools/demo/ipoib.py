@@ -24,6 +24,7 @@ from twisted_ib.hca.wire.lrh import LinkPacket
 from twisted_ib.hca.wire.mad.mad import MAD_BYTES, Mad
 from twisted_ib.hca.wire.packet import Packet
 from twisted_ib.ipoib.protocol.wire import ARP_HEADER, ENCAPSULATION_BYTES, ARPOperation, ARPPacket
+from twisted_ib.settings import CAPTURE, RUN_DIR
 from twisted_ib.tools.demo.children import Child, Children
 from twisted_ib.tools.demo.steps import Steps
 from twisted_ib.tools.program import ProgramError, childProgram, printable, sentence, write
@@ -152,17 +153,17 @@ class Demonstration:
         if shutil.which("ping") is None:
             raise ProgramError("ping is not installed (Debian: iputils-ping)")
         # A subnet of its own, in which both are.
-        os.environ["TWISTED_IB_RUN_DIR"] = os.path.join(self._directory, "run")
-        os.mkdir(os.environ["TWISTED_IB_RUN_DIR"], 0o700)
+        os.environ[RUN_DIR] = os.path.join(self._directory, "run")
+        os.mkdir(os.environ[RUN_DIR], 0o700)
         os.mkdir(self._captures)
         server = Child("the first host", _READY, 1)
         command = self._host(FIRST, self._serving())
         with Steps(self._reactor).waiting("Waiting for the first host"):
             await self._children.start(server, command)
         # A capture of streams would show little more, and makes them several times as slow.
-        os.environ["TWISTED_IB_CAPTURE"] = os.path.join(self._captures, "ipoib.pcapng")
+        os.environ[CAPTURE] = os.path.join(self._captures, "ipoib.pcapng")
         status = await self._show(self._host(SECOND, self._pings()))
-        del os.environ["TWISTED_IB_CAPTURE"]
+        del os.environ[CAPTURE]
         self._tell()
         streams = self._streams()
         if not status and streams:

@@ -7,6 +7,7 @@ Each thing is tried, and nothing is guessed from versions or names: a container 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 
@@ -23,6 +24,7 @@ from twisted_ib.hca.device.registry import (
     readEnvironment,
 )
 from twisted_ib.hca.host import libc
+from twisted_ib.settings import unknown
 from twisted_ib.tools.program import printable, write
 from twisted_ib.tools.run.clibraries import lacking
 from twisted_ib.tools.run.hosts import refusal
@@ -67,6 +69,11 @@ def _devices() -> Iterator[Finding]:
             yield Finding(title, MISSING, f"{where}: {error}")
         else:
             yield Finding(title, OK, where)
+
+
+def _environment() -> Iterator[Finding]:
+    for name in unknown(os.environ):
+        yield Finding(name, LESS, "nothing reads a variable of this name")
 
 
 def _memory() -> Finding:
@@ -141,7 +148,7 @@ def check(program: str, isJSON: bool) -> int:
     @return: the exit status: 0, or L{NOT_READY} if something is missing.
     """
     isNative, its = _program(program) if program else (True, None)
-    findings = [_memory(), *_devices(), *_libraries(isNative), _namespaces()]
+    findings = [_memory(), *_environment(), *_devices(), *_libraries(isNative), _namespaces()]
     if its is not None:
         findings.append(its)
     if isJSON:

@@ -14,10 +14,9 @@ import sys
 from collections.abc import MutableMapping
 from typing import NamedTuple
 
+from twisted_ib.settings import RUN_CHILDREN
 from twisted_ib.tools.run.loops import LOOPS, install
 
-#: How the first program runs: L{Inherited}.
-VARIABLE = "TWISTED_IB_RUN_CHILDREN"
 _PATH = "PYTHONPATH"
 _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
 
@@ -42,9 +41,9 @@ def inherit(environ: MutableMapping[str, str], inherited: Inherited | None) -> N
     """
     others = [each for each in environ.get(_PATH, "").split(os.pathsep) if each not in ("", _FOLDER)]
     if inherited is not None:
-        environ[VARIABLE] = ",".join(inherited)
+        environ[RUN_CHILDREN] = ",".join(inherited)
         environ[_PATH] = os.pathsep.join([_FOLDER, *others])
-    elif environ.pop(VARIABLE, None) is not None:
+    elif environ.pop(RUN_CHILDREN, None) is not None:
         environ[_PATH] = os.pathsep.join(others)
         if not others:
             del environ[_PATH]
@@ -61,7 +60,7 @@ def begin() -> None:
     """
     Have the program that this interpreter is about to run get what C{ib-run} gives.
     """
-    inherited = _inherited(os.environ.get(VARIABLE, ""))
+    inherited = _inherited(os.environ.get(RUN_CHILDREN, ""))
     if inherited is None:
         return
     try:

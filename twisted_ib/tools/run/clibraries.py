@@ -14,13 +14,11 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 
 from twisted_ib.errors import DeviceError, LibraryBuildError, UnknownDeviceError
+from twisted_ib.settings import DEVICE, DEVICES, RUN_AGAIN
 from twisted_ib.tools.run.program import NOT_RUNNABLE, NotPython, StartError
-from twisted_ib.verbs.c.chosen import DEVICE
 
 #: The loader's variable (ld.so(8)): directories, with colons between.
 SEARCHED = "LD_LIBRARY_PATH"
-#: The variable by which this process, started again, knows that it was.
-_AGAIN = "TWISTED_IB_RUN_AGAIN"
 #: The modules of the extra [c], and the projects that have them.
 _EXTRA = {"cffi": "cffi", "elftools": "pyelftools"}
 
@@ -40,7 +38,6 @@ def chooseDevice(name: str, address: str | None, environ: MutableMapping[str, st
     @param address: its own, or L{None} if it has none, or one already.
     @raise StartError: there is no such device, or it cannot have that address.
     """
-    from twisted_ib.hca.device.registry import VARIABLE as DEVICES
     from twisted_ib.hca.device.registry import addressOf, isPlacedByUser, kindOf, parseDevices
 
     try:
@@ -128,7 +125,7 @@ def searchByPython(isViewed: bool) -> str:
     @return: why they are not there, for the user; C{""} if they are, or nobody has asked for them.
     """
     # It has started again, as the same process.
-    if os.environ.pop(_AGAIN, "") == str(os.getpid()) or lacking():
+    if os.environ.pop(RUN_AGAIN, "") == str(os.getpid()) or lacking():
         return ""
     from twisted_ib.verbs.c.kept import isKept, keptFolder
 
@@ -140,7 +137,7 @@ def searchByPython(isViewed: bool) -> str:
             libraries()
         if folder in os.environ.get(SEARCHED, "").split(":"):
             return ""
-        environment = {**os.environ, SEARCHED: searchPath([folder], os.environ), _AGAIN: str(os.getpid())}
+        environment = {**os.environ, SEARCHED: searchPath([folder], os.environ), RUN_AGAIN: str(os.getpid())}
         if isViewed:
             # Imported here: it knows devices.
             from twisted_ib.tools.run.native.view import show

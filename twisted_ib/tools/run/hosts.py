@@ -19,14 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from shutil import which
 from typing import BinaryIO, cast
 
+from twisted_ib.settings import RUN_DIR, RUN_HOST, RUN_HOSTS, RUN_INSIDE
 from twisted_ib.tools.program import INTERRUPTED
 from twisted_ib.tools.run.program import NOT_RUNNABLE, StartError
 
-#: What a program finds in its environment: the number of its host, from 0 on, and the addresses of all.
-NUMBER, ADDRESSES = "TWISTED_IB_HOST", "TWISTED_IB_HOSTS"
-#: Says that this process is in the namespaces that it has asked for.
-_INSIDE = "TWISTED_IB_RUN_HOSTS"
-_RUN_DIRECTORY = "TWISTED_IB_RUN_DIR"
 #: In a host's namespace, before the program: it waits until its interface is there.
 _HOST = """
 read -r _ <&3
@@ -68,7 +64,7 @@ def refusal() -> str:
 def _begin(words: Sequence[str]) -> None:
     # Again, in a user namespace with a network of its own.
     command = [*_NAMESPACES, sys.executable, "-m", "twisted_ib.tools.run", *words]
-    os.execvpe(command[0], command, {**os.environ, _INSIDE: "1"})
+    os.execvpe(command[0], command, {**os.environ, RUN_INSIDE: "1"})
 
 
 def _ip(*words: str) -> None:
@@ -114,7 +110,7 @@ class Hosts:
         @param directory: the host's run directory.
         @raise StartError: the host cannot be made.
         """
-        environment = {**self._environment, NUMBER: str(number), _RUN_DIRECTORY: directory}
+        environment = {**self._environment, RUN_HOST: str(number), RUN_DIR: directory}
         if self._isApart:
             read, write = os.pipe()
             script = f"exec 3<&{read} {read}<&-; {_HOST}"
@@ -201,7 +197,7 @@ def runOnHosts(count: int, words: Sequence[str], asked: Sequence[str], say: Call
     @return: the exit status.
     @raise StartError: a host cannot be made.
     """
-    isApart = bool(os.environ.pop(_INSIDE, ""))
+    isApart = bool(os.environ.pop(RUN_INSIDE, ""))
     if not isApart:
         refused = refusal()
         if not refused:
@@ -212,7 +208,7 @@ def runOnHosts(count: int, words: Sequence[str], asked: Sequence[str], say: Call
         _ip("link", "add", "bridge", "type", "bridge")
         _ip("link", "set", "bridge", "up")
     found = addresses(count, isApart)
-    hosts = Hosts({**os.environ, ADDRESSES: " ".join(found)}, isApart)
+    hosts = Hosts({**os.environ, RUN_HOSTS: " ".join(found)}, isApart)
     with tempfile.TemporaryDirectory(prefix="ib-run-") as folder:
         try:
             for number, address in enumerate(found):
@@ -235,4 +231,4 @@ def runOnHosts(count: int, words: Sequence[str], asked: Sequence[str], say: Call
             hosts.end(signal.SIGKILL)
 
 
-__all__ = ["ADDRESSES", "NUMBER", "Hosts", "addresses", "refusal", "runOnHosts"]
+__all__ = ["Hosts", "addresses", "refusal", "runOnHosts"]

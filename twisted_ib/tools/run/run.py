@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from twisted_ib import limits
-from twisted_ib.configuration.file import SIMPLE_VARIABLES, VARIABLE, isConfigured
+from twisted_ib.configuration.file import isConfigured
 from twisted_ib.errors import DeviceError, RulesError
+from twisted_ib.settings import CONFIG, DEVICES, SIMPLE_VARIABLES, unknown
 from twisted_ib.tools.program import ArgumentParser, complain, printable, whole
 from twisted_ib.tools.run.children import Inherited, inherit
 from twisted_ib.tools.run.clibraries import become, chooseDevice, searchByPython
@@ -30,8 +31,6 @@ from twisted_ib.tools.run.program import (
 )
 
 PROGRAM = "ib-run"
-#: See L{twisted_ib.hca.device.registry}.
-DEVICES = "TWISTED_IB_DEVICES"
 #: Options with a value, which may be the next word.
 _WITH_VALUE = ("--reactor", "--config", "--device", "--address", "--hosts")
 
@@ -173,6 +172,8 @@ def start(options: Namespace, asked: Code | Module | str) -> Code | Module | Scr
     inherit(os.environ, Inherited(options.reactor or "", summary) if options.children else None)
     libraries = missing and f"; {missing}"
     _say(options, f"{program.name} {what}; rules: {rules}{libraries}")
+    for name in unknown(os.environ):
+        _say(options, f"nothing reads a variable of the name {name}")
     return program
 
 
@@ -239,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.device is not None:
             chooseDevice(options.device, options.address, os.environ)
         if options.config is not None:
-            os.environ[VARIABLE] = os.path.abspath(options.config)
+            os.environ[CONFIG] = os.path.abspath(options.config)
         if options.check:
             # Imported here: it opens devices.
             from twisted_ib.tools.run.check import check

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 from twisted_ib.errors import HCAError, ResourceLimitError, UnknownDeviceError
 from twisted_ib.hca.base.attributes import PORT
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.device.registry import VARIABLE, parseDevices, traitsOf
+from twisted_ib.hca.device.registry import parseDevices, traitsOf
 from twisted_ib.hca.host.entries import Entry
 from twisted_ib.hca.host.query import ask
 from twisted_ib.hca.host.search import Search
+from twisted_ib.settings import DEVICES
 from twisted_ib.tools.program import ArgumentParser, complain, printable, write
 from twisted_ib.tools.show.devicetext import guid, heading, present
 from twisted_ib.tools.show.processes import ASKED_AT_ONCE, programOf
@@ -207,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parseArguments(sys.argv[1:] if arguments is None else arguments)
     try:
         # Those of processes are listed; a name that is wrong would be none, without a word.
-        parseDevices(os.environ.get(VARIABLE, ""))
+        parseDevices(os.environ.get(DEVICES, ""))
         if options.prometheus:
             write(metrics(options.ib_dev), end="")
             return 0

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import os
 
-#: The variable that names the only device that programs are shown.
-DEVICE = "TWISTED_IB_DEVICE"
+from twisted_ib.settings import DEVICE
 
 
 def chosenDevice() -> str | None:
@@ -17,4 +16,4 @@ def chosenDevice() -> str | None:
     return os.environ.get(DEVICE) or None
 
 
-__all__ = ["DEVICE", "chosenDevice"]
+__all__ = ["chosenDevice"]

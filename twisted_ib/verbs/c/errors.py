@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, DeviceError, ForkedSocketError, HCAError, UnknownDeviceError
+from twisted_ib.settings import CABI_DEBUG
 from twisted_ib.verbs.c import attend
 from twisted_ib.verbs.c.functions import Failure, Row
 from twisted_ib.verbs.pyverbs import PyverbsError
@@ -22,9 +23,6 @@ from twisted_ib.verbs.pyverbs.base.errors import errnoOf
 
 if TYPE_CHECKING:
     from _cffi_backend import FFI
-
-#: With this variable in the environment, each error is written to the standard error with its traceback.
-DEBUG = "TWISTED_IB_CABI_DEBUG"
 
 #: These have an errno that says it, or a line of their own.
 _PLAIN = (UnknownDeviceError, DeviceClosedError, ForkedSocketError)
@@ -98,7 +96,7 @@ def failing(row: Row, ffi: FFI) -> Callable[[object, BaseException, TracebackTyp
     """
     kind = row.failure
     fixed = ffi.NULL if kind is Failure.NULL else _FIXED.get(kind)
-    loud = DEBUG in os.environ
+    loud = CABI_DEBUG in os.environ
 
     def failed(_: object, error: BaseException, trace: TracebackType | None) -> object:
         # The process ends before its devices do: this thread hears nothing of that, or it might return from
@@ -119,4 +117,4 @@ def failing(row: Row, ffi: FFI) -> Callable[[object, BaseException, TracebackTyp
     return failed
 
 
-__all__ = ["DEBUG", "HandleError", "failing", "numberOf", "unsupported"]
+__all__ = ["HandleError", "failing", "numberOf", "unsupported"]

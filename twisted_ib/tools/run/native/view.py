@@ -13,13 +13,12 @@ from contextlib import suppress
 from twisted_ib import limits
 from twisted_ib.configuration.file import readFirst
 from twisted_ib.errors import LibraryBuildError, RulesError
-from twisted_ib.verbs.c.chosen import DEVICE, chosenDevice
+from twisted_ib.settings import DEVICE, DEVICES, SYSFS
+from twisted_ib.verbs.c.chosen import chosenDevice
 from twisted_ib.verbs.c.kept import VIEW, cacheFolder
 
-#: The folder's variable, which the library reads, and the loader's (ld.so(8)).
-VARIABLE, PRELOADED = "TWISTED_IB_SYSFS", "LD_PRELOAD"
-#: The variable that names devices, as L{twisted_ib.hca.device.registry} has it, which is much to import.
-DEVICES = "TWISTED_IB_DEVICES"
+#: The loader's variable (ld.so(8)).
+PRELOADED = "LD_PRELOAD"
 #: Characters between the libraries of the loader's variable: a path cannot have them.
 _SEPARATORS = " :"
 _MADE_BY = os.path.join(os.path.dirname(__file__), "devicefiles.py")
@@ -87,10 +86,10 @@ def show(libraries: str, environ: MutableMapping[str, str]) -> None:
     library = os.path.join(libraries, VIEW)
     if any(each in library for each in _SEPARATORS):
         raise LibraryBuildError(f"the loader cannot be given {library}: set XDG_CACHE_HOME to a directory")
-    environ[VARIABLE] = _folder(environ)
+    environ[SYSFS] = _folder(environ)
     others = [each for each in environ.get(PRELOADED, "").replace(" ", ":").split(":") if each]
     if library not in others:
         environ[PRELOADED] = ":".join([library, *others])
 
 
-__all__ = ["DEVICES", "PRELOADED", "VARIABLE", "show"]
+__all__ = ["PRELOADED", "show"]
