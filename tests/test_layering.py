@@ -28,7 +28,7 @@ from twisted_ib.hca.base.interfaces import (
     ITwinPath,
 )
 from twisted_ib.hca.device.registry import KINDS, addFabric
-from twisted_ib.hca.fabric.base.streams import IAdapterOwner, IStreamFabric, IStreamOwner
+from twisted_ib.hca.fabric.base.streams import IAdapterOwner, IStreamFabric
 from twisted_ib.hca.fabric.base.subnetdirectory import ISubnetDirectory, ISubnetOwner
 from twisted_ib.hca.host.socketpage.page import IListed
 
@@ -83,7 +83,7 @@ SEAM = {
         "hca/device hca/mad hca/queues hca/services internet rdma sdp",
         {*ISharedMemoryPath, *ITwinPath},
     ),
-    "owner": ("hca/fabric subnet/port", {*ISubnetOwner, *IStreamOwner, *IAdapterOwner}),
+    "owner": ("hca/fabric subnet/port", {*ISubnetOwner, *IAdapterOwner}),
 }
 
 #: One line for each contract that breaks it: contract, module, statement.
@@ -101,7 +101,7 @@ BREAKS = (
     ("hca-without-twisted", "hca/host/libc", "import twisted.internet.defer"),
     ("fabrics", "internet/channel", "import twisted_ib.hca.fabric.shm.shm"),
     ("ports", "subnet/hosting/link", "import twisted_ib.subnet.port.paths"),
-    ("cm", "verbs/pyverbs/cm/connected", "from twisted_ib.hca.cm.states import State"),
+    ("cm", "hca/fabric/iwarp/mpaservice", "from twisted_ib.hca.wire.cm import REQ"),
 )
 
 

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from zope.interface import Attribute, Interface
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.base.interfaces import IPath
+    from twisted_ib.hca.base.interfaces import IPath, IPeerPath
     from twisted_ib.hca.connection.codes import RejectReason
     from twisted_ib.hca.connection.request import (
         ConnectReply,
         ConnectRequest,
         LookupReply,
+        LookupRequest,
         Rejection,
     )
 
@@ -94,6 +95,29 @@ class IConnection(Interface):
     def abandon(now: float) -> bool:
         """
         End it, in whatever state it is, and hear no more of it.
+        """
+
+
+class IConnector(Interface):
+    """
+    Asks peers for connections: the communication manager of a device, or a fabric in its own way.
+    """
+
+    def sendRequest(path: IPeerPath, request: ConnectRequest, user: Any, now: float) -> IConnection:
+        """
+        Send a request to connect over a path that was resolved.
+
+        @param user: an L{IConnectionUser}, which hears of it in a later turn.
+        @raise ResourceLimitError: there are too many connections.
+        """
+
+    def sendLookup(path: IPeerPath, request: LookupRequest, user: Any, now: float) -> ILookup:
+        """
+        Ask for the queue pair of a datagram service.
+
+        @param user: see L{ILookup}.
+        @raise ResourceLimitError: there are too many lookups.
+        @raise NoRouteError: there are no datagrams here.
         """
 
 

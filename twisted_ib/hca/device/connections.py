@@ -407,7 +407,7 @@ class Services:
 
     def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
         """
-        See L{IAdapterOwner<twisted_ib.hca.fabric.base.streams.IAdapterOwner>}.
+        See L{IConnectorOwner<twisted_ib.hca.fabric.base.streams.IConnectorOwner>}.
         """
         addresses = self._listeners.get(request.serviceID, {})
         listener = addresses.get(_SERVED) or addresses.get(_otherKey(addresses, _destinationOf(request)))

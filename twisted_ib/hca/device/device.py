@@ -78,7 +78,7 @@ from twisted_ib.hca.wire.headers import PSN_MASK
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Buffer, DatagramPath, IPeerPath, PathUser, Search, Segment
     from twisted_ib.hca.capture.capture import Capture
-    from twisted_ib.hca.connection.interfaces import IAddressResolver
+    from twisted_ib.hca.connection.interfaces import IAddressResolver, IConnector
     from twisted_ib.hca.device.addressing.fabric import IDeviceFabric
     from twisted_ib.hca.fabric.base.streams import IAdapterFabric
     from twisted_ib.hca.host.queryserver import QueryServer
@@ -183,7 +183,7 @@ class Device(DeviceProgress):
         #: See L{Services}, which has the methods of these names.
         self.listen, self.connect = services.listen, services.connect
         self.sendRequest: Callable[..., Any] = services.sendRequest
-        self.sendLookup = services.sendLookup
+        self.sendLookup: Callable[..., Any] = services.sendLookup
         self.disconnect, self.finish = services.disconnect, services.finish
         self.managementReceived = services.managementReceived
         self.connectionRequested = services.connectionRequested
@@ -275,12 +275,17 @@ class Device(DeviceProgress):
         if traits.peers is Peers.SUBNET:
             self.changePort(fabric.settings())
 
+    def useConnector(self, connector: IConnector) -> None:
+        """
+        See L{IConnectorOwner<twisted_ib.hca.fabric.base.streams.IConnectorOwner>}.
+        """
+        self.sendRequest, self.sendLookup = connector.sendRequest, connector.sendLookup
+
     def useAdapter(self, adapter: IAdapterFabric) -> None:
         """
         See L{IAdapterOwner<twisted_ib.hca.fabric.base.streams.IAdapterOwner>}.
         """
         self.memory.registrar = adapter.register
-        self.sendRequest = adapter.connect
 
     def _appear(self) -> QueryServer | None:
         # Optional: without a usable run directory the device works, but commands cannot find it.

@@ -218,7 +218,9 @@ class OpenTests(HardwareTestCase):
         A fabric opens its adapter, refuses what it does not have by name, and closes it.
         """
         host = Host()
-        owner = SimpleNamespace(wanted=None, useAdapter=lambda adapter: None)
+        owner = SimpleNamespace(
+            wanted=None, useAdapter=lambda adapter: None, useConnector=lambda connector: None
+        )
         fabric = HardwareFabric(owner, 1, lambda: 0.0, ADDRESS, "rxe0", host, Manager(host))
         for each in (IAdapterFabric, IAddressDirectory):
             verifyObject(each, fabric)

@@ -71,7 +71,7 @@ class ReplyTests(AttackTestCase):
         """
         self.pass_(6)
         self.assertNothingLeft()
-        self.assertEqual(len(self.device.cm), 0)
+        self.assertEqual(len(self.device.fabric.service.connections), 0)
         self.victim.renew()
 
     def test_replies(self) -> None:

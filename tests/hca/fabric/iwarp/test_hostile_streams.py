@@ -72,7 +72,7 @@ class EndTests(AttackTestCase):
         """
         reset(self.peer(REQUEST))
         self.until(lambda: self.device.counters["iwarp_connections_lost"])
-        self.assertEqual((self.victim.log, len(self.device.cm)), ([], 0))
+        self.assertEqual((self.victim.log, len(self.device.fabric.service.connections)), ([], 0))
         self.assertNothingLeft()
 
     def test_shortPrivateData(self) -> None:
@@ -93,7 +93,7 @@ class EndTests(AttackTestCase):
                     return False
 
                 self.until(answered)
-            self.until(lambda: not len(self.device.cm))
+            self.until(lambda: not len(self.device.fabric.service.connections))
         self.assertEqual(other.events, [])
 
     def test_withoutReply(self) -> None:
@@ -110,7 +110,7 @@ class EndTests(AttackTestCase):
             self.until(lambda: "withdrawn" in self.victim.log)
             made.close()
             self.assertNothingLeft()
-            self.assertEqual(len(self.device.cm), 0)
+            self.assertEqual(len(self.device.fabric.service.connections), 0)
 
     def test_withoutMessage(self) -> None:
         """
@@ -152,7 +152,7 @@ class EndTests(AttackTestCase):
         statuses = [status for _, status in victim.done()]
         flushed = [WCStatus.WR_FLUSH_ERR] * (victim.receives - succeeded)
         self.assertEqual(statuses, [WCStatus.SUCCESS] * succeeded + flushed)
-        self.assertEqual(len(self.device.cm), 0)
+        self.assertEqual(len(self.device.fabric.service.connections), 0)
         victim.renew()
 
     def test_resetWhileWaiting(self) -> None:
@@ -253,7 +253,7 @@ class RuleTests(AttackTestCase):
         events = victim.asynchronous
         victim.renew()
         self.assertNothingLeft()
-        self.assertEqual(len(self.device.cm), 0)
+        self.assertEqual(len(self.device.fabric.service.connections), 0)
         return events
 
     def test_memory(self) -> None:

@@ -431,7 +431,7 @@ class HostileTests(IWARPTestCase):
             end.connection.abandon(self.clock.seconds())
         self.until(lambda: not device.fabric.streams)
         self.assertEqual(canary, b"\xa5" * 4096)
-        self.assertEqual(len(device.cm), 0)
+        self.assertEqual(len(device.fabric.service.connections), 0)
         self.assertIs(device.fabric.timers.deadline(), None)
 
     def test_floodOfReads(self) -> None:

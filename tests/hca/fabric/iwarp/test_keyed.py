@@ -185,7 +185,7 @@ class KeyedTests(KeyedTestCase):
             end.connection.abandon(self.clock.seconds())
         self.until(lambda: not end.device.fabric.streams)
         self.assertEqual(canary, b"\xa5" * 4096)
-        self.assertEqual(len(end.device.cm), 0)
+        self.assertEqual(len(end.device.fabric.service.connections), 0)
 
 
 class WorkRequestTests(WorkRequestContract, HCATestCase):

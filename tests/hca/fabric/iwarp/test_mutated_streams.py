@@ -192,7 +192,7 @@ class MutatedStreamTests(AttackTestCase):
         gc.collect()
         self.assertLess(len(gc.get_objects()) - before, self.growth)
         self.assertNothingLeft()
-        self.assertEqual(len(self.device.cm), 0)
+        self.assertEqual(len(self.device.fabric.service.connections), 0)
         counters = self.device.counters
         # The streams get somewhere, and are found out.
         least = {"iwarp_startup_failed": 50, "iwarp_terminated": 10, "iwarp_terminates_sent": 6}

@@ -244,7 +244,7 @@ class PrivateDataTests(IWARPTestCase):
         The REJ of connection management itself, where nobody listens, has none.
         """
         end, where = self.listening()
-        end.device.cm.unlisten(SPACE << 16 | where[1])
+        end.device.services.serveNoMore(SPACE << 16 | where[1])
         made = self.socket(where)
         made.sendall(REQUEST)
         self.assertEqual(self.frame(made), "3002000400000000")

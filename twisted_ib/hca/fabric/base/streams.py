@@ -1,7 +1,7 @@
 """
 Fabrics of connections: each queue pair has one of its own, of TCP or of an adapter, and there are no
-datagrams.  As a device and its users ask them, the device, as they see it, and what their paths have in
-common.
+datagrams.  As a device and its users ask them, the device, as they see it, and what their paths
+and connections have in common.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from zope.interface import implementer
 
+from twisted_ib.errors import ConnectionStateError, NoRouteError
 from twisted_ib.hca.base.interfaces import IAddressDirectory, IFabric, IFabricOwner, IPeerPath
-from twisted_ib.hca.connection import PathRecord
+from twisted_ib.hca.cm.states import State
+from twisted_ib.hca.connection import PathRecord, RejectReason
+from twisted_ib.hca.connection.interfaces import IConnection
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.base.addressdirectory import PeerAddress
 
 if TYPE_CHECKING:
     from twisted_ib.errors import PathLostError
     from twisted_ib.hca.base.interfaces import BoundQueuePair, IPath, Waiter
-    from twisted_ib.hca.connection.interfaces import IConnection
-    from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest
+    from twisted_ib.hca.connection.interfaces import IConnector, ILookup, IServiceListener
+    from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest, LookupRequest, Rejection
 
 _HOP_LIMIT = 64
 
@@ -67,33 +70,26 @@ class IStreamFabric(IFabric, IAddressDirectory):
         """
 
 
-class IStreamOwner(IFabricOwner):
+class IConnectorOwner(IFabricOwner):
     """
-    The device, as the fabric of TCP connections sees it.
+    The device, as a fabric sees it that makes its connections itself.
     """
 
-    # IBTA vol. 1 12.9.8: the RTU, or the first message.  MPA has no frame for it.
-    def communicationEstablished(number: int) -> None:
+    def useConnector(connector: IConnector) -> None:
         """
-        The peer of a queue pair whose connection was accepted is ready.
+        Have requests to connect sent by a connector of the fabric's, from now on.
+        """
 
-        @param number: the queue pair's.
+    def connectionRequested(connection: IConnection, request: ConnectRequest) -> None:
+        """
+        A request to connect arrived for a published service.
         """
 
 
 class IAdapterFabric(IFabric, IAddressDirectory):
     """
-    A fabric with a communication manager and memory keys of its own.
+    A fabric with memory keys of its own.
     """
-
-    def connect(path: IPeerPath, request: ConnectRequest, user: Any, now: float) -> IConnection:
-        """
-        Send a request to connect over a path that this fabric has resolved.
-
-        @param user: an L{IConnectionUser<twisted_ib.hca.connection.interfaces.IConnectionUser>}, which hears
-            of it in a later turn.
-        @raise OSError: the kernel has no room.
-        """
 
     def register(view: memoryview, access: int, pd: Any) -> tuple[int, int, Any]:
         """
@@ -106,19 +102,14 @@ class IAdapterFabric(IFabric, IAddressDirectory):
         """
 
 
-class IAdapterOwner(IFabricOwner):
+class IAdapterOwner(IConnectorOwner):
     """
     The device, as such a fabric sees it.
     """
 
     def useAdapter(adapter: IAdapterFabric) -> None:
         """
-        Have requests to connect sent, and memory registered, by a fabric, from now on.
-        """
-
-    def connectionRequested(connection: IConnection, request: ConnectRequest) -> None:
-        """
-        A request to connect arrived for a published service.
+        Have memory registered by a fabric, from now on.
         """
 
 
@@ -238,12 +229,238 @@ class PeerPath(ConnectionPath):
         self.alive = False
 
 
+@implementer(IConnection)
+class FabricConnection:
+    """
+    One end of a connection that a fabric makes itself, in whatever way. Its user calls what is before
+    C{replied}, the fabric what follows; a subclass does what its stages need.
+
+    @ivar stage: C{"calling"}, C{"replied"}, C{"requested"}, C{"accepted"}, C{"up"} or C{"ended"}.
+    @ivar state: C{DREQ_SENT} while this side has ended it and the peer has not answered, as the state of
+        L{twisted_ib.hca.cm.machine.Connection}.
+    @ivar listener: passive: the listener of the service.
+    """
+
+    ackSeconds: float = 0.0
+    isDelayed: bool = False
+    localID: int = 0
+
+    def __init__(self, way: IPeerPath, stage: str) -> None:
+        """
+        @param way: the path that the request takes.
+        @param stage: C{"calling"} or C{"requested"}.
+        """
+        self.destination: Any = way
+        self.stage = stage
+        self.state = State.IDLE
+        self.user: Any = None
+        self.listener: IServiceListener | None = None
+        self.disconnectData = b""
+
+    def _require(self, stage: str) -> bool:
+        # The peer may have ended it, and its event is on the way.
+        if self.stage == "ended":
+            return False
+        if self.stage != stage:
+            raise ConnectionStateError(f"the connection is {self.stage}, not {stage}")
+        return True
+
+    def accept(self, reply: ConnectReply, now: float, isConfirmed: bool = True) -> bool:
+        """
+        See L{IConnection.accept}.
+        """
+        if not self._require("requested"):
+            return False
+        self.stage = "accepted" if isConfirmed else "up"
+        return self.sendReply(reply)
+
+    def reject(self, reason: RejectReason, privateData: bytes, now: float) -> bool:
+        """
+        See L{IConnection.reject}.
+        """
+        if self.stage != "replied" and not self._require("requested"):
+            return False
+        isSent = self.refuse(privateData)
+        self.over()
+        return isSent
+
+    def ignore(self, now: float) -> bool:
+        """
+        See L{IConnection.ignore}: nobody repeats a request, so it can only be refused.
+        """
+        return self.reject(RejectReason.NO_RESOURCES, b"", now)
+
+    def sendMRA(self, now: float) -> bool:
+        """
+        See L{IConnection.sendMRA}: nobody is impatient.
+        """
+        return self.stage != "ended"
+
+    def ready(self, now: float, privateData: bytes = b"", isConfirmed: bool = True) -> bool:
+        """
+        See L{IConnection.ready}.
+        """
+        if not self._require("replied"):
+            return False
+        self.stage = "up"
+        return self.confirm()
+
+    def abandon(self, now: float) -> bool:
+        """
+        See L{IConnection.abandon}.
+        """
+        self.user = None
+        return self.disconnect(now)
+
+    def disconnect(self, now: float, privateData: bytes = b"") -> bool:
+        """
+        End it in any state.
+
+        @return: whether C{peerDisconnected} follows, or a request or reply was refused.
+        """
+        stage = self.stage
+        if stage == "requested" or stage == "replied":
+            return self.reject(RejectReason.CONSUMER_DEFINED, privateData, now)
+        if stage == "calling":
+            self.withdraw()
+            self.over()
+        if self.stage == "ended" or self.state is State.DREQ_SENT:
+            return False
+        self.state = State.DREQ_SENT
+        self.end()
+        return True
+
+    def finish(self, now: float) -> bool:
+        """
+        End it, as both users know already.
+        """
+        return self.disconnect(now)
+
+    # -- how the fabric does it
+
+    def sendReply(self, reply: ConnectReply) -> bool:
+        """
+        @return: whether the peer still waits for it.
+        """
+        raise NotImplementedError
+
+    def refuse(self, privateData: bytes) -> bool:
+        """
+        Refuse the request, or the reply.
+
+        @return: whether the peer still waits for that.
+        """
+        raise NotImplementedError
+
+    def confirm(self) -> bool:
+        """
+        The reply is good.
+
+        @return: whether the connection is still there.
+        """
+        return True
+
+    def withdraw(self) -> None:
+        """
+        Give up the request that was sent.
+        """
+
+    def end(self) -> None:
+        """
+        Tell the peer of the end; L{gone} follows.
+        """
+        raise NotImplementedError
+
+    def over(self) -> None:
+        """
+        It has ended; nothing more is heard of it.
+        """
+        self.stage = "ended"
+        self.state = State.IDLE
+
+    # -- what the fabric tells
+
+    def replied(self, reply: ConnectReply) -> None:
+        """
+        The peer accepts.
+        """
+        if self.stage == "calling":
+            self.stage = "replied"
+            self.user.replied(self, reply)
+
+    def established(self) -> None:
+        """
+        The peer has the reply, and is ready.
+        """
+        if self.stage == "accepted":
+            self.stage = "up"
+            established = getattr(self.user, "established", None)
+            if established is not None:
+                established(self)
+
+    def _ended(self) -> Any:
+        # Returns the user to be told how.  A listener that has not answered hears that it need not.
+        user, self.user = self.user, None
+        listener = self.listener if self.stage == "requested" and user is None else None
+        self.over()
+        if listener is not None:
+            listener.requestWithdrawn(self)
+        return user
+
+    def refused(self, rejection: Rejection) -> None:
+        """
+        The peer refuses, or has withdrawn its request.
+        """
+        if self.stage != "ended" and (user := self._ended()) is not None:
+            user.rejected(self, rejection)
+
+    def unreached(self) -> None:
+        """
+        The peer does not answer.
+        """
+        if self.stage != "ended" and (user := self._ended()) is not None:
+            user.unreachable(self)
+
+    def gone(self) -> None:
+        """
+        Both sides have ended it.
+        """
+        if self.stage != "ended" and (user := self._ended()) is not None:
+            user.peerDisconnected(self)
+
+    def lost(self, reason: PathLostError) -> None:
+        """
+        The way to the peer is gone.
+        """
+        if self.stage != "ended":
+            lost = getattr(self._ended(), "pathLost", None)
+            if lost is not None:
+                lost(reason)
+
+
+class FabricConnector:
+    """
+    What connectors of fabrics have in common: there are no datagrams.
+    """
+
+    def __init__(self, fabric: Any) -> None:
+        self.fabric = fabric
+
+    def sendLookup(self, path: IPeerPath, request: LookupRequest, user: Any, now: float) -> ILookup:
+        """
+        Refuse: see L{IConnector}.
+        """
+        raise NoRouteError(f"{self.fabric.name} has no datagrams, and no services of them")
+
+
 __all__ = [
     "ConnectionPath",
+    "FabricConnection",
+    "FabricConnector",
     "IAdapterFabric",
     "IAdapterOwner",
+    "IConnectorOwner",
     "IStreamFabric",
-    "IStreamOwner",
     "PeerPath",
     "pathRecord",
 ]

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import ConnectionStateError, PathLostError, ResourceLimitError
+from twisted_ib.errors import PathLostError, ResourceLimitError
 from twisted_ib.hca.base.attributes import MTU_CODES
-from twisted_ib.hca.cm.states import State
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest, Rejection, RejectReason
-from twisted_ib.hca.connection.interfaces import IConnection
+from twisted_ib.hca.connection.interfaces import IConnector
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader
-from twisted_ib.hca.fabric.base.streams import pathRecord
+from twisted_ib.hca.fabric.base.streams import FabricConnection, FabricConnector, pathRecord
 from twisted_ib.hca.fabric.hardware.rdmacm import CMEvent, Parameters
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import IPeerPath
     from twisted_ib.hca.fabric.base.streams import PeerPath
     from twisted_ib.hca.fabric.hardware.adapterpath import AdapterPath
     from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
@@ -41,41 +41,20 @@ _RETRIES: Final = 7
 _MTU_CODE: Final = MTU_CODES[limits.DATAGRAM_BYTES]
 
 
-@implementer(IConnection)
-class AdapterConnection:
+class AdapterConnection(FabricConnection):
     """
     One end of a connection.
 
     @ivar id: librdmacm's identifier; 0 once it is destroyed.
     @ivar stream: the path of its queue pair.
-    @ivar stage: C{"resolving"}, C{"asking"}, C{"replied"}, C{"requested"}, C{"accepted"}, C{"up"} or
-        C{"ended"}.
-    @ivar state: C{DREQ_SENT} while the event that the peer has gone is awaited, as the state of
-        L{twisted_ib.hca.cm.machine.Connection}.
     """
 
-    ackSeconds = 0.0
-    isDelayed = False
-    localID = 0
-
     def __init__(self, connector: Connector, way: PeerPath, id: int, stage: str) -> None:
+        super().__init__(way, stage)
         self._connector = connector
-        self.destination: Any = way
         self.id = id
-        self.stage = stage
         self.stream: AdapterPath = connector.fabric.stream(way, self)
-        self.user: Any = None
-        self.listener: Any = None
-        self.disconnectData = b""
         self.request: Any = None
-        self.state = State.IDLE
-
-    def _require(self, stage: str) -> bool:
-        if self.stage == "ended":
-            return False
-        if self.stage != stage:
-            raise ConnectionStateError(f"the connection is {self.stage}, not {stage}")
-        return True
 
     def _attempt(self, call: Callable[..., None], *arguments: Any) -> bool:
         # The peer may have ended it, and its event is on the way.
@@ -86,13 +65,10 @@ class AdapterConnection:
             return False
         return True
 
-    def accept(self, reply: ConnectReply, now: float, isConfirmed: bool = True) -> bool:
+    def sendReply(self, reply: ConnectReply) -> bool:
         """
-        See L{IConnection.accept}.
+        See L{FabricConnection.sendReply}.
         """
-        if not self._require("requested"):
-            return False
-        self.stage = "accepted"
         given = Parameters(
             reply.privateData,
             *(min(reply.responderResources, _DEPTH), min(reply.initiatorDepth, _DEPTH)),
@@ -101,82 +77,40 @@ class AdapterConnection:
         )
         return self._attempt(self._connector.manager.accept, given)
 
-    def reject(self, reason: RejectReason, privateData: bytes, now: float) -> bool:
+    def refuse(self, privateData: bytes) -> bool:
         """
-        See L{IConnection.reject}.
+        See L{FabricConnection.refuse}.
         """
-        if self.stage not in ("requested", "replied"):
-            return self._require("requested")
-        done = self._attempt(self._connector.manager.reject, privateData)
-        self.over()
-        return done
+        return self._attempt(self._connector.manager.reject, privateData)
 
-    def ignore(self, now: float) -> bool:
+    def confirm(self) -> bool:
         """
-        See L{IConnection.ignore}: librdmacm can only refuse.
+        See L{FabricConnection.confirm}.
         """
-        return self.reject(RejectReason.NO_RESOURCES, b"", now)
-
-    def sendMRA(self, now: float) -> bool:
-        """
-        See L{IConnection.sendMRA}: the kernel does that by itself.
-        """
-        return self.stage != "ended"
-
-    def ready(self, now: float, privateData: bytes = b"", isConfirmed: bool = True) -> bool:
-        """
-        See L{IConnection.ready}.
-        """
-        if not self._require("replied"):
-            return False
-        self.stage = "up"
         # An RNIC is ready when its request is answered.
         return not self._connector.fabric.isRoCE or self._attempt(self._connector.manager.establish)
 
-    def abandon(self, now: float) -> bool:
+    def end(self) -> None:
         """
-        See L{IConnection.abandon}.
+        See L{FabricConnection.end}.
         """
-        self.user = None
-        return self.disconnect(now)
-
-    def disconnect(self, now: float, privateData: bytes = b"") -> bool:
-        """
-        End it in any state.
-        """
-        if self.stage in ("requested", "replied"):
-            return self.reject(RejectReason.CONSUMER_DEFINED, privateData, now)
-        if self.state is State.DREQ_SENT:
-            return False
-        if self.stage not in ("up", "accepted"):
-            if self.stage != "ended":
-                self.over()
-            return False
-        self.state = State.DREQ_SENT
         # What was posted arrives before the word of the end.
         self.stream.whenDrained(self._sendDisconnect)
-        return True
 
     def _sendDisconnect(self) -> None:
         if self.stage != "ended" and not self._attempt(self._connector.manager.disconnect):
             self._connector.gone(self)
 
-    def finish(self, now: float) -> bool:
-        """
-        End it, as both users know already.
-        """
-        return self.disconnect(now)
-
     def over(self) -> None:
         """
-        It has ended; nothing more is heard of it.
+        See L{FabricConnection.over}: the identifier is destroyed.
         """
-        self.stage = "ended"
-        self.state = State.IDLE
+        super().over()
         self._connector.forget(self)
 
 
-class Connector:
+@implementer(IConnector)
+class Connector(FabricConnector):
     """
     The connections of one fabric.
 
@@ -184,7 +118,7 @@ class Connector:
     """
 
     def __init__(self, fabric: HardwareFabric, manager: Manager) -> None:
-        self.fabric = fabric
+        super().__init__(fabric)
         self.manager = manager
         self.connections: dict[int, AdapterConnection] = {}
         self._listeners: dict[int, int] = {}
@@ -233,15 +167,19 @@ class Connector:
 
     # -- active
 
-    def connect(self, way: PeerPath, request: ConnectRequest, user: Any) -> AdapterConnection:
+    def sendRequest(
+        self, path: IPeerPath, request: ConnectRequest, user: Any, now: float
+    ) -> AdapterConnection:
         """
-        Send a request to connect: see
-        L{IAdapterFabric<twisted_ib.hca.fabric.base.streams.IAdapterFabric>}.
+        See L{IConnector}.
+
+        @raise OSError: the kernel has no room.
         """
+        way: Any = path
         manager = self.manager
         id = manager.create()
         try:
-            connection = self.connections[id] = AdapterConnection(self, way, id, "resolving")
+            connection = self.connections[id] = AdapterConnection(self, way, id, "calling")
         except ResourceLimitError:
             manager.destroy(id)
             raise
@@ -260,7 +198,7 @@ class Connector:
             manager.resolveAddress(id, way.peer.address, request.serviceID & _PORT, RESOLVE_SECONDS)
         except OSError:
             # In the next turn: the user does not have the connection yet.
-            self.fabric.soonCall(lambda: self._unreached(connection))
+            self.fabric.soonCall(connection.unreached)
         return connection
 
     def _resolved(self, connection: AdapterConnection, notice: Notice) -> None:
@@ -268,7 +206,6 @@ class Connector:
 
     def _routed(self, connection: AdapterConnection, notice: Notice) -> None:
         request, fabric = connection.request, self.fabric
-        connection.stage = "asking"
         connection.stream.create(fabric.owner.queuePairs.get(request.localQPN))
         given = Parameters(
             request.privateData[HEADER_BYTES:],
@@ -278,7 +215,6 @@ class Connector:
         self.manager.connect(connection.id, given)
 
     def _responded(self, connection: AdapterConnection, notice: Notice) -> None:
-        connection.stage = "replied"
         given = notice.parameters
         reply = ConnectReply(
             privateData=given.privateData,
@@ -288,7 +224,7 @@ class Connector:
             initiatorDepth=given.responderResources,
             rnrRetryCount=_RETRIES,
         )
-        connection.user.replied(connection, reply)
+        connection.replied(reply)
 
     # -- passive
 
@@ -321,24 +257,16 @@ class Connector:
         fabric.owner.connectionRequested(connection, connection.request)
 
     def _established(self, connection: AdapterConnection, notice: Notice) -> None:
-        if connection.stage == "asking":
+        if connection.stage == "calling":
             # An RNIC's reply, with nothing left to do.
             self._responded(connection, notice)
-            return
-        if connection.stage == "accepted":
-            connection.stage = "up"
-        established = getattr(connection.user, "established", None)
-        if established is not None:
-            established(connection)
+        else:
+            connection.established()
 
     # -- ends
 
     def _rejected(self, connection: AdapterConnection, notice: Notice) -> None:
-        user = connection.user
-        rejection = Rejection(self._reasonOf(notice), notice.parameters.privateData)
-        connection.over()
-        if user is not None:
-            user.rejected(connection, rejection)
+        connection.refused(Rejection(self._reasonOf(notice), notice.parameters.privateData))
 
     def _reasonOf(self, notice: Notice) -> int:
         # Of an RNIC the status is an errno, and nobody listens where TCP is refused.
@@ -347,15 +275,7 @@ class Connector:
         return RejectReason.INVALID_SERVICE_ID
 
     def _unreachable(self, connection: AdapterConnection, notice: Notice) -> None:
-        self._unreached(connection)
-
-    def _unreached(self, connection: AdapterConnection) -> None:
-        user = connection.user
-        if connection.stage == "ended":
-            return
-        connection.over()
-        if user is not None:
-            user.unreachable(connection)
+        connection.unreached()
 
     def _disconnected(self, connection: AdapterConnection, notice: Notice) -> None:
         connection.disconnectData = notice.parameters.privateData
@@ -367,14 +287,7 @@ class Connector:
         """
         # What came before the word of the end is delivered before it.
         self.fabric.takeAll()
-        user, connection.user = connection.user, None
-        wasRequested = connection.stage == "requested"
-        connection.over()
-        if wasRequested and user is None:
-            if connection.listener is not None:
-                connection.listener.requestWithdrawn(connection)
-        elif user is not None:
-            user.peerDisconnected(connection)
+        connection.gone()
         stream, queuePair = connection.stream, connection.stream.queuePair
         # Linux cma.c leaves a program's queue pair alone; a stream has no other word of its end.
         if queuePair is not None and not queuePair.work:
@@ -387,11 +300,7 @@ class Connector:
         """
         A connection is lost.
         """
-        user = connection.user
-        connection.over()
-        lost = getattr(user, "pathLost", None)
-        if lost is not None:
-            lost(reason)
+        connection.lost(reason)
         connection.stream.ended(reason)
 
     def forget(self, connection: AdapterConnection) -> None:
@@ -436,7 +345,7 @@ class Connector:
         except OSError:
             # What the event asks for is not possible any more.
             self.fabric.count("hardware_cm_refused")
-            self._unreached(connection)
+            connection.unreached()
 
     def close(self) -> None:
         """

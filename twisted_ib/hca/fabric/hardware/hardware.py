@@ -39,7 +39,7 @@ from twisted_ib.hca.fabric.hardware.provider import Completion, Verbs, loadVerbs
 from twisted_ib.hca.fabric.hardware.rdmacm import RDMACM, Manager
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.connection.request import ConnectRequest
+    pass
 
 _PORT = 0xFFFF
 #: Completions that are taken at a time.
@@ -127,6 +127,7 @@ class HardwareFabric(AddressDirectory):
         for fd in (self.channel.fd, manager.fileno()):
             self._poller.register(fd, select.EPOLLIN)
         self._waker = LinkWaker(_Channels(self._poller))
+        owner.useConnector(self.connector)
         owner.useAdapter(self)
 
     # -- services
@@ -202,12 +203,6 @@ class HardwareFabric(AddressDirectory):
         """
         No effect: nothing was joined.
         """
-
-    def connect(self, path: Any, request: ConnectRequest, user: Any, now: float) -> AdapterConnection:
-        """
-        See L{IAdapterFabric}.
-        """
-        return self.connector.connect(path, request, user)
 
     def stream(self, way: PeerPath, connection: AdapterConnection) -> AdapterPath:
         """

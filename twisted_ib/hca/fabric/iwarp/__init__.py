@@ -1,14 +1,15 @@
 """
 iWARP: RDMA over TCP connections (RFC 5040, 5041, 5044, 6581).
 
-One TCP connection carries one queue pair. C{protocol} has the rules of the wire, pure; L{mpaservice} is
-between them and connection management, L{streampath} between them and a queue pair, L{iwarp} owns the
+One TCP connection carries one queue pair. C{protocol} has the rules of the wire, pure; L{mpaservice} makes
+connections of them, L{streampath} is between them and a queue pair, L{iwarp} owns the
 sockets.
 
 Besides:
 
   - C{adopt}: TCP connections that were made for something else, and go on as iWARP
+  - C{connection}: one connection, as its user sees it
   - C{listener}: the TCP listener of a service
-  - C{peerpath}: paths to peers' addresses, for connection management
+  - C{peerpath}: paths to peers' addresses
   - C{protection}: the memory that a peer named and was refused
 """

@@ -61,8 +61,8 @@ class IWARPFabric(AddressDirectory):
     @ivar streams: the TCP connections, by the number that stands for the peer's queue pair.
     @ivar halfOpen: connections without a complete Request, by the peer's address.
     @ivar soon: streams that have something to do in the next turn.
-    @ivar inbox: for this side, in order: messages of connection management (path, attribute, body), and the
-        ends of streams (L{None}, the stream and the reason).
+    @ivar inbox: what L{soonCall} was given, in order: what users are told of connections, and the ends of
+        streams.
     @ivar isBusy: whether C{buffer} is in use.
     @ivar buffer: what is received; one for all streams, as each leaves at most one incomplete FPDU to itself.
     """
@@ -108,7 +108,7 @@ class IWARPFabric(AddressDirectory):
         self.streams: dict[int, StreamPath] = {}
         self.halfOpen: Counter[str] = Counter()
         self.soon: dict[StreamPath, None] = {}
-        self.inbox: deque[tuple[Any, Any, Any]] = deque()
+        self.inbox: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         # Private, so that a forked child does not see what arrives later; slices of it are bytes.
         self.buffer: Any = mmap.mmap(-1, RECEIVE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.view = memoryview(self.buffer)
@@ -121,6 +121,7 @@ class IWARPFabric(AddressDirectory):
         self._observer: Any = None
         self._poller = select.epoll()
         self._waker = LinkWaker(_Sockets(self._poller))
+        owner.useConnector(self.service)
 
     def _checkAddress(self) -> None:
         try:
@@ -384,29 +385,25 @@ class IWARPFabric(AddressDirectory):
         n = 0
         while self.inbox:
             n += 1
-            path, what, body = self.inbox.popleft()
+            call, arguments = self.inbox.popleft()
             try:
-                if path is None:
-                    what.lost(body)
-                else:
-                    self.owner.managementReceived(path, what, body, 0, len(body))
+                call(*arguments)
             except BaseException as error:
                 self.failed(error)
         return n
 
-    def manage(self, path: Any, attribute: int, body: bytes) -> None:
+    def soonCall(self, call: Callable[..., object], *arguments: Any) -> None:
         """
-        Give a message of connection management to this side, as from a peer, in the next turn.
+        Call in the next turn.
         """
-        self.inbox.append((path, attribute, body))
+        self.inbox.append((call, arguments))
         self.want()
 
     def doom(self, stream: StreamPath, reason: PathLostError) -> None:
         """
-        Fail the queue pair of a stream in the next turn, in order with the messages of L{manage}.
+        Fail the queue pair of a stream in the next turn.
         """
-        self.inbox.append((None, stream, reason))
-        self.want()
+        self.soonCall(stream.lost, reason)
 
     def later(self, stream: StreamPath) -> None:
         """
@@ -530,11 +527,10 @@ class IWARPFabric(AddressDirectory):
         gone = PathLostError("the device was closed")
         for listener in list(self._listeners.values()):
             listener.close()
-        ways = {stream.way: None for stream in self.streams.values()}
-        for way in (*ways, *self._peers.values()):
-            if way.alive:
-                self._try(self.owner.pathLost, way, gone)
-                way.lost(gone)
+        for connection in list(self.service.connections):
+            self._try(connection.lost, gone)
+        for way in (*(stream.way for stream in self.streams.values()), *self._peers.values()):
+            way.lost(gone)
         for stream in list(self.streams.values()):
             self._try(stream.lost, gone)
         # The last octets of the connections that were just failed, before the FIN.

@@ -1,9 +1,8 @@
 """
-Connection management over TCP: between the messages of the communication manager and MPA's startup frames.
+Connection management over TCP: MPA's startup frames (RFC 5044 section 7.1, RFC 6581).
 
-iWARP has no messages of connection management. A REQ becomes a TCP connection and a Request, whose Reply
-becomes a REP; a Reply that refuses is a REJ, and FIN a DREQ. The communication ids and queue pair numbers of
-the peer, which do not exist, are invented here: one number for each connection.
+A request to connect becomes a TCP connection and a Request, which a Reply answers; a Reply with R refuses,
+and FIN ends the connection. The peer's queue pair has no number: one for each connection stands for it.
 
 RDMA-CM's header in private data is not sent (Linux cma.c has none over iWARP): the addresses are those of
 TCP.
@@ -20,15 +19,18 @@ import termios
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import evolve
+from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import LengthError, PathLostError
+from twisted_ib.errors import LengthError, PathLostError, ResourceLimitError
 from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.base.operation import GSI_QPN, MULTICAST_QPN
-from twisted_ib.hca.connection import RejectReason
-from twisted_ib.hca.connection.codes import SIDRStatus
+from twisted_ib.hca.base.traits import STREAM
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest, Rejection, RejectReason
+from twisted_ib.hca.connection.interfaces import IConnector
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader
-from twisted_ib.hca.fabric.base.streams import pathRecord
+from twisted_ib.hca.fabric.base.streams import FabricConnector, pathRecord
+from twisted_ib.hca.fabric.iwarp.connection import MPAConnection
 from twisted_ib.hca.fabric.iwarp.peerpath import Setup, StreamPeerPath
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import MPAErrorCode
 from twisted_ib.hca.fabric.iwarp.protocol.mpastream import MAX_ULPDU, MAX_ULPDU_MARKERS, mulpdu
@@ -44,15 +46,14 @@ from twisted_ib.hca.fabric.iwarp.protocol.startup import (
 )
 from twisted_ib.hca.fabric.iwarp.protocol.terminate import Termination
 from twisted_ib.hca.fabric.iwarp.streampath import StreamPath
-from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REJ, REP, REQ, SIDR_REP, SIDR_REQ, MessageKind
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.base.interfaces import Buffer
+    from twisted_ib.hca.base.interfaces import Buffer, IPeerPath
     from twisted_ib.hca.fabric.iwarp.iwarp import IWARPFabric
     from twisted_ib.structs import Packed
 
-#: A request that finds no room in connection management is given to it again after so many seconds, as long
-#: as its initiator may wait for the Reply.
+#: A request that finds no room here is offered again after so many seconds, as long as its initiator may
+#: wait for the Reply.
 IWARP_AGAIN_SECONDS = 1.0
 _AGAIN_TIMES: Final = 9
 
@@ -60,6 +61,7 @@ _AGAIN_TIMES: Final = 9
 _PORT: Final = 0xFFFF
 _DEPTH: Final = 0xFF
 _RETRIES: Final = 7
+_PRIVATE: Final = STREAM.privateBytes
 #: The header of private data is RDMA-CM's own, and not the program's, in this port space alone.
 _TCP: Final = PortSpace.TCP.value
 _SDP: Final = PortSpace.SDP.value
@@ -71,32 +73,29 @@ _INT: Final[Packed[tuple[int]]] = struct.Struct("=i")
 _REFUSED: Final = frozenset((errno.ECONNREFUSED, errno.ECONNRESET))
 
 
-class MPAService:
+@implementer(IConnector)
+class MPAService(FabricConnector):
     """
-    The connection management of one fabric.
+    The connections of one fabric.
 
     @ivar options: what is asked for on connections that begin.
+    @ivar connections: they, until they have ended.
+    @ivar unanswered: the passive ones whose peers are not known to be ready.
     """
 
     def __init__(self, fabric: IWARPFabric, options: StartupOptions) -> None:
-        self._fabric = fabric
+        super().__init__(fabric)
+        self.fabric: IWARPFabric = fabric
         self.options = options
+        self.connections: dict[MPAConnection, None] = {}
+        self.unanswered: set[MPAConnection] = set()
         self._last = GSI_QPN
-        take: dict[int, Any] = {
-            REQ.attribute: self._takeREQ,
-            REP.attribute: self._takeREP,
-            REJ.attribute: self._takeREJ,
-            MRA.attribute: self._takeMRA,
-            DREQ.attribute: self._takeDREQ,
-            SIDR_REQ.attribute: self._takeSIDR,
-        }
-        self._receivers = take
 
     def _options(self, readsIn: int = 0, readsOut: int = 0) -> StartupOptions:
         return evolve(self.options, readsIn=readsIn, readsOut=readsOut)
 
     def _stream(self, way: StreamPeerPath, made: socket.socket, serviceID: int) -> StreamPath:
-        streams, number = self._fabric.streams, self._last
+        streams, number = self.fabric.streams, self._last
         while True:
             number = number + 1 if number < MULTICAST_QPN - 1 else GSI_QPN + 1
             if number not in streams:
@@ -107,42 +106,38 @@ class MPAService:
         stream.startup = Setup(serviceID)
         return stream
 
-    # -- messages of this side's connection management
+    # -- active
 
-    def take(self, way: StreamPeerPath, attribute: int, body: bytes) -> None:
+    def sendRequest(self, path: IPeerPath, request: ConnectRequest, user: Any, now: float) -> MPAConnection:
         """
-        Do what a message says.
-
-        @param attribute: its attribute; the RTU, the DREP and whatever else has no meaning here is ignored.
+        See L{IConnector}.
         """
-        receiver = self._receivers.get(attribute)
-        if receiver is not None:
-            receiver(way, body)
-
-    def _takeREQ(self, way: StreamPeerPath, body: bytes) -> None:
-        request = REQ.parseExact(body, 0, len(body))
-        fabric, space = self._fabric, request.serviceID >> 16
-        privateData, port = request.privateData, 0
+        if len(self.connections) >= limits.CM_CONNECTIONS:
+            raise ResourceLimitError(f"{limits.CM_CONNECTIONS} connections are open")
+        assert isinstance(path, StreamPeerPath)
+        space, privateData, port = request.serviceID >> 16, request.privateData, 0
         if space == _TCP:
             port = RDMACMHeader.parse(privateData).sourcePort
             privateData = privateData[HEADER_BYTES:]
-        given = way.connected()
-        if given is None and (way.isSpent or space == PortSpace.IB or request.serviceID >> 32):
+        connection = MPAConnection(self, path, "calling")
+        connection.user = user
+        given = path.connected()
+        if given is None and (path.isSpent or space == PortSpace.IB or request.serviceID >> 32):
             # rdma_cm over iWARP has IP addresses only.
-            self._reject(way, request.localCommunicationID, 0, RejectReason.INVALID_SERVICE_ID)
-            return
+            self._refuse(connection, RejectReason.INVALID_SERVICE_ID)
+            return connection
         leftover, code = b"", 0
         if given is None:
             try:
-                made, code = self._dial(way, request.serviceID & _PORT, port)
+                made, code = self._dial(path, request.serviceID & _PORT, port)
             except OSError as error:
-                fabric.count("iwarp_unreachable")
-                self._unreached(way, request.localCommunicationID, error.errno or 0)
-                return
+                self._unreached(connection, error.errno or 0)
+                return connection
         else:
             made, leftover = given
-        stream = self._stream(way, made, request.serviceID)
-        stream.localID, stream.localQPN = request.localCommunicationID, request.localQPN
+        connection.expect()
+        stream = connection.stream = self._stream(path, made, request.serviceID)
+        stream.connection = connection
         setup = stream.startup
         assert setup is not None
         setup.privateData = privateData
@@ -153,9 +148,10 @@ class MPAService:
             stream.watchConnect()
         else:
             self._request(stream)
+        return connection
 
     def _dial(self, way: StreamPeerPath, port: int, source: int) -> tuple[socket.socket, int]:
-        fabric = self._fabric
+        fabric = self.fabric
         made = socket.socket(fabric.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -181,23 +177,26 @@ class MPAService:
         """
         code = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            way, localID = stream.way, stream.localID
-            stream.localID = 0
+            if stream.connection is not None:
+                self._unreached(stream.connection, code)
             stream.close()
-            self._unreached(way, localID, code)
             return
         assert stream.startup is not None
         stream.startup.isDialling = False
         self._request(stream)
 
-    def _unreached(self, way: StreamPeerPath, localID: int, code: int) -> None:
+    def _unreached(self, connection: MPAConnection, code: int) -> None:
         # TCP's refusal is that of a service that nobody listens for (IBTA vol. 1 12.6.7.2, reason 8).  For
-        # what the network says REJ has no better reason.
-        self._fabric.count("iwarp_refused" if code in _REFUSED else "iwarp_unreachable")
-        self._reject(way, localID, 0, RejectReason.INVALID_SERVICE_ID)
+        # what the network says there is no better reason.
+        self.fabric.count("iwarp_refused" if code in _REFUSED else "iwarp_unreachable")
+        self._refuse(connection, RejectReason.INVALID_SERVICE_ID)
+
+    def _refuse(self, connection: MPAConnection, reason: RejectReason, privateData: bytes = b"") -> None:
+        # In the next turn: its user does not have the connection yet, or is calling.
+        self.fabric.soonCall(connection.refused, Rejection(reason, privateData))
 
     def _request(self, stream: StreamPath) -> None:
-        setup, fabric = stream.startup, self._fabric
+        setup, fabric = stream.startup, self.fabric
         assert setup is not None
         leftover, setup.leftover = setup.leftover, b""
         stream.socket = fabric.shown(stream.socket, True, leftover)
@@ -206,25 +205,25 @@ class MPAService:
         try:
             frame = machine.request(setup.privateData, now)
         except LengthError:
-            # The bounds of private data in connection management are below those of MPA.
-            self._reject(stream.way, stream.localID, 0, RejectReason.UNSUPPORTED_REQUEST)
+            # The bounds of private data in requests are below those of MPA.
+            if stream.connection is not None:
+                self._refuse(stream.connection, RejectReason.UNSUPPORTED_REQUEST)
             stream.close()
             return
         stream.sendFrame(frame)
         self._limit(stream, machine, now)
         stream.watchFrames(leftover)
 
-    def _takeREP(self, way: StreamPeerPath, body: bytes) -> None:
-        reply = REP.parseExact(body, 0, len(body))
-        fabric = self._fabric
-        stream = fabric.streams.get(reply.remoteCommunicationID)
-        if stream is None or stream.startup is None:
-            # It has ended meanwhile, as the message on the way here says.
+    def reply(self, stream: StreamPath, reply: ConnectReply) -> None:
+        """
+        Passive: accept.
+        """
+        if stream.startup is None:
+            # It has ended meanwhile, as the event on the way here says.
             return
-        stream.localID, stream.localQPN = reply.localCommunicationID, reply.localQPN
         machine = stream.startup.machine
         resources, depth = reply.responderResources, reply.initiatorDepth
-        frame = machine.accept(reply.privateData, resources, depth, fabric.clock())
+        frame = machine.accept(reply.privateData, resources, depth, self.fabric.clock())
         if not frame:
             return
         stream.sendFrame(frame)
@@ -243,73 +242,37 @@ class MPAService:
         else:
             stream.startTimer(HOLD_SECONDS, lambda: self._quiet(stream, machine, isQuiet))
 
-    def _takeREJ(self, way: StreamPeerPath, body: bytes) -> None:
-        reject = REJ.parseExact(body, 0, len(body))
-        stream = self._of(way, reject.remoteCommunicationID, reject.localCommunicationID)
-        if stream is None:
-            return
+    def again(self, stream: StreamPath) -> None:
+        """
+        Offer a request once more later, for which there is no room now.
+        """
         setup = stream.startup
-        stream.localID = 0
-        if setup is not None and isinstance(setup.machine, Responder):
-            stream.sendFrame(setup.machine.reject(reject.privateData))
-            stream.finish()
-        elif setup is not None:
-            stream.close()
-        else:
-            # Behind a Reply there is no word for it but the end.
-            stream.finish()
-
-    def _takeMRA(self, way: StreamPeerPath, body: bytes) -> None:
-        # Only the one that asks for the REQ again is sent unasked.
-        message = MRA.parseExact(body, 0, len(body))
-        stream = self._fabric.streams.get(message.remoteCommunicationID)
-        if stream is None or stream.startup is None or not stream.startup.request:
+        if setup is None or stream.isClosing or not stream.alive:
             return
-        setup = stream.startup
         setup.times += 1
         if setup.times > _AGAIN_TIMES:
             stream.sendFrame(setup.machine.reject())
             stream.finish()
         else:
-            stream.startTimer(
-                IWARP_AGAIN_SECONDS, lambda: self._fabric.manage(stream.way, REQ.attribute, setup.request)
-            )
+            stream.startTimer(IWARP_AGAIN_SECONDS, lambda: self.fabric.soonCall(self._offer, stream))
 
-    def _takeDREQ(self, way: StreamPeerPath, body: bytes) -> None:
-        message = DREQ.parseExact(body, 0, len(body))
-        fabric = self._fabric
-        stream = fabric.streams.get(message.remoteCommunicationID)
-        if stream is not None:
-            stream.localID = 0
-            stream.finish()
-        # FIN has no answer of its own: the peer's FIN follows when its program is done.
-        answer = DREP(message.remoteCommunicationID, message.localCommunicationID)
-        fabric.manage(way, DREP.attribute, answer.packExact())
-
-    def _takeSIDR(self, way: StreamPeerPath, body: bytes) -> None:
-        request = SIDR_REQ.parseExact(body, 0, len(body))
-        answer = SIDR_REP(requestID=request.requestID, status=SIDRStatus.SERVICE_ID_UNSUPPORTED)
-        self._fabric.manage(way, SIDR_REP.attribute, answer.packExact())
-
-    def _of(self, way: StreamPeerPath, number: int, localID: int) -> StreamPath | None:
-        if number:
-            return self._fabric.streams.get(number)
-        # A REJ that gives up a REQ: no answer has told the peer's id (IBTA vol. 1 12.6.7.2, reason 4).
-        for stream in self._fabric.streams.values():
-            if stream.localID == localID and stream.way is way:
-                return stream
-        return None
-
-    # -- messages to this side's connection management
-
-    def _reject(
-        self, way: StreamPeerPath, localID: int, number: int, reason: RejectReason, privateData: bytes = b""
-    ) -> None:
-        message = REJ(number, localID, MessageKind.REQ, reason=reason, privateData=privateData)
-        self._fabric.manage(way, REJ.attribute, message.packExact())
+    def _offer(self, stream: StreamPath) -> None:
+        setup = stream.startup
+        if setup is None or setup.request is None or stream.isClosing or not stream.alive:
+            return
+        isFull = len(self.unanswered) >= limits.CM_HALF_OPEN_PATHS
+        if isFull or len(self.connections) >= limits.CM_CONNECTIONS:
+            self.fabric.count("iwarp_requests_exceeded")
+            self.again(stream)
+            return
+        connection = stream.connection = MPAConnection(self, stream.way, "requested")
+        connection.stream = stream
+        self.unanswered.add(connection)
+        # Each listener gets one of its own.
+        self.fabric.owner.connectionRequested(connection, evolve(setup.request))
 
     def _requested(self, stream: StreamPath, frame: Any) -> None:
-        setup, fabric = stream.startup, self._fabric
+        setup, fabric = stream.startup, self.fabric
         assert setup is not None
         self._notHalfOpen(setup)
         served, asked = limits.READS, limits.READS
@@ -325,48 +288,45 @@ class MPAService:
                 self.broken(stream, error)
                 return
             privateData = RDMACMHeader(there, port, here).pack() + privateData
-        if len(privateData) > REQ.privateDataBytes:
+        if len(privateData) > _PRIVATE.request:
             fabric.count("iwarp_private_data_exceeded")
             stream.sendFrame(setup.machine.reject())
             stream.finish()
             return
-        path = pathRecord(there, here)
-        setup.request = REQ(
-            localCommunicationID=stream.number,
+        setup.request = ConnectRequest(
             serviceID=setup.serviceID,
-            # By it, connection management knows the connection that a REJ gives up.
-            localCAGUID=stream.number,
+            privateData=privateData,
             localQPN=stream.number,
             responderResources=served,
             initiatorDepth=asked,
             retryCount=_RETRIES,
             rnrRetryCount=_RETRIES,
             pathMTU=_MTU_CODE,
-            primaryPath=path,
-            privateData=privateData,
-        ).packExact()
-        fabric.manage(stream.way, REQ.attribute, setup.request)
+            primaryPath=pathRecord(there, here),
+        )
+        fabric.soonCall(self._offer, stream)
 
     def _replied(self, stream: StreamPath, frame: Any) -> None:
         assert stream.startup is not None
         machine = stream.startup.machine
         self._agreed(stream, machine)
-        message = REP(
-            localCommunicationID=stream.number,
-            remoteCommunicationID=stream.localID,
-            localQPN=stream.number,
-            responderResources=min(machine.ord, _DEPTH),
-            initiatorDepth=min(machine.ird, _DEPTH),
-            rnrRetryCount=_RETRIES,
-            privateData=frame.privateData[: REP.privateDataBytes],
+        reply = ConnectReply(
+            frame.privateData[: _PRIVATE.reply],
+            stream.number,
+            min(machine.ord, _DEPTH),
+            min(machine.ird, _DEPTH),
+            _RETRIES,
         )
-        self._fabric.manage(stream.way, REP.attribute, message.packExact())
+        if stream.connection is not None:
+            self.fabric.soonCall(stream.connection.replied, reply)
 
     def established(self, stream: StreamPath) -> None:
         """
         The peer of a passive side is known to be ready.
         """
-        self._fabric.owner.communicationEstablished(stream.localQPN)
+        # IBTA vol. 1 12.9.8: a ready-to-receive message, or the first of all, is as an RTU.
+        if stream.connection is not None:
+            stream.connection.established()
 
     # -- startup frames
 
@@ -376,7 +336,7 @@ class MPAService:
 
         @param leftover: octets that were received on it.
         """
-        fabric = self._fabric
+        fabric = self.fabric
         stream = self._stream(way, fabric.shown(made, False, leftover), serviceID)
         now = fabric.clock()
         setup = stream.startup
@@ -397,7 +357,7 @@ class MPAService:
     def _notHalfOpen(self, setup: Setup) -> None:
         address, setup.halfOpen = setup.halfOpen, ""
         if address:
-            halfOpen = self._fabric.halfOpen
+            halfOpen = self.fabric.halfOpen
             halfOpen[address] -= 1
             if not halfOpen[address]:
                 del halfOpen[address]
@@ -412,14 +372,14 @@ class MPAService:
         if setup is None or setup.machine is None:
             return stop
         machine = setup.machine
-        start = machine.received(buffer, start, stop, self._fabric.clock())
+        start = machine.received(buffer, start, stop, self.fabric.clock())
         self._heard(stream, machine)
         return stop if stream.isClosing or not stream.alive else start
 
     def _expired(self, stream: StreamPath) -> None:
         setup = stream.startup
         if setup is not None and setup.machine is not None:
-            setup.machine.tick(self._fabric.clock())
+            setup.machine.tick(self.fabric.clock())
             self._heard(stream, setup.machine)
 
     def _heard(self, stream: StreamPath, machine: Any) -> None:
@@ -433,20 +393,15 @@ class MPAService:
         elif isinstance(event, Replied):
             self._replied(stream, event.frame)
         elif isinstance(event, Rejected):
-            localID, stream.localID = stream.localID, 0
-            self._reject(
-                stream.way,
-                localID,
-                stream.number,
-                RejectReason.CONSUMER_DEFINED,
-                event.frame.privateData[: REJ.privateDataBytes],
-            )
+            if stream.connection is not None:
+                privateData = event.frame.privateData[: _PRIVATE.rejection]
+                self._refuse(stream.connection, RejectReason.CONSUMER_DEFINED, privateData)
             stream.finish()
         elif isinstance(event, Failed):
             self._failed(stream, event)
 
     def _failed(self, stream: StreamPath, event: Failed) -> None:
-        fabric = self._fabric
+        fabric = self.fabric
         fabric.count("iwarp_startup_failed")
         if event.output:
             stream.sendFrame(event.output)
@@ -472,9 +427,9 @@ class MPAService:
         """
         TCP has lost the connection.
         """
-        self._fabric.count("iwarp_connections_lost")
+        self.fabric.count("iwarp_connections_lost")
         text = f"the TCP connection to {stream.peer.address} is lost: {error.strerror}"
-        self._fabric.doom(stream, PathLostError(text))
+        self.fabric.doom(stream, PathLostError(text))
         self.gone(stream)
         stream.close()
 
@@ -488,52 +443,46 @@ class MPAService:
             stream.mark()
             return
         if isCut:
-            self._fabric.count("iwarp_connections_cut")
+            self.fabric.count("iwarp_connections_cut")
         isCut = isCut or stream.isUnfinished
         how = "amidst a message or a READ" if isCut else "and its queue pair is gone"
         reason = PathLostError(f"{stream.peer.address} has closed the connection, {how}")
         if isCut:
-            self._fabric.doom(stream, reason)
+            self.fabric.doom(stream, reason)
         elif stream.isPassive and stream.startup is None and not stream.isEstablished:
             # An initiator without an RTR, as Linux's siw, that has the Reply and nothing to say: it was
             # connected, and closes.
             stream.isEstablished = True
             self.established(stream)
-        # A FIN between messages is as a DREQ. There is no half-close: the queue pair is of no use then.
+        # The queue pair is of no use then.
         self.gone(stream)
-        self._fabric.doom(stream, reason)
+        self.fabric.doom(stream, reason)
         stream.finish()
 
     def gone(self, stream: StreamPath, reason: RejectReason = RejectReason.INVALID_SERVICE_ID) -> None:
         """
-        A connection has ended: tell connection management, if it knows it.
+        A connection has ended: tell its user.
 
         @param reason: why, where this side awaits an answer to its Request.
         """
-        localID, stream.localID = stream.localID, 0
-        setup = stream.startup
-        if setup is not None:
-            if isinstance(setup.machine, Responder):
-                if setup.request:
-                    guid = stream.number.to_bytes(8, "big")
-                    message = REJ(
-                        *(stream.number, 0, MessageKind.OTHER, len(guid), RejectReason.TIMEOUT, guid)
-                    )
-                    self._fabric.manage(stream.way, REJ.attribute, message.packExact())
-            elif localID:
-                self._reject(stream.way, localID, 0, reason)
-        elif localID and stream.isPassive and not stream.isEstablished:
-            message = REJ(stream.number, localID, MessageKind.REP, reason=RejectReason.CONSUMER_DEFINED)
-            self._fabric.manage(stream.way, REJ.attribute, message.packExact())
-        elif localID:
-            end = DREQ(stream.number, localID, stream.localQPN)
-            self._fabric.manage(stream.way, DREQ.attribute, end.packExact())
+        connection = stream.connection
+        if connection is None:
+            return
+        if stream.startup is not None:
+            self._refuse(connection, RejectReason.TIMEOUT if stream.isPassive else reason)
+        elif stream.isPassive and not stream.isEstablished and connection.stage == "accepted":
+            self._refuse(connection, RejectReason.CONSUMER_DEFINED)
+        else:
+            # FIN between messages, or the end of the queue pair. There is no half-close.
+            self.fabric.soonCall(connection.gone)
 
     def closed(self, stream: StreamPath) -> None:
         """
         A connection is closed: forget it.
         """
-        fabric = self._fabric
+        fabric = self.fabric
+        # Its user may have closed the queue pair alone.
+        self.gone(stream)
         if stream.startup is not None:
             self._notHalfOpen(stream.startup)
         if fabric.streams.get(stream.number) is stream:

@@ -1,13 +1,16 @@
 """
-Paths to peers' addresses, for connection management.
+Paths to peers' addresses.
 """
 
 from __future__ import annotations
 
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib.hca.fabric.base.streams import PeerPath
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.connection import ConnectRequest
 
 
 class StreamPeerPath(PeerPath):
@@ -39,12 +42,6 @@ class StreamPeerPath(PeerPath):
         """
         return False
 
-    def sendManagement(self, attribute: int, body: bytes, transaction: int = 0) -> None:
-        """
-        Do what a message of connection management says.
-        """
-        self.fabric.service.take(self, attribute, body)
-
 
 class Setup:
     """
@@ -54,7 +51,7 @@ class Setup:
     @ivar machine: the exchange of startup frames; L{None} before.
     @ivar privateData: of the Request to send.
     @ivar halfOpen: the peer's address, as long as it counts as half open.
-    @ivar request: the REQ of its Request; C{times} it was given to connection management.
+    @ivar request: that of its Request; C{times} it was offered again.
     """
 
     __slots__ = (
@@ -74,7 +71,7 @@ class Setup:
         self.machine: Any = None
         self.privateData = self.leftover = b""
         self.halfOpen = ""
-        self.request = b""
+        self.request: ConnectRequest | None = None
         self.serviceID = serviceID
         self.depths = (0, 0)
         self.times = 0

@@ -73,6 +73,7 @@ from twisted_ib.hca.wire.headers import RETH
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Acknowledged, BoundQueuePair, Buffer, Waiter
+    from twisted_ib.hca.fabric.iwarp.connection import MPAConnection
     from twisted_ib.hca.fabric.iwarp.peerpath import Setup, StreamPeerPath
 
 #: Octets that are gathered for one system call; longer payloads are sent from where they are.
@@ -112,17 +113,16 @@ class StreamPath(Waiters, ConnectionPath):
     """
     The path of one queue pair to its peer; before that one is bound, a TCP connection in the making.
 
-    @ivar way: the path to the peer's address, which connection management knows.
-    @ivar number: stands for the peer's queue pair, and for its communication id.
-    @ivar localID: the communication id of this side; 0 while unknown.
-    @ivar localQPN: the number of this side's queue pair, in connection management.
+    @ivar way: the path to the peer's address.
+    @ivar number: stands for the peer's queue pair.
+    @ivar connection: its connection, as long as the user of that is to be told of the end.
     @ivar queuePair: the queue pair, or L{None}.
     @ivar startup: the exchange of MPA's startup frames; L{None} once it is over.
     @ivar isOpen: whether FPDUs are exchanged.
     @ivar isHeld: whether nothing may be sent before the peer's first FPDU.
     @ivar isEnded: whether the peer's FIN has come.
     @ivar isPassive: whether the peer has sent the Request.
-    @ivar isEstablished: whether connection management counts this side as connected.
+    @ivar isEstablished: whether the peer is known to be ready.
     @ivar bell: whether a flush is scheduled.
     """
 
@@ -156,14 +156,13 @@ class StreamPath(Waiters, ConnectionPath):
         "_taken",
         "alive",
         "bell",
+        "connection",
         "fabric",
         "isEnded",
         "isEstablished",
         "isHeld",
         "isOpen",
         "isPassive",
-        "localID",
-        "localQPN",
         "number",
         "peer",
         "queuePair",
@@ -185,7 +184,7 @@ class StreamPath(Waiters, ConnectionPath):
         self.fabric = way.fabric
         self.peer = way.peer
         self.number = number
-        self.localID = self.localQPN = 0
+        self.connection: MPAConnection | None = None
         self.socket: socket.socket = made
         self.queuePair: BoundQueuePair | None = None
         self.scheduler: Any = None
@@ -289,7 +288,7 @@ class StreamPath(Waiters, ConnectionPath):
         self.unacknowledged.clear()
         self.finish()
         if queuePair.state is QPState.ERR:
-            # The connection ends with it, of which connection management is told (as by Linux siw_cm.c
+            # The connection ends with it, of which its user is told (as by Linux siw_cm.c
             # siw_qp_cm_drop()).
             self.fabric.service.gone(self)
 
@@ -894,7 +893,6 @@ class StreamPath(Waiters, ConnectionPath):
             self.fabric.later(self)
         queuePair = self.queuePair
         if isFirst and queuePair is not None and queuePair.device is not None:
-            # The message counts as the RTU, which iWARP does not have (IBTA vol. 1 12.9.8).
             self.fabric.service.established(self)
 
     def terminated(self, message: TerminateMessage) -> None:
