@@ -576,3 +576,5 @@ QUEUE_CLAIM = 64 * 1024 * 1024
 QUEUE_LOOK_SECONDS = 0.5
 #: Seconds that a listener waits for the shared memory of who has connected.
 QUEUE_HANDSHAKE_SECONDS = 5.0
+#: Clients that a listener does this with at a time; over it the oldest gives way.
+QUEUE_HANDSHAKES = 64

@@ -567,6 +567,34 @@ class FaultTests(PipeTestCase):
         self.assertEqual(self.other.recv_bytes(), b"x")
         self.assertRaises(OSError, self.other.fileno)
 
+    def test_lastCells(self) -> None:
+        """
+        Numbers at the end of what a cell holds, which a peer may write there, are OSError, if they matter.
+        """
+        for number in range(32):
+            for value in ((1 << 64) - 1, (1 << 64) - 64, 1 << 63):
+                for others in (0, value):
+                    one, other = self.pipe()
+                    cells = one._writer._cells
+                    for each in (TAIL, HEAD, BELLS, TAKEN) if others else ():
+                        cells[each] = others
+                    cells[number] = value
+                    one.lookAgain()
+                    other.lookAgain()
+                    for call in (
+                        lambda one=one: one.send_bytes(b"x"),
+                        one._writer.repair,
+                        lambda one=one: one.send_bytes(b"x" * 100),
+                        one.close,
+                        lambda other=other: other.poll(0.001),
+                        other.fileno,
+                        other.recv_bytes,
+                    ):
+                        try:
+                            call()
+                        except (OSError, EOFError):
+                            pass
+
     def test_noEnd(self) -> None:
         """
         A message whose writer was killed within it is passed over, and so is the rest of one whose reader
@@ -676,3 +704,34 @@ class ListenerTests(PipeTestCase):
                 pair.connect(address)
                 self.assertRaises(ConnectionAbortedError, listener.accept)
         self.assertEqual(openDescriptors(), before)
+
+    def test_silentClients(self) -> None:
+        """
+        An honest client does not wait until those before it, which are silent, are late: with a secret and
+        without.  They are a bounded number: over it the oldest is given up.
+        """
+        self.patch(limits, "QUEUE_HANDSHAKES", 8)
+        self.patch(limits, "QUEUE_HANDSHAKE_SECONDS", 100 * HANG_SECONDS)
+        before = openDescriptors()
+        for authkey in (None, b"secret"):
+            with Listener(backlog=32, authkey=authkey) as listener:
+                to: Any = listener.address
+                silent = [socket.socket(socket.AF_UNIX) for _ in range(10)]
+                for pair in silent[:6]:
+                    pair.connect(to)
+                got: list[Any] = []
+                thread = self.sending(lambda got=got, to=to, key=authkey: got.append(Client(to, authkey=key)))
+                with listener.accept() as accepted:
+                    thread.join(HANG_SECONDS)
+                    got[0].send(1)
+                    self.assertEqual(accepted.recv(), 1)
+                got[0].close()
+                self.assertEqual(len(listener._handshakes), 6)
+                for pair in silent[6:]:
+                    pair.connect(to)
+                self.assertRaises(ConnectionAbortedError, listener.accept)
+                self.assertRaises(ConnectionAbortedError, listener.accept)
+                self.assertEqual(len(listener._handshakes), 7)
+            for pair in silent:
+                pair.close()
+        waitUntil(lambda: openDescriptors() == before)

@@ -11,10 +11,16 @@ import multiprocessing.connection as kernel
 import os
 import select
 import socket
+import threading
+import time
+from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
+from twisted_ib.errors import HCAError
+from twisted_ib.hca.host import libc
+from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors
 from twisted_ib.queues.connection import Connection, checkMemory, createMemory
 
 if TYPE_CHECKING:
@@ -33,16 +39,24 @@ def _detached(connection: kernel.Connection) -> socket.socket:
         return socket.socket(fileno=os.dup(connection.fileno()))
 
 
+def _challenged(connection: kernel.Connection, authkey: bytes) -> None:
+    # As multiprocessing's own listener does it.
+    authenticate: Any = kernel
+    authenticate.deliver_challenge(connection, authkey)
+    authenticate.answer_challenge(connection, authkey)
+
+
 def _accepted(pair: socket.socket) -> Connection:
-    # Who connects and says nothing must not hold up the others for ever.
-    arrived = select.poll()
-    arrived.register(pair, select.POLLIN)
-    if not arrived.poll(limits.QUEUE_HANDSHAKE_SECONDS * 1000):
+    # Not socket.recv_fds(): it ignores its flags.
+    try:
+        received = receiveWithDescriptors(pair, len(_HELLO), 1)
+    except HCAError as error:
+        raise ConnectionAbortedError(f"a client has sent no memory: {error}") from error
+    if received is None:
         raise ConnectionAbortedError("a client has sent no memory")
-    data, fds, _, _ = socket.recv_fds(pair, len(_HELLO), 1, socket.MSG_CMSG_CLOEXEC)
+    data, fds = received
     if data != _HELLO or len(fds) != 1:
-        for fd in fds:
-            os.close(fd)
+        closeAll(fds)
         raise ConnectionAbortedError("a client has sent something that is not memory")
     (memory,) = fds
     try:
@@ -51,6 +65,70 @@ def _accepted(pair: socket.socket) -> Connection:
     except BaseException:
         os.close(memory)
         raise
+
+
+class _Handshake:
+    """
+    A client that has connected.
+
+    @ivar pair: its socket.
+    @ivar deadline: when it is too late.
+    @ivar isKnown: whether it knows the secret, so that its memory is awaited.
+    @ivar error: why it does not.
+    """
+
+    def __init__(self, pair: socket.socket, authkey: bytes | None, woken: int) -> None:
+        """
+        @param woken: an eventfd(2) that is told when C{isKnown} or C{error} is set.
+        """
+        self.pair = pair
+        self.deadline = time.monotonic() + limits.QUEUE_HANDSHAKE_SECONDS
+        self.isKnown = authkey is None
+        self.error: BaseException | None = None
+        if authkey is not None:
+            # A thread, as multiprocessing's calls wait: not for ever, since the socket is shut down in time.
+            connection = kernel.Connection(os.dup(pair.fileno()))
+            arguments = connection, authkey, os.dup(woken)
+            threading.Thread(target=self._challenge, args=arguments, daemon=True).start()
+
+    def _challenge(self, connection: kernel.Connection, authkey: bytes, woken: int) -> None:
+        try:
+            with connection:
+                _challenged(connection, authkey)
+        except BaseException as error:
+            self.error = error
+        else:
+            self.isKnown = True
+        os.write(woken, (1).to_bytes(8, "little"))
+        os.close(woken)
+
+    def isOver(self, ready: set[int], now: float) -> bool:
+        """
+        @return: whether L{result} has one.
+        """
+        isReady = self.isKnown and self.pair.fileno() in ready
+        return isReady or self.error is not None or now >= self.deadline
+
+    def result(self) -> Connection:
+        """
+        @raise AuthenticationError: it does not know the secret.
+        @raise OSError: it has gone, is not L{Client}, or is late.
+        """
+        try:
+            if self.error is not None:
+                raise self.error
+            return _accepted(self.pair)
+        except BaseException:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        """
+        Let it go, and the thread that waits for it.
+        """
+        with suppress(OSError):
+            self.pair.shutdown(socket.SHUT_RDWR)
+        self.pair.close()
 
 
 class Listener:
@@ -71,30 +149,83 @@ class Listener:
         @param backlog: connections that wait to be accepted.
         @param authkey: a secret that clients must know.
         """
-        self._listener = kernel.Listener(address, family, backlog, authkey)
+        if authkey is not None and not isinstance(authkey, bytes):
+            raise TypeError("authkey should be a byte string")
+        self._authkey = authkey
+        self._listener = kernel.Listener(address, family, backlog)
+        self._isInternet = isinstance(self.address, tuple)
+        self._handshakes: list[_Handshake] = []
+        self._woken = -1
+        self._accepting = threading.Lock()
 
     def accept(self) -> AnyConnection:
         """
         Wait for a client.
 
+        Several may be in the handshake at once: one that is silent does not keep back the others.
+
         @raise AuthenticationError: it does not know the secret.
         @raise OSError: it has gone, or is not L{Client}.
         """
-        accepted = self._listener.accept()
-        if isinstance(self.address, tuple):
+        if self._isInternet:
+            accepted = self._listener.accept()
+            try:
+                if self._authkey is not None:
+                    _challenged(accepted, self._authkey)
+            except BaseException:
+                accepted.close()
+                raise
             return accepted
-        pair = _detached(accepted)
-        try:
-            return _accepted(pair)
-        except BaseException:
-            pair.close()
-            raise
+        with self._accepting:
+            if self._woken < 0:
+                self._woken = libc.eventfd()
+            while True:
+                over = self._turn()
+                if over is not None:
+                    self._handshakes.remove(over)
+                    return over.result()
+
+    def _turn(self) -> _Handshake | None:
+        # Wait, and begin with a client that has come, or return one that is done.
+        kept: Any = self._listener
+        listening: socket.socket | None = kept._listener and kept._listener._socket
+        if listening is None:
+            raise OSError("listener is closed")
+        waiting, poll = self._handshakes, select.poll()
+        for fd in (
+            listening.fileno(),
+            self._woken,
+            *(each.pair.fileno() for each in waiting if each.isKnown),
+        ):
+            poll.register(fd, select.POLLIN)
+        left = max(0.0, waiting[0].deadline - time.monotonic()) * 1000 if waiting else None
+        ready = {fd for fd, _ in poll.poll(left)}
+        if self._woken in ready:
+            os.read(self._woken, 8)
+        now = time.monotonic()
+        over = next((each for each in waiting if each.isOver(ready, now)), None)
+        if over is None and listening.fileno() in ready:
+            # The oldest had the most time.
+            if len(waiting) >= limits.QUEUE_HANDSHAKES:
+                return waiting[0]
+            # Another process that has this listener may be faster.
+            listening.setblocking(False)
+            with suppress(BlockingIOError):
+                pair = _detached(self._listener.accept())
+                waiting.append(_Handshake(pair, self._authkey, self._woken))
+        return over
 
     def close(self) -> None:
         """
         Stop listening; harmless when repeated.
         """
         self._listener.close()
+        for each in self._handshakes:
+            each.end()
+        self._handshakes.clear()
+        woken, self._woken = self._woken, -1
+        if woken >= 0:
+            os.close(woken)
 
     @property
     def address(self) -> Address:

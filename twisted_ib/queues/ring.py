@@ -59,6 +59,8 @@ FIRST: Final = 1
 LAST: Final = 2
 
 PAGE: Final = 4096
+#: The most that a cell holds, which a peer may write.
+_CELL: Final = (1 << 64) - 1
 _SIZE: Final = limits.QUEUE_RING
 _MASK: Final = _SIZE - 1
 _HALF: Final = _SIZE // 2
@@ -135,6 +137,8 @@ class RingWriter(Ring):
         end = (tail + length + 71) & -64
         if (end ^ tail) > _MASK:
             end = (tail | _MASK) + 1
+            if end > _CELL:
+                raise OSError(f"the peer claims that this end has written up to {tail}")
         # HEAD before AWAKE: a reader that has consumed all is no longer awake for what it has taken.
         head = cells[HEAD]
         if not 0 <= end - head <= _SIZE:
@@ -147,7 +151,7 @@ class RingWriter(Ring):
         # Counted before the record is visible: who takes it then knows that a byte comes.
         rings = not (head == tail and cells[AWAKE]) and cells[BELLS] <= cells[TAKEN]
         if rings:
-            cells[BELLS] = cells[TAKEN] + 1
+            cells[BELLS] = cells[TAKEN] + 1 & _CELL
         cells[TAIL] = end
         # Store TAIL, fence, load AWAKE here; store AWAKE, fence, load TAIL in RingReader.wait: one side sees
         # the other's store (Dekker's algorithm).  The same with TAKEN and RingReader.settle.
@@ -156,7 +160,7 @@ class RingWriter(Ring):
         if not rings:
             if (head == tail and cells[AWAKE]) or cells[BELLS] > cells[TAKEN]:
                 return
-            cells[BELLS] = cells[TAKEN] + 1
+            cells[BELLS] = cells[TAKEN] + 1 & _CELL
         self.ring()
 
     def ring(self) -> None:
@@ -177,7 +181,7 @@ class RingWriter(Ring):
         Wake the reader: a writer before us may have been killed before it did.
         """
         cells = self._cells
-        cells[BELLS] = cells[TAKEN] + 1
+        cells[BELLS] = cells[TAKEN] + 1 & _CELL
         self.ring()
 
     def hasRoom(self, length: int) -> bool:
@@ -301,7 +305,7 @@ class RingReader(Ring):
         except ConnectionResetError:
             # It ended without having taken its wake-ups (unix(7)); no more is lost.
             return False
-        self._cells[TAKEN] += len(data)
+        self._cells[TAKEN] = self._cells[TAKEN] + len(data) & _CELL
         return len(data) > 0
 
     def next(self) -> tuple[int, int, int, int]:

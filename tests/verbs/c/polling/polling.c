@@ -19,6 +19,7 @@
 
 static struct ibv_context *context;
 static struct ibv_pd *pd;
+static volatile long wanted;
 
 /* Each entry into Python takes its lock by this function, which the loader finds here first. */
 static volatile long entries;
@@ -154,6 +155,73 @@ static void extended(void)
     IS(ibv_destroy_qp(qp), 0);
 }
 
+/* Threads that poll one extended queue: between start_poll and end_poll the present completion is a thread's own. */
+static struct ibv_cq_ex *shared;
+static int seen[1 << 16];
+static volatile long taken;
+
+static void *take_some(void *nothing)
+{
+    struct ibv_poll_cq_attr attr = {0};
+
+    while (taken < wanted && !failures) {
+        int rc = ibv_start_poll(shared, &attr);
+
+        if (rc == ENOENT)
+            continue;
+        IS(rc, 0);
+        for (int more = 3; !rc; rc = more-- ? ibv_next_poll(shared) : ENOENT) {
+            uint64_t number = shared->wr_id;
+
+            sched_yield();
+            IS(shared->wr_id, number);
+            IS(shared->status, IBV_WC_WR_FLUSH_ERR);
+            __atomic_add_fetch(seen + number, 1, __ATOMIC_RELAXED);
+            __atomic_add_fetch(&taken, 1, __ATOMIC_RELAXED);
+        }
+        ibv_end_poll(shared);
+    }
+    return nothing;
+}
+
+static void together(long rounds, int threads)
+{
+    struct ibv_cq_init_attr_ex attr = {.cqe = 256, .wc_flags = IBV_WC_STANDARD_FLAGS};
+    struct ibv_cq_init_attr_ex alone = {.cqe = 8, .wc_flags = IBV_WC_STANDARD_FLAGS,
+                                        .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS,
+                                        .flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED};
+    struct ibv_poll_cq_attr none = {0};
+    struct ibv_qp *qp;
+    pthread_t pollers[threads];
+    long next = 0;
+
+    shared = MADE(ibv_create_cq_ex(context, &attr));
+    qp = flushing(ibv_cq_ex_to_cq(shared));
+    wanted = rounds * 100;
+    for (int each = 0; each < threads; each++)
+        pthread_create(pollers + each, NULL, take_some, NULL);
+    while (next < wanted && !failures) {
+        for (int index = 0; index < 100; index++)
+            IS(receive(qp, next++), 0);
+        while (taken < next && !failures)
+            sched_yield();
+    }
+    for (int each = 0; each < threads; each++)
+        pthread_join(pollers[each], NULL);
+    for (long number = 0; number < wanted && !failures; number++)
+        IS(seen[number], 1);
+    /* A batch that was left, as by siglongjmp(3), is no hindrance to its thread. */
+    IS(receive(qp, 1) + receive(qp, 2), 0);
+    IS(ibv_start_poll(shared, &none), 0);
+    IS(ibv_start_poll(shared, &none), 0);
+    IS(shared->wr_id, 2);
+    ibv_end_poll(shared);
+    /* The program's word that nothing is shared is taken. */
+    shared = MADE(ibv_create_cq_ex(context, &alone));
+    IS(ibv_start_poll(shared, &none), ENOENT);
+    IS(ibv_destroy_qp(qp), 0);
+}
+
 /* What is in the ring is taken without Python, the rest follows in order; each once. */
 static void order(void)
 {
@@ -252,7 +320,6 @@ static void events(int rounds)
 
 /* One thread polls while another posts, resizes, and destroys the queue pairs. */
 static struct ibv_cq *watched;
-static volatile long wanted;
 
 static void *watch(void *nothing)
 {
@@ -528,6 +595,8 @@ int main(int count, char **words)
         events(much);
     else if (!strcmp(story, "changes"))
         changes(much);
+    else if (!strcmp(story, "together") && count > 3)
+        together(much, atoi(words[3]));
     else if (!strcmp(story, "fire") && count > 4) {
         messages = much;
         queues = atoi(words[3]);

@@ -71,6 +71,13 @@ class PollingTests(PollingTestCase):
         """
         self.story("fire", 300, 4, 4)
 
+    def test_together(self) -> None:
+        """
+        Four threads poll one extended queue: each completion is one thread's, and stays it to the batch's
+        end.
+        """
+        self.story("together", 30, 4)
+
     def test_killed(self) -> None:
         """
         A peer is killed amid polling.

@@ -25,6 +25,9 @@ struct twisted_ib_cq {
     /* Of an extended queue: the present completion, between start_poll and end_poll. */
     struct ibv_wc present;
     int polling;
+    /* Whether the program has said that one thread polls it; else the thread between start_poll and end_poll, or none. */
+    int single;
+    uintptr_t owner;
 };
 
 /* Of interpreter.c: threads that are in Python for a call, and posts. */
@@ -175,6 +178,31 @@ static int twisted_ib_go(struct ibv_cq_ex *cq, int found)
     return 0;
 }
 
+/*
+ * What one thread polls no other does meanwhile, as with the providers of rdma-core, which lock from start_poll to
+ * end_poll: for Python's progress nothing is locked, and a thread that has left a batch by siglongjmp(3) begins another.
+ */
+static void twisted_ib_lock(struct ibv_cq_ex *cq)
+{
+    struct twisted_ib_cq *own = (struct twisted_ib_cq *)cq;
+    uintptr_t self = (uintptr_t)&twisted_ib_polled, owner = 0;
+
+    if (!twisted_ib_ring_of((struct ibv_cq *)cq) || own->single)
+        return;
+    while (!__atomic_compare_exchange_n(&own->owner, &owner, self, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED) &&
+           owner != self) {
+        sched_yield();
+        owner = 0;
+    }
+}
+
+static int twisted_ib_unlock(struct ibv_cq_ex *cq, int result)
+{
+    if (result && twisted_ib_ring_of((struct ibv_cq *)cq))
+        __atomic_store_n(&((struct twisted_ib_cq *)cq)->owner, 0, __ATOMIC_RELEASE);
+    return result;
+}
+
 static int twisted_ib_next(struct ibv_cq_ex *cq, int *result)
 {
     int found;
@@ -190,10 +218,26 @@ static int twisted_ib_next_again(struct ibv_cq_ex *cq)
     return twisted_ib_go(cq, twisted_ib_poll_again((struct ibv_cq *)cq, 1, &((struct twisted_ib_cq *)cq)->present));
 }
 
+static int twisted_ib_start(struct ibv_cq_ex *cq, int *result)
+{
+    int done;
+
+    twisted_ib_lock(cq);
+    done = twisted_ib_next(cq, result);
+    twisted_ib_unlock(cq, done ? *result : ENOENT);
+    return done;
+}
+
+static int twisted_ib_start_again(struct ibv_cq_ex *cq)
+{
+    twisted_ib_lock(cq);
+    return twisted_ib_unlock(cq, twisted_ib_next_again(cq));
+}
+
 static int twisted_ib_end(struct ibv_cq_ex *cq)
 {
     if (!twisted_ib_present(cq))
         return 0;
     ((struct twisted_ib_cq *)cq)->polling = 0;
-    return 1;
+    return twisted_ib_unlock(cq, 1);
 }

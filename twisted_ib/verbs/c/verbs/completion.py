@@ -18,7 +18,11 @@ from twisted_ib.verbs.c.rings import CompletionRing, RingedCQ, RingedCQEX
 from twisted_ib.verbs.c.verbs.structures import new, objectOf, optional, pointers
 from twisted_ib.verbs.c.waiting import nextEvent
 from twisted_ib.verbs.core.hub import hub
-from twisted_ib.verbs.pyverbs.enums.queues import ibv_cq_attr_mask, ibv_cq_init_attr_mask
+from twisted_ib.verbs.pyverbs.enums.queues import (
+    ibv_cq_attr_mask,
+    ibv_cq_init_attr_mask,
+    ibv_create_cq_attr_flags,
+)
 from twisted_ib.verbs.pyverbs.objects.cq import PolledQueue
 
 _READS = (
@@ -35,6 +39,8 @@ _READS = (
 )
 #: The functions of C{struct ibv_cq_ex}.
 _EXTENDED = pointers("start_poll", "next_poll", "end_poll", *_READS)
+_WITH_FLAGS = int(ibv_cq_init_attr_mask.IBV_CQ_INIT_ATTR_MASK_FLAGS)
+_SINGLE_THREADED = int(ibv_create_cq_attr_flags.IBV_CREATE_CQ_ATTR_SINGLE_THREADED)
 _WITH_PD = int(ibv_cq_init_attr_mask.IBV_CQ_INIT_ATTR_MASK_PD)
 _MODERATE = int(ibv_cq_attr_mask.IBV_CQ_ATTR_MODERATE)
 
@@ -104,6 +110,7 @@ def create_cq_ex(context: CData, attr: CData) -> CData:
     value = RingedCQEX(owner, made)
     parents = [attr.parent_domain] if attr.comp_mask & _WITH_PD else []
     structure = _ringed(value, context, attr.channel, attr.cq_context, parents)
+    structure.single = bool(attr.comp_mask & _WITH_FLAGS and attr.flags & _SINGLE_THREADED)
     for name, function in _EXTENDED.items():
         setattr(structure.cq, name, function)
     return ffi.addressof(structure, "cq")

@@ -140,7 +140,9 @@ struct ibv_cq_ex {
     unsigned int (*read_wc_flags)(struct ibv_cq_ex *); uint32_t (*read_slid)(struct ibv_cq_ex *);
     uint8_t (*read_sl)(struct ibv_cq_ex *); uint8_t (*read_dlid_path_bits)(struct ibv_cq_ex *); ...;
 };
-struct twisted_ib_cq { struct ibv_cq_ex cq; uint64_t self; struct twisted_ib_ring ring; int polling; ...; };
+struct twisted_ib_cq {
+    struct ibv_cq_ex cq; uint64_t self; struct twisted_ib_ring ring; int polling, single; ...;
+};
 struct ibv_cq_init_attr_ex {
     uint32_t cqe; void *cq_context; struct ibv_comp_channel *channel; uint32_t comp_vector; uint64_t wc_flags;
     uint32_t comp_mask; uint32_t flags; struct ibv_pd *parent_domain; ...;

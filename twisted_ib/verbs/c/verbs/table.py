@@ -249,8 +249,8 @@ _COMPLETION = (
         "start_poll",
         "",
         "int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)",
-        before="int done;\nif (attr && !attr->comp_mask && twisted_ib_next(cq, &done))\nreturn done;",
-        after="twisted_ib_next_again(cq)",
+        before="int done;\nif (attr && !attr->comp_mask && twisted_ib_start(cq, &done))\nreturn done;",
+        after="twisted_ib_start_again(cq)",
     ),
     Row(
         "next_poll",
