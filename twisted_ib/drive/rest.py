@@ -33,7 +33,7 @@ class Driven(Protocol):
 
 class Rest:
     """
-    What those who rest know of their devices.
+    The devices as those who rest know them.
 
     @ivar until: The earliest deadline; infinity if there is none, 0 if there is no rest.
     """

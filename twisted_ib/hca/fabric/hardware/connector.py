@@ -19,6 +19,7 @@ from twisted_ib.hca.connection import ConnectReply, ConnectRequest, PathRecord, 
 from twisted_ib.hca.connection.interfaces import IConnection
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader, gidOf
 from twisted_ib.hca.fabric.hardware.rdmacm import CMEvent, Parameters
+from twisted_ib.hca.wire.grh import HOP_LIMIT
 
 if TYPE_CHECKING:
     from twisted_ib.hca.fabric.hardware.adapterpath import AdapterPath
@@ -37,7 +38,6 @@ _PORT: Final = 0xFFFF
 _TCP: Final = PortSpace.TCP.value
 _DEPTH: Final = 0xFF
 _RETRIES: Final = 7
-_HOP_LIMIT: Final = 64
 _MTU_CODE: Final = MTU_CODES[limits.DATAGRAM_BYTES]
 
 
@@ -316,7 +316,7 @@ class Connector:
             retryCount=given.retryCount,
             rnrRetryCount=given.rnrRetryCount,
             pathMTU=_MTU_CODE,
-            primaryPath=PathRecord(localGID=gidOf(there), remoteGID=gidOf(here), hopLimit=_HOP_LIMIT),
+            primaryPath=PathRecord(localGID=gidOf(there), remoteGID=gidOf(here), hopLimit=HOP_LIMIT),
         )
         fabric.owner.connectionRequested(connection, connection.request)
 

@@ -12,12 +12,11 @@ from zope.interface import implementer
 from twisted_ib.hca.base.interfaces import IPeerPath
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.base.addressdirectory import PeerAddress
+from twisted_ib.hca.wire.grh import HOP_LIMIT
 
 if TYPE_CHECKING:
     from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest
     from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
-
-_HOP_LIMIT = 64
 
 
 @implementer(IPeerPath)
@@ -60,7 +59,7 @@ class PeerPath:
             request.primaryPath,
             localGID=gidOf(self.fabric.address),
             remoteGID=gidOf(self.peer.address),
-            hopLimit=_HOP_LIMIT,
+            hopLimit=HOP_LIMIT,
         )
 
     def prepareReply(self, reply: ConnectReply, request: ConnectRequest) -> Any:

@@ -28,7 +28,7 @@ from twisted_ib.hca.base.operation import GSI_QPN, MULTICAST_QPN
 from twisted_ib.hca.connection import PathRecord, RejectReason
 from twisted_ib.hca.connection.codes import SIDRStatus
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader, gidOf
-from twisted_ib.hca.fabric.iwarp.peerpath import HOP_LIMIT, PeerPath, Setup
+from twisted_ib.hca.fabric.iwarp.peerpath import PeerPath, Setup
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import MPAErrorCode
 from twisted_ib.hca.fabric.iwarp.protocol.mpastream import MAX_ULPDU, MAX_ULPDU_MARKERS, mulpdu
 from twisted_ib.hca.fabric.iwarp.protocol.startup import (
@@ -44,6 +44,7 @@ from twisted_ib.hca.fabric.iwarp.protocol.startup import (
 from twisted_ib.hca.fabric.iwarp.protocol.terminate import Termination
 from twisted_ib.hca.fabric.iwarp.streampath import StreamPath
 from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REJ, REP, REQ, SIDR_REP, SIDR_REQ, MessageKind
+from twisted_ib.hca.wire.grh import HOP_LIMIT
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Buffer

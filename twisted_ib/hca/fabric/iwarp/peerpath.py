@@ -5,7 +5,7 @@ Paths to peers' addresses, for connection management.
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 from zope.interface import implementer
@@ -14,13 +14,12 @@ from twisted_ib.errors import PathLostError
 from twisted_ib.hca.base.interfaces import IPath, IPeerPath
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.base.addressdirectory import PeerAddress
+from twisted_ib.hca.wire.grh import HOP_LIMIT
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import BoundQueuePair, Waiter
     from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest
     from twisted_ib.hca.fabric.iwarp.iwarp import IWARPFabric
-
-HOP_LIMIT: Final = 64
 
 
 @implementer(IPeerPath)
@@ -145,7 +144,7 @@ class PeerPath:
 
 class Setup:
     """
-    What a stream has until FPDUs are exchanged.
+    The state of a stream until FPDUs are exchanged.
 
     @ivar isDialling: whether its TCP connection is being made.
     @ivar machine: the exchange of startup frames; L{None} before.
@@ -177,4 +176,4 @@ class Setup:
         self.times = 0
 
 
-__all__ = ["HOP_LIMIT", "PeerPath", "Setup"]
+__all__ = ["PeerPath", "Setup"]
