@@ -115,7 +115,7 @@ def octets(
 
 def within(octet: int, codec: Codec[Any], default: T) -> T:
     """
-    What has a codec of its own.
+    A part that has a codec of its own.
 
     @param default: its value unless told otherwise; L{None} stands for zeros.
     """
@@ -124,7 +124,7 @@ def within(octet: int, codec: Codec[Any], default: T) -> T:
 
 def scattered(kind: Callable[..., T], default: T, parts: tuple[Field, ...]) -> T:
     """
-    What has its fields among those of the message.
+    A part that has its fields among those of the message.
     """
     return declared(Field("", parts[0].offset, 0, kind=kind, inner=parts), default)
 

@@ -283,10 +283,16 @@ class SleepContract(Base):
         self.assertFalse(one.post(b"x" * 8000))
         one.path.wantSpace(one)
         a.fabric.ringBells()
+        self.makeRoom(a, b)
+        self.assertEqual(one.said("resume"), [None])
+
+    def makeRoom(self, a: Device, b: Device) -> None:
+        """
+        Let the second take what the first has posted, of which that hears.
+        """
         settle(b)
         self.assertTrue(readable(a) or a.busy())
         settle(a)
-        self.assertEqual(one.said("resume"), [None])
 
     def test_late(self) -> None:
         """

@@ -19,7 +19,7 @@ from twisted.internet import protocol
 from twisted.protocols.basic import LineOnlyReceiver
 from twisted.python.failure import Failure
 
-from tests.support.counting import Counted
+from tests.support.counting import Counted, Echo
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor import ibreactor
 from twisted_ib.sdp import listenSDP
@@ -27,19 +27,6 @@ from twisted_ib.sdp import listenSDP
 #: Counters of connection management that say what was lost or repeated.
 COUNTERS = ("management_dropped", "cm_retransmitted", "cm_half_open_exceeded")
 SIZE = 64
-
-
-class Echo(Counted):
-    """
-    The server's.
-    """
-
-    def dataReceived(self, data: bytes) -> None:
-        """
-        Send it back.
-        """
-        transport: Any = self.transport
-        transport.write(data)
 
 
 class Caller(Counted):

@@ -31,7 +31,7 @@ from twisted.internet.error import CannotListenError
 from twisted.python.failure import Failure
 
 from tests.support.commands import stop
-from tests.support.counting import Counted
+from tests.support.counting import Counted, Echo
 from tests.support.ownaddress import ownAddress
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.internet.readers import channelsOf
@@ -76,21 +76,6 @@ class Result:
         silent = self.count - self.ended.total()
         found = {**self.ended, **({"silent": silent} if silent else {})}
         print(json.dumps({"ended": found, "seconds": round(self.last, 1)}), flush=True)
-
-
-class Echo(Counted):
-    """
-    The server's end of C{sdp} and C{ib}.
-    """
-
-    def dataReceived(self, data: bytes) -> None:
-        """
-        Send it back.
-        """
-        transport: Any = self.transport
-        transport.write(data)
-
-    messageReceived = dataReceived
 
 
 class Caller(protocol.Protocol):

@@ -46,6 +46,21 @@ class Counted(protocol.Protocol):
         Counted.live -= 1
 
 
+class Echo(Counted):
+    """
+    Sends back what comes, bytes or messages.
+    """
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Send it back.
+        """
+        transport: Any = self.transport
+        transport.write(data)
+
+    messageReceived = dataReceived
+
+
 class Stores:
     """
     The number of stores made by this process, and what to do before each.

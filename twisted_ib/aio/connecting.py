@@ -26,7 +26,7 @@ class SwitchedConnect:
     """
     The connect of one address; to its L{Attempt} the face, and to its transport the connector.
 
-    @ivar attempt: What connects.
+    @ivar attempt: The attempt that connects.
     """
 
     def __init__(

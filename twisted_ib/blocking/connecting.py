@@ -95,7 +95,7 @@ class SwitchedConnecting(Connecting):
     """
     The connect through the switch; to its attempt the face, and to its transport the connector.
 
-    @ivar attempt: What connects.
+    @ivar attempt: The attempt that connects.
     """
 
     transport: Any = None
@@ -111,7 +111,7 @@ class SwitchedConnecting(Connecting):
         Begin, under the loop's lock.
 
         @param address: The peer's address and port.
-        @param bound: What the socket is bound to; empty and 0 for nothing.
+        @param bound: The address and port of the socket; empty and 0 for nothing.
         @param timeout: The socket's, in seconds; L{None} without one.
         """
         super().__init__(loop, address)

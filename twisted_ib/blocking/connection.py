@@ -74,13 +74,13 @@ class Connection:
     @ivar loop: The loop that drives it.
     @ivar stream: The transport; L{None} before the connection, and after it.
     @ivar sockets: How many sockets have it; none once it is closed.
-    @ivar inbox: What has arrived and was not received.
+    @ivar inbox: Bytes that have arrived and were not received.
     @ivar size: Its bytes, but those of the first piece before C{start}.
     @ivar ended: Whether nothing more will arrive; C{peerEnded}: as the peer sends no more.
     @ivar lost: The number of the error that ended it, until a call has reported it; else 0.
     @ivar isNew: Whether C{connect} has not said yet that an attempt that did not block has succeeded.
     @ivar over: Whether the connection has ended in both directions.
-    @ivar held: What tells whether a descriptor is still open, if no socket has the connection any more.
+    @ivar held: Tells whether a descriptor is still open, if no socket has the connection any more.
     @ivar kept: A descriptor of our own then, or -1; C{holder}: where another process has one, if it is known.
     @ivar forks: How often the process had been forked when the connection came to its descriptor.
     @ivar descriptor: A descriptor of it, and the C{inode} of its socket; C{isTrapped}: whether it is seen if

@@ -110,7 +110,7 @@ class _BoundPort(GIDPort):
 
 class _Bound:
     """
-    What a socket is bound to.
+    The address of a socket.
 
     @ivar name: The GID, as the device's host writes it, and the service.
     @ivar device: The device's name.
@@ -241,7 +241,7 @@ class GIDConnecting(Connecting):
 
 class GIDSocket(socket):
     """
-    What C{socket(AF_IB, SOCK_STREAM)} returns. Addresses are C{(gid, service)}: the text of a GID, as of an
+    The socket of C{socket(AF_IB, SOCK_STREAM)}. Addresses are C{(gid, service)}: the text of a GID, as of an
     IPv6 address, and a number of 16 bits. The kernel has a number for it, and no part in its traffic.
     """
 

@@ -16,7 +16,7 @@ from twisted_ib.errors import ForkedSocketError
 
 class Orphan(Protocol):
     """
-    What a collected socket has left.
+    The descriptors that a collected socket has left.
     """
 
     def close(self) -> object:

@@ -1,5 +1,5 @@
 """
-What drives devices, whoever waits for them, and what a process does when it forks or ends.
+The engine that drives devices, whoever waits for them, and a process's steps when it forks or ends.
 
 Modules:
 

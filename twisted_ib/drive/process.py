@@ -1,10 +1,10 @@
 """
-What this process does before a fork(2), after it in the parent and in the child, and when it ends.
+The steps of this process before a fork(2), after it in the parent and in the child, and when it ends.
 
 A module says so once, by its name; its place is that of its layer. Before a fork, and at the end, the
 highest come first: they use those below, and take their locks in this order. After a fork the lowest come
 first: what is the parent's is let go before those above look at it. Within a layer the order of registration
-goes the same way. What one of them raises is written to standard error, and the others have their turn.
+goes the same way. An error of one of them is written to standard error, and the others have their turn.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ IN_PARENT, IN_CHILD = 1, 2
 
 class _Handler:
     """
-    What a module has registered.
+    The calls that a module has registered.
     """
 
     __slots__ = ("calls", "name", "place")
@@ -69,7 +69,7 @@ def _added(handlers: tuple[_Handler, ...], new: _Handler) -> tuple[_Handler, ...
 
 class Life:
     """
-    What modules do when the process forks or ends.
+    The calls of all modules when the process forks or ends.
     """
 
     def __init__(self) -> None:
@@ -156,7 +156,7 @@ def forEach(found: MutableSet[_One], call: Callable[[_One], object]) -> Call:
     """
     @param found: The objects of a module that are its process's.
     @param call: Called with each; a method of their base class would pass over those of its subclasses.
-    @return: What tells each of them, and forgets them.
+    @return: A function that tells each of them, and forgets them.
     """
 
     def tellAll() -> None:

@@ -36,7 +36,7 @@ def milliseconds(seconds: float | None) -> int:
 
 class Wakes(Protocol):
     """
-    What wakes who sleeps, in whatever way.
+    Wakes a sleeper, in whatever way.
     """
 
     def wake(self) -> None:
@@ -47,7 +47,7 @@ class Wakes(Protocol):
 
 class Sleeper:
     """
-    What wakes one thread: a pipe to itself.
+    Wakes one thread: a pipe to itself.
 
     @ivar fd: readable after L{wake}.
     """

@@ -55,7 +55,7 @@ class Driven(Protocol):
 
 class Turn:
     """
-    What those who drive devices know of them while they sleep.
+    The devices as those who drive them know them while they sleep.
 
     @ivar until: The earliest deadline; infinity if there is none, 0 if there is no sleep.
     """

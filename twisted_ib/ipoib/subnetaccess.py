@@ -56,8 +56,8 @@ class IMembership(Interface):
 
 class ISubnetAccess(Interface):
     """
-    The subnet of one interface.  What cannot be done is reported as an
-    L{HCAError<twisted_ib.errors.HCAError>}, in the place of what was asked for.
+    The subnet of one interface.  A request that fails is reported as an L{HCAError
+    <twisted_ib.errors.HCAError>}, in the place of what was asked for.
     """
 
     def path(gid: int, taken: TakesPath) -> None:

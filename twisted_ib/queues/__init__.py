@@ -1,5 +1,5 @@
 """
-What C{multiprocessing} has between processes of one host, through shared memory: L{Pipe} and L{Connection},
+C{multiprocessing} between processes of one host, through shared memory: L{Pipe} and L{Connection},
 L{Listener} and L{Client}, L{wait}, L{Queue}, L{SimpleQueue} and L{JoinableQueue}.
 
 Modules:

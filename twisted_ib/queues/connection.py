@@ -160,7 +160,7 @@ class Connection:
 
     def reduced(self) -> tuple[Any, ...]:
         """
-        @return: What C{pickle} makes this end from in another process.
+        @return: The function and arguments of which C{pickle} makes this end in another process.
         """
         self._checkOpen()
         fds = DupFd(self._socket.fileno()), DupFd(self._memory)

@@ -84,7 +84,7 @@ class SharedPage:
 
     def reduced(self) -> tuple[Any, ...]:
         """
-        @return: What C{pickle} makes this page from in another process.
+        @return: The function and arguments of which C{pickle} makes this page in another process.
         """
         return _rebuilt, (DupFd(self._fd),)
 
@@ -102,7 +102,7 @@ register(SharedPage, _reduced)
 
 class RobustLock:
     """
-    What C{multiprocessing.Lock} is, but that the next gets it when its owner is killed.
+    A lock as C{multiprocessing.Lock} is, but that the next gets it when its owner is killed.
     """
 
     __slots__ = ("_address", "_died", "_page")

@@ -44,7 +44,7 @@ class _Pieces(list[Payload]):
 
 class _Pickler(pickle.Pickler):
     """
-    What C{multiprocessing.reduction.ForkingPickler} does, without a table of its own for each object.
+    Pickles as C{multiprocessing.reduction.ForkingPickler}, without a table of its own for each object.
     """
 
     dispatch_table: Any = ChainMap[type, Any](_registered, copyreg.dispatch_table)
@@ -70,13 +70,6 @@ def pieces(obj: object) -> Pickled:
     found = _Pieces()
     _Pickler(found, _PROTOCOL, buffer_callback=isPickled).dump(obj)
     return found, buffers
-
-
-def pickled(obj: object) -> bytes:
-    """
-    @return: An object's whole pickle.
-    """
-    return bytes(ForkingPickler.dumps(obj, _PROTOCOL))
 
 
 def inBand(data: bytes, buffers: list[Payload]) -> bytes:
@@ -109,4 +102,4 @@ def loads(data: Payload, buffers: list[Payload] | None = None) -> Any:
     return pickle.loads(data, buffers=buffers)
 
 
-__all__ = ["Parts", "Pickled", "inBand", "loads", "pickled", "pieces"]
+__all__ = ["Parts", "Pickled", "inBand", "loads", "pieces"]

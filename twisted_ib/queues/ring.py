@@ -14,10 +14,10 @@ begins with a page of cells::
     ROOM     writer    whether it sleeps until half of the ring is free
 
 Counters run freely; positions are counters modulo the ring's size.  A record starts at a multiple of 64
-bytes with its length and flags; one that would pass the end continues in the slack behind it.  What the other
-side wrote is read once into a local, checked, and then used.  On x86-64 stores are seen in program order, so
-publishing is one store to TAIL; "does the other side sleep?" needs a full fence, which an uncontended lock
-is.
+bytes with its length and flags; one that would pass the end continues in the slack behind it.  A value that
+the other side wrote is read once into a local, checked, and then used.  On x86-64 stores are seen in
+program order, so publishing is one store to TAIL; "does the other side sleep?" needs a full fence, which an
+uncontended lock is.
 
 The end of the other side is that of its socket: the kernel closes it, however the last process ends that
 has it.  At most one byte is in the socket while the ring is not empty.  A record is published without one
@@ -87,7 +87,7 @@ _ANNOUNCED: Final = 100
 
 class Ring:
     """
-    What both sides have of it.
+    The part that both sides have.
     """
 
     __slots__ = ("_cells", "_first", "_map", "_socket", "_view")
@@ -384,7 +384,7 @@ class RingReader(Ring):
 
     def view(self, start: int, length: int) -> memoryview:
         """
-        @return: What is at a place of the memory.
+        @return: The bytes at a place of the memory.
         """
         return self._view[start : start + length]
 

@@ -12,10 +12,6 @@ from typing import Any
 from twisted_ib.queues.connection import Connection
 
 
-def _isReading(each: Any) -> bool:
-    return isinstance(each, Connection) and each.readable
-
-
 def wait(object_list: Iterable[Any], timeout: float | None = None) -> list[Any]:
     """
     Wait until connections, sockets or descriptors can be read, or processes have ended.

@@ -76,8 +76,8 @@ class Switch(ABC):
     @ivar deferred: Fires with the successor.
     @ivar protocol: The application's, until the successor has it.
     @ivar transport: The successor, once there is one; C{channel} is that of its device.
-    @ivar privateData: What this end sends; C{maxMessageSize} likewise as of L{switchToRDMA}.
-    @cvar kind: What the class of the former transport is put behind.
+    @ivar privateData: The bytes that this end sends; C{maxMessageSize} likewise as of L{switchToRDMA}.
+    @cvar kind: The class that is put before that of the former transport.
     """
 
     kind: type[FormerTransport]
@@ -378,12 +378,12 @@ def switchToRDMA(
     C{connectionMade} is not called again.  C{connectionLost} is called once, when the new connection has
     ended, or when the switch has failed, behind the Deferred.
 
-    A transport that is paused delivers again afterwards.  What was written before is sent first.
+    A transport that is paused delivers again afterwards.  Bytes that were written before are sent first.
 
     @param transport: A connected TCP transport of Twisted, on any reactor, or one of
         L{ISDPTransport<twisted_ib.interfaces.ISDPTransport>}; without TLS, half-close or a producer.
     @param initiator: Whether this end asks and the other answers; by default the one that has connected does.
-    @param leftover: What the protocol received behind the peer's last message.
+    @param leftover: The bytes that the protocol received behind the peer's last message.
     @param privateData: For the peer, whose C{peerPrivateData} it is: at most 56 bytes of the initiator's,
         196 of the other's.
     @param timeout: Seconds; then the switch has failed.

@@ -37,7 +37,7 @@ _OVERHEAD: Final = limits.RDS_DATAGRAM_OVERHEAD
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SocketQueues:
     """
-    What messages pass in a L{RDSPort<twisted_ib.rds.port.RDSPort>}; compiled, which a port cannot be.
+    The part of L{RDSPort<twisted_ib.rds.port.RDSPort>} that messages pass; compiled, which a port cannot be.
 
     @ivar _counters: those of the network, when the socket is open.
     @ivar _queued: the bytes that peers have not acknowledged, with overhead; an open bundle's whole room.

@@ -55,7 +55,7 @@ class IBReactorBase(_Reactor):
     @ivar polling: The L{AdaptivePolling<twisted_ib.hca.base.polling.AdaptivePolling>} that decides when to
         sleep.
     @ivar _switchless: Whether the switch could not be loaded, so that all TCP is the operating system's.
-    @ivar rest: What was known of the devices before the last sleep.
+    @ivar rest: The devices as they were known before the last sleep.
     @ivar _poller: The epoll object that it waits with, or L{None}.
     @ivar _wait: Waits for descriptors, for so many seconds or for good, and serves or returns those that are
         ready.
@@ -153,7 +153,7 @@ class IBReactorBase(_Reactor):
         Run one turn: devices first; then, when they are idle and now and then, everything else.
 
         @param timeout: Seconds until the next delayed call; L{None} without one.
-        @return: What C{_wait} returned; nothing if it was not called.
+        @return: The events of C{_wait}; none if it was not called.
         """
         channels, loop = self._channels, self._loop
         if not channels:

@@ -100,7 +100,7 @@ class Extensions:
         Process a message that may carry stream bytes, and deliver these.
 
         @param machine: The machine's method for it.
-        @return: What that has returned.
+        @return: The value that it has returned.
         """
         places = self.machine.zero.sink.places
         first = places[0][0] if places else None

@@ -182,7 +182,7 @@ class SwitchedClient(tcp.Client):
     The client of a L{SwitchedConnector} while it connects, and afterwards if TCP carries the connection.
     When it has its socket and the peer's address, and would connect, it asks the switch.
 
-    @ivar attempt: What connects.
+    @ivar attempt: The attempt that connects.
     @ivar why: The decision.
     """
 

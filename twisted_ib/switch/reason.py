@@ -82,7 +82,7 @@ def carried(provider: str, why: Reason | None) -> None:
     """
     Count a connection that the program has asked of TCP, once it is established.
 
-    @param provider: What carries it.
+    @param provider: The transport that carries it.
     @param why: The decision about it, or about the port that has accepted it; L{None} if the program has made
         its socket by itself.
     """

@@ -200,7 +200,7 @@ class OneEndpoint:
     @property
     def carrier(self) -> str:
         """
-        What carried the connection.
+        The transport that carried the connection.
         """
         return "" if self._watched is None else self._watched.carrier
 

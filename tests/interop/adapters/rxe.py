@@ -85,8 +85,11 @@ class HardwareTestCase(GuestTestCase):
 class VerbsTests(HardwareTestCase):
     """
     SEND with and without immediate data, WRITE, READ and atomics by verbs.
+
+    @cvar sides: what both sides run, and what each of them prints.
     """
 
+    sides = "verbs"
     client = "read True\natomics 37 42\nb'goodbye'\n"
     server = "listens\nimmediate [16909060]\nb'hello1' b'hello2' b'written' 99\n"
 
@@ -94,31 +97,20 @@ class VerbsTests(HardwareTestCase):
         """
         The guest is the active side.
         """
-        self.assertEqual(self.guestAsks("verbs"), (self.client, self.server))
+        self.assertEqual(self.guestAsks(self.sides), (self.client, self.server))
 
     def test_guestServes(self) -> None:
         """
         The guest is the passive side.
         """
-        self.assertEqual(self.guestServes("verbs"), (self.client, self.server))
+        self.assertEqual(self.guestServes(self.sides), (self.client, self.server))
 
 
-class MessagesTests(HardwareTestCase):
+class MessagesTests(VerbsTests):
     """
     A file and its echo in messages of C{ib:}; then WRITE, READ and atomics.
     """
 
+    sides = "messages"
     client = "echoed True\nread True\natomics 5\nlost ConnectionDone\n"
     server = "listens\nlost ConnectionDone\n"
-
-    def test_guestAsks(self) -> None:
-        """
-        The guest is the active side.
-        """
-        self.assertEqual(self.guestAsks("messages"), (self.client, self.server))
-
-    def test_guestServes(self) -> None:
-        """
-        The guest is the passive side.
-        """
-        self.assertEqual(self.guestServes("messages"), (self.client, self.server))

@@ -68,6 +68,7 @@ __all__ = [
     "COMPARE_SWAP",
     "FETCH_ADD",
     "GSI_QPN",
+    "ID_SHIFT",
     "LATER",
     "MANAGEMENT",
     "MANAGEMENT_HEADER",
@@ -78,6 +79,7 @@ __all__ = [
     "NAK_SEQUENCE",
     "OPERATION_MASK",
     "QPN_MASK",
+    "QPN_SHIFT",
     "READ_REQUEST",
     "READ_RESPONSE_FIRST",
     "READ_RESPONSE_LAST",
@@ -98,8 +100,10 @@ __all__ = [
     "SEND_ONLY_IMMEDIATE",
     "SEND_ONLY_INVALIDATE",
     "SILENT",
+    "SLOT_BITS",
     "SMI_QPN",
     "SOLICITED",
+    "TRANSACTION_SHIFT",
     "UD_SEND_ONLY",
     "UD_SEND_ONLY_IMMEDIATE",
     "UNRELIABLE",
@@ -139,6 +143,12 @@ SMI_QPN: Final = 0
 GSI_QPN: Final = 1
 #: The destination of multicast datagrams (IBTA vol. 1 10.5.2); no queue pair has it.
 MULTICAST_QPN: Final = 0xFFFFFF
+#: Processes that share an address have a slot each: the upper bits of queue pair numbers (IBTA vol. 1 9.2),
+#: communication ids (12.7.1) and transaction ids.  How many these are, and those below them in each.
+SLOT_BITS: Final = 6
+QPN_SHIFT: Final = 24 - SLOT_BITS
+ID_SHIFT: Final = 32 - SLOT_BITS
+TRANSACTION_SHIFT: Final = 64 - SLOT_BITS
 MANAGEMENT: Final = UD_SEND_ONLY << 24 | GSI_QPN
 #: Refusals of records for an unknown queue pair number go to queue pair 0.
 ABSENT_WORD: Final = ACKNOWLEDGE << 24

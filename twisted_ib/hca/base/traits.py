@@ -74,7 +74,7 @@ class LinkLayer(Enum):
 
 class Completion(Enum):
     """
-    What the success of a SEND or an RDMA WRITE tells.
+    The meaning of the success of a SEND or an RDMA WRITE.
     """
 
     #: The peer's HCA has taken it.

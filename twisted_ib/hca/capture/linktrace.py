@@ -7,7 +7,7 @@ recovered from the ICRC (see L{twisted_ib.hca.wire.icrcflow}).
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from zope.interface import implementer
 
@@ -16,11 +16,10 @@ from twisted_ib.hca.capture.capture import Capture
 from twisted_ib.hca.capture.framing import hardwareOf
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.base.link import ILink
+from twisted_ib.hca.wire.grh import HOP_LIMIT
 from twisted_ib.hca.wire.headers import ICRC
 from twisted_ib.hca.wire.icrcflow import ICRCState
 from twisted_ib.hca.wire.rocev2 import UDPDatagram, ethernet, hardwareAddress, ipVersion
-
-_HOP_LIMIT: Final = 64
 
 
 @implementer(ILink)
@@ -151,7 +150,7 @@ class TracedLink:
         if size > 0 and source not in self._capture.addresses:
             self._show(
                 *(False, source, destination, port, bytes(buffer[start:stop]), size),
-                *(trafficClass, _HOP_LIMIT),
+                *(trafficClass, HOP_LIMIT),
             )
         self.user.arrived(source, port, destination, buffer, start, stop, size, trafficClass)
 
@@ -164,7 +163,7 @@ class TracedLink:
         pieces: list[Any],
         size: int,
         trafficClass: int = 0,
-        hopLimit: int = _HOP_LIMIT,
+        hopLimit: int = HOP_LIMIT,
     ) -> bool:
         """
         Send datagrams, and show them if the link accepted them.

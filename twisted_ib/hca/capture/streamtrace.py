@@ -113,7 +113,7 @@ class _Frames:
 
 class _Connection:
     """
-    What was shown of a connection.
+    The part of a connection that was shown.
 
     @ivar traced: the ends that write to the capture.
     @ivar frames: by the end that sends.
@@ -162,7 +162,7 @@ _connections: WeakValueDictionary[tuple[Capture, frozenset[_End]], _Connection] 
 
 class TracedStream:
     """
-    A connected TCP socket that shows what passes it to a capture.  What is no method here is the socket's.
+    A connected TCP socket that shows what passes it to a capture.  Other methods are the socket's.
     """
 
     def __init__(

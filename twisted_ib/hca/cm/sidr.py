@@ -22,6 +22,7 @@ from zope.interface import implementer
 from twisted_ib import limits
 from twisted_ib.errors import ConnectionStateError, ResourceLimitError
 from twisted_ib.hca.base.machine import Machine, ignored, listed
+from twisted_ib.hca.base.operation import ID_SHIFT
 from twisted_ib.hca.cm.messages import lookupReplyMessage
 from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.timers import Deadlines
@@ -31,7 +32,7 @@ from twisted_ib.hca.connection.interfaces import ILookup
 from twisted_ib.hca.wire.cm import SIDR_REP, SIDR_REQ, timeoutSeconds
 
 #: The bits in which the next id differs from one in use; the upper ones may say whose it is.
-COUNTED_ID_BITS = (1 << 26) - 1
+COUNTED_ID_BITS = (1 << ID_SHIFT) - 1
 #: Lookups of one source that our consumers have not answered; over it new ones are dropped.
 CM_LOOKUPS_PER_PATH = 4096
 #: The same of all sources together.

@@ -41,7 +41,7 @@ from twisted_ib.errors import (
 )
 from twisted_ib.hca.base.attributes import deviceAttributes, extendedAttributes, portAttributes
 from twisted_ib.hca.base.events import EventType
-from twisted_ib.hca.base.operation import GSI_QPN, MULTICAST_QPN
+from twisted_ib.hca.base.operation import GSI_QPN, ID_SHIFT, MULTICAST_QPN, QPN_SHIFT, TRANSACTION_SHIFT
 from twisted_ib.hca.base.partition import PartitionTable
 from twisted_ib.hca.base.port import Port, PortChange
 from twisted_ib.hca.base.socketrows import COLUMNS
@@ -85,12 +85,6 @@ if TYPE_CHECKING:
     from twisted_ib.hca.mad.dispatch import Agents
     from twisted_ib.hca.mad.sa.client import SAClient
 
-#: The bits that differ between the queue pair numbers of one process, between its communication ids, and
-#: between the transaction ids of its MADs, where the upper six are a slot's
-#: (L{twisted_ib.hca.fabric.roce.slots}).
-QPN_BITS = 18
-ID_BITS = 26
-TRANSACTION_BITS = 58
 #: The lower half of a GID.
 _GUID_BITS = 64
 #: Addresses that name no interface.
@@ -122,6 +116,22 @@ class Device(DeviceProgress):
     #: Finds peers by IP addresses that are not this host's, an L{IAddressResolver
     #: <twisted_ib.hca.connection.interfaces.IAddressResolver>}; L{None} where there are none.
     resolver: IAddressResolver | None = None
+    #: C{"shm0"} or another of L{twisted_ib.hca.device.registry}.
+    name: str
+    #: Returns its time, seconds.
+    clock: Callable[[], float]
+    closed = False
+    #: The counters of the driver's polling and sleeping.
+    pollingCounters: Callable[[], dict[str, int]] | None = None
+    #: Called with an L{EventType} and this device, or L{None} (IBTA vol. 1 11.6.3).
+    onEvent: Callable[[EventType, object], None] | None = None
+    #: Returns a row for each listener and connection; see L{twisted_ib.hca.base.socketrows}.
+    socketRows: Callable[[], Iterable[Row | None]] | None = None
+    #: The number of the next queue pair; 0 for any.
+    nextNumber = 0
+    #: That of the latest, until it was the communication id of a connection; then 0.
+    newest = 0
+    _sa: SAClient | None = None
 
     def __init__(
         self,
@@ -150,10 +160,7 @@ class Device(DeviceProgress):
         @raise RunDirectoryError: the run directory is unusable.
         """
         super().__init__()
-        #: C{"shm0"} or another of L{twisted_ib.hca.device.registry}.
-        self.name = name
-        #: Returns its time, seconds.
-        self.clock = clock
+        self.name, self.clock = name, clock
         #: The thread that it belongs to; 0 if its user ensures that one thread at a time uses it.
         self.thread = 0 if anyThread else get_ident()
         #: Returns a number of that many unpredictable bits.
@@ -168,26 +175,11 @@ class Device(DeviceProgress):
         self.countersBeside: Mapping[str, int] = {}
         #: The traffic of closed queue pairs.
         self.traffic = Traffic()
-        self.closed = False
-        #: The counters of the driver's polling and sleeping.
-        self.pollingCounters: Callable[[], dict[str, int]] | None = None
-        #: Called with an L{EventType} and this device, or L{None} (IBTA vol. 1 11.6.3).
-        self.onEvent: Callable[[EventType, object], None] | None = None
-        #: Returns a row for each listener and connection; see L{twisted_ib.hca.base.socketrows}.
-        self.socketRows: Callable[[], Iterable[Row | None]] | None = None
         #: Counters of the layers above, by the prefix of their names.
         self.counting: dict[str, Callable[[], Mapping[str, int]]] = {}
         #: Its listening services and connections.
-        self.services = services = Services(self, randomBits)
-        # Bound here and not methods that call these: a connection takes several of them.
-        #: See L{Services}, which has the methods of these names.
-        self.listen, self.connect = services.listen, services.connect
-        self.sendRequest: Callable[..., Any] = services.sendRequest
-        self.sendLookup: Callable[..., Any] = services.sendLookup
-        self.disconnect, self.finish = services.disconnect, services.finish
-        self.managementReceived = services.managementReceived
-        self.connectionRequested = services.connectionRequested
-        self.communicationEstablished = services.communicationEstablished
+        self.services = Services(self, randomBits)
+        self._bind(self.services)
         #: Its protection domains, memory regions and windows.
         self.memory = Memory(randomBits)
         self.timers = Timers(clock)
@@ -199,33 +191,42 @@ class Device(DeviceProgress):
         self.addressPaths = AddressPaths(self)
         #: Called with each event of the port, in this order.
         self.portWatchers: list[Callable[[EventType], object]] = []
-        self._sa: SAClient | None = None
         self.receiveBudget = ReceiveBudget(self.count)
         #: See L{ReceiveBudget.hold}.
         self.hold: Callable[[Any, int], None] = self.receiveBudget.hold
         self.queuePairs: dict[int, StreamQueuePair] = {}
-        #: The number of the next queue pair; 0 for any.
-        self.nextNumber = 0
-        #: That of the latest, until it was the communication id of a connection; then 0.
-        self.newest = 0
         # Queue pairs 0 and 1 are special and 0xFFFFFF is multicast (IBTA vol. 1 10.5.2).  The order is
         # secret: a restarted process must not reuse numbers that peers still have in timewait.
         self._numbers = RandomIndices(randomBits, GSI_QPN + 1, MULTICAST_QPN - 1)
-        if capture is None:
-            capture = os.environ.get(settings.CAPTURE, "")
         #: The capture that its packets are written to, or L{None}.
-        self.capture = self._open(capture) if capture else None
+        self.capture = self._open(capture)
+        self._enter(fabric, address)
+        _devices.add(self)
+
+    def _enter(
+        self, fabric: Callable[[Any, int, Callable[[], float]], Any] | None, address: str | None
+    ) -> None:
         if fabric is None:
-            self._join(openFabric(name, self, self.guid, clock, address=address))
+            self._join(openFabric(self.name, self, self.guid, self.clock, address=address))
         else:
-            self._join(fabric(self, self.guid, clock))
+            self._join(fabric(self, self.guid, self.clock))
         # Processes find each other through the run directory anyway; a device of packets needs an entry of
         # its own for commands.
         isUnlisted = self.traits.hasAddress and fabric is None
         self._queryServer = self._appear() if isUnlisted else None
         if self.capture is not None:
             self._trace(self.capture)
-        _devices.add(self)
+
+    def _bind(self, services: Services) -> None:
+        # Bound here and not methods that call these: a connection takes several of them.
+        #: See L{Services}, which has the methods of these names.
+        self.listen, self.connect = services.listen, services.connect
+        self.sendRequest: Callable[..., Any] = services.sendRequest
+        self.sendLookup: Callable[..., Any] = services.sendLookup
+        self.disconnect, self.finish = services.disconnect, services.finish
+        self.managementReceived = services.managementReceived
+        self.connectionRequested = services.connectionRequested
+        self.communicationEstablished = services.communicationEstablished
 
     def _join(self, fabric: IDeviceFabric) -> None:
         self.fabric = fabric
@@ -247,10 +248,10 @@ class Device(DeviceProgress):
             slot: int = fabric.slot
             if slot:
                 # Processes that share an address find what is each one's by these bits.
-                self._numbers = PrefixedIndices(self.randomBits, slot, QPN_BITS, MULTICAST_QPN - 1)
-                self.services.identifiers.begin(slot, ID_BITS)
+                self._numbers = PrefixedIndices(self.randomBits, slot, QPN_SHIFT, MULTICAST_QPN - 1)
+                self.services.identifiers.begin(slot, ID_SHIFT)
                 self.cm.follow = fabric.follow
-                self.mads.begin(slot, TRANSACTION_BITS)
+                self.mads.begin(slot, TRANSACTION_SHIFT)
         if traits.privateBytes.isExact:
             self.cm.keepLengths()
         self.cm.lossless = traits.proof is not Proof.ANSWER
@@ -299,7 +300,11 @@ class Device(DeviceProgress):
         self.fabric.watch(inquiries.fileno(), inquiries.attend)
         return inquiries
 
-    def _open(self, capture: Capture | str) -> Capture | None:
+    def _open(self, capture: Capture | str | None) -> Capture | None:
+        if capture is None:
+            capture = os.environ.get(settings.CAPTURE, "")
+        if not capture:
+            return None
         from twisted_ib.hca.capture import capture as captures
 
         return captures.capture(capture) if isinstance(capture, str) else capture

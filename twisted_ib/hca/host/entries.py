@@ -20,7 +20,7 @@ Each membership in a multicast group is such a link too, with GROUP for the GID:
 
     mcg-GROUP-GUID -> hca-GUID
 
-What C{ib-ss} shows of an HCA's process while it is busy is the file C{hca-GUID.sockets}.
+The file C{hca-GUID.sockets} is what C{ib-ss} shows of an HCA's process while it is busy.
 """
 
 from __future__ import annotations

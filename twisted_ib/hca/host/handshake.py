@@ -16,8 +16,8 @@ One message is one packet: a head of 16 bytes, then a body, all big endian.  The
 same in every version of the layout, so that two versions can report why they are incompatible.
 
 Each Hello declares capabilities: rings (without them records travel over this socket) and an eventfd as
-doorbell (without it a byte on this socket).  What both declare is used.  With rings comes the descriptor of
-the sender's segment; with the eventfd as well, that of its doorbell after it.
+doorbell (without it a byte on this socket).  Features that both declare are used.  With rings comes the
+descriptor of the sender's segment; with the eventfd as well, that of its doorbell after it.
 
 Pure: bytes in, bytes out; descriptors are only counted here.
 """

@@ -30,7 +30,7 @@ from twisted_ib.hca.mad.redirect import Redirection, Redirections, redirecting, 
 from twisted_ib.hca.mad.requests import Answered, Received, ReceivedMAD, Request, Target
 from twisted_ib.hca.mad.rmpp.segments import ACTIVE, RMPP_VERSION, dataAt, isSegment
 from twisted_ib.hca.mad.transfers import Transfers
-from twisted_ib.hca.wire.grh import DETH
+from twisted_ib.hca.wire.grh import DETH, HOP_LIMIT
 from twisted_ib.hca.wire.mad.classes import (
     COMMUNICATION,
     SUBNET_CLASSES,
@@ -79,8 +79,6 @@ MAD_RETRIES = 15
 #: As libibmad has them: C{MAD_DEF_TIMEOUT_MS} and C{MAD_DEF_RETRIES}.
 _TIMEOUT: Final = 1.0
 _RETRIES: Final = 3
-#: A response travels as far as its request may have.
-_HOP_LIMIT: Final = 64
 _TRANSACTION_BITS: Final = 64
 #: Methods without a response, which says that it is redirected: Send, Trap.
 _UNANSWERED: Final = frozenset((SEND, TRAP))
@@ -466,7 +464,7 @@ class Agents:
         Send a MAD on the path that another came by, to its sender; it may be lost.
         """
         path = request.path
-        header = self._header(request.number, self._form.vector(self.addressOf(path), _HOP_LIMIT))
+        header = self._header(request.number, self._form.vector(self.addressOf(path), HOP_LIMIT))
         # On the path of the request, whoever the peer says it is: nobody else is disturbed.
         word = UD_SEND_ONLY << 24 | request.source
         if not path.alive or not path.respond(word, header + octets, request.partition):
@@ -509,7 +507,7 @@ class Agents:
 
     def _target(self, number: int, to: Redirection) -> Target:
         vector = evolve(
-            self._form.vector(to.key, _HOP_LIMIT), trafficClass=to.trafficClass, flowLabel=to.flowLabel
+            self._form.vector(to.key, HOP_LIMIT), trafficClass=to.trafficClass, flowLabel=to.flowLabel
         )
         return Target(to.key, UD_SEND_ONLY << 24 | to.number, self._header(number, vector, to.queueKey))
 

@@ -78,7 +78,7 @@ class StreamQueuePair(RecordReceiver):
     @ivar pending: Inline sends that the medium had no room for, in order: tuples of word, header, payload,
         length.  L{None} when there are none.
     @ivar work: The work queues, or what takes a UD queue pair's datagrams without them, or L{None}.
-    @ivar attributes: What L{modify} has set, for L{query}; L{None} if nothing.
+    @ivar attributes: Those that L{modify} has set, for L{query}; L{None} if nothing.
     @ivar partition: Its P_Key, which C{pkey_index} has chosen from the port's table; without that the first.
     @ivar proposal: This side's parameters in its request or reply, on packet fabrics.
     @ivar onEvent: Called with an L{EventType} and this object, or L{None}.

@@ -1,8 +1,8 @@
 """
 The send queue of a reliable connection over a fabric of operations.
 
-The medium is reliable and ordered, so that retransmission of lost packets is not here.  What is left of
-IBTA vol. 1 9.7: the peer may refuse a record because it has no receive (RNR) or because its queue pair
+The medium is reliable and ordered, so that retransmission of lost packets is not here.  The rest of IBTA
+vol. 1 9.7: the peer may refuse a record because it has no receive (RNR) or because its queue pair
 does not exist (yet), and drops everything behind it until it gets RESUME; that request and those after it
 are sent again later.  A request is done when the peer has consumed its last record, a READ or an atomic
 when its response has come; completions are in order of posting.

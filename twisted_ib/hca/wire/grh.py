@@ -45,6 +45,8 @@ _LOW: Final = (1 << 64) - 1
 
 #: The default subnet prefix, of GIDs that are made from a GUID (IBTA vol. 1 4.1.1).
 LINK_LOCAL: Final = 0xFE80 << 112
+#: As Linux sends it on RoCE v2.  Above 1 the path is not subnet local, and the LIDs of the REQ are 0xFFFF.
+HOP_LIMIT: Final = 64
 #: The prefix C{::ffff:0.0.0.0/96} of GIDs that are IPv4 addresses (RFC 4291 section 2.5.5.2).
 IPV4_MAPPED: Final = 0xFFFF << 32
 _IPV4_GROUPS: Final = 0xFFFFE

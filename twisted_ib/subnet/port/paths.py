@@ -47,7 +47,7 @@ _SOURCE: Final = slice(-MAD_BYTES - 4, -MAD_BYTES)
 
 class HasPorts(Protocol):
     """
-    What a port knows of the others of its subnet.
+    The other ports of a subnet, as a port knows them.
     """
 
     def has(self, guid: int) -> bool:

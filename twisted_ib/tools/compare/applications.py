@@ -28,7 +28,7 @@ HEAD: Packed[tuple[int, int]] = struct.Struct(">QB")
 
 class IStream(ITCPTransport, IConsumer):
     """
-    What all transports of streams are.
+    A transport of a stream.
     """
 
 

@@ -1,5 +1,5 @@
 """
-What a program under C{ib-run} finds of the standard library and of Twisted, from when it first imports it.
+The standard library and Twisted as a program under C{ib-run} finds them, from when it first imports them.
 
 A finder in front of C{sys.meta_path} has a function called after the import of a module, once.  Nothing is
 imported that the program does not import itself.

@@ -103,7 +103,7 @@ def sayAtExit(program: str, isAsked: bool, isJSON: bool) -> None:
     """
     Have the summary written to standard error when this process ends, after all else that it does then.
 
-    @param program: What begins the line.
+    @param program: The name that begins the line.
     @param isAsked: Whether it is written if there were no connections, too.
     @param isJSON: Whether it is one JSON object.
     """

@@ -47,11 +47,11 @@ _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 @define
 class Found:
     """
-    What one process has.
+    The sockets and devices of one process.
 
     @ivar pid: The process, from the kernel; 0 if it is outside our pid namespace.
     @ivar sockets: Its listeners and connections.
-    @ivar note: What is to be said about it, or C{""}.
+    @ivar note: A remark about it, or C{""}.
     """
 
     pid: int

@@ -13,6 +13,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 from importlib.machinery import PathFinder
 
 from twisted_ib.errors import LibraryBuildError
@@ -92,6 +93,7 @@ def _sources() -> Iterable[str]:
     yield from (os.path.join(_HERE, name) for name in ("functions.py", *_TABLES))
 
 
+@cache
 def origin() -> str:
     """
     @return: what the libraries are built from and for, which tells whether built ones fit: their sources, the
@@ -104,18 +106,14 @@ def origin() -> str:
     return f"{sys.implementation.cache_tag} {sysconfig.get_platform()} {digest.hexdigest()}"
 
 
-def _isCarried(wanted: str) -> bool:
-    # A checkout may have libraries of an earlier state.
-    with suppress(FileNotFoundError), open(os.path.join(CARRIED, ORIGIN)) as file:
-        return file.read() == wanted
-    return False
-
-
 def isCarried() -> bool:
     """
     @return: whether the package has libraries that fit this interpreter, so that none need be built.
     """
-    return _isCarried(origin())
+    # A checkout may have libraries of an earlier state.
+    with suppress(FileNotFoundError), open(os.path.join(CARRIED, ORIGIN)) as file:
+        return file.read() == origin()
+    return False
 
 
 def keptFolder() -> str:
@@ -123,10 +121,10 @@ def keptFolder() -> str:
     @return: the directory of the libraries of this interpreter, which may not be there yet.
     @raise LibraryBuildError: cffi is not installed, or the loader would find none there.
     """
-    wanted, digest = origin(), blake2b(digest_size=32)
+    digest = blake2b(digest_size=32)
     # Links to libraries of a wheel end with the wheel, others do not.
-    where = CARRIED if _isCarried(wanted) else ""
-    for text in (sys.executable, ROOT, repr(packagePath()), cffiVersion(), wanted, where):
+    where = CARRIED if isCarried() else ""
+    for text in (sys.executable, ROOT, repr(packagePath()), cffiVersion(), origin(), where):
         digest.update(text.encode() + b"\0")
     return os.path.join(cacheFolder(), f"{sys.implementation.cache_tag}-{digest.hexdigest()[:16]}")
 

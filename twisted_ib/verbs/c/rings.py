@@ -62,7 +62,9 @@ class CompletionRing:
         """
         Remove from the queue what the program has taken.
         """
-        left = self._tail - self._ring.head
+        self._keep(self._tail - self._ring.head)
+
+    def _keep(self, left: int) -> None:
         popleft = self._queue.completions.popleft
         for _ in range(self.shown - left):
             popleft()
@@ -109,10 +111,7 @@ class CompletionRing:
         """
         Take back what the program has not taken, and remove from the queue what it has.
         """
-        left = lib.twisted_ib_recall(self._ring)
-        popleft = self._queue.completions.popleft
-        for _ in range(self.shown - left):
-            popleft()
+        self._keep(lib.twisted_ib_recall(self._ring))
         self.shown = 0
         self.wanted()
 

@@ -27,7 +27,7 @@ WAIT_SECONDS = 0.5
 
 class _Thread(threading.local):
     """
-    What a thread sleeps on.
+    The descriptors that a thread sleeps on.
 
     @ivar fds: the descriptors, which its C{struct twisted_ib_sleep} points to.
     @ivar sleeper: wakes it; L{None} while it does not sleep.

@@ -1,7 +1,7 @@
 """
 Verbs, by the names of pyverbs (rdma-core 65), for programs without a reactor.
 
-What rdma-core's tests take from C{pyverbs.device}, C{pd}, C{mr}, C{cq}, C{qp}, C{wr}, C{srq},
+All that rdma-core's tests take from C{pyverbs.device}, C{pd}, C{mr}, C{cq}, C{qp}, C{wr}, C{srq},
 C{addr}, C{base}, C{fork}, C{mem_alloc} and C{pyverbs_error} is here, flat; the constants are in
 L{enums<twisted_ib.verbs.pyverbs.enums>}.  Parameters, their order and defaults, attributes and errors
 are pyverbs'.  An attribute of a value is as wide as its field in C: what does not fit is an

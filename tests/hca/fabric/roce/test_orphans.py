@@ -8,6 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.bpf import run
 from twisted_ib import limits
+from twisted_ib.hca.base.operation import ID_SHIFT
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.roce import orphans
 from twisted_ib.hca.fabric.roce.orphans import (
@@ -18,7 +19,7 @@ from twisted_ib.hca.fabric.roce.orphans import (
     Orphans,
     hasConnections,
 )
-from twisted_ib.hca.fabric.roce.slots import ID_SHIFT, TABLE_BYTES, program
+from twisted_ib.hca.fabric.roce.slots import TABLE_BYTES, program
 from twisted_ib.hca.wire.cm import DREP, DREQ, REJ, REP, AnyMessage, byAttribute
 from twisted_ib.hca.wire.headers import BTH, DETH
 from twisted_ib.hca.wire.icrcflow import ICRCState

@@ -28,13 +28,14 @@ from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import waitUntil
 from twisted_ib import limits
 from twisted_ib.errors import DeviceError, ServiceInUseError
+from twisted_ib.hca.base.operation import ID_SHIFT, QPN_SHIFT
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.roce import portgroup
 from twisted_ib.hca.fabric.roce.orphans import MEMORY_BYTES
 from twisted_ib.hca.fabric.roce.packet import PacketFabric
 from twisted_ib.hca.fabric.roce.roce import RoCELink
-from twisted_ib.hca.fabric.roce.slots import ID_SHIFT, QPN_SHIFT, SLOTS
+from twisted_ib.hca.fabric.roce.slots import SLOTS
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.rundirectory import openDirectories
 from twisted_ib.hca.mad.vendor import OPENIB, PING

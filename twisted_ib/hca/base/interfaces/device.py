@@ -17,7 +17,7 @@ from twisted_ib.hca.base.traits import Traits
 
 class IDevice(Protocol):
     """
-    What each layer may ask of the device that it belongs to; those above it say what more they need.
+    A device, as each layer that belongs to it may ask; those above it say what more they need.
     """
 
     name: str

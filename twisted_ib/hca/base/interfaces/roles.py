@@ -1,5 +1,5 @@
 """
-What crosses the seams of a fabric, as whoever gets it sees it.
+Objects that cross the seams of a fabric, as whoever gets them sees them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Buffer = bytes | bytearray | memoryview
 
 class Search(Protocol):
     """
-    What looks for a path.
+    A search for a path.
     """
 
     def cancel(self) -> None:
@@ -31,7 +31,7 @@ class Search(Protocol):
 
 class PathUser(Protocol):
     """
-    Who wants a path.
+    A user that wants a path.
     """
 
     def pathReady(self, path: Any) -> None:
@@ -47,7 +47,7 @@ class PathUser(Protocol):
 
 class Waiter(Protocol):
     """
-    Who waits for room in a medium.
+    A queue pair that waits for room in a medium.
     """
 
     def resume(self) -> None:
@@ -58,7 +58,7 @@ class Waiter(Protocol):
 
 class Acknowledged(Protocol):
     """
-    Who has sent requests that it keeps.
+    A requester, which keeps the requests that it has sent.
     """
 
     def acknowledged(self, position: int) -> object:

@@ -148,8 +148,8 @@ class RecordPath(Waiters):
     @ivar consumed: Whether the latest L{progress} may have read records, for which a peer without room waits.
     @ivar absent: Numbers without a queue pair.  True: refused, and the requester has not resumed yet.  False:
         a stream has had it, to which messages may still be on the way.
-    @ivar unacknowledged: What L{track} was given, in order: C{track} is its C{append}.
-    @ivar requesters: What L{expect} was given, by the peer's queue pair number.
+    @ivar unacknowledged: All that L{track} was given, in order: C{track} is its C{append}.
+    @ivar requesters: All that L{expect} was given, by the peer's queue pair number.
     """
 
     inPackets: ClassVar = False

@@ -19,14 +19,13 @@ from twisted_ib.hca.connection import PathRecord, RejectReason
 from twisted_ib.hca.connection.interfaces import IConnection
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.base.addressdirectory import PeerAddress
+from twisted_ib.hca.wire.grh import HOP_LIMIT
 
 if TYPE_CHECKING:
     from twisted_ib.errors import PathLostError
     from twisted_ib.hca.base.interfaces import BoundQueuePair, IPath, Waiter
     from twisted_ib.hca.connection.interfaces import IConnector, ILookup, IServiceListener
     from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest, LookupRequest, Rejection
-
-_HOP_LIMIT = 64
 
 
 class IAdoptedPath(IPeerPath):
@@ -117,7 +116,7 @@ def pathRecord(here: str, there: str) -> PathRecord:
     """
     @return: the path between two addresses, the first of which is the sender's of the request.
     """
-    return PathRecord(localGID=gidOf(here), remoteGID=gidOf(there), hopLimit=_HOP_LIMIT)
+    return PathRecord(localGID=gidOf(here), remoteGID=gidOf(there), hopLimit=HOP_LIMIT)
 
 
 class ConnectionPath:

@@ -2,8 +2,8 @@
 The path of one queue pair: a queue pair of the adapter, with a registered ring for what it sends and reads,
 and registered slots for what it receives.
 
-What is posted in a batch becomes work requests at its end, of which the last is signalled: its completion
-stands for all before it, as a reliable connection completes in order.
+The records of a batch become work requests at its end, of which the last is signalled: its completion stands
+for all before it, as a reliable connection completes in order.
 """
 
 from __future__ import annotations
@@ -368,9 +368,8 @@ class AdapterPath(Waiters, ConnectionPath):
             done = self._atomic(code, header or self._joined(payload))
         else:
             raise QueuePairError(f"an adapter has no operation of opcode {opcode:#04x}")
-        if done and not self.bell:
-            self.bell = True
-            self.fabric.ringLater(self)
+        if done:
+            self.mark()
         return done
 
     def _joined(self, payload: Any) -> bytes:

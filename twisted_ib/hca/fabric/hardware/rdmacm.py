@@ -178,8 +178,8 @@ class Notice:
 
 class Manager(Protocol):
     """
-    What connections need of librdmacm.  An identifier is a number, that of its structure; what fails raises
-    L{OSError}.
+    The part of librdmacm that connections need.  An identifier is a number, that of its structure; what fails
+    raises L{OSError}.
     """
 
     def fileno(self) -> int:

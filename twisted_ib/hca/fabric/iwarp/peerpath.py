@@ -45,7 +45,7 @@ class StreamPeerPath(PeerPath):
 
 class Setup:
     """
-    What a stream has until FPDUs are exchanged.
+    The state of a stream until FPDUs are exchanged.
 
     @ivar isDialling: whether its TCP connection is being made.
     @ivar machine: the exchange of startup frames; L{None} before.

@@ -1,9 +1,9 @@
 """
 The path of one queue pair: a TCP connection whose octets are FPDUs, in both directions.
 
-What is posted is given to the kernel at the end of the batch, and counts as completed then: iWARP has no
-acknowledgement of a message (RFC 5040 section 5.4). What the kernel does not take at once waits here, and
-nothing more is posted meanwhile.
+Records are given to the kernel at the end of the batch, and count as completed then: iWARP has no
+acknowledgement of a message (RFC 5040 section 5.4). Bytes that the kernel does not take at once wait here,
+and nothing more is posted meanwhile.
 
 RFC 5041 has no RNR NAK: a message without a receive would end the stream. This side stops reading instead,
 so that TCP's window holds the peer; each connection has its own, so nobody else waits.

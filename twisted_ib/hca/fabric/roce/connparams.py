@@ -18,6 +18,7 @@ from twisted_ib.hca.base.timers import timeoutSeconds
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.transport.parameters import ConnectionParameters
+from twisted_ib.hca.wire.grh import HOP_LIMIT
 from twisted_ib.hca.wire.opcodes import MTU_BYTES
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ PACKET_ROUND_TRIP_SECONDS = 3.0
 #: cm_ack_timeout).
 PACKET_ACK_TIMEOUT_CODE = 17
 
-_HOP_LIMIT: Final = 64
 _PSN_BITS: Final = 24
 _LABEL_BITS: Final = 20
 _LONGEST_MTU: Final = max(MTU_BYTES)
@@ -109,7 +109,7 @@ def propose(fabric: PacketFabric, remote: int, request: ConnectRequest) -> None:
         request.primaryPath,
         localGID=fabric.gid.to_bytes(16, "big"),
         remoteGID=remote.to_bytes(16, "big"),
-        hopLimit=_HOP_LIMIT,
+        hopLimit=HOP_LIMIT,
         flowLabel=label,
         localACKTimeout=PACKET_ACK_TIMEOUT_CODE,
     )

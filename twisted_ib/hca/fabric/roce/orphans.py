@@ -25,8 +25,7 @@ from twisted_ib.hca.fabric.roce.slots import SLOTS, TABLE_BYTES, isCommunication
 from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.hca.wire.headers import BTH, DETH, ICRC, PSN_MASK
 from twisted_ib.hca.wire.icrcflow import ICRCState
-from twisted_ib.hca.wire.mad.classes import COMMUNICATION
-from twisted_ib.hca.wire.mad.mad import BASE_VERSION, CM_VERSION, HEADER, MAD_BYTES, QUEUE_KEY, SEND
+from twisted_ib.hca.wire.mad.mad import HEADER, MAD_BYTES, QUEUE_KEY, communicationHeader
 from twisted_ib.hca.wire.rocev2 import PORT
 
 #: A DREQ is repeated so often, each after 0.54 s (a timeout code): peers know within three seconds, or never.
@@ -254,15 +253,11 @@ class Orphans:
 
     def _datagram(self, address: str, attribute: int, body: bytes) -> bytes:
         self._sequence = self._sequence + 1 & PSN_MASK
-        # IBTA vol. 1 12.6: all CM messages have method Send.
         packet = b"".join(
             (
                 BTH.pack(UD_SEND_ONLY, 0, self._partition, GSI_QPN, self._sequence),
                 DETH.pack(QUEUE_KEY, GSI_QPN),
-                HEADER.pack(
-                    *(BASE_VERSION, COMMUNICATION, CM_VERSION, SEND, 0, 0),
-                    *(self._sequence, attribute, 0, 0),
-                ),
+                communicationHeader(self._sequence, attribute),
                 body,
             )
         )

@@ -37,12 +37,11 @@ from twisted_ib.hca.fabric.roce.slots import serviceOf
 from twisted_ib.hca.fabric.roce.transmit import ACKNOWLEDGE, PacketTransmitter
 from twisted_ib.hca.host.addresses import freePort
 from twisted_ib.hca.wire.cm import DREQ, REJ, REQ, MessageKind
-from twisted_ib.hca.wire.grh import GRH_BYTES, isMulticast
+from twisted_ib.hca.wire.grh import GRH_BYTES, HOP_LIMIT, isMulticast
 from twisted_ib.hca.wire.headers import BTH, DETH
 from twisted_ib.hca.wire.icrc import CRC32_LIBRARY
 from twisted_ib.hca.wire.icrcflow import ICRCState
-from twisted_ib.hca.wire.mad.classes import COMMUNICATION
-from twisted_ib.hca.wire.mad.mad import BASE_VERSION, CM_VERSION, HEADER, QUEUE_KEY, SEND
+from twisted_ib.hca.wire.mad.mad import HEADER, QUEUE_KEY, communicationHeader
 
 #: How long to poll for an answer before sleeping, in seconds: longer than between processes of one host, as
 #: the peer may have to wake up first.
@@ -53,7 +52,6 @@ PACKET_PATIENCE_SECONDS = 0.0005
 
 _MAD_OFFSET: Final = BTH.size + DETH.size
 _NUMBER: Final = Struct(">I")
-_HOP_LIMIT: Final = 64
 _HOP_LIMIT_OFFSET: Final = 7
 
 
@@ -412,14 +410,10 @@ class PacketFabric(AddressDirectory):
             self._sendManagement(address, attribute, body, transaction)
 
     def _sendManagement(self, address: str, attribute: int, body: bytes, transaction: int) -> None:
-        # IBTA vol. 1 12.6: all CM messages have method Send, answers included.
-        head = HEADER.pack(
-            *(BASE_VERSION, COMMUNICATION, CM_VERSION, SEND, 0, 0),
-            *(transaction, attribute, 0, 0),
-        )
+        head = communicationHeader(transaction, attribute)
         self.transmitter.datagram(
             *(address, UD_SEND_ONLY, GSI_QPN, ACKNOWLEDGE, self.owner.partitions.key(0)),
-            *(GSI_QPN, b"".join((DETH.pack(QUEUE_KEY, GSI_QPN), head, body)), 0, _HOP_LIMIT),
+            *(GSI_QPN, b"".join((DETH.pack(QUEUE_KEY, GSI_QPN), head, body)), 0, HOP_LIMIT),
         )
 
     def sendDatagram(self, path: PeerPath, word: int, record: bytes, partition: int = 0) -> None:

@@ -38,6 +38,7 @@ from twisted_ib.hca.fabric.roce import connparams
 from twisted_ib.hca.transport.reliable import ReliableConnection
 from twisted_ib.hca.transport.requester import Requester
 from twisted_ib.hca.transport.unreliable import UnreliableConnection
+from twisted_ib.hca.wire.grh import HOP_LIMIT
 from twisted_ib.hca.wire.headers import BTH, ICRC
 from twisted_ib.hca.wire.rocev2 import flowLabel, sourcePort
 
@@ -56,7 +57,6 @@ PACKET_MOVE_REPEATS = 2
 
 #: Parts of a message that a stream receives as a whole.
 _PARTS: Final = frozenset((SEND_FIRST, SEND_MIDDLE, SEND_LAST))
-_HOP_LIMIT: Final = 64
 #: RNR timer code 14: 1.28 ms (IBTA vol. 1 9.7.5.2.8; Linux ib_verbs.h enum ib_rnr_timeout).
 _SOON: Final = 14
 #: Octets of the shortest packet.
@@ -173,7 +173,7 @@ class QueuePairPath(Waiters):
         if not label and queuePair.proposal is not None:
             label = queuePair.proposal.label
         self.trafficClass = 0 if vector is None else vector.trafficClass
-        self.hopLimit = _HOP_LIMIT if vector is None else vector.hopLimit or _HOP_LIMIT
+        self.hopLimit = HOP_LIMIT if vector is None else vector.hopLimit or HOP_LIMIT
         wanted = sourcePort(label or flowLabel(queuePair.number, queuePair.remote))
         self.port: int = fabric.link.sourcePort(wanted)
         self.flow = fabric.flowTo(self.peer.address, self.port)

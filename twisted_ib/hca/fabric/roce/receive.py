@@ -33,6 +33,7 @@ from twisted_ib.hca.base.operation import (
     GSI_QPN,
     MULTICAST_QPN,
     QPN_MASK,
+    QPN_SHIFT,
     SEND_MIDDLE,
     SOLICITED,
     UD_SEND_ONLY,
@@ -40,7 +41,8 @@ from twisted_ib.hca.base.operation import (
     WRITE_MIDDLE,
 )
 from twisted_ib.hca.connection.rdmacm import gidOf
-from twisted_ib.hca.fabric.roce.slots import QPN_SHIFT, Handed, requesterOf, serviceOf, slotOf
+from twisted_ib.hca.fabric.roce.slots import Handed, requesterOf, serviceOf, slotOf
+from twisted_ib.hca.wire.grh import HOP_LIMIT
 from twisted_ib.hca.wire.headers import BTH, DETH, ICRC, PSN_MASK
 from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, RIGHT, ICRCState, crc32
 from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
@@ -58,7 +60,6 @@ _ACKNOWLEDGE: Final = 0x80000000
 _PAD_SHIFT: Final = 4
 _VERSION_MASK: Final = 0xF
 _SERVICE_MASK: Final = 0xE0
-_HOP_LIMIT: Final = 64
 _SPECIAL: Final = SOLICITED | 3 << _PAD_SHIFT
 _MIDDLES: Final = frozenset((SEND_MIDDLE, WRITE_MIDDLE))
 #: The ECN field of the traffic class; both bits are "congestion experienced" (RFC 3168 section 5).
@@ -349,8 +350,8 @@ def _header(source: str, destination: str, trafficClass: int, size: int) -> byte
     length = size + _UDP_BYTES
     here, there = gidOf(source), gidOf(destination)
     if ":" in source:
-        return _IPV6.pack(6 << 28 | trafficClass << 20, length, _PROTOCOL, _HOP_LIMIT, here, there)
-    fields = 0x45, trafficClass, length + _IPV4_BYTES, 0, _DO_NOT_FRAGMENT, _HOP_LIMIT, _PROTOCOL
+        return _IPV6.pack(6 << 28 | trafficClass << 20, length, _PROTOCOL, HOP_LIMIT, here, there)
+    fields = 0x45, trafficClass, length + _IPV4_BYTES, 0, _DO_NOT_FRAGMENT, HOP_LIMIT, _PROTOCOL
     head = _IPV4.pack(*fields, 0, here[12:], there[12:])
     # RFC 1071; programs may check the header, so it must be a valid one.
     total = sum(_IPV4_WORDS.unpack(head)) % 0xFFFF

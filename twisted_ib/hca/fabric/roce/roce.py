@@ -27,6 +27,7 @@ from twisted_ib.hca.fabric.base.link import ILink
 from twisted_ib.hca.fabric.roce.portgroup import PortGroup, attachProgram, joinGroup
 from twisted_ib.hca.fabric.roce.slots import HANDED_ON, Handed
 from twisted_ib.hca.host.addresses import interfaceOf, normalise
+from twisted_ib.hca.wire.grh import HOP_LIMIT
 from twisted_ib.hca.wire.rocev2 import PORT, datagramPort
 
 #: Sockets that one device sends from, so that a flow has a source port of its own; further flows share them.
@@ -53,7 +54,6 @@ _IP, _IPV6 = socket.IPPROTO_IP, socket.IPPROTO_IPV6
 _IFREQ: Final = struct.Struct("=16si20x")
 _INT: Final = struct.Struct("=i")
 _SHORT: Final = struct.Struct("=H")
-_HOP_LIMIT: Final = 64
 _SO_ATTACH_FILTER: Final = 26
 #: C{struct sock_filter} (linux/filter.h): BPF_RET with 0, which takes no datagram.
 _NOTHING: Final = struct.pack("=HBBI", 0x06, 0, 0, 0)
@@ -221,6 +221,9 @@ class RoCELink:
         self._buffer = mmap.mmap(-1, _BUFFER_BYTES)  # Slices of it are bytes.
         self._view = [memoryview(self._buffer)]
         self._poller = select.epoll()
+        self._begin(address, text, isShared)
+
+    def _begin(self, address: str, text: str, isShared: bool) -> None:
         self.group: PortGroup | None = None
         try:
             if isShared:
@@ -269,14 +272,14 @@ class RoCELink:
             if self._isIPv6:
                 made.setsockopt(_IPV6, socket.IPV6_V6ONLY, 1)
                 made.setsockopt(_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE)
-                made.setsockopt(_IPV6, socket.IPV6_MULTICAST_HOPS, _HOP_LIMIT)
-                made.setsockopt(_IPV6, socket.IPV6_UNICAST_HOPS, _HOP_LIMIT)
+                made.setsockopt(_IPV6, socket.IPV6_MULTICAST_HOPS, HOP_LIMIT)
+                made.setsockopt(_IPV6, socket.IPV6_UNICAST_HOPS, HOP_LIMIT)
                 if self._interface:
                     made.setsockopt(_IPV6, socket.IPV6_MULTICAST_IF, self._interface)
             else:
                 made.setsockopt(_IP, _IP_MTU_DISCOVER, _PMTUDISC_PROBE)
-                made.setsockopt(_IP, socket.IP_MULTICAST_TTL, _HOP_LIMIT)
-                made.setsockopt(_IP, _IP_TTL, _HOP_LIMIT)
+                made.setsockopt(_IP, socket.IP_MULTICAST_TTL, HOP_LIMIT)
+                made.setsockopt(_IP, _IP_TTL, HOP_LIMIT)
                 made.setsockopt(_IP, socket.IP_MULTICAST_IF, socket.inet_aton(self.address))
             made.bind(self._where(host, port))
         except BaseException:
@@ -373,14 +376,14 @@ class RoCELink:
         pieces: list[Any],
         size: int,
         trafficClass: int = 0,
-        hopLimit: int = _HOP_LIMIT,
+        hopLimit: int = HOP_LIMIT,
     ) -> bool:
         """
         See L{ILink}.
         """
         sender = self._senders.get(port, self._main)
         where = self._where(destination, PORT) if self._isIPv6 else (destination, PORT)
-        isMarked = trafficClass or hopLimit != _HOP_LIMIT
+        isMarked = trafficClass or hopLimit != HOP_LIMIT
         ancillary: list[Any] = []
         try:
             # sendto where possible: sendmsg with ancillary data costs more.

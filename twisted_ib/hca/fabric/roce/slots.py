@@ -23,18 +23,14 @@ from attrs import frozen
 
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError, ServiceInUseError
-from twisted_ib.hca.base.operation import GSI_QPN, UD_SEND_ONLY
+from twisted_ib.hca.base.operation import GSI_QPN, ID_SHIFT, QPN_SHIFT, SLOT_BITS, UD_SEND_ONLY
 from twisted_ib.hca.wire.cm import REQ, SIDR_REP, SIDR_REQ
 from twisted_ib.hca.wire.headers import BTH, DETH
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION
 from twisted_ib.hca.wire.mad.mad import HEADER_BYTES, METHOD_AT, RESPONSE
 
-#: The upper bits of a number that name a slot, and how many slots there are.
-SLOT_BITS: Final = 6
+#: How many slots there are.
 SLOTS: Final = 1 << SLOT_BITS
-#: The bits below them in a queue pair number (IBTA vol. 1 9.2) and in a communication id (12.7.1).
-QPN_SHIFT: Final = 24 - SLOT_BITS
-ID_SHIFT: Final = 32 - SLOT_BITS
 
 # Offsets in a datagram, from the BTH.
 _OPCODE: Final = 0
@@ -362,11 +358,8 @@ class ServiceTable:
 __all__ = [
     "HANDED_ON",
     "HEAD_BYTES",
-    "ID_SHIFT",
-    "QPN_SHIFT",
     "SECRET_BYTES",
     "SLOTS",
-    "SLOT_BITS",
     "TABLE_BYTES",
     "Handed",
     "ServiceTable",

@@ -25,7 +25,7 @@ class _Redial:
     """
     One peer that is to be dialled again.
 
-    @ivar users: Who waits; empty while a dial is under way.
+    @ivar users: Those that wait; empty while a dial is under way.
     @ivar when: When it is due; L{None} while a dial is under way.
     """
 
@@ -60,7 +60,7 @@ class Redials:
         """
         Dial a peer again after a pause.
 
-        @param users: Who waits for the path.
+        @param users: Those that wait for the path.
         @return: False if it was dialled for too long.
         """
         now = self._clock()
@@ -124,7 +124,7 @@ class Redials:
         """
         Dial nobody any more.
 
-        @return: Who waited.
+        @return: Those that waited.
         """
         users = [user for redial in self._redials.values() for user in redial.users]
         self._redials.clear()

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 #: IBTA vol. 1 13.4.3: base version, class, class version, method; status, class specific; transaction id;
 #: attribute id, reserved, attribute modifier.
 HEADER: Final[Packed[tuple[int, int, int, int, int, int, int, int, int, int]]] = Struct(">BBBBHHQHHI")
-
 HEADER_BYTES: Final = HEADER.size
 #: Offsets of the class, which the version follows, of the method and of the status.
 CLASS_AT: Final = 1
@@ -65,6 +64,14 @@ SM_VERSION: Final = 1
 CM_VERSION: Final = 2
 #: Method of all CM messages, answers included.
 SEND: Final = 0x03
+
+
+def communicationHeader(transaction: int, attribute: int) -> bytes:
+    """
+    @return: the common header of a message of connection management.
+    """
+    # IBTA vol. 1 12.6: all CM messages have method Send, answers included.
+    return HEADER.pack(BASE_VERSION, COMMUNICATION, CM_VERSION, SEND, 0, 0, transaction, attribute, 0, 0)
 
 
 @frozen

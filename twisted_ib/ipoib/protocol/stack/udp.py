@@ -2,7 +2,7 @@
 UDP datagrams over IPv4 and IPv6 (RFC 768, RFC 8200 section 8.1): the frames of one flow, and the segments
 that packets hold.
 
-A flow is one pair of addresses and ports.  What all its frames have in common is packed and summed once.
+A flow is one pair of addresses and ports.  The common part of its frames is packed and summed once.
 """
 
 from __future__ import annotations

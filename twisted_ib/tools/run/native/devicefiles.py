@@ -2,7 +2,7 @@
 The files of devices, as Linux has them in C{/sys/class/infiniband}, C{/sys/class/infiniband_verbs} and
 C{/dev/infiniband}.
 
-What a device has only when a process has opened it, its GUID and the GIDs with that, is not there.
+Values that a device has only when a process has opened it, its GUID and the GIDs with that, are not there.
 
 Source: Linux 6.12 C{drivers/infiniband/core/sysfs.c}, C{Documentation/ABI/stable/sysfs-class-infiniband}.
 """

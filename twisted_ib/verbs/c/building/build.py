@@ -138,8 +138,7 @@ def libraries() -> Path:
     if isKept(kept):
         return Path(kept)
     folder = Path(kept)
-    for clause in wanting():
-        raise LibraryBuildError(clause)
+    _checkWanting()
     python = sharedPython()
     try:
         for each in (folder.parent.parent, folder.parent):
@@ -174,8 +173,7 @@ def carry(folder: Path) -> None:
     @param folder: L{CARRIED} in the wheel; it exists.
     @raise LibraryBuildError: something that the build needs is missing, and the message names it.
     """
-    for clause in wanting():
-        raise LibraryBuildError(clause)
+    _checkWanting()
     with TemporaryDirectory() as temporary:
         _buildAll(Path(temporary), folder)
     (folder / ORIGIN).write_text(origin())
@@ -194,11 +192,15 @@ def compilerCommand() -> list[str]:
     raise LibraryBuildError(f"there is no C compiler {chosen[0]}: install one, as Debian's package gcc")
 
 
+def _checkWanting() -> None:
+    for clause in wanting():
+        raise LibraryBuildError(clause)
+
+
 def wanting() -> Iterator[str]:
     """
-    What libraries need and this machine has not, with what brings it: a clause each.
-
-    @return: nothing, if there are some or they can be built.
+    @return: what libraries need and this machine has not, with what brings it, a clause each; nothing, if
+        there are some or they can be built.
     """
     try:
         sharedPython()

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from twisted_ib.errors import HCAError, NoListenerError, PathLostError
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest, PathRecord, Rejection, RejectReason
 from twisted_ib.hca.connection.rdmacm import gidOf, serviceID
+from twisted_ib.hca.wire.grh import HOP_LIMIT
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsRDMAError
 from twisted_ib.verbs.pyverbs.base.verb import invalid
 from twisted_ib.verbs.pyverbs.cm.call import Call
 from twisted_ib.verbs.pyverbs.cm.connparam import ConnParam
 from twisted_ib.verbs.pyverbs.cm.negotiation import (
-    HOP_LIMIT,
     NegotiatedParameters,
     QueuePairParameters,
     checkPrivateData,

@@ -18,10 +18,11 @@ from twisted_ib.hca.base.operation import MULTICAST_QPN
 from twisted_ib.hca.base.partition import FULL_MEMBER
 from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.connection.rdmacm import gidNumber, gidOf
+from twisted_ib.hca.wire.grh import HOP_LIMIT
 from twisted_ib.verbs.pyverbs.base.addr import GID, AHAttr, GlobalRoute
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsRDMAError
 from twisted_ib.verbs.pyverbs.cm.event import Target
-from twisted_ib.verbs.pyverbs.cm.negotiation import HOP_LIMIT, errnoFor, groupAddress
+from twisted_ib.verbs.pyverbs.cm.negotiation import errnoFor, groupAddress
 from twisted_ib.verbs.pyverbs.enums.cm import RDMA_UDP_QKEY, rdma_cm_event_type, rdma_port_space
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from twisted_ib.errors import HCAError, WireError
 from twisted_ib.hca.base import attributes
 from twisted_ib.hca.base.operation import QPN_MASK
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest, PathRecord, RejectReason
+from twisted_ib.hca.wire.grh import HOP_LIMIT
 from twisted_ib.verbs.pyverbs.base.addr import GID, AHAttr, GlobalRoute
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsRDMAError, errnoOf
 from twisted_ib.verbs.pyverbs.cm.connparam import ConnParam
@@ -42,8 +43,6 @@ RESPONSE_TIMEOUT = 20
 CM_RETRIES = 15
 #: Linux cma.c, C{CMA_IBOE_PACKET_LIFETIME}: a timeout code: 16 in 6.12, 18 in 6.1.
 PACKET_LIFETIME = 16
-#: As Linux sends it on RoCEv2.  Above 1 the path is not subnet local, and the LIDs of the REQ are 0xFFFF.
-HOP_LIMIT = 64
 _MTU_CODE = attributes.MTU_CODES[limits.DATAGRAM_BYTES]
 #: The required attributes of IBTA vol. 1 10.3.1 for each transition, as Linux cm.c, C{cm_init_qp_rtr_attr}
 #: and its siblings set them.

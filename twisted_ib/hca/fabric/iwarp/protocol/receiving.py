@@ -122,7 +122,7 @@ _ENDED: Final = "ended"
 
 class IReceiverUser(Protocol):
     """
-    What a receiver tells.
+    The user of a receiver, which tells it these.
     """
 
     def delivered(self, opcode: int, buffer: Buffer, start: int, stop: int) -> int:

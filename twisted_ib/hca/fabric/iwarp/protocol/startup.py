@@ -165,7 +165,7 @@ _Event = Requested | Replied | Rejected | Failed | None
 
 class Startup:
     """
-    What both sides have in common.
+    The common part of both sides.
 
     @ivar state: the L{State}.
     @ivar event: the event of the last call, or L{None}.

@@ -181,7 +181,7 @@ class TerminationError(WireError):
 @frozen
 class TerminateMessage:
     """
-    What follows the untagged header of a Terminate.
+    The message behind the untagged header of a Terminate.
 
     @ivar length: octets of the ULPDU at fault, or L{None}; for information only, as Linux siw sends its
         payload's octets instead.

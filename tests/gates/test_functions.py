@@ -1,0 +1,84 @@
+"""
+Functions that one sees at a glance, and docstrings without riddles.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.gates.falling import mayOnlyFall
+from tests.test_layering import TreeTestCase, sources
+
+#: Lines of a function at most.
+MOST_LINES = 70
+#: Functions that have more, how many, and why: a call for each packet or record would cost most of all.
+LONG = {
+    "hca/fabric/roce/receive.py: take": 133,
+    "hca/fabric/shm/ring.py: _drain": 80,
+    "verbs/c/building/sharedobject.py: sharedObject": 76,  # One file, in the order of its octets.
+}
+#: Where a sentence of a docstring begins: after another, as a paragraph or as a field.
+_SENTENCES = re.compile(r"(?:\A|[.?!]\s+|\n\n *|^ *[@-][^:\n]*: )(?:What|Who)\b[^\n]*", re.MULTILINE)
+
+
+def nodes(root: Path) -> Iterator[tuple[str, ast.AST]]:
+    """
+    @return: what modules are made of, each with the module's name.
+    """
+    for path in sources(root):
+        name = str(path.relative_to(root / "twisted_ib"))
+        yield from ((name, node) for node in ast.walk(ast.parse(path.read_text())))
+
+
+def longFunctions(root: Path) -> dict[str, int]:
+    """
+    @return: the lines of each function that has too many.
+    """
+    return {
+        f"{module}: {node.name}": n
+        for module, node in nodes(root)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (n := (node.end_lineno or 0) - node.lineno + 1) > MOST_LINES
+    }
+
+
+def riddles(root: Path) -> list[str]:
+    """
+    @return: the sentences of docstrings that begin with "What" or "Who".
+    """
+    return [
+        f"{module}: {found.strip()}"
+        for module, node in nodes(root)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for found in _SENTENCES.findall(ast.get_docstring(node) or "")
+    ]
+
+
+class FunctionTests(TreeTestCase):
+    """
+    The tree, and copies of it.
+    """
+
+    def test_long(self) -> None:
+        """
+        A function has few lines, but for those that are listed, which do not grow; one more is found.
+        """
+        root = self.copied()
+        self.add(root, "sdp/port", "async def long():\n" + "    pass\n" * MOST_LINES)
+        found = longFunctions(root)
+        self.assertEqual(found.pop("sdp/port.py: long"), MOST_LINES + 1)
+        mayOnlyFall(self, found, LONG)
+
+    def test_sentences(self) -> None:
+        """
+        No sentence of a docstring is a riddle; one is found wherever it begins.
+        """
+        root = self.copied()
+        text = "It.  What is.\n\n    Who is\n\n    @param a: What is, too."
+        self.add(root, "rds/port", f"class One:\n    '''\n    {text}\n    '''")
+        self.add(root, "sdp/port", "def one():\n    '''\n    Who is asked?  What is said.\n    '''")
+        expected = ["rds/port.py: .  What is.", "rds/port.py: Who is", "rds/port.py: @param a: What is, too."]
+        self.assertEqual(riddles(root), [*expected, "sdp/port.py: Who is asked?  What is said."])
