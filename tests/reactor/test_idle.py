@@ -4,6 +4,7 @@ Tests that nothing is done where nothing happens: turns, looks and timed calls a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from twisted.internet.epollreactor import EPollReactor
@@ -13,6 +14,7 @@ from twisted.internet.selectreactor import SelectReactor
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.calls import PACKAGE, called
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.drive.sleeper import MOST_SECONDS
 from twisted_ib.internet.readers import channelsOf
@@ -142,6 +144,15 @@ class IdleTests(SynchronousTestCase):
         Over the loopback device.
         """
         self.ib("lo0")
+
+    def test_calls(self) -> None:
+        """
+        A turn that sleeps, as each that a thread or a socket ends, is 18 functions of the package, one
+        of them for each of the two ends: threads would wait for the interpreter meanwhile.
+        """
+        self.talk(IBReactor, "shm0")
+        self.reactor._wait = lambda _: None
+        self.assertLessEqual(sum(called(partial(self.turn, None), PACKAGE).values()), 18)
 
     def other(self, make: Any) -> None:
         """

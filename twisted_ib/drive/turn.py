@@ -73,17 +73,16 @@ class Turn:
         @param most: Seconds that it may last; L{None} for any time.
         @return: Seconds that it lasts, as far as is known; 0 if there is something to do.
         """
-        # IBTA vol. 1 11.4.2.2: a completion before the arming raises no event.  All are armed all the same.
-        if not all([each.arm() for each in devices]):
-            self.until = 0.0
-            return 0.0
-        until = inf
+        until, isQuiet = inf, True
         for each in devices:
-            due = each.deadline()
-            if due is not None and due < until:
+            # IBTA vol. 1 11.4.2.2: a completion before the arming raises no event.  All are armed all the
+            # same.
+            if not each.arm():
+                isQuiet = False
+            elif (due := each.deadline()) is not None and due < until:
                 until = due
-        self.until = until
-        seconds = until - now()
+        self.until = until if isQuiet else 0.0
+        seconds = self.until - now()
         if most is not None and most < seconds:
             seconds = most
         return MOST_SECONDS if seconds > MOST_SECONDS else max(seconds, 0.0)

@@ -24,4 +24,4 @@ def threadsNeedInterpreter(reactor: ReactorBase) -> bool:
     a result for the reactor.
     """
     pool = getattr(reactor, "threadpool", None)
-    return pool is not None and bool(pool.working or reactor.threadCallQueue)
+    return pool is not None and bool(reactor.threadCallQueue or pool.working)

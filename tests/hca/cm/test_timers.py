@@ -222,7 +222,7 @@ class TimerTests(SynchronousTestCase):
         deadlines = timers.Deadlines(dict(enumerate(waiting)))
         for each in waiting:
             deadlines.set(each, each.localID)
-        heap, rebuilt = deadlines._heap, 0
+        heap, rebuilt = deadlines.heap, 0
         for each in waiting:
             third = each.localID % 3
             if not third:
@@ -231,8 +231,8 @@ class TimerTests(SynchronousTestCase):
                 deadlines.set(each, count + each.localID)
             else:
                 deadlines.clear(each)
-            rebuilt += deadlines._heap is not heap
-            heap = deadlines._heap
+            rebuilt += deadlines.heap is not heap
+            heap = deadlines.heap
         self.assertLess(rebuilt, 5)
         self.assertLessEqual(len(deadlines), 2 * (count // 3 + 1) + timers.CM_IDLE_DEADLINES)
 

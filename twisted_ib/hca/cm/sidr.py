@@ -322,17 +322,18 @@ class Lookups:
     All lookups of one HCA.
 
     @ivar table: receives their messages and events.
+    @ivar deadlines: of those that were asked.
     """
 
     __slots__ = (
         "_answered",
         "_asked",
-        "_deadlines",
         "_inAll",
         "_perSource",
         "_randomBits",
         "_waiting",
         "_waitingInAll",
+        "deadlines",
         "table",
     )
 
@@ -343,7 +344,7 @@ class Lookups:
         self.table = table
         self._randomBits = randomBits
         self._asked: dict[int, Lookup] = {}
-        self._deadlines: Deadlines[Lookup] = Deadlines(self._asked)
+        self.deadlines: Deadlines[Lookup] = Deadlines(self._asked)
         # Source -> request id -> lookup that the consumer has not answered.
         self._waiting: dict[Any, dict[int, Lookup]] = {}
         self._waitingInAll = 0
@@ -455,7 +456,7 @@ class Lookups:
             self._leave(lookup, old)
         if state is LookupState.REQ_SENT:
             self._asked[lookup.localID] = lookup
-            self._deadlines.set(lookup, now + lookup.wait)
+            self.deadlines.set(lookup, now + lookup.wait)
         # A repeated SIDR_REQ does not extend the expiry: a requester could keep its answer here for ever.
         elif old is state:
             return
@@ -472,7 +473,7 @@ class Lookups:
         if old is LookupState.REQ_SENT:
             del self._asked[lookup.localID]
             if lookup.deadline is not None:
-                self._deadlines.clear(lookup)
+                self.deadlines.clear(lookup)
         elif old is LookupState.REQ_RCVD:
             waiting = self._waiting[lookup.destination]
             del waiting[lookup.localID]
@@ -502,13 +503,13 @@ class Lookups:
         """
         When L{tick} should be called next, for retries; kept answers expire whenever it is called.
         """
-        return self._deadlines.soonest()
+        return self.deadlines.soonest()
 
     def tick(self, now: float) -> None:
         """
         Retransmit or give up what is due.
         """
-        for lookup in self._deadlines.takeDue(now):
+        for lookup in self.deadlines.takeDue(now):
             if lookup.retriesLeft > 0:
                 self.table.counters["retransmitted"] += 1
                 lookup.feed(LookupInput.RETRY, None, now)

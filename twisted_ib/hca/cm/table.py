@@ -286,10 +286,11 @@ class ConnectionTable:
         @param withTimewait: whether the end of a TIMEWAIT counts; otherwise it is noticed at the next
             message or tick.
         """
-        found = self._deadlines.soonest()
-        for when in self.lookups.deadline(), self._timewait.soonest() if withTimewait else None:
-            if when is not None and (found is None or when < found):
-                found = when
+        found, asked = self._deadlines.soonest() if self._deadlines.heap else None, self.lookups.deadlines
+        if asked.heap or withTimewait:
+            for when in asked.soonest(), self._timewait.soonest() if withTimewait else None:
+                if when is not None and (found is None or when < found):
+                    found = when
         return found
 
     def tick(self, now: float) -> None:

@@ -36,23 +36,25 @@ Waits = TypeVar("Waits", bound=Waiting)
 class Deadlines(Generic[Waits]):
     """
     The deadlines of connections that wait for an answer: a heap with lazy deletion.
+
+    @ivar heap: empty if nothing waits, which is seen without a call.
     """
 
     # A cancelled entry stays in the heap until it comes up, until there are too many of them, or until
     # nothing waits: most deadlines are cancelled by an answer, and removing one from the middle costs a
     # scan. Twisted's C{twisted.internet.base.ReactorBase} treats cancelled C{DelayedCall}s the same way.
-    __slots__ = ("_count", "_heap", "_known")
+    __slots__ = ("_count", "_known", "heap")
 
     def __init__(self, known: dict[int, Waits]) -> None:
         """
         @param known: all that may have a deadline, by their names; it is kept up to date elsewhere.
         """
-        self._heap: list[tuple[float, int]] = []
+        self.heap: list[tuple[float, int]] = []
         self._known = known
         self._count = 0
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self.heap)
 
     def set(self, connection: Waits, deadline: float) -> None:
         """
@@ -61,8 +63,8 @@ class Deadlines(Generic[Waits]):
         if connection.deadline is None:
             self._count += 1
         connection.deadline = deadline
-        heappush(self._heap, (deadline, connection.localID))
-        if len(self._heap) > 2 * self._count + _IDLE:
+        heappush(self.heap, (deadline, connection.localID))
+        if len(self.heap) > 2 * self._count + _IDLE:
             self._rebuild()
 
     def clear(self, connection: Waits) -> None:
@@ -72,15 +74,15 @@ class Deadlines(Generic[Waits]):
         connection.deadline = None
         self._count -= 1
         if not self._count:
-            self._heap.clear()
-        elif len(self._heap) > 2 * self._count + _IDLE:
+            self.heap.clear()
+        elif len(self.heap) > 2 * self._count + _IDLE:
             self._rebuild()
 
     def soonest(self) -> float | None:
         """
         The next deadline, or L{None}.
         """
-        heap, known = self._heap, self._known
+        heap, known = self.heap, self._known
         while heap:
             deadline, localID = heap[0]
             connection = known.get(localID)
@@ -94,13 +96,13 @@ class Deadlines(Generic[Waits]):
         """
         The connection with the next deadline, or L{None}.
         """
-        return None if self.soonest() is None else self._known[self._heap[0][1]]
+        return None if self.soonest() is None else self._known[self.heap[0][1]]
 
     def takeDue(self, now: float) -> list[Waits]:
         """
         Clear and return those whose deadline has passed.
         """
-        heap = self._heap
+        heap = self.heap
         due = []
         while heap and heap[0][0] <= now:
             entry = heappop(heap)
@@ -110,8 +112,8 @@ class Deadlines(Generic[Waits]):
                 self._count -= 1
                 due.append(connection)
         if not self._count:
-            self._heap.clear()
-        elif len(self._heap) > 2 * self._count + _IDLE:
+            self.heap.clear()
+        elif len(self.heap) > 2 * self._count + _IDLE:
             self._rebuild()
         return due
 
@@ -122,8 +124,8 @@ class Deadlines(Generic[Waits]):
 
     def _rebuild(self) -> None:
         # Only when most entries are stale, so the cost per set or clear is constant on average.
-        self._heap = [entry for entry in self._heap if self._isMeant(entry)]
-        heapify(self._heap)
+        self.heap = [entry for entry in self.heap if self._isMeant(entry)]
+        heapify(self.heap)
 
 
 #: A connection in TIMEWAIT: expiry, local communication id, peer, key of the remote end in that peer, local

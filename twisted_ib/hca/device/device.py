@@ -842,7 +842,7 @@ class Device(DeviceProgress):
         """
         @return: the time when L{tick} should be called, or L{None}.
         """
-        found: float | None = self.cm.deadline(False)
+        found: float | None = self.services.cm.deadline(False)
         # The communication manager's timers, the fabric's, and the queue pairs', such as RNR waits
         # (IBTA vol. 1 9.7.5.2.8).
         for when in (self.fabric.deadline(), self.timers.deadline()):

@@ -200,7 +200,11 @@ class HotPaths(Fabric):
         if self._asleep:
             # Edge-triggered bells do not name their path here, so each sleeping path's cells are read: a
             # few loads each, no system call.
-            for path in [path for path in self._asleep if path.rouse()]:
+            awake = _NONE
+            for path in self._asleep:
+                if path.rouse():
+                    awake += (path,)
+            for path in awake:
                 self._wake(path)
         return bool(self.hot)
 

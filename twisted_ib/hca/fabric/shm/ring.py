@@ -492,11 +492,13 @@ class RingPath(HostPath):
 
         @return: Whether there is something to do.
         """
-        if self.pending():
+        peer = self._peerCells
+        # The first test is that of pending(), which mostly has nothing else to look at.
+        if (peer[TAIL] != self._head or self.waiting or self.unacknowledged) and self.pending():
             return True
         # RUNG equal to SLEEP: the bell for this sleep has been used up, in vain, by something consumed
         # before the sleep began.  The peer rings once for each sleep, so begin a new one.
-        if self._peerCells[RUNG] != self._cells[SLEEP]:
+        if peer[RUNG] != self._cells[SLEEP]:
             return False
         self.wake()
         self.arm()

@@ -676,7 +676,7 @@ class SharedMemoryFabric(HotPaths):
         """
         @return: When L{tick} should be called next, or L{None}.
         """
-        found = self._pairs.deadline()
+        found = self._pairs.deadline() if self._pairs.greeting else None
         for when in self._listeners.deadline, self._redials.deadline, self._lookAt:
             if when is not None and (found is None or when < found):
                 found = when
