@@ -105,12 +105,9 @@ def manual(parser: argparse.ArgumentParser) -> str:
     """
     text = parser.description or ""
     # lexgrog(1): one line, as whatis(1) and apropos(1) show it.
-    summary = re.split(r"\.(?: |$)", text)[0]
+    summary = re.sub("^[A-Z](?=[a-z])", lambda found: found[0].lower(), re.split(r"\.(?: |$)", text)[0])
     lines = [f'.TH {_roff(parser.prog.upper())} 1 "" twisted_ib "User Commands"', ".SH NAME"]
-    lines += [
-        rf"{_roff(parser.prog)} \- {_roff(re.sub('^[A-Z](?=[a-z])', lambda found: found[0].lower(), summary))}",
-        ".SH SYNOPSIS",
-    ]
+    lines += [rf"{_roff(parser.prog)} \- {_roff(summary)}", ".SH SYNOPSIS"]
     lines += [*_synopsis(parser), ".SH DESCRIPTION", _roff(text), ".SH OPTIONS", *_options(parser)]
     for each in list(subcommands(parser))[1:]:
         lines += [f".SH {_roff(each.prog.upper())}", *_synopsis(each)]
