@@ -6,15 +6,11 @@ from L{twisted_ib.settings} and from the parsers of the commands.
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Iterator
-from configparser import ConfigParser
-from importlib import import_module
-from pathlib import Path
 
+from docs.commands import ROOT, commands, subcommands
 from twisted_ib.settings import BUILDING, RUN, STATEMENTS, TESTS, USERS, VARIABLES, Setting
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "settings.md"
 
 _BEGIN = """# Settings
@@ -30,29 +26,6 @@ _TITLES = {
     RUN: "Variables that ib-run sets for the programs that it starts",
 }
 _HEAD = ("| {} | what it is for | values | without it |", "| --- | --- | --- | --- |")
-
-
-def commands() -> Iterator[argparse.ArgumentParser]:
-    """
-    @return: the parsers of the commands that are installed, by name.
-    """
-    metadata = ConfigParser()
-    metadata.read(ROOT / "setup.cfg")
-    scripts = metadata["options.entry_points"]["console_scripts"].strip().splitlines()
-    for script in sorted(scripts):
-        _, module, _ = re.split(" = |:", script)
-        yield import_module(module).commandLine()
-
-
-def subcommands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """
-    @return: a parser, and those of its subcommands.
-    """
-    yield parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for each in dict.fromkeys(action.choices.values()):
-                yield from subcommands(each)
 
 
 def defaults(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:

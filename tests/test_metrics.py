@@ -4,6 +4,7 @@ Tests for L{twisted_ib.metrics}.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter
@@ -12,8 +13,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.test.requesthelper import DummyRequest
 
 from tests.sdp.pair import HandReactor
+from tests.support.rundirectory import ownRunDirectory
+from twisted_ib.hca.base.polling import AdaptivePolling
+from twisted_ib.hca.device.device import Device
 from twisted_ib.internet.channel import channelFor
-from twisted_ib.metrics import MetricsResource, exposition, families
+from twisted_ib.metrics import HELP, MetricsResource, exposition, families, helpOf
 
 
 class FormatTests(SynchronousTestCase):
@@ -29,19 +33,20 @@ class FormatTests(SynchronousTestCase):
         description = {"in_use": {"qp": 5}, "counters": counters}
         self.assertEqual(
             exposition(families([({"device": "shm0"}, description)])),
-            "# HELP twisted_ib_in_use Objects of verbs that exist.\n"
+            "# HELP twisted_ib_in_use Objects that exist: queue pairs, memory regions and others.\n"
             "# TYPE twisted_ib_in_use gauge\n"
             'twisted_ib_in_use{device="shm0",kind="qp"} 5\n'
-            "# HELP twisted_ib_sent_pkts_total The counter sent_pkts of ib-devinfo.\n"
+            "# HELP twisted_ib_sent_pkts_total Records or packets sent, repeated ones included.\n"
             "# TYPE twisted_ib_sent_pkts_total counter\n"
             'twisted_ib_sent_pkts_total{device="shm0"} 3\n'
-            "# HELP twisted_ib_switch_fallback_total Decisions of the switch.\n"
+            "# HELP twisted_ib_switch_fallback_total "
+            "Connections that stayed TCP where SDP was to be tried, by the reason.\n"
             "# TYPE twisted_ib_switch_fallback_total counter\n"
             'twisted_ib_switch_fallback_total{device="shm0",kind="refused"} 1\n'
-            "# HELP twisted_ib_switch_rule_total Decisions of the switch.\n"
+            "# HELP twisted_ib_switch_rule_total Decisions of the switch, by the rule.\n"
             "# TYPE twisted_ib_switch_rule_total counter\n"
             'twisted_ib_switch_rule_total{device="shm0",rule="/a \\"b\\"\\\\n:1"} 2\n'
-            "# HELP twisted_ib_up Whether the process answers.\n"
+            "# HELP twisted_ib_up 1 if the process answers, else 0.\n"
             "# TYPE twisted_ib_up gauge\n"
             'twisted_ib_up{device="shm0"} 1\n',
         )
@@ -53,6 +58,32 @@ class FormatTests(SynchronousTestCase):
         [rate, up] = families([({}, {"in_use": {}, "counters": {"polling_hits_permille": 250}})])
         self.assertEqual((rate.name, rate.kind), ("twisted_ib_polling_hits_permille", "gauge"))
         self.assertEqual(up.kind, "gauge")
+
+    def test_sums(self) -> None:
+        """
+        Several devices of one name in a process are one to Prometheus: their counts are added, rates are not.
+        """
+        one = {"in_use": {"qp": 2}, "counters": {"sent_pkts": 3, "polling_hits_permille": 100}}
+        two = {"in_use": {"qp": 1}, "counters": {"sent_pkts": 4, "polling_hits_permille": 300}}
+        found = {each.name: each.samples for each in families([({"pid": "7"}, one), ({"pid": "7"}, two)])}
+        labels = (("pid", "7"),)
+        self.assertEqual(found["twisted_ib_sent_pkts"], {labels: 7})
+        self.assertEqual(found["twisted_ib_polling_hits_permille"], {labels: 300})
+        self.assertEqual(found["twisted_ib_in_use"], {(*labels, ("kind", "qp")): 3})
+        self.assertEqual(found["twisted_ib_up"], {labels: 1})
+
+    def test_help(self) -> None:
+        """
+        Each counter that every device has says what it counts; others say at least what they are about.
+        """
+        ownRunDirectory(self)
+        for name in ("lo0", "shm0"):
+            device = Device(name)
+            self.addCleanup(device.close)
+            self.assertEqual(set(device.describe()["counters"]) - set(HELP), set())
+        self.assertLessEqual(set(AdaptivePolling(time.monotonic, int).counters()), set(HELP))
+        self.assertEqual(helpOf("umad_refused"), "Programs that use umad: refused, how often.")
+        self.assertEqual(helpOf("bad_hello"), "The device: bad hello, how often.")
 
     def test_unprintable(self) -> None:
         """
@@ -78,7 +109,7 @@ class FormatTests(SynchronousTestCase):
     def test_nonsense(self) -> None:
         """
         What another process says, whatever it is, leaves a page that Prometheus reads: names and values that
-        are none are left out, and of two with the same labels one stays.
+        are none are left out, and two with the same labels are one.
         """
         odd = {
             "a b": 1,
@@ -100,7 +131,7 @@ class FormatTests(SynchronousTestCase):
         found = {family.name: family for family in parsed(exposition(families(descriptions)))}
         self.assertEqual(set(found), {"twisted_ib_up", "twisted_ib_in_use", "twisted_ib_good"})
         [sample] = found["twisted_ib_good"].samples
-        self.assertEqual((sample.labels, sample.value), ({"device": 'd"\n\\'}, 2.0))
+        self.assertEqual((sample.labels, sample.value), ({"device": 'd"\n\\'}, 6.0))
         self.assertEqual([sample.value for sample in found["twisted_ib_up"].samples], [1.0, 0.0, 0.0])
 
 

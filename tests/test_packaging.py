@@ -30,6 +30,7 @@ FOLDERS = (
     "docs",
     "examples",
     "newsfragments",
+    "share",
     "stubs",
     "tests",
     "twisted",
@@ -122,6 +123,7 @@ class PackagingTests(SynchronousTestCase):
         for name in FILES:
             shutil.copy(ROOT / name, self.checkout)
         (self.checkout / "twisted" / "plugins" / "dropin.cache").write_bytes(b"")
+        self.share = {str(path.relative_to(ROOT)) for path in (ROOT / "share").rglob("*") if path.is_file()}
         self.modules = {str(path.relative_to(ROOT)) for path in (ROOT / "twisted_ib").rglob("*.py")} | {
             PLUGIN,
             "twisted_ib/verbs/c/building/completions.c",
@@ -153,6 +155,12 @@ class PackagingTests(SynchronousTestCase):
         package = root / "twisted_ib" / "__init__.py"
         expected = ["ib", "ib-asyncio", "sdp", "ib", "rds", "direct", str(root / PLUGIN), str(package)]
         self.assertEqual(result.stdout.split(), expected)
+
+    def carried(self, names: set[str]) -> set[str]:
+        """
+        @return: the files for man, bash and zsh among those of a wheel, by their names in the checkout.
+        """
+        return {name.partition(".data/data/")[2] for name in names if ".data/data/" in name}
 
     def unpackWheel(self, wheel: Path) -> tuple[Path, set[str]]:
         """
@@ -190,7 +198,8 @@ class PackagingTests(SynchronousTestCase):
         self.assertTrue(wheel.name.startswith("twisted_ib-"), wheel.name)
         self.assertTrue(wheel.name.endswith("-py3-none-any.whl"), wheel.name)
         site, names = self.unpackWheel(wheel)
-        self.assertEqual(names, self.modules)
+        self.assertEqual({name for name in names if ".data/" not in name}, self.modules)
+        self.assertEqual(self.carried(names), self.share)
         self.assertFound(site, site)
         [metadata] = site.glob("*.dist-info/METADATA")
         lines = metadata.read_text().splitlines()
@@ -212,7 +221,8 @@ class PackagingTests(SynchronousTestCase):
         self.assertEqual(kept - there - generated, {"twisted/plugins/dropin.cache"})
         self.assertEqual(there - kept - generated, set())
         site, names = self.unpackWheel(backend("build_wheel", source, self.directory / "wheel"))
-        self.assertEqual(names, self.modules)
+        self.assertEqual({name for name in names if ".data/" not in name}, self.modules)
+        self.assertEqual(self.carried(names), self.share)
         self.assertFound(site, site)
 
     def test_checkoutIsWhole(self) -> None:
@@ -232,7 +242,7 @@ class PackagingTests(SynchronousTestCase):
         """
         wheel = backend("build_editable", self.checkout, self.directory / "wheel")
         site, names = self.unpackWheel(wheel)
-        self.assertEqual([name for name in names if not name.endswith(".pth")], [])
+        self.assertEqual(names - {name for name in names if name.endswith(".pth") or ".data/" in name}, set())
         self.assertFound(site, self.checkout)
 
     def test_compiledOnRequest(self) -> None:

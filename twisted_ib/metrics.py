@@ -24,9 +24,83 @@ if TYPE_CHECKING:
 
 #: The beginning of all names.
 PREFIX = "twisted_ib"
+_UP = f"{PREFIX}_up"
 
-#: Counters whose names end with a rule or a kind, which becomes a label.
-_LABELLED = {"switch_rule_": "rule", "switch_fallback_": "kind"}
+#: Counters whose names end with a rule or a kind, which becomes a label, and what is counted.
+_LABELLED = {
+    "switch_rule_": ("rule", "Decisions of the switch, by the rule."),
+    "switch_fallback_": ("kind", "Connections that stayed TCP where SDP was to be tried, by the reason."),
+}
+#: What the counters are about that every device has, and others that say how it is.
+HELP = {
+    "sent_pkts": "Records or packets sent, repeated ones included.",
+    "rcvd_pkts": "Records or packets received.",
+    "duplicate_request": "Requests that came again: the acknowledgement was lost, or came late.",
+    "out_of_seq_request": "Requests that came before one that is missing: packets were lost or overtaken.",
+    "rcvd_rnr_err": "Requests that the peer had no receive for, and asked to have again.",
+    "send_rnr_err": "Requests of peers for which no receive was posted here.",
+    "rcvd_seq_err": "Acknowledgements that say that a packet of ours is missing there.",
+    "ack_deferred": "Acknowledgements that were put off.",
+    "retry_exceeded_err": "Connections that ended because the peer acknowledged nothing.",
+    "retry_rnr_exceeded_err": "Connections that ended because the peer never had a receive.",
+    "completer_retry_err": "Requests sent again after a timeout.",
+    "send_err": "Messages of management and packets that could not be sent.",
+    "link_downed": "Times that the port went down.",
+    "rdma_sends": "Messages and requests sent.",
+    "rdma_recvs": "Messages and requests of peers received and executed.",
+    "port_xmit_data": "Data sent by the port, in units of 4 bytes.",
+    "port_rcv_data": "Data received by the port, in units of 4 bytes.",
+    "doorbells_rung": "Times that a sleeping peer was woken.",
+    "sleeps": "Times that the device was put to sleep until a peer wakes it.",
+    "management_sent": "Messages of connection management sent.",
+    "management_received": "Messages of connection management received.",
+    "polling_turns": "Turns of the loop.",
+    "polling_spins": "Turns that looked at the device again and again before they slept.",
+    "polling_found": "Of these, those that found something.",
+    "polling_yields": "Times that the processor was left to others meanwhile.",
+    "polling_crowded": "Times that others wanted the processor.",
+    "polling_hits_permille": "Looks at the device that found something lately, per mille.",
+    "polling_pure_hits_permille": "The same of looks without a sleep between, per mille.",
+    "polling_crowd_permille": "Looks in which others wanted the processor lately, per mille.",
+    "cm_connections_exceeded": "Connections refused beyond the most that a device has.",
+    "cm_events_full": "Requests dropped because the program takes no events.",
+    "cm_foreign_source": "Messages about a connection from another address than its peer's.",
+    "cm_half_open_exceeded": "Requests dropped beyond the half-open connections of their source.",
+    "cm_half_open_replaced": "Half-open connections that made room for a newer one.",
+    "cm_invalid_id": "Messages with a communication id that cannot be.",
+    "cm_lookups_exceeded": "Service lookups dropped beyond the most at a time.",
+    "cm_malformed": "Messages of connection management with wrong lengths or fields.",
+    "cm_no_listener": "Requests for a service that nobody offers here.",
+    "cm_outputs_dropped": "Messages dropped because the medium took none for long.",
+    "cm_repeated_req": "Requests that came again: the answer was lost, or is late.",
+    "cm_repeated_sidr": "Service lookups that came again.",
+    "cm_retransmitted": "Messages of connection management sent again.",
+    "cm_stale": "Requests and replies of a connection that the peer has lost.",
+    "cm_table_full": "Requests refused because the table of connections is full.",
+    "cm_timewait_dropped": "Connections released from TIMEWAIT before its end.",
+    "cm_unexpected": "Messages that do not fit the state of their connection.",
+    "cm_unknown_attribute": "Messages of an unknown kind.",
+    "cm_unknown_id": "Messages about a connection that is not known.",
+    "cm_unreachable": "Connections given up because the peer did not answer.",
+    "cm_wrong_qpn": "Disconnect requests that name another queue pair.",
+}
+#: The trades of the other counters, by the beginning of the name.
+_TRADES = {
+    "arp_": "IP over InfiniBand",
+    "cm_": "Connection management",
+    "datagrams_": "Datagrams",
+    "hardware_": "RDMA adapters",
+    "ipoib": "IP over InfiniBand",
+    "iwarp_": "iWARP",
+    "mad_": "Management datagrams",
+    "management_": "Management",
+    "packets_": "Packets",
+    "rds_": "RDS",
+    "sa_": "Subnet administration",
+    "sm_": "The subnet manager",
+    "smp_": "Subnet management packets",
+    "umad_": "Programs that use umad",
+}
 #: Prometheus' data model: the characters of a name; no colon, which is for recording rules.
 _NAME = re.compile(r"[a-zA-Z0-9_]+\Z")
 _ESCAPES = {"\\": r"\\", "\n": r"\n", '"': r"\""}
@@ -60,27 +134,44 @@ def families(descriptions: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]]
         # In Python, True is an int.
         if isinstance(value, int) and not isinstance(value, bool):
             family = found.setdefault(name, Family(name, kind, text))
-            # Of two samples with the same labels Prometheus would refuse the whole page.
-            family.samples.setdefault(tuple(labels.items()), value)
+            # A process may have several devices of one name, as each of its loops has.  Of two samples with
+            # the same labels Prometheus would refuse the whole page.
+            key = tuple(labels.items())
+            before = family.samples.get(key)
+            if before is not None:
+                value = max(before, value) if name == _UP or name.endswith("_permille") else before + value
+            family.samples[key] = value
 
     for labels, description in descriptions:
         inUse, counters = description.get("in_use"), description.get("counters")
         # A process that does not answer has no counts.
-        add(f"{PREFIX}_up", "gauge", "Whether the process answers.", labels, int(isinstance(inUse, dict)))
+        add(_UP, "gauge", "1 if the process answers, else 0.", labels, int(isinstance(inUse, dict)))
         for name, value in inUse.items() if isinstance(inUse, dict) else ():
-            text = "Objects of verbs that exist."
+            text = "Objects that exist: queue pairs, memory regions and others."
             add(f"{PREFIX}_in_use", "gauge", text, {**labels, "kind": str(name)}, value)
         for name, value in counters.items() if isinstance(counters, dict) else ():
             begin = next((begin for begin in _LABELLED if str(name).startswith(begin)), "")
             if begin:
-                more = {**labels, _LABELLED[begin]: name[len(begin) :]}
-                add(f"{PREFIX}_{begin.rstrip('_')}", "counter", "Decisions of the switch.", more, value)
+                label, text = _LABELLED[begin]
+                more = {**labels, label: name[len(begin) :]}
+                add(f"{PREFIX}_{begin.rstrip('_')}", "counter", text, more, value)
             elif _NAME.match(str(name)):
-                text = f"The counter {name} of ib-devinfo."
                 # A rate falls, too.
                 kind = "gauge" if str(name).endswith("_permille") else "counter"
-                add(f"{PREFIX}_{name}", kind, text, labels, value)
+                add(f"{PREFIX}_{name}", kind, helpOf(str(name)), labels, value)
     return [found[name] for name in sorted(found)]
+
+
+def helpOf(name: str) -> str:
+    """
+    @return: what a counter of C{ib-devinfo} is about.
+    """
+    known = HELP.get(name)
+    if known is not None:
+        return known
+    trade = next((begin for begin in _TRADES if name.startswith(begin)), "")
+    words = name[len(trade) :].strip("_").replace("_", " ")
+    return f"{_TRADES.get(trade, 'The device')}: {words}, how often."
 
 
 def exposition(found: Iterable[Family]) -> str:
@@ -173,4 +264,4 @@ class MetricsResource(Resource):
         return bytes(encode(self._registry))
 
 
-__all__ = ["PREFIX", "Family", "HCACollector", "MetricsResource", "exposition", "families"]
+__all__ = ["HELP", "PREFIX", "Family", "HCACollector", "MetricsResource", "exposition", "families", "helpOf"]

@@ -44,7 +44,7 @@ PAIRS = {
 #: First words of commands that C{.ci/run} tries, or a test beside their program, or that need root, a network
 #: or minutes.  Of these only the names are checked.
 NAMED = {"pip", "python3", "python", "ib-demo", "twistd", "install", "export", "podman", "podman-compose"}
-NAMED |= {"shtab", "argparse-manpage", "apt-get", "opensm", "ibnetdiscover", "perfquery"}
+NAMED |= {"apt-get", "opensm", "ibnetdiscover", "perfquery"}
 
 
 class ProgramTestCase(SynchronousTestCase):

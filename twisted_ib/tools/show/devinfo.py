@@ -23,7 +23,7 @@ from twisted_ib.hca.host.query import ask
 from twisted_ib.hca.host.search import Search
 from twisted_ib.settings import DEVICES
 from twisted_ib.tools.program import ArgumentParser, complain, printable, write
-from twisted_ib.tools.show.devicetext import guid, heading, present
+from twisted_ib.tools.show.devicetext import heading, present
 from twisted_ib.tools.show.processes import ASKED_AT_ONCE, programOf
 
 if TYPE_CHECKING:
@@ -163,11 +163,6 @@ def metrics(name: str | None) -> str:
     found = [each for each in running() if name is None or each["hca_id"] == name]
     names = {"device": "hca_id", "pid": "pid", "program": "program"}
     labels = [{label: printable(str(entry.get(key))) for label, key in names.items()} for entry in found]
-    for each, entry in zip(labels, found, strict=True):
-        attributes = entry.get("attributes")
-        number = attributes.get("node_guid") if isinstance(attributes, dict) else None
-        # A process may have several devices of one name, each on an address.
-        each["guid"] = guid(number) if isinstance(number, int) else ""
     return exposition(families(zip(labels, found, strict=True)))
 
 
