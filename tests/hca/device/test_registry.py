@@ -448,6 +448,12 @@ class AddressedFabric:
         """
         return [self.address]
 
+    def look(self) -> bool:
+        """
+        Nothing comes.
+        """
+        return False
+
     def watch(self, fd: int, call: Any) -> None:
         """
         Nobody looks.

@@ -121,7 +121,7 @@ def pathRecord(here: str, there: str) -> PathRecord:
 
 class ConnectionPath:
     """
-    What the path of a queue pair's own connection, and the one to its peer's address, do without.
+    A path without datagrams: that of a queue pair's own connection, or the one to its peer's address.
     """
 
     __slots__ = ()
@@ -439,7 +439,7 @@ class FabricConnection:
 
 class FabricConnector:
     """
-    What connectors of fabrics have in common: there are no datagrams.
+    The common part of the connectors of such fabrics: there are no datagrams.
     """
 
     def __init__(self, fabric: Any) -> None:
