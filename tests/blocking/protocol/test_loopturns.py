@@ -490,7 +490,7 @@ class LoopTests(TurnCase):
         waitUntil(lambda: self.loop.sleeping)
         self.assertEqual(loop.threadsBeside(), before + len(self._threads._threads))  # type: ignore[union-attr]
         waiting.append(self.inThread(other.recv, 1))
-        waitUntil(lambda: len(self.loop._followers) == 1)
+        waitUntil(lambda: len(self.loop.followers) == 1)
         self.assertEqual(self.loop.threadsBeside(), loop.threadsBeside() - 1)
         one.shutdown(2)
         other.shutdown(2)
