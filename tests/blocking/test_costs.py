@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from threading import get_ident
-from types import SimpleNamespace
 from typing import Any
 
 from attrs import evolve
@@ -136,12 +135,15 @@ class CostTests(BlockingTestCase):
         loop, turns = self.loop, []
         turn = loop.turn
         self.patch(loop, "turn", lambda *arguments: turns.append(arguments) or turn(*arguments))
-        orphan = SimpleNamespace(close=lambda: None)
         for begin, end, isStraight in (
             (lambda: None, lambda: None, True),
             (lambda: loop.followers.append(Waiter(lambda: False)), loop.followers.pop, False),
             (lambda: setattr(loop, "leader", get_ident()), lambda: setattr(loop, "leader", 0), False),
-            (lambda: loop.orphans.append(orphan), lambda: self.assertEqual(len(loop.orphans), 0), False),
+            (
+                lambda: loop.orphans.append(lambda: None),
+                lambda: self.assertEqual(len(loop.orphans), 0),
+                False,
+            ),
         ):
             loop.driven.turns += EPOLL_EVERY - loop.driven.turns % EPOLL_EVERY
             one.sendall(DATA)

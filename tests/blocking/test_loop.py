@@ -12,7 +12,6 @@ from collections.abc import Callable
 from subprocess import PIPE, Popen, run
 from threading import get_ident
 from time import monotonic, sleep
-from types import SimpleNamespace
 from typing import Any
 
 from attrs import evolve
@@ -337,7 +336,7 @@ class LoopTests(BlockingTestCase):
         def close() -> None:
             raise KeyboardInterrupt
 
-        self.loop.abandon(SimpleNamespace(close=close))
+        self.loop.abandon(close)
         self.assertRaises(KeyboardInterrupt, self.loop.__enter__)
 
         def isFree() -> bool:

@@ -25,7 +25,7 @@ from twisted.python import log
 from twisted.python.failure import Failure
 
 from twisted_ib.blocking.descriptors import elsewhere, isElsewhere, isUsed, letAllGo
-from twisted_ib.blocking.waiter import NoLock, Orphan, Waiter
+from twisted_ib.blocking.waiter import NoLock, Waiter
 from twisted_ib.drive.process import life
 from twisted_ib.drive.sleeper import milliseconds
 from twisted_ib.internet.readers import channelsOf
@@ -213,7 +213,7 @@ class BlockingLoop:
     @ivar closed: Whether L{close} was called: there is nothing left to close.
     @ivar held: Connections that descriptors alone have, the oldest first; C{looking}: the call that looks
         after them, or L{None}.
-    @ivar orphans: Connections whose sockets were never closed, which the next turn closes.
+    @ivar orphans: Close connections whose sockets were never closed, in the next turn.
     """
 
     def __init__(self) -> None:
@@ -222,7 +222,7 @@ class BlockingLoop:
         self.turn = self.reactor.turn
         self.driven = self.reactor._loop
         self.sleeping = self.forked = self.closed = False
-        self.orphans: deque[Orphan] = deque()
+        self.orphans: deque[Callable[[], object]] = deque()
         self.held: dict[Connection, None] = {}
         self.looking: IDelayedCall | None = None
         self.owner = get_ident()
@@ -258,19 +258,19 @@ class BlockingLoop:
                 if not channel.device.closed:
                     channel.device.thread = me
 
-    def abandon(self, part: Orphan) -> None:
+    def abandon(self, close: Callable[[], object]) -> None:
         """
         Close what a collected socket has left, in the next turn: garbage may be collected within the reactor.
         Called by any thread, without the lock.
         """
         if not self.forked:
-            self.orphans.append(part)
+            self.orphans.append(close)
             if self.sleeping:
                 self.reactor.wakeUp()
 
     def _closeOrphans(self) -> None:
         while self.orphans:
-            self.orphans.popleft().close()
+            self.orphans.popleft()()
 
     def threadsBeside(self) -> int:
         """
