@@ -12,7 +12,6 @@ from collections.abc import Callable
 from subprocess import PIPE, Popen, run
 from threading import get_ident
 from time import monotonic, sleep
-from types import SimpleNamespace
 from typing import Any
 
 from attrs import evolve
@@ -95,7 +94,7 @@ class LoopTests(BlockingTestCase):
         leader = self.inThread(one.recv, 1)
         waitUntil(lambda: self.loop.sleeping)
         follower = self.inThread(third.recv, 1)
-        waitUntil(lambda: self.loop._followers)
+        waitUntil(lambda: self.loop.followers)
         other.sendall(b"a")
         self.assertEqual(leader.result(HANG_SECONDS), b"a")
         fourth.sendall(b"b")
@@ -239,7 +238,7 @@ class LoopTests(BlockingTestCase):
 
         def counted() -> None:
             # By the leader itself, after its inner wait.
-            woken.append(get_ident() == self.loop._leader and self.loop._leaderReady == outer)
+            woken.append(get_ident() == self.loop.leader and self.loop._leaderReady == outer)
             wakeUp()
 
         kill = self.signalled(handler)
@@ -268,16 +267,16 @@ class LoopTests(BlockingTestCase):
             kill = self.signalled(lambda: self.assertEqual(inner.recv(1), b"i"))
 
             def rest(isDeputy: bool, ending: Any, other: Any, kill: Callable[[], None]) -> None:
-                waitUntil(lambda: self.loop._followers)
+                waitUntil(lambda: self.loop.followers)
                 if isDeputy:
                     # As a leader does that leaves, before another one comes.
                     with self.loop:
-                        (self.loop._deputy,) = self.loop._followers
+                        (self.loop._deputy,) = self.loop.followers
                 kill()
-                waitUntil(lambda: len(self.loop._followers) == 2)
+                waitUntil(lambda: len(self.loop.followers) == 2)
                 ending.sendall(b"l")
                 try:
-                    waitUntil(lambda: self.loop._leader == main)
+                    waitUntil(lambda: self.loop.leader == main)
                 finally:
                     giving.sendall(b"i")
                     other.sendall(b"o")
@@ -324,7 +323,7 @@ class LoopTests(BlockingTestCase):
         self.patch(os, "eventfd", full)
         raised = self.assertRaises(OSError, select.select, [idle], [], [])
         self.assertEqual(raised.errno, errno.EMFILE)
-        self.assertEqual(self.loop._followers, [])
+        self.assertEqual(self.loop.followers, [])
         other.sendall(b"x")
         self.assertEqual(leader.result(HANG_SECONDS), b"x")
         self.assertIsNone(self.loop._deputy)
@@ -337,7 +336,7 @@ class LoopTests(BlockingTestCase):
         def close() -> None:
             raise KeyboardInterrupt
 
-        self.loop.abandon(SimpleNamespace(close=close))
+        self.loop.abandon(close)
         self.assertRaises(KeyboardInterrupt, self.loop.__enter__)
 
         def isFree() -> bool:

@@ -41,7 +41,8 @@ def begin():
 def timer(seconds, call):
     with hub:
         device.timers.start(seconds, call)
-wait = hub.wait
+def wait(ready, seconds):
+    return bool(hub.wait(ready, seconds))
 begin()
 """
 
@@ -53,7 +54,7 @@ begin()
         """
         Wait as a verb does.
         """
-        return self.hub.wait(lambda: bool(ready()), seconds)
+        return bool(self.hub.wait(ready, seconds))
 
     def isAsleep(self) -> bool:
         """
@@ -166,7 +167,7 @@ begin()
         """
         Drop a socket.
         """
-        self.loop.abandon(SimpleNamespace(close=close))
+        self.loop.abandon(close)
 
 
 _REACTORS = """
@@ -385,7 +386,7 @@ class LyingDown(HubWaits):
         Wait as C{rpoll}.
         """
         end = monotonic() + seconds
-        while isinstance(found := self.hub.lieDown(lambda: bool(ready()) or None, end), Sleep):
+        while isinstance(found := self.hub.lieDown(ready, end), Sleep):
             try:
                 found.sleep(end)
             finally:

@@ -23,7 +23,7 @@ SKIPPED = 77
 RECORDED = {
     ".": 48,
     "aio": 37,
-    "blocking": 62,
+    "blocking": 60,
     "configuration": 2,
     "hca": 77,
     "hca/base": 37,

@@ -26,6 +26,7 @@ from zope.interface import classImplements
 
 from twisted_ib.blocking.descriptors import isUsed
 from twisted_ib.blocking.loop import BlockingLoop
+from twisted_ib.reactor.loop import EPOLL_EVERY
 from twisted_ib.switch.handle import pairOf
 
 if TYPE_CHECKING:
@@ -242,14 +243,24 @@ class Connection:
                 loop.own()
             if flags:
                 return self._receiveBy(size, flags, timeout)
-            inbox = self.inbox
+            inbox, stream = self.inbox, self.stream
+            if not inbox and stream is not None and not (loop.leader or loop.followers or loop.orphans):
+                path, turns = stream.queuePair.path, loop.driven.turns + 1
+                # A turn of the loop that finds at once what it polls for, without all that it asks first.
+                if path is not None and turns & (EPOLL_EVERY - 1) and path.pending():
+                    loop.driven.turns = turns
+                    self._awaits = True
+                    for channel in loop.reactor._channels:
+                        channel.progress()
+                    self._awaits = False
             if not inbox:
                 if timeout is not None or self.ended or self.lost:
                     if not self._awaitBytes(timeout):
                         return b""
                 else:
                     self._awaits = True
-                    loop.drive(self.readable, None)
+                    if loop.lead(self.readable, None) is None:
+                        loop.follow(self.readable, None)
                     self._awaits = False
                 if not inbox:
                     return self._noBytes()

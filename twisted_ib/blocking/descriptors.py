@@ -65,7 +65,7 @@ class Offloaded:
             part.sockets -= 1
             return
         self.parts.pop(self.inode, None)
-        part.loop.abandon(part)
+        part.loop.abandon(part.close)
 
 
 #: The sockets that have a part over SDP, or attempts to have one, by descriptor.

@@ -148,7 +148,7 @@ class _Bound:
     def __del__(self) -> None:
         # As of a connection whose socket was never closed.
         if self.port is not None:
-            self.loop.abandon(self)
+            self.loop.abandon(self.close)
 
 
 class _Nobody(ClientFactory):

@@ -25,7 +25,7 @@ from twisted.python import log
 from twisted.python.failure import Failure
 
 from twisted_ib.blocking.descriptors import elsewhere, isElsewhere, isUsed, letAllGo
-from twisted_ib.blocking.waiter import NoLock, Orphan, Waiter
+from twisted_ib.blocking.waiter import NoLock, Waiter
 from twisted_ib.drive.process import life
 from twisted_ib.drive.sleeper import milliseconds
 from twisted_ib.internet.readers import channelsOf
@@ -205,6 +205,7 @@ class BlockingLoop:
     @ivar lock: The lock; whoever takes it without C{with loop:} sees that the L{owner} is its thread. A
         thread that sleeps gives it back as often as it has it: a signal's handler waits within other calls.
     @ivar owner: The thread that the devices belong to.
+    @ivar leader: The thread that drives the devices, or 0; C{followers}: those that wait for it.
     @ivar reactor: The L{DrivenReactor}.
     @ivar driven: That counts the reactor's turns.
     @ivar sleeping: Whether the leader sleeps, without the lock.
@@ -212,7 +213,7 @@ class BlockingLoop:
     @ivar closed: Whether L{close} was called: there is nothing left to close.
     @ivar held: Connections that descriptors alone have, the oldest first; C{looking}: the call that looks
         after them, or L{None}.
-    @ivar orphans: Connections whose sockets were never closed, which the next turn closes.
+    @ivar orphans: Close connections whose sockets were never closed, in the next turn.
     """
 
     def __init__(self) -> None:
@@ -221,14 +222,14 @@ class BlockingLoop:
         self.turn = self.reactor.turn
         self.driven = self.reactor._loop
         self.sleeping = self.forked = self.closed = False
-        self.orphans: deque[Orphan] = deque()
+        self.orphans: deque[Callable[[], object]] = deque()
         self.held: dict[Connection, None] = {}
         self.looking: IDelayedCall | None = None
         self.owner = get_ident()
-        self._leader = 0
+        self.leader = 0
         self._leaderReady: Callable[[], object] | None = None
         self._leaves = 0
-        self._followers: list[Waiter] = []
+        self.followers: list[Waiter] = []
         self._deputy: Waiter | None = None
 
     def __enter__(self) -> None:
@@ -257,25 +258,25 @@ class BlockingLoop:
                 if not channel.device.closed:
                     channel.device.thread = me
 
-    def abandon(self, part: Orphan) -> None:
+    def abandon(self, close: Callable[[], object]) -> None:
         """
         Close what a collected socket has left, in the next turn: garbage may be collected within the reactor.
         Called by any thread, without the lock.
         """
         if not self.forked:
-            self.orphans.append(part)
+            self.orphans.append(close)
             if self.sleeping:
                 self.reactor.wakeUp()
 
     def _closeOrphans(self) -> None:
         while self.orphans:
-            self.orphans.popleft().close()
+            self.orphans.popleft()()
 
     def threadsBeside(self) -> int:
         """
         Return how many threads may need the interpreter while the leader polls.
         """
-        return active_count() - 1 - len(self._followers)
+        return active_count() - 1 - len(self.followers)
 
     # -- after a call that changed something
 
@@ -292,7 +293,7 @@ class BlockingLoop:
 
     def _dispatch(self) -> None:
         # Another thread's condition may hold now: the leader's, too.
-        if self._followers:
+        if self.followers:
             self._serveFollowers()
         ready = self._leaderReady
         if self.sleeping and ready is not None and ready():
@@ -309,7 +310,7 @@ class BlockingLoop:
         """
         A socket was closed: send that, and look at the threads that wait for it.
         """
-        if self._leader and not self.sleeping:
+        if self.leader and not self.sleeping:
             # Within a turn, which does it.
             return
         for _ in range(CLOSING_TURNS):
@@ -321,7 +322,7 @@ class BlockingLoop:
         """
         Serve what is to be served now, without waiting.
         """
-        if not self._leader:
+        if not self.leader:
             self.turn(0.0, None)
             self._dispatch()
         elif self.sleeping:
@@ -355,62 +356,59 @@ class BlockingLoop:
         """
         L{wait} for a condition that does not hold now.
         """
-        waiter: Waiter | None = None
-        me = get_ident()
-        while True:
-            before, asleep = self._leader, self.sleeping
-            # Its own lead: within that a signal handler waits.
-            if not before or before == me:
-                readyBefore = self._leaderReady
-                self._leader, self._leaderReady = me, ready
-                over: bool | None = False
-                try:
-                    over = self._lead(ready, deadline, kernel, not before)
-                finally:
-                    self._leader, self._leaderReady = before, readyBefore
-                    if not before:
-                        self._leaves += 1
-                        # If it goes on to wait, it is the deputy itself.
-                        if self._followers and over is not None and self._deputy is None:
-                            self._appoint(self._followers[-1])
-                    elif asleep:
-                        # That lead goes on to sleep, and what it sleeps for may have come meanwhile.
-                        self.sleeping = True
-                        self.reactor.wakeUp()
-                if over is not None:
-                    return over
-            if waiter is None:
-                waiter = Waiter(ready)
-            over = self._follow(waiter, deadline, kernel)
-            if over is not None:
-                return over
+        over = self.lead(ready, deadline, kernel)
+        return self.follow(ready, deadline, kernel) if over is None else over
 
-    def _lead(
-        self, ready: Callable[[], object], deadline: float | None, kernel: select.poll | None, mayLeave: bool
+    def lead(
+        self, ready: Callable[[], object], deadline: float | None, kernel: select.poll | None = None
     ) -> bool | None:
+        """
+        L{drive}, if no other thread does.
+
+        @return: As L{wait}; L{None} if others must L{follow}: another thread leads, or leads next.
+        """
+        me = get_ident()
+        before, readyBefore, asleep = self.leader, self._leaderReady, self.sleeping
+        # Its own lead: within that a signal handler waits.
+        if before and before != me:
+            return None
         if kernel is not None:
             kernel.register(self.reactor.descriptor, select.POLLIN)
+        over: bool | None = False
         try:
+            self.leader, self._leaderReady = me, ready
             while True:
                 limit = None if deadline is None else max(0.0, deadline - monotonic())
                 if self.orphans:
                     self._closeOrphans()
                 self.turn(limit, kernel)
-                woken = self._serveFollowers() if self._followers else 0
+                woken = self._serveFollowers() if self.followers else 0
                 if ready() or (kernel is not None and self._isKernelReady(kernel)):
+                    over = True
                     return True
                 if limit == 0.0:
                     return False
                 # The traffic is that thread's: it leads when it waits again.
-                if woken and mayLeave:
+                if woken and not before:
+                    over = None
                     return None
         finally:
+            self.leader, self._leaderReady = before, readyBefore
+            if not before:
+                self._leaves += 1
+                # If it goes on to wait, it is the deputy itself.
+                if self.followers and over is not None and self._deputy is None:
+                    self._appoint(self.followers[-1])
+            elif asleep:
+                # That lead goes on to sleep, and what it sleeps for may have come meanwhile.
+                self.sleeping = True
+                self.reactor.wakeUp()
             if kernel is not None:
                 kernel.unregister(self.reactor.descriptor)
 
     def _serveFollowers(self) -> int:
         woken = 0
-        for waiter in self._followers:
+        for waiter in self.followers:
             if not waiter.done and waiter.ready():
                 waiter.done = True
                 waiter.wake()
@@ -423,10 +421,24 @@ class BlockingLoop:
         waiter.leaves = self._leaves
         waiter.wake()
 
+    def follow(
+        self, ready: Callable[[], object], deadline: float | None, kernel: select.poll | None = None
+    ) -> bool:
+        """
+        L{drive}, once another thread does no more.
+        """
+        waiter = Waiter(ready)
+        while True:
+            over = self._follow(waiter, deadline, kernel)
+            if over is None:
+                over = self.lead(ready, deadline, kernel)
+            if over is not None:
+                return over
+
     def _follow(self, waiter: Waiter, deadline: float | None, kernel: select.poll | None) -> bool | None:
-        self._followers.append(waiter)
+        self.followers.append(waiter)
         deputy = self._deputy
-        if deputy.thread == waiter.thread if deputy else not self._leader:
+        if deputy.thread == waiter.thread if deputy else not self.leader:
             # It led, and woke another thread, which has more to do with what comes next.
             self._deputy = waiter
             waiter.leaves = self._leaves
@@ -436,7 +448,7 @@ class BlockingLoop:
                 kernel.register(waiter.bell, select.POLLIN)
             return self._followOn(waiter, deadline, kernel)
         finally:
-            self._followers.remove(waiter)
+            self.followers.remove(waiter)
             waiter.done = False
             if waiter.bell >= 0:
                 assert kernel is not None
@@ -445,8 +457,8 @@ class BlockingLoop:
                 waiter.bell = -1
             if self._deputy is waiter:
                 self._deputy = None
-                if not self._leader and self._followers:
-                    self._appoint(self._followers[-1])
+                if not self.leader and self.followers:
+                    self._appoint(self.followers[-1])
 
     def _followOn(self, waiter: Waiter, deadline: float | None, kernel: select.poll | None) -> bool | None:
         while True:
@@ -467,7 +479,7 @@ class BlockingLoop:
                 return False
             if woken or not isDeputy:
                 continue
-            if not self._leader:
+            if not self.leader:
                 return None
             if self._leaves == waiter.leaves:
                 # A leader that stays needs no deputy.

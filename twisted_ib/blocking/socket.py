@@ -121,7 +121,7 @@ class socket(_Plain, metaclass=_Sockets):
         return part if part.__class__ is Connection else None
 
     def _carrying(self) -> Connection | None:
-        # As _connection(), for calls with bytes; recv() and sendall() inline it for a connection.
+        # As _connection(), for calls with bytes; recv(), send() and sendall() inline it for a connection.
         connection = self._connection()
         if connection is None and self._connecting is not None:
             # connect(2): it is in progress.
@@ -328,11 +328,10 @@ class socket(_Plain, metaclass=_Sockets):
         See C{socket.recv}.
         """
         sdp = self._sdp
-        connection: Any = sdp and sdp.part
-        if connection.__class__ is not Connection:
-            connection = self._carrying()
-            if connection is None:
-                return super().recv(bufsize, flags)
+        part = sdp and sdp.part
+        connection = part if part.__class__ is Connection else self._carrying()
+        if connection is None:
+            return super().recv(bufsize, flags)
         # As the standard library's, which calls nothing for no bytes.
         return connection.receive(bufsize, flags, self.gettimeout()) if bufsize else bytes(index(bufsize))
 
@@ -410,7 +409,9 @@ class socket(_Plain, metaclass=_Sockets):
         """
         See C{socket.send}.
         """
-        connection = self._carrying()
+        sdp = self._sdp
+        part = sdp and sdp.part
+        connection = part if part.__class__ is Connection else self._carrying()
         if connection is None:
             return super().send(data, flags)
         if not flags and connection.sendDirect(data, 0.0):
@@ -422,12 +423,11 @@ class socket(_Plain, metaclass=_Sockets):
         See C{socket.sendall}.
         """
         sdp = self._sdp
-        connection: Any = sdp and sdp.part
-        if connection.__class__ is not Connection:
-            connection = self._carrying()
-            if connection is None:
-                super().sendall(data, flags)
-                return
+        part = sdp and sdp.part
+        connection = part if part.__class__ is Connection else self._carrying()
+        if connection is None:
+            super().sendall(data, flags)
+            return
         if flags or not connection.sendDirect(data, self.gettimeout()):
             connection.sendAll(data, flags, self.gettimeout())
 

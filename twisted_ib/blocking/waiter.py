@@ -8,21 +8,9 @@ import os
 import select
 from collections.abc import Callable
 from threading import Lock, get_ident
-from typing import Protocol
 
 from twisted_ib.drive.sleeper import bounded, milliseconds
 from twisted_ib.errors import ForkedSocketError
-
-
-class Orphan(Protocol):
-    """
-    The descriptors that a collected socket has left.
-    """
-
-    def close(self) -> object:
-        """
-        Close it.
-        """
 
 
 class Waiter:
@@ -98,4 +86,4 @@ class NoLock:
         raise AssertionError("never entered")
 
 
-__all__ = ["NoLock", "Orphan", "Waiter"]
+__all__ = ["NoLock", "Waiter"]

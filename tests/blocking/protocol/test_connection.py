@@ -46,7 +46,7 @@ class Stream:
         self.buffer: Any = None
         self.written: Any = None
         self.writtenLength = 0
-        self.queuePair = SimpleNamespace(pending=None)
+        self.queuePair = SimpleNamespace(pending=None, path=None)
         device = SimpleNamespace(flush=self.flush, fabric=SimpleNamespace(ringBells=self.ring), closed=False)
         self.channel = SimpleNamespace(device=device)
 

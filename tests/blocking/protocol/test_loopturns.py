@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import select
+from functools import partial
 from math import inf
 from threading import active_count
 from time import monotonic
@@ -431,14 +432,13 @@ class LoopTests(TurnCase):
         """
         loop = self.turning().blockingLoop
         woken = self.woken(loop)
-        part = SimpleNamespace(close=lambda: None)
         for sleeping in (False, True):
             loop.sleeping = sleeping
             loop.disturb()
-            loop.abandon(part)
+            loop.abandon(woken.clear)
             self.assertEqual(len(woken), 2 if sleeping else 0)
         loop.sleeping = False
-        self.assertEqual(list(loop.orphans), [part] * 2)
+        self.assertEqual(list(loop.orphans), [woken.clear] * 2)
 
     def test_orphans(self) -> None:
         """
@@ -447,7 +447,7 @@ class LoopTests(TurnCase):
         loop = self.turning().blockingLoop
         closed: list[int] = []
         for number in range(3):
-            loop.abandon(SimpleNamespace(close=lambda number=number: closed.append(number)))
+            loop.abandon(partial(closed.append, number))
         for _ in range(2):
             with loop:
                 self.assertEqual(closed, [0, 1, 2])
@@ -490,7 +490,7 @@ class LoopTests(TurnCase):
         waitUntil(lambda: self.loop.sleeping)
         self.assertEqual(loop.threadsBeside(), before + len(self._threads._threads))  # type: ignore[union-attr]
         waiting.append(self.inThread(other.recv, 1))
-        waitUntil(lambda: len(self.loop._followers) == 1)
+        waitUntil(lambda: len(self.loop.followers) == 1)
         self.assertEqual(self.loop.threadsBeside(), loop.threadsBeside() - 1)
         one.shutdown(2)
         other.shutdown(2)
@@ -589,7 +589,7 @@ class LoopTests(TurnCase):
         closed: list[int] = []
 
         def arm() -> bool:
-            loop.abandon(SimpleNamespace(close=lambda: closed.append(1)))
+            loop.abandon(lambda: closed.append(1))
             return True
 
         self.patch(channel, "arm", arm)
@@ -655,7 +655,7 @@ class LoopTests(TurnCase):
         """
         loop = BlockingLoop()
         loop.forked = True
-        loop.abandon(SimpleNamespace())
+        loop.abandon(lambda: None)
         loop.close()
         self.assertEqual((list(loop.orphans), loop.closed), ([], False))
         loop.forked = False

@@ -317,6 +317,17 @@ class HubTests(SynchronousTestCase):
         self.assertEqual(self.near._sleepers, {other})
         other.wake.assert_not_called()
 
+    def test_event(self) -> None:
+        """
+        A wait returns what it is for, which it takes once; in vain nothing that is true.
+        """
+        device = self.open(self.near)
+        events: list[str] = []
+        with self.near:
+            device.timers.start(0, lambda: events.append("an event"))
+        self.assertEqual(self.near.wait(lambda: events and events.pop(), HANG_SECONDS), "an event")
+        self.assertFalse(self.near.wait(lambda: events and events.pop(), 0))
+
     def test_timeout(self) -> None:
         """
         A wait in vain ends when the time is over, and the lock is free.

@@ -99,16 +99,10 @@ def awaitEvent(fd: int, take: Callable[[], _Event | None]) -> _Event:
     @param take: as L{nextEvent} has it.
     @raise HandleError: there is none, and the program does not want to wait (EAGAIN).
     """
-    found: list[_Event] = []
-
-    def ready() -> bool:
-        if (event := take()) is not None:
-            found.append(event)
-        return bool(found)
-
-    if not hub.wait(ready, 0 if isNonBlocking(fd) else None):
+    found = hub.wait(take, 0 if isNonBlocking(fd) else None)
+    if found is None:
         raise _noEvent()
-    return found[0]
+    return found
 
 
 def _noEvent() -> HandleError:

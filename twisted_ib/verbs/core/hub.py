@@ -344,27 +344,23 @@ class Hub:
 
     # -- sleeping
 
-    def wait(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
+    def wait(self, take: Callable[[], Event], timeout: float | None = None) -> Event | None:
         """
-        Drive the devices until a condition holds, sleeping in between.  The lock must not be held: other
-        threads take it meanwhile.
+        Drive the devices until a condition holds, or an event is there, sleeping in between.  The lock must
+        not be held: other threads take it meanwhile.
 
-        @param ready: the condition; called with the lock held.  It may call verbs.
+        @param take: fetches it, or says whether it holds; called with the lock held.  It may call verbs.
         @param timeout: seconds; L{None} waits for ever.
-        @return: whether the condition holds.
+        @return: that, which is true; else nothing that is.
         @raise OSError: no descriptor is free to sleep on.
         """
         end = None if timeout is None else time.monotonic() + timeout
         sleeper: Sleeper | None = None
-
-        def take() -> bool | None:
-            return ready() or None
-
         try:
             while True:
                 found = self.lieDown(take, end, sleeper)
                 if not isinstance(found, Sleep):
-                    return bool(found)
+                    return found
                 sleeper = found.sleeper
                 try:
                     found.sleep(end)
@@ -375,15 +371,15 @@ class Hub:
                 sleeper.close()
 
     def lieDown(
-        self, take: Callable[[], Event | None], end: float | None, sleeper: Sleeper | None = None
+        self, take: Callable[[], Event], end: float | None, sleeper: Sleeper | None = None
     ) -> Event | Sleep | None:
         """
         As L{wait}, up to the sleep: the thread sleeps by itself.  The lock must not be held.
 
-        @param take: fetches what is waited for, if it is there; called with the lock held.
+        @param take: as L{wait} has it.
         @param end: C{time.monotonic()} at which there is no sleep any more; L{None} for never.
         @param sleeper: the thread's; a new one by default.
-        @return: that; or the sleep, after which L{getUp} must follow; or L{None} if the time is over.
+        @return: as L{wait}; or the sleep, after which L{getUp} must follow.
         @raise OSError: no descriptor is free to sleep on.
         """
         while True:
@@ -394,7 +390,7 @@ class Hub:
                         self._wakeSleepers()
                     changes = self._changes
                     event = take()
-                    if event is not None or (end is not None and time.monotonic() >= end):
+                    if event or (end is not None and time.monotonic() >= end):
                         return event
                     # A condition may drive, as one that polls a completion queue does.  Nothing wakes this
                     # thread for an event that came so, nor the others.

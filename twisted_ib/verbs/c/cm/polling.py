@@ -59,12 +59,8 @@ def _waitForAny(ask: Callable[[], int], asked: _Asked, timeout: float | None) ->
     """
     end = None if timeout is None else time.monotonic() + timeout
     inVain: set[int] = set()
-
-    def take() -> int | None:
-        return ask() or None
-
     while True:
-        found = hub.lieDown(take, end)
+        found = hub.lieDown(ask, end)
         if not isinstance(found, Sleep):
             return found or 0
         most = time.monotonic() + (_GLANCE if inVain else WAIT_SECONDS)

@@ -105,7 +105,7 @@ def waitFor(ready: Callable[[], bool], message: str, timeout: float | None = Non
     @raise PyverbsRDMAError: no descriptor is free to sleep on (EMFILE), or C{ready} raised.
     """
     try:
-        return hub.wait(ready, timeout)
+        return bool(hub.wait(ready, timeout))
     except PyverbsError:
         raise
     except (HCAError, OSError) as error:

@@ -801,13 +801,8 @@ class CMID(VerbsObject):
         # completions, which would be consumed here.
         check(queue is not None, "The identifier has made no such completion queue")
         assert queue is not None
-        found: list[WC] = []
-
-        def ready() -> bool:
-            found.extend(queue.poll(1)[1])
-            return bool(found)
-
-        hub.wait(ready)
+        found = hub.wait(lambda: queue.poll(1)[1])
+        assert found
         return found[0]
 
 

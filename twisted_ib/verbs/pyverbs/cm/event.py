@@ -228,17 +228,9 @@ def nextReport(reports: CMEventQueue, timeout: float | None = None) -> CMEventRe
     @param timeout: seconds; None waits without limit.
     @return: the event, or None after the timeout or when the queue is closed.
     """
-    found: list[CMEventRecord] = []
-
-    def ready() -> bool:
-        report = reports.take()
-        if report is not None:
-            found.append(report)
-        # A closed channel ends the wait: another thread may close it while this one sleeps.
-        return report is not None or reports.closed
-
-    hub.wait(ready, timeout)
-    return found[0] if found else None
+    # A closed channel ends the wait: another thread may close it while this one sleeps.
+    found = hub.wait(lambda: reports.take() or reports.closed, timeout)
+    return found if isinstance(found, CMEventRecord) else None
 
 
 class CMEvent(VerbsObject):
