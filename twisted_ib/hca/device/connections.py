@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from zope.interface import classImplements
+
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, ResourceLimitError, ServiceInUseError
 from twisted_ib.hca.base.attributes import MTU_CODES
@@ -34,6 +36,7 @@ from twisted_ib.hca.connection import (
     RejectReason,
     SIDRStatus,
 )
+from twisted_ib.hca.connection.interfaces import IConnector
 from twisted_ib.hca.connection.path import ANY_PATH
 from twisted_ib.hca.connection.rdmacm import PortSpace, textOf, unpackAddress
 from twisted_ib.hca.host.addresses import freePort, normalise
@@ -492,3 +495,6 @@ def _destinationOf(request: Any) -> str:
         # Over iWARP it is as short as the stranger likes: what is missing is no address of anybody's.
         data = data.ljust(offset + 16, b"\0")
     return unpackAddress(data[version] >> 4, data[offset : offset + 16])
+
+
+classImplements(Services, IConnector)

@@ -17,6 +17,7 @@ from twisted_ib.errors import (
     NoRouteError,
     PathLostError,
     QueuePairError,
+    ResourceLimitError,
     ServiceInUseError,
 )
 from twisted_ib.hca.base.states import QPType
@@ -25,7 +26,8 @@ from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES
 from twisted_ib.hca.device.registry import kindOf, traitsOf
 from twisted_ib.hca.fabric.iwarp.listener import IWARP_ACCEPT_PAUSE_SECONDS
-from twisted_ib.hca.fabric.iwarp.protocol.mpa import StartupFrame
+from twisted_ib.hca.fabric.iwarp.mpaservice import IWARP_AGAIN_SECONDS
+from twisted_ib.hca.fabric.iwarp.protocol.mpa import Depths, StartupFrame
 from twisted_ib.hca.fabric.iwarp.protocol.startup import REQUEST_SECONDS
 from twisted_ib.hca.fabric.iwarp.streampath import IWARP_NO_RECEIVE_SECONDS, RECEIVE_BYTES
 from twisted_ib.hca.queues.queuepair import SEND
@@ -445,3 +447,69 @@ class HostileTests(IWARPTestCase):
         for _ in range(50):
             self.turn()
         self.assertLessEqual(len(two.queuePair.path._rest) if two.queuePair.path else 0, RECEIVE_BYTES)
+
+
+class ConnectionBoundTests(IWARPTestCase):
+    """
+    The bounds of connections.
+    """
+
+    def test_tooMany(self) -> None:
+        """
+        Beyond the most connections none is asked for.
+        """
+        one, (_, port) = End(self.device(ONE)), self.listening()[1]
+        one.device.connect(SPACE, TWO, port, one)
+        self.patch(limits, "CM_CONNECTIONS", 0)
+        self.assertRaises(ResourceLimitError, one.call, one.path, b"", SPACE << 16 | port)
+        self.assertEqual(one.device.fabric.streams, {})
+
+    def test_again(self) -> None:
+        """
+        A request that finds no room is offered again, for a time, and refused then.
+        """
+        for bound in ("CM_CONNECTIONS", "CM_HALF_OPEN_PATHS"):
+            end, where = self.listening()
+            counters, most = end.device.counters, getattr(limits, bound)
+            for isLasting in (False, True):
+                self.patch(limits, bound, 0)
+                counters.clear()
+                made = self.socket(where)
+                made.sendall(StartupFrame(False, b"x").pack())
+                self.until(lambda: counters["iwarp_requests_exceeded"] == 1)  # noqa: B023
+                if not isLasting:
+                    self.patch(limits, bound, most)
+                for _ in range(9 if isLasting else 1):
+                    self.clock.advance(IWARP_AGAIN_SECONDS)
+                    end.device.tick(self.clock.seconds())
+                    self.turn()
+                self.assertEqual(end.events, ["requested"])
+                if isLasting:
+                    self.until(lambda: self.isOver(made))  # noqa: B023
+                    self.assertEqual(counters["iwarp_requests_exceeded"], 10)
+            self.patch(limits, bound, most)
+            self.devices.pop().close()
+
+    def test_silence(self) -> None:
+        """
+        An answer is awaited for a time, and so is the ready-to-receive message.
+        """
+        self.patch(limits, "CM_ANSWER_SECONDS", 0.5)
+        one, (end, (_, port)) = End(self.device(ONE)), self.listening()
+        end.isServing = False
+        one.device.connect(SPACE, TWO, port, one)
+        one.call(one.path, b"", SPACE << 16 | port)
+        self.until(lambda: end.events)
+        made = self.socket((TWO, port))
+        made.sendall(StartupFrame(False, depths=Depths(4, 4, True, zeroWrite=True)).pack())
+        end.isServing = True
+        self.until(lambda: len(end.events) == 2)
+        self.clock.advance(0.5)
+        for device in self.devices:
+            device.tick(self.clock.seconds())
+        self.until(lambda: len(end.events) == 4)
+        self.assertEqual(one.events, ["unreachable"])
+        self.assertEqual(sorted(end.events[2:]), ["unreachable", "withdrawn"])
+        for device in self.devices:
+            service = device.fabric.service
+            self.assertEqual((service.connections, service.unanswered), ({}, set()))

@@ -19,6 +19,7 @@ from tests.contracts.path import FlowContract, RefusalContract
 from tests.contracts.peers import DeathContract, ServiceContract, SleepContract
 from tests.contracts.unreliable import UnreliableContract
 from tests.contracts.workrequests import WorkRequestContract
+from tests.hca.fabric.toy.toyconnector import ToyFabric
 from tests.hca.fabric.toy.toyfabric import SocketPairFabric
 from tests.hca.hcas import HCATestCase
 from tests.internet.carriers import SDP
@@ -58,10 +59,16 @@ class ServiceTests(Services, HCATestCase):
 ROW = registry.FabricKind("toy", SocketPairFabric, LOCAL)
 
 
+#: The same of one that makes its connections itself.
+CONNECTOR = registry.FabricKind("toyconnector", ToyFabric, LOCAL)
+
+
 class ToyRow:
     """
     Makes C{toy0} a device, for one test.
     """
+
+    row = ROW
 
     def setUp(self: Any) -> None:
         """
@@ -69,10 +76,10 @@ class ToyRow:
         """
         super().setUp()
         ownRunDirectory(self)
-        registry.addFabric(ROW)
-        self.addCleanup(registry.KINDS.remove, ROW)
-        self.addCleanup(registry.FABRICS.pop, ROW.name)
-        registry.addDevice("toy0", ROW.name)
+        registry.addFabric(self.row)
+        self.addCleanup(registry.KINDS.remove, self.row)
+        self.addCleanup(registry.FABRICS.pop, self.row.name)
+        registry.addDevice("toy0", self.row.name)
         self.addCleanup(registry.removeDevice, "toy0")
 
 
@@ -118,12 +125,15 @@ def _make() -> dict[str, type]:
     @return: The test cases of protocols on reactors, by name.
     """
     found: dict[str, type] = {}
-    for name, contract in (
-        ("Closing", ClosingContract),
-        ("Pacing", PacingContract),
-        ("RDMA", RDMATestsMixin),
+    for name, contract, row in (
+        ("Closing", ClosingContract, ROW),
+        ("Pacing", PacingContract, ROW),
+        ("RDMA", RDMATestsMixin, ROW),
+        ("ConnectorClosing", ClosingContract, CONNECTOR),
+        ("ConnectorRDMA", RDMATestsMixin, CONNECTOR),
     ):
-        members = {"carrier": SDP("toy0"), "device": "toy0", "_reactors": [IB], "__module__": __name__}
+        members = {"carrier": SDP("toy0"), "device": "toy0", "_reactors": [IB], "row": row}
+        members["__module__"] = __name__
         kind: Any = type(f"{name}Tests", (ToyRow, contract, ReactorBuilder), members)
         found.update(kind.makeTestCaseClasses())
     return found

@@ -15,7 +15,7 @@ from zope.interface import implementer
 from twisted_ib.errors import ConnectionStateError, NoRouteError
 from twisted_ib.hca.base.interfaces import IAddressDirectory, IFabric, IFabricOwner, IPeerPath
 from twisted_ib.hca.cm.states import State
-from twisted_ib.hca.connection import PathRecord, RejectReason
+from twisted_ib.hca.connection import PathRecord, Rejection, RejectReason
 from twisted_ib.hca.connection.interfaces import IConnection
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.base.addressdirectory import PeerAddress
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from twisted_ib.errors import PathLostError
     from twisted_ib.hca.base.interfaces import BoundQueuePair, IPath, Waiter
     from twisted_ib.hca.connection.interfaces import IConnector, ILookup, IServiceListener
-    from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest, LookupRequest, Rejection
+    from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest, LookupRequest
 
 
 class IAdoptedPath(IPeerPath):
@@ -424,6 +424,9 @@ class FabricConnection:
         """
         Both sides have ended it.
         """
+        if self.stage == "calling":
+            # Its user awaits an answer.
+            self.refused(Rejection(RejectReason.CONSUMER_DEFINED))
         if self.stage != "ended" and (user := self._ended()) is not None:
             user.peerDisconnected(self)
 
