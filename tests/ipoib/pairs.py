@@ -42,11 +42,13 @@ class OnLoopback(SynchronousTestCase):
         for device in (self.one, self.two):
             self.addCleanup(device.close)
 
-    def settle(self, seconds: float = 0.01) -> None:
+    def settle(self, seconds: float = 0.01, *devices: Device) -> None:
         """
         Let time pass.
+
+        @param devices: those that do not stand still, if not both.
         """
-        serve(self.clock, seconds, self.one, self.two)
+        serve(self.clock, seconds, *(devices or (self.one, self.two)))
 
 
 class OnSharedMemory(OnLoopback):
@@ -93,8 +95,10 @@ class OnSubnet(SubnetTestCase):
         self.subnet.manage(Options())
         self.settle()
 
-    def settle(self, seconds: float = 0.1) -> None:
+    def settle(self, seconds: float = 0.1, *devices: Device) -> None:
         """
         Let time pass.
+
+        @param devices: those that do not stand still, if not both.
         """
-        self.run_(seconds, self.one, self.two)
+        self.run_(seconds, *(devices or (self.one, self.two)))

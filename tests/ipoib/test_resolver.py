@@ -35,10 +35,11 @@ from twisted_ib.errors import DeviceError, NoRouteError, ServiceInUseError
 from twisted_ib.hca.connection import ConnectRequest
 from twisted_ib.hca.connection.interfaces import IAddressResolver
 from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader
+from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.device.registry import addDevice, removeDevice
 from twisted_ib.hca.mad.sa.client import SAClient
 from twisted_ib.internet.channel import channelFor
-from twisted_ib.ipoib import listenIPoIB
+from twisted_ib.ipoib import listenIPoIB, resolver
 from twisted_ib.ipoib.protocol.wire import packHardwareAddress
 from twisted_ib.ipoib.resolver import Resolver, interfaceFor
 from twisted_ib.rdma import RDMAClientEndpoint, listenRDMA
@@ -185,6 +186,25 @@ class ResolverContract(Interfaces):
         self.assertIsInstance(user.error, NoRouteError)
         self.assertEqual((other.path, other.error), (None, None))
 
+    def test_away(self: Any) -> None:
+        """
+        A host that is away for longer than ARP is repeated is found when it is back, if the caller waits so
+        long; the search ends with the caller's time, or when it is given up.
+        """
+        user, nobody, other = User(), User(), User()
+        self.one.connect(PortSpace.TCP, PEER, 7001, user, 20.0)
+        self.one.connect(PortSpace.TCP, "10.9.0.99", 7001, nobody, 20.0)
+        search = self.one.connect(PortSpace.TCP, "10.9.0.98", 7001, other, 20.0)
+        self.settle(10.0, self.one)
+        self.assertEqual((user.path, user.error, nobody.error), (None, None, None))
+        search.cancel()
+        self.settle(4.0)
+        self.assertEqual(self.one.paths.gidOf(user.path), self.two.gid)
+        self.assertIsNone(nobody.error)
+        self.settle(12.0)
+        self.assertIsInstance(nobody.error, NoRouteError)
+        self.assertEqual((other.path, other.error), (None, None))
+
 
 class LoopbackTests(ResolverContract, OnLoopback):
     """
@@ -258,6 +278,39 @@ class EndpointMixin:
                     self.assertEqual((await served).host, OWN)
                     connecting.addErrback(lambda reason: None)
                     await port.stopListening()
+            for each in (one, two):
+                await each.close()
+
+        reactor = self.buildReactor()
+        runToEnd(self, reactor, steps)
+
+    def test_away(self: Any) -> None:
+        """
+        A client waits for a host that is away for longer than ARP is repeated.
+        """
+        ownRunDirectory(self)
+        addDevice("lo1", "loopback")
+        self.addCleanup(removeDevice, "lo1")
+        self.patch(limits, "IPOIB_TRIES", 1)
+        unanswered: Deferred[None] = Deferred()
+        pause = resolver._pause
+
+        def paused(device: Device) -> Deferred[None]:
+            if not unanswered.called:
+                unanswered.callback(None)
+            return pause(device)
+
+        self.patch(resolver, "_pause", paused)
+
+        async def steps() -> None:
+            one = interfaceFor(reactor, "lo0", ONE)
+            client = SDPClientEndpoint(reactor, PEER, 7001, device="lo0")
+            connecting = client.connect(Factory.forProtocol(Protocol))
+            await unanswered
+            two = interfaceFor(reactor, "lo1", TWO)
+            port: Any = listenSDP(reactor, 7001, Factory.forProtocol(Protocol), device="lo1")
+            (await connecting).transport.loseConnection()
+            await port.stopListening()
             for each in (one, two):
                 await each.close()
 

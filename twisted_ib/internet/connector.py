@@ -72,6 +72,9 @@ class Handshake(Protocol):
 #: Linux repeats a SYN (tcp_syn_retries 6, 127 s; tcp_timer.c).  RFC 9293 section 3.8.3 asks for 3 minutes at
 #: least.
 CONNECT_ROUNDS = 16
+#: How long a connect without a timeout asks for an address that does not answer, in seconds: as long as it
+#: repeats REQs.
+CONNECT_ADDRESS_SECONDS = 127.0
 
 
 class Attempt:
@@ -90,10 +93,12 @@ class Attempt:
     @ivar _connection: The CM's connection, once a REQ was sent.
     @ivar _numbers: How many of our port numbers the peer has refused as taken.
     @ivar _over: Whether the attempt has succeeded or failed.
+    @cvar addressSeconds: How long it asks for an address that does not answer.
     @cvar logstr: As of a TCP transport before it is connected.
     """
 
     logstr = "Uninitialized"
+    addressSeconds = CONNECT_ADDRESS_SECONDS
 
     # Class attributes: an attempt is short, and most change few of them.
     _channel: DeviceChannel | None = None
@@ -256,7 +261,10 @@ class Attempt:
 
     def _search(self, channel: DeviceChannel) -> Search | None:
         connector = self._connector
-        return channel.device.connect(connector.handshake.PORT_SPACE, self._peer, connector.port, self)
+        space, port = connector.handshake.PORT_SPACE, connector.port
+        # The host may be away, as long as the caller waits; but another address of it may answer.
+        seconds = 0.0 if self._addresses else self.addressSeconds
+        return channel.device.connect(space, self._peer, port, self, seconds)
 
     def connectFailed(self, reason: HCAError) -> None:
         """

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted.internet.defer import CancelledError, Deferred
 from zope.interface import implementer
 
+from twisted_ib import limits
 from twisted_ib.errors import DeviceError, HCAError, NoRouteError
 from twisted_ib.hca.connection.interfaces import IAddressResolver
 from twisted_ib.hca.device.registry import interfaceOf
@@ -32,7 +33,15 @@ if TYPE_CHECKING:
 _GID: Final = slice(4, 20)
 
 
-async def _search(interface: IPoIBInterface, address: str) -> int:
+def _pause(device: Device) -> Deferred[None]:
+    done: Deferred[None] = Deferred(lambda _: timer.cancel())
+    timer = device.timers.start(limits.IPOIB_RETRY_SECONDS, lambda: done.callback(None))
+    return done
+
+
+async def _search(interface: IPoIBInterface, address: str, seconds: float = 0.0) -> int:
+    device = interface.channel.device
+    end = device.clock() + seconds
     # A program may connect as soon as its device is open, before the interface is up.
     await interface.ready()
     wasAway = False
@@ -40,6 +49,9 @@ async def _search(interface: IPoIBInterface, address: str) -> int:
         try:
             found = await interface.resolve(address)
         except NoRouteError:
+            if device.clock() < end:
+                await _pause(device)
+                continue
             # Who is asked needs a path to answer by, which only subnet administration has.
             isAway = await interface.silent()
             if not isAway and not wasAway:
@@ -47,10 +59,6 @@ async def _search(interface: IPoIBInterface, address: str) -> int:
             wasAway = isAway
         else:
             return int.from_bytes(found[0][_GID], "big")
-
-
-def _gid(interface: IPoIBInterface, address: str) -> Deferred[int]:
-    return Deferred.fromCoroutine(_search(interface, address))
 
 
 class _Search:
@@ -62,11 +70,11 @@ class _Search:
         self._device, self._user = device, user
         self._search: Any = None
 
-    def begin(self, interface: IPoIBInterface, address: str) -> None:
+    def begin(self, interface: IPoIBInterface, address: str, seconds: float) -> None:
         """
-        Ask for the hardware address.
+        Ask for the hardware address, and again for so many seconds.
         """
-        self._search = _gid(interface, address)
+        self._search = Deferred.fromCoroutine(_search(interface, address, seconds))
         self._search.addCallbacks(self._found, self._failed)
 
     def _found(self, gid: int) -> None:
@@ -153,15 +161,16 @@ class Resolver:
         """
         reached = self._reaches(address)
         assert reached is not None
-        _gid(reached[0], address).addCallbacks(found, lambda failure: found(failure.value))
+        search = Deferred.fromCoroutine(_search(reached[0], address))
+        search.addCallbacks(found, lambda failure: found(failure.value))
 
-    def resolve(self, address: str, user: Any) -> _Search:
+    def resolve(self, address: str, user: Any, seconds: float = 0.0) -> _Search:
         """
         See L{IAddressResolver}.
         """
         search, found = _Search(self._device, user), self._reaches(address)
         assert found is not None
-        search.begin(found[0], address)
+        search.begin(found[0], address, seconds)
         return search
 
 

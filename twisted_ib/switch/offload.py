@@ -31,6 +31,8 @@ class _SwitchedAttempt(Attempt):
     An attempt that connects to the one HCA whose server has the TCP socket.
     """
 
+    #: TCP is tried then.
+    addressSeconds = 0.0
     _connector: Any
 
     def nextTurn(self, shared: dict[Any, Any]) -> None:

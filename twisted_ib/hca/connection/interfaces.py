@@ -185,11 +185,12 @@ class IAddressResolver(Interface):
             L{HCAError<twisted_ib.errors.HCAError>}.
         """
 
-    def resolve(address: str, user: Any) -> Any:
+    def resolve(address: str, user: Any, seconds: float = 0.0) -> Any:
         """
         Resolve the path to the HCA of an address that C{sourceFor} has a source for.
 
         @param user: gets C{pathReady(path)} or C{connectFailed(error)}, perhaps before this returns.
+        @param seconds: how long one that does not answer is asked again.
         @return: an object with C{cancel()}.
         """
 

@@ -211,12 +211,15 @@ class Services:
         if not self._device.closed:
             self._device.fabric.withdraw(serviceID, service.address)
 
-    def connect(self, portSpace: int, address: str, port: int, user: PathUser) -> Search | None:
+    def connect(
+        self, portSpace: int, address: str, port: int, user: PathUser, seconds: float = 0.0
+    ) -> Search | None:
         """
         Resolve the path to the listener of a service.
 
         @param portSpace: the RDMA-CM port space, L{PortSpace<twisted_ib.hca.connection.rdmacm.PortSpace>}.
         @param user: gets C{pathReady(path)}, perhaps before this returns, or C{connectFailed(error)} later.
+        @param seconds: how long an address that IPoIB resolves is asked for again.
         @return: an object with C{cancel()}.
         @raise HCAError: it cannot be resolved.
         """
@@ -224,7 +227,7 @@ class Services:
         device.check()
         address = normalise(address)
         if device.resolver is not None and device.resolver.sourceFor(address):
-            return device.resolver.resolve(address, user)
+            return device.resolver.resolve(address, user, seconds)
         return device.fabric.resolve(portSpace << 16 | port, address, user)
 
     def connectHCA(self, gid: int, user: PathUser) -> Search | None:
