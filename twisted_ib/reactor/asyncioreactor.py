@@ -68,12 +68,13 @@ class IBAsyncioReactor(IBReactorBase, AsyncioSelectorReactor):
         """
         self._selector.select = self.doPoll if turn is None else turn
 
-    def callFromThread(self, callable: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+    # ReactorBase and AsyncioSelectorReactor have different names for the first parameter.
+    def callFromThread(self, callable: Any, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
         """
         See C{IReactorFromThreads}.  AsyncioSelectorReactor makes a timed call of it, whose timer of asyncio's
         takes another turn of the event loop.
         """
-        self._asyncioEventloop.call_soon_threadsafe(_called, callable, arguments, options)
+        self._asyncioEventloop.call_soon_threadsafe(_called, callable, args, kwargs)
 
     def _inExecutor(
         self, executor: Executor | None, function: Callable[..., Any], *arguments: Any
