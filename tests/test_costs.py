@@ -303,13 +303,13 @@ class BytecodeTests(SynchronousTestCase):
         """
         A message and its echo after the one before, with the turns of the reactor.
         """
-        self.assertLessEqual(self.perOne("trips", 10, 30), 1895)
+        self.assertLessEqual(self.perOne("trips", 10, 30), 1847)
 
     def test_connects(self) -> None:
         """
         A connect, an echo and the close.
         """
-        self.assertLessEqual(self.perOne("connects", 10, 40), 12010)
+        self.assertLessEqual(self.perOne("connects", 10, 40), 11990)
 
 
 class MessageTests(SynchronousTestCase):

@@ -241,6 +241,69 @@ class RunningTests(test_ibreactor.RunningTests):
         self.assertEqual(done, ["slept"])
 
 
+class FromThreadTests(SynchronousTestCase):
+    """
+    Calls from threads.
+    """
+
+    def setUp(self) -> None:
+        """
+        A reactor whose event loop turns once when it is told to.
+        """
+        self.reactor = makeReactor()
+        self.addCleanup(closeReactor, self.reactor)
+
+    def turn(self) -> None:
+        """
+        One turn of the event loop.
+        """
+        events = self.reactor._asyncioEventloop
+        events.call_soon(events.stop)
+        events.run_forever()
+
+    def fromThread(self, *arguments: Any, **options: Any) -> None:
+        """
+        Call C{callFromThread} in another thread, which has ended then.
+        """
+        thread = threading.Thread(target=self.reactor.callFromThread, args=arguments, kwargs=options)
+        thread.start()
+        thread.join(HANG_SECONDS)
+
+    def test_oneTurn(self) -> None:
+        """
+        They are called in the next turn of the event loop, in order, without a timer.
+        """
+        called: list[Any] = []
+        self.fromThread(called.append, 1)
+        self.fromThread(lambda *, more: called.extend(more), more=[2, 3])
+        self.assertEqual(called, [])
+        self.turn()
+        self.assertEqual(called, [1, 2, 3])
+        self.assertEqual((self.reactor.getDelayedCalls(), self.reactor._timerHandle), ([], None))
+
+    def test_raises(self) -> None:
+        """
+        What one raises is logged, and keeps no other from its call.
+        """
+        called: list[int] = []
+        self.fromThread(int, "x")
+        self.fromThread(called.append, 1)
+        self.turn()
+        self.assertEqual(called, [1])
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+
+    def test_exits(self) -> None:
+        """
+        Nor does SystemExit end the event loop, as it does not end the C{ib} reactor.
+        """
+        called: list[int] = []
+        self.fromThread(sys.exit)
+        self.fromThread(called.append, 1)
+        self.turn()
+        self.assertEqual(called, [1])
+        self.assertEqual(len(self.flushLoggedErrors(SystemExit)), 1)
+
+
 class InstallTests(SynchronousTestCase):
     """
     The reactor of a process.

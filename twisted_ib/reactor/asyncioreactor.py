@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.asyncioreactor import AsyncioSelectorReactor
+from twisted.python import log
 
 from twisted_ib.internet.logcontext import callInContext
 from twisted_ib.reactor.base import IBReactorBase
@@ -67,6 +68,14 @@ class IBAsyncioReactor(IBReactorBase, AsyncioSelectorReactor):
         """
         self._selector.select = self.doPoll if turn is None else turn
 
+    # ReactorBase and AsyncioSelectorReactor have different names for the first parameter.
+    def callFromThread(self, callable: Any, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
+        """
+        See C{IReactorFromThreads}.  AsyncioSelectorReactor makes a timed call of it, whose timer of asyncio's
+        takes another turn of the event loop.
+        """
+        self._asyncioEventloop.call_soon_threadsafe(_called, callable, args, kwargs)
+
     def _inExecutor(
         self, executor: Executor | None, function: Callable[..., Any], *arguments: Any
     ) -> Future[Any]:
@@ -88,6 +97,14 @@ class IBAsyncioReactor(IBReactorBase, AsyncioSelectorReactor):
         with self._serving():
             callInContext(self._asyncioEventloop.run_forever)
         self._justStopped = False
+
+
+def _called(function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+    try:
+        function(*arguments, **options)
+    except BaseException:
+        # As ReactorBase.runUntilCurrent() treats what a call from a thread raises.
+        log.err()
 
 
 def _running() -> AbstractEventLoop | None:

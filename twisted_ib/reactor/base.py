@@ -158,7 +158,8 @@ class IBReactorBase(_Reactor):
         channels, loop = self._channels, self._loop
         if not channels:
             return self._wait(timeout)
-        worked: object = progress(channels)
+        # As progress(), whose call is saved where there is one device, as nearly always.
+        worked: object = channels[0].device.progress() if len(channels) == 1 else progress(channels)
         # As in librdmacm/rsocket.c (polling_time), polling for a few microseconds is cheaper than a sleep and
         # a wake-up if the peer answers at once.
         if not worked and timeout != 0 and not loop.quiet and loop.spin(self, channels, timeout):

@@ -61,6 +61,7 @@ class DeviceLoop:
         @return: False if epoll must be called now.
         """
         # All of this is between a message and its answer, so it calls little.
+        alone = channels[0].device if len(channels) == 1 else None
         while True:
             self.turns = turns = self.turns + 1
             if reactor.threadpool is not None or self.inThreads:
@@ -73,7 +74,7 @@ class DeviceLoop:
             if channels is not reactor._channels or calm == 0:
                 return True
             found = self.spin(reactor, channels, calm)
-            if not progress(channels) and not found:
+            if not (progress(channels) if alone is None else alone.progress()) and not found:
                 # This was the poll that would precede the sleep.
                 self.quiet = True
                 return True
