@@ -59,9 +59,9 @@ socket.create_connection(listener.getsockname())
 #: only fall.
 RUN = {"pass": 17, _SOCKETS: 237, "import asyncio; asyncio.run(asyncio.sleep(0))": 202}
 #: What none of them needs.
-UNUSED = ("OpenSSL", "cryptography", "twisted.internet.endpoints", "twisted_ib.hca.mad")
-#: Nor one that does nothing.
-_UNUSED_AT_REST = ("_hashlib", "shutil", *UNUSED)
+UNUSED = ("OpenSSL", "cryptography", "http.cookiejar", "twisted.internet.endpoints", "twisted_ib.hca.mad")
+#: Nor one that does nothing, nor one with blocking sockets.
+_UNUSED_BY = {"pass": ("_hashlib", "shutil"), _SOCKETS: ("asyncio", "concurrent.futures", "email")}
 
 
 def modules(program: str) -> set[str]:
@@ -122,7 +122,7 @@ class StartupTests(SynchronousTestCase):
             names = json.loads(said.stdout.splitlines()[-1])
             own = [name for name in names if name.partition(".")[0] == "twisted_ib"]
             self.assertLessEqual(len(own), most, program)
-            unused = _UNUSED_AT_REST if program == "pass" else UNUSED
+            unused = (*UNUSED, *_UNUSED_BY.get(program, ()))
             self.assertEqual([name for name in names if name in unused], [], program)
 
     def test_byteCode(self) -> None:

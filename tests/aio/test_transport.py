@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 import io
 import os
+import select
 import socket
 import sys
 import time
@@ -103,6 +104,37 @@ class TransportContract:
             large = os.urandom(3_000_000)
             server.transport.write(large)
             self.assertEqual(await client.has(len(large)), large)
+
+        self.play(scenario())
+
+    def test_pooled(self: Any) -> None:
+        """
+        The socket of an idle connection can be asked whether it is readable, as pools of connections do: it
+        is not, until the peer ends it; then it is, or has no descriptor any more.
+        """
+
+        def isReadable(protocol: Recorder) -> bool:
+            number = protocol.transport.get_extra_info("socket").fileno()
+            if number < 0:
+                return True
+            poller = select.poll()
+            poller.register(number, select.POLLIN)
+            return bool(poller.poll(0))
+
+        async def scenario() -> None:
+            client, server = await self.pair()
+            server.transport.write(b"answer")
+            self.assertEqual(await client.has(6), b"answer")
+            self.assertFalse(isReadable(client))
+            self.assertFalse(isReadable(client))
+            self.assertFalse(isReadable(server))
+            client.keepOpen = True
+            server.transport.write_eof()
+            await client.called("eof")
+            self.assertTrue(isReadable(client))
+            client.transport.abort()
+            await client.called("lost")
+            self.assertTrue(isReadable(client))
 
         self.play(scenario())
 

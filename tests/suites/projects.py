@@ -62,6 +62,30 @@ PROJECTS = {
 RUNS = {"epoll": ("epoll", False), "ib": ("ib", False), "ib, all": ("ib", True)}
 
 
+def installed(environment: Path, directory: Path, requirements: Sequence[str]) -> str:
+    """
+    Make a virtual environment with this project and others, unless it is there.
+
+    @param directory: The current one meanwhile.
+    @return: Why that was not possible, or nothing.
+    """
+    python = str(environment / "bin" / "python")
+    steps = [] if environment.exists() else [[sys.executable, "-m", "venv", str(environment)]]
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    steps.append([*pip, str(ROOT), *requirements])
+    # The first to ask for plug-ins writes down which there are, and imports them for that.
+    steps.append([python, "-m", "twisted.trial", "--help-reactors"])
+    for step in steps:
+        command = ["timeout", "-k", "5", str(INSTALL_SECONDS), *step]
+        done = subprocess.run(
+            command, cwd=directory, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
+        )
+        if done.returncode:
+            said = (done.stderr.strip() or done.stdout.strip() or "it took too long").splitlines()
+            return next((line for line in said if line.startswith("ERROR")), said[-1])
+    return ""
+
+
 class Suites:
     """
     Runs suites in a virtual environment.
@@ -87,25 +111,7 @@ class Suites:
         @return: Why that was not possible, or nothing.
         """
         requirements = sorted({each for name in names for each in PROJECTS[name].requirements})
-        steps = [] if self.environment.exists() else [[sys.executable, "-m", "venv", str(self.environment)]]
-        pip = [self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        steps.append([*pip, str(ROOT), *requirements])
-        # The first to ask for plug-ins writes down which there are, and imports them for that.
-        steps.append([self.python, "-m", "twisted.trial", "--help-reactors"])
-        for step in steps:
-            command = ["timeout", "-k", "5", str(INSTALL_SECONDS), *step]
-            done = subprocess.run(
-                command,
-                cwd=self.directory,
-                capture_output=True,
-                text=True,
-                stdin=subprocess.DEVNULL,
-                check=False,
-            )
-            if done.returncode:
-                said = (done.stderr.strip() or done.stdout.strip() or "it took too long").splitlines()
-                return next((line for line in said if line.startswith("ERROR")), said[-1])
-        return ""
+        return installed(self.environment, self.directory, requirements)
 
     def begin(self, name: str, run: str) -> Outcome | None:
         """

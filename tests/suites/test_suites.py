@@ -350,8 +350,8 @@ class ProjectTests(SynchronousTestCase):
         environment = Path(self.mktemp())
         environment.mkdir()
         suites = projects.Suites(environment, Path(), 1)
-        suites.python = "/nonexistent/python"
-        self.assertIn("/nonexistent/python", suites.install(["klein"]))
+        python = str(environment / "bin" / "python")
+        self.assertIn(python, suites.install(["klein"]))
 
 
 class LoopSuitesTests(SynchronousTestCase):

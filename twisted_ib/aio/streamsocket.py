@@ -138,6 +138,8 @@ class StreamSocket(ConnectionHandle):
 
     lost: Failure | None = None
     taken = False
+    _isOver = _hasEnded = False
+    _descriptor = -1
     stream: ServerStream | ClientStream
 
     def __init__(self, connected: Callable[[StreamSocket], object]) -> None:
@@ -187,6 +189,35 @@ class StreamSocket(ConnectionHandle):
         The stream has ended.
         """
         self.lost = reason
+        self.over()
+
+    def fileno(self) -> int:
+        """
+        Return a descriptor that is readable from the end of the peer's bytes on, for who asks whether an idle
+        connection is still good, as pools do; -1 when the stream has ended.
+
+        It is made when it is asked for, and nothing else can be done with it.
+        """
+        if self._descriptor < 0 and not self._isOver:
+            self._descriptor = os.eventfd(self._hasEnded, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        return self._descriptor
+
+    def ended(self) -> None:
+        """
+        The peer sends no more.
+        """
+        self._hasEnded = True
+        if self._descriptor >= 0:
+            os.eventfd_write(self._descriptor, 1)
+
+    def over(self) -> None:
+        """
+        The stream has ended.
+        """
+        self._isOver = True
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def shutdown(self, how: int) -> None:
         """

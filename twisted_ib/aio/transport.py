@@ -100,6 +100,7 @@ class StreamTransport(_FlowControl):
         """
         super().__init__(extra, loop)
         self._stream = stream = sock.stream
+        self._socket = sock
         sock.taken = True
         self._closing = self._paused = self._eof = self._over = self._drops = self._shut = False
         self._hasEnded = self._hasRest = False
@@ -402,6 +403,7 @@ class StreamTransport(_FlowControl):
         if self._over:
             return
         self._hasEnded = True
+        self._socket.ended()
         protocol = self._protocol
         assert protocol is not None
         try:
@@ -421,6 +423,7 @@ class StreamTransport(_FlowControl):
         if self._over:
             return
         self._over = self._closing = True
+        self._socket.over()
         vars(self).pop("write", None)
         exc, why = self._error, reason.value
         if exc is None and why is not None and not isinstance(why, ConnectionDone | ConnectionAborted):

@@ -263,6 +263,29 @@ asyncio.run(main())
 """
 
 
+#: Sockets, and then what Twisted has been imported without.
+_LATER = f"""
+import sys
+{_PAIR}
+assert isSDP(pair())
+assert not {{"asyncio", "http.cookiejar", "email"}} & set(sys.modules)
+from twisted.internet import defer
+async def five(): return 5
+defer.ensureDeferred(five()).addCallback(print)
+import asyncio
+assert defer.iscoroutine is asyncio.iscoroutine and defer.Future is asyncio.Future
+async def main():
+    deferred = defer.Deferred()
+    future = deferred.asFuture(asyncio.get_running_loop())
+    deferred.callback(7)
+    print(await future)
+asyncio.run(main())
+from twisted.python import compat
+from http.cookiejar import CookieJar
+assert compat.cookielib.CookieJar is CookieJar
+"""
+
+
 class LoopsTestCase(RunTestCase):
     """
     Programs that say what carried them.
@@ -310,6 +333,12 @@ class KindTests(LoopsTestCase):
         Twisted's TLS is imported when it is used, and works after sockets that did without.
         """
         self.assertEqual(self.ran(_TLS)[0], "True False pong True\n")
+
+    def test_later(self) -> None:
+        """
+        So are asyncio and cookies, of which Twisted has names.
+        """
+        self.assertEqual(self.ran(_LATER)[0], "5\n7\n")
 
     def test_ownReactor(self) -> None:
         """

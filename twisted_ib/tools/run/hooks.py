@@ -238,7 +238,7 @@ class quickly:
 
 class _Later(ModuleType):
     """
-    Stands for a module of TLS in what Twisted imports: it is imported when something of it is used.
+    Stands for a module in what Twisted imports: it is imported when something of it is used.
     """
 
     def __init__(self, load: Callable[[], Any]) -> None:
@@ -256,6 +256,36 @@ class _Later(ModuleType):
         See L{twisted.protocols.tls.TLSMemoryBIOFactory}, which is imported by its name.
         """
         return self.__getattr__("TLSMemoryBIOFactory")(*arguments, **named)
+
+
+class _Annotation:
+    """
+    Stands for a class that L{twisted.internet.defer} has in annotations only.
+    """
+
+    def __class_getitem__(cls, item: object) -> type:
+        """
+        Return it, whatever it is of.
+        """
+        return cls
+
+
+class _LaterAsyncio(_Later):
+    """
+    Stands for C{asyncio} in L{twisted.internet.defer}.
+    """
+
+    AbstractEventLoop = Future = _Annotation
+
+    def iscoroutine(self, candidate: object) -> bool:
+        """
+        See C{asyncio.iscoroutine}, which defer has from the first call on.
+        """
+        names = ("AbstractEventLoop", "Future", "iscoroutine")
+        found: Any = self._load()
+        vars(sys.modules["twisted.internet.defer"]).update({name: getattr(found, name) for name in names})
+        is_: bool = found.iscoroutine(candidate)
+        return is_
 
 
 def _take(modules: dict[str, ModuleType]) -> None:
@@ -276,19 +306,35 @@ def _ssl() -> object:
     return ssl
 
 
+def _cookiejar() -> object:
+    from http import cookiejar
+
+    return cookiejar
+
+
+def _asyncio() -> object:
+    import asyncio
+
+    return asyncio
+
+
 def importTwisted() -> None:
     """
-    Import Twisted's sockets and base of reactors without TLS, which takes as long, and which a program that
-    has neither a reactor nor Twisted does not use: it is imported when it is used.
+    Import Twisted's sockets and base of reactors without TLS, which takes as long; without cookies, of which
+    L{twisted.python.compat} has a name, and which bring C{urllib.request} and C{email}; and without asyncio,
+    of which L{twisted.internet.defer} asks what a coroutine is.  A program that has neither a reactor nor
+    Twisted uses none of it: it is imported when it is used.
     """
-    stubs: dict[str, ModuleType] = {
-        "twisted.protocols.tls": _Later(_tls),
-        "twisted.internet.ssl": _Later(_ssl),
-    }
-    needs = ("twisted.internet._newtls", "twisted.internet.posixbase", *stubs)
+    stubs: dict[str, ModuleType] = {}
+    if "asyncio" not in sys.modules and "twisted.internet.defer" not in sys.modules:
+        stubs["asyncio"] = _LaterAsyncio(_asyncio)
+    if "http.cookiejar" not in sys.modules:
+        stubs["http.cookiejar"] = _Later(_cookiejar)
+    tls = {"twisted.protocols.tls": _tls, "twisted.internet.ssl": _ssl}
+    needs = ("twisted.internet._newtls", "twisted.internet.posixbase", *tls)
     # Without pyOpenSSL Twisted says that there is no TLS.
-    if any(name in sys.modules for name in needs) or find_spec("OpenSSL") is None:
-        return
+    if not any(name in sys.modules for name in needs) and find_spec("OpenSSL") is not None:
+        stubs.update({name: _Later(load) for name, load in tls.items()})
     sys.modules.update(stubs)
     try:
         from twisted.internet import posixbase  # noqa: F401

@@ -1,0 +1,241 @@
+"""
+Servers of other projects, each with the smallest program that answers a request: C{servers.py NAME PORT}.
+
+What each imports is its own: a program is measured with its imports.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+HOST = "127.0.0.1"
+BODY = b"x" * 64
+SERVERS: dict[str, Callable[[int], object]] = {}
+
+
+def server(function: Callable[[int], object]) -> Callable[[int], object]:
+    """
+    Enter it, by its name.
+    """
+    SERVERS[function.__name__] = function
+    return function
+
+
+def _wsgi(environ: Any, start: Any) -> list[bytes]:
+    start("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(BODY)))])
+    return [BODY]
+
+
+async def _asgi(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "http":
+        headers = [(b"content-length", b"%d" % len(BODY))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": BODY})
+
+
+@server
+def standard(port: int) -> None:
+    """
+    C{http.server}, a connection a request.
+    """
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(BODY)))
+            self.end_headers()
+            self.wfile.write(BODY)
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    ThreadingHTTPServer((HOST, port), Handler).serve_forever()
+
+
+@server
+def flask(port: int) -> None:
+    """
+    Flask's development server.
+    """
+    import logging
+
+    from flask import Flask
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    app = Flask(__name__)
+    app.add_url_rule("/", view_func=lambda: BODY)
+    app.run(HOST, port)
+
+
+@server
+def waitress(port: int) -> None:
+    """
+    Waitress, with connections that stay.
+    """
+    import waitress
+
+    waitress.serve(_wsgi, host=HOST, port=port, _quiet=True)
+
+
+@server
+def rpyc(port: int) -> None:
+    """
+    RPyC's server of threads.
+    """
+    import rpyc
+    from rpyc.utils.server import ThreadedServer
+
+    class Service(rpyc.Service):  # type: ignore[misc, name-defined]
+        def exposed_echo(self, data: bytes) -> bytes:
+            return data
+
+    ThreadedServer(Service, hostname=HOST, port=port).start()
+
+
+@server
+def pyro(port: int) -> None:
+    """
+    Pyro5's daemon.
+    """
+    import Pyro5.api
+
+    @Pyro5.api.expose
+    class Service:
+        def echo(self, data: str) -> str:
+            return data
+
+    daemon = Pyro5.api.Daemon(host=HOST, port=port)
+    daemon.register(Service, "echo")
+    daemon.requestLoop()
+
+
+@server
+def xmlrpc(port: int) -> None:
+    """
+    The standard library's, a connection a request.
+    """
+    from xmlrpc.server import SimpleXMLRPCServer
+
+    made = SimpleXMLRPCServer((HOST, port), logRequests=False)
+    made.register_function(lambda text: text, "echo")
+    made.serve_forever()
+
+
+@server
+def uvicorn(port: int) -> None:
+    """
+    Uvicorn on asyncio.
+    """
+    import uvicorn
+
+    uvicorn.run(_asgi, host=HOST, port=port, log_level="critical", lifespan="off")
+
+
+@server
+def klein(port: int) -> None:
+    """
+    Klein on Twisted's reactor.
+    """
+    from klein import Klein
+
+    app = Klein()
+
+    @app.route("/")
+    def home(request: Any) -> bytes:
+        return BODY
+
+    with open(os.devnull, "w") as nothing:
+        app.run(HOST, port, logFile=nothing)
+
+
+@server
+def websocket(port: int) -> None:
+    """
+    The server of C{websockets} on asyncio.
+    """
+    import asyncio
+
+    from websockets.asyncio.server import serve
+
+    async def echo(connection: Any) -> None:
+        async for message in connection:
+            await connection.send(message)
+
+    async def main() -> None:
+        async with serve(echo, HOST, port):
+            await asyncio.Event().wait()
+
+    asyncio.run(main())
+
+
+@server
+def websocketThreads(port: int) -> None:
+    """
+    The server of C{websockets} on threads.
+    """
+    from websockets.sync.server import serve
+
+    def echo(connection: Any) -> None:
+        for message in connection:
+            connection.send(message)
+
+    with serve(echo, HOST, port) as made:
+        made.serve_forever()
+
+
+@server
+def autobahn(port: int) -> None:
+    """
+    Autobahn on Twisted's reactor.
+    """
+    from autobahn.twisted.websocket import WebSocketServerFactory, WebSocketServerProtocol
+    from twisted.internet import reactor
+
+    class Echo(WebSocketServerProtocol):  # type: ignore[misc]
+        def onMessage(self, payload: bytes, isBinary: bool) -> None:
+            self.sendMessage(payload, isBinary)
+
+    factory = WebSocketServerFactory()
+    factory.protocol = Echo
+    reactor.listenTCP(port, factory, interface=HOST)  # type: ignore[attr-defined]
+    reactor.run()  # type: ignore[attr-defined]
+
+
+@server
+def aiosmtpd(port: int) -> None:
+    """
+    aiosmtpd's controller, whose loop has a thread.
+    """
+    import threading
+
+    from aiosmtpd.controller import Controller
+    from aiosmtpd.handlers import Sink
+
+    Controller(Sink(), hostname=HOST, port=port).start()
+    threading.Event().wait()
+
+
+@server
+def manager(port: int) -> None:
+    """
+    A manager of C{multiprocessing}.
+    """
+    from multiprocessing.managers import BaseManager
+
+    class Service:
+        def echo(self, data: bytes) -> bytes:
+            return data
+
+    class Manager(BaseManager):
+        pass
+
+    Manager.register("service", Service)
+    Manager(address=(HOST, port), authkey=b"key").get_server().serve_forever()
+
+
+if __name__ == "__main__":
+    SERVERS[sys.argv[1]](int(sys.argv[2]))
