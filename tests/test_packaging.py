@@ -127,6 +127,7 @@ class PackagingTests(SynchronousTestCase):
         self.modules = {str(path.relative_to(ROOT)) for path in (ROOT / "twisted_ib").rglob("*.py")} | {
             PLUGIN,
             "twisted_ib/verbs/c/building/completions.c",
+            "twisted_ib/verbs/c/building/postings.c",
             "twisted_ib/verbs/c/building/interpreter.c",
             "twisted_ib/verbs/c/building/view.c",
             "twisted_ib/py.typed",

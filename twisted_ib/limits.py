@@ -20,6 +20,8 @@ REGION_BYTES = 1 << 40
 COMPLETION_QUEUE_DEPTH = 1 << 22
 #: Completions of a queue that a C program can take without Python; a power of 2.
 COMPLETION_RING = 64
+#: Octets of requests that C programs have posted and Python has not taken, of all their queues.
+POSTED = 64 * 1024
 #: Polls in vain of a C program's thread that make progress each, since something was found or posted.
 EAGER_POLLS = 64
 #: Polls in vain after which such a thread makes progress at least once.

@@ -12,6 +12,7 @@ import re
 import sys
 from collections import Counter
 from importlib import import_module
+from struct import Struct
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,8 @@ from twisted_ib.verbs.pyverbs import CQ, QP, SGE, CompChannel, QPCap, QPInitAttr
 DATA = bytes(64)
 #: The module that the library brings.
 _MODULE = "_twisted_ib_verbs"
+#: C{struct twisted_ib_record}, and C{struct ibv_sge}.
+_RECORD, _PIECE = Struct("=5Q8I"), Struct("=QII")
 #: C{IBV_WR_SEND} and C{IBV_SEND_SIGNALED}.
 _SEND, _SIGNALED = 2, 2
 
@@ -64,7 +67,23 @@ def _declared() -> ModuleType:
         left, ring.head = ring.tail - ring.head, ring.tail
         return int(left)
 
-    lib = SimpleNamespace(twisted_ib_own_sleep=lambda: sleep, twisted_ib_recall=recall)
+    posting = ffi.new("struct twisted_ib_posting *")
+
+    def swap() -> int:
+        filled, posting.fill = posting.fill, 0
+        posting.turn ^= 1
+        return int(filled)
+
+    def suspend(queue: Any) -> None:
+        queue.limit = 0
+
+    lib = SimpleNamespace(
+        twisted_ib_own_sleep=lambda: sleep,
+        twisted_ib_recall=recall,
+        twisted_ib_posting=posting,
+        twisted_ib_swap=swap,
+        twisted_ib_suspend=suspend,
+    )
     module.__dict__.update(ffi=ffi, lib=lib)
     return module
 
@@ -85,7 +104,7 @@ class CallTests(VerbsTestCase):
 
     #: Of a signalled request, of a receive; of polling for two completions that are there, for two that come
     #: with the peer's answers, and for none.
-    recorded = {"post_send": 17, "post_recv": 9, "poll_cq, arriving": 22, "poll_cq": 5, "poll_cq, none": 9}
+    recorded = {"post_send": 14, "post_recv": 6, "poll_cq, arriving": 22, "poll_cq": 5, "poll_cq, none": 9}
     #: Of taking an event that is there.
     events = 28
 
@@ -120,13 +139,28 @@ class CallTests(VerbsTestCase):
         one, two = End(self), End(self)
         one.connect(two)
         new = self.ffi.new
-        pieces = [new("struct ibv_sge *", (each.mr.buf, len(DATA), each.mr.lkey)) for each in (one, two)]
-        sender, receiver = self.structure("ibv_qp", one.qp), self.structure("ibv_qp", two.qp)
+        postings = import_module("twisted_ib.verbs.c.postings")
+        structures = new("struct twisted_ib_qp[2]")
+        sends = postings.SendQueue(one.qp, self.ffi.addressof(structures[0], "sends"))
+        receives = postings.ReceiveQueue(two.qp, self.ffi.addressof(structures[1], "receives"))
+        for posted in (sends, receives):
+            posted.open()
+            self.addCleanup(posted.close)
         queues = [self.structure("ibv_cq", each.cq) for each in (one, two)]
-        request = new("struct ibv_send_wr *", {"wr_id": 1, "sg_list": pieces[0], "num_sge": 1})
-        request.opcode, request.send_flags = _SEND, _SIGNALED
-        wanted = new("struct ibv_recv_wr *", {"wr_id": 2, "sg_list": pieces[1], "num_sge": 1})
-        bad, wanting = new("struct ibv_send_wr **"), new("struct ibv_recv_wr **")
+
+        def record(name: str) -> None:
+            """
+            A request of 64 bytes is posted, as C records it.
+            """
+            end, queue = (one, sends) if name == "post_send" else (two, receives)
+            posting, number = postings.posting, int(self.ffi.cast("uintptr_t", queue._structure))
+            size = _RECORD.size + _PIECE.size
+            fields = (number, 1, 0, 0, 0, size, _SEND, _SIGNALED, 1, 0, 0, 0, 0)
+            octets = _RECORD.pack(*fields) + _PIECE.pack(end.mr.buf, len(DATA), end.mr.lkey)
+            place = posting.buffers[posting.turn] + posting.fill
+            self.ffi.memmove(place, octets, size)
+            posting.fill += size
+
         completions = new("struct ibv_wc[2]")
 
         def count(name: str, *arguments: Any) -> tuple[int, int]:
@@ -137,29 +171,36 @@ class CallTests(VerbsTestCase):
             ran: Counter[str] = called(lambda: results.append(self.calls[name](*arguments)), PACKAGE)
             return ran.total(), results[0]
 
+        def post(name: str) -> tuple[int, int]:
+            """
+            @return: The same of a post whose request C has recorded.
+            """
+            record(name)
+            return count(name, *[self.ffi.NULL] * 3)
+
         # The first message finds the path.
-        self.assertEqual(self.calls["post_recv"](receiver, wanted, wanting), 0)
-        self.assertEqual(self.calls["post_send"](sender, request, bad), 0)
+        for name in ("post_recv", "post_send"):
+            self.assertEqual(post(name)[1], 0)
         for each in (one, two):
             self.wait(each.cq)
         # No look at descriptors and timers comes between, as one does every now and then.
         for name in ("_ATTENTION", "_BUSY_ATTENTION"):
             self.patch(hubs, name, float("inf"))
         # As C programs have them, which take the completions from rings.
-        structures = [new("struct twisted_ib_cq *") for _ in queues]
-        for each, structure in zip((one, two), structures, strict=True):
+        owns = [new("struct twisted_ib_cq *") for _ in queues]
+        for each, structure in zip((one, two), owns, strict=True):
             ring = import_module("twisted_ib.verbs.c.rings").CompletionRing(each.cq._core, structure)
             self.addCleanup(ring.close)
         found = {}
         found["poll_cq, none"], none = count("poll_cq", queues[0], 2, completions)
         for _ in range(2):
-            found["post_recv"], received = count("post_recv", receiver, wanted, wanting)
-            found["post_send"], sent = count("post_send", sender, request, bad)
+            found["post_recv"], received = post("post_recv")
+            found["post_send"], sent = post("post_send")
             self.assertEqual((none, received, sent), (0, 0, 0))
         # Which of both ends is served first is open, so the messages are taken before.
         path: Any = two.qp._core.path
         path.progress(2)
-        both = queues[::-1], structures[::-1]
+        both = queues[::-1], owns[::-1]
         for name, each, own in zip(("poll_cq", "poll_cq, arriving"), *both, strict=True):
             found[name], polled = count("poll_cq", each, 2, completions)
             self.assertEqual((polled, own.ring.head, own.ring.tail), (0, 0, 2))
@@ -229,5 +270,5 @@ class LoopbackCallTests(CallTests):
     """
 
     device = "lo0"
-    recorded = {"post_send": 18, "post_recv": 9, "poll_cq, arriving": 24, "poll_cq": 5, "poll_cq, none": 11}
+    recorded = {"post_send": 15, "post_recv": 6, "poll_cq, arriving": 24, "poll_cq": 5, "poll_cq, none": 11}
     events = 30

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import warnings
 from itertools import count
 from types import SimpleNamespace
@@ -508,6 +509,14 @@ class ObjectTests(DeviceTestCase):
         self.assertTrue(shown["program"])
         counts = {"pd": len(self.a.memory.domains), "mr": 0, "cq": 0, "qp": 1, "srq": 0, "ah": 0, "mw": 0}
         self.assertEqual(shown["in_use"], counts)
+
+    def test_describeFreeThreaded(self) -> None:
+        """
+        Of a free-threaded interpreter it says that the libraries for C programs do not start there.
+        """
+        self.assertNotIn("c_libraries", self.a.describe())
+        self.patch(sys, "abiflags", "t")
+        self.assertEqual(self.a.describe()["c_libraries"], "do not start on a free-threaded Python yet")
 
     def test_describeManyAddresses(self) -> None:
         """

@@ -56,7 +56,7 @@ from twisted_ib.hca.device.addressing.resolution import Resolution
 from twisted_ib.hca.device.addressing.subnet import SubnetResolution
 from twisted_ib.hca.device.connections import Manager, Services
 from twisted_ib.hca.device.counters import Traffic, counters
-from twisted_ib.hca.device.form import compiledModules
+from twisted_ib.hca.device.form import compiledModules, isFreeThreaded
 from twisted_ib.hca.device.objects import Objects
 from twisted_ib.hca.device.programname import programName
 from twisted_ib.hca.device.progress import DeviceProgress
@@ -531,6 +531,8 @@ class Device(DeviceProgress):
             L{limits.ANSWER_BYTES}.
         """
         beside = {"icrc": self.fabric.icrc} if self.traits.packets else {}
+        if isFreeThreaded():
+            beside["c_libraries"] = "do not start on a free-threaded Python yet"
         return {
             **self._identity(),
             **beside,

@@ -1,5 +1,5 @@
 """
-The form in which this package runs: interpreted, or with modules that mypyc has compiled.
+The form in which this package runs: interpreted, or with modules that mypyc has compiled, and on which build.
 """
 
 from __future__ import annotations
@@ -21,4 +21,11 @@ def compiledModules() -> list[str]:
     )
 
 
-__all__ = ["compiledModules"]
+def isFreeThreaded() -> bool:
+    """
+    @return: Whether the interpreter is of the free-threaded build (PEP 703), as python3.13t.
+    """
+    return "t" in sys.abiflags
+
+
+__all__ = ["compiledModules", "isFreeThreaded"]

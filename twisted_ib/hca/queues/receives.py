@@ -64,6 +64,12 @@ class Receives:
             self._own = deque()
         self._own.append(request)
 
+    def room(self) -> int:
+        """
+        How many more of its own it holds.
+        """
+        return self._work.capabilities.receives - len(self._own)
+
     def take(self) -> ReceiveRequest | None:
         """
         Remove the oldest, or return L{None} if there is none.

@@ -247,6 +247,12 @@ class DatagramResponder:
         if work.queuePair.state == QPState.ERR:
             self.flush()
 
+    def room(self) -> int:
+        """
+        How many more receives of its own it holds.
+        """
+        return self._receives.room()
+
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
         """
         Ignore a connection's record: no path is bound to a UD queue pair.

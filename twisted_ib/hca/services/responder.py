@@ -96,6 +96,12 @@ class Responder:
         if work.queuePair.state is _ERR:
             self.flush()
 
+    def room(self) -> int:
+        """
+        How many more receives of its own it holds.
+        """
+        return self._receives.room()
+
     # -- from the peer
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:

@@ -181,7 +181,7 @@ _ON_DEMAND = (
 #: Keys of an answer that have their own place in the output.
 _PLACED = ("hca_id", "transport", "compiled", "attributes", "port", "gids", "in_use", "counters")
 #: Keys of an answer that only C{-v} shows.
-_VERBOSE = ("icrc",)
+_VERBOSE = ("c_libraries", "icrc")
 
 
 def shown(value: object) -> str:

@@ -17,6 +17,7 @@ Besides:
   - C{kept}: where built libraries are kept
   - C{library}: the start of a library in its process
   - C{pointers}: pointers of C, of any of the libraries
+  - C{postings}: requests in memory of C, which programs post without Python
   - C{rings}: completions in memory of C, which programs poll without Python
   - C{rsocket}: streams of octets over RDMA WRITE, by the protocol of librdmacm's C{rsend} and C{rrecv}
   - C{sockaddr}: socket addresses as C has them

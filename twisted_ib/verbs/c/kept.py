@@ -17,6 +17,7 @@ from functools import cache
 from importlib.machinery import PathFinder
 
 from twisted_ib.errors import LibraryBuildError
+from twisted_ib.hca.device.form import isFreeThreaded
 
 try:
     # That of hashlib, which imports OpenSSL first.
@@ -144,8 +145,11 @@ def isKept(folder: str) -> bool:
 def sharedPython() -> str:
     """
     @return: the file of the interpreter's own libpython.
-    @raise LibraryBuildError: it is not here; the message says what brings it.
+    @raise LibraryBuildError: it is not here; the message says what brings it.  Or it is free-threaded.
     """
+    # The rings count on one thread at a time to change what Python has of them.
+    if isFreeThreaded():
+        raise LibraryBuildError(f"{sys.executable} is free-threaded: the libraries do not start there yet")
     version = str(sysconfig.get_config_var("LDVERSION"))
     # Debian's configuration has the folder of its multiarch or the one above, by version; that of
     # python-build-standalone's may be the place of its build.

@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 import sysconfig
 import venv
 from pathlib import Path
@@ -79,6 +80,14 @@ class MissingTests(SynchronousTestCase):
         self.patch(build, "compilerCommand", lambda: ["true"])
         self.configured(LDVERSION="0.0")
         self.assertIn("has no shared libpython", self.failing())
+
+    def test_freeThreaded(self) -> None:
+        """
+        With a free-threaded Python.
+        """
+        self.patch(build, "compilerCommand", lambda: ["true"])
+        self.patch(sys, "abiflags", "t")
+        self.assertIn("is free-threaded: the libraries do not start there yet", self.failing())
 
     def test_pythonHeaders(self) -> None:
         """

@@ -53,6 +53,10 @@ def _body(row: Row) -> str:
         "twisted_ib_inside--;",
         "pthread_setcancelstate(cancelling, NULL);",
     ]
+    if row.attends:
+        # Posted after the handler's last look, and left to this thread.
+        last = ["if (twisted_ib_attends_no_more())", "python_post_send(NULL, NULL, NULL);"]
+        lines = ["twisted_ib_attend();", *lines[:4], *last, *lines[4:]]
     if row.again:
         loop = [
             "sigset_t program;",

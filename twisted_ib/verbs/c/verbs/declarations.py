@@ -9,17 +9,22 @@ HEADERS = ("infiniband/verbs.h",)
 PACKAGE = "libibverbs-dev"
 
 SOURCE = """
+#include <arpa/inet.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <sched.h>
 #include <signal.h>
+#include <string.h>
+#include <sys/uio.h>
 #include <time.h>
+#include <unistd.h>
 
 /* Of interpreter.c. */
 struct twisted_ib_sleep { int *fds, count, milliseconds, interrupted, asleep; };
 struct twisted_ib_sleep *twisted_ib_own_sleep(void);
 
 #include "completions.c"
+#include "postings.c"
 """
 
 DECLARATIONS = """
@@ -215,6 +220,19 @@ struct ibv_qp_ex {
     int (*wr_complete)(struct ibv_qp_ex *);
     void (*wr_abort)(struct ibv_qp_ex *); ...;
 };
+struct twisted_ib_queue {
+    uint64_t posted; uint64_t limit; unsigned int elements; unsigned int inlined; unsigned int operations;
+    ...;
+};
+struct twisted_ib_qp {
+    struct ibv_qp_ex qp; uint64_t self; struct twisted_ib_queue sends; struct twisted_ib_queue receives; ...;
+};
+struct twisted_ib_posting {
+    unsigned char *buffers[2]; unsigned int size; unsigned int fill; unsigned int turn; ...;
+};
+extern struct twisted_ib_posting twisted_ib_posting;
+unsigned int twisted_ib_swap(void);
+void twisted_ib_suspend(struct twisted_ib_queue *);
 struct ibv_global_route {
     union ibv_gid dgid; uint32_t flow_label; uint8_t sgid_index; uint8_t hop_limit; uint8_t traffic_class;
     ...;
@@ -239,6 +257,7 @@ struct ibv_srq_init_attr_ex {
     void *srq_context; struct ibv_srq_attr attr; uint32_t comp_mask; int srq_type; struct ibv_pd *pd; ...;
 };
 struct ibv_srq { struct ibv_context *context; void *srq_context; struct ibv_pd *pd; uint32_t handle; ...; };
+struct twisted_ib_srq { struct ibv_srq srq; uint64_t self; struct twisted_ib_queue receives; ...; };
 struct ibv_ece { uint32_t vendor_id; uint32_t options; uint32_t comp_mask; ...; };
 """
 

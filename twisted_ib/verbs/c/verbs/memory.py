@@ -246,7 +246,8 @@ def bind_mw(qp: CData, mw: CData, bind: CData) -> int:
     """
     queue, window = objectOf(qp, "ibv_qp"), objectOf(mw, "ibv_mw")
     given(bind)
-    queue.bind_mw(window, verbs.MWBind(bindInfo(bind.bind_info), bind.send_flags, bind.wr_id))
+    with queue.sends:
+        queue.bind_mw(window, verbs.MWBind(bindInfo(bind.bind_info), bind.send_flags, bind.wr_id))
     mw.rkey = window.rkey
     return 0
 

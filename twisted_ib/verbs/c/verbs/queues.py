@@ -11,8 +11,9 @@ from twisted_ib.verbs.c.errors import unsupported
 from twisted_ib.verbs.c.functions import handler
 from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.pointers import CData, addressOf, given
+from twisted_ib.verbs.c.postings import PostedQP, PostedQPEX, PostedSRQ
 from twisted_ib.verbs.c.verbs.address import gidOf, readAddress, writeAddress
-from twisted_ib.verbs.c.verbs.structures import copyFields, new, objectOf, optional, pointers
+from twisted_ib.verbs.c.verbs.structures import copyFields, objectOf, optional, pointers
 from twisted_ib.verbs.pyverbs.enums.queues import (
     ibv_qp_attr_mask,
     ibv_qp_init_attr_mask,
@@ -96,8 +97,10 @@ def queuePair(context: CData, pd: CData, attr: CData, value: verbs.QP, extended:
     @return: its C{struct ibv_qp}.
     """
     copyFields(value.query(0)[1], attr.cap, _SIZES)
-    whole = ffi.new("struct ibv_qp_ex *", _BUILDERS if extended else {})
-    structure = ffi.addressof(whole, "qp_base")
+    whole = ffi.new("struct twisted_ib_qp *", {"qp": _BUILDERS} if extended else {})
+    structure = ffi.addressof(whole.qp, "qp_base")
+    if isinstance(value, PostedQP):
+        value.reflect(whole)
     if extended and _HAS_ATOMIC_WRITE:
         last = ffi.cast("void **", addressOf(whole) + _ATOMIC_WRITE)
         last[0] = pointers("wr_atomic_write")["wr_atomic_write"]
@@ -123,7 +126,7 @@ def ibv_create_qp(pd: CData, attr: CData) -> CData:
     """
     domain = objectOf(pd, "ibv_pd")
     given(attr)
-    return queuePair(pd.context, pd, attr, verbs.QP(domain, initAttr(attr)))
+    return queuePair(pd.context, pd, attr, PostedQP(domain, initAttr(attr)))
 
 
 @handler
@@ -152,7 +155,7 @@ def create_qp_ex(context: CData, attr: CData) -> CData:
         send_ops_flags=attr.send_ops_flags if mask & _E.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS else 0,
     )
     extended = bool(mask & _E.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
-    value = (verbs.QPEx if extended else verbs.QP)(owner, made)
+    value = (PostedQPEX if extended else PostedQP)(owner, made)
     return queuePair(context, attr.pd, attr, value, extended)
 
 
@@ -174,7 +177,8 @@ def ibv_modify_qp(qp: CData, attr: CData, mask: int) -> int:
         made.alt_ah_attr = readAddress(attr.alt_ah_attr)
     if mask & _M.IBV_QP_CAP:
         made.cap = _sizes(attr.cap)
-    value.modify(made, mask)
+    with value.sends, value.receives:
+        value.modify(made, mask)
     qp.state = value.qp_state
     return 0
 
@@ -261,11 +265,15 @@ def ibv_query_ece(qp: CData, ece: CData) -> int:
     return 0
 
 
-def _receiveQueue(pd: CData, attr: CData, value: verbs.SRQ) -> CData:
+def _receiveQueue(pd: CData, attr: CData, value: PostedSRQ) -> CData:
     # man ibv_create_srq(3): the structure gets the sizes that it has.
     copyFields(value.query(), attr.attr, _RECEIVE_SIZES[:2])
     fields = {"context": pd.context, "srq_context": attr.srq_context, "pd": pd, "handle": value.handle}
-    return new("ibv_srq", value, (pd.context, pd), **fields)
+    whole = ffi.new("struct twisted_ib_srq *", {"srq": fields})
+    value.reflect(whole)
+    structure = ffi.addressof(whole, "srq")
+    handles.add(addressOf(structure), "ibv_srq", value, whole, map(addressOf, (pd.context, pd)))
+    return structure
 
 
 def _receiveSizes(attr: CData) -> verbs.SrqAttr:
@@ -279,7 +287,7 @@ def ibv_create_srq(pd: CData, attr: CData) -> CData:
     """
     domain = objectOf(pd, "ibv_pd")
     given(attr)
-    return _receiveQueue(pd, attr, verbs.SRQ(domain, verbs.SrqInitAttr(_receiveSizes(attr.attr))))
+    return _receiveQueue(pd, attr, PostedSRQ(domain, verbs.SrqInitAttr(_receiveSizes(attr.attr))))
 
 
 @handler
@@ -293,7 +301,7 @@ def create_srq_ex(context: CData, attr: CData) -> CData:
     made.comp_mask = attr.comp_mask
     made.srq_type = attr.srq_type if attr.comp_mask & _S.IBV_SRQ_INIT_ATTR_TYPE else 0
     made.pd = objectOf(attr.pd, "ibv_pd") if attr.comp_mask & _S.IBV_SRQ_INIT_ATTR_PD else None
-    return _receiveQueue(attr.pd, attr, verbs.SRQ(owner, made))
+    return _receiveQueue(attr.pd, attr, PostedSRQ(owner, made))
 
 
 @handler
@@ -303,7 +311,8 @@ def ibv_modify_srq(srq: CData, attr: CData, mask: int) -> int:
     """
     value = objectOf(srq, "ibv_srq")
     given(attr)
-    value.modify(_receiveSizes(attr), mask)
+    with value.receives:
+        value.modify(_receiveSizes(attr), mask)
     return 0
 
 

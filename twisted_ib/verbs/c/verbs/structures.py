@@ -5,7 +5,7 @@ Structures of C: their addresses, their fields, and the objects behind them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from _twisted_ib_verbs import ffi, lib
 
@@ -13,6 +13,9 @@ from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.pointers import CData, addressOf
+
+if TYPE_CHECKING:
+    from twisted_ib.verbs.c.postings import PostedQP, PostedQPEX, PostedSRQ
 
 _cast, _entries = ffi.cast, handles.entries
 #: Octets by which a program's structure may be longer than this library's.
@@ -67,11 +70,11 @@ def objectOf(pointer: CData, kind: Literal["ibv_cq"]) -> verbs.CQ: ...
 
 
 @overload
-def objectOf(pointer: CData, kind: Literal["ibv_qp"]) -> verbs.QP: ...
+def objectOf(pointer: CData, kind: Literal["ibv_qp"]) -> PostedQP | PostedQPEX: ...
 
 
 @overload
-def objectOf(pointer: CData, kind: Literal["ibv_srq"]) -> verbs.SRQ: ...
+def objectOf(pointer: CData, kind: Literal["ibv_srq"]) -> PostedSRQ: ...
 
 
 @overload

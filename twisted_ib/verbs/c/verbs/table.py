@@ -17,6 +17,20 @@ def _reading(field: str, kind: str = "uint32_t") -> Row:
     return Row(f"read_{field}", "", prototype, Failure.ZERO, before=before)
 
 
+def _posting(name: str, queue: str, request: str, record: str) -> Row:
+    # What is left of the list goes to the handler: nothing, if C has recorded all of it.
+    before = f"""\
+if (!wr || !bad) {{
+errno = EINVAL;
+return EINVAL;
+}}
+wr = {record};
+if (!wr && twisted_ib_attended())
+return 0;"""
+    prototype = f"int {name}(struct {queue}, struct {request} *wr, struct {request} **bad)"
+    return Row(name, "", prototype, before=before, attends=True)
+
+
 _DEVICE = (
     Row("ibv_get_device_list", "IBVERBS_1.1", "struct ibv_device **ibv_get_device_list(int *num)"),
     Row("ibv_free_device_list", "IBVERBS_1.1", "void ibv_free_device_list(struct ibv_device **list)"),
@@ -243,6 +257,7 @@ _COMPLETION = (
         Failure.MINUS_ONE,
         before="int done;\nif (twisted_ib_poll(cq, count, wc, &done))\nreturn done;",
         after="twisted_ib_poll_again(cq, count, wc)",
+        attends=True,
     ),
     Row("req_notify_cq", "", "int req_notify_cq(struct ibv_cq *cq, int solicited)"),
     Row(
@@ -251,6 +266,7 @@ _COMPLETION = (
         "int start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)",
         before="int done;\nif (attr && !attr->comp_mask && twisted_ib_start(cq, &done))\nreturn done;",
         after="twisted_ib_start_again(cq)",
+        attends=True,
     ),
     Row(
         "next_poll",
@@ -258,6 +274,7 @@ _COMPLETION = (
         "int next_poll(struct ibv_cq_ex *cq)",
         before="int done;\nif (twisted_ib_present(cq) && twisted_ib_next(cq, &done))\nreturn done;",
         after="twisted_ib_next_again(cq)",
+        attends=True,
     ),
     Row(
         "end_poll",
@@ -335,17 +352,9 @@ _QUEUES = (
     ),
     Row("ibv_query_srq", "IBVERBS_1.1", "int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr)"),
     Row("ibv_destroy_srq", "IBVERBS_1.1", "int ibv_destroy_srq(struct ibv_srq *srq)"),
-    Row(
-        "post_send", "", "int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)"
-    ),
-    Row(
-        "post_recv", "", "int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)"
-    ),
-    Row(
-        "post_srq_recv",
-        "",
-        "int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)",
-    ),
+    _posting("post_send", "ibv_qp *qp", "ibv_send_wr", "twisted_ib_post_sends(qp, wr)"),
+    _posting("post_recv", "ibv_qp *qp", "ibv_recv_wr", "twisted_ib_post_own(qp, wr)"),
+    _posting("post_srq_recv", "ibv_srq *srq", "ibv_recv_wr", "twisted_ib_post_shared(srq, wr)"),
 )
 
 _EXTENDED = (

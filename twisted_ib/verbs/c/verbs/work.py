@@ -13,6 +13,7 @@ from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import handler
 from twisted_ib.verbs.c.pointers import CData, given
+from twisted_ib.verbs.c.postings import settle
 from twisted_ib.verbs.c.verbs.memory import bindInfo
 from twisted_ib.verbs.c.verbs.structures import objectOf
 from twisted_ib.verbs.core.hub import hub
@@ -86,38 +87,44 @@ def _refused(bad: CData, wr: CData, error: BaseException) -> None:
 @handler
 def post_send(qp: CData, wr: CData, bad: CData) -> int:
     """
-    Post send requests.
+    Post send requests, those that C has not recorded.
     """
+    if not wr:
+        settle()
+        return 0
     value = objectOf(qp, "ibv_qp")
     # bad is written to by a failure only: programs compare it with what they have put there.
-    if not (wr and bad):
-        given(wr, bad)
-    enqueue = value._work.requester.enqueue
-    hub.post(enqueue, partial(_sendRequest, value), wr, partial(_refused, bad))
+    with value.sends:
+        enqueue = value._work.requester.enqueue
+        hub.post(enqueue, partial(_sendRequest, value), wr, partial(_refused, bad))
     return 0
 
 
 @handler
 def post_recv(qp: CData, wr: CData, bad: CData) -> int:
     """
-    Post receives.
+    Post receives, those that C has not recorded.
     """
+    if not wr:
+        settle()
+        return 0
     value = objectOf(qp, "ibv_qp")
-    if not (wr and bad):
-        given(wr, bad)
-    hub.post(value._work.postReceive, _receiveRequest, wr, partial(_refused, bad))
+    with value.receives:
+        hub.post(value._work.postReceive, _receiveRequest, wr, partial(_refused, bad))
     return 0
 
 
 @handler
 def post_srq_recv(srq: CData, wr: CData, bad: CData) -> int:
     """
-    Post receives to a shared receive queue.
+    Post receives to a shared receive queue, those that C has not recorded.
     """
+    if not wr:
+        settle()
+        return 0
     value = objectOf(srq, "ibv_srq")
-    if not (wr and bad):
-        given(wr, bad)
-    hub.post(value._core.post, _receiveRequest, wr, partial(_refused, bad))
+    with value.receives:
+        hub.post(value._core.post, _receiveRequest, wr, partial(_refused, bad))
     return 0
 
 

@@ -1,0 +1,3 @@
+"""
+Tests of posting in C.
+"""

@@ -1,0 +1,435 @@
+/*
+ * Posting: what is recorded without Python, and its order.  One line for each check that fails; the argument chooses the
+ * story.
+ */
+#include "../pairs.h"
+#include <semaphore.h>
+
+#define BYTES 64
+
+static unsigned char memory[2][256][BYTES];
+static struct ibv_mr *mr;
+static struct ibv_cq *cq;
+static struct ibv_qp *from, *to;
+
+static void open_pair(void)
+{
+    union ibv_gid gid;
+
+    open_device();
+    gid = own_gid();
+    mr = MADE(ibv_reg_mr(pd, memory, sizeof memory, RIGHTS));
+    cq = queue(4096, NULL);
+    from = queue_pair(cq);
+    to = queue_pair(cq);
+    move(from, IBV_QPS_INIT);
+    move(to, IBV_QPS_INIT);
+    connect_to(to, from->qp_num, &gid);
+    connect_to(from, to->qp_num, &gid);
+}
+
+/* A thread that is on its way into Python to poll, or out of it: it attends, and stands still. */
+static struct ibv_cq *polled;
+static pthread_t poller;
+static sem_t inside, released;
+static __thread int stands;
+
+static void stand(void)
+{
+    if (stands) {
+        stands = 0;
+        sem_post(&inside);
+        sem_wait(&released);
+    }
+}
+
+static void *attend(void *nothing)
+{
+    struct ibv_wc wc;
+
+    stands = 1;
+    /* Not each poll in vain enters. */
+    while (stands) {
+        int found = ibv_poll_cq(polled, 1, &wc);
+
+        IS(found, context ? 0 : -1);
+    }
+    return nothing;
+}
+
+static void begin_attending(void (*volatile *where)(void))
+{
+    sem_init(&inside, 0, 0);
+    sem_init(&released, 0, 0);
+    *where = stand;
+    polled = polled ? polled : queue(1, NULL);
+    pthread_create(&poller, NULL, attend, NULL);
+    sem_wait(&inside);
+}
+
+static void end_attending(void)
+{
+    sem_post(&released);
+    pthread_join(poller, NULL);
+}
+
+static struct ibv_sge piece(int side, int slot)
+{
+    return (struct ibv_sge){(uintptr_t)memory[side][slot], BYTES, mr->lkey};
+}
+
+static int send(int slot, int opcode, int flags)
+{
+    struct ibv_sge own = piece(0, slot);
+    struct ibv_send_wr wr = {.wr_id = slot, .sg_list = &own, .num_sge = 1, .opcode = opcode,
+                             .send_flags = IBV_SEND_SIGNALED | flags}, *bad = NULL;
+    int result;
+
+    if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+        own.length = 8;
+        wr.wr.atomic.remote_addr = (uintptr_t)memory[1][slot];
+        wr.wr.atomic.rkey = mr->rkey;
+        wr.wr.atomic.compare_add = 5;
+    } else {
+        wr.wr.rdma.remote_addr = (uintptr_t)memory[1][slot];
+        wr.wr.rdma.rkey = mr->rkey;
+    }
+    wr.imm_data = htonl(slot + 1000);
+    result = ibv_post_send(from, &wr, &bad);
+    IS(bad == (result ? &wr : NULL), 1);
+    return result;
+}
+
+static int take(int slot)
+{
+    struct ibv_sge own = piece(1, slot);
+    struct ibv_recv_wr wr = {.wr_id = slot, .sg_list = &own, .num_sge = 1}, *bad = NULL;
+    int result = ibv_post_recv(to, &wr, &bad);
+
+    IS(bad == (result ? &wr : NULL), 1);
+    return result;
+}
+
+/* The next completion, whatever time it takes. */
+static struct ibv_wc next(void)
+{
+    struct ibv_wc wc = {0};
+    int found;
+
+    while (!(found = ibv_poll_cq(cq, 1, &wc)))
+        ;
+    IS(found, 1);
+    return wc;
+}
+
+/* The next completions of one of the queue pairs, in order; the others' are counted. */
+static int flushed(struct ibv_qp *qp, int first, int count, int status)
+{
+    int others = 0;
+
+    for (int number = first; number < first + count && !failures;) {
+        struct ibv_wc wc = next();
+
+        if (wc.qp_num != qp->qp_num) {
+            others++;
+            continue;
+        }
+        IS(wc.status, status);
+        IS(wc.wr_id, number++);
+    }
+    return others;
+}
+
+/* Whoever posts while another attends does not enter Python; that one takes all, in order, with its octets. */
+static void attended(void)
+{
+    static const int kinds[] = {IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_WRITE_WITH_IMM,
+                                IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD};
+    long before;
+    int sent = 0, received = 0;
+
+    open_pair();
+    /* Its path is found, and its limits are set. */
+    IS(take(200), 0);
+    IS(send(200, IBV_WR_SEND, 0), 0);
+    next();
+    next();
+    begin_attending(&entering);
+    before = entries;
+    for (int slot = 0; slot < 48; slot++) {
+        int kind = kinds[slot % 6], inlined = slot < 24 && slot % 6 < 4 ? IBV_SEND_INLINE : 0;
+
+        memset(memory[0][slot], slot + 1, BYTES);
+        memset(memory[1][slot], slot % 6 > 3 ? slot + 101 : 0, BYTES);
+        if (slot % 6 == 0 || slot % 6 == 2 || slot % 6 == 3)
+            IS(take(slot), 0);
+        IS(send(slot, kind, inlined), 0);
+        /* The octets were copied. */
+        if (inlined)
+            memset(memory[0][slot], 255, BYTES);
+    }
+    IS(entries - before, 0);
+    end_attending();
+    while ((sent < 48 || received < 24) && !failures) {
+        struct ibv_wc wc = next();
+        int slot = wc.wr_id;
+
+        IS(wc.status, IBV_WC_SUCCESS);
+        if (wc.qp_num == from->qp_num) {
+            IS(slot, sent++);
+            continue;
+        }
+        IS(slot, received / 3 * 6 + received % 3 + !!(received % 3));
+        received++;
+        if (slot % 6)
+            IS(ntohl(wc.imm_data), slot + 1000);
+    }
+    for (int slot = 0; slot < 48; slot++) {
+        int side = slot % 6 < 4, value = slot % 6 < 4 ? slot + 1 : slot + 101;
+
+        /* A SEND's octets are in the receive, which has the same place. */
+        for (int octet = 0; octet < (slot % 6 == 5 ? 8 : BYTES); octet++)
+            IS(memory[side][slot][octet], value);
+        if (slot % 6 == 5)
+            IS(memory[1][slot][0], value + 5);
+    }
+}
+
+/* The thread that attends is on its way out of Python, and looks once more. */
+static void last(void)
+{
+    struct ibv_wc wc;
+    long before;
+
+    open_pair();
+    move(to, IBV_QPS_ERR);
+    IS(take(0), 0);
+    flushed(to, 0, 1, IBV_WC_WR_FLUSH_ERR);
+    begin_attending(&leaving);
+    before = entries;
+    IS(take(1), 0);
+    IS(entries - before, 0);
+    end_attending();
+    before = entries;
+    IS(ibv_poll_cq(cq, 1, &wc), 1);
+    IS(wc.wr_id, 1);
+    IS(entries - before, 0);
+}
+
+/* What a post refuses is refused in place, and what is before it in the list is posted, after what was recorded. */
+static void refusals(void)
+{
+    struct ibv_sge own[] = {{0, BYTES, 0}, {0, BYTES, 0}, {0, BYTES, 0}};
+    struct ibv_send_wr list[4], *bad = NULL;
+    struct ibv_recv_wr receives[3], *unwanted = NULL;
+
+    open_pair();
+    for (int index = 0; index < 3; index++)
+        own[index] = piece(0, index);
+    IS(ibv_post_send(from, NULL, &bad), EINVAL);
+    IS(ibv_post_recv(to, NULL, &unwanted), EINVAL);
+    for (int round = 0; round < 4; round++) {
+        memset(list, 0, sizeof list);
+        for (int index = 0; index < 4; index++)
+            list[index] = (struct ibv_send_wr){.wr_id = index, .sg_list = own, .num_sge = 1,
+                                               .next = index < 3 ? list + index + 1 : NULL,
+                                               .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+                                               .wr.rdma = {(uintptr_t)memory[1], mr->rkey}};
+        bad = NULL;
+        /* Too many elements, too much inline, no such operation, no list. */
+        if (round == 0)
+            list[2].num_sge = 3;
+        else if (round == 1)
+            list[2].num_sge = 2, list[2].send_flags |= IBV_SEND_INLINE;
+        else if (round == 2)
+            list[2].opcode = 77;
+        else
+            list[2].sg_list = NULL;
+        IS(ibv_post_send(from, list, &bad), EINVAL);
+        IS(bad - list, 2);
+        IS(flushed(from, 0, 2, IBV_WC_SUCCESS), 0);
+    }
+    /* Memory that is not there, and none at all. */
+    list[0].next = NULL;
+    list[0].send_flags |= IBV_SEND_INLINE;
+    own[0].addr = 8;
+    IS(ibv_post_send(from, list, &bad), EFAULT);
+    IS(bad == list, 1);
+    list[0].num_sge = 0;
+    IS(ibv_post_send(from, list, &bad), 0);
+    IS(flushed(from, 0, 1, IBV_WC_SUCCESS), 0);
+    /* A full queue, of those that take none of the peer's receives. */
+    for (int index = 0; index < 64; index++)
+        IS(send(index, IBV_WR_SEND, 0), 0);
+    IS(send(64, IBV_WR_SEND, 0), ENOMEM);
+    for (int index = 0; index < 64; index++)
+        IS(take(index), 0);
+    IS(flushed(from, 0, 64, IBV_WC_SUCCESS), 64);
+    for (int index = 0; index < 3; index++)
+        receives[index] = (struct ibv_recv_wr){.wr_id = index, .sg_list = own, .num_sge = index < 2 ? 1 : 9,
+                                               .next = index < 2 ? receives + index + 1 : NULL};
+    IS(ibv_post_recv(to, receives, &unwanted), EINVAL);
+    IS(unwanted - receives, 2);
+    for (int index = 2; index < 256; index++)
+        IS(take(index), 0);
+    IS(take(256 % 256), ENOMEM);
+    move(to, IBV_QPS_ERR);
+    flushed(to, 0, 256, IBV_WC_WR_FLUSH_ERR);
+    move(from, IBV_QPS_RESET);
+    IS(send(0, IBV_WR_SEND, 0), EINVAL);
+    move(to, IBV_QPS_RESET);
+    IS(take(0), EINVAL);
+}
+
+/* A key that is not there is an error of the completion. */
+static void keys(void)
+{
+    struct ibv_wc wc;
+
+    open_pair();
+    mr->rkey ^= 64;
+    IS(send(7, IBV_WR_RDMA_WRITE, 0), 0);
+    wc = next();
+    IS(wc.status, IBV_WC_REM_ACCESS_ERR);
+    IS(wc.wr_id, 7);
+}
+
+/* A queue pair changes its state, and is destroyed, with requests that Python has not seen. */
+static void changes(void)
+{
+    struct ibv_context *closed;
+    union ibv_gid gid;
+    struct ibv_recv_wr wr = {0}, *bad;
+    struct ibv_send_wr request = {0}, *wrong;
+    struct ibv_wc wc;
+
+    open_pair();
+    gid = own_gid();
+    IS(take(0), 0);
+    IS(send(0, IBV_WR_SEND, 0), 0);
+    next();
+    next();
+    begin_attending(&entering);
+    /* It was posted before the reset: it comes, but its own completion does not. */
+    IS(take(100), 0);
+    IS(send(100, IBV_WR_SEND, 0), 0);
+    move(from, IBV_QPS_RESET);
+    IS(flushed(to, 100, 1, IBV_WC_SUCCESS), 0);
+    for (int index = 0; index < 8; index++)
+        IS(take(index), 0);
+    move(to, IBV_QPS_ERR);
+    for (int index = 8; index < 16; index++)
+        IS(take(index), 0);
+    flushed(to, 0, 16, IBV_WC_WR_FLUSH_ERR);
+    IS(take(16), 0);
+    move(to, IBV_QPS_RESET);
+    IS(ibv_poll_cq(cq, 1, &wc), 0);
+    move(to, IBV_QPS_INIT);
+    IS(take(17), 0);
+    IS(take(18), 0);
+    IS(ibv_destroy_qp(to), 0);
+    IS(ibv_post_recv(to, &wr, &bad), EINVAL);
+    /* The first one sets its limit. */
+    move(from, IBV_QPS_INIT);
+    connect_to(from, to->qp_num, &gid);
+    for (int index = 0; index < 8; index++)
+        IS(send(index, IBV_WR_SEND, 0), 0);
+    closed = context;
+    context = NULL;
+    IS(ibv_close_device(closed), 0);
+    IS(ibv_post_send(from, &request, &wrong), EINVAL);
+    end_attending();
+}
+
+/* More than the records have room for goes to Python, in order. */
+static void bound(void)
+{
+    static struct ibv_qp *several[16];
+    long before;
+
+    open_pair();
+    for (int each = 0; each < 16; each++) {
+        several[each] = to = queue_pair(cq);
+        move(to, IBV_QPS_INIT);
+        IS(take(255), 0);
+    }
+    begin_attending(&entering);
+    before = entries;
+    for (int each = 0; each < 16; each++) {
+        to = several[each];
+        for (int slot = 0; slot < 128; slot++)
+            IS(take(slot), 0);
+    }
+    IS(entries > before && entries - before < 8, 1);
+    for (int each = 0; each < 16; each++) {
+        to = several[each];
+        move(to, IBV_QPS_ERR);
+        IS(flushed(to, 255, 1, IBV_WC_WR_FLUSH_ERR), 0);
+        IS(flushed(to, 0, 128, IBV_WC_WR_FLUSH_ERR), 0);
+    }
+    end_attending();
+}
+
+/* Receives of a shared queue. */
+static void shared(void)
+{
+    struct ibv_srq_init_attr wanted = {.attr = {64, 1, 0}};
+    struct ibv_srq *srq;
+    struct ibv_qp_init_attr attr = {.qp_type = IBV_QPT_RC, .cap = {64, 0, 1, 0, 0}};
+    struct ibv_srq_attr smaller = {32, 1, 0};
+    struct ibv_sge own;
+    struct ibv_recv_wr wr = {.sg_list = &own, .num_sge = 1}, *bad = NULL;
+    union ibv_gid gid;
+    long before;
+
+    open_pair();
+    gid = own_gid();
+    srq = attr.srq = MADE(ibv_create_srq(pd, &wanted));
+    attr.send_cq = attr.recv_cq = cq;
+    from = MADE(ibv_create_qp(pd, &attr));
+    to = MADE(ibv_create_qp(pd, &attr));
+    move(from, IBV_QPS_INIT);
+    move(to, IBV_QPS_INIT);
+    connect_to(to, from->qp_num, &gid);
+    connect_to(from, to->qp_num, &gid);
+    begin_attending(&entering);
+    before = entries;
+    own = piece(1, 0);
+    for (int slot = 0; slot < 40; slot++) {
+        wr.wr_id = slot;
+        IS(ibv_post_srq_recv(srq, &wr, &bad), 0);
+    }
+    IS(entries - before, 0);
+    IS(ibv_modify_srq(srq, &smaller, IBV_SRQ_MAX_WR), EINVAL);
+    smaller.max_wr = 41;
+    IS(ibv_modify_srq(srq, &smaller, IBV_SRQ_MAX_WR), 0);
+    wr.wr_id = 40;
+    IS(ibv_post_srq_recv(srq, &wr, &bad), 0);
+    IS(ibv_post_srq_recv(srq, &wr, &bad), ENOMEM);
+    IS(bad == &wr, 1);
+    end_attending();
+    for (int slot = 0; slot < 41; slot++)
+        IS(send(slot, IBV_WR_SEND, 0), 0);
+    flushed(to, 0, 41, IBV_WC_SUCCESS);
+    IS(ibv_post_srq_recv(srq, &wr, &bad), 0);
+    IS(ibv_destroy_qp(from), 0);
+    IS(ibv_destroy_qp(to), 0);
+    IS(ibv_destroy_srq(srq), 0);
+    IS(ibv_post_srq_recv(srq, &wr, &bad), EINVAL);
+}
+
+int main(int count, char **words)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } stories[] = {{"attended", attended}, {"last", last}, {"refusals", refusals}, {"keys", keys},
+                   {"changes", changes}, {"bound", bound}, {"shared", shared}};
+
+    for (unsigned index = 0; index < sizeof stories / sizeof *stories; index++)
+        if (count > 1 && !strcmp(words[1], stories[index].name)) {
+            stories[index].run();
+            return !!failures;
+        }
+    return 2;
+}

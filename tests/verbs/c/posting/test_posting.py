@@ -1,0 +1,81 @@
+"""
+Tests of posting in C: requests are recorded without Python, and posted in their order, each once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.verbs.c.library import run
+from tests.verbs.c.test_calls import ProgramTestCase
+
+SOURCE = Path(__file__).with_name("posting.c")
+
+
+class PostingTests(ProgramTestCase):
+    """
+    The stories of C{posting.c}.
+    """
+
+    device = "shm0"
+
+    def story(self, name: str) -> None:
+        """
+        Run one.
+        """
+        program = self.compiled(SOURCE, "-rdynamic", "-ldl", "-O1")
+        result = run(program, name, TWISTED_IB_DEVICE=self.device)
+        self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))
+
+    def test_attended(self) -> None:
+        """
+        While another thread attends no post enters Python, whatever its operation; inline data is copied at
+        once, and all is posted in order.
+        """
+        self.story("attended")
+
+    def test_last(self) -> None:
+        """
+        A thread that attended, and has looked, looks once more.
+        """
+        self.story("last")
+
+    def test_refusals(self) -> None:
+        """
+        A list is posted up to the first request that is refused, for its elements, inline data, operation,
+        memory, a full queue or the state; only then C{bad_wr} is set.
+        """
+        self.story("refusals")
+
+    def test_keys(self) -> None:
+        """
+        A key that is not there is an error of the completion.
+        """
+        self.story("keys")
+
+    def test_changes(self) -> None:
+        """
+        ERR flushes what was recorded before and after, RESET forgets it, and a queue pair and a device end
+        with it.
+        """
+        self.story("changes")
+
+    def test_bound(self) -> None:
+        """
+        What the records have no room for is posted by Python, in order.
+        """
+        self.story("bound")
+
+    def test_shared(self) -> None:
+        """
+        A shared receive queue has its depth, also when that changes, and its receives come in order.
+        """
+        self.story("shared")
+
+
+class LoopbackPostingTests(PostingTests):
+    """
+    The same without shared memory.
+    """
+
+    device = "lo0"

@@ -1,0 +1,247 @@
+/*
+ * Posting in C: what a program posts is recorded in memory, in the order of its calls, with inline data copied, and
+ * Python takes all records at once.  declarations.py includes this.
+ *
+ * Only what a queue is sure to take is recorded: each has a limit, which Python sets, and everything else is left to
+ * Python, which refuses as ever.  A poster goes on at once if another thread attends, else it takes the records itself:
+ * see postings.py.
+ */
+
+/* A work queue.  */
+struct twisted_ib_queue {
+    /* Requests that were recorded, ever, and how many may be. */
+    uint64_t posted, limit;
+    /* Of a request: elements, octets of inline data, a bit for each operation. */
+    unsigned elements, inlined, operations;
+};
+
+struct twisted_ib_qp {
+    struct ibv_qp_ex qp;
+    /* The address of this structure, if it has queues. */
+    uint64_t self;
+    struct twisted_ib_queue sends, receives;
+};
+
+struct twisted_ib_srq {
+    struct ibv_srq srq;
+    uint64_t self;
+    struct twisted_ib_queue receives;
+};
+
+/* A request; its elements, or inline data, come behind it. */
+struct twisted_ib_record {
+    uint64_t queue, id, remote, compare, swap;
+    uint32_t octets, opcode, flags, elements, inlined, key, immediate, unused;
+};
+
+/*
+ * The records of all queues.
+ *
+ * buffers: one that is filled, the other for Python; size: of each; fill: octets of the one; turn: which it is;
+ * attending: threads in Python that take the records before they leave it, or just after.
+ */
+struct twisted_ib_posting {
+    unsigned char *buffers[2];
+    unsigned size, fill, turn, lock, attending;
+} twisted_ib_posting;
+
+void twisted_ib_block(sigset_t *program);
+
+/* Operations that put their result into memory here, and those of them that need 8 octets there. */
+#define BIT(opcode) (1u << (opcode))
+#define ATOMICS (BIT(IBV_WR_ATOMIC_CMP_AND_SWP) | BIT(IBV_WR_ATOMIC_FETCH_AND_ADD))
+#define RESULTS (ATOMICS | BIT(IBV_WR_RDMA_READ))
+#define COUNTED (IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE)
+
+/* No signal's handler interrupts whoever has the lock: so it is released. */
+static void twisted_ib_lock(sigset_t *program)
+{
+    twisted_ib_block(program);
+    while (__atomic_exchange_n(&twisted_ib_posting.lock, 1, __ATOMIC_ACQUIRE))
+        sched_yield();
+}
+
+static void twisted_ib_unlock(const sigset_t *program)
+{
+    __atomic_store_n(&twisted_ib_posting.lock, 0, __ATOMIC_RELEASE);
+    pthread_sigmask(SIG_SETMASK, program, NULL);
+}
+
+/* The place of a record of a queue, if both have room; it counts once it is added. */
+static struct twisted_ib_record *twisted_ib_place(struct twisted_ib_queue *queue, int elements,
+                                                  const struct ibv_sge *list, unsigned octets)
+{
+    struct twisted_ib_posting *own = &twisted_ib_posting;
+    struct twisted_ib_record *record = (void *)(own->buffers[own->turn] + own->fill);
+
+    octets += sizeof *record;
+    if (queue->posted >= queue->limit || (elements && !list) || octets > own->size - own->fill)
+        return NULL;
+    memset(record, 0, sizeof *record);
+    record->queue = (uintptr_t)queue;
+    record->octets = octets;
+    return record;
+}
+
+static int twisted_ib_add(struct twisted_ib_queue *queue, const struct twisted_ib_record *record)
+{
+    queue->posted++;
+    __atomic_store_n(&twisted_ib_posting.fill, twisted_ib_posting.fill + record->octets, __ATOMIC_SEQ_CST);
+    return 1;
+}
+
+/* Copy inline data: the kernel tells of memory that is not there. */
+static int twisted_ib_copy(void *target, unsigned length, const struct ibv_sge *list, int elements)
+{
+    static pid_t own;
+    struct iovec there[elements ? elements : 1], here = {target, length};
+
+    if (!own)
+        own = getpid();
+    for (int index = 0; index < elements; index++)
+        there[index] = (struct iovec){(void *)(uintptr_t)list[index].addr, list[index].length};
+    return !length || process_vm_readv(own, &here, 1, there, elements, 0) == length;
+}
+
+static int twisted_ib_record_send(struct twisted_ib_queue *queue, const struct ibv_send_wr *wr)
+{
+    unsigned bit = (unsigned)wr->opcode < 32 ? BIT(wr->opcode) : 0, inlined = wr->send_flags & IBV_SEND_INLINE;
+    struct twisted_ib_record *record;
+    uint64_t length = 0;
+
+    if (!(queue->operations & bit) || (unsigned)wr->num_sge > queue->elements)
+        return 0;
+    for (int index = 0; index < wr->num_sge && wr->sg_list; index++)
+        length += wr->sg_list[index].length;
+    if (inlined ? bit & RESULTS || length > queue->inlined : bit & ATOMICS && length < 8)
+        return 0;
+    record = twisted_ib_place(queue, wr->num_sge, wr->sg_list,
+                              inlined ? (length + 7) & ~7u : wr->num_sge * sizeof *wr->sg_list);
+    if (!record)
+        return 0;
+    record->id = wr->wr_id;
+    record->opcode = wr->opcode;
+    record->flags = wr->send_flags & COUNTED;
+    /* A key is the machine's number, immediate data the wire's. */
+    record->immediate = wr->opcode == IBV_WR_SEND_WITH_INV ? wr->invalidate_rkey : ntohl(wr->imm_data);
+    if (bit & ATOMICS) {
+        record->remote = wr->wr.atomic.remote_addr;
+        record->key = wr->wr.atomic.rkey;
+        record->compare = wr->wr.atomic.compare_add;
+        record->swap = wr->wr.atomic.swap;
+    } else if (bit & (BIT(IBV_WR_RDMA_WRITE) | BIT(IBV_WR_RDMA_WRITE_WITH_IMM) | BIT(IBV_WR_RDMA_READ))) {
+        record->remote = wr->wr.rdma.remote_addr;
+        record->key = wr->wr.rdma.rkey;
+    }
+    if (inlined) {
+        record->inlined = length;
+        if (!twisted_ib_copy(record + 1, length, wr->sg_list, wr->num_sge))
+            return 0;
+    } else {
+        record->elements = wr->num_sge;
+        memcpy(record + 1, wr->sg_list, wr->num_sge * sizeof *wr->sg_list);
+    }
+    return twisted_ib_add(queue, record);
+}
+
+static int twisted_ib_record_receive(struct twisted_ib_queue *queue, const struct ibv_recv_wr *wr)
+{
+    size_t octets = wr->num_sge * sizeof *wr->sg_list;
+    struct twisted_ib_record *record;
+
+    if ((unsigned)wr->num_sge > queue->elements ||
+        !(record = twisted_ib_place(queue, wr->num_sge, wr->sg_list, octets)))
+        return 0;
+    record->id = wr->wr_id;
+    record->elements = wr->num_sge;
+    memcpy(record + 1, wr->sg_list, octets);
+    return twisted_ib_add(queue, record);
+}
+
+/* These return what is left of a list: the first request that is not recorded. */
+static struct ibv_send_wr *twisted_ib_post_sends(struct ibv_qp *qp, struct ibv_send_wr *wr)
+{
+    struct twisted_ib_qp *own = (struct twisted_ib_qp *)qp;
+    sigset_t program;
+
+    if (!own || own->self != (uintptr_t)own)
+        return wr;
+    twisted_ib_lock(&program);
+    while (wr && twisted_ib_record_send(&own->sends, wr))
+        wr = wr->next;
+    twisted_ib_unlock(&program);
+    return wr;
+}
+
+static struct ibv_recv_wr *twisted_ib_post_receives(struct twisted_ib_queue *queue, struct ibv_recv_wr *wr)
+{
+    sigset_t program;
+
+    twisted_ib_lock(&program);
+    while (wr && twisted_ib_record_receive(queue, wr))
+        wr = wr->next;
+    twisted_ib_unlock(&program);
+    return wr;
+}
+
+static struct ibv_recv_wr *twisted_ib_post_own(struct ibv_qp *qp, struct ibv_recv_wr *wr)
+{
+    struct twisted_ib_qp *own = (struct twisted_ib_qp *)qp;
+
+    return own && own->self == (uintptr_t)own ? twisted_ib_post_receives(&own->receives, wr) : wr;
+}
+
+static struct ibv_recv_wr *twisted_ib_post_shared(struct ibv_srq *srq, struct ibv_recv_wr *wr)
+{
+    struct twisted_ib_srq *own = (struct twisted_ib_srq *)srq;
+
+    return own && own->self == (uintptr_t)own ? twisted_ib_post_receives(&own->receives, wr) : wr;
+}
+
+/*
+ * Whether a poster leaves its records to a thread that attends.  Such a thread looks at them after it no longer does:
+ * so one of both sees the other.
+ */
+static int twisted_ib_attended(void)
+{
+    if (!__atomic_load_n(&twisted_ib_posting.attending, __ATOMIC_SEQ_CST))
+        return 0;
+    __atomic_add_fetch(&twisted_ib_posts, 1, __ATOMIC_RELAXED);
+    return 1;
+}
+
+static void twisted_ib_attend(void)
+{
+    __atomic_add_fetch(&twisted_ib_posting.attending, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Attend no more: whether there are records that came meanwhile. */
+static int twisted_ib_attends_no_more(void)
+{
+    __atomic_sub_fetch(&twisted_ib_posting.attending, 1, __ATOMIC_SEQ_CST);
+    return __atomic_load_n(&twisted_ib_posting.fill, __ATOMIC_SEQ_CST) != 0;
+}
+
+/* Give Python the buffer that was filled, and fill the other: how many octets it has. */
+unsigned twisted_ib_swap(void)
+{
+    sigset_t program;
+    unsigned fill;
+
+    twisted_ib_lock(&program);
+    fill = twisted_ib_posting.fill;
+    twisted_ib_posting.turn ^= 1;
+    __atomic_store_n(&twisted_ib_posting.fill, 0, __ATOMIC_SEQ_CST);
+    twisted_ib_unlock(&program);
+    return fill;
+}
+
+/* From now on Python takes all requests of a queue; those that are recorded are in the buffer. */
+void twisted_ib_suspend(struct twisted_ib_queue *queue)
+{
+    sigset_t program;
+
+    twisted_ib_lock(&program);
+    queue->limit = 0;
+    twisted_ib_unlock(&program);
+}

@@ -1,0 +1,302 @@
+"""
+Requests that C programs post, in memory of C: a program records them without Python and its lock, by
+C{building/postings.c}, and Python takes all that are there at once.
+
+C records only what a queue is sure to take: each queue has a limit of requests, which follows its room.
+Whatever else a program posts comes to Python, which takes what was recorded before it.  So do changes of a
+queue's state, and its end.  A thread that posts takes the records itself, unless another is in Python to poll
+or to post: that one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from struct import Struct
+from typing import Any
+
+from _twisted_ib_verbs import ffi, lib
+
+from twisted_ib import limits
+from twisted_ib.errors import HCAError, QueuePairError
+from twisted_ib.hca.base.states import QPState, QPType
+from twisted_ib.hca.queues.requests import SGE, ReceiveRequest, SendOpcode, SendRequest
+from twisted_ib.verbs import pyverbs as verbs
+from twisted_ib.verbs.c.pointers import CData, addressOf
+from twisted_ib.verbs.core.hub import hub
+from twisted_ib.verbs.pyverbs.base.posting import INLINE, INVALIDATING, OPCODES
+from twisted_ib.verbs.pyverbs.base.verb import VerbsObject
+
+#: C{struct twisted_ib_record}, and C{struct ibv_sge}.
+_RECORD, _PIECE = Struct("=5Q8I"), Struct("=QII")
+_readRecord: Callable[[bytearray, int], tuple[int, ...]] = _RECORD.unpack_from
+_readPiece: Callable[[bytearray, int], tuple[int, ...]] = _PIECE.unpack_from
+_RECORD_BYTES, _PIECE_BYTES = _RECORD.size, _PIECE.size
+#: Operations that C records, and those that want a right to READs.
+_READING = frozenset((SendOpcode.RDMA_READ, SendOpcode.ATOMIC_CMP_AND_SWP, SendOpcode.ATOMIC_FETCH_AND_ADD))
+_RECORDED = _READING | {
+    SendOpcode.RDMA_WRITE,
+    SendOpcode.RDMA_WRITE_WITH_IMM,
+    SendOpcode.SEND,
+    SendOpcode.SEND_WITH_IMM,
+    SendOpcode.SEND_WITH_INV,
+}
+
+#: The records; their C{fill} says whether there are any.
+posting: CData = lib.twisted_ib_posting
+_memory = [ffi.new("unsigned char[]", limits.POSTED) for _ in range(2)]
+_buffers = [ffi.buffer(each) for each in _memory]
+posting.buffers = _memory
+posting.size = limits.POSTED
+
+
+#: Requests that a queue holds at least for C to post to it: a shorter one is full most of the time, and its
+#: limit would be set for each.
+LEAST_DEPTH = 4
+
+
+class PostedQueue:
+    """
+    A work queue that C posts to.  In a C{with} statement it does not: the hub's lock is held, and all that
+    was recorded is posted.
+
+    @ivar taken: requests of it that Python has taken from the records, ever.
+    @ivar renewal: at how many of these its limit is set anew.
+    """
+
+    accept: Callable[[Any, bool], None]
+
+    def __init__(self, structure: CData, elements: int) -> None:
+        """
+        @param structure: its C{struct twisted_ib_queue}.
+        @param elements: of a request, at most.
+        """
+        self._structure = structure
+        structure.elements = elements
+        self.taken = self.renewal = 0
+        _queues[addressOf(structure)] = self
+
+    def room(self) -> int:
+        """
+        @return: how many requests it is sure to take now.
+        """
+        raise NotImplementedError
+
+    def open(self) -> None:
+        """
+        Let C record as many requests as there is room for.  The hub's lock is held.
+        """
+        room = self.room()
+        self.renewal = self.taken + (room + 1) // 2
+        self._structure.limit = self.taken + room
+
+    def fail(self, error: HCAError) -> None:
+        """
+        A request that was recorded cannot be posted.
+        """
+
+    def __enter__(self) -> None:
+        hub.enter()
+        lib.twisted_ib_suspend(self._structure)
+        settle()
+
+    def __exit__(self, *exception: object) -> None:
+        self.open()
+        hub.leave()
+
+    def close(self) -> None:
+        """
+        C posts to it no more.
+        """
+        with hub:
+            lib.twisted_ib_suspend(self._structure)
+            settle()
+            _queues.pop(addressOf(self._structure), None)
+
+
+#: The queues by the addresses of their structures.
+_queues: dict[int, PostedQueue] = {}
+
+
+class _QueuePairQueue(PostedQueue):
+    # One of a queue pair's.
+    def __init__(self, qp: verbs.QP, structure: CData, elements: int) -> None:
+        super().__init__(structure, elements)
+        self._work = qp._work
+
+    def fail(self, error: HCAError) -> None:
+        self._work.queuePair.fail(error)
+
+
+class SendQueue(_QueuePairQueue):
+    """
+    The send queue of a connection.
+    """
+
+    def __init__(self, qp: verbs.QP, structure: CData) -> None:
+        """
+        @param qp: its queue pair.
+        @param structure: its C{struct twisted_ib_queue}.
+        """
+        sizes = qp._work.capabilities
+        super().__init__(qp, structure, sizes.pieces)
+        structure.inlined = sizes.inline
+        own = _RECORDED.intersection(qp._work.operations)
+        self._plain = sum(1 << each for each in own - _READING)
+        self._all = sum(1 << each for each in own)
+
+    def room(self) -> int:
+        work = self._work
+        if work.queuePair.state < QPState.RTS:
+            return 0
+        # A reset makes a new one.
+        requester = work.requester
+        self.accept = requester.enqueue
+        self._structure.operations = self._all if work.attributes.reads else self._plain
+        return max(0, requester.room())
+
+
+class ReceiveQueue(_QueuePairQueue):
+    """
+    The receive queue of a queue pair, if that has its own.
+    """
+
+    def __init__(self, qp: verbs.QP, structure: CData) -> None:
+        """
+        @param qp: its queue pair.
+        @param structure: its C{struct twisted_ib_queue}.
+        """
+        super().__init__(qp, structure, qp._work.capabilities.receivePieces)
+        self.accept = qp._work.postReceive
+
+    def room(self) -> int:
+        work = self._work
+        if work.queuePair.state is QPState.RESET:
+            return 0
+        return max(0, work.responder.room())
+
+
+class SharedQueue(PostedQueue):
+    """
+    A shared receive queue.
+    """
+
+    def __init__(self, srq: verbs.SRQ, structure: CData) -> None:
+        """
+        @param srq: the queue.
+        @param structure: its C{struct twisted_ib_queue}.
+        """
+        self._core = core = srq._core
+        super().__init__(structure, core.pieces)
+        self.accept = core.post
+
+    def room(self) -> int:
+        return max(0, self._core.depth - len(self._core))
+
+
+#: In the place of a queue that C does not post to.
+NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+class _Posted(VerbsObject):
+    # The attributes of its class are the queues that C posts to, by their names in the structure; others are
+    # L{NOTHING}.
+    sends = receives = NOTHING
+
+    def close(self) -> None:
+        for each in (self.sends, self.receives):
+            if isinstance(each, PostedQueue):
+                each.close()
+        self.sends = self.receives = NOTHING
+        super().close()
+
+
+class PostedQP(_Posted, verbs.QP):
+    """
+    A queue pair to which C posts.
+
+    @ivar sends: its send queue, or L{NOTHING}.
+    @ivar receives: its receive queue, or L{NOTHING}.
+    """
+
+    def reflect(self, structure: CData) -> None:
+        """
+        @param structure: its C{struct twisted_ib_qp}.
+        """
+        work = self._work
+        # C does not know address handles.
+        if work.queuePair.type is not QPType.UD and work.capabilities.sends >= LEAST_DEPTH:
+            self.sends = SendQueue(self, ffi.addressof(structure, "sends"))
+        if work.shared is None and work.capabilities.receives >= LEAST_DEPTH:
+            self.receives = ReceiveQueue(self, ffi.addressof(structure, "receives"))
+        structure.self = addressOf(structure)
+
+
+class PostedQPEX(_Posted, verbs.QPEx):
+    """
+    One with requests that are built one by one, to which C does not post.
+    """
+
+
+class PostedSRQ(_Posted, verbs.SRQ):
+    """
+    A shared receive queue to which C posts.
+    """
+
+    def reflect(self, structure: CData) -> None:
+        """
+        @param structure: its C{struct twisted_ib_srq}.
+        """
+        self.receives = SharedQueue(self, ffi.addressof(structure, "receives"))
+        with self.receives:
+            structure.self = addressOf(structure)
+
+
+def settle() -> None:
+    """
+    Post what was recorded.
+    """
+    # As hub.enter().
+    hub.lock.acquire()
+    hub._depth += 1
+    try:
+        if hub.closes.dead:
+            hub.closes.closePending()
+        buffer, at, end = _buffers[posting.turn], 0, lib.twisted_ib_swap()
+        while at < end:
+            address, id, remote, compare, swap, size, code, flags, count, length, key, immediate, _ = (
+                _readRecord(buffer, at)
+            )
+            start = at + _RECORD_BYTES
+            at += size
+            if count == 1:
+                pieces = [SGE(*_readPiece(buffer, start))]
+            else:
+                pieces = [
+                    SGE(*each) for each in _PIECE.iter_unpack(buffer[start : start + count * _PIECE_BYTES])
+                ]
+            queue = _queues[address]
+            request: SendRequest | ReceiveRequest
+            if isinstance(queue, SendQueue):
+                request = SendRequest(id, OPCODES[code], pieces, flags, 0, remote, key, compare, swap)
+                if flags & INLINE:
+                    request.pieces, request.inline = (), bytes(buffer[start : start + length])
+                if immediate:
+                    if code in INVALIDATING:
+                        request.invalidateKey = immediate
+                    else:
+                        request.immediate = immediate
+            else:
+                request = ReceiveRequest(id, pieces)
+            queue.taken += 1
+            try:
+                queue.accept(request, True)
+            except HCAError as error:
+                queue.fail(QueuePairError(f"a posted request cannot be taken: {error}"))
+            if queue.taken >= queue.renewal:
+                queue.open()
+    finally:
+        hub.leave()
+
+
+__all__ = ["PostedQP", "PostedQPEX", "PostedQueue", "PostedSRQ", "posting", "settle"]
