@@ -59,6 +59,8 @@ class PathResolutionContract:
     Two HCAs with known GUIDs.
     """
 
+    histories = 10
+
     def deviceOf(self: Any, guid: int) -> Device:
         """
         @return: an HCA with a GUID, closed after the test.
@@ -291,7 +293,7 @@ class PathResolutionContract:
         After any history, in any order (queue pairs ready, sending, reset, devices served or not, paths lost
         at one end or the other), two queue pairs that are made ready have the two ends of one path.
         """
-        for seed in range(25):
+        for seed in range(self.histories):
             try:
                 self.disorder(seed)
             except Exception as error:

@@ -138,10 +138,11 @@ class Talk(Protocol):
         """
         Take it.
         """
-        if isinstance(self.log[-1], bytes):
+        # To add to bytes copies all that has come.
+        if isinstance(self.log[-1], bytearray):
             self.log[-1] += data
         else:
-            self.log.append(data)
+            self.log.append(bytearray(data))
         self._act("data")
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -161,7 +162,7 @@ class Talk(Protocol):
         """
         @return: All data.
         """
-        return b"".join(entry for entry in self.log if isinstance(entry, bytes))
+        return b"".join(entry for entry in self.log if isinstance(entry, bytearray))
 
 
 _ENDS = ("ConnectionDone", "ConnectionLost", "ConnectionAborted", "ZeroDivisionError")

@@ -52,7 +52,7 @@ def running(case: SynchronousTestCase, *arguments: str, **options: Any) -> subpr
     @return: the same, where neither its start nor the interpreter's end is what is tested: it is forked off
         where that will do.
     """
-    isForked = arguments[0] in ("-c", "-m") and options.keys() <= _FORKED
+    isForked = (arguments[0] in ("-c", "-m") or arguments[0][0] != "-") and options.keys() <= _FORKED
     return _owned(case, Forked if isForked else subprocess.Popen, arguments, options)
 
 

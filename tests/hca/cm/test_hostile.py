@@ -27,6 +27,8 @@ class HostileTests(SynchronousTestCase):
     Peers that write what they like.
     """
 
+    seeds = 5
+
     def test_otherSource(self) -> None:
         """
         No message of one peer does anything to the connection of another,
@@ -258,7 +260,7 @@ class HostileTests(SynchronousTestCase):
         in order.
         """
         total = 0
-        for seed in range(20):
+        for seed in range(self.seeds):
             noise = random.Random(seed)
             net = Net(seed)
             for number in range(8):
@@ -281,7 +283,7 @@ class HostileTests(SynchronousTestCase):
                 (0, {}, 0, None, 0),
                 f"seed {seed}",
             )
-        self.assertTrue(total > 20 * 3000, "too few connections to disturb")
+        self.assertTrue(total > self.seeds * 3000, "too few connections to disturb")
 
     def noise(self, table: ConnectionTable, noise: random.Random) -> None:
         """

@@ -16,7 +16,9 @@ from typing import Any
 
 from tests.examples.programs import EXAMPLES
 from tests.processes.processes import ROOT, Child, ChildError, ProcessTestCase
+from tests.processes.programs.nursery import Forked
 from tests.processes.programs.wires import content
+from tests.support.commands import programOf
 from tests.support.waiting import HANG_SECONDS, waitUntil
 
 #: A large value.
@@ -34,7 +36,7 @@ class Running:
         """
         Start it; it is killed when its time is over.
         """
-        self.process = subprocess.Popen(
+        self.process = Forked(
             [sys.executable, *arguments],
             cwd="/",
             env=environment,
@@ -135,7 +137,7 @@ class ExampleTestCase(ProcessTestCase):
         """
         @return: what the server's HCAs have in use, as C{ib-devinfo} says.
         """
-        said, _ = self.python("-m", "twisted_ib.tools.show.devinfo", "--json").rest()
+        said, _ = self.python("-c", programOf("show.devinfo"), "--json").rest()
         devices: list[dict[str, Any]] = json.loads(said)
         found = [each["in_use"] for each in devices if each["pid"] == server.process.pid]
         # A device without a user is not watched by a reactor that does not poll, and answers nothing.

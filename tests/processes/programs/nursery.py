@@ -111,7 +111,7 @@ _nursery = _Nursery()
 
 class Forked(subprocess.Popen[str]):
     """
-    A process that runs a program (C{-c}) or a module (C{-m}) in a fork of the nursery instead of an
+    A process that runs a program (C{-c}), a module (C{-m}) or a file in a fork of the nursery instead of an
     interpreter of its own: the nursery is its parent, and passes its status on.
     """
 
@@ -247,16 +247,20 @@ def _begin(words: list[str]) -> None:
     """
     Run a command line of Python's.
     """
-    option, program, *arguments = words
-    sys.argv = [option, *arguments]
-    sys.path[0] = ""
-    if option == "-m":
+    first = words[0]
+    if first == "-m":
+        sys.argv = [first, *words[2:]]
         sys.path[0] = os.getcwd()
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
         return
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
-    exec(compile(program, "<string>", "exec"), vars(main))
+    if first == "-c":
+        sys.argv, sys.path[0], name, program = [first, *words[2:]], "", "<string>", words[1]
+    else:
+        sys.argv, sys.path[0], name, program = words, os.path.dirname(first), first, Path(first).read_text()
+        main.__file__ = first
+    exec(compile(program, name, "exec"), vars(main))
 
 
 def _leave() -> None:

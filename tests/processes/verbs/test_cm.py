@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.commands import running
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS
 
@@ -27,14 +27,10 @@ class StoryTestCase(SynchronousTestCase):
         ownRunDirectory(self)
         place = str(Path(__file__).resolve().parents[3])
         environment = dict(os.environ, PYTHONPATH=place)
-        done = subprocess.run(
-            [sys.executable, "-X", "faulthandler", "-m", "tests.processes.verbs.cmtalk", name],
-            env=environment,
-            cwd=place,
-            capture_output=True,
-            timeout=HANG_SECONDS,
-        )
-        self.assertEqual((done.returncode, done.stderr.decode()), (0, ""))
+        words = "-m", "tests.processes.verbs.cmtalk", name
+        process = running(self, *words, env=environment, cwd=place, stderr=subprocess.PIPE)
+        _, complaints = process.communicate(timeout=HANG_SECONDS)
+        self.assertEqual((process.returncode, complaints), (0, ""))
 
 
 class StoryTests(StoryTestCase):

@@ -267,6 +267,8 @@ class ScheduleTests(PairTestCase):
     Exact byte streams.
     """
 
+    seeds = 12
+
     def play(self, setting: Any, steps: Any) -> None:
         """
         Play a schedule.
@@ -292,7 +294,7 @@ class ScheduleTests(PairTestCase):
         """
         The same with long schedules that only a seed decides.
         """
-        for seed in range(40):
+        for seed in range(self.seeds):
             self.seeded(seed)
 
     def seeded(self, seed: int, steps: int = 150) -> None:

@@ -102,7 +102,8 @@ class RegisterTests(SynchronousTestCase):
         self.memory[TABLE_BYTES:] = b"\xff" * (MEMORY_BYTES - TABLE_BYTES)
         found = self.two.of(1)
         self.assertEqual(len(found), limits.PACKET_CONNECTIONS)
-        ending = Orphans(HERE, found, 0.0)
+        # They are all the same.
+        ending = Orphans(HERE, found[:64], 0.0)
         while not ending.isDone:
             now = ending.deadline()
             assert now is not None

@@ -230,6 +230,8 @@ class HostileTests(CarrierTestCase):
     The peer b sends what it likes.
     """
 
+    peers = 25
+
     def setUp(self) -> None:
         """
         A third HCA, whose connection to a must go on.
@@ -359,7 +361,7 @@ class HostileTests(CarrierTestCase):
         Random packets: no exception leaves the device.  Seed 6.
         """
         source = random.Random(6)
-        for n in range(100):
+        for n in range(self.peers):
             if n:
                 self.setUp()
             self.one.answers.extend(source.choice((0, 0, 0x20, 0x61)) for _ in range(100))

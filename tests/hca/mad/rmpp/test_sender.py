@@ -143,6 +143,8 @@ class TimerTests(SenderTestCase):
     Time.
     """
 
+    forgers = 300
+
     def passed(self, machine: Sender) -> list[int]:
         """
         Let its deadline pass.
@@ -253,7 +255,7 @@ class TimerTests(SenderTestCase):
         dice = Random(32)
         for steps in ((0,), (1,), (0, 1), (0, 0, 0, 1), (1, 1, 0), None):
             forged = drawn = 0
-            for _ in range(2000):
+            for _ in range(self.forgers):
                 # Twice, as some packets are spared first.
                 numbers = [1, 1]
                 for turn in range(40):

@@ -10,7 +10,7 @@ from tests.hca.mad.rmpp.simulated import Answer, Simulation
 from twisted_ib.hca.mad.rmpp.segments import RMPP_SECONDS
 
 SEEDS = 20
-ANSWERS = 60
+ANSWERS = 20
 
 
 class SimulationTests(SynchronousTestCase):

@@ -331,12 +331,14 @@ class SequenceTests(VerbsTestCase):
     Any order.
     """
 
+    examples = 10
+
     def test_loopback(self) -> None:
         """
         On the device within a process.
         """
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
-            Machine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None)
+            Machine, settings=settings(max_examples=2 * self.examples, stateful_step_count=40, deadline=None)
         )
 
     def test_rings(self) -> None:
@@ -344,7 +346,8 @@ class SequenceTests(VerbsTestCase):
         On the rings of a device with itself.
         """
         run_state_machine_as_test(  # type: ignore[no-untyped-call]
-            SharedMemoryMachine, settings=settings(max_examples=30, stateful_step_count=40, deadline=None)
+            SharedMemoryMachine,
+            settings=settings(max_examples=self.examples, stateful_step_count=40, deadline=None),
         )
 
 
