@@ -182,7 +182,7 @@ static int twisted_ib_go(struct ibv_cq_ex *cq, int found)
  * What one thread polls no other does meanwhile, as with the providers of rdma-core, which lock from start_poll to
  * end_poll: for Python's progress nothing is locked, and a thread that has left a batch by siglongjmp(3) begins another.
  */
-static void twisted_ib_lock(struct ibv_cq_ex *cq)
+static void twisted_ib_claim(struct ibv_cq_ex *cq)
 {
     struct twisted_ib_cq *own = (struct twisted_ib_cq *)cq;
     uintptr_t self = (uintptr_t)&twisted_ib_polled, owner = 0;
@@ -196,7 +196,7 @@ static void twisted_ib_lock(struct ibv_cq_ex *cq)
     }
 }
 
-static int twisted_ib_unlock(struct ibv_cq_ex *cq, int result)
+static int twisted_ib_release(struct ibv_cq_ex *cq, int result)
 {
     if (result && twisted_ib_ring_of((struct ibv_cq *)cq))
         __atomic_store_n(&((struct twisted_ib_cq *)cq)->owner, 0, __ATOMIC_RELEASE);
@@ -222,16 +222,16 @@ static int twisted_ib_start(struct ibv_cq_ex *cq, int *result)
 {
     int done;
 
-    twisted_ib_lock(cq);
+    twisted_ib_claim(cq);
     done = twisted_ib_next(cq, result);
-    twisted_ib_unlock(cq, done ? *result : ENOENT);
+    twisted_ib_release(cq, done ? *result : ENOENT);
     return done;
 }
 
 static int twisted_ib_start_again(struct ibv_cq_ex *cq)
 {
-    twisted_ib_lock(cq);
-    return twisted_ib_unlock(cq, twisted_ib_next_again(cq));
+    twisted_ib_claim(cq);
+    return twisted_ib_release(cq, twisted_ib_next_again(cq));
 }
 
 static int twisted_ib_end(struct ibv_cq_ex *cq)
@@ -239,5 +239,5 @@ static int twisted_ib_end(struct ibv_cq_ex *cq)
     if (!twisted_ib_present(cq))
         return 0;
     ((struct twisted_ib_cq *)cq)->polling = 0;
-    return twisted_ib_unlock(cq, 1);
+    return twisted_ib_release(cq, 1);
 }
