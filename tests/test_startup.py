@@ -36,7 +36,6 @@ REACTOR = {
     "twisted_ib.internet",
     "twisted_ib.internet.logcontext",
     "twisted_ib.internet.readers",
-    "twisted_ib.internet.waiting",
     "twisted_ib.limits",
     "twisted_ib.reactor",
     "twisted_ib.reactor.base",

@@ -27,7 +27,7 @@ from twisted.plugin import IPlugin
 from zope.interface import implementer
 
 if TYPE_CHECKING:
-    from twisted_ib.internet.endpoints import ClientEndpoint, ServerEndpoint
+    from twisted_ib.internet.addressing.endpoints import ClientEndpoint, ServerEndpoint
 
 _HIGHEST_PORT = 65535
 
