@@ -109,6 +109,13 @@ class StartupTests(SynchronousTestCase):
         own = {name for name in found if name.startswith("twisted_ib")}
         self.assertEqual(own, {"twisted_ib", "twisted_ib.internet", "twisted_ib.internet.strings"})
 
+    def test_commands(self) -> None:
+        """
+        Commands that show devices import no verbs.
+        """
+        found = modules("import twisted_ib.tools.show.devinfo, twisted_ib.tools.show.stat")
+        self.assertEqual([each for each in found if each.startswith("twisted_ib.verbs")], [])
+
     def test_run(self) -> None:
         """
         Nor do programs under C{ib-run} import much, nor anything that they do not use.

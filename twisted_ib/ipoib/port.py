@@ -31,7 +31,6 @@ from twisted_ib.ipoib.userspace import IPStack, stackFor
 
 _ANY = {4: "0.0.0.0", 6: "::"}
 _ETHER_TYPES = {4: EtherType.IPV4, 6: EtherType.IPV6}
-_LONGEST_DATAGRAM = 65535
 
 
 @implementer(ILoggingContext)
