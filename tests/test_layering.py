@@ -36,11 +36,6 @@ ROOT = Path(__file__).resolve().parent.parent
 
 #: Folders of one trade have at most so many modules, C{__init__} not counted.
 MOST_MODULES = 12
-#: Folders that may have more.
-LARGE_FOLDERS = {
-    "twisted_ib/internet": 17,  # Until what an application calls and what a device needs are two folders.
-    "twisted_ib/verbs/pyverbs/cm": 14,  # One class of pyverbs and its parts.
-}
 
 #: Lines of a module at most.
 MOST_LINES = 600
@@ -212,7 +207,7 @@ def crowded(root: Path) -> dict[str, int]:
         folder = str(path.parent.relative_to(root))
         if path.name != "__init__.py":
             count[folder] += 1
-    return {each: n for each, n in count.items() if n > LARGE_FOLDERS.get(each, MOST_MODULES)}
+    return {each: n for each, n in count.items() if n > MOST_MODULES}
 
 
 def long(root: Path) -> dict[str, int]:
@@ -431,7 +426,7 @@ class FolderTests(TreeTestCase):
 
     def test_folders(self) -> None:
         """
-        A folder has at most twelve modules, but for those that are listed.
+        A folder has at most twelve modules.
         """
         self.assertEqual(crowded(ROOT), {})
 
@@ -520,8 +515,6 @@ class FolderTests(TreeTestCase):
         """
         Each listed exception is needed.
         """
-        for folder in LARGE_FOLDERS:
-            self.assertGreater(len(list((ROOT / folder).glob("*.py"))) - 1, MOST_MODULES)
         for module in LONG_MODULES:
             self.assertGreater((ROOT / module).read_text().count("\n"), MOST_LINES)
 

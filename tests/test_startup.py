@@ -36,7 +36,6 @@ REACTOR = {
     "twisted_ib.internet",
     "twisted_ib.internet.logcontext",
     "twisted_ib.internet.readers",
-    "twisted_ib.internet.waiting",
     "twisted_ib.limits",
     "twisted_ib.reactor",
     "twisted_ib.reactor.base",
@@ -109,6 +108,13 @@ class StartupTests(SynchronousTestCase):
         self.assertNotIn("twisted.internet.reactor", found)
         own = {name for name in found if name.startswith("twisted_ib")}
         self.assertEqual(own, {"twisted_ib", "twisted_ib.internet", "twisted_ib.internet.strings"})
+
+    def test_commands(self) -> None:
+        """
+        Commands that show devices import no verbs.
+        """
+        found = modules("import twisted_ib.tools.show.devinfo, twisted_ib.tools.show.stat")
+        self.assertEqual([each for each in found if each.startswith("twisted_ib.verbs")], [])
 
     def test_run(self) -> None:
         """

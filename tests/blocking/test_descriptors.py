@@ -25,6 +25,7 @@ from typing import Any
 from unittest import mock
 
 from tests.blocking.case import BlockingTestCase, exactly
+from tests.support.descriptors import isOpen
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib import socket as offloading
@@ -122,23 +123,13 @@ class CallTests(Case):
                     descriptor = os.dup(one.fileno())
                     file = self.saying(call, descriptor, *mode)
                     said.append((mode, file if isinstance(file, int | type) else type(file).__name__))
-                    said.append(self.isOpen(descriptor))
+                    said.append(isOpen(descriptor))
                     if not isinstance(file, int | type):
                         file.close()
-                    elif self.isOpen(descriptor):
+                    elif isOpen(descriptor):
                         os.close(descriptor)
         names = [(mode, "FileIO" if name == "SocketFile" else name) for mode, name in said[::2]]
         self.assertSame([*zip(names, said[1::2], strict=True)])
-
-    def isOpen(self, descriptor: int) -> bool:
-        """
-        Return whether a descriptor is.
-        """
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            return False
-        return True
 
     def test_files(self) -> None:
         """

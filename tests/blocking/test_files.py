@@ -18,6 +18,7 @@ from typing import Any
 
 from tests.blocking.case import exactly
 from tests.blocking.test_descriptors import Case
+from tests.support.descriptors import isOpen
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.blocking.connection import SEND_BYTES
 from twisted_ib.blocking.patch import patched
@@ -365,24 +366,14 @@ class FileIOTests(FileCase):
             said += [file.read(None), file.read(-1), file.read(1), file.readall(), file.readinto(room)]
             file.close()
             file.close()
-            said += [file.closed, self.isStillOpen(other.fileno())]
+            said += [file.closed, isOpen(other.fileno())]
             for call, *arguments in ((file.read, 1), (file.readall,), (file.readinto, room), (file.fileno,)):
                 said.append(self.saying(call, *arguments))
             file = open(other.detach(), "rb", 0)
             descriptor = file.fileno()
             file.close()
-            said.append(self.isStillOpen(descriptor))
+            said.append(isOpen(descriptor))
         self.assertSame(said)
-
-    def isStillOpen(self, descriptor: int) -> bool:
-        """
-        Return whether a descriptor is.
-        """
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            return False
-        return True
 
     def test_writing(self) -> None:
         """

@@ -26,7 +26,7 @@ RECORDED = {
     "blocking": 60,
     "configuration": 2,
     "hca": 77,
-    "hca/base": 37,
+    "hca/base": 36,
     "hca/capture": 44,
     "hca/cm": 25,
     "hca/connection": 27,

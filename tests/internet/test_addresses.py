@@ -1,6 +1,6 @@
 """
-Tests for L{twisted_ib.internet.addresses}, L{twisted_ib.internet.localports},
-L{twisted_ib.internet.resolution} and L{twisted_ib.internet.failures}: what happens
+Tests for L{twisted_ib.internet.addressing.addresses}, L{twisted_ib.internet.addressing.localports},
+L{twisted_ib.internet.addressing.resolution} and L{twisted_ib.internet.failures}: what happens
 to hosts, ports, names and errors.
 """
 
@@ -30,14 +30,15 @@ from twisted_ib.errors import (
     ServiceInUseError,
     UnknownDeviceError,
 )
-from twisted_ib.internet import addresses, failures, resolution
-from twisted_ib.internet.localports import LocalPorts
-from twisted_ib.internet.resolution import resolve
+from twisted_ib.internet import failures
+from twisted_ib.internet.addressing import addresses, resolution
+from twisted_ib.internet.addressing.localports import LocalPorts
+from twisted_ib.internet.addressing.resolution import resolve
 
 
 class AddressTests(SynchronousTestCase):
     """
-    Tests for L{twisted_ib.internet.addresses}.
+    Tests for L{twisted_ib.internet.addressing.addresses}.
     """
 
     def test_checkPort(self) -> None:

@@ -20,7 +20,7 @@ from twisted_ib.hca.queues.completion import CompletionQueue, WorkCompletion
 from twisted_ib.hca.queues.requests import SGE, ReceiveRequest, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.interfaces import IRDMAProtocol
-from twisted_ib.internet.addresses import addressOf
+from twisted_ib.internet.addressing.addresses import addressOf
 from twisted_ib.rdma import handshake
 from twisted_ib.rdma.transport import RDMATransport
 

@@ -19,7 +19,7 @@ from twisted_ib.hca.device.registry import traitsOf
 from twisted_ib.hca.wire.cm import RTU
 from twisted_ib.internet import connector as connectorModule
 from twisted_ib.internet import port as portModule
-from twisted_ib.internet.addresses import addressOf
+from twisted_ib.internet.addressing.addresses import addressOf
 from twisted_ib.rdma import handshake
 from twisted_ib.rdma import port as rdmaPort
 from twisted_ib.rdma.port import connectRDMA, listenRDMA

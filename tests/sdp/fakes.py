@@ -19,9 +19,9 @@ from twisted_ib.hca.base.traits import LOCAL
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.device.receivebudget import ReceiveBudget
 from twisted_ib.hca.queues.queuepair import QueuePair
-from twisted_ib.internet.addresses import addressOf
+from twisted_ib.internet.addressing.addresses import addressOf
+from twisted_ib.internet.addressing.localports import LocalPorts
 from twisted_ib.internet.batchedcalls import batchedCallsOf
-from twisted_ib.internet.localports import LocalPorts
 from twisted_ib.sdp.handshake import SDP_HANDSHAKE as handshake
 from twisted_ib.sdp.protocol import wire
 

@@ -21,7 +21,7 @@ from twisted_ib.hca.connection.rdmacm import PortSpace
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
 from twisted_ib.interfaces import IReactorCompletionChannels
-from twisted_ib.internet.addresses import addressOf
+from twisted_ib.internet.addressing.addresses import addressOf
 from twisted_ib.internet.channel import DeviceChannel
 from twisted_ib.sdp.handshake import SDP_HANDSHAKE as handshake
 from twisted_ib.sdp.protocol.machine import Machine

@@ -16,8 +16,8 @@ from twisted_ib.hca.cm.messages import replyMessage, requestMessage, requestOf
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.path import ANY_PATH
 from twisted_ib.hca.wire.cm import REP, REQ
-from twisted_ib.internet import addresses
-from twisted_ib.internet.addresses import addressOf
+from twisted_ib.internet.addressing import addresses
+from twisted_ib.internet.addressing.addresses import addressOf
 from twisted_ib.sdp.handshake import GID_HANDSHAKE
 from twisted_ib.sdp.handshake import SDP_HANDSHAKE as handshake
 from twisted_ib.sdp.protocol import wire

@@ -17,7 +17,7 @@ from tests.sdp.pair import LOCALHOST, PairTestCase, Recorder
 from tests.support.certificates import selfSigned
 from twisted_ib.errors import MemoryAccessError
 from twisted_ib.interfaces import ISDPTransport
-from twisted_ib.internet.addresses import addressOf
+from twisted_ib.internet.addressing.addresses import addressOf
 from twisted_ib.sdp.port import SDPServer
 from twisted_ib.sdp.secure import wrapsTLS
 

@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.sdp.fakes import FakeChannel, FakeReactor, RecordingProtocol
-from twisted_ib.internet.addresses import addressOf
+from twisted_ib.internet.addressing.addresses import addressOf
 from twisted_ib.internet.serverclient import ConnectedTransport
 from twisted_ib.sdp.port import SDPClient, SDPServer
 from twisted_ib.sdp.protocol import wire

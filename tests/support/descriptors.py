@@ -30,6 +30,17 @@ def descriptorsBefore() -> int:
     return descriptors()
 
 
+def isOpen(descriptor: int) -> bool:
+    """
+    @return: whether a descriptor is.
+    """
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
 def fork(child: Callable[[], object]) -> int:
     """
     Run C{child} in a forked process; its exit status is 0 if it returns and 1

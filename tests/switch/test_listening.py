@@ -24,8 +24,8 @@ from twisted_ib.errors import ServiceInUseError
 from twisted_ib.hca.device import device
 from twisted_ib.hca.device.device import addDevice, removeDevice
 from twisted_ib.hca.host.rendezvous import Rendezvous
-from twisted_ib.internet.addresses import FIRST_EPHEMERAL_PORT
-from twisted_ib.internet.localports import LocalPorts
+from twisted_ib.internet.addressing.addresses import FIRST_EPHEMERAL_PORT
+from twisted_ib.internet.addressing.localports import LocalPorts
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rdma.port import listenRDMA
 from twisted_ib.sdp.port import connectSDP, listenSDP

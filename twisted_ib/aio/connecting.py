@@ -16,7 +16,7 @@ from twisted_ib.switch.connecting import Attempt
 
 if TYPE_CHECKING:
     from twisted_ib.aio.reactor import LoopReactor
-    from twisted_ib.internet.addresses import Address
+    from twisted_ib.internet.addressing.addresses import Address
     from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.switch.serverclient import RedirectedClient
     from twisted_ib.switch.switch import Switch

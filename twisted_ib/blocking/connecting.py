@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from twisted_ib.blocking.listening import Listening
     from twisted_ib.blocking.socket import socket
-    from twisted_ib.internet.addresses import Address
+    from twisted_ib.internet.addressing.addresses import Address
     from twisted_ib.internet.channel import DeviceChannel
 
 _FAMILIES: Final = (kernel.AF_INET, kernel.AF_INET6)

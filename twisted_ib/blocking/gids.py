@@ -25,7 +25,7 @@ from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.blocking.socket import AF_IB, families, socket
 from twisted_ib.hca.connection import ConnectRequest, RejectReason
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf, textOf
-from twisted_ib.internet.addresses import HIGHEST_PORT, mapped
+from twisted_ib.internet.addressing.addresses import HIGHEST_PORT, mapped
 from twisted_ib.sdp import connectSDP
 from twisted_ib.sdp.port import GIDPort
 from twisted_ib.switch.listeners import refusal

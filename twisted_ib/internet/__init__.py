@@ -9,17 +9,13 @@ producers, closing, log lines.
 
 Besides:
 
-  - C{addresses}: IP addresses and port numbers as applications write them
+  - C{addressing}: addresses and ports by which applications connect and listen
   - C{batchedcalls}: delayed calls that many connections share
   - C{deferredaccept}: half-open connections of a port over IP
-  - C{endpoints}: endpoints of all protocols, used as C{TCP4ServerEndpoint} and C{HostnameEndpoint} are
   - C{failures}: errors of a device translated into those of C{twisted.internet.error}
-  - C{localports}: port numbers of active sides
   - C{logcontext}: the C{system} of log lines while an application is called
   - C{readers}: ports and connections in place of devices among a reactor's readers
   - C{region}: the memory regions and memory windows of one connection
-  - C{resolution}: the destination of a connector
   - C{serverclient}: server and client transports, as L{twisted.internet.tcp} has C{Server} and C{Client}
   - C{strings}: C{sdp:PORT}, C{ib:PORT} or C{rds:PORT} for servers, C{sdp:HOST:PORT} and so on for clients
-  - C{waiting}: whether other threads or processes need the CPU while a reactor polls
 """

@@ -36,11 +36,10 @@ from twisted_ib.hca.device.registry import DEFAULT_DEVICE, isPlacedByUser, place
 from twisted_ib.hca.host.socketpage.shown import ShownSockets
 from twisted_ib.interfaces import IReactorCompletionChannels
 from twisted_ib.internet import readers
+from twisted_ib.internet.addressing.localports import LocalPorts
 from twisted_ib.internet.batchedcalls import batchedCallsOf
-from twisted_ib.internet.localports import LocalPorts
 from twisted_ib.internet.logcontext import callInContext
-from twisted_ib.internet.readers import Readers, readersOf
-from twisted_ib.internet.waiting import threadsNeedInterpreter, yieldCPU
+from twisted_ib.internet.readers import Readers, readersOf, threadsNeedInterpreter, yieldCPU
 
 if TYPE_CHECKING:
     from twisted.internet.base import DelayedCall

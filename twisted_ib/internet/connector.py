@@ -25,11 +25,11 @@ from twisted_ib.errors import HCAError, PathLostError
 from twisted_ib.hca.connection import ConnectReply, Rejection, RejectReason
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, isPlacedByUser
 from twisted_ib.internet import failures
-from twisted_ib.internet.addresses import Address, addressOf, reachable, sharedAddress
+from twisted_ib.internet.addressing.addresses import Address, addressOf, reachable, sharedAddress
+from twisted_ib.internet.addressing.localports import NUMBER_TAKEN
+from twisted_ib.internet.addressing.resolution import Destination, literalOf, resolve
 from twisted_ib.internet.batchedcalls import BatchedCalls, batchedCallsOf
 from twisted_ib.internet.channel import DeviceChannel, channelFor
-from twisted_ib.internet.localports import NUMBER_TAKEN
-from twisted_ib.internet.resolution import Destination, literalOf, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable

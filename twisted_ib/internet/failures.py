@@ -23,7 +23,7 @@ from twisted_ib.errors import (
     UnknownDeviceError,
 )
 from twisted_ib.hca.connection import RejectReason
-from twisted_ib.internet.addresses import withPort
+from twisted_ib.internet.addressing.addresses import withPort
 
 #: How many causes of an error are looked through.
 _CAUSES = 8

@@ -25,7 +25,7 @@ from twisted_ib.hca.base.socketrows import LISTEN, LISTENER, Row
 from twisted_ib.hca.base.traits import Proof
 from twisted_ib.hca.connection import ConnectRequest, RejectReason
 from twisted_ib.internet import failures
-from twisted_ib.internet.addresses import (
+from twisted_ib.internet.addressing.addresses import (
     Address,
     addressOf,
     canonical,
@@ -35,9 +35,9 @@ from twisted_ib.internet.addresses import (
     splitBinding,
     withPort,
 )
+from twisted_ib.internet.addressing.localports import NUMBER_TAKEN
 from twisted_ib.internet.channel import DeviceChannel, channelFor
 from twisted_ib.internet.deferredaccept import HalfOpenAccept
-from twisted_ib.internet.localports import NUMBER_TAKEN
 from twisted_ib.internet.logcontext import callInContext, upcalls
 
 if TYPE_CHECKING:

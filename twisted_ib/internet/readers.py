@@ -5,11 +5,16 @@ A reactor watches one descriptor for all users of a device.  But programs ask a 
 a TCP transport is in C{getReaders()} while it is not paused, and C{removeAll()} returns it to be closed.  So
 both methods show the users of a device instead of the device.  The C{ib} reactor has such methods; another
 reactor gets those of L{Readers} while a device is in it.
+
+Besides, whether other threads of a reactor need the CPU while it polls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -47,6 +52,8 @@ _METHODS = ("getReaders", "removeAll")
 #: The attribute of a reactor that holds its channels by device name.  A table here would keep the reactor
 #: alive.
 CHANNELS = "_hcaChannels"
+#: Yields the CPU to another process (sched_yield(2)).
+yieldCPU: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
 def channelsOf(reactor: ReactorBase) -> list[DeviceChannel]:
@@ -164,4 +171,13 @@ def readersOf(reactor: ReactorBase) -> Readers:
     return Readers(reactor)
 
 
-__all__ = ["Readers", "readersOf", "readingUsers", "takeUsers"]
+def threadsNeedInterpreter(reactor: ReactorBase) -> bool:
+    """
+    Return whether a call in the reactor's thread pool needs the interpreter lock, which polling keeps, or has
+    a result for the reactor.
+    """
+    pool = getattr(reactor, "threadpool", None)
+    return pool is not None and bool(reactor.threadCallQueue or pool.working)
+
+
+__all__ = ["Readers", "readersOf", "readingUsers", "takeUsers", "threadsNeedInterpreter", "yieldCPU"]

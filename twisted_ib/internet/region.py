@@ -20,7 +20,7 @@ from twisted_ib.hca.memory.memory import (
 )
 from twisted_ib.hca.queues.requests import SGE
 from twisted_ib.interfaces import IRDMARegion, IRDMAWindow
-from twisted_ib.internet.addresses import checkInteger
+from twisted_ib.internet.addressing.addresses import checkInteger
 
 if TYPE_CHECKING:
     from twisted_ib.hca.device.device import Device

@@ -12,8 +12,8 @@ from twisted.internet.interfaces import IProtocol
 from twisted.internet.protocol import Protocol
 from twisted.python.failure import Failure
 
-from twisted_ib.internet.addresses import Address, sharedAddress
-from twisted_ib.internet.endpoints import EndpointFactory
+from twisted_ib.internet.addressing.addresses import Address, sharedAddress
+from twisted_ib.internet.addressing.endpoints import EndpointFactory
 from twisted_ib.internet.logcontext import upcalls
 from twisted_ib.internet.transport import Computed, Transport
 

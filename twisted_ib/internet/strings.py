@@ -27,7 +27,7 @@ from twisted.plugin import IPlugin
 from zope.interface import implementer
 
 if TYPE_CHECKING:
-    from twisted_ib.internet.endpoints import ClientEndpoint, ServerEndpoint
+    from twisted_ib.internet.addressing.endpoints import ClientEndpoint, ServerEndpoint
 
 _HIGHEST_PORT = 65535
 
@@ -104,10 +104,9 @@ def _enter(parser: EndpointParser | DelegatingParser) -> None:
             table.setdefault(key, entry)
 
 
-@implementer(IPlugin, IStreamServerEndpointStringParser, IStreamClientEndpointStringParserWithReactor)
-class EndpointParser:
+class _Parser:
     """
-    Parser of one protocol's endpoint strings, for servers and clients.
+    A parser of endpoint strings, for servers and clients.
 
     @ivar prefix: the first word of the strings.
     """
@@ -121,6 +120,13 @@ class EndpointParser:
         self._server = server
         self._client = client
         self._entered = False
+
+
+@implementer(IPlugin, IStreamServerEndpointStringParser, IStreamClientEndpointStringParserWithReactor)
+class EndpointParser(_Parser):
+    """
+    Parser of one protocol's endpoint strings, for servers and clients.
+    """
 
     def parseStreamServer(self, reactor: IReactorCore, *args: Any, **kwargs: Any) -> ServerEndpoint:
         """
@@ -257,22 +263,10 @@ class FramedParser(EndpointParser):
 
 
 @implementer(IPlugin, IStreamServerEndpointStringParser, IStreamClientEndpointStringParserWithReactor)
-class DelegatingParser:
+class DelegatingParser(_Parser):
     """
     Parser of endpoint strings whose arguments two functions of another module read.
-
-    @ivar prefix: the first word of the strings.
     """
-
-    def __init__(self, prefix: str, load: Callable[[], Any], server: str, client: str) -> None:
-        """
-        @param load: Imports and returns the package that has C{server} and C{client}.
-        """
-        self.prefix = prefix
-        self._load = load
-        self._server = server
-        self._client = client
-        self._entered = False
 
     def parseStreamServer(self, reactor: IReactorCore, *args: Any, **kwargs: Any) -> Any:
         """

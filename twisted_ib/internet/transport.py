@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 
 from twisted_ib.errors import DeviceClosedError, HCAError, WrongThreadError
 from twisted_ib.hca.base.socketrows import CLOSING, CONNECTING, CONNECTION, ESTABLISHED, Row
-from twisted_ib.internet.addresses import addressOf, withPort
+from twisted_ib.internet.addressing.addresses import addressOf, withPort
 from twisted_ib.internet.logcontext import upcalls
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from zope.interface import implementer
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
-from twisted_ib.internet.addresses import checkPort
+from twisted_ib.internet.addressing.addresses import checkPort
 from twisted_ib.internet.failures import listenError
 from twisted_ib.ipoib.protocol.stack.udp import LONGEST_IPV4, LONGEST_IPV6
 from twisted_ib.ipoib.protocol.wire import EtherType
@@ -31,7 +31,6 @@ from twisted_ib.ipoib.userspace import IPStack, stackFor
 
 _ANY = {4: "0.0.0.0", 6: "::"}
 _ETHER_TYPES = {4: EtherType.IPV4, 6: EtherType.IPV6}
-_LONGEST_DATAGRAM = 65535
 
 
 @implementer(ILoggingContext)

@@ -24,7 +24,7 @@ from twisted.python import log
 from twisted_ib import limits
 from twisted_ib.errors import DeviceError, HeaderError, InterfaceClosedError, WireError
 from twisted_ib.hca.memory.keys import DrawnAhead
-from twisted_ib.internet.addresses import FIRST_EPHEMERAL_PORT
+from twisted_ib.internet.addressing.addresses import FIRST_EPHEMERAL_PORT
 from twisted_ib.internet.logcontext import callInContext, upcalls
 from twisted_ib.ipoib.interface import NOBODY
 from twisted_ib.ipoib.protocol.ip import ICMP, ICMPV6, ErrorRate

@@ -16,9 +16,9 @@ from twisted_ib.errors import HCAError
 from twisted_ib.hca.base.traits import IB_PRIVATE_BYTES, PrivateBytes
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, traitsOf
+from twisted_ib.internet.addressing.endpoints import ClientEndpoint, ServerEndpoint
 from twisted_ib.internet.connector import Connector
 from twisted_ib.internet.deferredaccept import HalfOpenAccept
-from twisted_ib.internet.endpoints import ClientEndpoint, ServerEndpoint
 from twisted_ib.internet.port import Port
 from twisted_ib.internet.serverclient import CLIENT_FIELDS, SERVER_FIELDS, ClientTransport, ServerTransport
 from twisted_ib.rdma import handshake

@@ -35,7 +35,7 @@ from twisted_ib.hca.queues.completion import WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import ATOMIC_BYTES, SGE, Capabilities, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.interfaces import IRDMAProtocol, IRDMATransport
-from twisted_ib.internet.addresses import checkInteger, immediateData, toBytes
+from twisted_ib.internet.addressing.addresses import checkInteger, immediateData, toBytes
 from twisted_ib.internet.logcontext import upcalls
 from twisted_ib.internet.region import RDMARegion, RDMAWindow, Regions
 from twisted_ib.internet.transport import CONNECTION_DONE, FIELDS, Transport, misused

@@ -35,7 +35,7 @@ from twisted_ib.errors import (
 from twisted_ib.hca.host.addresses import normalise
 from twisted_ib.hca.queues.requests import ATOMIC_BYTES, SendOpcode
 from twisted_ib.interfaces import IRDSMemoryTransport, IRDSProtocol, IRDSTransport
-from twisted_ib.internet.addresses import checkInteger, scopeOf, toBytes
+from twisted_ib.internet.addressing.addresses import checkInteger, scopeOf, toBytes
 from twisted_ib.internet.failures import listenError
 from twisted_ib.rds.networks import networkFor
 from twisted_ib.rds.paths.network import Network, Route

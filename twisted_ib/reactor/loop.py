@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib.hca.base.polling import AdaptivePolling
-from twisted_ib.internet.waiting import threadsNeedInterpreter, yieldCPU
+from twisted_ib.internet.readers import threadsNeedInterpreter, yieldCPU
 
 if TYPE_CHECKING:
     from twisted_ib.internet.channel import DeviceChannel

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet import tcp
 
 from twisted_ib.hca.base.socketrows import CONNECTION, LISTEN, LISTENER, TCP_STATES, Row, WhyOf, values
-from twisted_ib.internet.addresses import withPort
+from twisted_ib.internet.addressing.addresses import withPort
 
 if TYPE_CHECKING:
     from typing import Protocol, TypeGuard

@@ -18,7 +18,7 @@ from twisted_ib.hca.base.traits import Peers
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.path import PathRecord
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf, textOf
-from twisted_ib.internet.addresses import Address
+from twisted_ib.internet.addressing.addresses import Address
 from twisted_ib.sdp.protocol.wire import (
     BSDH,
     BSDH_BYTES,

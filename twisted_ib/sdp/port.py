@@ -14,9 +14,9 @@ from twisted.internet.interfaces import IConnector, IListeningPort, IProtocolFac
 from twisted_ib import limits
 from twisted_ib.hca.base.traits import Peers
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidNumber, gidText
+from twisted_ib.internet.addressing.endpoints import ClientEndpoint, ServerEndpoint
 from twisted_ib.internet.connector import Attempt, Connector
 from twisted_ib.internet.deferredaccept import HalfOpenAccept
-from twisted_ib.internet.endpoints import ClientEndpoint, ServerEndpoint
 from twisted_ib.internet.port import Port
 from twisted_ib.internet.serverclient import (
     CLIENT_FIELDS,

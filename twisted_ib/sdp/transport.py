@@ -23,7 +23,7 @@ from twisted_ib import limits
 from twisted_ib.hca.base.socketrows import CONNECTING
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.interfaces import ISDPBufferedProtocol, ISDPTransport
-from twisted_ib.internet.addresses import checkInteger
+from twisted_ib.internet.addressing.addresses import checkInteger
 from twisted_ib.internet.region import RDMARegion
 from twisted_ib.internet.transport import CONNECTION_DONE, FIELDS, Transport, misused
 from twisted_ib.sdp.protocol.wire import BSDH, MID

@@ -18,7 +18,7 @@ from twisted_ib.hca.base.traits import Peers
 from twisted_ib.hca.device.registry import FABRICS, fabricOf
 from twisted_ib.hca.device.tcpcounterparts import Counterpart, TCPCounterparts
 from twisted_ib.hca.host.addresses import isLocalAddress
-from twisted_ib.internet.addresses import reachable, scopeOf, withPort
+from twisted_ib.internet.addressing.addresses import reachable, scopeOf, withPort
 from twisted_ib.switch import sockdiag
 from twisted_ib.switch.reason import Fallback
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from twisted.internet.base import ReactorBase
     from twisted.internet.interfaces import IAddress, IProtocol
 
-    from twisted_ib.internet.addresses import Address
+    from twisted_ib.internet.addressing.addresses import Address
     from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.switch.offload import Offload
     from twisted_ib.switch.serverclient import RedirectedClient

@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from twisted_ib.configuration.parser import LISTEN, SDP, TCP
-from twisted_ib.internet.addresses import Address, addressOf
+from twisted_ib.internet.addressing.addresses import Address, addressOf
 from twisted_ib.switch.reason import Fallback, Reason
 from twisted_ib.switch.sdplistener import SDPListener
 from twisted_ib.switch.serverclient import RedirectedServer

@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 
 from twisted_ib.errors import NoListenerError
 from twisted_ib.internet import failures
-from twisted_ib.internet.addresses import Address, withPort
+from twisted_ib.internet.addressing.addresses import Address, withPort
 from twisted_ib.internet.connector import Attempt
 from twisted_ib.sdp.handshake import SDP_HANDSHAKE
 from twisted_ib.switch.candidates import Candidate

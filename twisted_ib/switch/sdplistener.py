@@ -14,7 +14,7 @@ from twisted_ib.sdp.port import SDPPort
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
-    from twisted_ib.internet.addresses import Address
+    from twisted_ib.internet.addressing.addresses import Address
     from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.switch.listeners import PortListeners
     from twisted_ib.switch.reason import Reason

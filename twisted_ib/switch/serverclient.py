@@ -14,7 +14,7 @@ from twisted_ib.sdp.port import SDPClient, SDPServer
 from twisted_ib.switch.handle import ConnectionHandle
 
 if TYPE_CHECKING:
-    from twisted_ib.internet.addresses import Address
+    from twisted_ib.internet.addressing.addresses import Address
     from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.switch.reason import Reason
 

@@ -27,7 +27,7 @@ from twisted_ib.hca.device.registry import (
     traitsOf,
     watchDevices,
 )
-from twisted_ib.internet.addresses import withPort
+from twisted_ib.internet.addressing.addresses import withPort
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.switch.reason import EXPLICIT, UNASKED, Fallback, Reason, carried
 

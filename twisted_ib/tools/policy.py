@@ -25,7 +25,7 @@ from twisted_ib.hca.device.registry import (
     traitsOf,
 )
 from twisted_ib.hca.host.addresses import isLocalAddress
-from twisted_ib.internet.addresses import withPort
+from twisted_ib.internet.addressing.addresses import withPort
 from twisted_ib.settings import CONFIG
 from twisted_ib.switch.candidates import Candidates
 from twisted_ib.switch.reason import Fallback

@@ -18,7 +18,7 @@ from tests.sdp.stream.test_closing import HalfRecorder
 from tests.sdp.test_transport import Producer
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.wire.cm import REQ
-from twisted_ib.internet.addresses import addressOf
+from twisted_ib.internet.addressing.addresses import addressOf
 from twisted_ib.sdp.port import SDPClient, SDPServer
 
 #: An opcode that nobody refuses and a queue pair that nobody has.

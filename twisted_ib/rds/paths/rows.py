@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from twisted_ib.hca.base.socketrows import CONNECTION, LISTEN, LISTENER, Row
-from twisted_ib.internet.addresses import withPort
+from twisted_ib.internet.addressing.addresses import withPort
 
 if TYPE_CHECKING:
     from twisted_ib.rds.paths.network import Network

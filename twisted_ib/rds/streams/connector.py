@@ -16,9 +16,9 @@ from zope.interface import implementer
 
 from twisted_ib.errors import HCAError
 from twisted_ib.internet import failures
-from twisted_ib.internet.addresses import addressOf, reachable
-from twisted_ib.internet.endpoints import EndpointFactory
-from twisted_ib.internet.resolution import Destination, literalOf, resolve
+from twisted_ib.internet.addressing.addresses import addressOf, reachable
+from twisted_ib.internet.addressing.endpoints import EndpointFactory
+from twisted_ib.internet.addressing.resolution import Destination, literalOf, resolve
 from twisted_ib.rds.networks import networkFor
 from twisted_ib.rds.protocol.frames import EndReason
 from twisted_ib.rds.protocol.streammachine import StreamMachine

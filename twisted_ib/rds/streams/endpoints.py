@@ -8,7 +8,7 @@ C{connect}.
 
 from __future__ import annotations
 
-from twisted_ib.internet.endpoints import ClientEndpoint, ServerEndpoint
+from twisted_ib.internet.addressing.endpoints import ClientEndpoint, ServerEndpoint
 from twisted_ib.rds.streams.connector import connectStream
 from twisted_ib.rds.streams.listening import listenStreams
 

@@ -14,7 +14,7 @@ from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 from twisted.python import log, reflect
 from zope.interface import implementer
 
-from twisted_ib.internet.addresses import Address, addressOf, canonical, checkPort, splitBinding
+from twisted_ib.internet.addressing.addresses import Address, addressOf, canonical, checkPort, splitBinding
 from twisted_ib.rds.protocol.streammachine import StreamMachine
 from twisted_ib.rds.streams.streamsocket import StreamSocket, socketFor
 from twisted_ib.rds.streams.transport import StreamTransport

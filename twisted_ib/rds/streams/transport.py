@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.internet.addresses import Address, addressOf
+from twisted_ib.internet.addressing.addresses import Address, addressOf
 from twisted_ib.internet.logcontext import upcalls
 from twisted_ib.rds.protocol.frames import EndReason
 from twisted_ib.rds.protocol.streammachine import StreamEvent, StreamMachine, StreamState

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from enum import IntEnum
 from typing import Any
 
 from attrs import frozen
@@ -20,7 +19,6 @@ from twisted_ib.hca.base.attributes import COMPLETION_VECTORS, MTU_CODES, PORT
 from twisted_ib.hca.base.port import LANE_GIGABITS, LANES
 from twisted_ib.hca.base.traits import TransportType
 from twisted_ib.tools.program import printable
-from twisted_ib.verbs.pyverbs.enums.device import ibv_atomic_cap, ibv_device_cap_flags, ibv_port_state
 
 #: Columns where the values of a device and of a port begin, with tabs of eight (devinfo.c writes the tabs
 #: out).
@@ -42,6 +40,9 @@ _PHYSICAL_STATES = {
 LINK_LAYERS = {0: "Unspecified", 1: "InfiniBand", 2: "Ethernet"}
 #: The one of them whose GIDs have no type.
 INFINIBAND = 1
+#: The same: enum ibv_port_state and enum ibv_atomic_cap.
+_STATES = dict(enumerate(f"PORT_{name}" for name in "NOP DOWN INIT ARMED ACTIVE ACTIVE_DEFER".split()))
+_ATOMICS = dict(enumerate(("ATOMIC_NONE", "ATOMIC_HCA", "ATOMIC_GLOB")))
 #: IBTA vol. 1 14.2.5.6: VLCap.
 _VIRTUAL_LANES = {1: 1, 2: 2, 3: 4, 4: 8, 5: 15}
 
@@ -65,13 +66,6 @@ def named(names: Mapping[int, object], unit: str = "") -> Callable[[int], Any]:
         return f"{found}{unit}" if unit and code in names else found
 
     return meaning
-
-
-def members(enumeration: type[IntEnum]) -> dict[int, str]:
-    """
-    @return: the names of a libibverbs enumeration by code, without their prefix.
-    """
-    return {member.value: member.name.removeprefix("IBV_") for member in enumeration}
 
 
 @frozen
@@ -140,7 +134,7 @@ DEVICE_LIMITS = (
     Field("device_cap_flags", _hex(8)),
     *_fields("max_sge max_sge_rd max_cq max_cqe max_mr max_pd max_qp_rd_atom max_ee_rd_atom"),
     *_fields("max_res_rd_atom max_qp_init_rd_atom max_ee_init_rd_atom"),
-    Field("atomic_cap", str, named(members(ibv_atomic_cap))),
+    Field("atomic_cap", str, named(_ATOMICS)),
     *_fields("max_ee max_rdd max_mw max_raw_ipv6_qp max_raw_ethy_qp max_mcast_grp max_mcast_qp_attach"),
     *_fields("max_total_mcast_qp_attach max_ah max_fmr max_srq max_srq_wr max_srq_sge max_pkeys"),
     *_fields("local_ca_ack_delay"),
@@ -151,7 +145,7 @@ DEVICE_LIMITS = (
 )
 #: The same for a port (IBTA vol. 1 14.2.5.6, PortInfo).
 PORT_FIELDS = (
-    Field("state", str, named(members(ibv_port_state))),
+    Field("state", str, named(_STATES)),
     Field("max_mtu", str, named(_MTUS)),
     Field("active_mtu", str, named(_MTUS)),
     Field("sm_lid"),
@@ -280,6 +274,10 @@ def lines(fields: tuple[Field, ...], values: Mapping[str, Any], depth: int, colu
 
 
 def _capabilities(flags: object) -> Iterator[str]:
+    from twisted_ib.verbs.pyverbs.enums.device import (
+        ibv_device_cap_flags,  # Here: all of verbs comes with it.
+    )
+
     if isinstance(flags, int):
         for flag in ibv_device_cap_flags:
             if flags & flag:

@@ -29,7 +29,7 @@ from twisted_ib.hca.wire.icrc import icrc
 from twisted_ib.hca.wire.mad import cm
 from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
 from twisted_ib.hca.wire.rocev2 import UDPDatagram
-from twisted_ib.internet.addresses import addressOf
+from twisted_ib.internet.addressing.addresses import addressOf
 from twisted_ib.rdma import handshake as messages
 from twisted_ib.rdma.port import listenRDMA
 from twisted_ib.sdp.handshake import SDP_HANDSHAKE as sdp

@@ -110,17 +110,7 @@ class KeyedTests(PacketContractCase, WorkRequestContract):
         """
         After its queue pairs and regions are closed a device holds nothing, and nothing waits.
         """
-        self.connect()
-        source, target = self.one.allocate(50000), self.two.allocate(50000)
-        self.one.send(1, WRITE, piece(source), **self.remote(target))
-        self.settled()
-        for side, region in ((self.one, source), (self.two, target)):
-            side.qp.close()
-            side.device.deregisterMemory(region)
-            side.memory.deallocateDomain(side.pd)
-            used = side.device.inUse()
-            self.assertEqual((used["pd"], used["mr"], used["qp"]), (0, 0, 0))
-        self.settled()
+        super().test_nothingLeft()
         for device in (self.a, self.b):
             fabric: Any = device.fabric
             self.assertEqual((fabric.paths(), fabric.sessions.byNumber, fabric.deadline()), ([], {}, None))

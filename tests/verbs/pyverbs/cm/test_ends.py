@@ -32,9 +32,9 @@ from twisted_ib.verbs.pyverbs import (
     SendWR,
     enums,
 )
+from twisted_ib.verbs.pyverbs.cm.call import STEPS, Stage
 from twisted_ib.verbs.pyverbs.cm.event import CMEventQueue
 from twisted_ib.verbs.pyverbs.cm.identifier import Identifier
-from twisted_ib.verbs.pyverbs.cm.stage import STEPS, Stage
 
 STATE = int(enums.IBV_QP_STATE)
 

@@ -6,7 +6,8 @@ and connections have in common.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import select
+from collections.abc import Callable, Mapping
 from socket import socket
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,13 @@ from zope.interface import implementer
 
 from twisted_ib.errors import ConnectionStateError, NoRouteError
 from twisted_ib.hca.base.interfaces import IAddressDirectory, IFabric, IFabricOwner, IPeerPath
+from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.cm.states import State
 from twisted_ib.hca.connection import PathRecord, Rejection, RejectReason
 from twisted_ib.hca.connection.interfaces import IConnection
 from twisted_ib.hca.connection.rdmacm import gidOf
-from twisted_ib.hca.fabric.base.addressdirectory import PeerAddress
+from twisted_ib.hca.fabric.base.addressdirectory import AddressDirectory, PeerAddress
+from twisted_ib.hca.fabric.base.waker import LinkWaker
 from twisted_ib.hca.wire.grh import HOP_LIMIT
 
 if TYPE_CHECKING:
@@ -110,6 +113,129 @@ class IAdapterOwner(IConnectorOwner):
         """
         Have memory registered by a fabric, from now on.
         """
+
+
+class ConnectedFabric(AddressDirectory):
+    """
+    A fabric that has a path for each connection, and one descriptor for all that wakes it.
+
+    @ivar clock: returns the time in seconds.
+    @ivar timers: of listeners and connections.
+    @ivar streams: the paths of queue pairs, by the number that stands for the peer's queue pair.
+    @ivar soon: those that have something to do in the next turn.
+    """
+
+    streams: Mapping[int, Any]
+    soon: dict[Any, None]
+
+    def __init__(self, owner: Any, guid: int, address: str, clock: Callable[[], float]) -> None:
+        super().__init__(owner, guid, address)
+        self.clock = clock
+        self.timers = Timers(clock)
+        self.streams = {}
+        self.soon = {}
+        self._failure: BaseException | None = None
+        self._poller = select.epoll()
+        self._waker = LinkWaker(self._poller)
+
+    def leave(self, group: int) -> None:
+        """
+        No effect: nothing was joined.
+        """
+
+    def paths(self) -> list[Any]:
+        """
+        @return: the paths of connected queue pairs.
+        """
+        return [stream for stream in self.streams.values() if stream.queuePair is not None]
+
+    def failed(self, error: BaseException) -> None:
+        """
+        A user raised in a turn. The turn goes on; the first error is raised at its end.
+        """
+        if self._failure is None:
+            self._failure = error
+
+    def _raise(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _try(self, call: Callable[..., object], *arguments: Any) -> None:
+        # An exception of one user must not keep the others from being notified.
+        try:
+            call(*arguments)
+        except BaseException as error:
+            self.failed(error)
+
+    def later(self, stream: Any) -> None:
+        """
+        Have C{stream.progress} called in the next turn.
+        """
+        if stream not in self.soon:
+            self.soon[stream] = None
+            self.want()
+
+    def want(self) -> None:
+        """
+        Ask the device for a turn.
+        """
+        wanted = self.owner.wanted
+        if wanted is not None:
+            wanted()
+
+    def ringBells(self) -> None:
+        """
+        The batch ends: send what was posted.
+        """
+        if self.bells:
+            bells, self.bells = self.bells, []
+            for stream in bells:
+                stream.ring()
+
+    @property
+    def hot(self) -> tuple[Any, ...]:
+        """
+        The fabrics that are worth polling: this one, if it has connections.
+        """
+        return (self,) if self.streams else ()
+
+    def signal(self) -> None:
+        """
+        Make L{fileno} readable: there is something to do.
+        """
+        self._waker.signal()
+
+    def attend(self) -> None:
+        """
+        Reset L{signal}.
+        """
+        self._waker.attend()
+
+    def watch(self, fd: int, call: Callable[[], object]) -> None:
+        """
+        Have L{attend} call C{call} while another descriptor is readable.
+        """
+        self._waker.watch(fd, call)
+
+    def fileno(self) -> int:
+        """
+        @return: a descriptor that is readable when there is work.
+        """
+        return self._waker.fileno()
+
+    def deadline(self) -> float | None:
+        """
+        @return: when L{tick} should be called next, or L{None}.
+        """
+        return self.timers.deadline()
+
+    def tick(self, now: float) -> None:
+        """
+        Run the timers that are due.
+        """
+        self.timers.tick(now)
+        self._raise()
 
 
 def pathRecord(here: str, there: str) -> PathRecord:
@@ -456,6 +582,7 @@ class FabricConnector:
 
 
 __all__ = [
+    "ConnectedFabric",
     "ConnectionPath",
     "FabricConnection",
     "FabricConnector",

@@ -24,13 +24,10 @@ from twisted_ib.errors import (
     ServiceInUseError,
 )
 from twisted_ib.hca.base.operation import GSI_QPN, MULTICAST_QPN
-from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import ADAPTER, Traits
 from twisted_ib.hca.connection.rdmacm import gidText
-from twisted_ib.hca.fabric.base.addressdirectory import AddressDirectory
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch
-from twisted_ib.hca.fabric.base.streams import IAdapterFabric, PeerPath
-from twisted_ib.hca.fabric.base.waker import LinkWaker
+from twisted_ib.hca.fabric.base.streams import ConnectedFabric, IAdapterFabric, PeerPath
 from twisted_ib.hca.fabric.hardware.adapterpath import SENDS, SLOTS, AdapterPath
 from twisted_ib.hca.fabric.hardware.adapters import isRoCE
 from twisted_ib.hca.fabric.hardware.connector import AdapterConnection, Connector
@@ -50,7 +47,7 @@ QUEUE_DEPTH = 32768
 _RIGHTS = 0xF
 
 
-class HardwareFabric(AddressDirectory):
+class HardwareFabric(ConnectedFabric):
     """
     The fabric of one HCA.
 
@@ -61,11 +58,12 @@ class HardwareFabric(AddressDirectory):
     @ivar isRoCE: whether queue pairs are taken through their states here; an RNIC does that by itself.
     @ivar connector: the connections.
     @ivar isClosed: whether it does nothing any more.
-    @ivar streams: the paths of queue pairs, by the number that stands for the peer's queue pair.
     """
 
     name: ClassVar[str] = "hardware"
     traits: ClassVar[Traits] = ADAPTER
+    streams: dict[int, AdapterPath]
+    soon: dict[AdapterPath, None]
 
     def __init__(
         self,
@@ -88,10 +86,8 @@ class HardwareFabric(AddressDirectory):
         @param manager: librdmacm's channel; by default a new one.
         @raise DeviceError: a library or the adapter is not there, or may not be used.
         """
-        super().__init__(owner, guid, address)
-        self.clock = clock
+        super().__init__(owner, guid, address, clock)
         self.adapter = adapter
-        self.timers = Timers(clock)
         self.verbs: Any = loadVerbs(adapter) if verbs is None else verbs
         self.context = openAdapter(self.verbs, adapter)
         try:
@@ -115,18 +111,13 @@ class HardwareFabric(AddressDirectory):
         self._own: Any = None
         # What is registered, by domain of the adapter's: first address, that of the end, and key, in order.
         self._regions: dict[Any, list[tuple[int, int, int]]] = {}
-        self.streams: dict[int, AdapterPath] = {}
         self._byAdapterNumber: dict[int, AdapterPath] = {}
         self._last = GSI_QPN
-        self.soon: dict[AdapterPath, None] = {}
         self._calls: deque[Callable[[], None]] = deque()
         self._completions: list[Completion] = []
         self._isBusy = self.isClosed = self._isNotified = False
-        self._failure: BaseException | None = None
-        self._poller = select.epoll()
         for fd in (self.channel.fd, manager.fileno()):
             self._poller.register(fd, select.EPOLLIN)
-        self._waker = LinkWaker(_Channels(self._poller))
         owner.useConnector(self.connector)
         owner.useAdapter(self)
 
@@ -199,11 +190,6 @@ class HardwareFabric(AddressDirectory):
         """
         raise NoRouteError(f"adapter {self.adapter} has no multicast here")
 
-    def leave(self, group: int) -> None:
-        """
-        No effect: nothing was joined.
-        """
-
     def stream(self, way: PeerPath, connection: AdapterConnection) -> AdapterPath:
         """
         @return: the path for the queue pair of a new connection.
@@ -243,12 +229,6 @@ class HardwareFabric(AddressDirectory):
         self.streams.pop(stream.number, None)
         self._byAdapterNumber.pop(stream.adapterNumber, None)
         self.soon.pop(stream, None)
-
-    def paths(self) -> list[AdapterPath]:
-        """
-        @return: the paths of connected queue pairs.
-        """
-        return [stream for stream in self.streams.values() if stream.queuePair is not None]
 
     def trace(self, observer: Any) -> None:
         """
@@ -302,43 +282,18 @@ class HardwareFabric(AddressDirectory):
 
     # -- progress
 
-    def failed(self, error: BaseException) -> None:
-        """
-        A user raised in a turn. The turn goes on; the first error is raised at its end.
-        """
-        if self._failure is None:
-            self._failure = error
-
-    def _raise(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-
     def soonCall(self, call: Callable[[], None]) -> None:
         """
         Call in the next turn.
         """
         self._calls.append(call)
-        self._want()
+        self.want()
 
     def doom(self, stream: AdapterPath, reason: Any) -> None:
         """
         Fail the queue pair of a path in the next turn.
         """
         self.soonCall(lambda: stream.lost(reason))
-
-    def later(self, stream: AdapterPath) -> None:
-        """
-        Have C{stream.progress} called in the next turn.
-        """
-        if stream not in self.soon:
-            self.soon[stream] = None
-            self._want()
-
-    def _want(self) -> None:
-        wanted = self.owner.wanted
-        if wanted is not None:
-            wanted()
 
     def progress(self, budget: int = limits.RECORDS_PER_TURN) -> int:
         """
@@ -375,13 +330,6 @@ class HardwareFabric(AddressDirectory):
             self.failed(error)
             return 1
 
-    def _try(self, call: Callable[..., object], *arguments: Any) -> None:
-        # An exception of one user must not keep the others from being notified.
-        try:
-            call(*arguments)
-        except BaseException as error:
-            self.failed(error)
-
     def _poll(self) -> list[Completion]:
         return self.queue.poll(COMPLETIONS) if self._byAdapterNumber else []
 
@@ -402,23 +350,7 @@ class HardwareFabric(AddressDirectory):
             if not self._take():
                 break
 
-    def ringBells(self) -> None:
-        """
-        The batch ends: give the adapter what was posted.
-        """
-        if self.bells:
-            bells, self.bells = self.bells, []
-            for stream in bells:
-                stream.ring()
-
     # -- sleeping and waking
-
-    @property
-    def hot(self) -> tuple[Any, ...]:
-        """
-        The fabrics that are worth polling: this one, if it has connections.
-        """
-        return (self,) if self.streams else ()
 
     def pending(self) -> bool:
         """
@@ -441,17 +373,11 @@ class HardwareFabric(AddressDirectory):
         # Polled again behind it: what was done before makes no event.
         return super().arm()
 
-    def signal(self) -> None:
-        """
-        Make L{fileno} readable: there is something to do.
-        """
-        self._waker.signal()
-
     def attend(self) -> None:
         """
         Reset L{signal}, and take the events of the completion channel.
         """
-        self._waker.attend()
+        super().attend()
         if self._isNotified and not self.isClosed:
             try:
                 self.channel.get_cq_event()
@@ -460,31 +386,6 @@ class HardwareFabric(AddressDirectory):
                 return
             self.queue.ack_events(1)
             self._isNotified = False
-
-    def watch(self, fd: int, call: Callable[[], object]) -> None:
-        """
-        Have L{attend} call C{call} while another descriptor is readable.
-        """
-        self._waker.watch(fd, call)
-
-    def fileno(self) -> int:
-        """
-        @return: a descriptor that is readable when there is work.
-        """
-        return self._waker.fileno()
-
-    def deadline(self) -> float | None:
-        """
-        @return: when L{tick} should be called next, or L{None}.
-        """
-        return self.timers.deadline()
-
-    def tick(self, now: float) -> None:
-        """
-        Run the timers that are due.
-        """
-        self.timers.tick(now)
-        self._raise()
 
     # -- the end
 
@@ -540,17 +441,6 @@ class _Registered:
     def close(self) -> None:
         self._regions.remove(self._entry)
         self._region.close()
-
-
-class _Channels:
-    # What wakes a sleeping device: see LinkWaker.
-    __slots__ = ("_poller",)
-
-    def __init__(self, poller: select.epoll) -> None:
-        self._poller = poller
-
-    def fileno(self) -> int:
-        return self._poller.fileno()
 
 
 classImplements(HardwareFabric, IAdapterFabric)

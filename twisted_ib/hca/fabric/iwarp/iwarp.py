@@ -20,13 +20,10 @@ from zope.interface import classImplements
 
 from twisted_ib import limits
 from twisted_ib.errors import DeviceError, NoRouteError, PathLostError, ServiceInUseError
-from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import STREAM, Traits
 from twisted_ib.hca.connection.rdmacm import gidText
-from twisted_ib.hca.fabric.base.addressdirectory import AddressDirectory
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch
-from twisted_ib.hca.fabric.base.streams import IStreamFabric
-from twisted_ib.hca.fabric.base.waker import LinkWaker
+from twisted_ib.hca.fabric.base.streams import ConnectedFabric, IStreamFabric
 from twisted_ib.hca.fabric.iwarp.adopt import AdoptedPath
 from twisted_ib.hca.fabric.iwarp.listener import Listener
 from twisted_ib.hca.fabric.iwarp.mpaservice import MPAService
@@ -51,16 +48,12 @@ IWARP_ANSWER_SECONDS = 0.0002
 _PORT: Final = 0xFFFF
 
 
-class IWARPFabric(AddressDirectory):
+class IWARPFabric(ConnectedFabric):
     """
     The fabric of one HCA.
 
-    @ivar clock: returns the time in seconds.
-    @ivar timers: of listeners and connections.
     @ivar service: connects and disconnects streams.
-    @ivar streams: the TCP connections, by the number that stands for the peer's queue pair.
     @ivar halfOpen: connections without a complete Request, by the peer's address.
-    @ivar soon: streams that have something to do in the next turn.
     @ivar inbox: what L{soonCall} was given, in order: what users are told of connections, and the ends of
         streams.
     @ivar isBusy: whether C{buffer} is in use.
@@ -70,6 +63,8 @@ class IWARPFabric(AddressDirectory):
     name: ClassVar[str] = "iwarp"
     traits: ClassVar[Traits] = STREAM
     answerSeconds: ClassVar[float] = IWARP_ANSWER_SECONDS
+    streams: dict[int, StreamPath]
+    soon: dict[StreamPath, None]
 
     def __init__(
         self,
@@ -98,16 +93,12 @@ class IWARPFabric(AddressDirectory):
                 f"the iWARP device of {plain} has crc=yes, for which google-crc32c is not installed:"
                 " pip install 'twisted-ib[iwarp]'"
             )
-        super().__init__(owner, guid, plain)
+        super().__init__(owner, guid, plain, clock)
         self.family = socket.AF_INET6 if ":" in plain else socket.AF_INET
         self._scope = interfaceOf(address) if scope or plain.startswith("fe80:") else 0
         self._checkAddress()
-        self.clock = clock
-        self.timers = Timers(clock)
         self.service = MPAService(self, StartupOptions(crc=crc, markers=markers))
-        self.streams: dict[int, StreamPath] = {}
         self.halfOpen: Counter[str] = Counter()
-        self.soon: dict[StreamPath, None] = {}
         self.inbox: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         # Private, so that a forked child does not see what arrives later; slices of it are bytes.
         self.buffer: Any = mmap.mmap(-1, RECEIVE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -117,10 +108,7 @@ class IWARPFabric(AddressDirectory):
         self._entries: dict[int, Any] = {}
         self._ready: list[tuple[int, int]] = []
         self.isBusy = self._isClosed = False
-        self._failure: BaseException | None = None
         self._observer: Any = None
-        self._poller = select.epoll()
-        self._waker = LinkWaker(_Sockets(self._poller))
         owner.useConnector(self.service)
 
     def _checkAddress(self) -> None:
@@ -278,11 +266,6 @@ class IWARPFabric(AddressDirectory):
         """
         raise NoRouteError("iWARP has no multicast")
 
-    def leave(self, group: int) -> None:
-        """
-        No effect: nothing was joined.
-        """
-
     def adopt(
         self,
         made: socket.socket,
@@ -301,12 +284,6 @@ class IWARPFabric(AddressDirectory):
             made, leftover = given
             self.service.await_(path, made, serviceID, leftover)
         return path
-
-    def paths(self) -> list[StreamPath]:
-        """
-        @return: the paths of connected queue pairs.
-        """
-        return [stream for stream in self.streams.values() if stream.queuePair is not None]
 
     def trace(self, observer: Any) -> None:
         """
@@ -342,13 +319,6 @@ class IWARPFabric(AddressDirectory):
             # With no events epoll(7) reports an error or a hang-up all the same.
             del self._entries[fd]
             self._poller.unregister(fd)
-
-    def failed(self, error: BaseException) -> None:
-        """
-        A user raised in a turn. The turn goes on; the first error is raised at its end.
-        """
-        if self._failure is None:
-            self._failure = error
 
     def progress(self, budget: int = limits.RECORDS_PER_TURN) -> int:
         """
@@ -405,39 +375,7 @@ class IWARPFabric(AddressDirectory):
         """
         self.soonCall(stream.lost, reason)
 
-    def later(self, stream: StreamPath) -> None:
-        """
-        Have C{stream.progress} called in the next turn.
-        """
-        if stream not in self.soon:
-            self.soon[stream] = None
-            self.want()
-
-    def want(self) -> None:
-        """
-        Ask the device for a turn.
-        """
-        wanted = self.owner.wanted
-        if wanted is not None:
-            wanted()
-
-    def ringBells(self) -> None:
-        """
-        The batch ends: send what was posted.
-        """
-        if self.bells:
-            bells, self.bells = self.bells, []
-            for stream in bells:
-                stream.ring()
-
     # -- sleeping and waking
-
-    @property
-    def hot(self) -> tuple[Any, ...]:
-        """
-        The fabrics that are worth polling: this one, if it has connections.
-        """
-        return (self,) if self.streams else ()
 
     def pending(self) -> bool:
         """
@@ -449,48 +387,6 @@ class IWARPFabric(AddressDirectory):
             return True
         self._ready = self._poll()
         return bool(self._ready)
-
-    def signal(self) -> None:
-        """
-        Make L{fileno} readable: there is something to do.
-        """
-        self._waker.signal()
-
-    def attend(self) -> None:
-        """
-        Reset L{signal}.
-        """
-        self._waker.attend()
-
-    def watch(self, fd: int, call: Callable[[], object]) -> None:
-        """
-        Have L{attend} call C{call} while another descriptor is readable.
-        """
-        self._waker.watch(fd, call)
-
-    def fileno(self) -> int:
-        """
-        @return: a descriptor that is readable when there is work.
-        """
-        return self._waker.fileno()
-
-    def deadline(self) -> float | None:
-        """
-        @return: when L{tick} should be called next, or L{None}.
-        """
-        return self.timers.deadline()
-
-    def tick(self, now: float) -> None:
-        """
-        Run the timers that are due.
-        """
-        self.timers.tick(now)
-        self._raise()
-
-    def _raise(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
 
     # -- the end
 
@@ -540,24 +436,6 @@ class IWARPFabric(AddressDirectory):
             stream.close()
         self._closeSockets()
         self._raise()
-
-    def _try(self, call: Callable[..., object], *arguments: Any) -> None:
-        # An exception of one user must not keep the others from being notified.
-        try:
-            call(*arguments)
-        except Exception as error:
-            self.failed(error)
-
-
-class _Sockets:
-    # What wakes a sleeping device: see LinkWaker.
-    __slots__ = ("_poller",)
-
-    def __init__(self, poller: select.epoll) -> None:
-        self._poller = poller
-
-    def fileno(self) -> int:
-        return self._poller.fileno()
 
 
 classImplements(IWARPFabric, IStreamFabric)

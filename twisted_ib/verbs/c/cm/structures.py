@@ -11,7 +11,6 @@ import os
 from threading import Condition
 
 from _twisted_ib_cm import ffi
-from _twisted_ib_verbs import ffi as verbsFFI
 
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.device.device import Device
@@ -278,11 +277,3 @@ def octets(pointer: CData, length: int) -> bytes:
     @return: private data: nothing if the pointer is null.
     """
     return bytes(ffi.buffer(ffi.cast("char *", pointer), length)) if pointer and length else b""
-
-
-def verbsPointer(kind: str, pointer: CData) -> CData:
-    """
-    @param kind: a structure of libibverbs.
-    @return: the pointer with libibverbs' type.
-    """
-    return verbsFFI.cast(f"struct {kind} *", addressOf(pointer))

@@ -6,7 +6,7 @@ Besides:
 
   - C{addrinfo}: addresses of the communication manager
   - C{binding}: the device of an identifier
-  - C{call}: the parts that connections and datagram services share
+  - C{call}: the parts that connections and datagram services share, stages among them
   - C{connected}: REQ, REP, RTU, and the state transitions of its queue pair
   - C{connparam}: connection parameters
   - C{datagram}: an identifier of a datagram service
@@ -15,5 +15,4 @@ Besides:
   - C{identifier}: the endpoints of the communication manager, as sockets are those of TCP
   - C{listener}: the port of a bound identifier, and the listening identifier
   - C{negotiation}: the parameters that two ends of a reliable connection negotiate
-  - C{stage}: the stages of a CM identifier, and the commands that each permits
 """

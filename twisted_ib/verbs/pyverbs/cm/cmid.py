@@ -19,10 +19,10 @@ from twisted_ib.verbs.pyverbs.base.verb import VerbsObject, check, invalid, unsu
 from twisted_ib.verbs.pyverbs.base.wc import WC
 from twisted_ib.verbs.pyverbs.base.wr import SGE, RecvWR, SendWR
 from twisted_ib.verbs.pyverbs.cm.addrinfo import Address, AddrInfo, JoinMCAttrEx, Text, resolve
+from twisted_ib.verbs.pyverbs.cm.call import Stage
 from twisted_ib.verbs.pyverbs.cm.connparam import ConnParam
 from twisted_ib.verbs.pyverbs.cm.event import CMEvent, CMEventChannel, CMEventQueue, CMEventRecord, nextReport
 from twisted_ib.verbs.pyverbs.cm.identifier import Identifier
-from twisted_ib.verbs.pyverbs.cm.stage import Stage
 from twisted_ib.verbs.pyverbs.enums.cm import (
     RAI_PASSIVE,
     RDMA_OPTION_ID,

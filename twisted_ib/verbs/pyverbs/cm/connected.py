@@ -17,7 +17,7 @@ from twisted_ib.hca.connection.rdmacm import gidOf, serviceID
 from twisted_ib.hca.wire.grh import HOP_LIMIT
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsRDMAError
 from twisted_ib.verbs.pyverbs.base.verb import invalid
-from twisted_ib.verbs.pyverbs.cm.call import Call
+from twisted_ib.verbs.pyverbs.cm.call import Call, Stage
 from twisted_ib.verbs.pyverbs.cm.connparam import ConnParam
 from twisted_ib.verbs.pyverbs.cm.negotiation import (
     NegotiatedParameters,
@@ -33,7 +33,6 @@ from twisted_ib.verbs.pyverbs.cm.negotiation import (
     parametersFromReply,
     parametersFromRequest,
 )
-from twisted_ib.verbs.pyverbs.cm.stage import Stage
 from twisted_ib.verbs.pyverbs.enums.cm import rdma_cm_event_type
 from twisted_ib.verbs.pyverbs.enums.queues import ibv_qp_state
 from twisted_ib.verbs.pyverbs.qp.qpattr import QPAttr

@@ -16,7 +16,7 @@ from twisted_ib.hca.connection import LookupReply, LookupRequest, SIDRStatus
 from twisted_ib.hca.connection.rdmacm import serviceID
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsRDMAError
 from twisted_ib.verbs.pyverbs.base.verb import invalid
-from twisted_ib.verbs.pyverbs.cm.call import Call
+from twisted_ib.verbs.pyverbs.cm.call import Call, Stage
 from twisted_ib.verbs.pyverbs.cm.connparam import ConnParam
 from twisted_ib.verbs.pyverbs.cm.event import Target
 from twisted_ib.verbs.pyverbs.cm.negotiation import (
@@ -27,7 +27,6 @@ from twisted_ib.verbs.pyverbs.cm.negotiation import (
     datagramAttributes,
     errnoFor,
 )
-from twisted_ib.verbs.pyverbs.cm.stage import Stage
 from twisted_ib.verbs.pyverbs.enums.cm import RDMA_UDP_QKEY, rdma_cm_event_type
 from twisted_ib.verbs.pyverbs.enums.queues import ibv_qp_state
 from twisted_ib.verbs.pyverbs.qp.qpattr import QPAttr

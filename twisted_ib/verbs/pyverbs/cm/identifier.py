@@ -22,13 +22,13 @@ from twisted_ib.verbs.pyverbs.base.errors import PyverbsRDMAError
 from twisted_ib.verbs.pyverbs.base.verb import invalid
 from twisted_ib.verbs.pyverbs.cm.addrinfo import Address
 from twisted_ib.verbs.pyverbs.cm.binding import Binding
+from twisted_ib.verbs.pyverbs.cm.call import STEPS, Stage
 from twisted_ib.verbs.pyverbs.cm.connected import Connected
 from twisted_ib.verbs.pyverbs.cm.datagram import Datagrams
 from twisted_ib.verbs.pyverbs.cm.event import CMEventQueue, CMEventRecord
 from twisted_ib.verbs.pyverbs.cm.groups import Groups
 from twisted_ib.verbs.pyverbs.cm.listener import Listener
 from twisted_ib.verbs.pyverbs.cm.negotiation import PACKET_LIFETIME
-from twisted_ib.verbs.pyverbs.cm.stage import STEPS, Stage
 from twisted_ib.verbs.pyverbs.enums.cm import rdma_cm_event_type, rdma_port_space
 from twisted_ib.verbs.pyverbs.enums.queues import ibv_qp_attr_mask, ibv_qp_state, ibv_qp_type
 from twisted_ib.verbs.pyverbs.objects.cq import CQ, CompChannel

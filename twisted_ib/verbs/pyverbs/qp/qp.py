@@ -38,7 +38,6 @@ from twisted_ib.verbs.pyverbs.qp.qplacks import ECE, QPAttachCompCntrAttr, QPRat
 _TYPES = {int(kind): kind for kind in QPType}
 _STATE = int(ibv_qp_attr_mask.IBV_QP_STATE)
 _AV = int(ibv_qp_attr_mask.IBV_QP_AV)
-_CUR_STATE = int(ibv_qp_attr_mask.IBV_QP_CUR_STATE)
 # IBTA vol. 1 9.7.1: 24 bits; C's fields have 32, and programs put random numbers there.
 _PSN_BITS = 0xFFFFFF
 #: The attributes of modify and query, by their bits.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from twisted_ib import limits
 from twisted_ib.hca.memory.keys import DrawnAhead
-from twisted_ib.internet.addresses import FIRST_EPHEMERAL_PORT, Address, sharedAddress
+from twisted_ib.internet.addressing.addresses import FIRST_EPHEMERAL_PORT, Address, sharedAddress
 
 #: RFC 6335 section 6: 49152 to 65535, 2^14 numbers.
 _EPHEMERAL_BITS = 14

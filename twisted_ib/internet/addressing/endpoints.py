@@ -23,7 +23,7 @@ from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from twisted_ib.internet.addresses import checkPort, parseBindAddress, splitBinding, withPort
+from twisted_ib.internet.addressing.addresses import checkPort, parseBindAddress, splitBinding, withPort
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import Binding, IReactorTime

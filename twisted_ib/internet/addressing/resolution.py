@@ -18,7 +18,7 @@ from twisted.internet.interfaces import (
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from twisted_ib.internet.addresses import (
+from twisted_ib.internet.addressing.addresses import (
     HIGHEST_PORT,
     Address,
     addressOf,
