@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import multiprocessing.connection as kernel
 import os
-import select
 import socket
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from twisted_ib import limits
+from twisted_ib.drive.sleeper import awaitReady
 from twisted_ib.queues.connection import Connection, checkMemory, createMemory
 
 if TYPE_CHECKING:
@@ -35,9 +35,7 @@ def _detached(connection: kernel.Connection) -> socket.socket:
 
 def _accepted(pair: socket.socket) -> Connection:
     # Who connects and says nothing must not hold up the others for ever.
-    arrived = select.poll()
-    arrived.register(pair, select.POLLIN)
-    if not arrived.poll(limits.QUEUE_HANDSHAKE_SECONDS * 1000):
+    if not awaitReady(pair, limits.QUEUE_HANDSHAKE_SECONDS):
         raise ConnectionAbortedError("a client has sent no memory")
     data, fds, _, _ = socket.recv_fds(pair, len(_HELLO), 1, socket.MSG_CMSG_CLOEXEC)
     if data != _HELLO or len(fds) != 1:
