@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from socket import socket
 
 #: Seconds of a sleep at most: C{poll(2)} and C{epoll_wait(2)} count milliseconds in an C{int}.  Who has more
 #: time sleeps again.
@@ -32,6 +33,22 @@ def milliseconds(seconds: float | None) -> int:
         caller spin.
     """
     return ceil(bounded(seconds) * 1000)
+
+
+def awaitReady(fd: int | socket, seconds: float | None, events: int = select.POLLIN) -> int:
+    """
+    Wait for one descriptor.
+
+    @param fd: it, or its socket.
+    @param seconds: as L{bounded} has them; 0 only looks.
+    @param events: of C{poll(2)}.
+    @return: those that it has, with POLLHUP, POLLERR and POLLNVAL; 0 if the time is over.
+    """
+    # poll(2), not select(2): descriptors beyond FD_SETSIZE.
+    poller = select.poll()
+    poller.register(fd, events)
+    found = poller.poll(milliseconds(seconds))
+    return found[0][1] if found else 0
 
 
 class Wakes(Protocol):
@@ -117,4 +134,4 @@ class Sleep:
         return found
 
 
-__all__ = ["MOST_SECONDS", "Sleep", "Sleeper", "Wakes", "bounded", "milliseconds"]
+__all__ = ["MOST_SECONDS", "Sleep", "Sleeper", "Wakes", "awaitReady", "bounded", "milliseconds"]

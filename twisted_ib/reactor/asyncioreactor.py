@@ -68,13 +68,13 @@ class IBAsyncioReactor(IBReactorBase, AsyncioSelectorReactor):
         """
         self._selector.select = self.doPoll if turn is None else turn
 
+    def _fromThread(self, call: Callable[..., object], *args: Any, **kwargs: Any) -> None:
+        # AsyncioSelectorReactor makes a timed call of it, whose timer of asyncio's takes another turn of the
+        # event loop.
+        self._asyncioEventloop.call_soon_threadsafe(_called, call, args, kwargs)
+
     # ReactorBase and AsyncioSelectorReactor have different names for the first parameter.
-    def callFromThread(self, callable: Any, *args: Any, **kwargs: Any) -> None:  # type: ignore[override]
-        """
-        See C{IReactorFromThreads}.  AsyncioSelectorReactor makes a timed call of it, whose timer of asyncio's
-        takes another turn of the event loop.
-        """
-        self._asyncioEventloop.call_soon_threadsafe(_called, callable, args, kwargs)
+    callFromThread: Any = _fromThread
 
     def _inExecutor(
         self, executor: Executor | None, function: Callable[..., Any], *arguments: Any

@@ -8,7 +8,6 @@ of it.  So each peer also has a pidfd, which becomes readable when the process e
 from __future__ import annotations
 
 import os
-import select
 import socket
 import struct
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from twisted_ib.drive.sleeper import awaitReady
 from twisted_ib.errors import PathLostError, PeerIdentityError
 from twisted_ib.hca.host import libc
 from twisted_ib.settings import ALLOW_UIDS
@@ -118,11 +118,7 @@ class Liveness:
         """
         Whether the process is known to be dead.
         """
-        if self.fd < 0:
-            return False
-        poll = select.poll()
-        poll.register(self.fd, select.POLLIN)
-        return bool(poll.poll(0))
+        return self.fd >= 0 and awaitReady(self.fd, 0) > 0
 
     def close(self) -> None:
         """

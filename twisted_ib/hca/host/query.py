@@ -6,7 +6,6 @@ For commands: these calls block, for a bounded time.
 
 from __future__ import annotations
 
-import select
 import socket
 import time
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from attrs import define, field
 
 from twisted_ib import limits
+from twisted_ib.drive.sleeper import awaitReady
 from twisted_ib.errors import HCAError, ResourceLimitError
 from twisted_ib.hca.host import handshake
 from twisted_ib.hca.host.entries import Entry
@@ -118,12 +118,10 @@ def _isDead(search: Search, entry: Entry) -> bool:
 
 
 def _answer(pair: socket.socket, deadline: float) -> tuple[dict[str, Any] | None, int]:
-    poll = select.poll()
-    poll.register(pair, select.POLLIN)
     while True:
         # In the loop: poll(2) may report readiness for a message that receives as None.
         left = deadline - time.monotonic()
-        if left <= 0 or not poll.poll(left * 1000):
+        if left <= 0 or not awaitReady(pair, left):
             return None, 0
         try:
             received = receiveWithDescriptors(pair, limits.ANSWER_BYTES)

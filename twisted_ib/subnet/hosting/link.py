@@ -8,13 +8,13 @@ the host ends, one of them becomes the host, and all attach anew with the LIDs t
 from __future__ import annotations
 
 import os
-import select
 import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from twisted_ib.drive.sleeper import awaitReady
 from twisted_ib.errors import DeviceError, HCAError, PathLostError, PeerIdentityError, WireError
 from twisted_ib.hca.base.port import KeyViolation, PortChange, PortState
 from twisted_ib.hca.host.entries import connect
@@ -180,9 +180,7 @@ class SubnetLink:
         return packAttach(self.guid, lid, self._description, self._passed is not None)
 
     def _next(self, pair: socket.socket, end: float) -> bytes | None:
-        poll = select.poll()
-        poll.register(pair, select.POLLIN)
-        while poll.poll(max(0.0, end - time.monotonic()) * 1000):
+        while awaitReady(pair, end - time.monotonic()):
             received = receiveWithDescriptors(pair, MESSAGE_BYTES)
             if received is not None:
                 if not received[0]:
@@ -217,9 +215,7 @@ class SubnetLink:
         end = time.monotonic() + ACTIVE_SECONDS
         while self._settings.state is not PortState.ACTIVE or not self._ways.routes:
             # Another one, if the host has ended.
-            poll = select.poll()
-            poll.register(self._pair, select.POLLIN)
-            if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
+            if not awaitReady(self._pair, end - time.monotonic()):
                 return
             self.readable()
 

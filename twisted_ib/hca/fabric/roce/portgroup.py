@@ -34,6 +34,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
 from twisted_ib import limits
+from twisted_ib.drive.sleeper import awaitReady
 from twisted_ib.errors import DeviceError, HCAError
 from twisted_ib.hca.fabric.roce.orphans import (
     DATAGRAM_BYTES,
@@ -282,9 +283,7 @@ class PortGroup:
             return True  # Another process of the group was faster.
         except OSError:
             # No descriptor is free, and the caller still waits.
-            woken = select.poll()
-            woken.register(self._wake, select.POLLIN)
-            return not woken.poll(100)
+            return not awaitReady(self._wake, 0.1)
         passed = [*(each.fileno() for each in self.sockets), listener.fileno(), self._memory]
         with pair, suppress(HCAError):
             if peerCredentials(pair).uid == os.geteuid():
@@ -419,9 +418,7 @@ def _ask(directory: RunDirectory, name: str, address: str) -> PortGroup | None:
         uid = peerCredentials(pair).uid
         if uid != os.geteuid():
             raise DeviceError(f"the port of {address} is shared by processes of user {uid} only")
-        poll = select.poll()
-        poll.register(pair, select.POLLIN)
-        if not poll.poll(JOIN_SECONDS * 1000):
+        if not awaitReady(pair, JOIN_SECONDS):
             raise DeviceError(f"the processes that share {address} did not answer within {JOIN_SECONDS:g} s")
         try:
             received = receiveWithDescriptors(pair, len(_GREETING), SLOTS + 2)

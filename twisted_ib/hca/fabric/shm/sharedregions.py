@@ -27,6 +27,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
+from twisted_ib.drive.sleeper import awaitReady
 from twisted_ib.errors import HandshakeError, HCAError, PathLostError, PeerEndedError, RingError
 from twisted_ib.hca.fabric.shm.segment import Segment
 from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
@@ -176,9 +177,7 @@ class SharedRegions:
         @return: False if the peer has hung up.
         """
         self._listen(False)
-        poll = select.poll()
-        poll.register(self._socket, select.POLLRDHUP)
-        return not poll.poll(0)
+        return not awaitReady(self._socket, 0, select.POLLRDHUP)
 
     def _mustWait(self, keyed: bool) -> bool:
         # A peer must not be able to fill our address space (vm.max_map_count) with memory that nothing
