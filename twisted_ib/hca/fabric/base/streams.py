@@ -23,7 +23,7 @@ from twisted_ib.hca.fabric.base.addressdirectory import PeerAddress
 if TYPE_CHECKING:
     from twisted_ib.errors import PathLostError
     from twisted_ib.hca.base.interfaces import BoundQueuePair, IPath, Waiter
-    from twisted_ib.hca.connection.interfaces import IConnector, ILookup, IServiceListener
+    from twisted_ib.hca.connection.interfaces import IConnectionUser, IConnector, ILookup, IServiceListener
     from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest, LookupRequest
 
 _HOP_LIMIT = 64
@@ -253,7 +253,7 @@ class FabricConnection:
         self.destination: Any = way
         self.stage = stage
         self.state = State.IDLE
-        self.user: Any = None
+        self.user: IConnectionUser | None = None
         self.listener: IServiceListener | None = None
         self.disconnectData = b""
 
@@ -384,7 +384,7 @@ class FabricConnection:
         """
         The peer accepts.
         """
-        if self.stage == "calling":
+        if self.stage == "calling" and self.user is not None:
             self.stage = "replied"
             self.user.replied(self, reply)
 
@@ -398,7 +398,7 @@ class FabricConnection:
             if established is not None:
                 established(self)
 
-    def _ended(self) -> Any:
+    def _ended(self) -> IConnectionUser | None:
         # Returns the user to be told how.  A listener that has not answered hears that it need not.
         user, self.user = self.user, None
         listener = self.listener if self.stage == "requested" and user is None else None
@@ -446,14 +446,11 @@ class FabricConnector:
     What connectors of fabrics have in common: there are no datagrams.
     """
 
-    def __init__(self, fabric: Any) -> None:
-        self.fabric = fabric
-
     def sendLookup(self, path: IPeerPath, request: LookupRequest, user: Any, now: float) -> ILookup:
         """
         Refuse: see L{IConnector}.
         """
-        raise NoRouteError(f"{self.fabric.name} has no datagrams, and no services of them")
+        raise NoRouteError(f"{path.fabric.name} has no datagrams, and no services of them")
 
 
 __all__ = [

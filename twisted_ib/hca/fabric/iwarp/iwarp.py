@@ -108,7 +108,7 @@ class IWARPFabric(AddressDirectory):
         self.streams: dict[int, StreamPath] = {}
         self.halfOpen: Counter[str] = Counter()
         self.soon: dict[StreamPath, None] = {}
-        self.inbox: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self.inbox: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         # Private, so that a forked child does not see what arrives later; slices of it are bytes.
         self.buffer: Any = mmap.mmap(-1, RECEIVE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.view = memoryview(self.buffer)
@@ -392,7 +392,7 @@ class IWARPFabric(AddressDirectory):
                 self.failed(error)
         return n
 
-    def soonCall(self, call: Callable[..., object], *arguments: Any) -> None:
+    def soonCall(self, call: Callable[..., object], *arguments: object) -> None:
         """
         Call in the next turn.
         """
