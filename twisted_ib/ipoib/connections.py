@@ -15,7 +15,8 @@ from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.base.states import QPState
-from twisted_ib.hca.connection import ConnectReply, ConnectRequest, RejectReason
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest, Rejection, RejectReason
+from twisted_ib.hca.connection.active import ActiveSide
 from twisted_ib.hca.connection.interfaces import IConnectionUser, IServiceListener
 from twisted_ib.hca.queues.consumers import IConsumer
 from twisted_ib.ipoib.protocol.wire import serviceID
@@ -38,26 +39,22 @@ _RTS: Final = QPState.RTS
 
 
 @implementer(IConsumer, IConnectionUser)
-class Connection:
+class Connection(ActiveSide):
     """
     One connection, on which its active side alone sends, or an attempt to make it.
 
     @ivar queuePair: its queue pair; L{None} before L{begin} or L{open}.
-    @ivar connection: the L{IConnection<twisted_ib.hca.connection.interfaces.IConnection>}; L{None} before the
-        REQ is sent.
     """
 
-    __slots__ = ("_isOver", "_owner", "_privateData", "_search", "_service", "connection", "queuePair")
+    __slots__ = ("_owner", "_privateData", "_service", "queuePair")
 
     def __init__(self, owner: Connections, service: int = 0, privateData: bytes = b"") -> None:
         """
         @param service: of the passive side, with the private data of the REQ; 0 on the passive side.
         """
+        super().__init__(owner.device)
         self._owner = owner
         self._service, self._privateData = service, privateData
-        self._search: Any = None
-        self._isOver = False
-        self.connection: IConnection | None = None
         self.queuePair: Any = None
 
     def open(self) -> None:
@@ -80,22 +77,16 @@ class Connection:
         """
         try:
             self.open()
-            search = self._owner.device.services.connectHCA(gid, self)
-        except (HCAError, OSError):
-            # The machine is told of it in a later call.
-            self._owner.device.timers.start(0.0, self.ended)
+        except (HCAError, OSError) as reason:
+            self.unsent(reason)
         else:
-            if self.connection is None and not self._isOver:
-                self._search = search
+            self.find(self.device.services.connectHCA, gid)
 
-    def pathReady(self, path: IPeerPath) -> None:
+    def request(self, path: IPeerPath) -> ConnectRequest:
         """
-        The HCA is found.
+        See L{ActiveSide.request}.
         """
-        self._search = None
-        if self._isOver:
-            return
-        request = ConnectRequest(
+        return ConnectRequest(
             serviceID=self._service,
             privateData=self._privateData,
             localQPN=self.queuePair.number,
@@ -105,56 +96,44 @@ class Connection:
             rnrRetryCount=_RETRIES,
             pathMTU=_MTU,
         )
-        device = self._owner.device
-        try:
-            self.connection = device.sendRequest(path, request, self, device.clock())
-        except HCAError:
-            device.timers.start(0.0, self.ended)
 
-    def connectFailed(self, error: Exception) -> None:
+    def unsent(self, reason: Exception) -> None:
         """
-        It is not found.
+        See L{ActiveSide.unsent}: the machine is told of it in a later call.
         """
-        self._search = None
-        self._owner.device.timers.start(0.0, self.ended)
+        self.device.timers.start(0.0, self.ended)
 
-    def replied(self, connection: IConnection, reply: ConnectReply) -> None:
+    def join(self, connection: IConnection, reply: ConnectReply) -> bool:
         """
-        The peer accepts.
+        See L{ActiveSide.join}: a packet for the passive side, which waits for nothing, arrives next.
         """
-        owner = self._owner
-        now = owner.device.clock()
-        try:
-            self.queuePair.connect(connection.destination, reply.localQPN, reply)
-        except HCAError:
-            connection.reject(RejectReason.CONSUMER_DEFINED, b"", now)
-            self.connection = None
-            self.ended()
-            return
-        # A packet for the passive side, which waits for nothing, arrives next.
-        connection.ready(now, isConfirmed=False)
+        self.queuePair.connect(connection.destination, reply.localQPN, reply)
+        return False
+
+    def connected(self, reply: ConnectReply) -> None:
+        """
+        See L{ActiveSide.connected}.
+        """
         self._service = 0
-        owner.machine.connected(self, reply.privateData, now)
+        self._owner.machine.connected(self, reply.privateData, self.device.clock())
 
-    def rejected(self, connection: IConnection, rejection: Any) -> None:
+    def refused(self, rejection: Rejection) -> None:
         """
-        The peer refuses.
+        See L{ActiveSide.refused}.
         """
-        self.connection = None
         self.ended()
 
-    def unreachable(self, connection: IConnection) -> None:
+    def unanswered(self) -> None:
         """
-        The peer does not answer.
+        See L{ActiveSide.unanswered}.
         """
-        self.connection = None
         self.ended()
 
     def ended(self) -> None:
         """
         It is over, or was never made: tell the machine.
         """
-        if self._isOver:
+        if self.isOver:
             return
         isAttempt = self._service
         self.close()
@@ -174,7 +153,7 @@ class Connection:
         @return: False if there is no room.
         """
         queuePair, length = self.queuePair, len(frame)
-        if self._isOver or queuePair.state is not _RTS:
+        if self.isOver or queuePair.state is not _RTS:
             return False
         # As QueuePair.postInline, without its calls.
         pending = queuePair.pending
@@ -207,13 +186,6 @@ class Connection:
         """
         self.ended()
 
-    def pathLost(self, reason: Exception) -> None:
-        """
-        The peer's HCA has gone.
-        """
-        self.connection = None
-        self.ended()
-
     def peerDisconnected(self, connection: IConnection) -> None:
         """
         The peer has ended it.
@@ -225,25 +197,19 @@ class Connection:
         """
         See L{IConsumer}.
         """
-        self._isOver = True
+        self.isOver = True
 
     def close(self) -> None:
         """
         End it.  Idempotent.
         """
-        if self._isOver:
+        if self.isOver:
             return
-        self._isOver = True
-        owner = self._owner
-        owner.open.pop(self, None)
-        search, self._search = self._search, None
-        if search is not None:
-            search.cancel()
-        connection, self.connection = self.connection, None
+        self.isOver = True
+        self._owner.open.pop(self, None)
         if self.queuePair is not None:
             self.queuePair.close()
-        if connection is not None and not owner.device.closed:
-            connection.abandon(owner.device.clock())
+        self.giveUp()
 
 
 @implementer(IServiceListener)

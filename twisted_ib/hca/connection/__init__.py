@@ -3,7 +3,8 @@ Connection management as users see it, whatever carries it: InfiniBand's communi
 (L{twisted_ib.hca.cm}) is one implementation.
 
 L{request<twisted_ib.hca.connection.request>} are requests and their answers,
-L{interfaces<twisted_ib.hca.connection.interfaces>} the ends that give and take them;
+L{interfaces<twisted_ib.hca.connection.interfaces>} the ends that give and take them, of which
+L{active<twisted_ib.hca.connection.active>} is the one that asks;
 L{codes<twisted_ib.hca.connection.codes>} are the reasons of refusals; L{path<twisted_ib.hca.connection.path>}
 is the path record; L{rdmacm<twisted_ib.hca.connection.rdmacm>} the header in private data by which RDMA-CM
 programs know each other's IP addresses.  All is pure.

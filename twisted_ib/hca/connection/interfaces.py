@@ -30,7 +30,7 @@ class IServiceListener(Interface):
     The listener of a service.
     """
 
-    def connectionRequested(connection: Any, request: ConnectRequest) -> None:
+    def connectionRequested(connection: IConnection, request: ConnectRequest) -> None:
         """
         A request arrived: answer with C{connection.accept}, C{reject} or C{ignore}, now or later.
 
@@ -103,11 +103,13 @@ class IConnector(Interface):
     Asks peers for connections: the communication manager of a device, or a fabric in its own way.
     """
 
-    def sendRequest(path: IPeerPath, request: ConnectRequest, user: Any, now: float) -> IConnection:
+    def sendRequest(
+        path: IPeerPath, request: ConnectRequest, user: IConnectionUser, now: float
+    ) -> IConnection:
         """
         Send a request to connect over a path that was resolved.
 
-        @param user: an L{IConnectionUser}, which hears of it in a later turn.
+        @param user: hears of it in a later turn.
         @raise ResourceLimitError: there are too many connections.
         """
 
@@ -127,26 +129,26 @@ class IConnectionUser(Interface):
     while it is the user.
     """
 
-    def replied(connection: Any, reply: ConnectReply) -> None:
+    def replied(connection: IConnection, reply: ConnectReply) -> None:
         """
         Active: the peer accepts.  Answer with C{connection.ready} or C{reject}.
 
         @param reply: a L{ConnectReply<twisted_ib.hca.connection.request.ConnectReply>}.
         """
 
-    def rejected(connection: Any, rejection: Rejection) -> None:
+    def rejected(connection: IConnection, rejection: Rejection) -> None:
         """
         The peer has refused.
 
         @param rejection: a L{Rejection<twisted_ib.hca.connection.request.Rejection>}.
         """
 
-    def unreachable(connection: Any) -> None:
+    def unreachable(connection: IConnection) -> None:
         """
         The peer has not answered.
         """
 
-    def peerDisconnected(connection: Any) -> None:
+    def peerDisconnected(connection: IConnection) -> None:
         """
         The connection has ended: the peer has ended it, or has answered C{Device.disconnect}.
         """

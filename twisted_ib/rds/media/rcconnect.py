@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
-from twisted_ib.errors import HCAError, PathLostError, PeerGoneError, RDSWireError
-from twisted_ib.hca.connection import ConnectReply, ConnectRequest, RejectReason
+from twisted_ib.errors import PathLostError, PeerGoneError, RDSWireError
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest, Rejection
+from twisted_ib.hca.connection.active import ActiveSide
 from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, serviceID
 from twisted_ib.internet.channel import DeviceChannel
 from twisted_ib.rds.paths.path import RDSPath
@@ -19,6 +20,7 @@ from twisted_ib.rds.protocol.private import MAJOR, MINOR, PrivateData, packHello
 if TYPE_CHECKING:
     from twisted.internet.base import DelayedCall, ReactorBase
 
+    from twisted_ib.hca.base.interfaces import IPeerPath
     from twisted_ib.hca.base.timers import Timer
     from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.rds.media.rc import RCMedium
@@ -75,7 +77,7 @@ class PendingCall:
             call.cancel()
 
 
-class ConnectAttempt:
+class ConnectAttempt(ActiveSide):
     """
     An attempt to connect a queue pair.
 
@@ -85,69 +87,52 @@ class ConnectAttempt:
     """
 
     def __init__(self, medium: RCMedium, key: Any, channel: DeviceChannel) -> None:
+        super().__init__(channel.device)
         self._medium = medium
         self.key = key
         self._channel = channel
         self.waiters: dict[RDSPath, None] = {}
         self.began = channel.now()
         self._local = self._remote = ""
-        self._route: Any = None
         self._session: RCConnection | None = None
-        self._connection: Any = None
         self._timer: Timer | None = None
-        self._over = False
 
     def begin(self, path: RDSPath) -> None:
         """
         Resolve the peer.
         """
-        device = self._channel.device
         self._local, self._remote = path.local, path.remote
         self._channel.acquire(self)
-        try:
-            if self._medium.traits.hasAddress:
-                # As Linux ib_cm.c (rds_ib_conn_path_connect): RDMA_PS_TCP, and the port by the IP version.
-                port = servicePort(path.remote)
-                route = device.connect(TCP_SPACE, path.remote, port, self)
-            else:
-                route = device.fabric.reach(self.key, self)
-        except (HCAError, OSError) as reason:
-            self.failed(reason)
-            return
-        # The resolver may have called pathReady or connectFailed already.
-        if self._connection is None and not self._over:
-            self._route = route
+        if self._medium.traits.hasAddress:
+            # As Linux ib_cm.c (rds_ib_conn_path_connect): RDMA_PS_TCP, and the port by the IP version.
+            self.find(self.device.connect, TCP_SPACE, path.remote, servicePort(path.remote))
+        else:
+            self.find(self.device.fabric.reach, self.key)
 
-    def pathReady(self, path: Any) -> None:
+    def pathReady(self, path: IPeerPath) -> None:
         """
-        The peer is resolved: create the queue pair and send the REQ.
+        The peer is resolved: send the REQ, and wait no longer for the answer than a living peer needs.
         """
-        if self._over:
-            return
-        self._route = None
-        try:
-            self._session = session = self._medium.newSession(self.key, self._channel)
-            request = self._request(session)
-            device = self._channel.device
-            self._connection = device.sendRequest(path, request, self, self._channel.now())
-        except HCAError as reason:
-            self.failed(reason)
-            return
-        if not self._medium.traits.hasAddress and not self._over:
-            self._timer = device.timers.start(RDS_ANSWER_SECONDS, self._silent)
+        super().pathReady(path)
+        if self.connection is not None and not self._medium.traits.hasAddress:
+            self._timer = self.device.timers.start(RDS_ANSWER_SECONDS, self.unanswered)
 
-    def _request(self, session: RCConnection) -> ConnectRequest:
+    def request(self, path: IPeerPath) -> ConnectRequest:
+        """
+        Create the queue pair, and the REQ.
+        """
+        session = self._session = self._medium.newSession(self.key, self._channel)
         local, remote = self._local, self._remote
         if self._medium.traits.hasAddress:
             service = serviceID(TCP_SPACE, servicePort(remote))
-            path = next(iter(self.waiters))
+            waiter = next(iter(self.waiters))
             # Linux ib_cm.c (rds_ib_cm_fill_conn_param): the last number received goes into the REQ.
-            said = PrivateData(local, remote, acknowledged=received(path)).pack()
+            said = PrivateData(local, remote, acknowledged=received(waiter)).pack()
         else:
             # Between processes the addresses mean nothing, but the RDMA CM header is required (IBTA vol. 1
             # annex A11).
             service, local, remote = SESSIONS, "127.0.0.1", "127.0.0.1"
-            said = packHello(self._channel.device.guid)
+            said = packHello(self.device.guid)
         return ConnectRequest(
             serviceID=service,
             localQPN=session.queuePair.number,
@@ -162,32 +147,23 @@ class ConnectAttempt:
             privateData=RDMACMHeader(local, 0, remote).pack() + said,
         )
 
-    def connectFailed(self, reason: Exception) -> None:
+    def join(self, connection: IConnection, reply: ConnectReply) -> bool:
         """
-        The peer could not be resolved.
-        """
-        self.failed(reason)
-
-    def replied(self, connection: IConnection, reply: ConnectReply) -> None:
-        """
-        A REP was received.
+        Check the REP, and connect the queue pair.
         """
         session = self._session
-        if connection is not self._connection or session is None:
-            return
-        now = self._channel.now()
-        try:
-            self._checkReply(reply)
-            # IBTA vol. 1 12.9.8: RTS before the RTU, as the peer may send when it has the RTU.
-            session.join(connection, reply)
-        except HCAError as reason:
-            # IBTA vol. 1 12.6.7.2 reason 28: a REP can be rejected by the consumer, too.
-            connection.reject(RejectReason.CONSUMER_DEFINED, b"", now)
-            self._connection = None
-            self.failed(reason)
-            return
-        connection.ready(now)
-        self._session = None
+        assert session is not None
+        self._checkReply(reply)
+        session.join(connection, reply)
+        return True
+
+    def connected(self, reply: ConnectReply) -> None:
+        """
+        The queue pair is the paths'.
+        """
+        session, self._session = self._session, None
+        assert session is not None
+        self.connection = None
         self.done()
         self._medium.sessionUp(session, self.waiters)
 
@@ -204,31 +180,17 @@ class ConnectAttempt:
             # The path would deliver to a process that the route does not mean.
             raise RDSWireError("another HCA has answered")
 
-    def rejected(self, connection: IConnection, rejection: Any) -> None:
+    def refused(self, rejection: Rejection) -> None:
         """
         A REJ was received.
         """
-        if connection is self._connection:
-            self._connection = None
-            self.failed(PathLostError(f"the peer rejected the connection ({rejection.reason})"))
+        self.failed(PathLostError(f"the peer rejected the connection ({rejection.reason})"))
 
-    def unreachable(self, connection: IConnection) -> None:
+    def unanswered(self) -> None:
         """
         The REQ was not answered.
         """
-        if connection is self._connection:
-            self._connection = None
-            self._silent()
-
-    def _silent(self) -> None:
         self.failed(PathLostError("the peer does not answer"))
-
-    def pathLost(self, reason: Exception) -> None:
-        """
-        The peer's process is gone.
-        """
-        self._connection = None
-        self.failed(reason)
 
     def peerDisconnected(self, connection: IConnection) -> None:
         """
@@ -246,7 +208,7 @@ class ConnectAttempt:
         """
         The attempt failed: notify the paths in the next turn, as this may run inside a call of theirs.
         """
-        if self._over:
+        if self.isOver:
             return
         self.done()
         waiters, self.waiters = self.waiters, {}
@@ -257,19 +219,13 @@ class ConnectAttempt:
         """
         End the attempt and release its resources.
         """
-        self._over = True
         self._medium.calls.pop(self.key, None)
-        route, self._route = self._route, None
-        if route is not None:
-            route.cancel()
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
-        connection, self._connection = self._connection, None
+        self.giveUp()
         session, self._session = self._session, None
         if session is not None:
-            if connection is not None:
-                connection.abandon(self._channel.now())
             session.close()
         self._channel.release(self)
 

@@ -73,6 +73,9 @@ class ToyConnector(FabricConnector):
     The connector of one device.
     """
 
+    def __init__(self, fabric: ToyFabric) -> None:
+        self.fabric = fabric
+
     def sendRequest(self, path: Any, request: ConnectRequest, user: Any, now: float) -> ToyConnection:
         way = self.fabric.others[path]
         active = ToyConnection(self.fabric, path, "calling")

@@ -27,7 +27,7 @@ from twisted_ib.hca.wire.grh import HOP_LIMIT
 if TYPE_CHECKING:
     from twisted_ib.errors import PathLostError
     from twisted_ib.hca.base.interfaces import BoundQueuePair, IPath, Waiter
-    from twisted_ib.hca.connection.interfaces import IConnector, ILookup, IServiceListener
+    from twisted_ib.hca.connection.interfaces import IConnectionUser, IConnector, ILookup, IServiceListener
     from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest, LookupRequest
 
 
@@ -378,7 +378,7 @@ class FabricConnection:
         self.destination: Any = way
         self.stage = stage
         self.state = State.IDLE
-        self.user: Any = None
+        self.user: IConnectionUser | None = None
         self.listener: IServiceListener | None = None
         self.disconnectData = b""
 
@@ -509,7 +509,7 @@ class FabricConnection:
         """
         The peer accepts.
         """
-        if self.stage == "calling":
+        if self.stage == "calling" and self.user is not None:
             self.stage = "replied"
             self.user.replied(self, reply)
 
@@ -523,7 +523,7 @@ class FabricConnection:
             if established is not None:
                 established(self)
 
-    def _ended(self) -> Any:
+    def _ended(self) -> IConnectionUser | None:
         # Returns the user to be told how.  A listener that has not answered hears that it need not.
         user, self.user = self.user, None
         listener = self.listener if self.stage == "requested" and user is None else None
@@ -571,14 +571,11 @@ class FabricConnector:
     The common part of the connectors of such fabrics: there are no datagrams.
     """
 
-    def __init__(self, fabric: Any) -> None:
-        self.fabric = fabric
-
     def sendLookup(self, path: IPeerPath, request: LookupRequest, user: Any, now: float) -> ILookup:
         """
         Refuse: see L{IConnector}.
         """
-        raise NoRouteError(f"{self.fabric.name} has no datagrams, and no services of them")
+        raise NoRouteError(f"{path.fabric.name} has no datagrams, and no services of them")
 
 
 __all__ = [

@@ -17,12 +17,11 @@ from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest, Rejection, RejectReason
 from twisted_ib.hca.connection.interfaces import IConnector
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader
-from twisted_ib.hca.fabric.base.streams import FabricConnection, FabricConnector, pathRecord
+from twisted_ib.hca.fabric.base.streams import FabricConnection, FabricConnector, PeerPath, pathRecord
 from twisted_ib.hca.fabric.hardware.rdmacm import CMEvent, Parameters
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPeerPath
-    from twisted_ib.hca.fabric.base.streams import PeerPath
     from twisted_ib.hca.fabric.hardware.adapterpath import AdapterPath
     from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
     from twisted_ib.hca.fabric.hardware.rdmacm import Manager, Notice
@@ -118,7 +117,7 @@ class Connector(FabricConnector):
     """
 
     def __init__(self, fabric: HardwareFabric, manager: Manager) -> None:
-        super().__init__(fabric)
+        self.fabric = fabric
         self.manager = manager
         self.connections: dict[int, AdapterConnection] = {}
         self._listeners: dict[int, int] = {}
@@ -175,11 +174,11 @@ class Connector(FabricConnector):
 
         @raise OSError: the kernel has no room.
         """
-        way: Any = path
+        assert isinstance(path, PeerPath)
         manager = self.manager
         id = manager.create()
         try:
-            connection = self.connections[id] = AdapterConnection(self, way, id, "calling")
+            connection = self.connections[id] = AdapterConnection(self, path, id, "calling")
         except ResourceLimitError:
             manager.destroy(id)
             raise
@@ -195,7 +194,7 @@ class Connector(FabricConnector):
                 manager.bind(id, self.fabric.address, header.sourcePort)
             except OSError:
                 manager.bind(id, self.fabric.address, 0)
-            manager.resolveAddress(id, way.peer.address, request.serviceID & _PORT, RESOLVE_SECONDS)
+            manager.resolveAddress(id, path.peer.address, request.serviceID & _PORT, RESOLVE_SECONDS)
         except OSError:
             # In the next turn: the user does not have the connection yet.
             self.fabric.soonCall(connection.unreached)

@@ -99,7 +99,7 @@ class IWARPFabric(ConnectedFabric):
         self._checkAddress()
         self.service = MPAService(self, StartupOptions(crc=crc, markers=markers))
         self.halfOpen: Counter[str] = Counter()
-        self.inbox: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self.inbox: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         # Private, so that a forked child does not see what arrives later; slices of it are bytes.
         self.buffer: Any = mmap.mmap(-1, RECEIVE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.view = memoryview(self.buffer)
@@ -362,7 +362,7 @@ class IWARPFabric(ConnectedFabric):
                 self.failed(error)
         return n
 
-    def soonCall(self, call: Callable[..., object], *arguments: Any) -> None:
+    def soonCall(self, call: Callable[..., object], *arguments: object) -> None:
         """
         Call in the next turn.
         """

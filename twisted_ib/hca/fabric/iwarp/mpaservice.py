@@ -84,8 +84,7 @@ class MPAService(FabricConnector):
     """
 
     def __init__(self, fabric: IWARPFabric, options: StartupOptions) -> None:
-        super().__init__(fabric)
-        self.fabric: IWARPFabric = fabric
+        self.fabric = fabric
         self.options = options
         self.connections: dict[MPAConnection, None] = {}
         self.unanswered: set[MPAConnection] = set()

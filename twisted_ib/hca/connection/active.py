@@ -1,0 +1,187 @@
+"""
+The active side of a connection, whatever protocol it is for: path, request, reply, ready, and all ways in
+which that fails.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twisted_ib.errors import HCAError
+from twisted_ib.hca.connection.codes import RejectReason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twisted_ib.errors import PathLostError
+    from twisted_ib.hca.base.interfaces import IPeerPath, Search
+    from twisted_ib.hca.connection.interfaces import IConnection
+    from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest, Rejection
+
+
+class ActiveSide:
+    """
+    An attempt to connect: the user of a search for a path, and of the connection that is asked for over it.
+
+    @ivar device: sends the request.
+    @ivar connection: the connection, from the request until it has ended.
+    @ivar isOver: whether nothing more is to come of it.
+    """
+
+    __slots__ = ("_search", "connection", "device", "isOver")
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+        self._search: Search | None = None
+        self.connection: IConnection | None = None
+        self.isOver = False
+
+    # -- what a protocol has of its own
+
+    def request(self, path: IPeerPath) -> ConnectRequest:
+        """
+        @return: the request to send.
+        @raise HCAError: there is none.
+        """
+        raise NotImplementedError
+
+    def join(self, connection: IConnection, reply: ConnectReply) -> bool:
+        """
+        Check a reply, and connect the queue pair.
+
+        @return: whether the passive side is to be told that this one is ready, where it knows already.
+        @raise HCAError: the reply is wrong.
+        """
+        raise NotImplementedError
+
+    def connected(self, reply: ConnectReply) -> None:
+        """
+        Both sides are ready.
+        """
+        raise NotImplementedError
+
+    def failed(self, reason: Exception) -> None:
+        """
+        It has failed; what is not over already is ended by L{giveUp}.
+        """
+        raise NotImplementedError
+
+    def unsent(self, reason: Exception) -> None:
+        """
+        There is no path, or no request was sent: perhaps within L{find}.
+        """
+        self.failed(reason)
+
+    def refused(self, rejection: Rejection) -> None:
+        """
+        The peer refuses.
+        """
+        raise NotImplementedError
+
+    def unanswered(self) -> None:
+        """
+        The peer does not answer.
+        """
+        raise NotImplementedError
+
+    # -- the path
+
+    def find(self, search: Callable[..., Search | None], *arguments: object) -> None:
+        """
+        Search for the path.
+
+        @param search: called with the arguments, and the user of the search.
+        """
+        try:
+            found = search(*arguments, self)
+        except (HCAError, OSError) as reason:
+            self.unsent(reason)
+            return
+        # It may have called pathReady or connectFailed already.
+        if self.connection is None and not self.isOver:
+            self._search = found
+
+    def pathReady(self, path: IPeerPath) -> None:
+        """
+        The path is found: send the request.
+        """
+        self._search = None
+        if self.isOver:
+            return
+        try:
+            request = self.request(path)
+            self.connection = self.device.sendRequest(path, request, self, self.device.clock())
+        except HCAError as reason:
+            self.unsent(reason)
+
+    def connectFailed(self, reason: Exception) -> None:
+        """
+        There is no path.
+        """
+        self._search = None
+        if not self.isOver:
+            self.unsent(reason)
+
+    # -- the answer
+
+    def replied(self, connection: IConnection, reply: ConnectReply) -> None:
+        """
+        The peer accepts.
+        """
+        # An earlier one may have been given up with its answer on the way.
+        if connection is not self.connection:
+            return
+        now = self.device.clock()
+        try:
+            isConfirmed = self.join(connection, reply)
+        except HCAError as reason:
+            # IBTA vol. 1 12.6.7.2 reason 28: a reply can be refused by the consumer, too; the passive side
+            # would wait otherwise.
+            connection.reject(RejectReason.CONSUMER_DEFINED, b"", now)
+            self.connection = None
+            self.failed(reason)
+            return
+        # Behind the queue pair: the peer may send as soon as it hears this (IBTA vol. 1 12.9.8).
+        connection.ready(now, isConfirmed=isConfirmed)
+        self.connected(reply)
+
+    def rejected(self, connection: IConnection, rejection: Rejection) -> None:
+        """
+        The peer refuses.
+        """
+        if connection is self.connection:
+            self.connection = None
+            self.refused(rejection)
+
+    def unreachable(self, connection: IConnection) -> None:
+        """
+        The peer does not answer.
+        """
+        if connection is self.connection:
+            self.connection = None
+            self.unanswered()
+
+    def pathLost(self, reason: PathLostError) -> None:
+        """
+        The peer is gone.
+        """
+        self.connection = None
+        self.failed(reason)
+
+    # -- the end
+
+    def giveUp(self) -> None:
+        """
+        End the search and the connection, and hear no more of them.
+        """
+        self.isOver = True
+        search, self._search = self._search, None
+        if search is not None:
+            search.cancel()
+        connection, self.connection = self.connection, None
+        if connection is not None and not self.device.closed:
+            # IBTA vol. 1 12.6.7.2, reason 4: a REJ tells a peer that is about to accept.
+            connection.abandon(self.device.clock())
+
+
+__all__ = ["ActiveSide"]
