@@ -41,7 +41,7 @@ RECORDED = {
     "hca/wire": 11,
     "internet": 49,
     "ipoib": 25,
-    "queues": 31,
+    "queues": 29,
     "rdma": 44,
     "rds": 46,
     "reactor": 62,

@@ -735,3 +735,28 @@ class ListenerTests(PipeTestCase):
             for pair in silent:
                 pair.close()
         waitUntil(lambda: openDescriptors() == before)
+
+    def test_forkedListener(self) -> None:
+        """
+        Of a listener that is forked amid handshakes these stay the parent's.
+        """
+        with Listener(backlog=8) as listener, socket.socket(socket.AF_UNIX) as silent:
+            to: Any = listener.address
+            silent.connect(to)
+            got: list[Any] = []
+            thread = self.sending(lambda: got.append(Client(to)))
+            listener.accept().close()
+            thread.join(HANG_SECONDS)
+
+            def serve() -> None:
+                with listener.accept() as accepted:
+                    accepted.send(len(listener._handshakes))
+
+            self.assertEqual(len(listener._handshakes), 1)
+            self.forked(serve)
+            with Client(to) as client:
+                self.assertEqual(client.recv(), 0)
+            self.assertEqual(len(listener._handshakes), 1)
+            silent.close()
+            self.assertRaises(ConnectionAbortedError, listener.accept)
+            got[0].close()

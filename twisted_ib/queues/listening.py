@@ -15,7 +15,7 @@ import threading
 import time
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
@@ -24,6 +24,8 @@ from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors
 from twisted_ib.queues.connection import Connection, checkMemory, createMemory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import Self
 
 Address = str | bytes | tuple[str, int]
@@ -41,9 +43,8 @@ def _detached(connection: kernel.Connection) -> socket.socket:
 
 def _challenged(connection: kernel.Connection, authkey: bytes) -> None:
     # As multiprocessing's own listener does it.
-    authenticate: Any = kernel
-    authenticate.deliver_challenge(connection, authkey)
-    authenticate.answer_challenge(connection, authkey)
+    kernel.deliver_challenge(connection, authkey)
+    kernel.answer_challenge(connection, authkey)
 
 
 def _accepted(pair: socket.socket) -> Connection:
@@ -128,6 +129,12 @@ class _Handshake:
         """
         with suppress(OSError):
             self.pair.shutdown(socket.SHUT_RDWR)
+        self.close()
+
+    def close(self) -> None:
+        """
+        Close the socket here, and leave the client to whoever has it too.
+        """
         self.pair.close()
 
 
@@ -157,6 +164,8 @@ class Listener:
         self._handshakes: list[_Handshake] = []
         self._woken = -1
         self._accepting = threading.Lock()
+        #: Whose the handshakes are: a forked process leaves them to its parent.
+        self._pid = os.getpid()
 
     def accept(self) -> AnyConnection:
         """
@@ -177,6 +186,9 @@ class Listener:
                 raise
             return accepted
         with self._accepting:
+            if self._pid != os.getpid():
+                self._pid = os.getpid()
+                self._forget(_Handshake.close)
             if self._woken < 0:
                 self._woken = libc.eventfd()
             while True:
@@ -187,10 +199,10 @@ class Listener:
 
     def _turn(self) -> _Handshake | None:
         # Wait, and begin with a client that has come, or return one that is done.
-        kept: Any = self._listener
-        listening: socket.socket | None = kept._listener and kept._listener._socket
-        if listening is None:
+        within: object = vars(self._listener)["_listener"]
+        if within is None:
             raise OSError("listener is closed")
+        listening: socket.socket = vars(within)["_socket"]
         waiting, poll = self._handshakes, select.poll()
         for fd in (
             listening.fileno(),
@@ -220,8 +232,11 @@ class Listener:
         Stop listening; harmless when repeated.
         """
         self._listener.close()
+        self._forget(_Handshake.end if self._pid == os.getpid() else _Handshake.close)
+
+    def _forget(self, end: Callable[[_Handshake], None]) -> None:
         for each in self._handshakes:
-            each.end()
+            end(each)
         self._handshakes.clear()
         woken, self._woken = self._woken, -1
         if woken >= 0:

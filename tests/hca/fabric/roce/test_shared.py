@@ -4,6 +4,7 @@ Several processes on one address: each has what is its own.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import select
@@ -248,6 +249,17 @@ class GroupTests(SynchronousTestCase):
         self.assertTrue(none.startswith(words), none)
         self.assertTrue(other.startswith(words), other)
         self.assertTrue(0 < int(some) < limits.PACKET_CONNECTIONS, some)
+
+    def test_notAllocated(self) -> None:
+        """
+        A file system that allocates nothing beforehand will do.
+        """
+
+        def unsupported(fd: int, offset: int, length: int) -> None:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+        self.patch(os, "posix_fallocate", unsupported)
+        self.assertEqual(self.link().group.slot, 1)
 
     def test_descriptors(self) -> None:
         """

@@ -492,6 +492,8 @@ def _allocate(memory: int, offset: int, length: int) -> None:
     try:
         os.posix_fallocate(memory, offset, length)
     except OSError as error:
+        if error.errno == errno.EOPNOTSUPP:
+            return  # Of such a file system nothing is known.
         raise DeviceError(
             f"no memory for what the processes of an address share: {error.strerror} in the run directory"
         ) from None
