@@ -287,18 +287,6 @@ class Pair(Ends):
         self.settle()
         assert active.queuePair.path is not None and passive.queuePair.path is not None
 
-    def connected(self, first: Any = None, second: Any = None, **options: Any) -> tuple[Any, Any]:
-        """
-        @return: Two transports that are connected to each other; their protocols are
-            L{Recorder}s unless given.
-        """
-        active = self.transport(self.a, first, **options)
-        passive = self.transport(self.b, second, **options)
-        self.join(active, passive)
-        self.attach(active), self.attach(passive)
-        self.settle()
-        return active, passive
-
     def raw(self, receives: int = 100, **options: Any) -> tuple[Raw, Any]:
         """
         @return: A peer at C{a} that does what the test wants, and a transport at C{b}.

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from tests.rds.ends import HOST, Process, ProcessesTestCase
-from tests.support.rundirectory import ownRunDirectory
+from tests.support.rundirectory import OwnDirectory
 from twisted_ib.errors import PathLostError, SendBudgetError
 from twisted_ib.rds import port as rdsPort
 from twisted_ib.rds.paths import path as pathsPath
@@ -181,16 +181,9 @@ class ScheduleTests(ProcessesTestCase):
         self.assertGreaterEqual(killed, self.seeds)
 
 
-class ShmScheduleTests(ScheduleTests):
+class ShmScheduleTests(OwnDirectory, ScheduleTests):
     """
     The same over rings.
     """
 
     device = "shm0"
-
-    def setUp(self) -> None:
-        """
-        In a run directory of its own.
-        """
-        ownRunDirectory(self)
-        super().setUp()

@@ -16,7 +16,7 @@ from tests.rds.ends import HOST, ProcessesTestCase, Recorder
 from tests.rds.media.test_addressed import HERE, THERE, AddressedTestCase
 from tests.sdp.stream.test_reviewed import jam
 from tests.support.ownaddress import ownAddress
-from tests.support.rundirectory import ownRunDirectory
+from tests.support.rundirectory import OwnDirectory, ownRunDirectory
 from twisted_ib import limits
 from twisted_ib.errors import (
     DatagramTooLongError,
@@ -606,19 +606,12 @@ class SharedTests(Atomics, ProcessesTestCase):
         self.assertEqual(self.status(done), "RDS_RDMA_CANCELED")
 
 
-class ShmTests(SharedTests):
+class ShmTests(OwnDirectory, SharedTests):
     """
     The same over rings.
     """
 
     device = "shm0"
-
-    def setUp(self) -> None:
-        """
-        In a run directory of its own.
-        """
-        ownRunDirectory(self)
-        super().setUp()
 
 
 class AddressedTests(Atomics, AddressedTestCase):

@@ -201,6 +201,18 @@ class Ends:
         self.a, self.b = end(polled, 1), end(polled, 2)
         self.ends = (self.a, self.b)
 
+    def connected(self: Any, first: Any = None, second: Any = None, **options: Any) -> tuple[Any, Any]:
+        """
+        @return: Two transports that are connected to each other; their protocols are
+            L{Recorder}s unless given.
+        """
+        active = self.transport(self.a, first, **options)
+        passive = self.transport(self.b, second, **options)
+        self.join(active, passive)
+        self.attach(active), self.attach(passive)
+        self.settle()
+        return active, passive
+
     def attach(self, transport: Any) -> Any:
         """
         Let a transport begin.
@@ -477,18 +489,6 @@ class Pair(Ends):
         a.connect(PortSpace.SDP, LOCALHOST, self.port, _Asker(active, a, self.port))
         self.settle()
         assert active.queuePair.path is not None and passive.queuePair.path is not None
-
-    def connected(self, first: Any = None, second: Any = None) -> tuple[Any, Any]:
-        """
-        @return: Two transports that are connected to each other; their
-            protocols are L{Recorder}s unless given.
-        """
-        active = self.transport(self.a, first)
-        passive = self.transport(self.b, second)
-        self.join(active, passive)
-        self.attach(active), self.attach(passive)
-        self.settle()
-        return active, passive
 
     def raw(self, receives: int = 1000, protocol: Any = None) -> tuple[Raw, Any]:
         """

@@ -37,20 +37,24 @@ CARRIERS: tuple[tuple[Any, list[str]], ...] = (
 )
 
 
-def _make() -> dict[str, type]:
+def casesOf(module: str, carrier: Any, reactors: list[str], *bases: type) -> dict[str, type]:
     """
-    @return: The test cases, by name.
+    @param module: where they are.
+    @param bases: what comes before each contract, on a host of one address.
+    @return: the test cases of all contracts on a carrier, by name.
     """
     made: dict[str, type] = {}
     for contract in CONTRACTS:
-        for carrier, reactors in CARRIERS:
-            name = f"{carrier.name}{contract.__name__.replace('Contract', 'Tests')}"
-            members = {"carrier": carrier, "__module__": __name__, "_reactors": reactors, "timeout": 40}
-            kind: Any = type(name, (contract, ReactorBuilder), members)
-            for case in kind.makeTestCaseClasses().values():
-                case.__module__ = __name__
-                made[case.__name__] = case
+        if bases and contract is AddressContract:
+            continue  # It is about hosts with many addresses.
+        name = f"{carrier.name}{contract.__name__.replace('Contract', 'Tests')}"
+        members = {"carrier": carrier, "__module__": module, "_reactors": reactors, "timeout": 40}
+        kind: Any = type(name, (*bases, contract, ReactorBuilder), members)
+        for case in kind.makeTestCaseClasses().values():
+            case.__module__ = module
+            made[case.__name__] = case
     return made
 
 
-globals().update(_make())
+for _carrier, _reactors in CARRIERS:
+    globals().update(casesOf(__name__, _carrier, _reactors))

@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 from contextlib import suppress
+from typing import Any
 from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -26,6 +27,19 @@ def ownRunDirectory(test: SynchronousTestCase) -> str:
     environment.start()
     test.addCleanup(environment.stop)
     return path
+
+
+class OwnDirectory:
+    """
+    A run directory for one test.
+    """
+
+    def setUp(self: Any) -> None:
+        """
+        Make it.
+        """
+        ownRunDirectory(self)
+        super().setUp()
 
 
 def _remove(directory: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.rds.ends import HOST, ProcessesTestCase, Recorder
-from tests.support.rundirectory import ownRunDirectory
+from tests.support.rundirectory import OwnDirectory
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError
 from twisted_ib.rds import port as rdsPort
@@ -464,16 +464,9 @@ class BundleTests(ProcessesTestCase):
         self.assertEqual(self.b.network.counters["recv_bad_length"], 1)
 
 
-class ShmBundleTests(BundleTests):
+class ShmBundleTests(OwnDirectory, BundleTests):
     """
     The same over rings.
     """
 
     device = "shm0"
-
-    def setUp(self) -> None:
-        """
-        In a run directory of its own.
-        """
-        ownRunDirectory(self)
-        super().setUp()

@@ -11,7 +11,7 @@ from typing import Any
 from twisted.internet.error import CannotListenError
 
 from tests.rds.ends import HOST, Process, ProcessesTestCase
-from tests.support.rundirectory import ownRunDirectory
+from tests.support.rundirectory import OwnDirectory
 from twisted_ib import limits
 from twisted_ib.errors import RDSWireError, ResourceLimitError
 from twisted_ib.hca.connection import ConnectRequest
@@ -186,19 +186,12 @@ class DeliveryTests(ProcessesTestCase):
         self.assertGreaterEqual(self.successResultOf(answer), 0.0)
 
 
-class ShmDeliveryTests(DeliveryTests):
+class ShmDeliveryTests(OwnDirectory, DeliveryTests):
     """
     The same over rings.
     """
 
     device = "shm0"
-
-    def setUp(self) -> None:
-        """
-        In a run directory of its own.
-        """
-        ownRunDirectory(self)
-        super().setUp()
 
 
 class FormTests(ProcessesTestCase):

@@ -178,6 +178,31 @@ class Scenarios:
         return new + [line for each, line in zip(known, gone, strict=True) if each not in names]
 
 
+@define
+class Telling:
+    """
+    The base of what a scenario gets.
+
+    @ivar record: Where it says what it sees.
+    @ivar isSDP: Which of both carries it; scenarios do not ask, but what is made for them is checked by it.
+    """
+
+    record: Record
+    isSDP: bool
+
+    def say(self, what: str, *values: Any) -> None:
+        """
+        See L{Record.say}.
+        """
+        self.record.say(what, *values)
+
+    def call(self, what: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """
+        See L{Record.call}.
+        """
+        return self.record.call(what, call, *arguments, **named)
+
+
 def _merged(tcp: list[str], sdp: list[str]) -> list[str]:
     # As a diff: the lines that both have stand once.
     return [line for line in ndiff(tcp, sdp) if not line.startswith("?")]

@@ -20,7 +20,7 @@ from tests.internet.carriers import SDP
 from tests.rdma.test_reactors import RDMATestsMixin
 from tests.sdp.test_contract import IB
 from tests.support.ownaddress import ownAddress
-from tests.support.rundirectory import ownRunDirectory
+from tests.support.rundirectory import OwnDirectory
 from tests.support.waiting import waitUntil
 from twisted_ib.errors import NoRouteError
 from twisted_ib.hca.base.states import QPState
@@ -168,19 +168,6 @@ class ContractTests(ServiceContract, SleepContract, DeathContract, ReachContract
         for wrong in ("::1", "2001:db8::1", "224.0.0.1"):
             self.assertRaises(NoRouteError, a.connect, self.space, wrong, 7001, user)
         self.assertEqual((a.fabric.paths(), a.fabric.streams), ([], {}))
-
-
-class OwnDirectory:
-    """
-    A run directory for one test.
-    """
-
-    def setUp(self: Any) -> None:
-        """
-        Make it.
-        """
-        super().setUp()
-        ownRunDirectory(self)
 
 
 def _make() -> dict[str, type]:

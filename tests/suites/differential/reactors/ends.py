@@ -20,7 +20,7 @@ from zope.interface import implementer
 
 from tests.suites.differential.known import KNOWN
 from tests.suites.differential.places import apart
-from tests.suites.differential.record import Record, Scenarios
+from tests.suites.differential.record import Record, Scenarios, Telling
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.ibreactor import IBReactor
@@ -199,31 +199,14 @@ class Factory(ClientFactory):
 
 
 @define
-class Ends:
+class Ends(Telling):
     """
-    What a scenario gets.
-
-    @ivar record: Where it says what it sees.
-    @ivar isSDP: Which of both carries it; scenarios do not ask, but what is made for them is checked by it.
+    The two ends of a scenario.
     """
 
-    record: Record
-    isSDP: bool
     reactor: Any
     noting: list[Any] = field(factory=list)
     ports: list[Any] = field(factory=list)
-
-    def say(self, what: str, *values: Any) -> None:
-        """
-        See L{Record.say}.
-        """
-        self.record.say(what, *values)
-
-    def call(self, what: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """
-        See L{Record.call}.
-        """
-        return self.record.call(what, call, *arguments, **named)
 
     async def wait(self, what: str, call: Callable[..., Any], *arguments: Any) -> Any:
         """

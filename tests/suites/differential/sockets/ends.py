@@ -19,7 +19,7 @@ from attrs import define
 
 from tests.suites.differential.known import KNOWN
 from tests.suites.differential.places import apart
-from tests.suites.differential.record import Record, Scenarios
+from tests.suites.differential.record import Record, Scenarios, Telling
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.blocking import loop as module
 from twisted_ib.blocking.loop import BlockingLoop
@@ -29,35 +29,18 @@ HOST = "127.0.0.1"
 
 
 @define
-class Ends:
+class Ends(Telling):
     """
-    What a scenario gets.
-
-    @ivar record: Where it says what it sees.
-    @ivar isSDP: Which of both carries it; scenarios do not ask, but what is made for them is checked by it.
+    The two ends of a scenario.
     """
 
-    record: Record
-    isSDP: bool
     exit: ExitStack
-
-    def say(self, what: str, *values: Any) -> None:
-        """
-        See L{Record.say}.
-        """
-        self.record.say(what, *values)
 
     def part(self, name: str) -> None:
         """
         See L{Record.part}.
         """
         self.record.part(name)
-
-    def call(self, what: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """
-        See L{Record.call}.
-        """
-        return self.record.call(what, call, *arguments, **named)
 
     def kept(self, closable: Any) -> Any:
         """
