@@ -44,7 +44,7 @@ RECORDED = {
     "queues": 31,
     "rdma": 44,
     "rds": 46,
-    "reactor": 65,
+    "reactor": 64,
     "sdp": 35,
     "subnet": 0,
     "subnet/hosting": 28,
