@@ -20,7 +20,7 @@ from twisted.python.versions import Version
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from benchmarks.counted import Stream
-from benchmarks.counting import steps
+from benchmarks.counting import steps as bytecodes
 from tests.hca.addressed import onWire
 from tests.rds.ends import Process, ProcessesTestCase, Recorder
 from tests.rds.media.test_addressed import THERE, AddressedTestCase
@@ -269,6 +269,18 @@ class ConnectTests(SynchronousTestCase):
         self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 441)
 
 
+def requireBytecodes() -> None:
+    """
+    Check that bytecodes can be counted.
+
+    @raise SkipTest: They cannot, or are others.
+    """
+    if compiledModules():
+        raise SkipTest("compiled modules: their calls are not counted")
+    if sys.version_info[:2] != (3, 11):
+        raise SkipTest("the bytecodes of Python 3.11 are counted")
+
+
 class BytecodeTests(SynchronousTestCase):
     """
     C{sdp:} in bytecodes, which see what a function of the hot path does beside its calls.
@@ -278,10 +290,7 @@ class BytecodeTests(SynchronousTestCase):
         """
         @return: What one more takes.
         """
-        if compiledModules():
-            raise SkipTest("compiled modules: their calls are not counted")
-        if sys.version_info[:2] != (3, 11):
-            raise SkipTest("the bytecodes of Python 3.11 are counted")
+        requireBytecodes()
         if TWISTED < Version("Twisted", 26, 4, 0):
             raise SkipTest("Twisted's own bytecodes are counted, of which older releases have more")
         ownRunDirectory(self)
@@ -290,7 +299,7 @@ class BytecodeTests(SynchronousTestCase):
         act: Any = getattr(stream, way)(len(DATA))
         for _ in range(2):
             act(many)
-        less, more = steps(partial(act, few)), steps(partial(act, many))
+        less, more = bytecodes(partial(act, few)), bytecodes(partial(act, many))
         return (more["bytecodes"] - less["bytecodes"]) / (many - few)
 
     def test_crowd(self) -> None:
@@ -558,3 +567,19 @@ class LoopbackWorkRequestTests(WorkRequestTests):
     device = "lo0"
     send = 19, 14, 20, 5
     write = 23, 12, 20
+
+
+class WorkRequestBytecodeTests(WorkRequestTests):
+    """
+    The same in bytecodes.
+    """
+
+    send = 1091, 706, 769, 232
+    write = 1213, 638, 769
+
+    def count(self, *steps: Any) -> tuple[int, ...]:
+        """
+        @return: How many bytecodes ran in each step.
+        """
+        requireBytecodes()
+        return tuple(bytecodes(step)["bytecodes"] for step in steps)

@@ -15,7 +15,8 @@ import asyncio
 import select
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 from twisted.internet.asyncioreactor import AsyncioSelectorReactor
 from twisted.python import log
@@ -68,13 +69,13 @@ class IBAsyncioReactor(IBReactorBase, AsyncioSelectorReactor):
         """
         self._selector.select = self.doPoll if turn is None else turn
 
-    def _fromThread(self, call: Callable[..., object], *args: Any, **kwargs: Any) -> None:
-        # AsyncioSelectorReactor makes a timed call of it, whose timer of asyncio's takes another turn of the
-        # event loop.
-        self._asyncioEventloop.call_soon_threadsafe(_called, call, args, kwargs)
-
-    # ReactorBase and AsyncioSelectorReactor have different names for the first parameter.
-    callFromThread: Any = _fromThread
+    def callFromThread(self, *arguments: object, **options: object) -> None:
+        """
+        See C{IReactorFromThreads}.  AsyncioSelectorReactor makes a timed call of it, whose timer of asyncio's
+        takes another turn of the event loop.
+        """
+        function = cast("Callable[..., object]", arguments[0])
+        self._asyncioEventloop.call_soon_threadsafe(_called, partial(function, *arguments[1:], **options))
 
     def _inExecutor(
         self, executor: Executor | None, function: Callable[..., Any], *arguments: Any
@@ -99,9 +100,9 @@ class IBAsyncioReactor(IBReactorBase, AsyncioSelectorReactor):
         self._justStopped = False
 
 
-def _called(function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+def _called(function: Callable[[], object]) -> None:
     try:
-        function(*arguments, **options)
+        function()
     except BaseException:
         # As ReactorBase.runUntilCurrent() treats what a call from a thread raises.
         log.err()

@@ -269,6 +269,11 @@ class Hub:
                 if completions:
                     self.unshown.add(mirror)
                 return []
+            if not completions:
+                return []
+            # Most programs ask for one.
+            if count == 1:
+                return [completions.popleft()]
             return [completions.popleft() for _ in range(min(count, len(completions)))]
         finally:
             self.leave()

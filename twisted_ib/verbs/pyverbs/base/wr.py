@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from operator import index
 from typing import Any, Protocol
 
@@ -107,7 +108,7 @@ class SGE(PyverbsCM):
 def _copied(sg: Sequence[SGE] | None, count: int) -> list[requests.SGE]:
     # Copies, as copy_sg_array in pyverbs/wr.pyx: the caller may use the elements again for another request.
     pieces = []
-    for sge in list(sg or ())[:count]:
+    for sge in islice(sg or (), count):
         if not isinstance(sge, SGE):
             break
         pieces.append(requests.SGE(sge._addr, sge._length, sge._lkey))

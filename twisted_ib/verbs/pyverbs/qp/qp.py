@@ -123,6 +123,7 @@ class QP(VerbsObject):
         sizes = capabilities(init_attr, srq)
         assert pd.ctx is not None
         self._device = device = pd._device
+        self._sendRequest = partial(sendRequest, device)
         self._core = core = device.createQueuePair(_Consumer(), kind)
         try:
             self._work = WorkQueues(
@@ -305,7 +306,7 @@ class QP(VerbsObject):
         # IBTA vol. 1 10.3.1: refused before RTS; in SQE and ERR accepted and flushed.
         hub.post(
             self._work.requester.enqueue,
-            partial(sendRequest, self._device),
+            self._sendRequest,
             wr,
             partial(refused, "Failed to post send", bad_wr),
         )
