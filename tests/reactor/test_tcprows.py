@@ -98,6 +98,11 @@ class RowTests(SynchronousTestCase):
         self.assertEqual(struct.unpack_from("=I", info, 100)[0], 23)
         self.assertEqual(self.row(self.connection(info=info))["retransmits"], 23)
         self.assertEqual(self.row(self.connection(info=info[:104]))["retransmits"], 23)
+        # tcpi_rtt is the 16th, in microseconds; tcpi_bytes_acked and tcpi_bytes_received are at 120.
+        self.assertEqual(self.row(self.connection(info=info))["round_trip"], 15e-6)
+        counted = self.row(self.connection(info=info[:120] + struct.pack("=2Q", 1 << 40, 7)))
+        self.assertEqual((counted["bytes_sent"], counted["bytes_received"]), (1 << 40, 7))
+        self.assertIsNone(self.row(self.connection(info=info[:104]))["bytes_sent"])
         self.assertIsNone(self.row(self.connection(info=info[:103]))["retransmits"])
 
     def test_addresses(self) -> None:

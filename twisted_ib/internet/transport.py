@@ -217,7 +217,7 @@ class Transport(_ConsumerMixin, _LogOwner):
         state, path = self.phase(), self.queuePair.path
         if path is None and state != CONNECTING:
             return None
-        return Row(
+        row = Row(
             CONNECTION,
             self.provider,
             withPort(self._localHost, self._localPort),
@@ -227,6 +227,15 @@ class Transport(_ConsumerMixin, _LogOwner):
             self.unsent(),
             getattr(path, "retransmits", 0),
         )
+        # Counted by the sequence numbers that there are: nothing is counted for each message.
+        traffic = getattr(self.queuePair.work or self.queuePair.consumer, "traffic", None)
+        if traffic is not None:
+            _, _, row.messagesSent, row.messagesReceived = traffic()
+        # Of packets, which the peer acknowledges by itself.
+        requester = getattr(path, "requester", None)
+        if requester is not None:
+            row.roundTrip = requester.pacing.roundTrip() or None
+        return row
 
     def phase(self) -> str:
         """

@@ -29,11 +29,14 @@ if TYPE_CHECKING:
         socket: socket.socket
 
 
-#: C{struct tcp_info} (include/uapi/linux/tcp.h): the first byte is the state, C{tcpi_total_retrans} is at
-#: this offset.
+#: C{struct tcp_info} (include/uapi/linux/tcp.h): the first byte is the state; the offsets of C{tcpi_rtt}, in
+#: microseconds, C{tcpi_total_retrans}, C{tcpi_bytes_acked} and C{tcpi_bytes_received}.
+_ROUND_TRIP = 68
 _RETRANSMITS = 100
-_INFO_BYTES = 104
+_BYTES = 120
+_INFO_BYTES = 136
 _INTEGER: Packed[tuple[int]] = struct.Struct("=I")
+_TWO_LONG: Packed[tuple[int, int]] = struct.Struct("=QQ")
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 _DESCRIPTORS = "/proc/self/fd"
@@ -131,6 +134,9 @@ def _row(skt: socket.socket, whyOf: WhyOf, owner: Any) -> list[Any] | None:
         row.inFlight = _unsent(skt)
         if len(info) >= _RETRANSMITS + _INTEGER.size:
             row.retransmits = _INTEGER.unpack_from(info, _RETRANSMITS)[0]
+            row.roundTrip = _INTEGER.unpack_from(info, _ROUND_TRIP)[0] / 1e6 or None
+        if len(info) >= _BYTES + _TWO_LONG.size:
+            row.bytesSent, row.bytesReceived = _TWO_LONG.unpack_from(info, _BYTES)
     return values(row, None, whyOf(owner))
 
 

@@ -11,10 +11,12 @@ from typing import Any
 from twisted.internet.protocol import ClientFactory, Factory, Protocol
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.hca.addressed import onWire
 from tests.sdp.pair import HandReactor
 from twisted_ib import limits
 from twisted_ib.hca.base import socketrows
 from twisted_ib.hca.base.socketrows import COLUMNS, TCP_STATES, Row, noWhy, rowOf, usersRows, values
+from twisted_ib.hca.device.registry import addDevice
 from twisted_ib.internet.channel import channelFor
 from twisted_ib.rdma.port import connectRDMA, listenRDMA
 from twisted_ib.sdp.port import connectSDP, listenSDP
@@ -151,17 +153,19 @@ class Paused(Protocol):
         self.transport.pauseProducing()  # type: ignore[union-attr]
 
 
-class UsersTests(SynchronousTestCase):
+class RowsTestCase(SynchronousTestCase):
     """
-    Ports and connections of both kinds, on C{lo0}.
+    Ports and connections on a device.
     """
+
+    device = "lo0"
 
     def setUp(self) -> None:
         """
         A reactor and its device.
         """
         self.reactor = HandReactor()
-        self.channel = channelFor(self.reactor, "lo0")
+        self.channel = channelFor(self.reactor, self.device)
         self.addCleanup(self.channel.close)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -181,15 +185,47 @@ class UsersTests(SynchronousTestCase):
         """
         @return: a port and a connector whose connection stands.
         """
-        port = listen(self.reactor, 0, Factory.forProtocol(Paused), device="lo0", interface="127.0.0.1")
+        port = listen(self.reactor, 0, Factory.forProtocol(Paused), device=self.device, interface="127.0.0.1")
         connector = connect(
             self.reactor,
             "127.0.0.1",
             port.getHost().port,
             ClientFactory.forProtocol(protocol),
-            device="lo0",
+            device=self.device,
         )
         return port, connector
+
+
+class PacketTests(RowsTestCase):
+    """
+    Connections on C{roce0}, whose packets are acknowledged.
+    """
+
+    device = "roce0"
+
+    def setUp(self) -> None:
+        """
+        A device on a wire of its own.
+        """
+        onWire(self)
+        addDevice(self.device, "roce", "127.0.0.1")
+        super().setUp()
+
+    def test_roundTrip(self) -> None:
+        """
+        An end that has sent something knows how long the acknowledgement took.
+        """
+        self.connect(listenSDP, connectSDP, Writer)
+        for _ in range(20):
+            self.turn(1)
+            self.reactor.advance(0.001)
+        self.assertGreater(max(row["round_trip"] or 0.0 for row in self.rows()), 0.0)
+
+
+class UsersTests(RowsTestCase):
+    """
+    Ports and connections of both kinds, on C{lo0}.
+    """
 
     def test_sdp(self) -> None:
         """
@@ -213,6 +249,10 @@ class UsersTests(SynchronousTestCase):
                 [end[name] for name in ("kind", "provider", "device", "state", "retransmits")],
                 ["connection", "sdp", "lo0", "ESTABLISHED", 0],
             )
+            # Counted by the machine; nothing is acknowledged in memory.
+            self.assertGreater(end["messages_sent"] + end["messages_received"], 0)
+            self.assertEqual((end["bytes_sent"], end["round_trip"]), (None, None))
+        self.assertGreater(client["messages_sent"], server["messages_sent"])
         self.assertGreater(client["in_flight"], 1000000)
         self.assertEqual(server["in_flight"], 0)
         self.assertLess(client["credits"], 4)

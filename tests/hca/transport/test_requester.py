@@ -235,7 +235,7 @@ class SendingTests(RequesterCase):
         self.now += 0.25
         self.acknowledge(ACK, A)
         self.assertEqual(self.end.done, [1])
-        self.assertEqual(connection.requester._pacing.roundTrip(), 0.25)
+        self.assertEqual(connection.requester.pacing.roundTrip(), 0.25)
         self.assertIsNone(connection.requester.postNow(SEND_ONLY, b"", bytes(257), 2, self.now))
         self.position = 1
         self.post(SEND_ONLY, b"first")

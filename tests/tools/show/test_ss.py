@@ -62,11 +62,16 @@ FIELDS = {
     "credits",
     "in_flight",
     "retransmits",
+    "messages_sent",
+    "messages_received",
+    "bytes_sent",
+    "bytes_received",
+    "round_trip",
     "times",
 }
 
-ROW = ["connection", "sdp", "shm0", "127.0.0.1:80", "127.0.0.1:9", "ESTABLISHED", 64, 0, 0, "default"]
-ROW += [None, 1000.0, 1000.25, 1000.5]
+ROW = ["connection", "sdp", "shm0", "127.0.0.1:80", "127.0.0.1:9", "ESTABLISHED", 64, 0, 0]
+ROW += [5, 6, None, None, 0.00025, "default", None, 1000.0, 1000.25, 1000.5]
 
 
 def page(rows: Any, **others: Any) -> dict[str, Any]:
@@ -118,6 +123,11 @@ class SocketsTests(SynchronousTestCase):
                     "credits": 64,
                     "in_flight": 0,
                     "retransmits": 0,
+                    "messages_sent": 5,
+                    "messages_received": 6,
+                    "bytes_sent": None,
+                    "bytes_received": None,
+                    "round_trip": 0.00025,
                     "times": {"asked": 1000.0, "decided": 1000.25, "connected": 1000.5},
                 }
             ],
@@ -151,7 +161,7 @@ class SocketsTests(SynchronousTestCase):
             for value in odd[1:]:
                 self.assertEqual(len(entries(row(**{name: value}))), 0, (name, value))
             self.assertIsNone(entries(row(**{name: None}))[0][name])
-        for name in ("credits", "in_flight", "retransmits"):
+        for name in ("credits", "in_flight", "retransmits", "messages_sent", "bytes_received"):
             for value in (-1, 1.5, True, "x", [], 1 << 70, float("nan")):
                 self.assertIsNone(entries(row(**{name: value}))[0][name], (name, value))
         for name in ("asked", "decided", "connected"):
@@ -215,7 +225,7 @@ class TextTests(SynchronousTestCase):
     def test_options(self) -> None:
         """
         The letters that people type with ss(8) are taken together: all are shown, also with C{-l}, and
-        C{-i} says how old a connection is, which is never less than nothing.
+        C{-i} says how old a connection is, which is never less than nothing, and what it has carried.
         """
         options = ss.parseArguments(["-tlnpai"])
         kinds = ({"kind": kind, "provider": "tcp"} for kind in ("listener", "connection"))
@@ -224,7 +234,12 @@ class TextTests(SynchronousTestCase):
         found = entries(row(connected=1.0), row(connected=later), row(connected=None))
         lines = [line.strip() for line in table(found, header=False, info=True)]
         ages = [int(line.split()[1]) for line in lines if line.startswith("age ")]
-        self.assertEqual((len(lines), len(ages)), (5, 2))
+        self.assertEqual((len(lines), len(ages)), (6, 2))
+        self.assertEqual(lines[-1], "messages 5 sent, 6 received; round trip 0.250 ms")
+        [line] = table(entries(row(bytes_sent=7, bytes_received=8, connected=None)), header=False, info=True)[
+            1:
+        ]
+        self.assertIn("; bytes 7 sent, 8 received; ", line)
         self.assertGreater(ages[0], 1000000000)
         self.assertEqual(ages[1], 0)
 

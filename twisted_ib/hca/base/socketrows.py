@@ -30,6 +30,11 @@ COLUMNS = (
     "credits",
     "in_flight",
     "retransmits",
+    "messages_sent",
+    "messages_received",
+    "bytes_sent",
+    "bytes_received",
+    "round_trip",
     "rule",
     "fallback",
     "asked",
@@ -94,6 +99,14 @@ class Row:
     inFlight: int | None = None
     #: Retransmissions, or L{None}.
     retransmits: int | None = None
+    #: Messages sent and received, those without data included; L{None} of what has none.
+    messagesSent: int | None = None
+    messagesReceived: int | None = None
+    #: Bytes that the peer has acknowledged, and received ones, where the kernel counts them, or L{None}.
+    bytesSent: int | None = None
+    bytesReceived: int | None = None
+    #: An estimate of the round trip, in seconds, or L{None}.
+    roundTrip: float | None = None
 
 
 def addSource(reactor: Any, rows: Callable[[], Iterable[Row]]) -> None:
@@ -164,6 +177,11 @@ def values(row: Row, device: str | None, why: Decision | None) -> list[Any]:
         row.credits,
         row.inFlight,
         row.retransmits,
+        row.messagesSent,
+        row.messagesReceived,
+        row.bytesSent,
+        row.bytesReceived,
+        row.roundTrip,
         rule,
         fallback,
         *times,

@@ -72,7 +72,6 @@ class Requester:
         "_lostAt",
         "_lostTime",
         "_next",
-        "_pacing",
         "_patience",
         "_recover",
         "_retries",
@@ -87,13 +86,14 @@ class Requester:
         "_una",
         "_user",
         "due",
+        "pacing",
         "unsent",
     )
 
     def __init__(self, parameters: ConnectionParameters, user: ConnectionUser) -> None:
         self._terms = parameters
         self._user = user
-        self._pacing = SendWindow(parameters.timeout, parameters.roundTrip, parameters.retries)
+        self.pacing = SendWindow(parameters.timeout, parameters.roundTrip, parameters.retries)
         self.unsent: deque[Record | ReadRequest] = deque()
         self._sent: deque[Record | ReadRequest] = deque()
         # The PSNs after what was posted and after what was ever sent; the next to send; the oldest
@@ -121,11 +121,11 @@ class Requester:
         if self._end == self._terms.firstPSN:
             self._end = self._top = self._next = self._una = parameters.firstPSN
             self._recover = self._counted = parameters.firstPSN
-            self._pacing = SendWindow(parameters.timeout, parameters.roundTrip, parameters.retries)
+            self.pacing = SendWindow(parameters.timeout, parameters.roundTrip, parameters.retries)
         self._terms = parameters
         self._patience = self._silence()
-        self._pacing.limit(parameters.timeout, parameters.retries)
-        self._pacing.told(parameters.roundTrip)
+        self.pacing.limit(parameters.timeout, parameters.retries)
+        self.pacing.told(parameters.roundTrip)
 
     # -- down
 
@@ -166,7 +166,7 @@ class Requester:
         if (
             self.unsent
             or at != self._end
-            or at - self._una >= self._pacing.window
+            or at - self._una >= self.pacing.window
             or self._isPaused
             or self._ended
             or self._held >= limits.TRANSPORT_BYTES
@@ -200,7 +200,7 @@ class Requester:
         # section 4.2.3.4): while an acknowledgement that makes room is outstanding, less than half
         # a window is not filled, unless that sends everything; packets that leave together cost
         # less.
-        at, una, window = self._next, self._una, self._pacing.window
+        at, una, window = self._next, self._una, self.pacing.window
         limit = una + window
         if at > una and limit < self._end and limit - at < window >> 1:
             return at
@@ -212,7 +212,7 @@ class Requester:
         onTheWay = self._next - self._una
         return not onTheWay or (
             len(self._asking) < (self._terms.reads or 1)
-            and onTheWay + question.partEnd(self._next) - self._next <= self._pacing.window
+            and onTheWay + question.partEnd(self._next) - self._next <= self.pacing.window
         )
 
     def outputs(self, budget: int, now: float, out: list[Packet]) -> None:
@@ -229,7 +229,7 @@ class Requester:
         mtu, at = self._terms.mtu, self._next
         ask = at + TRANSPORT_ACKNOWLEDGE - 1
         limit = self._limit()
-        half = self._pacing.window >> 1
+        half = self.pacing.window >> 1
         while unsent and len(out) < budget and not self._isPaused:
             record = unsent[0]
             if record.__class__ is Record:
@@ -383,12 +383,12 @@ class Requester:
     def _progress(self, number: int, now: float) -> None:
         # The timeout starts anew with each progress (IBTA vol. 1 9.7.6.1.3), and so do the retry
         # counts.
-        self._pacing.progressed(number - self._counted, now - self._silentAt, now - self._since)
+        self.pacing.progressed(number - self._counted, now - self._silentAt, now - self._since)
         self._una = self._counted = number
         if self._next < number:
             self._next = number
         if self._timed >= 0 and number > self._timed:
-            self._pacing.measured(now - self._timedAt)
+            self.pacing.measured(now - self._timedAt)
             self._timed = -1
             self.due = None
         asking = self._asking
@@ -487,7 +487,7 @@ class Requester:
         # them (IBTA vol. 1 9.9.2.1.1).
         if self._ended or self._isPaused or self._una == self._top:
             return
-        if self._lostAt == self._una and now - self._lostTime < self._pacing.roundTrip():
+        if self._lostAt == self._una and now - self._lostTime < self.pacing.roundTrip():
             # Retransmitted less than a round trip ago: further NAKs are about the first attempt.
             return
         parameters = self._terms
@@ -498,7 +498,7 @@ class Requester:
         self._user.count("completer_retry_err")
         # Once per window, as in RFC 6582: all losses of one burst are one sign of congestion.
         if self._una >= self._recover:
-            self._pacing.lost(self._next - self._una)
+            self.pacing.lost(self._next - self._una)
             self._recover = self._top
         self._lostAt, self._lostTime = self._una, now
         self._goBack()
@@ -535,7 +535,7 @@ class Requester:
             self.due = None if patience is None else self._since + patience
             return
         self._armedAt = now
-        at = now + self._pacing.resendSeconds()
+        at = now + self.pacing.resendSeconds()
         if patience is not None and at > self._since + patience:
             at = self._since + patience
         self.due = at
@@ -559,13 +559,13 @@ class Requester:
         if patience is not None and now >= self._since + patience:
             self._fail(SILENT, self._una)
             return
-        if not self._terms.retries or now < self._armedAt + self._pacing.resendSeconds():
+        if not self._terms.retries or now < self._armedAt + self.pacing.resendSeconds():
             # Something was acknowledged since the timer was set.
             self._arm(self._armedAt)
             return
         self._user.count("completer_retry_err")
         # RFC 6298 section 5.5: back off; RFC 5681 section 3.1: go on with a window of one packet.
-        self._pacing.silent(self._next - self._una)
+        self.pacing.silent(self._next - self._una)
         self._silentAt = now
         self._recover = self._top
         self._goBack()

@@ -54,7 +54,9 @@ _REQUIRED: dict[str, Callable[[object], bool]] = {
     "fallback": _isTextOrNone,
 }
 #: The columns that it may have.
-_FIGURES = dict.fromkeys(("credits", "in_flight", "retransmits"), _isCount)
+_COUNTS = ("messages_sent", "messages_received", "bytes_sent", "bytes_received")
+_FIGURES = dict.fromkeys(("credits", "in_flight", "retransmits", *_COUNTS), _isCount)
+_FIGURES["round_trip"] = _isTime
 _TIMES = dict.fromkeys(("asked", "decided", "connected"), _isTime)
 
 

@@ -55,7 +55,7 @@ def table(
     @param why: Whether to add the reason for each.
     @param byProcess: Whether a line above the sockets of each process names it, instead of the first columns.
     @param header: Whether the first line has the columns' names.
-    @param info: Whether to add the age of each connection.
+    @param info: Whether to add the L{figures} of each connection.
     @return: The lines of a table of listeners and connections.
     """
     columns = _COLUMNS[2:] if byProcess else _COLUMNS
@@ -76,12 +76,28 @@ def table(
             lines.append(f"{shown(entry['program'])}, process {shown(entry['pid'])}:")
         lines.append(_line(row, widths, numbers))
         more = reasons(entry) if why else []
-        connected = entry["times"]["connected"]
-        if info and connected is not None:
-            # The wall clock may have been set back since.
-            more.append(f"age {max(0.0, time.time() - connected):.0f} s")
+        if info and (spoken := figures(entry)):
+            more.append(spoken)
         lines += [f"    {line}" for line in more]
     return lines
+
+
+def figures(entry: dict[str, Any]) -> str:
+    """
+    @return: how old a connection is, what it has carried, and the round trip, as far as that is known.
+    """
+    found = []
+    connected = entry["times"]["connected"]
+    if connected is not None:
+        # The wall clock may have been set back since.
+        found.append(f"age {max(0.0, time.time() - connected):.0f} s")
+    for unit in ("messages", "bytes"):
+        sent, received = entry[f"{unit}_sent"], entry[f"{unit}_received"]
+        if sent is not None and received is not None:
+            found.append(f"{unit} {sent} sent, {received} received")
+    if entry["round_trip"] is not None:
+        found.append(f"round trip {entry['round_trip'] * 1000:.3f} ms")
+    return "; ".join(found)
 
 
 def _line(cells: Iterable[str], widths: Iterable[int], numbers: Iterable[bool]) -> str:

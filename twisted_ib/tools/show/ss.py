@@ -143,7 +143,12 @@ def commandLine() -> ArgumentParser:
     parser.add_argument("-s", "--summary", action="store_true", help="only how many there are")
     parser.add_argument("-H", "--no-header", action="store_true", help="no names of columns, no total")
     parser.add_argument("--why", action="store_true", help="say of each why it goes that way, and since when")
-    parser.add_argument("-i", "--info", action="store_true", help="say of each connection how old it is")
+    parser.add_argument(
+        "-i",
+        "--info",
+        action="store_true",
+        help="say of each connection its age, messages, bytes and round trip, as far as they are known",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON list, of everything")
     parser.add_argument(
         "--watch",
