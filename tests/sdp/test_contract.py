@@ -35,22 +35,29 @@ CARRIERS: tuple[tuple[Any, list[str]], ...] = (
     (SDP("shm0"), [IB, EPOLL, ASYNCIO, IB_ASYNCIO]),
     (SDP("lo0"), [IB, EPOLL, ASYNCIO]),
 )
+#: Reactors of each contract; of the others each contract has one in turn.
+ALWAYS = {"TCP": [EPOLL], "SDPShm0": [IB, IB_ASYNCIO], "SDPLo0": []}
 
 
-def _make() -> dict[str, type]:
+def made(module: str, isWhole: bool) -> dict[str, type]:
     """
+    @param module: Whose they are.
+    @param isWhole: Whether each contract is on each reactor, as in C{tests/soak}.
     @return: The test cases, by name.
     """
-    made: dict[str, type] = {}
-    for contract in CONTRACTS:
+    found: dict[str, type] = {}
+    for number, contract in enumerate(CONTRACTS):
         for carrier, reactors in CARRIERS:
+            always = ALWAYS[carrier.name]
+            others = [each for each in reactors if each not in always]
+            some = reactors if isWhole else [*always, others[number % len(others)]]
             name = f"{carrier.name}{contract.__name__.replace('Contract', 'Tests')}"
-            members = {"carrier": carrier, "__module__": __name__, "_reactors": reactors, "timeout": 40}
+            members = {"carrier": carrier, "__module__": module, "_reactors": some, "timeout": 40}
             kind: Any = type(name, (contract, ReactorBuilder), members)
             for case in kind.makeTestCaseClasses().values():
-                case.__module__ = __name__
-                made[case.__name__] = case
-    return made
+                case.__module__ = module
+                found[case.__name__] = case
+    return found
 
 
-globals().update(_make())
+globals().update(made(__name__, isWhole=False))
