@@ -35,26 +35,45 @@ CARRIERS: tuple[tuple[Any, list[str]], ...] = (
     (SDP("shm0"), [IB, EPOLL, ASYNCIO, IB_ASYNCIO]),
     (SDP("lo0"), [IB, EPOLL, ASYNCIO]),
 )
+#: Reactors of each contract; of the others each contract has one in turn.
+ALWAYS = {"TCP": [EPOLL], "SDPShm0": [IB, IB_ASYNCIO], "SDPLo0": []}
 
 
-def casesOf(module: str, carrier: Any, reactors: list[str], *bases: type) -> dict[str, type]:
+def casesOf(
+    module: str, carrier: Any, reactors: list[str], *bases: type, always: list[str] | None = None
+) -> dict[str, type]:
     """
-    @param module: where they are.
-    @param bases: what comes before each contract, on a host of one address.
-    @return: the test cases of all contracts on a carrier, by name.
+    @param module: Where they are.
+    @param bases: They come before each contract, on a host of one address.
+    @param always: The reactors of each contract, which has one of the others in turn; L{None}: it has all.
+    @return: The test cases of all contracts on a carrier, by name.
     """
-    made: dict[str, type] = {}
-    for contract in CONTRACTS:
+    found: dict[str, type] = {}
+    others = [each for each in reactors if each not in (always or ())]
+    for number, contract in enumerate(CONTRACTS):
         if bases and contract is AddressContract:
             continue  # It is about hosts with many addresses.
+        some = reactors if always is None else [*always, others[number % len(others)]]
         name = f"{carrier.name}{contract.__name__.replace('Contract', 'Tests')}"
-        members = {"carrier": carrier, "__module__": module, "_reactors": reactors, "timeout": 40}
+        members = {"carrier": carrier, "__module__": module, "_reactors": some, "timeout": 40}
         kind: Any = type(name, (*bases, contract, ReactorBuilder), members)
         for case in kind.makeTestCaseClasses().values():
             case.__module__ = module
-            made[case.__name__] = case
-    return made
+            found[case.__name__] = case
+    return found
 
 
-for _carrier, _reactors in CARRIERS:
-    globals().update(casesOf(__name__, _carrier, _reactors))
+def made(module: str, isWhole: bool) -> dict[str, type]:
+    """
+    @param module: Whose they are.
+    @param isWhole: Whether each contract is on each reactor, as in C{tests/soak}.
+    @return: The test cases of all carriers, by name.
+    """
+    found: dict[str, type] = {}
+    for carrier, reactors in CARRIERS:
+        always = None if isWhole else ALWAYS[carrier.name]
+        found.update(casesOf(module, carrier, reactors, always=always))
+    return found
+
+
+globals().update(made(__name__, isWhole=False))

@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IReactorFDSet, IReactorTime
 from twisted.internet.protocol import Factory
 from twisted.internet.test.reactormixins import ReactorBuilder
 
-from tests.internet.test_stream_suite import IB_REACTORS, OTHER_REACTORS
+from tests.internet.test_stream_suite import IB_REACTORS, LOOPBACK_REACTORS, OTHER_REACTORS
 from tests.sdp.pair import Recorder
 from tests.sdp.zerocopy.test_extensions import Hearing, Places
 from tests.support.waiting import Driven
@@ -177,11 +177,16 @@ class RegisteredTestsMixin(Driven):
         self.drive(steps)
 
 
-for _device in ("lo0", "shm0"):
-    _made = type(
-        f"{_device.capitalize()}Registered",
-        (ReactorBuilder, RegisteredTestsMixin),
-        {"device": _device, "_reactors": [*IB_REACTORS, *OTHER_REACTORS], "__module__": __name__},
-    )
-    globals().update(_made.makeTestCaseClasses())  # type: ignore[attr-defined]
-del _made
+def made(module: str, device: str, reactors: list[str]) -> dict[str, type]:
+    """
+    @param module: Whose they are.
+    @return: The test cases on some reactors, by name.
+    """
+    members = {"device": device, "_reactors": reactors, "__module__": module}
+    kind: Any = type(f"{device.capitalize()}Registered", (ReactorBuilder, RegisteredTestsMixin), members)
+    found: dict[str, type] = kind.makeTestCaseClasses()
+    return found
+
+
+globals().update(made(__name__, "shm0", [*IB_REACTORS, *OTHER_REACTORS]))
+globals().update(made(__name__, "lo0", [*IB_REACTORS, *LOOPBACK_REACTORS]))
