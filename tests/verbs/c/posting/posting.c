@@ -418,13 +418,90 @@ static void shared(void)
     IS(ibv_post_srq_recv(srq, &wr, &bad), EINVAL);
 }
 
+/* Threads that post to one queue: each request is flushed once, in the order of its thread. */
+#define THREADS 4
+#define WAITING 1000
+
+static volatile long waiting;
+static long posts;
+static pthread_barrier_t start;
+
+static void *post_many(void *thread)
+{
+    pthread_barrier_wait(&start);
+    for (long index = 0; index < posts && !failures; index++) {
+        struct ibv_recv_wr wr = {.wr_id = (uintptr_t)thread * posts + index}, *bad;
+
+        /* The completion queue has room for no more. */
+        while (__atomic_load_n(&waiting, __ATOMIC_RELAXED) > WAITING && !failures)
+            sched_yield();
+        __atomic_add_fetch(&waiting, 1, __ATOMIC_RELAXED);
+        IS(ibv_post_recv(to, &wr, &bad), 0);
+    }
+    return NULL;
+}
+
+static void begin_posting(pthread_t *posters, long each)
+{
+    posts = each;
+    pthread_barrier_init(&start, NULL, THREADS);
+    for (uintptr_t thread = 0; thread < THREADS; thread++)
+        pthread_create(posters + thread, NULL, post_many, (void *)thread);
+}
+
+static void end_posting(pthread_t *posters)
+{
+    for (int thread = 0; thread < THREADS; thread++)
+        pthread_join(posters[thread], NULL);
+}
+
+static void take_all(void)
+{
+    long following[THREADS] = {0};
+
+    for (int done = 0; done < THREADS * posts && !failures; done++) {
+        struct ibv_wc wc = next();
+
+        IS(wc.status, IBV_WC_WR_FLUSH_ERR);
+        IS(wc.wr_id < THREADS * posts, 1);
+        IS(wc.wr_id % posts, following[wc.wr_id / posts % THREADS]++);
+        __atomic_sub_fetch(&waiting, 1, __ATOMIC_RELAXED);
+    }
+}
+
+static void threads(void)
+{
+    struct ibv_qp_init_attr attr = {.qp_type = IBV_QPT_RC, .cap = {4, 2048, 1, 1, 0}};
+    pthread_t posters[THREADS];
+    long before;
+
+    open_pair();
+    attr.send_cq = attr.recv_cq = cq;
+    to = MADE(ibv_create_qp(pd, &attr));
+    move(to, IBV_QPS_INIT);
+    move(to, IBV_QPS_ERR);
+    /* All in C, at the same time. */
+    begin_attending(&entering);
+    for (int round = 0; round < 50; round++) {
+        before = entries;
+        begin_posting(posters, 200);
+        end_posting(posters);
+        IS(entries - before, 0);
+        take_all();
+    }
+    end_attending();
+    begin_posting(posters, 2000);
+    take_all();
+    end_posting(posters);
+}
+
 int main(int count, char **words)
 {
     static const struct {
         const char *name;
         void (*run)(void);
     } stories[] = {{"attended", attended}, {"last", last}, {"refusals", refusals}, {"keys", keys},
-                   {"changes", changes}, {"bound", bound}, {"shared", shared}};
+                   {"changes", changes}, {"bound", bound}, {"shared", shared}, {"threads", threads}};
 
     for (unsigned index = 0; index < sizeof stories / sizeof *stories; index++)
         if (count > 1 && !strcmp(words[1], stories[index].name)) {

@@ -72,6 +72,12 @@ class PostingTests(ProgramTestCase):
         """
         self.story("shared")
 
+    def test_threads(self) -> None:
+        """
+        Four threads post to one queue: each request comes once, in the order of its thread.
+        """
+        self.story("threads")
+
 
 class LoopbackPostingTests(PostingTests):
     """
