@@ -166,10 +166,10 @@ class StreamTests(BlockingTestCase):
         A connection whose descriptor was closed before it was there is given up, and not forgotten.
         """
         left: list[Any] = []
-        part: Any = SimpleNamespace(loop=SimpleNamespace(abandon=left.append), sockets=1)
+        part: Any = SimpleNamespace(loop=SimpleNamespace(abandon=left.append), sockets=1, close=list)
         self.assertRaises(OSError, descriptors.Offloaded, -1, part)
         gc.collect()
-        self.assertEqual(left, [part])
+        self.assertEqual(left, [list])
 
     def test_reset(self) -> None:
         """

@@ -280,8 +280,11 @@ class Connection:
         if self.ended or self.lost or timeout == 0.0:
             # After shutdown(SHUT_RD) more may have arrived.
             loop.poll()
-        elif not loop.drive(self.readable, None if timeout is None else monotonic() + timeout):
-            raise TimeoutError("timed out")
+        else:
+            deadline = None if timeout is None else monotonic() + timeout
+            over = loop.lead(self.readable, deadline)
+            if over is False or (over is None and not loop.follow(self.readable, deadline)):
+                raise TimeoutError("timed out")
         if self.inbox:
             return True
         if not (self.ended or self.lost):

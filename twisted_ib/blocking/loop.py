@@ -348,14 +348,6 @@ class BlockingLoop:
         """
         if ready() or (kernel is not None and kernel.poll(0)):
             return True
-        return self.drive(ready, deadline, kernel)
-
-    def drive(
-        self, ready: Callable[[], object], deadline: float | None, kernel: select.poll | None = None
-    ) -> bool:
-        """
-        L{wait} for a condition that does not hold now.
-        """
         over = self.lead(ready, deadline, kernel)
         return self.follow(ready, deadline, kernel) if over is None else over
 
@@ -363,7 +355,7 @@ class BlockingLoop:
         self, ready: Callable[[], object], deadline: float | None, kernel: select.poll | None = None
     ) -> bool | None:
         """
-        L{drive}, if no other thread does.
+        L{wait} for a condition that does not hold now, and drive the devices, if no other thread does.
 
         @return: As L{wait}; L{None} if others must L{follow}: another thread leads, or leads next.
         """
@@ -425,7 +417,7 @@ class BlockingLoop:
         self, ready: Callable[[], object], deadline: float | None, kernel: select.poll | None = None
     ) -> bool:
         """
-        L{drive}, once another thread does no more.
+        L{wait} while other threads drive them.
         """
         waiter = Waiter(ready)
         while True:

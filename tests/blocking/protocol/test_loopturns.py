@@ -518,7 +518,7 @@ class LoopTests(TurnCase):
             self.assertEqual(reactor._loop.turns, turns)
             return True
 
-        self.assertTrue(loop.drive(ready, None))
+        self.assertTrue(loop.lead(ready, None))
         self.assertEqual((called, channel.said), ([0, 9], ["progress", "flush", "arm"]))
         loop.poll()
         self.assertEqual((self.limits[-1], channel.said[3:]), (0, ["progress", "tick"]))
@@ -539,7 +539,7 @@ class LoopTests(TurnCase):
             loop.changed()
             return True
 
-        loop.drive(ready, None)
+        loop.lead(ready, None)
         self.assertEqual(channel.said, [])
 
     def test_besideSleep(self) -> None:
@@ -576,7 +576,7 @@ class LoopTests(TurnCase):
                 loop.sleeping = False
                 return True
 
-            self.assertTrue(loop.drive(ready, None))
+            self.assertTrue(loop.lead(ready, None))
             self.assertEqual(len(found), woken, (holds, work, isChanged))
 
     def test_orphanOfTurn(self) -> None:
@@ -595,7 +595,7 @@ class LoopTests(TurnCase):
         self.patch(channel, "arm", arm)
         reactor.turn(None, None)
         self.assertEqual((self.limits, closed), ([0.0], []))
-        loop.drive(lambda: bool(closed), None)
+        loop.lead(lambda: bool(closed), None)
         self.assertEqual(closed, [1])
 
     def test_wait(self) -> None:
@@ -616,7 +616,7 @@ class LoopTests(TurnCase):
         self.assertIs(loop.wait(lambda: False, monotonic() - 1), False)
         self.assertEqual((reactor._loop.turns, self.limits), (turns + 1, [0]))
         self.assertIs(loop.wait(lambda: reactor._loop.turns > turns + 1, monotonic() - 1), True)
-        self.assertIs(loop.drive(lambda: True, None), True)
+        self.assertIs(loop.lead(lambda: True, None), True)
 
     def test_kernel(self) -> None:
         """
@@ -642,11 +642,11 @@ class LoopTests(TurnCase):
                 return [(reactor.blockingLoop.reactor.descriptor, 1)] if said.count(0) < 2 else [(-7, 1)]
 
         self.patch(reactor, "_poller", SimpleNamespace(poll=lambda *_: [], fileno=lambda: 77))
-        self.assertTrue(loop.drive(lambda: False, None, Kernel()))
+        self.assertTrue(loop.lead(lambda: False, None, Kernel()))
         self.assertEqual(said, [select.POLLIN, milliseconds(None), 0, 10, 0, 77])
         del said[:]
         reactor._loop.turns = 15
-        self.assertTrue(loop.drive(lambda: False, monotonic() + 1e6, Kernel()))
+        self.assertTrue(loop.lead(lambda: False, monotonic() + 1e6, Kernel()))
         self.assertTrue(1e9 - 1e6 < said[1] <= 1e9)
 
     def test_forked(self) -> None:

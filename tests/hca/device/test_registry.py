@@ -459,6 +459,12 @@ class AddressedFabric:
         Nobody looks.
         """
 
+    def look(self) -> bool:
+        """
+        Nothing comes.
+        """
+        return False
+
     def close(self) -> None:
         """
         Nothing.
