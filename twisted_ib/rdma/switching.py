@@ -21,8 +21,9 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import HCAError, NotSwitchableError, SwitchError, SwitchTimeoutError
+from twisted_ib.errors import NotSwitchableError, SwitchError, SwitchTimeoutError
 from twisted_ib.hca.base.traits import IB_PRIVATE_BYTES
+from twisted_ib.hca.connection.active import ActiveSide
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES
 from twisted_ib.interfaces import IRDMATransport, ISDPTransport
 from twisted_ib.internet import failures
@@ -67,7 +68,7 @@ class SwitchOptions:
 
 
 @implementer(IPullProducer)
-class Switch(ABC):
+class Switch(ActiveSide, ABC):
     """
     One connection that switches, from the call until its successor has ended.
 
@@ -85,10 +86,13 @@ class Switch(ABC):
     transport: SwitchedTransport | None = None
     channel: DeviceChannel | None = None
     protocol: IProtocol | None = None
-    _connection: IConnection | None = None
-    _isSending = _over = False
+    #: That of the request; 0 for the one of the peer's port.
+    serviceID = 0
+    _isSending = False
 
     def __init__(self, former: Former, options: SwitchOptions) -> None:
+        # The device follows.
+        super().__init__(None)
         self.former = former
         self.options = options
         self.privateData = options.privateData
@@ -133,7 +137,7 @@ class Switch(ABC):
         """
         More could be written; at first this is only the former transport's greeting.
         """
-        if self._over:
+        if self.isOver:
             return
         if not self._isSending:
             self._isSending = True
@@ -142,7 +146,7 @@ class Switch(ABC):
         self.former.unregisterProducer()
         self.drained()
 
-    def stopProducing(self) -> None:  # noqa: B027
+    def stopProducing(self) -> None:
         """
         The former transport ends, which it tells its protocol too.
         """
@@ -159,7 +163,7 @@ class Switch(ABC):
         """
         The former transport has ended; nobody else was told.
         """
-        if not self._over:
+        if not self.isOver:
             self._fail(SwitchError(f"the connection was lost: {reason.getErrorMessage()}"), reason)
 
     def _timedOut(self) -> None:
@@ -185,64 +189,47 @@ class Switch(ABC):
 
         @raise HCAError: It cannot be made.
         """
-        self.channel = channel
+        self.channel, self.device = channel, channel.device
         channel.attempt(self)
         transport = SwitchedTransport(channel, self)
         self.transport = transport
         channel.acquire(transport)
         return transport
 
-    def ask(self, path: IPeerPath, serviceID: int = 0) -> None:
+    def request(self, path: IPeerPath) -> ConnectRequest:
         """
-        Active: send a REQ.
+        See L{ActiveSide.request}.
+        """
+        assert self.transport is not None
+        request = handshake.request(self.transport, self.host, self.peer)
+        request.serviceID = self.serviceID or request.serviceID
+        return request
 
-        @param serviceID: 0 for the one of the peer's port.
-        @raise HCAError: It cannot be sent.
+    def join(self, connection: IConnection, reply: ConnectReply) -> bool:
         """
-        channel, transport = self.channel, self.transport
-        assert channel is not None and transport is not None
-        request = handshake.request(transport, self.host, self.peer)
-        request.serviceID = serviceID or request.serviceID
-        self._connection = channel.device.sendRequest(path, request, self, channel.now())
+        See L{ActiveSide.join}.
+        """
+        assert self.transport is not None
+        handshake.replied(self.transport, connection, reply)
+        return True
 
-    def replied(self, connection: IConnection, reply: ConnectReply) -> None:
+    def connected(self, reply: ConnectReply) -> None:
         """
-        Active: the REP came.
+        See L{ActiveSide.connected}.
         """
-        if connection is not self._connection:
-            return
-        channel, transport = self.channel, self.transport
-        assert channel is not None and transport is not None
-        try:
-            handshake.replied(transport, connection, reply)
-        except HCAError as e:
-            self.failed(failures.oneLine(e))
-            return
-        connection.ready(channel.now())
         self.succeed()
 
-    def rejected(self, connection: IConnection, rejection: Rejection) -> None:
+    def refused(self, rejection: Rejection) -> None:
         """
-        Active: a REJ came.
+        See L{ActiveSide.refused}.
         """
-        if connection is self._connection:
-            self._connection = None
-            self.failed(str(failures.rejected(f"{self.peer.host}", rejection.reason)))
+        self.failed(failures.rejected(f"{self.peer.host}", rejection.reason))
 
-    def unreachable(self, connection: IConnection) -> None:
+    def unanswered(self) -> None:
         """
-        Active: the REQ was not answered.
+        See L{ActiveSide.unanswered}.
         """
-        if connection is self._connection:
-            self._connection = None
-            self.failed("the peer does not answer")
-
-    def pathLost(self, reason: Exception) -> None:
-        """
-        The peer's process has ended.
-        """
-        self._connection = None
-        self.failed(failures.oneLine(reason))
+        self.failed("the peer does not answer")
 
     def answer(self, connection: IConnection, request: ConnectRequest) -> bool:
         """
@@ -273,7 +260,7 @@ class Switch(ABC):
         """
         transport, former = self.transport, self.former
         assert transport is not None
-        if self._over:
+        if self.isOver:
             return
         self._finish()
         protocol, self.protocol = self.protocol, None
@@ -285,13 +272,13 @@ class Switch(ABC):
         former.connectionLost(CONNECTION_DONE)
         self.deferred.callback(transport)
 
-    def failed(self, text: str) -> None:
+    def failed(self, reason: object) -> None:
         """
         It does not work.
 
-        @param text: Why.
+        @param reason: Why.
         """
-        self._fail(SwitchError(text))
+        self._fail(SwitchError(failures.oneLine(reason)))
 
     # As an attempt of its channel.
 
@@ -305,21 +292,19 @@ class Switch(ABC):
         """
         The device is removed.
         """
-        self.failed(failures.oneLine(reason))
+        self.failed(reason)
 
     def connectionLost(self, reason: Failure) -> None:
         """
         The reactor closes.
         """
-        self.failed(failures.oneLine(reason.value))
+        self.failed(reason.value)
 
     def _fail(self, why: SwitchError, reason: Failure | None = None) -> None:
-        if self._over:
+        if self.isOver:
             return
         self._finish()
-        connection, self._connection = self._connection, None
-        if connection is not None and self.channel is not None:
-            connection.abandon(self.channel.now())
+        self.giveUp()
         self.discard()
         protocol, self.protocol = self.protocol, None
         if reason is None:
@@ -331,7 +316,7 @@ class Switch(ABC):
         tell(self.former.ended, reason)
 
     def _finish(self) -> None:
-        self._over = True
+        self.isOver = True
         if self._timer.active():
             self._timer.cancel()
         if self.channel is not None:

@@ -16,7 +16,6 @@ from twisted.python.failure import Failure
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.connection import ConnectRequest, RejectReason
 from twisted_ib.hca.connection.rdmacm import RDMACMHeader
-from twisted_ib.internet import failures
 from twisted_ib.internet.channel import channelFor
 from twisted_ib.rdma.successor import FormerSocket
 from twisted_ib.rdma.switching import Switch
@@ -73,9 +72,9 @@ class SocketSwitch(Switch):
             taken = former.takeSocket()
             self._adopted = path = adopt(taken, options.leftover, service, options.seconds, self._ended)
             if options.isInitiator:
-                self.ask(path)
+                self.pathReady(path)
         except (HCAError, OSError) as e:
-            self.failed(failures.oneLine(e))
+            self.failed(e)
 
     def _ended(self) -> None:
         # Until there is a queue pair nobody else is told.
@@ -107,13 +106,13 @@ class SocketSwitch(Switch):
         header = RDMACMHeader(self.peer.host, self.peer.port, self.host.host)
         request.privateData = header.pack() + request.privateData
         try:
-            self._connection = connection
+            self.connection = connection
             if not self.answer(connection, request):
                 self.failed("the peer has given up")
         except HCAError as e:
-            self._connection = None
+            self.connection = None
             connection.reject(RejectReason.NO_RESOURCES, b"", self.channel.now())
-            self.failed(failures.oneLine(e))
+            self.failed(e)
 
     def requestWithdrawn(self, connection: IConnection) -> None:
         """

@@ -15,7 +15,6 @@ from twisted.python.failure import Failure
 
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.connection import ConnectRequest, RejectReason
-from twisted_ib.internet import failures
 from twisted_ib.rdma.successor import FormerTransport
 from twisted_ib.rdma.switching import Switch
 
@@ -66,7 +65,7 @@ class StreamSwitch(Switch):
                 stream.channel.device.services.serve(service, self)
                 self._served = service
         except HCAError as e:
-            self.failed(failures.oneLine(e))
+            self.failed(e)
 
     def discard(self) -> None:
         """
@@ -83,20 +82,18 @@ class StreamSwitch(Switch):
 
     def _ask(self) -> None:
         self._retry = None
-        try:
-            self.ask(self._path, SERVICE | self._remote)
-        except HCAError as e:
-            self.failed(failures.oneLine(e))
+        self.serviceID = SERVICE | self._remote
+        self.pathReady(self._path)
 
     def rejected(self, connection: IConnection, rejection: Rejection) -> None:
         """
         A REJ came, perhaps because the passive side's application has not called yet.
         """
         late = rejection.reason == RejectReason.INVALID_SERVICE_ID
-        if connection is not self._connection or not late or self._isStreamOver:
+        if connection is not self.connection or not late or self._isStreamOver:
             super().rejected(connection, rejection)
             return
-        self._connection = None
+        self.connection = None
         self._retry = self.former.reactor.callLater(self._delay, self._ask)
         self._delay = min(2 * self._delay, LAST_RETRY_SECONDS)
 
@@ -105,7 +102,7 @@ class StreamSwitch(Switch):
         The stream has ended.
         """
         # The peer closes it when it has switched, and its end may overtake the REP or the RTU.
-        if self._connection is not None and reason.check(error.ConnectionDone):
+        if self.connection is not None and reason.check(error.ConnectionDone):
             self._isStreamOver = True
         else:
             super().formerLost(reason)
@@ -127,13 +124,13 @@ class StreamSwitch(Switch):
             return
         self._serveNoMore()
         try:
-            self._connection = connection
+            self.connection = connection
             if not self.answer(connection, request):
                 self.failed("the peer has given up")
         except HCAError as e:
-            self._connection = None
+            self.connection = None
             connection.reject(RejectReason.NO_RESOURCES, b"", now)
-            self.failed(failures.oneLine(e))
+            self.failed(e)
 
     def requestWithdrawn(self, connection: IConnection) -> None:
         """
