@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -20,7 +19,7 @@ from twisted.logger import formatEvent, globalLogPublisher
 
 from tests.aio.case import HOST, LoopTestCase, Recorder
 from tests.blocking.case import BlockingTestCase
-from tests.support.commands import stop
+from tests.support.commands import running, stop
 from tests.support.waiting import runToEnd
 from tests.switch.case import Client, SwitchTestsBuilder
 from twisted_ib import socket as offloading
@@ -102,13 +101,8 @@ class FaceContract:
         case: Any = self
         # Of its own rules: none.
         environment = {name: os.environ[name] for name in os.environ if name != "TWISTED_IB_CONFIG"}
-        made = subprocess.Popen(
-            [sys.executable, "-c", _SERVER], stdout=subprocess.PIPE, text=True, env=environment
-        )
+        made = running(case, "-c", _SERVER, env=environment)
         assert made.stdout is not None
-        case.addCleanup(made.stdout.close)
-        case.addCleanup(made.wait)
-        case.addCleanup(made.kill)
         return int(made.stdout.readline()), made
 
     def plain(self) -> int:
