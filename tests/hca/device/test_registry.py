@@ -448,12 +448,6 @@ class AddressedFabric:
         """
         return [self.address]
 
-    def look(self) -> bool:
-        """
-        Nothing comes.
-        """
-        return False
-
     def watch(self, fd: int, call: Any) -> None:
         """
         Nobody looks.
