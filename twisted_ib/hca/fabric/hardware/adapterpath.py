@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Acknowledged, BoundQueuePair, Waiter
     from twisted_ib.hca.fabric.base.streams import PeerPath
     from twisted_ib.hca.fabric.hardware.connector import AdapterConnection
+    from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
     from twisted_ib.hca.fabric.hardware.provider import Completion
 
 #: Bytes of a slot: the longest message that is received, and immediate data before it.
@@ -155,7 +156,7 @@ class AdapterPath(Waiters, ConnectionPath):
 
     def __init__(self, way: PeerPath, number: int, connection: AdapterConnection) -> None:
         self.way = way
-        self.fabric = way.fabric
+        self.fabric: HardwareFabric = way.fabric
         self.peer = way.peer
         self.number = number
         self.adapterNumber = 0

@@ -74,6 +74,7 @@ from twisted_ib.hca.wire.headers import RETH
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Acknowledged, BoundQueuePair, Buffer, Waiter
     from twisted_ib.hca.fabric.iwarp.connection import MPAConnection
+    from twisted_ib.hca.fabric.iwarp.iwarp import IWARPFabric
     from twisted_ib.hca.fabric.iwarp.peerpath import Setup, StreamPeerPath
 
 #: Octets that are gathered for one system call; longer payloads are sent from where they are.
@@ -181,7 +182,7 @@ class StreamPath(Waiters, ConnectionPath):
         @param made: its socket, which does not block.
         """
         self.way = way
-        self.fabric = way.fabric
+        self.fabric: IWARPFabric = way.fabric
         self.peer = way.peer
         self.number = number
         self.connection: MPAConnection | None = None
