@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from twisted.internet.address import IPv4Address, IPv6Address
     from twisted.internet.base import ReactorBase
 
+    from twisted_ib.hca.transport.requester import Requester
     from twisted_ib.internet.channel import DeviceChannel
 
 
@@ -228,11 +229,12 @@ class Transport(_ConsumerMixin, _LogOwner):
             getattr(path, "retransmits", 0),
         )
         # Counted by the sequence numbers that there are: nothing is counted for each message.
-        traffic = getattr(self.queuePair.work or self.queuePair.consumer, "traffic", None)
+        owner: object = self.queuePair.work or self.queuePair.consumer
+        traffic: Callable[[], tuple[int, int, int, int]] | None = getattr(owner, "traffic", None)
         if traffic is not None:
             _, _, row.messagesSent, row.messagesReceived = traffic()
         # Of packets, which the peer acknowledges by itself.
-        requester = getattr(path, "requester", None)
+        requester: Requester | None = getattr(path, "requester", None)
         if requester is not None:
             row.roundTrip = requester.pacing.roundTrip() or None
         return row
