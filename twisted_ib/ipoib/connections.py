@@ -46,6 +46,8 @@ class Connection(ActiveSide):
     @ivar queuePair: its queue pair; L{None} before L{begin} or L{open}.
     """
 
+    device: Device
+
     __slots__ = ("_owner", "_privateData", "_service", "queuePair")
 
     def __init__(self, owner: Connections, service: int = 0, privateData: bytes = b"") -> None:

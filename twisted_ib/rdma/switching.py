@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPeerPath
     from twisted_ib.hca.connection import ConnectReply, ConnectRequest, Rejection
     from twisted_ib.hca.connection.interfaces import IConnection
+    from twisted_ib.hca.device.device import Device
     from twisted_ib.internet.channel import DeviceChannel
 
 #: Seconds after which a switch fails, unless it is told otherwise.
@@ -80,6 +81,8 @@ class Switch(ActiveSide, ABC):
     @ivar privateData: The bytes that this end sends; C{maxMessageSize} likewise as of L{switchToRDMA}.
     @cvar kind: The class that is put before that of the former transport.
     """
+
+    device: Device
 
     kind: type[FormerTransport]
 

@@ -5,7 +5,7 @@ which that fails.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.connection.codes import RejectReason
@@ -17,6 +17,16 @@ if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPeerPath, Search
     from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest, Rejection
+
+
+class Asking(Protocol):
+    """
+    A device, as an active side uses it.
+    """
+
+    closed: bool
+    clock: Callable[[], float]
+    sendRequest: Callable[..., IConnection]
 
 
 class ActiveSide:
@@ -31,7 +41,7 @@ class ActiveSide:
     __slots__ = ("_search", "connection", "device", "isOver")
 
     def __init__(self, device: Any) -> None:
-        self.device = device
+        self.device: Asking = device
         self._search: Search | None = None
         self.connection: IConnection | None = None
         self.isOver = False
@@ -184,4 +194,4 @@ class ActiveSide:
             connection.abandon(self.device.clock())
 
 
-__all__ = ["ActiveSide"]
+__all__ = ["ActiveSide", "Asking"]

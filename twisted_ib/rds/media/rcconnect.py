@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPeerPath
     from twisted_ib.hca.base.timers import Timer
     from twisted_ib.hca.connection.interfaces import IConnection
+    from twisted_ib.hca.device.device import Device
     from twisted_ib.rds.media.rc import RCMedium
     from twisted_ib.rds.media.rcconnection import RCConnection
 
@@ -85,6 +86,8 @@ class ConnectAttempt(ActiveSide):
     @ivar waiters: the paths that wait for it.
     @ivar began: when it began, in seconds.
     """
+
+    device: Device
 
     def __init__(self, medium: RCMedium, key: Any, channel: DeviceChannel) -> None:
         super().__init__(channel.device)
