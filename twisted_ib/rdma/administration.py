@@ -87,14 +87,14 @@ class SARegistration:
         self._isOpen = False
         self._handle.close(lambda error: self._administration.released())
 
-    def _answered(self, outcome: Any) -> None:
+    def _answered(self, outcome: object) -> None:
         if isinstance(outcome, Exception):
             self._end()
             self._made.errback(outcome)
         else:
             self._made.callback(self)
 
-    def _later(self, outcome: Any) -> None:
+    def _later(self, outcome: object) -> None:
         if isinstance(outcome, Exception):
             self._end()
         if self._changed is not None:
@@ -206,7 +206,7 @@ class SubnetAdministration:
             if waiter is not None:
                 waiter.cancel()
 
-        def answered(outcome: Any) -> None:
+        def answered(outcome: object) -> None:
             self.released()
             _fire(done, outcome)
 
@@ -246,7 +246,7 @@ class SubnetAdministration:
         """
 
 
-def _fire(done: Deferred[Any], outcome: Any) -> None:
+def _fire(done: Deferred[Any], outcome: object) -> None:
     if isinstance(outcome, Exception):
         done.errback(outcome)
     else:

@@ -15,7 +15,7 @@ from twisted_ib.hca.memory.memory import MemoryRegion
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus, WorkCompletion
 
 #: Makes a request's result from its memory and the completed length.
-Result = Callable[[bytes | bytearray, int], Any]
+Result = Callable[[bytes | bytearray, int], object]
 
 
 def nothing(buffer: bytes | bytearray, length: int) -> None:

@@ -36,7 +36,7 @@ class RDMAServer(ServerTransport, RDMATransport):
     __slots__ = SERVER_FIELDS
 
     @property
-    def owner(self) -> Any:
+    def owner(self) -> object:
         """
         The port.
         """
@@ -51,7 +51,7 @@ class RDMAClient(ClientTransport, RDMATransport):
     __slots__ = CLIENT_FIELDS
 
     @property
-    def owner(self) -> Any:
+    def owner(self) -> object:
         """
         The connector.
         """
