@@ -107,7 +107,9 @@ SIMPLE_LIBSDP: Final = _variable(
     "the file of rules",
     "SDP for everything, without rules, as of libsdp",
 )
-ALWAYS_USE_SDP: Final = _variable("ALWAYS_USE_SDP", "anything", "the file of rules", "the same")
+ALWAYS_USE_SDP: Final = _variable(
+    "ALWAYS_USE_SDP", "anything", "the file of rules", "SDP for everything, without rules, as of libsdp"
+)
 #: Variables of libsdp; if one is set, SDP is used for everything.
 SIMPLE_VARIABLES: Final = (SIMPLE_LIBSDP, ALWAYS_USE_SDP)
 
@@ -116,13 +118,27 @@ SIMPLE_VARIABLES: Final = (SIMPLE_LIBSDP, ALWAYS_USE_SDP)
 _variable("TWISTED_IB_COMPILE", "`1`", "no", "modules of the data path are compiled by mypyc", BUILDING)
 _variable("TWISTED_IB_CLIBRARIES", "`1`", "no", "a wheel carries the libraries for C programs", BUILDING)
 _variable("TWISTED_IB_TEST_PATIENCE", "a number from 1 on", "1", "the factor of tests' limits of time", TESTS)
-_variable("TWISTED_IB_TEST_REACTOR", "the name of a reactor", "`ib`", "that of processes under test", TESTS)
-_variable("TWISTED_IB_TEST_SCHEME", "the name of an endpoint", "`sdp`", "that of processes under test", TESTS)
+_variable(
+    "TWISTED_IB_TEST_REACTOR", "the name of a reactor", "`ib`", "the reactor of processes under test", TESTS
+)
+_variable(
+    "TWISTED_IB_TEST_SCHEME",
+    "the name of an endpoint",
+    "`sdp`",
+    "the endpoints of processes under test",
+    TESTS,
+)
 _variable("TWISTED_IB_OPENSM", "`1`", "they are skipped", "tests with OpenSM and infiniband-diags", TESTS)
 _variable("TWISTED_IB_TUN", "`1`", "they are skipped", "tests with devices of TUN", TESTS)
 _variable("TWISTED_IB_CPROGRAMS", "`1`", "they are skipped", "tests with programs of rdma-core", TESTS)
 _variable("TWISTED_IB_INTEROP", "`1`", "they are skipped", "tests with Linux's drivers, in guests", TESTS)
-_variable("TWISTED_IB_INTEROP_CACHE", "the path of a directory", "one in `~/.cache`", "their images", TESTS)
+_variable(
+    "TWISTED_IB_INTEROP_CACHE",
+    "the path of a directory",
+    "one in `~/.cache`",
+    "the images of those guests",
+    TESTS,
+)
 
 _variable("TWISTED_IB_CI", "anything", "none", "the gate knows its processes by it", TESTS)
 
@@ -130,9 +146,11 @@ _variable("TWISTED_IB_CI", "anything", "none", "the gate knows its processes by 
 
 RUN_HOST: Final = _variable("TWISTED_IB_HOST", "a number from 0 on", "none", "the number of its host", RUN)
 RUN_HOSTS: Final = _variable(
-    "TWISTED_IB_HOSTS", "addresses, with spaces between", "none", "those of all hosts", RUN
+    "TWISTED_IB_HOSTS", "addresses, with spaces between", "none", "the addresses of all hosts", RUN
 )
-RUN_INSIDE: Final = _variable("TWISTED_IB_RUN_HOSTS", "`1`", "none", "it is within the hosts' namespace", RUN)
+RUN_INSIDE: Final = _variable(
+    "TWISTED_IB_RUN_HOSTS", "`1`", "none", "it runs in the namespace of the hosts", RUN
+)
 RUN_AGAIN: Final = _variable(
     "TWISTED_IB_RUN_AGAIN", "a process id", "none", "it has started again, to find libraries", RUN
 )

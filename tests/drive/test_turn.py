@@ -101,6 +101,20 @@ class TurnTests(SynchronousTestCase):
         self.assertEqual(self.ended(early, slept=1.0), [0, look])
         self.assertEqual(self.ended(early, slept=0), [0, [*look, ("tick", NOW)]])
 
+    def test_raised(self) -> None:
+        """
+        What a device raises keeps back no timer of another.
+        """
+
+        def progress() -> int:
+            raise ValueError("a user's")
+
+        broken, other = device(finds=True), device(NOW, finds=True)
+        broken.progress = progress
+        self.begun(broken, other)
+        self.assertRaises(ValueError, self.ended, broken, other, slept=1.0)
+        self.assertEqual(other.said, [("look",), ("tick", NOW)])
+
     def test_late(self) -> None:
         """
         A deadline before all that were known of ends the sleep of another thread.

@@ -25,7 +25,7 @@ from tests.support.commands import stop
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib.hca.host import libc
-from twisted_ib.queues import Client, Connection, Listener, Pipe, ring, wait
+from twisted_ib.queues import Client, Connection, Listener, Pipe, listening, ring, wait
 from twisted_ib.queues.connection import checkMemory, createMemory
 from twisted_ib.queues.ring import AWAKE, BELLS, FIRST, HEAD, TAIL, TAKEN
 
@@ -736,6 +736,41 @@ class ListenerTests(PipeTestCase):
                 pair.close()
         waitUntil(lambda: openDescriptors() == before)
 
+    def test_lateAnswer(self) -> None:
+        """
+        A client that is given up, as it is late or the oldest of too many, gets in by no octets: not even by
+        those that one sends who has answered.
+        """
+        waits = threading.Event()
+        self.addCleanup(waits.set)
+        self.patch(listening, "_challenged", lambda connection, authkey: waits.wait(HANG_SECONDS))
+        woken, memory = libc.eventfd(), createMemory()
+        self.addCleanup(os.close, woken)
+        self.addCleanup(os.close, memory)
+        pair, client = socket.socketpair()
+        with client:
+            handshake = listening._Handshake(pair, b"secret", woken)
+            socket.send_fds(client, [listening._HELLO], [memory])
+            self.assertTrue(handshake.isOver(set(), handshake.deadline))
+            self.assertRaises(ConnectionAbortedError, handshake.result)
+            self.assertEqual(pair.fileno(), -1)
+
+    def test_noThread(self) -> None:
+        """
+        Where no thread can be started to ask for the secret the client is refused, and nothing is kept.
+        """
+        before = openDescriptors()
+
+        def start(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        self.patch(threading.Thread, "start", start)
+        with Listener(authkey=b"secret") as listener, socket.socket(socket.AF_UNIX) as client:
+            to: Any = listener.address
+            client.connect(to)
+            self.assertRaises(ConnectionAbortedError, listener.accept)
+        self.assertEqual(openDescriptors(), before)
+
     def test_forkedListener(self) -> None:
         """
         Of a listener that is forked amid handshakes these stay the parent's.
@@ -753,7 +788,9 @@ class ListenerTests(PipeTestCase):
                     accepted.send(len(listener._handshakes))
 
             self.assertEqual(len(listener._handshakes), 1)
-            self.forked(serve)
+            # As a thread that accepts meanwhile.
+            with listener._accepting:
+                self.forked(serve)
             with Client(to) as client:
                 self.assertEqual(client.recv(), 0)
             self.assertEqual(len(listener._handshakes), 1)

@@ -250,9 +250,11 @@ class Connection:
                 if path is not None and turns & (EPOLL_EVERY - 1) and path.pending():
                     loop.driven.turns = turns
                     self._awaits = True
-                    for channel in loop.reactor._channels:
-                        channel.progress()
-                    self._awaits = False
+                    try:
+                        for channel in loop.reactor._channels:
+                            channel.progress()
+                    finally:
+                        self._awaits = False
             if not inbox:
                 if timeout is not None or self.ended or self.lost:
                     if not self._awaitBytes(timeout):

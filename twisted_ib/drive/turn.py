@@ -99,13 +99,20 @@ class Turn:
         """
         isOver = slept == 0 or now() >= self.until
         done = 0
+        hot: tuple[Driven, ...] = ()
         for each in devices:
             if each.look() and serves:
+                hot += (each,)
+        try:
+            for each in hot:
                 done += each.progress()
+        finally:
+            # What one device raises, or its user, keeps back no timer of another.
             if isOver:
-                due = each.deadline()
-                if due is not None and due <= (at := now()):
-                    each.tick(at)
+                for each in devices:
+                    due = each.deadline()
+                    if due is not None and due <= (at := now()):
+                        each.tick(at)
         return done
 
     def isLate(self, device: Driven) -> bool:

@@ -88,9 +88,14 @@ class _Handshake:
         self.error: BaseException | None = None
         if authkey is not None:
             # A thread, as multiprocessing's calls wait: not for ever, since the socket is shut down in time.
-            connection = kernel.Connection(os.dup(pair.fileno()))
-            arguments = connection, authkey, os.dup(woken)
-            threading.Thread(target=self._challenge, args=arguments, daemon=True).start()
+            connection, told = kernel.Connection(os.dup(pair.fileno())), os.dup(woken)
+            arguments = connection, authkey, told
+            try:
+                threading.Thread(target=self._challenge, args=arguments, daemon=True).start()
+            except RuntimeError as error:
+                connection.close()
+                self._tell(told)
+                self.error = ConnectionAbortedError(f"a client cannot be asked for the secret: {error}")
 
     def _challenge(self, connection: kernel.Connection, authkey: bytes, woken: int) -> None:
         try:
@@ -100,6 +105,10 @@ class _Handshake:
             self.error = error
         else:
             self.isKnown = True
+        self._tell(woken)
+
+    @staticmethod
+    def _tell(woken: int) -> None:
         os.write(woken, (1).to_bytes(8, "little"))
         os.close(woken)
 
@@ -118,6 +127,9 @@ class _Handshake:
         try:
             if self.error is not None:
                 raise self.error
+            if not self.isKnown:
+                # What it has sent is no answer, whatever it is.
+                raise ConnectionAbortedError("a client has not answered in time")
             return _accepted(self.pair)
         except BaseException:
             self.end()
@@ -185,10 +197,11 @@ class Listener:
                 accepted.close()
                 raise
             return accepted
+        if self._pid != os.getpid():
+            # Forked, perhaps while a thread of the parent's held it.
+            self._pid, self._accepting = os.getpid(), threading.Lock()
+            self._forget(_Handshake.close)
         with self._accepting:
-            if self._pid != os.getpid():
-                self._pid = os.getpid()
-                self._forget(_Handshake.close)
             if self._woken < 0:
                 self._woken = libc.eventfd()
             while True:

@@ -191,6 +191,7 @@ class ConnectorContract:
         user, listener = self.requested()
         self.assertRaises(ConnectionStateError, user.connection.ready, 0.0)
         self.assertRaises(ConnectionStateError, user.connection.accept, ConnectReply(), 0.0)
+        self.assertRaises(ConnectionStateError, user.connection.ignore, 0.0)
         self.assertRaises(ConnectionStateError, listener.connection.ready, 0.0)
         listener.accept(listener.request)
         self.assertRaises(ConnectionStateError, listener.connection.accept, ConnectReply(), 0.0)

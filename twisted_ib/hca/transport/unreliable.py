@@ -101,9 +101,9 @@ class UnreliableConnection:
     def isExpected(self, code: int, psn: int) -> bool:
         """
         @param code: the opcode of a packet.
-        @return: whether it has the PSN of the next one, or of one behind it, as the next may be lost.
+        @return: whether it has the PSN of the next one.
         """
-        return psn - self._expected & PSN_MASK < limits.TRANSPORT_WINDOW
+        return psn == self._expected & PSN_MASK
 
     def receive(
         self, opcode: int, psn: int, acknowledge: bool, buffer: Any, start: int, stop: int, now: float

@@ -14,6 +14,7 @@ from twisted_ib import limits
 from twisted_ib.errors import (
     DeviceClosedError,
     DeviceError,
+    LengthError,
     NoRouteError,
     PathLostError,
     QueuePairError,
@@ -22,7 +23,7 @@ from twisted_ib.errors import (
 )
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.base.traits import NodeType
-from twisted_ib.hca.connection import RejectReason
+from twisted_ib.hca.connection import ConnectReply, RejectReason
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES
 from twisted_ib.hca.device.registry import kindOf, traitsOf
 from twisted_ib.hca.fabric.iwarp.listener import IWARP_ACCEPT_PAUSE_SECONDS
@@ -489,6 +490,21 @@ class ConnectionBoundTests(IWARPTestCase):
                     self.assertEqual(counters["iwarp_requests_exceeded"], 10)
             self.patch(limits, bound, most)
             self.devices.pop().close()
+
+    def test_longReply(self) -> None:
+        """
+        A request whose answer is too long to be sent can be refused yet.
+        """
+        end, where = self.listening()
+        end.isServing = False
+        made = self.socket(where)
+        made.sendall(StartupFrame(False, b"x").pack())
+        self.until(lambda: end.events)
+        reply = ConnectReply(privateData=b"x" * 4000)
+        self.assertRaises(LengthError, end.connection.accept, reply, self.clock.seconds())
+        now = self.clock.seconds()
+        self.assertTrue(end.connection.reject(RejectReason.CONSUMER_DEFINED, b"", now))
+        self.until(lambda: self.isOver(made))
 
     def test_silence(self) -> None:
         """

@@ -296,6 +296,23 @@ class HostileTests(PacketTestCase):
             self.assertEqual(two.queuePair.path.peerPort, right)
             self.checkAlive(one, two)
 
+    def test_portSwept(self) -> None:
+        """
+        Whoever sends all PSNs from one other port, again and again, is not taken for the peer that has moved:
+        not even when the right one is among them each time.
+        """
+        one, two = self.connected()
+        expected = one.queuePair.query()["sq_psn"] + 1
+        self.checkAlive(one, two)
+        right, number = one.queuePair.path.port, two.queuePair.number
+        for _ in range(6):
+            for ahead in range(-40, 40):
+                at = expected + ahead & 0xFFFFFF
+                self.give(two.device, packet(SEND_ONLY, number, b"evil", at, port=50123), port=50123)
+            self.clock.advance(0.02)
+        self.assertEqual(two.queuePair.path.peerPort, right)
+        self.checkAlive(one, two)
+
     def test_corrupted(self) -> None:
         """
         Of a wire that changes a bit of each second packet nothing wrong arrives.  Seed 3.

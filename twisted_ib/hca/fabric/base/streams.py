@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from zope.interface import implementer
 
-from twisted_ib.errors import ConnectionStateError, NoRouteError
+from twisted_ib.errors import ConnectionStateError, HCAError, NoRouteError
 from twisted_ib.hca.base.interfaces import IAddressDirectory, IFabric, IFabricOwner, IPeerPath
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.cm.states import State
@@ -284,6 +284,12 @@ class ConnectionPath:
         """
         return 0
 
+    def pending(self) -> bool:
+        """
+        @return: False: only the descriptor of the fabric says that something has come.
+        """
+        return False
+
     def prepareRequest(self, request: ConnectRequest) -> None:
         """
         No effect: a connection negotiates no attributes of packets.
@@ -397,7 +403,12 @@ class FabricConnection:
         if not self._require("requested"):
             return False
         self.stage = "accepted" if isConfirmed else "up"
-        return self.sendReply(reply)
+        try:
+            return self.sendReply(reply)
+        except HCAError:
+            # It can be refused yet.
+            self.stage = "requested"
+            raise
 
     def reject(self, reason: RejectReason, privateData: bytes, now: float) -> bool:
         """

@@ -171,12 +171,13 @@ class Connector(FabricConnector):
     ) -> AdapterConnection:
         """
         See L{IConnector}.
-
-        @raise OSError: the kernel has no room.
         """
         assert isinstance(path, PeerPath)
         manager = self.manager
-        id = manager.create()
+        try:
+            id = manager.create()
+        except OSError as error:
+            raise ResourceLimitError(f"the kernel makes no rdma_cm identifier: {error.strerror}") from None
         try:
             connection = self.connections[id] = AdapterConnection(self, path, id, "calling")
         except ResourceLimitError:

@@ -9,7 +9,7 @@ import select
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from zope.interface import classImplements
@@ -34,9 +34,6 @@ from twisted_ib.hca.fabric.hardware.connector import AdapterConnection, Connecto
 from twisted_ib.hca.fabric.hardware.pointers import addressOf
 from twisted_ib.hca.fabric.hardware.provider import Completion, Verbs, loadVerbs, openAdapter
 from twisted_ib.hca.fabric.hardware.rdmacm import RDMACM, Manager
-
-if TYPE_CHECKING:
-    pass
 
 _PORT = 0xFFFF
 #: Completions that are taken at a time.

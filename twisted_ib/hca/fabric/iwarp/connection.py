@@ -74,6 +74,8 @@ class MPAConnection(FabricConnection):
         See L{IConnection.ignore<twisted_ib.hca.connection.interfaces.IConnection.ignore>}: TCP repeats
         nothing, so the request comes again by itself.
         """
+        if not self._require("requested"):
+            return False
         stream = self.stream
         self.over()
         if stream is not None:

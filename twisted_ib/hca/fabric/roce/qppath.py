@@ -54,6 +54,11 @@ PACKET_PROMPT = 1024
 
 #: A peer has changed its UDP source port when it has repeated so often from another what is expected.
 PACKET_MOVE_REPEATS = 2
+#: Whoever guesses what is expected is not heard: each packet from another port that is not expected puts a
+#: move off so many seconds, up to so many in all.  So fewer than a thousand guesses a second, of 2**24
+#: numbers, count.
+PACKET_GUESS_SECONDS = 1e-3
+PACKET_CALM_SECONDS = 60.0
 
 #: Parts of a message that a stream receives as a whole.
 _PARTS: Final = frozenset((SEND_FIRST, SEND_MIDDLE, SEND_LAST))
@@ -93,6 +98,7 @@ class QueuePairPath(Waiters):
     __slots__ = (
         "_acknowledged",
         "_asked",
+        "_calm",
         "_isRoomy",
         "_moving",
         "_parts",
@@ -181,6 +187,8 @@ class QueuePairPath(Waiters):
         #: Another port from which a packet came that is expected: its opcode and PSN, and when it came again,
         #: and how often.
         self._moving: tuple[int, int, int, float, int] | None = None
+        #: No move is believed before.
+        self._calm = 0.0
         isReliable = queuePair.type == QPType.RC
         # IBTA vol. 1 9.2.1: the upper three bits of an opcode.
         self.service = 0 if isReliable else UNRELIABLE
@@ -377,9 +385,13 @@ class QueuePairPath(Waiters):
         # All packets of a queue pair have one port, in this package, in Linux (rxe_qp.c rxe_qp_init_req,
         # src_port) and of adapters: by it networks keep them in order (IBTA vol. 1 annex A17). The first with
         # the PSN that is expected shows it, as PSNs begin with a random one.
+        isLearned = self.peerPort != 0
         if not self.connection.isExpected(opcode, psn):
-            return self.peerPort != 0
-        if self.peerPort and not self._hasMoved(port, opcode, psn, now):
+            if isLearned:
+                self._calm = min(max(self._calm, now) + PACKET_GUESS_SECONDS, now + PACKET_CALM_SECONDS)
+            return isLearned
+        # Only RC repeats what is lost.
+        if isLearned and (self.service or now < self._calm or not self._hasMoved(port, opcode, psn, now)):
             return True
         self.peerPort = port
         self._moving = None

@@ -16,6 +16,7 @@ import os
 import select
 import socket
 import struct
+from contextlib import suppress
 from typing import Any, Final
 
 from zope.interface import classImplements
@@ -155,7 +156,9 @@ def _enlarge(made: socket.socket, forced: int, plain: int) -> None:
 def _takesNothing(made: socket.socket) -> None:
     # Peers send to port 4791, so only strays come to a send socket.  Nobody reads them, and in its receive
     # buffer they would leave no room for what ICMP says (Linux skbuff.c sock_queue_err_skb).
-    attachProgram(made, _SO_ATTACH_FILTER, _NOTHING)
+    # Where it is forbidden, or the kernel has no room, strays are a lesser harm than no socket.
+    with suppress(OSError):
+        attachProgram(made, _SO_ATTACH_FILTER, _NOTHING)
 
 
 class RoCELink:
