@@ -6,6 +6,7 @@ Counts and no times, as in L{tests.test_costs}: lower a number here when a chang
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
 from threading import get_ident
@@ -18,8 +19,10 @@ from tests.gates.falling import mayOnlyFall
 from tests.support.calls import PACKAGE, called, requireReplaceable
 from twisted_ib.blocking import loop as module
 from twisted_ib.blocking.loop import BRIEF_SECONDS
+from twisted_ib.blocking.patch import patched
 from twisted_ib.blocking.waiter import Waiter
 from twisted_ib.hca.base.polling import AdaptivePolling
+from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell
 from twisted_ib.reactor.loop import EPOLL_EVERY, DeviceLoop
 
 DATA = bytes(64)
@@ -125,6 +128,24 @@ class CostTests(BlockingTestCase):
         total["recv"] //= 2
         found = {name: number // MESSAGES for name, number in total.items()}
         mayOnlyFall(self, found, {"send": 6, "sendall": 6, "recv": 16})
+
+    def test_patched(self) -> None:
+        """
+        In a program whose standard library is replaced no call asks more of the kernel: no descriptor of ours
+        is looked at as one of the program, nor what we set on it taken for the program's word.
+        """
+        with patched():
+            one, other = self.blocking()
+            self.assertFalse(one.sdp.isMarked or other.sdp.isMarked)
+            bell = EventDoorbell.create()
+            self.addCleanup(bell.close)
+            self.assertEqual(called(bell.ring, PACKAGE), {"ring": 1})
+            self.loop.reactor.waker.register(self.loop.reactor._poller)
+            self.assertEqual(called(self.loop.reactor.waker.wakeUp, PACKAGE), {"wakeUp": 1})
+            for descriptor in (one.fileno(), other.fileno()):
+                os.set_blocking(descriptor, True)
+            # What the program says is seen still.
+            self.assertTrue(one.sdp.isMarked and other.sdp.isMarked)
 
     def test_straight(self) -> None:
         """

@@ -43,6 +43,44 @@ while data := connection.recv(100):
     connection.sendall(data)
 connection.close()
 """
+#: A program whose sockets are used after the end of the loop: the call of C{atexit} is older than that.
+_LATE = """
+import atexit, errno, sys
+
+def end():
+    assert loop.openLoop().closed
+    assert client.recv(1) == b""
+    assert select.select([client], [], [], 0)[0] == [client]
+    for call in (lambda: client.send(b"x"), lambda: client.shutdown(2), client.getpeername):
+        try:
+            call()
+        except OSError as error:
+            assert error.errno in (errno.EPIPE, errno.ENOTCONN), error
+        else:
+            raise AssertionError(call)
+    client.close()
+    # The kernel has the others.
+    listener = socket.create_server(("127.0.0.1", 0))
+    one = socket.create_connection(listener.getsockname())
+    other, _ = listener.accept()
+    assert one.sdp is None
+    other.settimeout(60)
+    one.sendall(b"x")
+    assert select.select([other], [], [])[0] == [other]
+    assert other.recv(1) == b"x"
+    print("done", flush=True)
+
+atexit.register(end)
+from twisted_ib import select, socket
+from twisted_ib.blocking import loop
+listener = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(listener.getsockname())
+kept, _ = listener.accept()
+assert client.sdp is not None
+kept.sendall(b"x")
+# Collected with the interpreter's own last things.
+sys.kept, sys.listener = kept, listener
+"""
 #: A program that has no reactor.
 _PRIVATE = """
 import sys, threading
@@ -356,11 +394,27 @@ class LoopTests(BlockingTestCase):
         would be its own for good.
         """
         self.patch(module, "_loop", None)
-        lock = module.theLoop().lock
+        loop = module.theLoop()
+        self.addCleanup(loop.reactor.dispose)
+        lock = loop.lock
         module._end()
         self.assertFalse(self.inThread(lock.acquire, False).result(HANG_SECONDS))
         lock.release()
         self.assertTrue(self.inThread(lock.acquire, False).result(HANG_SECONDS))
+
+    def test_late(self) -> None:
+        """
+        Sockets that are used, closed or collected after the end of the loop, as by an older call of C{atexit}
+        or a C{__del__}, are those of a connection that has ended; the kernel has new ones.
+        """
+        found = run(
+            [sys.executable, "-X", "dev", "-W", "ignore::ResourceWarning", "-c", _LATE],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            timeout=HANG_SECONDS,
+            capture_output=True,
+            text=True,
+        )
+        self.assertEqual((found.stdout, found.stderr, found.returncode), ("done\n", "", 0))
 
     def test_closedListening(self) -> None:
         """

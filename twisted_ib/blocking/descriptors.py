@@ -104,8 +104,9 @@ def _setTrap(descriptor: int, family: int) -> bool:
     # The kernel's socket gets an error, that of a connect to nobody (port 0).  The first call takes it that
     # knows of no SDP, in whatever process: read(2) or write(2) fails there, and here it is seen that it did.
     blocks = os.get_blocking(descriptor)
-    os.set_blocking(descriptor, False)
     plain = _socket.socket(family, socket.SOCK_STREAM, 0, descriptor)
+    # Not os.set_blocking(), which may stand for a program's word on the connection's own calls.
+    plain.setblocking(False)
     try:
         bound = plain.getsockname()
         if plain.connect_ex((_NOBODY[family], 0)) != errno.EINPROGRESS:
@@ -119,8 +120,8 @@ def _setTrap(descriptor: int, family: int) -> bool:
                 plain.bind(bound)
         return True
     finally:
+        plain.setblocking(blocks)
         plain.detach()
-        os.set_blocking(descriptor, blocks)
 
 
 def isReset(descriptor: int) -> bool:

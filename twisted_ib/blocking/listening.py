@@ -135,8 +135,8 @@ class Listening(SocketListeners):
                 found: tuple[int, Any] = plain._accept()  # type: ignore[attr-defined]
                 return found
             finally:
+                plain.setblocking(blocks)
                 plain.detach()
-                os.set_blocking(descriptor, blocks)
 
     def drop(self, isAborted: bool = False) -> None:
         """

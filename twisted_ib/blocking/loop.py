@@ -175,9 +175,8 @@ class DrivenReactor(IBReactor):
 
     def dispose(self) -> None:
         """
-        Close its ports and descriptors: it runs no more turns.
+        Close its descriptors: it runs no more turns.
         """
-        self.closePorts()
         self.waker.connectionLost(Failure(ConnectionDone()))
         self._poller.close()
 
@@ -500,10 +499,13 @@ class BlockingLoop:
                 self.turn(end - monotonic(), None)
             letAllGo(self)
             self.reactor.fireSystemEvent("shutdown")
-            self.reactor.dispose()
+            self.reactor.closePorts()
             self.closed = True
             if forGood:
+                # Its descriptors end with the process: what is used or collected still later has its turns.
                 self.lock.acquire()
+            else:
+                self.reactor.dispose()
 
     def _closeConnections(self) -> None:
         # As a kernel closes the sockets of a process: their peers get an end of stream, no reset.

@@ -134,8 +134,8 @@ class socket(_Plain, metaclass=_Sockets):
     def _switch(self, role: str) -> Switch | None:
         if self.isDirect or not isTCP(self) or self.fileno() < 0 or self.stays(self) is not None:
             return None
-        switch: Switch = theLoop().reactor.switch
-        return None if switch.configuration.tcpOnly(role) else switch
+        switch: Switch = (loop := theLoop()).reactor.switch
+        return None if loop.closed or switch.configuration.tcpOnly(role) else switch
 
     # -- connecting
 

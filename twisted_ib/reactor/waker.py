@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import select
-import sys
 from typing import TYPE_CHECKING
 
 from twisted.python.failure import Failure
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     from twisted.internet._signals import _UnixWaker as _Base
 else:
     from twisted.internet.posixbase import _Waker as _Base
-
-#: The number that a wake-up adds to the event counter (eventfd(2)).
-_RING = (1).to_bytes(8, sys.byteorder)
 
 
 class Waker(_Base):
@@ -56,7 +52,8 @@ class Waker(_Base):
         Make epoll return, now or in its next call.
         """
         if self.registered:
-            os.write(self.bell, _RING)
+            # Not os.write(), whose name may stand for that of blocking sockets.
+            os.eventfd_write(self.bell, 1)
         else:
             _Base.wakeUp(self)
 

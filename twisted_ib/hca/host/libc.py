@@ -87,6 +87,15 @@ def eventfd() -> int:
     return _systemCall("eventfd", 0, _EVENTFD_FLAGS)
 
 
+def _write(fd: int, value: int) -> None:
+    os.write(fd, value.to_bytes(8, "little"))
+
+
+#: Add to an event counter.  Not C{os.write}, whose name may stand for that of blocking sockets
+#: (L{twisted_ib.blocking.patch}), which looks at each descriptor.
+eventfdWrite = getattr(os, "eventfd_write", _write)
+
+
 def pidfdOpen(pid: int) -> int:
     """
     Open a descriptor that becomes readable when process C{pid} ends (pidfd_open(2)).
@@ -154,7 +163,7 @@ def isNonBlocking(fd: int) -> bool:
     """
     Whether the open file behind a descriptor has O_NONBLOCK at this moment; every holder can change it.
     """
-    return bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NONBLOCK)
+    return not os.get_blocking(fd)
 
 
 def tryLock(fd: int, shared: bool = False) -> bool:
@@ -236,6 +245,7 @@ __all__ = [
     "available",
     "endWithParent",
     "eventfd",
+    "eventfdWrite",
     "getSeals",
     "immortal",
     "inotify",

@@ -13,9 +13,6 @@ import socket
 from twisted_ib.errors import DoorbellError, RingError
 from twisted_ib.hca.host import libc
 
-# eventfd(2): a write adds an 8-byte integer in host byte order.  Rings exist on x86-64 only, hence little
-# endian.
-_ONE = (1).to_bytes(8, "little")
 _BELL = b"!"
 #: Rings read at a time: a peer that keeps ringing must not hold up the reactor's turn.
 _DRAIN_MESSAGES = 64
@@ -73,10 +70,10 @@ class EventDoorbell:
         # open file: it can fill the counter and clear the flag at any time.  Hence the check before each
         # write.  A peer that wins the race between check and write has our own user and could stop us by a
         # signal as well; another user is never given an eventfd.
-        if not libc.isNonBlocking(fd):
+        if os.get_blocking(fd):
             raise RingError("a peer made its doorbell blocking")
         try:
-            os.write(fd, _ONE)
+            libc.eventfdWrite(fd, 1)
         # eventfd(2): EAGAIN means the counter is at its maximum, so the descriptor is readable: the peer
         # wakes anyway.
         except BlockingIOError:
