@@ -14,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS
+from tests.support.watches import awaitWatches
 from twisted_ib.errors import NoListenerError
 from twisted_ib.hca.base.operation import ACKNOWLEDGE, REFUSAL, SEND_ONLY, word
 from twisted_ib.hca.base.partition import DEFAULT_PKEY
@@ -222,6 +223,7 @@ class HCATestCase(SynchronousTestCase):
         super().setUp()
         self.clock = Clock()
         ownRunDirectory(self)
+        awaitWatches(self)
 
     def device(self) -> Device:
         """

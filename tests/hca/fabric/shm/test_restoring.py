@@ -9,10 +9,12 @@ import shutil
 import subprocess
 import warnings
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from tests.hca.hcas import LISTENER, SDP, HCATestCase
 from tests.support.commands import PATH, running
+from tests.support.watches import awaitWatches
 from twisted_ib.errors import RunDirectoryError, ServiceInUseError
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.shm import shm
@@ -201,6 +203,23 @@ class RestoringTests(HCATestCase):
         shutil.rmtree(self.place)
         self.look(c, seconds=shm.LOOK_SECONDS)
         self.assertEqual(len(self.said), 1, self.said)
+
+    def test_instancesHeld(self) -> None:
+        """
+        An HCA of a test waits for an instance of inotify that another process holds, and has no timer then.
+        """
+        free, errors = libc.inotify, [OSError(24, "no instance")] * 3
+
+        def late(watches: Any) -> int:
+            if errors:
+                raise errors.pop()
+            return free(watches)
+
+        self.patch(libc, "inotify", late)
+        awaitWatches(self)
+        c = self.device()
+        self.assertEqual((errors, c.deadline()), ([], None))
+        self.assertGreaterEqual(c.fabric.rendezvous.watch, 0)
 
     def test_listensAtOnce(self) -> None:
         """

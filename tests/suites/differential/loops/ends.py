@@ -47,6 +47,9 @@ class Recorder(asyncio.Protocol):
         """
         if what == "data" and self.log and self.log[-1][0] == "data":
             self.log[-1][1] += values[0]
+        elif what == "data":
+            # In place: bytes would be copied whole for each piece, of which a long file has over a thousand.
+            self.log.append([what, bytearray(values[0])])
         else:
             self.log.append([what, *values])
         action = self.does.get(what)
@@ -262,10 +265,12 @@ def _unhandled(record: Record, loop: Any, context: dict[str, Any]) -> None:
 
 
 async def _played(ends: Ends, scenario: Callable[[Ends], Coroutine[Any, Any, None]]) -> None:
-    try:
-        await asyncio.wait_for(scenario(ends), HANG_SECONDS)
-    except Exception as e:
-        ends.say("the scenario ends:", e, str(e))
+    task = asyncio.ensure_future(scenario(ends))
+    # Not C{wait_for}: it would cancel what the scenario waits for, which then looks like what that has done.
+    await asyncio.wait([task], timeout=HANG_SECONDS)
+    error = task.exception() if task.done() else AssertionError("it takes too long")
+    if error is not None:
+        ends.say("the scenario ends:", error, str(error))
     ends.tell()
     ends.close()
     # The ends are told in the turns that follow.
