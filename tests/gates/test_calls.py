@@ -8,93 +8,20 @@ structures.
 from __future__ import annotations
 
 import os
-import re
-import sys
 from collections import Counter
 from importlib import import_module
-from struct import Struct
-from types import ModuleType, SimpleNamespace
 from typing import Any
-
-from twisted.trial.unittest import SkipTest
 
 from tests.gates.falling import mayOnlyFall
 from tests.support.calls import PACKAGE, called
 from tests.support.waiting import waitUntil
+from tests.verbs.c.posting.declared import record, useDeclared
 from tests.verbs.pyverbs.pair import End, VerbsTestCase
-from twisted_ib.verbs.c.verbs.declarations import DECLARATIONS
 from twisted_ib.verbs.core import hub as hubs
 from twisted_ib.verbs.pyverbs import CQ, QP, SGE, CompChannel, QPCap, QPInitAttr, RecvWR, SendWR, enums
 
 #: A message's bytes.
 DATA = bytes(64)
-#: The module that the library brings.
-_MODULE = "_twisted_ib_verbs"
-#: C{struct twisted_ib_record}, and C{struct ibv_sge}.
-_RECORD, _PIECE = Struct("=5Q8I"), Struct("=QII")
-#: C{IBV_WR_SEND} and C{IBV_SEND_SIGNALED}.
-_SEND, _SIGNALED = 2, 2
-
-
-def _declared() -> ModuleType:
-    """
-    @return: the library's module, but with structures that no header has laid out, and no functions.
-    """
-    try:
-        from cffi import FFI
-    except ImportError:
-        raise SkipTest(
-            "cffi is not installed; it comes with the extra [c]: pip install 'twisted-ib[c]'"
-        ) from None
-
-    class Declared(FFI):  # type: ignore[misc]
-        """
-        The declarations.
-        """
-
-        def addressof(self, subject: Any, *members: Any) -> Any:
-            """
-            @return: No function has one.
-            """
-            return self.NULL if subject is lib else super().addressof(subject, *members)
-
-    ffi = Declared()
-    ffi.cdef(re.sub(r",? \.\.\.;?", "", DECLARATIONS.replace("\n    ...;", "")).replace("[...]", "[64]"))
-    module = ModuleType(_MODULE)
-    sleep = ffi.new("struct twisted_ib_sleep *")
-
-    def recall(ring: Any) -> int:
-        left, ring.head = ring.tail - ring.head, ring.tail
-        return int(left)
-
-    posting = ffi.new("struct twisted_ib_posting *")
-
-    def swap() -> int:
-        filled, posting.fill = posting.fill, 0
-        posting.turn ^= 1
-        return int(filled)
-
-    def suspend(queue: Any) -> None:
-        queue.limit = 0
-
-    lib = SimpleNamespace(
-        twisted_ib_own_sleep=lambda: sleep,
-        twisted_ib_recall=recall,
-        twisted_ib_posting=posting,
-        twisted_ib_swap=swap,
-        twisted_ib_suspend=suspend,
-    )
-    module.__dict__.update(ffi=ffi, lib=lib)
-    return module
-
-
-def _taken() -> dict[str, ModuleType]:
-    """
-    @return: The modules of the handlers, which are imported anew after this.  No others: whoever has imported
-        one keeps it, and there would be two.
-    """
-    names = [each for each in sys.modules if each == _MODULE or each.startswith("twisted_ib.verbs.c.")]
-    return {each: sys.modules.pop(each) for each in names}
 
 
 class CallTests(VerbsTestCase):
@@ -113,9 +40,7 @@ class CallTests(VerbsTestCase):
         Load the handlers, for this test.
         """
         super().setUp()
-        self.addCleanup(sys.modules.update, _taken())
-        self.addCleanup(_taken)
-        sys.modules[_MODULE] = _declared()
+        useDeclared(self)
         import_module("twisted_ib.verbs.c.verbs.work")
         import_module("twisted_ib.verbs.c.verbs.completion")
         self.structures = import_module("twisted_ib.verbs.c.verbs.structures")
@@ -148,18 +73,12 @@ class CallTests(VerbsTestCase):
             self.addCleanup(posted.close)
         queues = [self.structure("ibv_cq", each.cq) for each in (one, two)]
 
-        def record(name: str) -> None:
+        def recordOne(name: str) -> None:
             """
             A request of 64 bytes is posted, as C records it.
             """
             end, queue = (one, sends) if name == "post_send" else (two, receives)
-            posting, number = postings.posting, int(self.ffi.cast("uintptr_t", queue._structure))
-            size = _RECORD.size + _PIECE.size
-            fields = (number, 1, 0, 0, 0, size, _SEND, _SIGNALED, 1, 0, 0, 0, 0)
-            octets = _RECORD.pack(*fields) + _PIECE.pack(end.mr.buf, len(DATA), end.mr.lkey)
-            place = posting.buffers[posting.turn] + posting.fill
-            self.ffi.memmove(place, octets, size)
-            posting.fill += size
+            record(postings.posting, queue._structure, SGE(end.mr.buf, len(DATA), end.mr.lkey))
 
         completions = new("struct ibv_wc[2]")
 
@@ -175,7 +94,7 @@ class CallTests(VerbsTestCase):
             """
             @return: The same of a post whose request C has recorded.
             """
-            record(name)
+            recordOne(name)
             return count(name, *[self.ffi.NULL] * 3)
 
         # The first message finds the path.

@@ -70,6 +70,20 @@ class SharedReceiveQueueTests(SynchronousTestCase):
         self.assertRaises(ResourceLimitError, self.queue.post, ReceiveRequest(12))
         self.assertEqual(self.take(12), list(range(12)))
 
+    def test_promised(self) -> None:
+        """
+        A request that was promised its place has one, even if one was given back meanwhile; a closed queue
+        has none.
+        """
+        self.fill(10)
+        taken = self.queue.take()
+        assert taken is not None
+        self.queue.putBack(taken)
+        self.queue.postPromised(ReceiveRequest(10), True)
+        self.assertEqual(self.take(12), list(range(11)))
+        self.queue.close()
+        self.assertRaises(QueuePairError, self.queue.postPromised, ReceiveRequest(11), True)
+
     def test_full(self) -> None:
         """
         There are as many places as were asked for.

@@ -76,6 +76,19 @@ class SharedReceiveQueue(RefCounted):
             raise ResourceLimitError(f"the shared receive queue holds {self.depth} requests")
         self._requests.append(request)
 
+    def postPromised(self, request: ReceiveRequest, fits: bool) -> None:
+        """
+        Add a request for which there was room when the program was told that it is posted: beyond the depth
+        if another was put back since.
+
+        @param request: one with at most L{SharedReceiveQueue.pieces} elements.
+        @param fits: as L{post} has it; always true.
+        @raise QueuePairError: the queue is closed.
+        """
+        if self.closed:
+            raise QueuePairError("the shared receive queue is closed")
+        self._requests.append(request)
+
     def take(self) -> ReceiveRequest | None:
         """
         Remove the oldest request, or return L{None} if there is none.

@@ -62,6 +62,7 @@ class PostedQueue:
 
     @ivar taken: requests of it that Python has taken from the records, ever.
     @ivar renewal: at how many of these its limit is set anew.
+    @ivar suspensions: C{with} statements that are in force; a queue that is closed has one more, for ever.
     """
 
     accept: Callable[[Any, bool], None]
@@ -73,7 +74,7 @@ class PostedQueue:
         """
         self._structure = structure
         structure.elements = elements
-        self.taken = self.renewal = 0
+        self.taken = self.renewal = self.suspensions = 0
         _queues[addressOf(structure)] = self
 
     def room(self) -> int:
@@ -84,8 +85,10 @@ class PostedQueue:
 
     def open(self) -> None:
         """
-        Let C record as many requests as there is room for.  The hub's lock is held.
+        Let C record as many requests as there is room for, unless it is suspended.  The hub's lock is held.
         """
+        if self.suspensions:
+            return
         room = self.room()
         self.renewal = self.taken + (room + 1) // 2
         self._structure.limit = self.taken + room
@@ -97,21 +100,34 @@ class PostedQueue:
 
     def __enter__(self) -> None:
         hub.enter()
-        lib.twisted_ib_suspend(self._structure)
-        settle()
+        try:
+            self._suspend()
+        except BaseException:
+            self.__exit__()
+            raise
 
     def __exit__(self, *exception: object) -> None:
-        self.open()
-        hub.leave()
+        try:
+            self.suspensions -= 1
+            self.open()
+        finally:
+            hub.leave()
+
+    def _suspend(self) -> None:
+        # Before settle(), which opens what it has taken from.
+        self.suspensions += 1
+        lib.twisted_ib_suspend(self._structure)
+        settle()
 
     def close(self) -> None:
         """
         C posts to it no more.
         """
         with hub:
-            lib.twisted_ib_suspend(self._structure)
-            settle()
-            _queues.pop(addressOf(self._structure), None)
+            try:
+                self._suspend()
+            finally:
+                _queues.pop(addressOf(self._structure), None)
 
 
 #: The queues by the addresses of their structures.
@@ -188,7 +204,7 @@ class SharedQueue(PostedQueue):
         """
         self._core = core = srq._core
         super().__init__(structure, core.pieces)
-        self.accept = core.post
+        self.accept = core.postPromised
 
     def room(self) -> int:
         return max(0, self._core.depth - len(self._core))
@@ -252,9 +268,18 @@ class PostedSRQ(_Posted, verbs.SRQ):
             structure.self = addressOf(structure)
 
 
+def _failed(queue: PostedQueue, error: BaseException) -> BaseException | None:
+    # A request that was recorded is not posted; the error that the caller of settle() hears of, if any.
+    try:
+        queue.fail(QueuePairError(f"a posted request cannot be taken: {error}"))
+    except BaseException as another:
+        return another
+    return None if isinstance(error, HCAError) else error
+
+
 def settle() -> None:
     """
-    Post what was recorded.
+    Post what was recorded.  An error that no request can have is raised when all others are posted.
     """
     # As hub.enter().
     hub.lock.acquire()
@@ -262,6 +287,7 @@ def settle() -> None:
     try:
         if hub.closes.dead:
             hub.closes.closePending()
+        unexpected: BaseException | None = None
         buffer, at, end = _buffers[posting.turn], 0, lib.twisted_ib_swap()
         while at < end:
             address, id, remote, compare, swap, size, code, flags, count, length, key, immediate, _ = (
@@ -269,32 +295,40 @@ def settle() -> None:
             )
             start = at + _RECORD_BYTES
             at += size
-            if count == 1:
-                pieces = [SGE(*_readPiece(buffer, start))]
-            else:
-                pieces = [
-                    SGE(*each) for each in _PIECE.iter_unpack(buffer[start : start + count * _PIECE_BYTES])
-                ]
-            queue = _queues[address]
-            request: SendRequest | ReceiveRequest
-            if isinstance(queue, SendQueue):
-                request = SendRequest(id, OPCODES[code], pieces, flags, 0, remote, key, compare, swap)
-                if flags & INLINE:
-                    request.pieces, request.inline = (), bytes(buffer[start : start + length])
-                if immediate:
-                    if code in INVALIDATING:
-                        request.invalidateKey = immediate
-                    else:
-                        request.immediate = immediate
-            else:
-                request = ReceiveRequest(id, pieces)
+            # One that another thread has closed has none.
+            queue = _queues.get(address)
+            if queue is None:
+                continue
             queue.taken += 1
             try:
+                if count == 1:
+                    pieces = [SGE(*_readPiece(buffer, start))]
+                else:
+                    pieces = [
+                        SGE(*each)
+                        for each in _PIECE.iter_unpack(buffer[start : start + count * _PIECE_BYTES])
+                    ]
+                request: SendRequest | ReceiveRequest
+                if isinstance(queue, SendQueue):
+                    request = SendRequest(id, OPCODES[code], pieces, flags, 0, remote, key, compare, swap)
+                    if flags & INLINE:
+                        request.pieces, request.inline = (), bytes(buffer[start : start + length])
+                    if immediate:
+                        if code in INVALIDATING:
+                            request.invalidateKey = immediate
+                        else:
+                            request.immediate = immediate
+                else:
+                    request = ReceiveRequest(id, pieces)
                 queue.accept(request, True)
-            except HCAError as error:
-                queue.fail(QueuePairError(f"a posted request cannot be taken: {error}"))
-            if queue.taken >= queue.renewal:
-                queue.open()
+                if queue.taken >= queue.renewal:
+                    queue.open()
+            # The buffer is no more: also an interrupt in a program that is Python loses no other.
+            except BaseException as error:
+                failed = _failed(queue, error)
+                unexpected = unexpected or failed
+        if unexpected is not None:
+            raise unexpected
     finally:
         hub.leave()
 

@@ -1,0 +1,115 @@
+"""
+The handlers of libibverbs without the library: cffi reads the declarations, no C is compiled.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from struct import Struct
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from twisted_ib.verbs.c.verbs.declarations import DECLARATIONS
+from twisted_ib.verbs.pyverbs import SGE
+
+#: The module that the library brings.
+_MODULE = "_twisted_ib_verbs"
+#: C{struct twisted_ib_record}, and C{struct ibv_sge}.
+_RECORD, _PIECE = Struct("=5Q8I"), Struct("=QII")
+#: C{IBV_WR_SEND} and C{IBV_SEND_SIGNALED}.
+_SEND, _SIGNALED = 2, 2
+
+
+def _declared() -> ModuleType:
+    """
+    @return: the library's module, but with structures that no header has laid out, and no functions.
+    """
+    try:
+        from cffi import FFI
+    except ImportError:
+        raise SkipTest(
+            "cffi is not installed; it comes with the extra [c]: pip install 'twisted-ib[c]'"
+        ) from None
+
+    class Declared(FFI):  # type: ignore[misc]
+        """
+        The declarations.
+        """
+
+        def addressof(self, subject: Any, *members: Any) -> Any:
+            """
+            @return: No function has one.
+            """
+            return self.NULL if subject is lib else super().addressof(subject, *members)
+
+    ffi = Declared()
+    ffi.cdef(re.sub(r",? \.\.\.;?", "", DECLARATIONS.replace("\n    ...;", "")).replace("[...]", "[64]"))
+    module = ModuleType(_MODULE)
+    sleep = ffi.new("struct twisted_ib_sleep *")
+
+    def recall(ring: Any) -> int:
+        left, ring.head = ring.tail - ring.head, ring.tail
+        return int(left)
+
+    posting = ffi.new("struct twisted_ib_posting *")
+
+    def swap() -> int:
+        filled, posting.fill = posting.fill, 0
+        posting.turn ^= 1
+        return int(filled)
+
+    def suspend(queue: Any) -> None:
+        queue.limit = 0
+
+    lib = SimpleNamespace(
+        twisted_ib_own_sleep=lambda: sleep,
+        twisted_ib_recall=recall,
+        twisted_ib_posting=posting,
+        twisted_ib_swap=swap,
+        twisted_ib_suspend=suspend,
+    )
+    module.__dict__.update(ffi=ffi, lib=lib)
+    return module
+
+
+def _taken() -> dict[str, ModuleType]:
+    """
+    @return: The modules of the handlers, which are imported anew after this.  No others: whoever has imported
+        one keeps it, and there would be two.
+    """
+    names = [each for each in sys.modules if each == _MODULE or each.startswith("twisted_ib.verbs.c.")]
+    return {each: sys.modules.pop(each) for each in names}
+
+
+def useDeclared(test: SynchronousTestCase) -> None:
+    """
+    Let the handlers' modules be imported anew, until the test ends.
+    """
+    test.addCleanup(sys.modules.update, _taken())
+    test.addCleanup(_taken)
+    sys.modules[_MODULE] = _declared()
+
+
+def record(posting: Any, queue: Any, piece: SGE, id: int = 1) -> None:
+    """
+    Record a request, as C does.
+
+    @param posting: the C{struct twisted_ib_posting}.
+    @param queue: the C{struct twisted_ib_queue *}.
+    @param piece: its element.
+    @param id: of a signalled SEND, or of a receive.
+    """
+    ffi = sys.modules[_MODULE].ffi
+    size = _RECORD.size + _PIECE.size
+    number = int(ffi.cast("uintptr_t", queue))
+    octets = _RECORD.pack(number, id, 0, 0, 0, size, _SEND, _SIGNALED, 1, 0, 0, 0, 0)
+    octets += _PIECE.pack(piece.addr, piece.length, piece.lkey)
+    ffi.memmove(posting.buffers[posting.turn] + posting.fill, octets, size)
+    queue.posted += 1
+    posting.fill += size
+
+
+__all__ = ["record", "useDeclared"]

@@ -1,0 +1,149 @@
+"""
+Tests of L{twisted_ib.verbs.c.postings}: what was recorded is posted, whatever fails meanwhile.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from tests.verbs.c.posting.declared import record, useDeclared
+from tests.verbs.pyverbs.pair import End, VerbsTestCase
+from twisted_ib.errors import QueuePairError
+from twisted_ib.verbs.core.hub import hub
+from twisted_ib.verbs.pyverbs import SGE, SRQ, QPCap, SrqAttr, SrqInitAttr, enums
+
+
+class SettlingTests(VerbsTestCase):
+    """
+    Queues that C posts to.
+    """
+
+    def setUp(self) -> None:
+        """
+        Two ends that are connected, and the receive queue of the second.
+        """
+        super().setUp()
+        useDeclared(self)
+        self.postings: Any = import_module("twisted_ib.verbs.c.postings")
+        self.ends = End(self, cap=QPCap(8, 8, 1, 1, 0)), End(self, cap=QPCap(8, 8, 1, 1, 0))
+        self.ends[0].connect(self.ends[1])
+        self.structure = self.postings.ffi.new("struct twisted_ib_qp *")
+        self.queue = self.receives(1, self.structure)
+        self.addCleanup(self.postings._queues.clear)
+
+    def receives(self, which: int, structure: Any) -> Any:
+        """
+        @return: the receive queue of an end, open.
+        """
+        queue = self.postings.ReceiveQueue(
+            self.ends[which].qp, self.postings.ffi.addressof(structure, "receives")
+        )
+        queue.open()
+        return queue
+
+    def record(self, queue: Any, id: int) -> None:
+        """
+        Record a request of 64 octets.
+        """
+        mr = self.ends[1].mr
+        record(self.postings.posting, queue._structure, SGE(mr.buf, 64, mr.lkey), id)
+
+    def room(self) -> int:
+        """
+        @return: places in the second's receive queue.
+        """
+        return int(self.queue.room())
+
+    def isFree(self) -> bool:
+        """
+        @return: whether this thread has left the hub.
+        """
+        isFree = hub.enterIfFree()
+        if isFree:
+            hub.leave()
+        return isFree
+
+    def test_suspended(self) -> None:
+        """
+        A queue that is suspended stays so when its requests are posted, until the outermost statement ends.
+        """
+        depth = self.room()
+        for number in range(5):
+            self.record(self.queue, number)
+        with self.queue:
+            self.assertEqual((depth - self.room(), self.structure.receives.limit), (5, 0))
+            with self.queue:
+                pass
+            self.assertEqual(self.structure.receives.limit, 0)
+        self.assertEqual(self.structure.receives.limit, depth)
+
+    def test_closed(self) -> None:
+        """
+        A queue that was closed is not opened again: neither by the requests that were recorded before, nor by
+        a thread that waited for the lock meanwhile; and what is recorded nevertheless harms no other.
+        """
+        for number in range(5):
+            self.record(self.queue, number)
+        self.queue.close()
+        self.assertEqual(self.structure.receives.limit, 0)
+        with self.queue:
+            pass
+        self.assertEqual(self.structure.receives.limit, 0)
+        structure = self.postings.ffi.new("struct twisted_ib_qp *")
+        other = self.receives(0, structure)
+        before = other.room()
+        self.record(self.queue, 8)
+        self.record(other, 9)
+        self.postings.settle()
+        self.assertEqual((before - other.room(), structure.receives.posted), (1, 1))
+
+    def test_failed(self) -> None:
+        """
+        A request that cannot be posted ends its queue pair, and is no reason to lose others; the first error
+        that no request can have is raised after them, and the lock is released.
+        """
+        structure = self.postings.ffi.new("struct twisted_ib_qp *")
+        other = self.receives(0, structure)
+        accepted, accept = [], other.accept
+
+        def acceptSome(request: Any, fits: bool) -> None:
+            if request.id in errors:
+                raise errors[request.id]
+            accepted.append(request.id)
+            accept(request, fits)
+
+        errors = {0: QueuePairError("as usual"), 2: ZeroDivisionError("the first"), 4: MemoryError("another")}
+        self.queue.accept = other.accept = acceptSome
+        for number in range(6):
+            self.record(other if number % 4 else self.queue, number)
+        self.assertIdentical(self.assertRaises(ZeroDivisionError, self.queue.__enter__), errors[2])
+        self.assertTrue(self.isFree())
+        self.assertEqual(accepted, [1, 3, 5])
+        for queue, end in ((other, self.ends[0]), (self.queue, self.ends[1])):
+            self.assertEqual(queue.taken, queue._structure.posted)
+            self.assertEqual(end.qp.qp_state, enums.IBV_QPS_ERR)
+        # Once more, and it posts again.
+        with self.queue:
+            self.assertFalse(self.isFree())
+        self.assertGreater(self.structure.receives.limit, self.structure.receives.posted)
+
+    def test_shared(self) -> None:
+        """
+        A receive that was recorded for a shared queue is posted, also if another was put back meanwhile.
+        """
+        srq = SRQ(self.ends[1].pd, SrqInitAttr(SrqAttr(4, 1)))
+        self.addCleanup(srq.close)
+        structure = self.postings.ffi.new("struct twisted_ib_srq *")
+        queue = self.postings.SharedQueue(srq, self.postings.ffi.addressof(structure, "receives"))
+        core = srq._core
+        queue.open()
+        for number in range(core.depth):
+            self.record(queue, number)
+        self.postings.settle()
+        taken = core.take()
+        queue.open()
+        self.record(queue, core.depth)
+        core.putBack(taken)
+        self.postings.settle()
+        self.assertEqual([core.take().id for _ in range(core.depth + 1)], list(range(core.depth + 1)))
