@@ -138,6 +138,28 @@ class LoopTests(BlockingTestCase):
         fourth.sendall(b"b")
         self.assertEqual(follower.result(HANG_SECONDS), b"b")
 
+    def test_grace(self) -> None:
+        """
+        A deputy leads when nobody has led for a period of grace: not because a thread that leads again and
+        again is at work with what it received.
+        """
+        slept: list[float | None] = []
+
+        def sleep(waiter: module.Waiter, seconds: float | None, kernel: Any) -> bool:
+            """
+            In the first two another thread leads, and leaves.
+            """
+            slept.append(seconds)
+            if len(slept) <= 2:
+                self.loop._leaves += 1
+            return False
+
+        requireReplaceable(module.Waiter, "sleep")
+        self.patch(module.Waiter, "sleep", sleep)
+        with self.loop:
+            self.assertIsNone(self.loop._follow(module.Waiter(lambda: False), None, None))
+        self.assertEqual(slept, [module.GRACE_SECONDS] * 3)
+
     def test_keepsLeading(self) -> None:
         """
         A thread that receives and sends in turns is woken by no other one for each message: it leads, though

@@ -3,7 +3,7 @@ The loop of blocking sockets: one private reactor per process, which is never in
 
 The threads that block drive it. The first is the leader: it serves devices and timers until what it waits
 for is there. The others follow: each waits for its own wake-up, which the leader gives when their condition
-holds. When the leader leaves, a follower is the deputy: it leads if nobody else does within
+holds. When the leader leaves, a follower is the deputy: it leads if nobody else has led for
 L{GRACE_SECONDS}. So a thread that receives and sends in turns keeps leading, and is not woken by another one
 for each message.
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from twisted_ib.hca.device.device import Device
     from twisted_ib.internet.channel import DeviceChannel
 
-#: Seconds that the loop may be without a leader while threads wait: longer than a thread takes between a
-#: receive and the next, shorter than a person notices.
+#: Seconds without a leader after which the deputy leads, which looks that often: longer than a thread takes
+#: between a receive and the next, shorter than a person notices.
 GRACE_SECONDS: Final = 1e-3
 #: Seconds that the end of the process waits for peers that do not take what was sent to them.
 DRAIN_SECONDS: Final = 2.0
@@ -470,11 +470,12 @@ class BlockingLoop:
                 return False
             if woken or not isDeputy:
                 continue
-            if not self.leader:
-                return None
             if self._leaves == waiter.leaves:
+                if not self.leader:
+                    return None
                 # A leader that stays needs no deputy.
                 self._deputy = None
+            # A thread that led meanwhile leads again when it waits again.
             waiter.leaves = self._leaves
 
     def _isKernelReady(self, kernel: select.poll, bell: int = -1) -> bool:
