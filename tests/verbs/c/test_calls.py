@@ -93,7 +93,7 @@ class ExportTests(ProgramTestCase):
         """
         Those of the tables, each stub, and what the libraries share.
         """
-        names = ("used", "in_python", "inside", "asleep", "busy", "posts")
+        names = ("used", "in_python", "inside", "asleep", "busy", "posts", "settle")
         shared = {("TWISTED_IB_LOCAL", f"twisted_ib_{each}") for each in names}
         for library in LIBRARIES:
             rows = {(row.version, row.name) for row in library.table if row.version}

@@ -68,12 +68,14 @@ class RowTests(SynchronousTestCase):
         """
         lines = exportedFunctions([attrs.evolve(NONE, before="wait();")]).splitlines()
         self.assertEqual(
-            [line.strip() for line in lines[-11:]],
+            [line.strip() for line in lines[-13:]],
             [
                 "wait();",
                 "pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling);",
                 "twisted_ib_inside++;",
                 "__atomic_add_fetch(&twisted_ib_busy, 1, __ATOMIC_RELAXED);",
+                "if (twisted_ib_settle)",
+                "twisted_ib_settle();",
                 "int result = python_rdma_get_count();",
                 "__atomic_sub_fetch(&twisted_ib_busy, 1, __ATOMIC_RELAXED);",
                 "twisted_ib_inside--;",
@@ -109,7 +111,7 @@ class RowTests(SynchronousTestCase):
             "IBVERBS_1.1 { global: ibv_alloc_pd; ibv_ack_cq_events; };\n"
             "RDMACM_1.0 { global: rdma_get_count; };\n"
             "TWISTED_IB_LOCAL { global: twisted_ib_used; twisted_ib_in_python; twisted_ib_inside; "
-            "twisted_ib_asleep; twisted_ib_busy; twisted_ib_posts; local: *; };\n",
+            "twisted_ib_asleep; twisted_ib_busy; twisted_ib_posts; twisted_ib_settle; local: *; };\n",
         )
 
 

@@ -52,6 +52,7 @@ class Row:
     @ivar after: an expression in C, the result where the handler's is 0; or none.  Such a function only
         looks: others may bring completions, for which threads that poll in C look again at once.
     @ivar attends: whether its handler takes what was posted in C: those who post meanwhile leave that to it.
+        Before the others, but nested ones, C has that taken.
     @ivar again: whether the handler does not wait but returns L{AGAIN}: it is called again after a sleep in
         C, as C{waiting} says.  Signals come in that sleep only, and there the thread can be cancelled.
     @ivar nested: whether a handler calls it, too: it does not fail within another call of its thread.

@@ -3,8 +3,8 @@ Requests that C programs post, in memory of C: a program records them without Py
 C{building/postings.c}, and Python takes all that are there at once.
 
 C records only what a queue is sure to take: each queue has a limit of requests, which follows its room.
-Whatever else a program posts comes to Python, which takes what was recorded before it.  So do changes of a
-queue's state, and its end.  A thread that posts takes the records itself, unless another is in Python to poll
+Whatever else a program posts or calls comes to Python, which takes what was recorded before it.  So does the
+end of the process.  A thread that posts takes the records itself, unless another is in Python to poll
 or to post: that one does.
 """
 
@@ -332,5 +332,8 @@ def settle() -> None:
     finally:
         hub.leave()
 
+
+# The process may end before the thread that was to take it.
+hub.settle = settle
 
 __all__ = ["PostedQP", "PostedQPEX", "PostedQueue", "PostedSRQ", "posting", "settle"]

@@ -20,7 +20,7 @@ from threading import RLock
 from typing import Any, TypeVar, cast
 
 from twisted_ib import limits
-from twisted_ib.drive.process import life
+from twisted_ib.drive.process import callAll, life
 from twisted_ib.drive.sleeper import Sleep, Sleeper, Wakes
 from twisted_ib.drive.turn import Turn
 from twisted_ib.errors import HCAError, ResourceLimitError
@@ -62,6 +62,7 @@ class Hub:
     @ivar driven: when it ran last, by C{time.perf_counter}.
     @ivar watchers: programs that watch a descriptor instead of calling L{wait}; their C{wake()} is called
         when somebody has to drive.
+    @ivar settle: posts what a program has left to another thread; L{None} where none does.
     @ivar unshown: mirrors of completion queues that lack completions: they get them before the lock is
         released.
     """
@@ -85,6 +86,7 @@ class Hub:
         self._rest = Turn()
         self._sleepers: set[Sleeper] = set()
         self.watchers: set[Wakes] = set()
+        self.settle: Callable[[], object] | None = None
         self.drives = 0
         self.driven = 0.0
         # Events that drives handled, and changes that were told by wake().
@@ -483,6 +485,7 @@ class Hub:
         """
         Close what the program has left open, at interpreter exit, as a kernel would at process exit.
         """
+        callAll([self.settle])
         # To the program a datagram is sent once its request is complete, also if its path is still looked
         # for: a card would have sent it before the process ends.
         with suppress(HCAError, OSError):

@@ -13,6 +13,7 @@ from typing import Any
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from twisted_ib.verbs.c.verbs.declarations import DECLARATIONS
+from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs import SGE
 
 #: The module that the library brings.
@@ -90,6 +91,7 @@ def useDeclared(test: SynchronousTestCase) -> None:
     """
     test.addCleanup(sys.modules.update, _taken())
     test.addCleanup(_taken)
+    test.patch(hub, "settle", None)
     sys.modules[_MODULE] = _declared()
 
 

@@ -5,6 +5,10 @@
 #include "../pairs.h"
 #include <semaphore.h>
 
+/* Of rdma/rdma_cma.h, which has another send(). */
+int rdma_disconnect(void *id);
+void *rdma_create_event_channel(void);
+
 #define BYTES 64
 
 static unsigned char memory[2][256][BYTES];
@@ -214,6 +218,63 @@ static void last(void)
     IS(ibv_poll_cq(cq, 1, &wc), 1);
     IS(wc.wr_id, 1);
     IS(entries - before, 0);
+}
+
+/* Another thread was to take a receive: whatever is called comes after it. */
+static void calls(void)
+{
+    struct ibv_wc wc;
+    long before;
+
+    open_pair();
+    move(to, IBV_QPS_ERR);
+    IS(take(0), 0);
+    flushed(to, 0, 1, IBV_WC_WR_FLUSH_ERR);
+    begin_attending(&entering);
+    for (int number = 0; number < 4; number++) {
+        before = entries;
+        IS(take(number), 0);
+        IS(entries - before, 0);
+        if (number == 0)
+            IS(ibv_req_notify_cq(cq, 0), 0);
+        else if (number == 1)
+            IS(ibv_dereg_mr(mr), 0);
+        else if (number == 2)
+            IS(rdma_disconnect(NULL), -1);
+        else
+            IS(rdma_create_event_channel() != NULL, 1);
+        before = entries;
+        IS(ibv_poll_cq(cq, 1, &wc), 1);
+        IS(wc.wr_id, number);
+        IS(entries - before, 0);
+    }
+    end_attending();
+}
+
+/* Another thread was to take a request when the process ends. */
+static void check_written(void)
+{
+    IS(memory[1][0][BYTES - 1], 7);
+    if (failures) {
+        fflush(stdout);
+        _exit(1);
+    }
+}
+
+static void ends(void)
+{
+    long before;
+
+    atexit(check_written);
+    open_pair();
+    IS(send(1, IBV_WR_RDMA_WRITE, 0), 0);
+    next();
+    begin_attending(&entering);
+    memset(memory[0][0], 7, BYTES);
+    before = entries;
+    IS(send(0, IBV_WR_RDMA_WRITE, 0), 0);
+    IS(entries - before, 0);
+    exit(!!failures);
 }
 
 /* What a post refuses is refused in place, and what is before it in the list is posted, after what was recorded. */
@@ -500,8 +561,9 @@ int main(int count, char **words)
     static const struct {
         const char *name;
         void (*run)(void);
-    } stories[] = {{"attended", attended}, {"last", last}, {"refusals", refusals}, {"keys", keys},
-                   {"changes", changes}, {"bound", bound}, {"shared", shared}, {"threads", threads}};
+    } stories[] = {{"attended", attended}, {"last", last}, {"calls", calls}, {"ends", ends},
+                   {"refusals", refusals}, {"keys", keys}, {"changes", changes}, {"bound", bound},
+                   {"shared", shared}, {"threads", threads}};
 
     for (unsigned index = 0; index < sizeof stories / sizeof *stories; index++)
         if (count > 1 && !strcmp(words[1], stories[index].name)) {

@@ -23,7 +23,7 @@ class PostingTests(ProgramTestCase):
         """
         Run one.
         """
-        program = self.compiled(SOURCE, "-rdynamic", "-ldl", "-O1")
+        program = self.compiled(SOURCE, "librdmacm.so.1", "-rdynamic", "-ldl", "-O1")
         result = run(program, name, TWISTED_IB_DEVICE=self.device)
         self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))
 
@@ -39,6 +39,18 @@ class PostingTests(ProgramTestCase):
         A thread that attended, and has looked, looks once more.
         """
         self.story("last")
+
+    def test_calls(self) -> None:
+        """
+        Before any other call what was left to a thread that attends is posted.
+        """
+        self.story("calls")
+
+    def test_ends(self) -> None:
+        """
+        So it is before the process ends.
+        """
+        self.story("ends")
 
     def test_refusals(self) -> None:
         """

@@ -128,6 +128,14 @@ class SettlingTests(VerbsTestCase):
             self.assertFalse(self.isFree())
         self.assertGreater(self.structure.receives.limit, self.structure.receives.posted)
 
+    def test_ended(self) -> None:
+        """
+        What was recorded is posted before the hub ends.
+        """
+        self.record(self.queue, 0)
+        hub.end()
+        self.assertEqual((self.queue.taken, hub.devices), (1, {}))
+
     def test_shared(self) -> None:
         """
         A receive that was recorded for a shared queue is posted, also if another was put back meanwhile.

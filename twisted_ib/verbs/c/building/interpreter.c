@@ -67,6 +67,9 @@ SHARED volatile int twisted_ib_used, twisted_ib_in_python;
 /* How many threads are in Python for a call; and the calls but polls, ever, which may bring completions. */
 SHARED volatile unsigned twisted_ib_busy, twisted_ib_posts;
 
+/* Takes what was posted in C, if libibverbs is here: each other call comes after it. */
+SHARED void (*twisted_ib_settle)(void);
+
 /* How many calls of this thread are in Python.  A signal's handler reads it: so no memory is allocated for it. */
 SHARED __thread volatile int twisted_ib_inside __attribute__((tls_model("initial-exec")));
 

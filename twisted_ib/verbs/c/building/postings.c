@@ -236,6 +236,26 @@ unsigned twisted_ib_swap(void)
     return fill;
 }
 
+static int python_post_send(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);
+extern void (*twisted_ib_settle)(void);
+
+/* As the data path, whatever call it comes before: no signal's handler leaves it. */
+static void twisted_ib_take_all(void)
+{
+    sigset_t program;
+
+    if (!__atomic_load_n(&twisted_ib_posting.fill, __ATOMIC_SEQ_CST))
+        return;
+    twisted_ib_block(&program);
+    python_post_send(NULL, NULL, NULL);
+    pthread_sigmask(SIG_SETMASK, &program, NULL);
+}
+
+__attribute__((constructor)) static void twisted_ib_let_settle(void)
+{
+    twisted_ib_settle = twisted_ib_take_all;
+}
+
 /* From now on Python takes all requests of a queue; those that are recorded are in the buffer. */
 void twisted_ib_suspend(struct twisted_ib_queue *queue)
 {

@@ -12,7 +12,7 @@ from twisted_ib.verbs.c.functions import AGAIN, Failure, Row
 #: The variables of C{interpreter.c} that the libraries of a process share.
 _SHARED = (
     "twisted_ib_used; twisted_ib_in_python; twisted_ib_inside; twisted_ib_asleep; twisted_ib_busy; "
-    "twisted_ib_posts;"
+    "twisted_ib_posts; twisted_ib_settle;"
 )
 _RESULTS = {
     Failure.ERRNO: "refused",
@@ -57,6 +57,8 @@ def _body(row: Row) -> str:
         # Posted after the handler's last look, and left to this thread.
         last = ["if (twisted_ib_attends_no_more())", "python_post_send(NULL, NULL, NULL);"]
         lines = ["twisted_ib_attend();", *lines[:4], *last, *lines[4:]]
+    elif not row.nested:
+        lines[3:3] = ["if (twisted_ib_settle)", "twisted_ib_settle();"]
     if row.again:
         loop = [
             "sigset_t program;",
@@ -98,6 +100,7 @@ def exportedFunctions(table: Sequence[Row]) -> str:
         "void twisted_ib_block(sigset_t *program);\n"
         "void twisted_ib_wait(const sigset_t *program);\n"
         "extern volatile unsigned twisted_ib_busy, twisted_ib_posts;\n"
+        "extern void (*twisted_ib_settle)(void);\n"
         'extern __thread volatile int twisted_ib_inside __attribute__((tls_model("initial-exec")));\n'
     ]
     for row in table:
