@@ -305,7 +305,7 @@ class FakeDevice:
         """
         return self.isLocal(address)
 
-    def connect(self, portSpace: int, address: str, port: int, user: Any) -> FakeRoute:
+    def connect(self, portSpace: int, address: str, port: int, user: Any, seconds: float = 0.0) -> FakeRoute:
         """
         Look for a path.
         """
