@@ -12,9 +12,9 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.descriptors import awaitWatches
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS
-from tests.support.watches import awaitWatches
 from twisted_ib.errors import NoListenerError
 from twisted_ib.hca.base.operation import ACKNOWLEDGE, REFUSAL, SEND_ONLY, word
 from twisted_ib.hca.base.partition import DEFAULT_PKEY

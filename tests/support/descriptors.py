@@ -4,10 +4,16 @@ Helpers of tests of the host side: counting descriptors, and child processes.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.waiting import waitUntil
+from twisted_ib.hca.host import libc
 
 # The modules that are imported here are not garbage: a collection then takes a millisecond in place of a
 # hundred, and tests that count descriptors collect before they count.
@@ -70,3 +76,28 @@ def runForked(child: Callable[[], object]) -> int:
     """
     _, status = os.waitpid(fork(child), 0)
     return os.waitstatus_to_exitcode(status)
+
+
+def awaitWatches(test: SynchronousTestCase) -> None:
+    """
+    Have HCAs of a test wait for an instance of inotify as long as other processes hold them all: there are
+    128 for a user (inotify(7), C{max_user_instances}). An HCA without one works too, but has a timer.
+    """
+    free = libc.inotify
+
+    def wait(watches: Iterable[tuple[str, int]]) -> int:
+        rows = tuple(watches)
+        found: list[int] = []
+
+        def isFree() -> bool:
+            try:
+                found.append(free(rows))
+            except OSError as error:
+                if error.errno != errno.EMFILE:
+                    raise
+            return bool(found)
+
+        waitUntil(isFree)
+        return found[0]
+
+    test.patch(libc, "inotify", wait)

@@ -14,7 +14,7 @@ from unittest import mock
 
 from tests.hca.hcas import LISTENER, SDP, HCATestCase
 from tests.support.commands import PATH, running
-from tests.support.watches import awaitWatches
+from tests.support.descriptors import awaitWatches
 from twisted_ib.errors import RunDirectoryError, ServiceInUseError
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.shm import shm
