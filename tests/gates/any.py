@@ -41,7 +41,7 @@ RECORDED = {
     "hca/wire": 11,
     "internet": 49,
     "ipoib": 24,
-    "queues": 29,
+    "queues": 28,
     "rdma": 43,
     "rds": 44,
     "reactor": 60,
