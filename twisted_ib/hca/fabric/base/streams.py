@@ -284,11 +284,8 @@ class ConnectionPath:
         """
         return 0
 
-    def pending(self) -> bool:
-        """
-        @return: False: only the descriptor of the fabric says that something has come.
-        """
-        return False
+    # Only the descriptor of the fabric says that something has come.
+    pending = unsent
 
     def prepareRequest(self, request: ConnectRequest) -> None:
         """

@@ -46,7 +46,7 @@ _IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE = 10, 23, 3
 _IP_TOS, _IP_TTL, _IP_RECVERR, _IP_RECVTOS = 1, 2, 11, 13
 _IPV6_RECVERR, _IPV6_HOPLIMIT, _IPV6_RECVTCLASS, _IPV6_TCLASS = 25, 52, 66, 67
 _SOL_UDP, _UDP_NO_CHECK6_RX, _UDP_SEGMENT, _UDP_GRO = 17, 102, 103, 104
-_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
+_SO_ATTACH_FILTER, _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 26, 32, 33
 _SIOCGIFMTU: Final = 0x8921
 #: The path MTU of a connected socket (ip(7), ipv6(7)).
 _IP_MTU, _IPV6_MTU = 14, 24
@@ -55,7 +55,6 @@ _IP, _IPV6 = socket.IPPROTO_IP, socket.IPPROTO_IPV6
 _IFREQ: Final = struct.Struct("=16si20x")
 _INT: Final = struct.Struct("=i")
 _SHORT: Final = struct.Struct("=H")
-_SO_ATTACH_FILTER: Final = 26
 #: C{struct sock_filter} (linux/filter.h): BPF_RET with 0, which takes no datagram.
 _NOTHING: Final = struct.pack("=HBBI", 0x06, 0, 0, 0)
 _BUFFER_BYTES: Final = 65536
@@ -147,16 +146,13 @@ def _ownerOf(address: str) -> int:
 def _enlarge(made: socket.socket, forced: int, plain: int) -> None:
     # socket(7): SO_RCVBUF is limited by net.core.rmem_max; SO_RCVBUFFORCE is not, but needs CAP_NET_ADMIN.
     for option in (plain, forced):
-        try:
+        with suppress(OSError):  # Only the privileged may force it.
             made.setsockopt(socket.SOL_SOCKET, option, PACKET_BUFFER)
-        except OSError:
-            pass  # Only the privileged may force it.
 
 
 def _takesNothing(made: socket.socket) -> None:
-    # Peers send to port 4791, so only strays come to a send socket.  Nobody reads them, and in its receive
-    # buffer they would leave no room for what ICMP says (Linux skbuff.c sock_queue_err_skb).
-    # Where it is forbidden, or the kernel has no room, strays are a lesser harm than no socket.
+    # Only strays come to a send socket: in its receive buffer, which nobody reads, they would leave no room
+    # for what ICMP says (Linux skbuff.c sock_queue_err_skb).
     with suppress(OSError):
         attachProgram(made, _SO_ATTACH_FILTER, _NOTHING)
 
