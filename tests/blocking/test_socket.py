@@ -23,11 +23,11 @@ from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib import socket as offloading
 from twisted_ib.blocking import descriptors
-from twisted_ib.blocking import loop as module
 from twisted_ib.blocking.connection import RECEIVE_BYTES, Connection
 from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.errors import ForkedSocketError
+from twisted_ib.hca.device.registry import removeDevice
 
 
 class StreamTests(BlockingTestCase):
@@ -328,34 +328,42 @@ class PacketTests(BlockingTestCase):
     Connected sockets of devices whose memory nobody shares.
     """
 
-    def test_fabrics(self) -> None:
+    def echoes(self, fabric: str) -> None:
         """
-        Bytes that are there, and such that are waited for, come over iWARP and RoCE too.
+        Bytes that are there, and such that are waited for, come.
         """
-        for fabric in ("iwarp", "roce"):
-            self.loop.close()
-            self.loop = BlockingLoop()
-            self.patch(module, "_loop", self.loop)
-            self.addCleanup(self.loop.close)
-            self.rules(
-                f"device wire0 {fabric} 127.0.0.9\nroute 127.0.0.9/32 wire0\n"
-                "use sdp listen * *:*\nuse sdp connect * *:*\n"
-            )
-            listener = offloading.create_server(("127.0.0.9", 0))
-            listener.settimeout(HANG_SECONDS)
-            accepted = self.inThread(listener.accept)
-            one = self.client(listener)
-            other = accepted.result(HANG_SECONDS)[0]
-            other.settimeout(None)
-            self.assertEqual(other.sdp.stream.queuePair.device.name, "wire0")
-            for number in range(40):
-                received = self.inThread(other.recv, 10) if number % 2 else None
-                one.sendall(b"%010d" % number)
-                data = received.result(HANG_SECONDS) if received is not None else other.recv(10)
-                self.assertEqual(data, b"%010d" % number)
-            other.close()
-            one.close()
-            listener.close()
+        self.rules(
+            f"device {fabric}7 {fabric} 127.0.0.9\nroute 127.0.0.9/32 {fabric}7\n"
+            "use sdp listen * *:*\nuse sdp connect * *:*\n"
+        )
+        listener = offloading.create_server(("127.0.0.9", 0))
+        # The rules are read, for the whole process.
+        self.addCleanup(removeDevice, f"{fabric}7")
+        self.addCleanup(listener.close)
+        listener.settimeout(HANG_SECONDS)
+        accepted = self.inThread(listener.accept)
+        one = self.client(listener)
+        other = accepted.result(HANG_SECONDS)[0]
+        self.addCleanup(other.close)
+        self.assertEqual(other.sdp.stream.queuePair.device.name, f"{fabric}7")
+        other.settimeout(None)
+        for number in range(40):
+            received = self.inThread(other.recv, 10) if number % 2 else None
+            one.sendall(b"%010d" % number)
+            data = received.result(HANG_SECONDS) if received is not None else other.recv(10)
+            self.assertEqual(data, b"%010d" % number)
+
+    def test_iWARP(self) -> None:
+        """
+        Over iWARP.
+        """
+        self.echoes("iwarp")
+
+    def test_RoCE(self) -> None:
+        """
+        Over RoCE.
+        """
+        self.echoes("roce")
 
 
 class DescriptorTests(BlockingTestCase):
