@@ -19,7 +19,6 @@ from twisted_ib.hca.connection.rdmacm import RDMACMHeader
 from twisted_ib.hca.device.device import Device
 
 LOCALHOST = "127.0.0.1"
-PORT = 7005
 
 
 class ContractEnd(End):
@@ -86,20 +85,22 @@ class ConnectorContract:
         """
         raise NotImplementedError
 
-    def asked(self: Any, port: int = PORT) -> tuple[ContractEnd, ContractEnd]:
+    def asked(self: Any, isElsewhere: bool = False) -> tuple[ContractEnd, ContractEnd]:
         """
+        @param isElsewhere: whether the request is for a port at which nobody listens.
         @return: the user of a request that was sent, and the listener of a port.
         """
         here, there, address = self.ends()
         self.turn = lambda: settle(here, there)
         listener, user = ContractEnd(there), ContractEnd(here)
-        there.listen(SPACE, address, PORT, listener)
-        here.connect(SPACE, address, PORT, user)
+        # Any port: some connectors have the host's, and so do other processes.
+        self.port = port = there.listen(SPACE, address, 0, listener).port
+        here.connect(SPACE, address, port, user)
         settle(here, there)
         self.assertTrue(verifyObject(IConnector, here.sendRequest.__self__))  # type: ignore[attr-defined]
         verifyObject(IConnectionUser, user, tentative=True)
         verifyObject(IServiceListener, listener, tentative=True)
-        user.call(user.path, b"hello", SPACE << 16 | port)
+        user.call(user.path, b"hello", SPACE << 16 | (port ^ isElsewhere))
         verifyObject(IConnection, user.connection)
         return user, listener
 
@@ -133,7 +134,7 @@ class ConnectorContract:
         """
         user, listener = self.connected()
         request = listener.request
-        self.assertEqual(request.serviceID, SPACE << 16 | PORT)
+        self.assertEqual(request.serviceID, SPACE << 16 | self.port)
         self.assertEqual(request.privateData[36:].rstrip(b"\0"), b"hello")
         self.assertEqual((request.responderResources, request.initiatorDepth), (4, 4))
         self.assertEqual(user.privateData.rstrip(b"\0"), b"welcome")
@@ -170,7 +171,7 @@ class ConnectorContract:
         """
         So is a service without a listener.
         """
-        user, listener = self.asked(PORT + 1)
+        user, listener = self.asked(isElsewhere=True)
         self.until(lambda: user.events)
         self.assertEqual((user.events, listener.events), (["rejected"], []))
 
