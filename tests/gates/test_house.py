@@ -38,6 +38,9 @@ OLD = {
 #: The folders of those.
 OLD_FOLDERS = {"twisted_ib/hca/host/subnet", "twisted_ib/hca/sm", "twisted_ib/hca/subnet"}
 
+#: Folders whose sockets are always the kernel's.
+_KERNELS = ("hca", "subnet", "switch")
+
 
 def isOld(root: Path, path: Path) -> bool:
     """
@@ -123,6 +126,19 @@ def hooked(root: Path) -> list[str]:
     ]
 
 
+def replaceable(root: Path) -> list[str]:
+    """
+    @return: Lines of the devices, subnets and switch whose sockets are what a program has in the place of the
+        kernel's.
+    """
+    return [
+        f"{path.relative_to(root)}: {found}"
+        for path in sources(root)
+        if str(path.relative_to(root)).startswith(tuple(f"twisted_ib/{each}/" for each in _KERNELS))
+        for found in re.findall(r"\bsocket\.(?:socket|create_\w+)\(|\bselect\.epoll\(", path.read_text())
+    ]
+
+
 class HouseTests(TreeTestCase):
     """
     The tree, and copies of it.
@@ -158,6 +174,16 @@ class HouseTests(TreeTestCase):
         (root / "twisted_ib/sdp/more.py").write_text("from atexit import register\n")
         (root / "twisted_ib/sdp/other.py").write_text("import os\n\nos.register_at_fork(before=print)\n")
         self.assertEqual(hooked(root), ["twisted_ib/sdp/more.py", "twisted_ib/sdp/other.py"])
+
+    def test_kernelSockets(self) -> None:
+        """
+        The sockets of devices are the kernel's, whatever the program has in their place; one of the program's
+        is found.
+        """
+        self.assertEqual(replaceable(ROOT), [])
+        root = self.copied()
+        (root / "twisted_ib/switch/more.py").write_text("import socket\n\nsocket.socket()\n")
+        self.assertEqual(replaceable(root), ["twisted_ib/switch/more.py: socket.socket("])
 
     def test_lifeByLayer(self) -> None:
         """

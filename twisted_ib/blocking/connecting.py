@@ -83,6 +83,12 @@ class Connecting:
         self.error = osError(reason)
         self.isOver = True
 
+    def logPrefix(self) -> str:
+        """
+        Return the prefix of log lines.
+        """
+        return "socket"
+
     def connectionLost(self, reason: Failure) -> None:
         """
         The loop closes, or the connection has ended.

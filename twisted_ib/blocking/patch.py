@@ -26,6 +26,9 @@ from twisted_ib.blocking import select as ourSelect
 from twisted_ib.blocking import socket as ourSocket
 from twisted_ib.blocking.tls import wrap_socket
 
+# Before names are replaced: it keeps what they stand for.
+from twisted_ib.hca.host import libc  # noqa: F401
+
 
 def _activateForking(server: Any) -> None:
     # RDMA connections do not cross a fork, and the children of this server use those of their parent.

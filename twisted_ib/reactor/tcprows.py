@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet import tcp
 
 from twisted_ib.hca.base.socketrows import CONNECTION, LISTEN, LISTENER, TCP_STATES, Row, WhyOf, values
+from twisted_ib.hca.host.libc import KernelSocket
 from twisted_ib.internet.addressing.addresses import withPort
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _descriptors() -> list[int]:
 
 def _found(number: int, whyOf: WhyOf) -> list[Any] | None:
     try:
-        skt = socket.socket(fileno=number)
+        skt = KernelSocket(fileno=number)
     except OSError:
         # No socket, or another thread has closed it meanwhile.
         return None

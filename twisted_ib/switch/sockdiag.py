@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from twisted_ib.hca.host.libc import KernelSocket
+
 if TYPE_CHECKING:
     from twisted_ib.structs import Packed
 
@@ -95,7 +97,7 @@ def listeners(port: int) -> list[TCPListener]:
 def _ask(family: int, port: int) -> list[TCPListener]:
     kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
     found: list[TCPListener] = []
-    with socket.socket(socket.AF_NETLINK, kind, _SOCK_DIAG) as asking:
+    with KernelSocket(socket.AF_NETLINK, kind, _SOCK_DIAG) as asking:
         # The kernel answers at once; this bounds the wait of the reactor all the same.
         asking.settimeout(_SECONDS)
         # linux/inet_diag.h: the mask of states asks for TCP_LISTEN (tcp_states.h) alone, so that established

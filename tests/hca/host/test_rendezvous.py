@@ -417,7 +417,7 @@ class EntryTests(RendezvousTestCase):
         server = Rendezvous(1, self.environment)
         self.addCleanup(server.close)
         failure = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        with mock.patch.object(socket, "socket", side_effect=failure):
+        with mock.patch.object(rendezvous, "KernelSocket", side_effect=failure):
             error = self.assertRaises(RunDirectoryError, server.bind)
         self.assertIn("Too many open files", str(error))
         self.assertIs(error.__cause__, failure)

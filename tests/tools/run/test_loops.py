@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from tests.support.commands import programOf
@@ -285,6 +286,46 @@ from http.cookiejar import CookieJar
 assert compat.cookielib.CookieJar is CookieJar
 """
 
+#: A device whose connections are TCP's: its own sockets are the kernel's.
+_IWARP_RULES = """
+device iwarp_run iwarp 127.0.0.1
+route 127.0.0.0/8 iwarp_run
+use sdp connect * *:*
+use sdp listen * *:*
+"""
+_IWARP_BLOCKING = """
+import socket
+listener = socket.create_server(("127.0.0.1", 0))
+one = socket.create_connection(listener.getsockname())
+other, _ = listener.accept()
+one.sendall(b"ping")
+print(other.recv(4), one.sdp is not None)
+bound = socket.socket()
+bound.bind(("127.0.0.1", 0))
+try:
+    socket.create_connection(bound.getsockname())
+except ConnectionRefusedError:
+    print("refused")
+"""
+_IWARP_ASYNCIO = """
+import asyncio, socket
+async def served(reader, writer):
+    writer.write(await reader.readexactly(4))
+    await writer.drain()
+async def main():
+    server = await asyncio.start_server(served, "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    writer.write(b"ping")
+    print(await reader.readexactly(4), True)
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    try:
+        await asyncio.open_connection(*bound.getsockname())
+    except ConnectionRefusedError:
+        print("refused")
+asyncio.run(main())
+"""
+
 
 class LoopsTestCase(RunTestCase):
     """
@@ -299,11 +340,12 @@ class LoopsTestCase(RunTestCase):
         self.assertEqual(process.returncode, 0, complaints)
         return said, json.loads(complaints.splitlines()[-1])
 
-    def ran(self, program: str, *words: str) -> tuple[str, dict[str, Any]]:
+    def ran(self, program: str, *words: str, config: Path | None = None) -> tuple[str, dict[str, Any]]:
         """
         @return: the same, of a program given as text.
         """
-        return self.found(self.running("-q", "--summary", "--json", "-c", program, *words))
+        options = [] if config is None else ["--config", str(config)]
+        return self.found(self.running("-q", "--summary", "--json", *options, "-c", program, *words))
 
 
 class KindTests(LoopsTestCase):
@@ -389,6 +431,18 @@ class KindTests(LoopsTestCase):
         What the program has put in the place of a name stays there.
         """
         self.assertEqual(self.ran(_REPLACED)[0], "True\n")
+
+    def test_iWARP(self) -> None:
+        """
+        Over a device whose connections are TCP's go those of blocking sockets and of a loop: the device's own
+        sockets are neither carried nor counted. Where nobody listens they are refused.
+        """
+        rules = self.folder / "rules"
+        rules.write_text(_IWARP_RULES)
+        for program in (_IWARP_BLOCKING, _IWARP_ASYNCIO):
+            said, summary = self.ran(program, config=rules)
+            self.assertEqual(said, "b'ping' True\nrefused\n")
+            self.assertEqual((summary["sdp"], summary["tcp"]), (2, 0), program)
 
     def test_given(self) -> None:
         """

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from twisted_ib import limits
 from twisted_ib.errors import NoRouteError, ServiceInUseError
+from twisted_ib.hca.host.libc import KernelSocket
 
 if TYPE_CHECKING:
     from twisted_ib.structs import Packed
@@ -163,7 +164,7 @@ def isLocalAddress(text: str) -> bool:
         return False
     where = (host, 0, 0, int(scope or 0)) if family == socket.AF_INET6 else (host, 0)
     try:
-        with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+        with KernelSocket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
             probe.bind(where)
             # A broadcast address can be bound but not connected to without SO_BROADCAST (connect(2), EACCES).
             probe.connect((host, _DISCARD_PORT, *where[2:]))
@@ -216,10 +217,10 @@ def sourceFor(address: str) -> str:
         # the kernel rdma_resolve_addr does the same look-up (Linux drivers/infiniband/core/addr.c,
         # addr4_resolve).
         if ":" not in host:
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+            with KernelSocket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
                 probe.connect((host, _DISCARD_PORT))
                 return str(probe.getsockname()[0])
-        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+        with KernelSocket(socket.AF_INET6, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
             probe.connect((host, _DISCARD_PORT, 0, int(scope or 0)))
             found = probe.getsockname()
             return normalise(f"{found[0].partition('%')[0]}%{found[3]}" if found[3] else found[0])
@@ -247,7 +248,7 @@ def _interfaceAddresses() -> list[tuple[str, int]]:
     if not hasattr(socket, "AF_NETLINK"):
         return []
     try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE) as route:
+        with KernelSocket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE) as route:
             # The kernel answers at once; but it drops messages when memory is short, and a device must not
             # hang for that (netlink(7)).
             route.settimeout(_NETLINK_SECONDS)

@@ -33,6 +33,7 @@ from collections.abc import Callable, Collection, Iterable
 import attrs
 
 from twisted_ib.errors import PathLostError
+from twisted_ib.hca.host.libc import KernelSocket
 from twisted_ib.hca.host.liveness import Liveness
 from twisted_ib.hca.host.rundirectory import RunDirectory
 
@@ -113,7 +114,7 @@ def connect(directory: RunDirectory, name: str, kind: int) -> socket.socket:
     @param kind: a socket type, C{SOCK_SEQPACKET} except to probe.
     @raise OSError: it cannot be connected.
     """
-    found = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    found = KernelSocket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         found.connect(directory.socketPath(name))
     except BaseException:

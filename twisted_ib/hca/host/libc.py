@@ -1,5 +1,6 @@
 """
-The Linux calls that the shared-memory fabric needs, also where Python lacks them.
+The Linux calls that fabrics need, also where Python lacks them, and the kernel's sockets whatever
+C{socket.socket} stands for in the program.
 
 Some Pythons were built against an old C library and miss C{memfd_create}, C{eventfd} or C{pidfd_open}; none
 before 3.13 names F_SEAL_FUTURE_WRITE.  The calls go through C{os} where it has them, else through
@@ -11,9 +12,12 @@ from __future__ import annotations
 import mmap
 import os
 import platform
+import select
+import socket
 import sys
 from collections.abc import Iterable
 from functools import cache
+from typing import Any, cast
 
 try:
     import ctypes
@@ -23,6 +27,29 @@ except ImportError:  # pragma: no cover - a Python built without libffi
 if sys.platform != "win32":
     import fcntl
     import resource
+
+# Now: later its name may stand for what asks the devices (L{twisted_ib.blocking.patch}), as that of sockets.
+KernelEpoll = cast("type[select.epoll]", getattr(select, "epoll", None))
+
+
+class KernelSocket(socket.socket):
+    """
+    A socket of the package's own: it, and what it accepts, is the kernel's.
+    """
+
+    __slots__ = ()
+
+    def accept(self) -> tuple[KernelSocket, Any]:
+        """
+        Accept a connection, whose calls do not block.
+        """
+        # socket.socket.accept() makes what that name stands for.
+        this: Any = self
+        descriptor, address = this._accept()
+        made = KernelSocket(self.family, self.type, self.proto, descriptor)
+        made.setblocking(False)
+        return made, address
+
 
 # Linux include/uapi/linux/fcntl.h, memfd.h and include/uapi/asm-generic/mman-common.h.
 F_ADD_SEALS = 1033
@@ -241,6 +268,8 @@ def available(size: int = mmap.PAGESIZE) -> tuple[str, ...]:
 __all__ = [
     "IN_ATTRIB",
     "IN_MOVE_SELF",
+    "KernelEpoll",
+    "KernelSocket",
     "addSeals",
     "available",
     "endWithParent",

@@ -19,6 +19,7 @@ from twisted_ib.errors import HandshakeError, HCAError, PathLostError
 from twisted_ib.hca.host import handshake
 from twisted_ib.hca.host.fdpassing import receiveWithDescriptors, sendWithDescriptors
 from twisted_ib.hca.host.handshake import Query, QueryAnswer, Subject
+from twisted_ib.hca.host.libc import KernelEpoll
 from twisted_ib.hca.host.liveness import checkPeer
 from twisted_ib.hca.host.rendezvous import Rendezvous
 from twisted_ib.hca.host.socketpage.page import SocketPage
@@ -50,7 +51,7 @@ class QueryServer:
         self._rendezvous = Rendezvous(guid)
         try:
             self._listener = self._rendezvous.bind()
-            self._poller = select.epoll()
+            self._poller = KernelEpoll()
         except BaseException:
             self._rendezvous.close()
             raise
@@ -116,7 +117,6 @@ class QueryServer:
             pair, _ = self._listener.accept()
         except OSError:
             return
-        pair.setblocking(False)
         try:
             checkPeer(pair, self._rendezvous.allows)
         except HCAError:

@@ -39,6 +39,7 @@ from twisted_ib.hca.host.entries import (
     targetName,
     targetsOf,
 )
+from twisted_ib.hca.host.libc import KernelSocket
 from twisted_ib.hca.host.rundirectory import RunDirectory
 from twisted_ib.hca.host.search import Search, searches
 from twisted_ib.hca.host.socketpage.page import SUFFIX, SocketPage
@@ -105,7 +106,7 @@ class Rendezvous(Search):
         kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
         listener = None
         try:
-            listener = socket.socket(socket.AF_UNIX, kind)
+            listener = KernelSocket(socket.AF_UNIX, kind)
             left = leftovers(home)
             # reclaim() takes a link for dead if its socket is not in the same listing of the directory, so
             # nothing may be made between its look and our bind(2), here or in another process.

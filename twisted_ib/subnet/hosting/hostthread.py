@@ -19,6 +19,7 @@ from typing import Any, Final
 from twisted_ib.drive.process import forEach, life
 from twisted_ib.drive.turn import Turn
 from twisted_ib.hca.base.timers import Timer, Timers
+from twisted_ib.hca.host.libc import KernelEpoll
 from twisted_ib.subnet.hosting.descriptors import Descriptor
 from twisted_ib.subnet.hosting.hosted import HostedSubnet
 from twisted_ib.subnet.hosting.place import Place
@@ -66,7 +67,7 @@ class Loop:
         """
         @raise OSError: there is no descriptor for it.
         """
-        self._poller = select.epoll()
+        self._poller = KernelEpoll()
         self._timers = Timers(time.monotonic)
         self.deadline, self.tick = self._timers.deadline, self._timers.tick
         self._turn = Turn()

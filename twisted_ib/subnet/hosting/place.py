@@ -16,6 +16,7 @@ from twisted_ib.errors import DeviceError
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.entries import connect
 from twisted_ib.hca.host.fdpassing import closeAll
+from twisted_ib.hca.host.libc import KernelSocket
 from twisted_ib.hca.host.liveness import peerCredentials
 from twisted_ib.hca.host.rundirectory import RunDirectory, openDirectories
 from twisted_ib.settings import DEFAULT_SUBNET, SUBNET
@@ -89,7 +90,7 @@ class Place:
         """
         self._directory, self.name, self._lock = directory, name, lock
         kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-        self.listener = socket.socket(socket.AF_UNIX, kind)
+        self.listener = KernelSocket(socket.AF_UNIX, kind)
         try:
             # An earlier host may have left its socket there.
             directory.remove(name)

@@ -228,7 +228,6 @@ class SubnetServer:
             self._pausing = self._loop.callLater(ACCEPT_PAUSE_SECONDS, self._listen)
             return
         try:
-            pair.setblocking(False)
             if len(self._clients) >= limits.SUBNET_DEVICES:
                 raise ResourceLimitError(f"{limits.SUBNET_DEVICES} devices are attached to the subnet")
             client = _Client(self, pair, checkPeer(pair, self._allows, True))

@@ -16,6 +16,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from twisted_ib.hca.host import libc
+from twisted_ib.hca.host.libc import KernelSocket
 from twisted_ib.subnet.hosting.descriptors import Descriptor
 from twisted_ib.subnet.network.umad import CONTROL, MESSAGE, ISubnet, UmadServer
 
@@ -38,7 +39,7 @@ def _name(base: str, rest: str) -> bytes:
 
 
 def _bound(name: bytes) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    sock = KernelSocket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         sock.setblocking(False)
         # Before it has a name: no message comes without credentials.

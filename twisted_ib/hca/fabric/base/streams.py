@@ -6,7 +6,6 @@ and connections have in common.
 
 from __future__ import annotations
 
-import select
 from collections.abc import Callable, Mapping
 from socket import socket
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from twisted_ib.hca.connection.interfaces import IConnection
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.base.addressdirectory import AddressDirectory, PeerAddress
 from twisted_ib.hca.fabric.base.waker import LinkWaker
+from twisted_ib.hca.host.libc import KernelEpoll
 from twisted_ib.hca.wire.grh import HOP_LIMIT
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class ConnectedFabric(AddressDirectory):
         self.streams = {}
         self.soon = {}
         self._failure: BaseException | None = None
-        self._poller = select.epoll()
+        self._poller = KernelEpoll()
         self._waker = LinkWaker(self._poller)
 
     def leave(self, group: int) -> None:

@@ -9,6 +9,8 @@ import select
 from collections.abc import Callable
 from typing import Any
 
+from twisted_ib.hca.host.libc import KernelEpoll
+
 
 class LinkWaker:
     """
@@ -68,7 +70,7 @@ class LinkWaker:
     def _register(self, fd: int) -> None:
         if self._poller is None:
             assert self._pipe is not None
-            self._poller = select.epoll()
+            self._poller = KernelEpoll()
             self._poller.register(self._pipe[0], select.EPOLLIN)
         self._poller.register(fd, select.EPOLLIN)
 

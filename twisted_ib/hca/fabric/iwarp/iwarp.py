@@ -32,6 +32,7 @@ from twisted_ib.hca.fabric.iwarp.protocol.mpa import hasCRC32C
 from twisted_ib.hca.fabric.iwarp.protocol.startup import StartupOptions
 from twisted_ib.hca.fabric.iwarp.streampath import RECEIVE_BYTES, StreamPath
 from twisted_ib.hca.host.addresses import interfaceOf
+from twisted_ib.hca.host.libc import KernelSocket
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import PathUser
@@ -113,7 +114,7 @@ class IWARPFabric(ConnectedFabric):
 
     def _checkAddress(self) -> None:
         try:
-            with socket.socket(self.family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
+            with KernelSocket(self.family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
                 probe.bind(self.where(self.address, 0))
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:
@@ -135,7 +136,7 @@ class IWARPFabric(ConnectedFabric):
         """
         Return whether TCP lets a connection begin at a port, which is that of the active side.
         """
-        with socket.socket(self.family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
+        with KernelSocket(self.family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
             # As the socket of the connection has it.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -178,7 +179,7 @@ class IWARPFabric(ConnectedFabric):
             raise ServiceInUseError(
                 f"TCP port {port} of {self.address} is a service of port space {space:#06x} already"
             )
-        made = socket.socket(self.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        made = KernelSocket(self.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             # Linux socket(7): a port in TIME_WAIT may be bound again, one with a listener may not.
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

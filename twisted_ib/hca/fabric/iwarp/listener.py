@@ -55,7 +55,6 @@ class Listener:
                 continue
             finally:
                 n += 1
-            made.setblocking(False)
             self._fabric.accepted(made, where[0].partition("%")[0], self.serviceID)
         return n
 

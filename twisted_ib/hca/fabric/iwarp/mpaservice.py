@@ -46,6 +46,7 @@ from twisted_ib.hca.fabric.iwarp.protocol.startup import (
 )
 from twisted_ib.hca.fabric.iwarp.protocol.terminate import Termination
 from twisted_ib.hca.fabric.iwarp.streampath import StreamPath
+from twisted_ib.hca.host.libc import KernelSocket
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Buffer, IPeerPath
@@ -151,7 +152,7 @@ class MPAService(FabricConnector):
 
     def _dial(self, way: StreamPeerPath, port: int, source: int) -> tuple[socket.socket, int]:
         fabric = self.fabric
-        made = socket.socket(fabric.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        made = KernelSocket(fabric.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

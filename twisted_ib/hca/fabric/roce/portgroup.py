@@ -57,6 +57,7 @@ from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.addresses import namespaceInode
 from twisted_ib.hca.host.entries import connect
 from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
+from twisted_ib.hca.host.libc import KernelSocket
 from twisted_ib.hca.host.liveness import peerCredentials
 from twisted_ib.hca.host.rundirectory import RunDirectory, openDirectories
 
@@ -338,7 +339,7 @@ class PortGroup:
             os.write(self._wake, (1).to_bytes(8, "little"))
             self._thread.join()
             # Of a free slot nobody reads: it must not fill more than a socket's usual buffer.
-            with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as usual:
+            with suppress(OSError), KernelSocket(socket.AF_INET, socket.SOCK_DGRAM) as usual:
                 size = usual.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
                 self.main.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
             with suppress(HCAError, OSError), _directories() as directories:
@@ -431,7 +432,7 @@ def _ask(directory: RunDirectory, name: str, address: str) -> PortGroup | None:
         closeAll(descriptors)
         raise DeviceError(f"the processes that share {address} are of another version")
     *ports, listener, memory = descriptors
-    return PortGroup([socket.socket(fileno=fd) for fd in ports], socket.socket(fileno=listener), memory, name)
+    return PortGroup([KernelSocket(fileno=fd) for fd in ports], KernelSocket(fileno=listener), memory, name)
 
 
 def _begin(directories: list[RunDirectory], name: str, make: Callable[[bool], socket.socket]) -> PortGroup:
@@ -448,7 +449,7 @@ def _begin(directories: list[RunDirectory], name: str, make: Callable[[bool], so
         if directories:
             home = directories[0]
             kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-            listener = socket.socket(socket.AF_UNIX, kind)
+            listener = KernelSocket(socket.AF_UNIX, kind)
             for directory in directories:
                 directory.remove(name)
             listener.bind(home.socketPath(name))

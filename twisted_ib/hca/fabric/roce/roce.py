@@ -28,6 +28,7 @@ from twisted_ib.hca.fabric.base.link import ILink
 from twisted_ib.hca.fabric.roce.portgroup import PortGroup, attachProgram, joinGroup
 from twisted_ib.hca.fabric.roce.slots import HANDED_ON, Handed
 from twisted_ib.hca.host.addresses import interfaceOf, normalise
+from twisted_ib.hca.host.libc import KernelEpoll, KernelSocket
 from twisted_ib.hca.wire.grh import HOP_LIMIT
 from twisted_ib.hca.wire.rocev2 import PORT, datagramPort
 
@@ -96,7 +97,7 @@ def mtuOf(interface: int) -> int:
         return _LOOPBACK_MTU
     try:
         name = socket.if_indextoname(interface).encode()
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+        with KernelSocket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
             answer = fcntl.ioctl(probe, _SIOCGIFMTU, _IFREQ.pack(name, 0))
         return int(_IFREQ.unpack(answer)[1])
     except OSError:
@@ -219,7 +220,7 @@ class RoCELink:
         self._length = 0
         self._buffer = mmap.mmap(-1, _BUFFER_BYTES)  # Slices of it are bytes.
         self._view = [memoryview(self._buffer)]
-        self._poller = select.epoll()
+        self._poller = KernelEpoll()
         self._begin(address, text, isShared)
 
     def _begin(self, address: str, text: str, isShared: bool) -> None:
@@ -257,7 +258,7 @@ class RoCELink:
         return made
 
     def _open(self, host: str, port: int, reuse: int = 0) -> socket.socket:
-        made = socket.socket(self._family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        made = KernelSocket(self._family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         try:
             # Several processes may join one multicast group; the unicast port is exclusive but for the
             # processes of its group, so no other can take over its packets.
@@ -321,7 +322,7 @@ class RoCELink:
         if self._isForced:
             return self.pathMTU
         try:
-            with socket.socket(self._family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+            with KernelSocket(self._family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
                 probe.bind(self._where(self.address, 0))
                 # A separate socket, as a connected one counts IPv4 identifications (net/ip.h
                 # ip_select_ident_segs). Nothing is sent.

@@ -47,6 +47,7 @@ from twisted_ib.hca.fabric.shm.segment import Segment
 from twisted_ib.hca.fabric.shm.socketpath import SocketPath
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.addresses import checkLocal
+from twisted_ib.hca.host.libc import KernelEpoll
 from twisted_ib.hca.host.rendezvous import Entry, Rendezvous
 from twisted_ib.hca.host.search import shared
 from twisted_ib.hca.host.socketpage.page import IListed, SocketPage
@@ -118,7 +119,7 @@ class SharedMemoryFabric(HotPaths):
         self._closing = False
         self._reactorPoller: Any = None
         self._appear()
-        self._poller = select.epoll()
+        self._poller = KernelEpoll()
         self._pairs = PeerSockets(self._poller)
         self._listeners = ListeningSockets(self._poller, clock, self.count)
         self._listeners.add(self.rendezvous)

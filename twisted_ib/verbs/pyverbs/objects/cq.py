@@ -12,6 +12,7 @@ from typing import Any
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, ResourceLimitError
 from twisted_ib.hca.base import attributes
+from twisted_ib.hca.host.libc import KernelEpoll
 from twisted_ib.hca.queues.completion import CompletionQueue
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.core.pipes import ReadablePipe
@@ -123,7 +124,7 @@ class CompChannel(VerbsObject):
                 # An epoll descriptor is readable while one of its members is: the program can watch this
                 # single number for completions that are here and for doorbells that lead to some.  Made on
                 # demand, as most programs block in get_cq_event.
-                self._poller = poller = select.epoll()
+                self._poller = poller = KernelEpoll()
                 poller.register(self._notices.pipe.fd, select.EPOLLIN)
                 poller.register(self._device.fabric.fileno(), select.EPOLLIN)
                 # From now on the hub arms the doorbells for this program, as for a thread in wait().
