@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import stat
 import sys
@@ -14,7 +15,7 @@ from unittest import skipIf
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.descriptors import descriptors, descriptorsBefore, runForked
+from tests.support.descriptors import descriptors, descriptorsBefore, fork, runForked
 from twisted_ib import limits
 from twisted_ib.errors import RunDirectoryError
 from twisted_ib.hca.host import libc, rundirectory
@@ -383,6 +384,20 @@ class OpenDirectoryTests(RunDirectoryTestCase):
             self.assertRaises(RunDirectoryError, lock.__enter__)
         with other.locked(self.pauses.append):
             pass
+
+    def test_lockOverFork(self) -> None:
+        """
+        It comes free again also if a thread has meanwhile forked a child, which lives on.
+        """
+        reader, writer = os.pipe()
+        self.addCleanup(os.close, writer)
+        with self.directory.locked():
+            child = fork(lambda: (os.close(writer), os.read(reader, 1)))
+        self.addCleanup(os.waitpid, child, 0)
+        self.addCleanup(os.kill, child, signal.SIGKILL)
+        os.close(reader)
+        with self.again().locked(self.pauses.append):
+            self.assertEqual(self.pauses, [])
 
     def test_lockIsBounded(self) -> None:
         """

@@ -204,6 +204,13 @@ def tryLock(fd: int, shared: bool = False) -> bool:
     return True
 
 
+def unlock(fd: int) -> None:
+    """
+    Release a C{flock(2)} lock, also if a child that was forked meanwhile has the open file too.
+    """
+    fcntl.flock(fd, fcntl.LOCK_UN)
+
+
 def immortal(thing: object) -> None:
     """
     Never let Python free C{thing}.
@@ -282,4 +289,5 @@ __all__ = [
     "memfdCreate",
     "pidfdOpen",
     "tryLock",
+    "unlock",
 ]

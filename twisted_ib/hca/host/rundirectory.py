@@ -248,6 +248,8 @@ class RunDirectory:
         try:
             yield
         finally:
+            # Closing it would not do: another thread may have forked.
+            libc.unlock(fd)
             os.close(fd)
 
     def _lock(self, pause: Callable[[float], object]) -> int:
