@@ -520,6 +520,9 @@ SOCKET_RULE = 1024
 
 #: Reasons by which the connections of a process are counted; all others are one more.
 OUTCOMES = 64
+#: Ports of which a process knows that connections of its blocking sockets were short-lived; beyond it that of
+#: the oldest end is forgotten.
+SHORT_LIVED_PORTS = 1024
 #: Classes of sockets of asyncio's programs for which streams stand (L{twisted_ib.aio.given}); over it all are
 #: made anew.
 GIVEN_CLASSES = 64

@@ -166,6 +166,7 @@ SYSFS: Final = _variable(
 #: How long SDP is tried before TCP, and not again where it failed, in seconds, and the longest of such times.
 TIMEOUT_SDP_SECONDS: Final = 2.0
 TIMEOUT_RETRY_SECONDS: Final = 60.0
+TIMEOUT_SHORT_SECONDS: Final = 10.0
 TIMEOUT_MOST_SECONDS: Final = 86400.0
 #: The lowest level that is logged.
 LOG_LEVEL: Final = 9
@@ -189,6 +190,12 @@ STATEMENTS: Final = (
     Setting("timeout sdp", _SECONDS, f"{TIMEOUT_SDP_SECONDS:g}", "how long SDP is tried before TCP is"),
     Setting(
         "timeout retry", _SECONDS, f"{TIMEOUT_RETRY_SECONDS:g}", "how long SDP is not tried where it failed"
+    ),
+    Setting(
+        "timeout short",
+        _SECONDS,
+        f"{TIMEOUT_SHORT_SECONDS:g}",
+        "how long SDP is not tried where connections of blocking sockets were short-lived; 0 is never",
     ),
 )
 

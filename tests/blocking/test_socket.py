@@ -28,6 +28,7 @@ from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.errors import ForkedSocketError
 from twisted_ib.hca.device.registry import removeDevice
+from twisted_ib.switch.candidates import SHORT_IN_SUCCESSION, SHORT_MESSAGES
 
 
 class StreamTests(BlockingTestCase):
@@ -469,6 +470,51 @@ class ListenTests(BlockingTestCase):
         direct.listen()
         self.assertIsNone(direct.sdp)
         direct.close()
+
+    def _ways(self, listener: Any, count: int, messages: int = 1) -> list[bool]:
+        # Whether SDP carries each of the connections, one after the other, to a server of one thread.
+        found = []
+        for _ in range(count):
+            served = self.inThread(echo, listener)
+            with self.client(listener) as client:
+                found.append(client.sdp is not None)
+                for _ in range(messages):
+                    client.sendall(b"request")
+                    self.assertEqual(exactly(client, 7), b"request")
+            served.result(HANG_SECONDS)
+        return found
+
+    def test_shortLived(self) -> None:
+        """
+        A port whose connections have a request each is left to TCP, after the first few; later SDP is tried
+        again, and stays once a connection has more.
+        """
+        listener, count = self.server(), SHORT_IN_SUCCESSION
+        self.assertEqual(self._ways(listener, count + 3), [True] * count + [False] * 3)
+        switch = self.loop.reactor.switch
+        self.assertEqual(switch.counters["switch_fallback_short_lived"], 3)
+        # Another port has its own count.
+        self.assertEqual(self._ways(self.server(), 1), [True])
+        self._later(listener)
+        self.assertEqual(self._ways(listener, 2), [True, False])
+        self._later(listener)
+        self.assertEqual(self._ways(listener, 1, SHORT_MESSAGES), [True])
+        self.assertEqual(self._ways(listener, count + 1), [True] * count + [False])
+
+    def _later(self, listener: Any) -> None:
+        # The time for which the port is left to TCP is over.
+        switch = self.loop.reactor.switch
+        before = self.loop.reactor.seconds() - switch.configuration.policy.timeouts.short
+        switch.candidates.shortLived.ended(*listener.getsockname(), 0, before)
+
+    def test_shortLivedByRules(self) -> None:
+        """
+        A rule C{sdp} wins over what is learned, and C{timeout short 0} has nothing learned.
+        """
+        for rules in ("use sdp connect * *:*\n", "timeout short 0\n"):
+            self.rules(rules)
+            self.loop.reactor.switch.configuration.reload()
+            self.assertEqual(self._ways(self.server(), SHORT_IN_SUCCESSION + 2), [True] * 6)
 
     def test_refused(self) -> None:
         """

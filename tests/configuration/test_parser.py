@@ -101,8 +101,8 @@ WRONG = (
     ("route 10.0.0.1/8 shm0", 7, "a network such as 10.0.0.0/8, not '10.0.0.1/8'"),
     ("route ten shm0", 7, "an IPv4 or IPv6 address or *, not 'ten'"),
     ("route * shm0 shm7", 14, "the name of a device, one of lo0, shm0, not 'shm7'"),
-    ("timeout", 8, "sdp or retry"),
-    ("timeout tcp 1", 9, "sdp or retry, not 'tcp'"),
+    ("timeout", 8, "sdp, retry or short"),
+    ("timeout tcp 1", 9, "sdp, retry or short, not 'tcp'"),
     ("timeout sdp", 12, "a number of seconds, from more than 0 to 86400"),
     ("timeout sdp 0", 13, "a number of seconds, from more than 0 to 86400, not '0'"),
     ("timeout sdp 2s", 13, "a number of seconds, from more than 0 to 86400, not '2s'"),
@@ -222,7 +222,7 @@ class ParseTests(SynchronousTestCase):
             "device net1 shm 10.0.0.1\n"
             "device n-2.x_ loopback\n"
             "device w iwarp ::1 crc=no markers=yes crc=yes # the last counts\n"
-            "timeout sdp 9\ntimeout sdp 0.25\ntimeout retry 0\n"
+            "timeout sdp 9\ntimeout sdp 0.25\ntimeout retry 0\ntimeout short 3\n"
         )
         self.assertEqual(
             contents.routes,
@@ -236,8 +236,8 @@ class ParseTests(SynchronousTestCase):
                 DeviceStatement("w", "iwarp", "::1", "f:5", (("crc", True), ("markers", True))),
             ),
         )
-        self.assertEqual(contents.timeouts, Timeouts(0.25, 0.0))
-        self.assertEqual(Timeouts(), Timeouts(2.0, 60.0))
+        self.assertEqual(contents.timeouts, Timeouts(0.25, 0.0, 3.0))
+        self.assertEqual(Timeouts(), Timeouts(2.0, 60.0, 10.0))
 
     def test_warnings(self) -> None:
         """
@@ -331,8 +331,8 @@ class ParseTests(SynchronousTestCase):
         The longest time is a bound.
         """
         with mock.patch.object(table, "TIMEOUT_MOST_SECONDS", 5.0):
-            self.one("timeout sdp 5\ntimeout retry 5.0")
-            for kind in ("sdp", "retry"):
+            self.one("timeout sdp 5\ntimeout retry 5.0\ntimeout short 5")
+            for kind in ("sdp", "retry", "short"):
                 with self.assertRaises(RulesError):
                     parse(f"timeout {kind} 5.1", "f")
 

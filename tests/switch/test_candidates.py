@@ -8,10 +8,18 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from twisted_ib import limits
 from twisted_ib.errors import RunDirectoryError
 from twisted_ib.hca.device.tcpcounterparts import Counterpart
 from twisted_ib.switch import candidates, sockdiag
-from twisted_ib.switch.candidates import Candidate, Candidates, Failures
+from twisted_ib.switch.candidates import (
+    SHORT_IN_SUCCESSION,
+    SHORT_MESSAGES,
+    Candidate,
+    Candidates,
+    Failures,
+    ShortLived,
+)
 from twisted_ib.switch.reason import Fallback
 from twisted_ib.switch.sockdiag import TCPListener, Unreadable
 
@@ -254,3 +262,76 @@ class FailuresTests(SynchronousTestCase):
         self.assertFalse(failures.holds("127.0.0.1", 1, SERVER, 5.0, 0.0))
         failures.add("127.0.0.1", 1, SERVER, 5.0)
         self.assertFalse(failures.holds("127.0.0.1", 1, SERVER, 4.0, 60.0))
+
+
+class ShortLivedTests(SynchronousTestCase):
+    """
+    L{ShortLived}.
+    """
+
+    def setUp(self) -> None:
+        """
+        Nothing is known.
+        """
+        self.known = ShortLived()
+
+    def end(self, messages: int = SHORT_MESSAGES, port: int = 80, now: float = 0.0, times: int = 1) -> None:
+        """
+        Connections to a port end.
+        """
+        for _ in range(times):
+            self.known.ended("127.0.0.1", port, messages, now)
+
+    def holds(self, now: float = 0.0, port: int = 80, seconds: float = 10.0) -> bool:
+        """
+        @return: Whether the port is left to TCP.
+        """
+        return self.known.holds("127.0.0.1", port, now, seconds) is not None
+
+    def test_succession(self) -> None:
+        """
+        So many in succession leave a port to TCP, not fewer; a connection of more messages lets all be
+        forgotten.
+        """
+        self.end(times=SHORT_IN_SUCCESSION - 1)
+        self.assertFalse(self.holds())
+        self.end(SHORT_MESSAGES + 1)
+        self.end(times=SHORT_IN_SUCCESSION - 1)
+        self.assertFalse(self.holds())
+        self.end()
+        self.assertTrue(self.holds())
+        self.assertFalse(self.holds(port=81))
+        self.assertIsNone(self.known.holds("127.0.0.2", 80, 0.0, 10.0))
+
+    def test_again(self) -> None:
+        """
+        After a time SDP is tried again: one that is short-lived again suffices for another such time, and a
+        longer one ends it.
+        """
+        self.end(times=SHORT_IN_SUCCESSION)
+        self.assertTrue(self.holds(9.9))
+        self.assertFalse(self.holds(10.0))
+        self.end(now=11.0)
+        self.assertTrue(self.holds(20.9))
+        self.assertFalse(self.holds(21.0))
+        self.end(SHORT_MESSAGES + 1, now=22.0)
+        self.end(now=23.0)
+        self.assertFalse(self.holds(23.0))
+
+    def test_never(self) -> None:
+        """
+        No time is never, nor is a clock that goes back a reason.
+        """
+        self.end(now=5.0, times=SHORT_IN_SUCCESSION)
+        self.assertFalse(self.holds(5.0, seconds=0.0))
+        self.assertFalse(self.holds(4.0))
+
+    def test_bound(self) -> None:
+        """
+        Beyond the bound the port is forgotten whose last end is the oldest.
+        """
+        self.patch(limits, "SHORT_LIVED_PORTS", 3)
+        for port in (1, 2, 3, 1):
+            self.end(port=port, times=SHORT_IN_SUCCESSION)
+        self.end(port=4)
+        self.assertEqual([self.holds(port=port) for port in (1, 2, 3, 4)], [True, False, True, False])

@@ -104,7 +104,7 @@ class SwitchedConnecting(Connecting):
     @ivar attempt: The attempt that connects.
     """
 
-    transport: Any = None
+    transport: RedirectedClient | None = None
 
     def __init__(
         self,
@@ -153,6 +153,18 @@ class SwitchedConnecting(Connecting):
         """
         SDP carries the connection; the kernel's socket keeps its number until it is closed.
         """
+        self.transport = transport
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        The same; the switch learns how short-lived the connection was.
+        """
+        super().connectionLost(reason)
+        transport, self.transport = self.transport, None
+        if transport is not None:
+            messages = sum(transport.traffic()[:2])
+            ended = self.reactor.switch.candidates.shortLived.ended
+            ended(*self.attempt.address, messages, self.reactor.seconds())
 
     def overTCP(self) -> None:
         """

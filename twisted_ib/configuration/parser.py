@@ -7,7 +7,7 @@ A file has one statement per line; C{#} begins a comment::
     use sdp|tcp|both listen|server|connect|client PROGRAM ADDRESS[/LENGTH]:PORTS
     device NAME FABRIC [ADDRESS|ADAPTER] [OPTION=yes|no]...
     route NETWORK DEVICE...
-    timeout sdp|retry SECONDS
+    timeout sdp|retry|short SECONDS
 
 The first two are libsdp's, whose files are valid here; the others are our own.  PROGRAM is a shell pattern,
 ADDRESS and PORTS may be C{*}, PORTS may be a range.  The result is values; L{twisted_ib.switch.rules.policy}
@@ -244,7 +244,7 @@ class _Parser:
         self.routes.append(Route(network, names, line.where))
 
     def timeout(self, line: Line, number: int) -> None:
-        kind = line.choose("sdp", "retry").text
+        kind = line.choose("sdp", "retry", "short").text
         least = "more than 0" if kind == "sdp" else "0"
         expected = f"a number of seconds, from {least} to {settings.TIMEOUT_MOST_SECONDS:g}"
         word = line.take(expected)
@@ -254,10 +254,7 @@ class _Parser:
         if seconds > settings.TIMEOUT_MOST_SECONDS or (kind == "sdp" and seconds == 0):
             raise word.wrong(expected)
         line.end()
-        if kind == "sdp":
-            self.timeouts = evolve(self.timeouts, sdp=seconds)
-        else:
-            self.timeouts = evolve(self.timeouts, retry=seconds)
+        self.timeouts = evolve(self.timeouts, **{kind: seconds})
 
 
 #: The first word of a statement -> the method that parses the rest.

@@ -25,6 +25,14 @@ from twisted_ib.switch.reason import Fallback
 #: SDP listeners to which a connect failed that one reactor remembers; beyond it the oldest is evicted.
 OFFLOADS_REMEMBERED = 1024
 
+#: Messages of a connection that is short-lived, both directions and the end counted, at most: that of one
+#: request has four or a few more.  To connect over SDP takes some fifty system calls more than over TCP, and
+#: in a thread that blocks no message saves more than one or two.
+SHORT_MESSAGES = 16
+#: So many of them one after the other leave a port to TCP.
+SHORT_IN_SUCCESSION = 4
+_SHORT = Fallback("short_lived", "blocking and short-lived: SDP gains nothing here")
+
 #: The service id of SDP's port 0 (IBTA vol. 1 annex A4; L{twisted_ib.sdp.handshake.Handshake}).
 _SDP = 0x10000
 _NO_PORT = Fallback("no_port", "there is no port 0")
@@ -77,15 +85,50 @@ class Failures:
         return False
 
 
+class ShortLived:
+    """
+    Ports whose connections over SDP were short-lived, of those that blocking sockets made.
+    """
+
+    def __init__(self) -> None:
+        #: How many in succession, and when the last one ended.
+        self._ports: dict[tuple[str, int], tuple[int, float]] = {}
+
+    def ended(self, host: str, port: int, messages: int, now: float) -> None:
+        """
+        Learn from a connection that has ended.
+
+        @param messages: Those of both directions.
+        """
+        ports, key = self._ports, (host, port)
+        before, _ = ports.pop(key, (0, now))
+        if messages > SHORT_MESSAGES:
+            return
+        if len(ports) >= limits.SHORT_LIVED_PORTS:
+            del ports[next(iter(ports))]
+        ports[key] = min(before + 1, SHORT_IN_SUCCESSION), now
+
+    def holds(self, host: str, port: int, now: float, seconds: float) -> Fallback | None:
+        """
+        Return why SDP is not tried for a port: its last connections were all short-lived, and the last of
+        them ended within C{seconds}.
+        """
+        count, since = self._ports.get((host, port), (0, now))
+        # Afterwards one that is short-lived again suffices.
+        return _SHORT if count == SHORT_IN_SUCCESSION and 0 <= now - since < seconds else None
+
+
 class Candidates:
     """
     The search.
 
     @ivar failures: Listeners that are not tried.
+    @ivar shortLived: Ports that are left to TCP under C{both}.
     """
 
     def __init__(self) -> None:
         self.failures = Failures()
+        self.shortLived = ShortLived()
         self._beside = TCPCounterparts()
 
     def here(

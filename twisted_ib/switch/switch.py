@@ -254,14 +254,15 @@ class Switch:
         """
         if verdict == TCP:
             return None
-        devices = self.devicesFor(host)
         # Under C{sdp} there is no fallback, so SDP is tried whoever serves the port.  Under C{both} SDP must
         # reach the same server as TCP would.
         if verdict == SDP:
-            found = self.candidates.anywhere(devices, port)
+            found = self.candidates.anywhere(self.devicesFor(host), port)
         else:
-            retry = self.configuration.policy.timeouts.retry
-            found = self.candidates.here(devices, host, port, reactor.seconds(), retry)
+            timeouts, now = self.configuration.policy.timeouts, reactor.seconds()
+            # Before the search, which has most of the system calls that the rule saves.
+            short = self.candidates.shortLived.holds(host, port, now, timeouts.short)
+            found = short or self.candidates.here(self.devicesFor(host), host, port, now, timeouts.retry)
         if not isinstance(found, Fallback):
             try:
                 self.checkThread(reactor, found[0].device)

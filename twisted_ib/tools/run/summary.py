@@ -39,6 +39,7 @@ _WORDS = {
     "remembered": "whose server has failed on SDP before",
     "remote": "to other hosts",
     "run_directory": "without a run directory",
+    "short_lived": "by blocking sockets to ports of short-lived connections",
     "socket": "on sockets that the program made itself",
     "thread": "from another thread than the device's",
     "timeout": "whose server did not answer on SDP in time",
