@@ -155,7 +155,7 @@ RUN_AGAIN: Final = _variable(
     "TWISTED_IB_RUN_AGAIN", "a process id", "none", "it has started again, to find libraries", RUN
 )
 RUN_CHILDREN: Final = _variable(
-    "TWISTED_IB_RUN_CHILDREN", "`LOOP,SUMMARY`", "none", "how processes that it starts run", RUN
+    "TWISTED_IB_RUN_CHILDREN", "`LOOP,SUMMARY,QUEUES`", "none", "how processes that it starts run", RUN
 )
 SYSFS: Final = _variable(
     "TWISTED_IB_SYSFS", "the path of a directory", "none", "where it finds the devices' files", RUN

@@ -13,6 +13,7 @@ import errno
 import mmap
 import os
 import socket
+import sys
 from io import BytesIO
 from multiprocessing import BufferTooShort
 from multiprocessing.reduction import DupFd, register
@@ -26,7 +27,7 @@ from twisted_ib.queues.pickling import Parts, Pickled, inBand, loads, pieces
 from twisted_ib.queues.ring import DIRECTION, FIRST, LAST, Payload, RingReader, RingWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from typing_extensions import Buffer, Self
 
@@ -48,13 +49,20 @@ class _NoBeginning(Exception):
     """
 
 
+def missing() -> tuple[str, ...]:
+    """
+    @return: the reasons why this machine cannot have connections through shared memory.
+    """
+    return libc.available(MEMORY)
+
+
 def createMemory() -> int:
     """
     @return: A memory file, whose size is fixed for ever (memfd_create(2)).
     @raise OSError: This machine cannot have rings.
     """
-    if missing := libc.available(MEMORY):
-        raise OSError(errno.ENOSYS, f"queues through shared memory need {', '.join(missing)}")
+    if lacking := missing():
+        raise OSError(errno.ENOSYS, f"queues through shared memory need {', '.join(lacking)}")
     fd = libc.memfdCreate("twisted_ib")
     try:
         os.ftruncate(fd, MEMORY)
@@ -98,9 +106,9 @@ class Connection:
         self._reader = RingReader(self._map, 1 - side, pair)
         self._writer = RingWriter(self._map, side, pair)
 
-    def __del__(self) -> None:
-        # One whose constructor failed has none.
-        if getattr(self, "_map", None) is not None:
+    def __del__(self, isFinalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # One whose constructor failed has none.  At the end of the interpreter the kernel does it.
+        if getattr(self, "_map", None) is not None and not isFinalizing():
             self.close()
 
     def __enter__(self) -> Self:
@@ -464,4 +472,4 @@ def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:
 
 register(Connection, _reduced)
 
-__all__ = ["Connection", "Pipe", "checkMemory", "createMemory"]
+__all__ = ["Connection", "Pipe", "checkMemory", "createMemory", "missing"]

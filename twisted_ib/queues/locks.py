@@ -64,8 +64,9 @@ class SharedPage:
         if isNew:
             self._prepare()
 
-    def __del__(self) -> None:
-        os.close(self._fd)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # At the end of the interpreter modules have nothing more.
+        close(self._fd)
 
     def _prepare(self) -> None:
         attributes = ctypes.create_string_buffer(_MUTEX)

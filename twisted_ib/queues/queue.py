@@ -73,6 +73,12 @@ class SimpleQueue(_LockedPipe):
     A queue without a buffer: C{put} waits until there is room.
     """
 
+    def __init__(self, *, ctx: Any = None) -> None:
+        """
+        @param ctx: nothing depends on it.
+        """
+        _LockedPipe.__init__(self)
+
     def close(self) -> None:
         """
         Close both ends in this process.
@@ -332,6 +338,12 @@ class Queue(_LockedPipe):
         self._joincancelled = True
         if self._jointhread is not None:
             self._jointhread.cancel()
+
+    def _terminate_broken(self) -> None:
+        # For concurrent.futures, if its workers have died: who waits for room gets EPIPE.
+        self._reader.close()
+        self.close()
+        self.join_thread()
 
     def put_nowait(self, obj: object) -> None:
         """

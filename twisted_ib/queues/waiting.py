@@ -4,9 +4,11 @@ C{multiprocessing.connection.wait}, also for connections through shared memory.
 
 from __future__ import annotations
 
-import multiprocessing.connection as kernel
 import time
 from collections.abc import Iterable
+
+# By its name: ib-run --queues may put this module's in its place.
+from multiprocessing.connection import wait as kernelWait
 from typing import Any
 
 from twisted_ib.queues.connection import Connection
@@ -23,7 +25,7 @@ def wait(object_list: Iterable[Any], timeout: float | None = None) -> list[Any]:
     end = None if timeout is None else time.monotonic() + timeout
     while True:
         left = timeout if end is None else max(0.0, end - time.monotonic())
-        ready = kernel.wait(objects, left)
+        ready = kernelWait(objects, left)
         # A wake-up may be late: its message was read before it.
         found = [
             each for each in ready if not isinstance(each, Connection) or not each.readable or each.poll()

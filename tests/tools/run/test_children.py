@@ -156,7 +156,7 @@ class ChildrenTests(RunTestCase):
             ("-c", "import socket, sitecustomize; print(sitecustomize.__file__)"): str(elsewhere),
         }
         self.environment["PYTHONPATH"] = os.pathsep.join([_FOLDER, str(elsewhere), own])
-        self.environment[RUN_CHILDREN] = "aio,"
+        self.environment[RUN_CHILDREN] = "aio,,"
         processes = {words: self.started(*words) for words in cases}
         for words, text in cases.items():
             said, complaints = processes[words].communicate(timeout=HANG_SECONDS)
@@ -181,9 +181,11 @@ class EnvironmentTests(SynchronousTestCase):
         for path in ({}, {"PYTHONPATH": "/a:/b"}):
             environ = dict(path)
             for loop in ("aio", ""):
-                inherit(environ, Inherited(loop, "text"))
+                inherit(environ, Inherited(loop, "text", "queues"))
             others = [path["PYTHONPATH"]] if path else []
-            self.assertEqual(environ, {RUN_CHILDREN: ",text", "PYTHONPATH": ":".join([_FOLDER, *others])})
+            self.assertEqual(
+                environ, {RUN_CHILDREN: ",text,queues", "PYTHONPATH": ":".join([_FOLDER, *others])}
+            )
             inherit(environ, None)
             self.assertEqual(environ, path)
         untouched = {"PYTHONPATH": "::/a"}

@@ -27,10 +27,12 @@ class Inherited(NamedTuple):
 
     @ivar loop: the only kind, one of L{LOOPS}; C{""} for what each uses.
     @ivar summary: C{text} or C{json}, if each process says at its end what carried its connections.
+    @ivar queues: C{queues}, if they get those of L{twisted_ib.queues} in place of C{multiprocessing}'s.
     """
 
     loop: str = ""
     summary: str = ""
+    queues: str = ""
 
 
 def inherit(environ: MutableMapping[str, str], inherited: Inherited | None) -> None:
@@ -51,7 +53,8 @@ def inherit(environ: MutableMapping[str, str], inherited: Inherited | None) -> N
 
 def _inherited(text: str) -> Inherited | None:
     words = text.split(",")
-    if len(words) != 2 or words[0] not in ("", *LOOPS) or words[1] not in ("", "text", "json"):
+    choices = (("", *LOOPS), ("", "text", "json"), ("", "queues"))
+    if len(words) != len(choices) or any(word not in each for word, each in zip(words, choices, strict=True)):
         return None
     return Inherited(*words)
 
@@ -64,7 +67,7 @@ def begin() -> None:
     if inherited is None:
         return
     try:
-        install(inherited.loop)
+        install(inherited.loop, queues=bool(inherited.queues))
         if inherited.summary:
             from twisted_ib.tools.run.summary import sayAtExit
 

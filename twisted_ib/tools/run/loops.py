@@ -13,6 +13,7 @@ import gc
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -49,6 +50,11 @@ _SELECT = "twisted_ib.blocking.select"
 _WAITING = {
     "select": ("select", "poll", "epoll"),
     "selectors": ("SelectSelector", "PollSelector", "EpollSelector", "DefaultSelector"),
+}
+#: What takes the place of C{multiprocessing}'s, in which of its modules, and where it is.
+_QUEUES = {
+    "multiprocessing.connection": {"Pipe": "connection", "wait": "waiting"},
+    "multiprocessing.queues": dict.fromkeys(("Queue", "JoinableQueue", "SimpleQueue"), "queue"),
 }
 #: What the switch counts, once there is something to count.
 counted: list[Mapping[tuple[str, str, str], int]] = []
@@ -270,6 +276,27 @@ def _hookSockets(hooks: Hooks) -> None:
     hooks.after["multiprocessing.connection"] = partial(_connection, hooks)
 
 
+# -- queues
+
+
+def _replaceQueues(before: Callable[[ModuleType], object] | None, module: ModuleType) -> None:
+    # Contexts look here for what they make.  Not Listener and Client: a peer may not run under ib-run.
+    if before is not None:
+        before(module)
+    from twisted_ib.queues.connection import missing
+
+    if lacking := missing():
+        _note("multiprocessing", f"keeps its pipes and queues: others need {', '.join(lacking)}")
+        return
+    for name, where in _QUEUES[module.__name__].items():
+        vars(module)[name] = getattr(import_module(f"twisted_ib.queues.{where}"), name)
+
+
+def _hookQueues(hooks: Hooks) -> None:
+    for name in _QUEUES:
+        hooks.after[name] = partial(_replaceQueues, hooks.after.get(name))
+
+
 # -- all
 
 
@@ -286,12 +313,13 @@ def _foreign(text: str, module: ModuleType) -> None:
 _say: Callable[[str], object] | None = None
 
 
-def install(loop: str, say: Callable[[str], object] | None = None) -> str:
+def install(loop: str, say: Callable[[str], object] | None = None, queues: bool = False) -> str:
     """
     Have the program that is run next get loops, reactors and sockets where it uses some.
 
     @param loop: the only kind, one of L{LOOPS}; C{""} for what it uses.
     @param say: called with what is out of reach, when that is imported.
+    @param queues: whether it gets those of L{twisted_ib.queues} in place of C{multiprocessing}'s.
     @return: what that is, for the user.
     """
     global _say
@@ -308,6 +336,8 @@ def install(loop: str, say: Callable[[str], object] | None = None) -> str:
         _hookSockets(hooks)
         for name, text in _FOREIGN.items():
             hooks.after[name] = partial(_foreign, text)
+    if queues:
+        _hookQueues(hooks)
     hooks.install()
     if loop == BLOCKING:
         from twisted_ib.blocking.patch import patch

@@ -42,7 +42,7 @@ def commandLine() -> ArgumentParser:
     parser = ArgumentParser(
         prog=PROGRAM,
         usage="%(prog)s [--reactor NAME] [--config FILE] [--device NAME [--address ADDRESS]] "
-        "[--no-children] [--no-sysfs] [--summary [--json]] [-q] PROGRAM | -m MODULE | -c CODE "
+        "[--queues] [--no-children] [--no-sysfs] [--summary [--json]] [-q] PROGRAM | -m MODULE | -c CODE "
         "[ARGUMENT ...]\n"
         "       %(prog)s --hosts N [OPTION ...] PROGRAM [ARGUMENT ...]\n"
         "       %(prog)s [--config FILE] [--device NAME [--address ADDRESS]] --check [--json] [PROGRAM]",
@@ -54,6 +54,9 @@ def commandLine() -> ArgumentParser:
     parser.add_argument("--config", metavar="FILE", help="the rules (default: those of every program here)")
     parser.add_argument("--device", metavar="NAME", help="the only device of the C libraries (default: all)")
     parser.add_argument("--address", help="the device's own, one of this host")
+    parser.add_argument(
+        "--queues", action="store_true", help="multiprocessing's pipes and queues go through shared memory"
+    )
     parser.add_argument(
         "--no-children",
         action="store_false",
@@ -166,10 +169,11 @@ def start(options: Namespace, asked: Code | Module | str) -> Code | Module | Scr
     missing = searchByPython(options.sysfs)
     program.prepare(options.arguments)
     rules = _rules()
-    what = install(options.reactor or "", None if options.quiet else _named)
+    what = install(options.reactor or "", None if options.quiet else _named, options.queues)
     _promise(options)
     summary = ("json" if options.json else "text") if options.summary else ""
-    inherit(os.environ, Inherited(options.reactor or "", summary) if options.children else None)
+    given = Inherited(options.reactor or "", summary, "queues" if options.queues else "")
+    inherit(os.environ, given if options.children else None)
     libraries = missing and f"; {missing}"
     _say(options, f"{program.name} {what}; rules: {rules}{libraries}")
     for name in unknown(os.environ):
