@@ -110,6 +110,33 @@ class IPv6Tests(OnAddress, test_cmid.IPv6Tests):
         self.called(six).reject()
 
 
+class LoopbackTests(OnAddress):
+    """
+    A device with an address of a network, and the addresses of the loopback interface.
+    """
+
+    host = "192.0.2.1"
+
+    def test_bound(self) -> None:
+        """
+        An identifier may be bound to one: it listens for nobody, and connects from the device's address.
+        """
+        listener = self.listening(host=HERE)
+        address, port = listener.local_addr
+        self.assertEqual((address, port > 0), (HERE, True))
+        active = self.made(self.near)
+        source = AddrInfo(HERE, src_service="0", flags=1)
+        active.bind_addr(source)
+        active.resolve_addr(AddrInfo(dst=self.host, dst_service=str(port)))
+        self.expect(self.near, Kind.RDMA_CM_EVENT_ADDR_RESOLVED)
+        self.assertEqual(active.local_addr[0], self.host)
+        active.resolve_route()
+        self.expect(self.near, Kind.RDMA_CM_EVENT_ROUTE_RESOLVED)
+        active.create_qp(attributes())
+        active.connect()
+        self.expect(self.near, Kind.RDMA_CM_EVENT_REJECTED, RejectReason.INVALID_SERVICE_ID)
+
+
 class RefusalTests(OnAddress, test_cmid.RefusalTests):
     """
     Connections that are refused.

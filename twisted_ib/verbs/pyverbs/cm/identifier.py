@@ -27,7 +27,7 @@ from twisted_ib.verbs.pyverbs.cm.connected import Connected
 from twisted_ib.verbs.pyverbs.cm.datagram import Datagrams
 from twisted_ib.verbs.pyverbs.cm.event import CMEventQueue, CMEventRecord
 from twisted_ib.verbs.pyverbs.cm.groups import Groups
-from twisted_ib.verbs.pyverbs.cm.listener import Listener
+from twisted_ib.verbs.pyverbs.cm.listener import Listener, namesNone
 from twisted_ib.verbs.pyverbs.cm.negotiation import PACKET_LIFETIME
 from twisted_ib.verbs.pyverbs.enums.cm import rdma_cm_event_type, rdma_port_space
 from twisted_ib.verbs.pyverbs.enums.queues import ibv_qp_attr_mask, ibv_qp_state, ibv_qp_type
@@ -165,8 +165,8 @@ class Identifier:
         if address is None:
             raise invalid("Failed to Bind ID: there is no source address")
         device = self.use(None, address, destination).device
-        # Wildcard addresses are always local; the device decides about others by its GID table.
-        if self.stage is Stage.IDLE and not address.isAny and not self._isOurs(device, address):
+        # The device decides by its GID table about an address that names one.
+        if self.stage is Stage.IDLE and not (namesNone(device, address) or self._isOurs(device, address)):
             raise PyverbsRDMAError(f"{address.host} is not an address of this host", errno.EADDRNOTAVAIL)
         self.step("bind")
         self.source = address
@@ -235,7 +235,7 @@ class Identifier:
             self.report(_E.RDMA_CM_EVENT_ADDR_ERROR, status=-errno.ENODEV)
             return
         host = self.source.host
-        if self.source.isAny and not destination.isMulticast:
+        if namesNone(device, self.source) and not destination.isMulticast:
             # A peer that is addressed by its HCA's own GID must see such a GID as the source as well.
             isAddress = device.traits.hasAddress or device.isLocal(destination.host)
             host = device.localAddressFor(destination.host) if isAddress else device.gids()[0]

@@ -31,6 +31,16 @@ if TYPE_CHECKING:
 _REQUEST = rdma_cm_event_type.RDMA_CM_EVENT_CONNECT_REQUEST
 
 
+def namesNone(device: Any, address: Address) -> bool:
+    """
+    @return: whether an address of the host names no device (Linux cma.c, cma_any_addr): the wildcard, or one
+        of the loopback interface, unless the device has such an address itself.
+    """
+    if address.isAny or not address.isLoopback or device.address is None:
+        return address.isAny
+    return not Address(device.address, 0).isLoopback
+
+
 @implementer(IServiceListener)
 class Listener:
     """
@@ -68,8 +78,10 @@ class Listener:
         host = source.host
         if self._device.traits.hasAddress:
             isIPv6 = ":" in (self._device.address or "")
-            if (host == "0.0.0.0" and isIPv6) or (
-                host == "::" and self._identifier.isIPv6Only and not isIPv6
+            if (
+                (host == "0.0.0.0" and isIPv6)
+                or (host == "::" and self._identifier.isIPv6Only and not isIPv6)
+                or (source.isLoopback and namesNone(self._device, source))
             ):
                 # No peer can reach the listener: the device has no address of its IP version.  On Linux a
                 # wildcard listens on every device (cma.c, cma_listen_on_all), whatever addresses that has.
