@@ -71,7 +71,7 @@ class AdapterTests(ConnectorContract, IWARPTestCase):
         See L{ConnectorContract.ends}.
         """
         host = Host()
-        self.patch(hardware, "isRoCE", lambda name: True)
+        self.patch(hardware, "isRNIC", lambda name: False)
         devices: list[Any] = []
         for _ in range(2):
             given: Any = {"address": ONE, "adapter": "rxe0", "verbs": host, "manager": Manager(host)}

@@ -37,7 +37,7 @@ class ContractTests(connections.ContractTests):
         """
         super().setUp()
         self.host = Host()
-        self.patch(hardware, "isRoCE", lambda name: True)
+        self.patch(hardware, "isRNIC", lambda name: False)
 
     def device(self) -> Device:
         """
@@ -121,7 +121,7 @@ class HardwareRow:
         super().setUp()
         ownRunDirectory(self)
         host = Host()
-        self.patch(hardware, "isRoCE", lambda name: True)
+        self.patch(hardware, "isRNIC", lambda name: False)
 
         def make(owner: Any, guid: int, clock: Any, address: str, adapter: str) -> HardwareFabric:
             return HardwareFabric(owner, guid, clock, address, adapter, host, Manager(host))

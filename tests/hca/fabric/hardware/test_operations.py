@@ -11,7 +11,7 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.hca.fabric.hardware.world import Host, Manager
+from tests.hca.fabric.hardware.world import Host, Identifier, Manager
 from tests.hca.fabric.iwarp.ends import SPACE
 from tests.hca.fabric.iwarp.test_keyed import KeyedEnd
 from tests.hca.hcas import settle
@@ -21,8 +21,9 @@ from twisted_ib.errors import MemoryRegionError, QueuePairError, ResourceLimitEr
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.hardware import adapterpath, hardware
-from twisted_ib.hca.fabric.hardware.adapterpath import SENDS, SLOTS
+from twisted_ib.hca.fabric.hardware.adapterpath import LINGER_SECONDS, SENDS, SLOTS
 from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
+from twisted_ib.hca.fabric.hardware.rdmacm import Parameters
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
@@ -32,6 +33,7 @@ SEND, SEND_IMM, READ = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM, SendOpcode.RDM
 SWAP, ADD = SendOpcode.ATOMIC_CMP_AND_SWP, SendOpcode.ATOMIC_FETCH_AND_ADD
 OK = WCStatus.SUCCESS
 ADDRESS = "192.0.2.7"
+LOCKED = "the limit of locked memory (ulimit -l, RLIMIT_MEMLOCK) may be too low"
 
 
 def registered(side: Any, data: int | bytes) -> Any:
@@ -50,7 +52,7 @@ class OperationTests(SynchronousTestCase):
         """
         A host.
         """
-        self.patch(hardware, "isRoCE", lambda name: True)
+        self.patch(hardware, "isRNIC", lambda name: False)
         self.clock = Clock()
         self.host = Host()
         self.devices: list[Device] = []
@@ -181,7 +183,9 @@ class OperationTests(SynchronousTestCase):
             self.assertRaises(MemoryRegionError, memory.register, buffer, access, pd, address)
         self.host.isFull = True
         error = self.assertRaises(MemoryRegionError, memory.register, bytearray(8), 1, pd)
-        self.assertEqual(str(error), "adapter rxe0 does not take the memory: [Errno 12] ibv_reg_mr")
+        self.assertEqual(
+            str(error), f"adapter rxe0 does not take the memory: [Errno 12] ibv_reg_mr: {LOCKED}"
+        )
         region = next(iter(memory.regions.values()), None)
         self.assertIsNone(region)
 
@@ -289,7 +293,7 @@ class OperationTests(SynchronousTestCase):
         for end in (one, two):
             end.side.qp.close()
         settle(*self.devices)
-        self.assertEqual((self.host.queuePairs, self.host.identifiers.keys() - self.listeners()), ({}, set()))
+        self.assertEqual((self.host.queuePairs, self.connections()), ({}, []))
 
     def test_lastWords(self) -> None:
         """
@@ -310,11 +314,71 @@ class OperationTests(SynchronousTestCase):
         self.assertEqual([each.workRequestID for each in two.side.received()], [0])
         self.assertEqual(two.side.qp.state, QPState.RTS)
 
-    def listeners(self) -> set[int]:
+    def test_peerWithoutReceive(self) -> None:
         """
-        @return: the identifiers that listen.
+        The end of a connection waits for what was posted, but not for ever for a peer that posts no receive.
         """
-        return {id for id, each in self.host.identifiers.items() if each.backlog}
+        one, _ = self.ends()
+        mine = registered(one.side, b"x" * 8)
+        for number in range(SLOTS + 1):
+            one.side.send(number, SEND, piece(mine))
+        settle(*self.devices)
+        self.assertTrue(one.device.disconnect(one.connection))
+        settle(*self.devices)
+        self.assertEqual(len(self.connections()), 2)
+        self.clock.advance(LINGER_SECONDS)
+        one.device.tick(self.clock.seconds())
+        settle(*self.devices)
+        self.assertEqual(self.connections(), [])
+        # The queue pair is the program's, and its requests are not done.
+        self.assertEqual(one.side.statuses(), [])
+        one.side.qp.close()
+        one.device.tick(self.clock.seconds() + LINGER_SECONDS)
+        self.assertEqual(len(self.host.queuePairs), 1)
+
+    def test_queuePairClosed(self) -> None:
+        """
+        The adapter's queue pair does not outlive the program's, whatever becomes of the connection; none is
+        bound to its number again.
+        """
+        one, _ = self.ends()
+        one.side.qp.close()
+        settle(*self.devices)
+        self.assertEqual((len(self.host.queuePairs), len(self.connections())), (1, 2))
+        number = one.connection.localID
+        self.assertFalse(one.device.fabric.streams[number].alive)
+        self.assertTrue(one.device.disconnect(one.connection))
+        settle(*self.devices)
+        self.assertEqual((self.connections(), one.device.fabric.streams), ([], {}))
+
+    def agreed(self) -> list[Parameters]:
+        """
+        @return: the parameters of both sides of a new connection.
+        """
+        self.ends()
+        return [each.own for each in self.connections()]
+
+    def test_depths(self) -> None:
+        """
+        Depths are the program's, but not more than the adapter serves and has outstanding.
+        """
+        for most, found in (((16, 16), [(4, 4), (4, 4)]), ((3, 2), [(3, 2), (3, 2)])):
+            self.host.depths = most
+            given = self.agreed()[-2:]
+            self.assertEqual([(each.responderResources, each.initiatorDepth) for each in given], found)
+
+    def test_retries(self) -> None:
+        """
+        Retry counts are the program's.
+        """
+        one, two = self.agreed()
+        self.assertEqual((one.retryCount, one.rnrRetryCount, two.rnrRetryCount), (5, 6, 3))
+
+    def connections(self) -> list[Identifier]:
+        """
+        @return: librdmacm's identifiers of connections.
+        """
+        return [each for each in self.host.identifiers.values() if each.there]
 
     def test_messageBytes(self) -> None:
         """

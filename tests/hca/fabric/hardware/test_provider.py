@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from ipaddress import IPv6Address
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -182,6 +183,23 @@ class AddressTests(HardwareTestCase):
         self.adapter("siw0", "4: RNIC", "0000:0000:0000:0000:0000:0000:0000:0000")
         self.assertEqual(adapters.addressOfAdapter("siw0"), "127.0.0.1")
 
+    def test_infiniBand(self) -> None:
+        """
+        On an InfiniBand link no GID is an IP address: the adapter has that of the network device whose
+        hardware address ends with the GID.
+        """
+        gid = "fec0:0000:0000:0001:0002:c903:0000:1234"
+        self.adapter("mlx4_0", "1: CA", gid)
+        (self.root / "ADAPTERS/mlx4_0/ports/1/link_layer").write_text("InfiniBand\n")
+        self.patch(adapters, "NETWORK", str(self.root))
+        error = self.assertRaises(DeviceError, adapters.addressOfAdapter, "mlx4_0")
+        self.assertIn("has no IP address", str(error))
+        (self.root / "lo").mkdir()
+        number = "80:00:02:08:"
+        (self.root / "lo/address").write_text(number + IPv6Address(gid).packed.hex(":") + "\n")
+        self.assertEqual(adapters.addressOfAdapter("mlx4_0"), "127.0.0.1")
+        self.assertFalse(adapters.isRNIC("mlx4_0"))
+
     def test_none(self) -> None:
         """
         Without an address, and without the adapter, the error says what to do.
@@ -228,6 +246,22 @@ class OpenTests(HardwareTestCase):
         self.assertEqual(str(error), "adapter rxe0 has no multicast here")
         fabric.close()
         self.assertTrue(host.contexts[0].isClosed)
+
+    def test_cannotBeUsed(self) -> None:
+        """
+        Where the adapter gives no memory the error says which limit may be too low, and nothing is left open.
+        """
+        host = Host()
+        host.isFull = True
+        owner = SimpleNamespace(wanted=None)
+        text = self.fails(HardwareFabric, owner, 1, lambda: 0.0, ADDRESS, "rxe0", host, Manager(host))
+        self.assertEqual(
+            text,
+            "adapter rxe0 cannot be used: [Errno 12] ibv_query_device: the limit of locked memory (ulimit -l,"
+            " RLIMIT_MEMLOCK) may be too low",
+        )
+        self.assertTrue(host.contexts[0].isClosed)
+        self.assertEqual(host.identifiers, {})
 
     def test_device(self) -> None:
         """

@@ -500,6 +500,11 @@ class Manager:
         one.address, one.port = address, port or 40000 + next(self.host.numbers)
         return one.port
 
+    def depths(self, id: int) -> tuple[int, int]:
+        if self.host.isFull:
+            raise OSError(errno.ENOMEM, "ibv_query_device")
+        return self.host.depths
+
     def listen(self, id: int, backlog: int) -> None:
         self.host.identifiers[id].backlog = backlog
 
@@ -524,10 +529,17 @@ class Manager:
             given["dest_qp_num"] = self.host.identifiers[one.peer].own.number
         return 1, given, {"dgid": bytes(16)} if state == RTR else None
 
+    def _agree(self, one: Identifier, parameters: Parameters) -> None:
+        # librdmacm cma.c, ucma_valid_param().
+        served, outstanding = self.host.depths
+        if parameters.responderResources > served or parameters.initiatorDepth > outstanding:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        one.own = parameters
+
     def connect(self, id: int, parameters: Parameters) -> None:
         host = self.host
         one = host.identifiers[id]
-        one.own = parameters
+        self._agree(one, parameters)
         for number, other in list(host.identifiers.items()):
             if other.backlog and (other.address, other.port) == (one.there, one.theirs):
                 made = next(host.numbers)
@@ -545,7 +557,7 @@ class Manager:
 
     def accept(self, id: int, parameters: Parameters) -> None:
         one, other = self._peer(id)
-        one.own = parameters
+        self._agree(one, parameters)
         other.manager.tell(one.peer, CMEvent.CONNECT_RESPONSE, 0, _turned(parameters))
 
     def reject(self, id: int, privateData: bytes) -> None:
@@ -581,6 +593,7 @@ class Host:
 
     @ivar isHeld: whether the adapter does nothing now.
     @ivar isFull: whether it takes no more memory.
+    @ivar depths: how many READs and atomics it serves on a queue pair, and has outstanding.
     """
 
     SGE = SGE
@@ -597,6 +610,7 @@ class Host:
         self.identifiers: dict[int, Identifier] = {}
         self.contexts: list[Context] = []
         self.isHeld = self.isFull = False
+        self.depths = (16, 16)
 
     def get_device_list(self) -> list[Any]:
         """

@@ -83,6 +83,8 @@ class End:
             privateData=privateData,
             responderResources=4,
             initiatorDepth=4,
+            retryCount=5,
+            rnrRetryCount=6,
             pathMTU=5,
         )
         self.connection = self.device.sendRequest(path, request, self, self.device.clock())

@@ -63,7 +63,9 @@ class KeyedEnd(End):
         queuePair = self.make()
         self.connection.user = self
         self._to(self.connection.destination, request.localQPN)
-        reply = ConnectReply(localQPN=queuePair.number, responderResources=4, initiatorDepth=4)
+        reply = ConnectReply(
+            localQPN=queuePair.number, responderResources=4, initiatorDepth=4, rnrRetryCount=3
+        )
         self.connection.accept(reply, self.device.clock())
 
 

@@ -57,11 +57,13 @@ from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.base.path import Waiters
 from twisted_ib.hca.fabric.base.streams import ConnectionPath
+from twisted_ib.hca.fabric.hardware.provider import told
 from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE
 from twisted_ib.hca.wire.headers import ATOMIC, ATOMIC_RESULT, ATOMIC_VALUE, IMMEDIATE, RETH
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Acknowledged, BoundQueuePair, Waiter
+    from twisted_ib.hca.base.timers import Timer
     from twisted_ib.hca.fabric.base.streams import PeerPath
     from twisted_ib.hca.fabric.hardware.connector import AdapterConnection
     from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
@@ -184,6 +186,7 @@ class AdapterPath(Waiters, ConnectionPath):
         self._held: deque[tuple[int, int, int, int]] = deque()
         self._again = self._since = 0.0
         self._drained: list[Callable[[], None]] = []
+        self._lingering: Timer | None = None
         self._isClosing = self._isDisconnected = self._isReady = False
 
     # -- the queue pair
@@ -245,11 +248,12 @@ class AdapterPath(Waiters, ConnectionPath):
             if self._verbs is None:
                 self.create(queuePair)
             # An RNIC takes the other steps by itself.
-            if self.fabric.isRoCE:
+            if not self.fabric.isRNIC:
                 self._step(QPState.RTR, min_rnr_timer=_RNR_TIMER)
                 self._step(QPState.RTS)
         except OSError as error:
-            self.fabric.doom(self, PathLostError(f"the adapter's queue pair cannot be connected: {error}"))
+            text = f"the adapter's queue pair cannot be connected: {told(error)}"
+            self.fabric.doom(self, PathLostError(text))
             return
         self._isReady = True
         if self._held:
@@ -270,7 +274,7 @@ class AdapterPath(Waiters, ConnectionPath):
         if queuePair.state is QPState.ERR or not self._sent:
             self._drain()
         else:
-            self.fabric.timers.start(LINGER_SECONDS, self._drain)
+            self._linger()
         self._release()
 
     def queuePairs(self) -> list[Any]:
@@ -283,15 +287,25 @@ class AdapterPath(Waiters, ConnectionPath):
 
     def whenDrained(self, call: Callable[[], None]) -> None:
         """
-        Call when everything that was posted is done.
+        Call when everything that was posted is done, or has waited too long for a receive of the peer's.
         """
         self.flush()
         self._drained.append(call)
         if not self._sent:
             self._drain()
+        else:
+            self._linger()
+
+    def _linger(self) -> None:
+        if self._lingering is None:
+            self._lingering = self.fabric.timers.start(LINGER_SECONDS, self._drain)
 
     def _drain(self) -> None:
-        self._sent.clear()
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
+        if self.queuePair is None:
+            self._sent.clear()
         calls, self._drained = self._drained, []
         for call in calls:
             call()
@@ -319,9 +333,12 @@ class AdapterPath(Waiters, ConnectionPath):
             self.queuePair.fail(reason)
 
     def _release(self) -> None:
-        # Once neither the connection nor a queue pair of ours needs it, and it has nothing to send.
-        if self._isDisconnected and self.queuePair is None and not self._sent:
-            self.close()
+        # The adapter's queue pair goes with ours, once it has nothing to send; its number later.
+        if self.queuePair is None and not self._sent:
+            if self._isDisconnected:
+                self.close()
+            elif self._isClosing:
+                self._destroy()
 
     def forked(self) -> None:
         """
@@ -332,8 +349,12 @@ class AdapterPath(Waiters, ConnectionPath):
 
     def close(self) -> None:
         """
-        Destroy the adapter's queue pair; harmless if repeated.
+        Destroy the adapter's queue pair, and forget the path; harmless if repeated.
         """
+        self._destroy()
+        self.fabric.streams.pop(self.number, None)
+
+    def _destroy(self) -> None:
         if not self.alive:
             return
         self.alive = False

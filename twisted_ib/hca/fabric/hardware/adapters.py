@@ -13,6 +13,8 @@ from twisted_ib.hca.connection.rdmacm import textOf
 from twisted_ib.hca.fabric.hardware import provider
 from twisted_ib.hca.host.addresses import interfaceOf, localAddresses
 
+#: Where the kernel has network devices.
+NETWORK = "/sys/class/net"
 #: Ports have numbers from 1; a device has the first.
 _PORT = 1
 _HARDWARE_ADDRESS_BYTES = 6
@@ -37,18 +39,23 @@ def _gids(adapter: str) -> list[IPv6Address]:
     return [IPv6Address(text) for text in found if text]
 
 
-def isRoCE(adapter: str) -> bool:
+def isRNIC(adapter: str) -> bool:
     """
-    @return: whether an adapter is a channel adapter; else it is an RNIC, of iWARP.
+    @return: whether an adapter is an RNIC, of iWARP; else it is a channel adapter, of RoCE or InfiniBand.
     """
-    return _read(f"{provider.ADAPTERS}/{adapter}/node_type").startswith("1")
+    return not _read(f"{provider.ADAPTERS}/{adapter}/node_type").startswith("1")
+
+
+def _isInfiniBand(adapter: str) -> bool:
+    return _read(f"{provider.ADAPTERS}/{adapter}/ports/{_PORT}/link_layer") == "InfiniBand"
 
 
 def _ofNetwork(hardwareAddress: bytes) -> str:
-    # The IP address of the network device that has a hardware address.
+    # The IP address of the network device whose hardware address is this, or ends with it: that of IPoIB has
+    # a queue pair's number before the GID (RFC 4391 section 9.1.1).
     wanted = hardwareAddress.hex(":")
     for index, name in socket.if_nameindex():
-        if _read(f"/sys/class/net/{name}/address").lower() == wanted:
+        if _read(f"{NETWORK}/{name}/address").lower().endswith(wanted):
             ofIt = [each for each in localAddresses() if interfaceOf(each) == index and "%" not in each]
             if ofIt:
                 return min(ofIt, key=lambda each: ":" in each)
@@ -64,13 +71,15 @@ def addressOfAdapter(adapter: str) -> str:
     if not os.path.isdir(f"{provider.ADAPTERS}/{adapter}"):
         raise DeviceError(f"this host has no adapter {adapter}: {provider.howToAdd(adapter)}")
     gids = _gids(adapter)
-    if isRoCE(adapter):
+    if isRNIC(adapter):
+        # An RNIC has its hardware address as GID.
+        found = _ofNetwork(gids[0].packed[:_HARDWARE_ADDRESS_BYTES]) if gids else ""
+    elif _isInfiniBand(adapter):
+        found = _ofNetwork(gids[0].packed) if gids else ""
+    else:
         # IBTA vol. 1 annex A17: a GID of RoCEv2 is an IP address.
         usable = [textOf(gid.packed) for gid in gids if int(gid) and not gid.is_link_local]
         found = min(usable, key=lambda text: ":" in text, default="")
-    else:
-        # An RNIC has its hardware address as GID.
-        found = _ofNetwork(gids[0].packed[:_HARDWARE_ADDRESS_BYTES]) if gids else ""
     if not found:
         raise DeviceError(
             f"adapter {adapter} has no IP address: give its network device one, as by ip address add"
@@ -78,4 +87,4 @@ def addressOfAdapter(adapter: str) -> str:
     return found
 
 
-__all__ = ["addressOfAdapter", "isRoCE"]
+__all__ = ["addressOfAdapter", "isRNIC"]

@@ -18,6 +18,7 @@ from twisted_ib.hca.connection import ConnectReply, ConnectRequest, Rejection, R
 from twisted_ib.hca.connection.interfaces import IConnector
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader
 from twisted_ib.hca.fabric.base.streams import FabricConnection, FabricConnector, PeerPath, pathRecord
+from twisted_ib.hca.fabric.hardware.provider import told
 from twisted_ib.hca.fabric.hardware.rdmacm import CMEvent, Parameters
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ EVENTS = 64
 
 _PORT: Final = 0xFFFF
 _TCP: Final = PortSpace.TCP.value
-_DEPTH: Final = 0xFF
-_RETRIES: Final = 7
 _MTU_CODE: Final = MTU_CODES[limits.DATAGRAM_BYTES]
 
 
@@ -68,13 +67,14 @@ class AdapterConnection(FabricConnection):
         """
         See L{FabricConnection.sendReply}.
         """
+        connector = self._connector
         given = Parameters(
             reply.privateData,
-            *(min(reply.responderResources, _DEPTH), min(reply.initiatorDepth, _DEPTH)),
-            rnrRetryCount=_RETRIES,
+            *connector.depths(reply),
+            rnrRetryCount=reply.rnrRetryCount,
             number=self.stream.adapterNumber,
         )
-        return self._attempt(self._connector.manager.accept, given)
+        return self._attempt(connector.manager.accept, given)
 
     def refuse(self, privateData: bytes) -> bool:
         """
@@ -87,7 +87,7 @@ class AdapterConnection(FabricConnection):
         See L{FabricConnection.confirm}.
         """
         # An RNIC is ready when its request is answered.
-        return not self._connector.fabric.isRoCE or self._attempt(self._connector.manager.establish)
+        return self._connector.fabric.isRNIC or self._attempt(self._connector.manager.establish)
 
     def end(self) -> None:
         """
@@ -121,6 +121,14 @@ class Connector(FabricConnector):
         self.manager = manager
         self.connections: dict[int, AdapterConnection] = {}
         self._listeners: dict[int, int] = {}
+        # Hears of the adapter's end where there is no connection yet.
+        self._watch = manager.create()
+        try:
+            manager.bind(self._watch, fabric.address, 0)
+            self._served, self._outstanding = manager.depths(self._watch)
+        except OSError:
+            manager.destroy(self._watch)
+            raise
         take: dict[int, Callable[[AdapterConnection, Notice], None]] = {
             CMEvent.ADDR_RESOLVED: self._resolved,
             CMEvent.ROUTE_RESOLVED: self._routed,
@@ -201,6 +209,12 @@ class Connector(FabricConnector):
             self.fabric.soonCall(connection.unreached)
         return connection
 
+    def depths(self, message: ConnectRequest | ConnectReply) -> tuple[int, int]:
+        """
+        @return: those of a message, served and outstanding, as far as the adapter has them.
+        """
+        return min(message.responderResources, self._served), min(message.initiatorDepth, self._outstanding)
+
     def _resolved(self, connection: AdapterConnection, notice: Notice) -> None:
         self.manager.resolveRoute(connection.id, RESOLVE_SECONDS)
 
@@ -209,8 +223,8 @@ class Connector(FabricConnector):
         connection.stream.create(fabric.owner.queuePairs.get(request.localQPN))
         given = Parameters(
             request.privateData[HEADER_BYTES:],
-            *(min(request.responderResources, _DEPTH), min(request.initiatorDepth, _DEPTH)),
-            *(_RETRIES, _RETRIES, connection.stream.adapterNumber),
+            *self.depths(request),
+            *(request.retryCount, request.rnrRetryCount, connection.stream.adapterNumber),
         )
         self.manager.connect(connection.id, given)
 
@@ -222,7 +236,7 @@ class Connector(FabricConnector):
             # The kernel says them as this side is to use them (Linux ib_cm, struct ib_cm_req_event_param).
             responderResources=given.initiatorDepth,
             initiatorDepth=given.responderResources,
-            rnrRetryCount=_RETRIES,
+            rnrRetryCount=given.rnrRetryCount,
         )
         connection.replied(reply)
 
@@ -270,7 +284,7 @@ class Connector(FabricConnector):
 
     def _reasonOf(self, notice: Notice) -> int:
         # Of an RNIC the status is an errno, and nobody listens where TCP is refused.
-        if notice.status > 0 and self.fabric.isRoCE:
+        if notice.status > 0 and not self.fabric.isRNIC:
             return notice.status
         return RejectReason.INVALID_SERVICE_ID
 
@@ -342,10 +356,10 @@ class Connector(FabricConnector):
             return
         try:
             take(connection, notice)
-        except OSError:
+        except OSError as error:
             # What the event asks for is not possible any more.
             self.fabric.count("hardware_cm_refused")
-            connection.unreached()
+            connection.lost(PathLostError(f"adapter {self.fabric.adapter}: {told(error)}"))
 
     def close(self) -> None:
         """
@@ -355,6 +369,7 @@ class Connector(FabricConnector):
             self.unlisten(serviceID)
         for connection in list(self.connections.values()):
             connection.over()
+        self.manager.destroy(self._watch)
         self.manager.close()
 
 

@@ -9,6 +9,7 @@ import select
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -29,10 +30,10 @@ from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch
 from twisted_ib.hca.fabric.base.streams import ConnectedFabric, IAdapterFabric, PeerPath
 from twisted_ib.hca.fabric.hardware.adapterpath import SENDS, SLOTS, AdapterPath
-from twisted_ib.hca.fabric.hardware.adapters import isRoCE
+from twisted_ib.hca.fabric.hardware.adapters import isRNIC
 from twisted_ib.hca.fabric.hardware.connector import AdapterConnection, Connector
 from twisted_ib.hca.fabric.hardware.pointers import addressOf
-from twisted_ib.hca.fabric.hardware.provider import Completion, Verbs, loadVerbs, openAdapter
+from twisted_ib.hca.fabric.hardware.provider import Completion, Verbs, loadVerbs, openAdapter, told
 from twisted_ib.hca.fabric.hardware.rdmacm import RDMACM, Manager
 
 _PORT = 0xFFFF
@@ -52,7 +53,7 @@ class HardwareFabric(ConnectedFabric):
     @ivar context: the adapter, opened.
     @ivar verbs: the package C{ibverbs}.
     @ivar queue: the completion queue of all queue pairs.
-    @ivar isRoCE: whether queue pairs are taken through their states here; an RNIC does that by itself.
+    @ivar isRNIC: whether the adapter takes queue pairs through their states by itself, as those of iWARP do.
     @ivar connector: the connections.
     @ivar isClosed: whether it does nothing any more.
     """
@@ -87,23 +88,17 @@ class HardwareFabric(ConnectedFabric):
         self.adapter = adapter
         self.verbs: Any = loadVerbs(adapter) if verbs is None else verbs
         self.context = openAdapter(self.verbs, adapter)
-        try:
+        self.isRNIC = isRNIC(adapter)
+        with ExitStack() as undone:
+            undone.callback(self.context.close)
             if manager is None:
-                manager = RDMACM()
-        except OSError as error:
-            self.context.close()
-            raise DeviceError(
-                f"adapter {adapter}: librdmacm cannot be used ({error}): load the kernel's rdma_ucm, and"
-                " become root or a member of the group of /dev/infiniband/rdma_cm"
-            ) from None
-        facts = self.context.query_device()
-        depth = min(QUEUE_DEPTH, facts.max_cqe)
-        self._most = max(1, depth // (SENDS + SLOTS))
-        self.channel = self.context.create_comp_channel()
-        os.set_blocking(self.channel.fd, False)
-        self.queue = self.context.create_cq(depth, self.channel)
-        self.isRoCE = isRoCE(adapter)
-        self.connector = Connector(self, manager)
+                manager = self._manager()
+            undone.callback(manager.close)
+            try:
+                self._open(manager, undone)
+            except OSError as error:
+                raise DeviceError(f"adapter {adapter} cannot be used: {told(error)}") from None
+            undone.pop_all()
         self._domains: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self._own: Any = None
         # What is registered, by domain of the adapter's: first address, that of the end, and key, in order.
@@ -117,6 +112,25 @@ class HardwareFabric(ConnectedFabric):
             self._poller.register(fd, select.EPOLLIN)
         owner.useConnector(self.connector)
         owner.useAdapter(self)
+
+    def _manager(self) -> Manager:
+        try:
+            return RDMACM()
+        except OSError as error:
+            raise DeviceError(
+                f"adapter {self.adapter}: librdmacm cannot be used ({error}): load the kernel's rdma_ucm, and"
+                " become root or a member of the group of /dev/infiniband/rdma_cm"
+            ) from None
+
+    def _open(self, manager: Manager, undone: ExitStack) -> None:
+        depth = min(QUEUE_DEPTH, self.context.query_device().max_cqe)
+        self._most = max(1, depth // (SENDS + SLOTS))
+        self.channel = self.context.create_comp_channel()
+        undone.callback(self.channel.close)
+        os.set_blocking(self.channel.fd, False)
+        self.queue = self.context.create_cq(depth, self.channel)
+        undone.callback(self.queue.close)
+        self.connector = Connector(self, manager)
 
     # -- services
 
@@ -221,9 +235,8 @@ class HardwareFabric(ConnectedFabric):
 
     def destroyed(self, stream: AdapterPath) -> None:
         """
-        A path is closed: forget it.
+        The adapter's queue pair of a path is destroyed.
         """
-        self.streams.pop(stream.number, None)
         self._byAdapterNumber.pop(stream.adapterNumber, None)
         self.soon.pop(stream, None)
 
@@ -258,7 +271,9 @@ class HardwareFabric(ConnectedFabric):
         try:
             region = self.domainOf(pd).reg_mr(address, len(view), access & _RIGHTS)
         except OSError as error:
-            raise MemoryRegionError(f"adapter {self.adapter} does not take the memory: {error}") from None
+            raise MemoryRegionError(
+                f"adapter {self.adapter} does not take the memory: {told(error)}"
+            ) from None
         entry = address, address + len(view), region.lkey
         insort(self._regions.setdefault(region.pd, []), entry)
         return region.rkey, address, _Registered(self._regions[region.pd], entry, region)

@@ -5,6 +5,7 @@ The system's libibverbs, by the package C{ibverbs}: what is used of it, and why 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -137,6 +138,15 @@ def openAdapter(verbs: Verbs, adapter: str) -> Any:
         raise DeviceError(f"adapter {adapter} cannot be opened: {error}") from None
 
 
+def told(error: OSError) -> str:
+    """
+    @return: the text of what the adapter says, with what to do where it has no memory.
+    """
+    if error.errno != errno.ENOMEM:
+        return str(error)
+    return f"{error}: the limit of locked memory (ulimit -l, RLIMIT_MEMLOCK) may be too low"
+
+
 def _nodeOf(adapter: str) -> str:
     try:
         for name in sorted(os.listdir(VERBS)):
@@ -152,4 +162,4 @@ def _mayOpen(adapter: str) -> bool:
     return os.access(_nodeOf(adapter), os.R_OK | os.W_OK)
 
 
-__all__ = ["ADAPTERS", "Adapter", "Verbs", "howToAdd", "isOwn", "loadVerbs", "openAdapter"]
+__all__ = ["ADAPTERS", "Adapter", "Verbs", "howToAdd", "isOwn", "loadVerbs", "openAdapter", "told"]

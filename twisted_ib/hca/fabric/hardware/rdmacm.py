@@ -26,6 +26,13 @@ _IN6: Final[Packed[tuple[int, bytes, bytes]]] = Struct("=H2s4x16s4x")
 #: C{rdma_cm_id.route}, behind four pointers; it begins with both addresses, of a C{sockaddr_storage} each.
 _SOURCE: Final = 4 * ctypes.sizeof(c_void_p)
 _STORAGE: Final = 128
+_POINTER: Final[Packed[tuple[int]]] = Struct("P")
+#: In C{struct ibv_device_attr}, which has fewer bytes: C{max_qp_rd_atom} and C{max_qp_init_rd_atom}.
+_FACTS_BYTES: Final = 512
+_DEPTHS_AT: Final = 144
+_DEPTHS: Final[Packed[tuple[int, int]]] = Struct("=i8xi")
+#: The next number, C{RDMA_MAX_RESP_RES}, is no depth.
+_MOST: Final = 0xFE
 _FAMILY: Final[Packed[tuple[int]]] = Struct("=H")
 _PORT: Final[Packed[tuple[int]]] = Struct(">H")
 
@@ -207,6 +214,11 @@ class Manager(Protocol):
         @return: the port that it got.
         """
 
+    def depths(self, id: int) -> tuple[int, int]:
+        """
+        @return: how many READs and atomics a queue pair of its adapter serves at a time, and has outstanding.
+        """
+
     def listen(self, id: int, backlog: int) -> None:
         """
         Listen.
@@ -301,6 +313,7 @@ class RDMACM:
         @raise OSError: there is no librdmacm, or no device of the kernel for it.
         """
         self._library: Any = ctypes.CDLL("librdmacm.so.1", use_errno=True)
+        self._verbs: Any = ctypes.CDLL("libibverbs.so.1")
         self._library.rdma_create_event_channel.restype = POINTER(_Channel)
         self._channel = self._library.rdma_create_event_channel()
         if not self._channel:
@@ -364,6 +377,20 @@ class RDMACM:
         """
         self._call("rdma_bind_addr", c_void_p(id), packAddress(address, port))
         return self.ends(id)[1]
+
+    def depths(self, id: int) -> tuple[int, int]:
+        """
+        See L{Manager.depths}.
+        """
+        # The package ibverbs knows the first alone.
+        facts = ctypes.create_string_buffer(_FACTS_BYTES)
+        (context,) = _POINTER.unpack(ctypes.string_at(id, _POINTER.size))
+        code = self._verbs.ibv_query_device(c_void_p(context), facts)
+        if code:
+            raise OSError(code, f"ibv_query_device: {os.strerror(code)}")
+        # rdma_cm has an octet for each.
+        served, outstanding = _DEPTHS.unpack_from(facts, _DEPTHS_AT)
+        return min(served, _MOST), min(outstanding, _MOST)
 
     def listen(self, id: int, backlog: int) -> None:
         """
