@@ -25,6 +25,7 @@ from tests.hca.addressed import onWire
 from tests.rds.ends import Process, ProcessesTestCase, Recorder
 from tests.rds.media.test_addressed import THERE, AddressedTestCase
 from tests.support.calls import PACKAGE, called
+from tests.support.ownaddress import ownAddress
 from tests.support.rundirectory import ownRunDirectory
 from tests.verbs.pyverbs.pair import End, VerbsTestCase
 from twisted_ib.hca.device.form import compiledModules
@@ -286,15 +287,17 @@ class BytecodeTests(SynchronousTestCase):
     C{sdp:} in bytecodes, which see what a function of the hot path does beside its calls.
     """
 
-    def perOne(self, way: str, few: int, many: int) -> float:
+    def perOne(self, way: str, few: int, many: int, *where: str) -> float:
         """
+        @param where: The device, and the addresses of the ends.
+
         @return: What one more takes.
         """
         requireBytecodes()
         if TWISTED < Version("Twisted", 26, 4, 0):
             raise SkipTest("Twisted's own bytecodes are counted, of which older releases have more")
         ownRunDirectory(self)
-        stream = Stream(("twisted_ib.sdp", "SDP"))
+        stream = Stream(("twisted_ib.sdp", "SDP"), *where)
         self.addCleanup(stream.place.close)
         act: Any = getattr(stream, way)(len(DATA))
         for _ in range(2):
@@ -312,7 +315,14 @@ class BytecodeTests(SynchronousTestCase):
         """
         A message and its echo after the one before, with the turns of the reactor.
         """
-        self.assertLessEqual(self.perOne("trips", 10, 30), 1847)
+        self.assertLessEqual(self.perOne("trips", 10, 30), 1827)
+
+    def test_packets(self) -> None:
+        """
+        The same on UDP, two packets each way, with a device at each end.
+        """
+        ends = ownAddress(1), ownAddress(2)
+        self.assertLessEqual(self.perOne("trips", 10, 30, "roce0", *ends), 6640)
 
     def test_connects(self) -> None:
         """

@@ -44,7 +44,7 @@ RECORDED = {
     "queues": 28,
     "rdma": 43,
     "rds": 44,
-    "reactor": 60,
+    "reactor": 59,
     "sdp": 35,
     "subnet": 0,
     "subnet/hosting": 28,

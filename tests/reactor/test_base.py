@@ -111,6 +111,20 @@ class SeveralTests(ReactorTestCase):
             self.assertEqual([each.log.count("progress") - 1 for each in devices], [*map(int, looks)])
             self.assertEqual(self.reactor._loop.turns - before, int(any(looks)))
 
+    def test_oneLeft(self) -> None:
+        """
+        The only device is served without the list of all, and one that has gone no more.
+        """
+        first, second = self.reactor._channels
+        self.reactor.removeChannel(first)
+        self.assertIs(self.reactor._alone, second.device)
+        self.one.log.clear()
+        self.reactor.doPoll(7.0)
+        self.assertEqual(self.one.log, [])
+        self.assertIn("progress", self.other.log)
+        self.reactor.removeChannel(second)
+        self.assertIsNone(self.reactor._alone)
+
     def test_notRunning(self) -> None:
         """
         Before it runs any thread may be the reactor's.

@@ -151,7 +151,8 @@ class LoopTests(SynchronousTestCase):
         @return: What C{stay} says of these channels of the reactor.
         """
         self.reactor._channels = channels
-        return bool(self.loop.stay(self.reactor, channels))
+        alone = channels[0].device if len(channels) == 1 else None
+        return bool(self.loop.stay(self.reactor, channels, alone))
 
     def test_staysUntilQuiet(self) -> None:
         """
@@ -189,7 +190,7 @@ class LoopTests(SynchronousTestCase):
         self.assertTrue(self.stays(one))
         self.reactor.threadCallQueue.clear()
         self.reactor._channels = (one, channel())
-        self.assertTrue(self.loop.stay(self.reactor, (one,)))
+        self.assertTrue(self.loop.stay(self.reactor, (one,), one.device))
         self.assertEqual((one.device.progress(), self.loop.quiet, self.loop.turns), (1, False, 2))
 
     def test_staysUntilCall(self) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from twisted.internet.posixbase import PosixReactorBase as _Reactor
 
+    from twisted_ib.hca.device.device import Device
     from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.reactor.socketreport import SocketReport
     from twisted_ib.switch.reason import Reason
@@ -66,6 +67,8 @@ class IBReactorBase(_Reactor):
 
     def __init__(self, loop: DeviceLoop, *arguments: Any) -> None:
         self._channels: tuple[DeviceChannel, ...] = ()
+        #: The device where there is one, as nearly always: each batch asks.
+        self._alone: Device | None = None
         self._watched: tuple[DeviceChannel, ...] = ()
         self._socketReport: SocketReport | None = None
         self._switch: Switch | None = None
@@ -84,7 +87,7 @@ class IBReactorBase(_Reactor):
         """
         See L{IReactorCompletionChannels}.
         """
-        self._channels += (channel,)
+        self._poll((*self._channels, channel))
         poller = self._poller
         if poller is not None:
             channel.device.fabric.registerWith(poller)
@@ -94,9 +97,13 @@ class IBReactorBase(_Reactor):
         """
         See L{IReactorCompletionChannels}.
         """
-        self._channels = tuple(c for c in self._channels if c is not channel)
+        self._poll(tuple(c for c in self._channels if c is not channel))
         if channel not in self._watched:
             super().removeReader(channel)
+
+    def _poll(self, channels: tuple[DeviceChannel, ...]) -> None:
+        self._channels = channels
+        self._alone = channels[0].device if len(channels) == 1 else None
 
     def watchChannel(self, channel: DeviceChannel) -> None:
         """
@@ -155,18 +162,18 @@ class IBReactorBase(_Reactor):
         @param timeout: Seconds until the next delayed call; L{None} without one.
         @return: The events of C{_wait}; none if it was not called.
         """
-        channels, loop = self._channels, self._loop
+        channels, alone, loop = self._channels, self._alone, self._loop
         if not channels:
             return self._wait(timeout)
-        # As progress(), whose call is saved where there is one device, as nearly always.
-        worked: object = channels[0].device.progress() if len(channels) == 1 else progress(channels)
+        # As progress(), whose call is saved.
+        worked: object = progress(channels) if alone is None else alone.progress()
         # As in librdmacm/rsocket.c (polling_time), polling for a few microseconds is cheaper than a sleep and
         # a wake-up if the peer answers at once.
         if not worked and timeout != 0 and not loop.quiet and loop.spin(self, channels, timeout):
             progress(channels)
             worked = True
         if worked:
-            if loop.stay(self, channels):
+            if loop.stay(self, channels, alone):
                 return ()
             timeout = loop.calm(self) if loop.threadsWait else 0
         if timeout != 0:

@@ -11,6 +11,7 @@ from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.internet.readers import threadsNeedInterpreter, yieldCPU
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.device.device import Device
     from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.reactor.base import IBReactorBase
 
@@ -53,15 +54,15 @@ class DeviceLoop:
         calm: float = calls[0].time - reactor.seconds()
         return calm if calm > 0.0 else 0.0
 
-    def stay(self, reactor: IBReactorBase, channels: tuple[DeviceChannel, ...]) -> bool:
+    def stay(self, reactor: IBReactorBase, channels: tuple[DeviceChannel, ...], alone: Device | None) -> bool:
         """
         After a batch with traffic serve others as long as they come at once and nothing else is due, so that
         an answer does not wait for the reactor's loop.
 
+        @param alone: The device if there is only one.
         @return: False if epoll must be called now.
         """
         # All of this is between a message and its answer, so it calls little.
-        alone = channels[0].device if len(channels) == 1 else None
         while True:
             self.turns = turns = self.turns + 1
             if reactor.threadpool is not None or self.inThreads:

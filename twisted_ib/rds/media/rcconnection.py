@@ -690,13 +690,18 @@ class RCConnection:
     def _message(self, fields: Fields, payload: bytes) -> None:
         sequence, acknowledged, length, _, destinationPort, flags, _, padding, _, _ = fields
         carrier = self._last
-        if carrier is None or carrier.path is None or padding != self._lastPadding or flags == CONTROL:
+        if (
+            carrier is None
+            or (path := carrier.path) is None
+            or padding != self._lastPadding
+            or flags == CONTROL
+        ):
             carrier = self._carrierOf(padding, flags, payload)
             if carrier is None:
                 return
             self._last, self._lastPadding = carrier, padding
-        path = carrier.path
-        assert path is not None
+            path = carrier.path
+            assert path is not None
         # Linux ib_recv.c processes h_ack of each frame; only a higher one is news.
         if acknowledged > carrier.acknowledged:
             carrier.acknowledged = acknowledged

@@ -89,6 +89,7 @@ class QueuePairPath(Waiters):
     @ivar service: transport service bits of its opcodes.
     @ivar port: UDP source port.
     @ivar peerPort: the peer's; 0 until one of its packets has shown it.
+    @ivar heard: source, destination and UDP source port of the peer's packets, once C{peerPort} is known.
     @ivar flow: ICRC state of its packets.
     @ivar flushed: when it last had something to send or acknowledge.
     @ivar until: when a path without a queue pair ends; 0 if it does not linger.
@@ -114,6 +115,7 @@ class QueuePairPath(Waiters):
         "fabric",
         "flow",
         "flushed",
+        "heard",
         "hopLimit",
         "isStream",
         "localID",
@@ -184,6 +186,7 @@ class QueuePairPath(Waiters):
         self.port: int = fabric.link.sourcePort(wanted)
         self.flow = fabric.flowTo(self.peer.address, self.port)
         self.peerPort = 0
+        self.heard: tuple[str, str, int] = ("", "", 0)
         #: Another port from which a packet came that is expected: its opcode and PSN, and when it came again,
         #: and how often.
         self._moving: tuple[int, int, int, float, int] | None = None

@@ -199,10 +199,8 @@ class PacketReceiver:
             # service, from its peer's address; or anybody could inject data.
             elif opcode & _SERVICE_MASK != session.service:
                 self._owner.count("congestion_notified" if opcode == CONGESTION else "packets_wrong_service")
-            elif session.peer.address != source:
-                self._owner.count("packets_wrong_source")
-            elif session.peerPort != port and session.isForged(port, opcode, psn & PSN_MASK, now):
-                self._owner.count("packets_wrong_port")
+            elif session.heard != key and self._isForeign(session, key, opcode, psn & PSN_MASK, now):
+                pass
             else:
                 if isNew:  # Kept only now: packets with forged sources must leave no state.
                     isNew = False
@@ -238,6 +236,21 @@ class PacketReceiver:
                 )
         if joining is not None:
             joining.settle()
+
+    def _isForeign(
+        self, session: QueuePairPath, key: tuple[str, str, int], opcode: int, psn: int, now: float
+    ) -> bool:
+        # Of another flow than the peer's last packet, with which each packet is compared.
+        if session.peer.address != key[0]:
+            self._owner.count("packets_wrong_source")
+            return True
+        if session.peerPort != key[2] and session.isForged(key[2], opcode, psn, now):
+            self._owner.count("packets_wrong_port")
+            return True
+        # Not before the peer's port is known.
+        if session.peerPort == key[2]:
+            session.heard = key
+        return False
 
     def _run(
         self, flow: ICRCState, view: memoryview, at: int, stop: int, size: int, number: int

@@ -383,17 +383,16 @@ class RoCELink:
         """
         sender = self._senders.get(port, self._main)
         where = self._where(destination, PORT) if self._isIPv6 else (destination, PORT)
-        isMarked = trafficClass or hopLimit != HOP_LIMIT
-        ancillary: list[Any] = []
-        try:
-            # sendto where possible: sendmsg with ancillary data costs more.
-            if len(pieces) == 1 and not isMarked:
+        if len(pieces) == 1 and not trafficClass and hopLimit == HOP_LIMIT:  # sendmsg costs more.
+            try:
                 sender.sendto(pieces[0], where)
-                return True
-            if self.burst > 1 and len(pieces) > 1:
-                ancillary.append((_SOL_UDP, _UDP_SEGMENT, _SHORT.pack(size)))
-            if isMarked:
-                ancillary += self._marks(trafficClass, hopLimit)
+            except OSError as error:
+                return self._failed(error, sender, pieces, [], where)
+            return True
+        ancillary = self._marks(trafficClass, hopLimit) if trafficClass or hopLimit != HOP_LIMIT else []
+        if self.burst > 1 and len(pieces) > 1:
+            ancillary.append((_SOL_UDP, _UDP_SEGMENT, _SHORT.pack(size)))
+        try:
             sender.sendmsg(pieces, ancillary, 0, where)
         except OSError as error:
             return self._failed(error, sender, pieces, ancillary, where)
@@ -461,24 +460,27 @@ class RoCELink:
             length, ancillary, _, where = receiver.recvmsg_into(self._view, _ANCILLARY_BYTES)
         except OSError:
             return 1  # Readable, but nothing there, such as a datagram with a bad UDP checksum (select(2)).
-        self._length = length
-        size, trafficClass = length, 0
-        # UDP_GRO: the kernel joined several datagrams of one flow, all of this size but the last.
-        for level, kind, data in ancillary if ancillary != self._plain else ():
-            if level == _SOL_UDP:
-                if kind == _UDP_GRO:
-                    (size,) = _INT.unpack(data)
-            elif (kind == _IP_TOS and level == _IP) or (kind == _IPV6_TCLASS and level == _IPV6):
-                trafficClass = data[0] if len(data) == 1 else _INT.unpack(data)[0]
+        self._length = size = length
+        trafficClass = 0
+        if ancillary != self._plain:
+            for level, kind, data in ancillary:
+                if level == _SOL_UDP:
+                    # UDP_GRO: the kernel joined several datagrams of one flow, all of this size but the last.
+                    if kind == _UDP_GRO:
+                        (size,) = _INT.unpack(data)
+                elif (kind == _IP_TOS and level == _IP) or (kind == _IPV6_TCLASS and level == _IPV6):
+                    trafficClass = data[0] if len(data) == 1 else _INT.unpack(data)[0]
         if not length or size <= 0:
             self.user.count("packets_malformed")
             return 1
-        source = where[0]
         if self._isIPv6:
+            source, port, _, _ = where
             source = source.partition("%")[0]
-        if where[1] == PORT and self._buffer[0] == HANDED_ON and self._isHanded(source, length, size):
+        else:
+            source, port = where
+        if port == PORT and self._buffer[0] == HANDED_ON and self._isHanded(source, length, size):
             return 1
-        self.user.arrived(source, where[1], destination, self._buffer, 0, length, size, trafficClass)
+        self.user.arrived(source, port, destination, self._buffer, 0, length, size, trafficClass)
         return -(-length // size)
 
     def _undelivered(self, sender: socket.socket) -> int:
@@ -507,8 +509,7 @@ class RoCELink:
             group.isHandling = True
             try:
                 self.user.arrived(
-                    *(handed.source, handed.port, source, data, 0, len(data), len(data)),
-                    handed.trafficClass,
+                    *(handed.source, handed.port, source, data, 0, len(data), len(data), handed.trafficClass)
                 )
             finally:
                 group.isHandling = False
