@@ -32,7 +32,7 @@ FORKS = {
     "ipoib": 1,
     "rdma": 1,
     "rds": 1,
-    "rds/media": 20,
+    "rds/media": 2,
     "sdp": 4,
     "switch": 2,
     "tools/run": 1,

@@ -43,6 +43,10 @@ def _mediumFor(name: str) -> Callable[[Network], Any]:
         from twisted_ib.rds.media.tcp import TCPMedium
 
         return TCPMedium
-    from twisted_ib.rds.media.rc import RCMedium
+    from twisted_ib.hca.base.traits import Peers
+    from twisted_ib.hca.device.registry import DEFAULT_DEVICE, traitsOf
+    from twisted_ib.rds.media.rcaddresses import AddressMedium
+    from twisted_ib.rds.media.rcprocesses import ProcessMedium, SubnetMedium
 
-    return lambda network: RCMedium(network, name or None)
+    media = {Peers.ADDRESSES: AddressMedium, Peers.PROCESSES: ProcessMedium, Peers.SUBNET: SubnetMedium}
+    return partial(media[traitsOf(name or DEFAULT_DEVICE).peers], device=name or None)

@@ -1,6 +1,6 @@
 """
-Tests of L{twisted_ib.rds.media.rc} and L{twisted_ib.rds.media.rcaccept} between HCAs with IP addresses: RDS
-as Linux has it.
+Tests of L{twisted_ib.rds.media.rcaddresses} and L{twisted_ib.rds.media.rcaccept} between HCAs with IP
+addresses: RDS as Linux has it.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from twisted_ib import limits
 from twisted_ib.errors import PathLostError, RDSUnsupportedError
 from twisted_ib.hca.fabric.iwarp.streampath import IWARP_NO_RECEIVE_SECONDS
 from twisted_ib.rds import queues
-from twisted_ib.rds.media import rc, rcconnect
+from twisted_ib.rds.media import rcaddresses
 
 ONE, TWO, SIX = ownAddress(1), ownAddress(2), "::1"
 
@@ -80,8 +80,7 @@ class IWARPTests(ProcessesTestCase):
         # Any free port: a test in another process may have the one of RDS, and ::1 is the only address.
         with socket.create_server((SIX, 0), family=socket.AF_INET6) as free:
             port = free.getsockname()[1]
-        for module in (rc, rcconnect):
-            self.patch(module, "servicePort", lambda address: port)
+        self.patch(rcaddresses, "servicePort", lambda address: port)
         one, two = self.a.listen(4000, SIX), self.a.listen(5000, SIX)
         one.transport.write(b"x" * 5000, (SIX, 5000))
         self.until(lambda: two.got)

@@ -1,5 +1,5 @@
 """
-Tests of L{twisted_ib.rds.media.rc}, L{twisted_ib.rds.media.rcaccept} and
+Tests of L{twisted_ib.rds.media.rcprocesses}, L{twisted_ib.rds.media.rcaccept} and
 L{twisted_ib.rds.media.rcconnection} between processes of one host.
 """
 
@@ -20,9 +20,9 @@ from twisted_ib.internet.channel import channelFor
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rds import port as rdsPort
 from twisted_ib.rds import queues
-from twisted_ib.rds.media import rc, rcaccept, rcconnect, rcconnection
-from twisted_ib.rds.media.rcconnect import PORT_SPACE
+from twisted_ib.rds.media import rc, rcconnection, rcprocesses
 from twisted_ib.rds.media.rcconnection import CONTROL, RCConnection
+from twisted_ib.rds.media.rcprocesses import PORT_SPACE, ProcessListener
 from twisted_ib.rds.protocol.bundle import BUNDLE
 from twisted_ib.rds.protocol.private import packHello
 from twisted_ib.rds.protocol.wire import HEADER, NO_EXTENSIONS
@@ -474,7 +474,7 @@ class BoundTests(ProcessesTestCase):
         """
         So many HCAs are remembered that are gone, and for a time.
         """
-        self.patch(rc, "RDS_DEAD", 1)
+        self.patch(rcprocesses, "RDS_DEAD", 1)
         for port in (6000, 6001, 6002):
             c = self.process()
             c.listen(port)
@@ -488,11 +488,12 @@ class BoundTests(ProcessesTestCase):
         """
         A REP that says something else is no answer.
         """
-        self.patch(rcaccept, "packHello", lambda guid: packHello(7))
+        read = ProcessListener.read
+        self.patch(ProcessListener, "read", lambda *arguments: read(*arguments)._replace(answer=packHello(7)))
         self.write()
         self.pass_(0.5)
         self.assertEqual(self.two.data, [])
-        self.patch(rcaccept, "packHello", packHello)
+        self.patch(ProcessListener, "read", read)
         self.pass_(2.0)
         self.assertEqual(self.two.data, [b"x"])
 
@@ -812,7 +813,7 @@ class HostileTests(ProcessesTestCase):
         for index, said in enumerate(cases):
             c = self.process()
             three = c.listen(6000 + index)
-            self.patch(rcconnect, "packHello", lambda guid, said=said: said)
+            self.patch(rcprocesses, "packHello", lambda guid, said=said: said)
             three.transport.write(b"x", (HOST, 5000))
             for _ in range(20):
                 c.turn()

@@ -1,5 +1,6 @@
 """
-The media that carry an RDS path: TCP connections and RC queue pairs.  Begin with C{tcp} and C{rc}.
+The media that carry an RDS path: TCP connections and RC queue pairs.  Begin with C{tcp} and C{rc}, which
+C{rcaddresses} and C{rcprocesses} make a medium of, by what names the peers.
 
 Besides:
 

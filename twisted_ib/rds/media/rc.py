@@ -1,21 +1,9 @@
 """
-RDS over RC queue pairs: which queue pair carries a path, which end connects it, and how peers are found.
+RDS over RC queue pairs: what its media have in common.
 
-On a device whose peers are IP addresses, connections are made as Linux makes them: to the RDS service at
-the peer's address, one connection for each pair of addresses, with the addresses and the version in the
-private data.  If both ends connect at once, both reject, and retry after a random pause.
-
-On a device between the processes of a host, all processes have all addresses.  So each socket is
-published in a port space of its own, and a sender looks there for the HCA that has the port.  All paths
-between two HCAs share one queue pair (L{twisted_ib.rds.media.rcconnection}): the REQ goes to an HCA, not
-to a port, and its private data names the requesting HCA (L{twisted_ib.rds.protocol.private}), which the
-fabric verifies.  If both connect at once, the request of the HCA with the larger GUID is accepted.
-
-On a device of an InfiniBand subnet a socket may have GIDs besides: a GID names an HCA, which the directory
-need not be asked for, but only whether it has the port.
-
-A path leads to one HCA.  When that HCA is gone, or a port has moved to another one, queued messages are
-sent to the port's new HCA as new ones: it cannot have seen them.
+All paths between two ends of a connection share one queue pair (L{twisted_ib.rds.media.rcconnection}).  Whose
+ends those are, and how peers are found, depends on what names the device's peers:
+L{twisted_ib.rds.media.rcaddresses} and L{twisted_ib.rds.media.rcprocesses}.
 
 Source: Linux 6.1 C{net/rds/ib_cm.c}, C{net/rds/rdma_transport.c}.
 """
@@ -24,147 +12,134 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from twisted.internet.defer import Deferred, succeed
-from zope.interface import implementer
 
 from twisted_ib.errors import (
     HCAError,
-    NoListenerError,
     NoRouteError,
     PathLostError,
     PeerGoneError,
     ResourceLimitError,
 )
-from twisted_ib.hca.base.traits import Peers, Proof
-from twisted_ib.hca.connection.rdmacm import gidText
-from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addressOf, traitsOf
-from twisted_ib.hca.host.addresses import localAddresses, normalise, sourceFor
+from twisted_ib.hca.device.registry import DEFAULT_DEVICE
+from twisted_ib.hca.host.addresses import sourceFor
 from twisted_ib.internet.channel import DeviceChannel, channelFor
 from twisted_ib.rds.media.rcaccept import RDS_DUEL_SECONDS, HalfOpenSession, RequestListener
 from twisted_ib.rds.media.rcconnect import (
-    PORT_SPACE,
-    SESSIONS,
-    TCP_SPACE,
     ConnectAttempt,
     PendingCall,
     PendingConnect,
 )
 from twisted_ib.rds.media.rcconnection import RCConnection
-from twisted_ib.rds.paths.carrier import IRDSMedium
 from twisted_ib.rds.paths.path import RDSPath
 from twisted_ib.rds.paths.rdmaoperations import DeviceMemory
 from twisted_ib.rds.paths.rows import PROVIDER, networkRows
-from twisted_ib.rds.protocol.bundle import BUNDLE
-from twisted_ib.rds.protocol.congestion import CongestionMap
-from twisted_ib.rds.protocol.private import servicePort
-from twisted_ib.rds.protocol.wire import PING_PORT
 
 if TYPE_CHECKING:
     from twisted_ib.hca.device.device import Device
     from twisted_ib.hca.host.socketpage.page import SocketPage
-    from twisted_ib.rds.paths.network import Network, Route
+    from twisted_ib.rds.paths.network import Network
 
 #: Those that await the peer's RTU.
 Expected = RCConnection | HalfOpenSession
 
 #: Queue pairs of one process and device.
 RDS_SESSIONS = 4096
-#: How many unreachable HCAs are remembered, and how long their published services are ignored, in seconds.
-RDS_DEAD = 4096
-RDS_DEAD_SECONDS = 60.0
-
-_LONG_AGO = float("-inf")
 
 
-@implementer(IRDSMedium)
 class RCMedium:
     """
-    RDS on an HCA.
+    RDS on an HCA; a base of media.
 
     @ivar name: the device's name.
-    @ivar traits: facts of the device's fabric.
-    @ivar acknowledges: whether messages request acknowledgements: only where Linux may be the peer;
-        otherwise each batch is acknowledged.
-    @ivar sharesAddresses: whether other processes have the same addresses.
     @ivar network: the sockets that use it.
     @ivar sessions: connected queue pairs, by the peer's GUID or by both addresses.
-    @ivar expected: those whose REP was sent and whose RTU is awaited, by the same keys; only where peers are
-        IP addresses.  As anybody can forge the addresses of a REQ, they have no queue pair yet; over iWARP
-        they have, where the peer may still reject the reply.
+    @ivar expected: those whose REP was sent and whose RTU is awaited, by the same keys.
     @ivar calls: connection attempts, by the same keys.
     @cvar provider: the provider's name, for C{ib-ss}.
+    @cvar acknowledges: whether messages request acknowledgements: only where Linux may be the peer;
+        otherwise each batch is acknowledged.
+    @cvar sharesAddresses: whether other processes have the same addresses.
+    @cvar attemptClass: makes its connection attempts.
+    @cvar listenerClass: makes the listener of its services.
     """
 
     provider = PROVIDER
+    acknowledges: ClassVar[bool]
+    sharesAddresses: ClassVar[bool]
+    attemptClass: ClassVar[type[ConnectAttempt]]
+    listenerClass: ClassVar[type[RequestListener]]
 
     def __init__(self, network: Network, device: str | None = None) -> None:
         self.network = network
         self.name = DEFAULT_DEVICE if device is None else device
-        # isPlacedByUser() comes first: it loads the configured devices, which addressOf() then knows.
-        self.traits = traits = traitsOf(self.name)
-        self.acknowledges = traits.hasAddress
-        self.sharesAddresses = not traits.hasAddress
-        self._isOfSubnet = traits.peers is Peers.SUBNET
         self.sessions: dict[Any, RCConnection] = {}
         self.expected: dict[Any, Expected] = {}
         self.calls: dict[Any, ConnectAttempt] = {}
         self._domains: dict[Any, DeviceMemory] = {}
         self._laters: dict[RDSPath, PendingCall] = {}
-        self._bound: dict[str, dict[int, Any]] = {}
+        self.bound: dict[str, dict[int, Any]] = {}
         self._rows: dict[tuple[str, int], tuple[SocketPage, int | None]] = {}
-        self._services: dict[Any, Any] = {}
-        self._dead: dict[int, float] = {}
-        self._listener = RequestListener(self)
+        self.services: dict[Any, Any] = {}
+        self.listener = self.listenerClass(self)
+
+    # -- what the peers' names make of it
+
+    def serve(self, channel: DeviceChannel, address: str, port: int) -> Any:
+        """
+        Have peers find a socket.
+
+        @return: the service of its own, or L{None}.
+        """
+        raise NotImplementedError
+
+    def serveNoMore(self, channel: DeviceChannel, address: str) -> None:
+        """
+        A socket of an address was the last, or may have been.
+        """
+        raise NotImplementedError
+
+    def keyOf(self, path: RDSPath) -> Any:
+        """
+        @return: the key of the connection for a path.
+        """
+        raise NotImplementedError
+
+    def failed(self, path: RDSPath, reason: Exception) -> None:
+        """
+        A connection attempt for a path failed.
+        """
+        path.carrierFailed(reason)
+
+    def accepted(self, session: RCConnection, now: float) -> None:
+        """
+        A REP was sent: the queue pair is connected now, or when L{arrived} is called.
+        """
+        raise NotImplementedError
 
     # -- addresses and sockets
 
-    def localAddresses(self) -> list[str]:
-        """
-        See L{IRDSMedium.localAddresses}: all addresses without a scope.
-        """
-        own = addressOf(self.name)
-        if own is not None:
-            return [own]
-        found = [address for address in map(normalise, localAddresses()) if "%" not in address]
-        return [*found, *self.channel("").device.gids()] if self._isOfSubnet else found
-
     def sourceFor(self, host: str) -> str:
         """
-        See L{IRDSMedium.sourceFor}: the port's own GID for a GID of its subnet.
+        See L{IRDSMedium.sourceFor}.
         """
-        if self._isOfSubnet:
-            device = self.channel(host).device
-            if device.guidOf(host):
-                return str(device.gids()[0])
         return sourceFor(host)
 
     def locate(self, host: str, found: Callable[[str | HCAError], object]) -> None:
         """
         See L{IRDSMedium.locate}.
         """
-        resolver = self.channel(host).device.resolver if self._isOfSubnet else None
-        if resolver is None or not resolver.sourceFor(host):
-            found(host)
-            return
-
-        def located(gid: int | HCAError) -> None:
-            found(gid if isinstance(gid, HCAError) else normalise(gidText(gid)))
-
-        resolver.locate(host, located)
+        found(host)
 
     def hostNamed(self, name: str) -> str:
         """
-        See L{IRDSMedium.hostNamed}: the GID of a node of the subnet.
+        See L{IRDSMedium.hostNamed}.
         """
-        return str(self.channel("").device.hostNamed(name)) if self._isOfSubnet else ""
+        return ""
 
-    def unknownHost(self, name: str) -> str:
-        """
-        See L{IRDSMedium.unknownHost}.
-        """
-        return str(self.channel("").device.unknownHost(name)) if self._isOfSubnet else ""
+    unknownHost = hostNamed
 
     def channel(self, address: str) -> DeviceChannel:
         """
@@ -178,7 +153,7 @@ class RCMedium:
         @return: that of a device that sockets are bound on.
         @raise NoRouteError: none are.
         """
-        for address in self._bound:
+        for address in self.bound:
             channel = self.channel(address)
             if channel.device is device:
                 return channel
@@ -194,28 +169,13 @@ class RCMedium:
             raise OSError(errno.EADDRNOTAVAIL, str(reason)) from None
         # Allocated now, while it can still fail: RDMA operations of a peer need the domain too.
         self.domainOf(channel.device)
-        ports = self._bound.setdefault(address, {})
+        ports = self.bound.setdefault(address, {})
         try:
-            if self.traits.hasAddress:
-                if not ports:
-                    # Linux rdma_transport.c: one service for all sockets of an address; the REQ names no
-                    # RDS port.
-                    self._services[address] = channel.device.listen(
-                        TCP_SPACE, address, servicePort(address), self._listener
-                    )
-                service = None
-            else:
-                service = channel.device.listen(PORT_SPACE, address, port, self._listener)
-                if None not in self._services:
-                    # The REQ service of this HCA, for all ports; it is reached by GUID, so it is not
-                    # published.
-                    channel.device.services.serve(SESSIONS, self._listener)
-                    self._services[None] = None
+            ports[port] = self.serve(channel, address, port)
         except BaseException:
             if not ports:
-                del self._bound[address]
+                del self.bound[address]
             raise
-        ports[port] = service
         channel.acquire(self)
         if channel.shown is not None:
             page = channel.shown.openPage()
@@ -228,7 +188,7 @@ class RCMedium:
         See L{IRDSMedium.unbind}.
         """
         channel = self.channel(address)
-        ports = self._bound[address]
+        ports = self.bound[address]
         service = ports.pop(port)
         if service is not None:
             service.close()
@@ -236,14 +196,8 @@ class RCMedium:
         if page is not None and offset is not None:
             page.remove(offset)
         if not ports:
-            del self._bound[address]
-            if self.traits.hasAddress:
-                self._services.pop(address).close()
-                channel.release(self)
-        if not self.traits.hasAddress and not self._bound:
-            self._services.pop(None, None)
-            channel.device.services.serveNoMore(SESSIONS)
-            channel.release(self)
+            del self.bound[address]
+            self.serveNoMore(channel, address)
 
     def whenQuiet(self) -> Deferred[None]:
         """
@@ -280,49 +234,6 @@ class RCMedium:
 
     # -- paths
 
-    def pathTo(self, address: str, host: str, port: int) -> Route:
-        """
-        See L{IRDSMedium.pathTo}.
-        """
-        network = self.network
-        if self.traits.hasAddress:
-            return network.path((address, host), address, host)
-        device = self.channel(host).device
-        if port == PING_PORT and device.guidOf(host) in (0, device.guid):
-            # Any process answers a ping for the host: one that is connected, or this one.
-            for path in network.paths.values():
-                if (path.local, path.remote) == (address, host) and path.carrier is not None:
-                    return path
-            return network.loop(address, host)
-        guid = self._servedBy(host, port)
-        if guid is None:
-            return network.path((address, host, None, port), address, host)
-        return network.path((address, host, guid), address, host)
-
-    def _servedBy(self, host: str, port: int) -> int | None:
-        channel = self.channel(host)
-        device = channel.device
-        found = device.fabric.serving(PORT_SPACE << 16 | port, host)
-        named = device.guidOf(host)
-        if named:
-            # Each HCA answers pings, and no other has its GID.
-            found = [named] if named in found or port == PING_PORT else []
-        # The directory may still name HCAs of dead processes: those that did not answer are skipped for a
-        # while.
-        for guid in found:
-            if channel.now() - self._dead.get(guid, _LONG_AGO) > RDS_DEAD_SECONDS:
-                return int(guid)
-        return None
-
-    def serves(self, host: str, port: int) -> bool | None:
-        """
-        @return: whether some process has a port; L{None} if that cannot be known.
-        """
-        if self.traits.hasAddress:
-            # RDS drops messages to unbound ports silently, so another host gives no answer.
-            return None
-        return (host, port) in self.network.sockets or self._servedBy(host, port) is not None
-
     def pathOf(self, session: RCConnection, ours: str, theirs: str) -> RDSPath | None:
         """
         Find the path of a peer's messages.
@@ -350,7 +261,7 @@ class RCMedium:
         """
         See L{IRDSMedium.connect}.
         """
-        self.later(path, self._connect, path)
+        self.later(path, self.begin, path)
         return PendingConnect(self, path)
 
     def later(self, path: RDSPath, call: Any, *arguments: Any) -> None:
@@ -378,11 +289,11 @@ class RCMedium:
             if call.waiters.pop(path, path) is None and not call.waiters:
                 call.done()
 
-    def _connect(self, path: RDSPath) -> None:
-        key = path.key if self.traits.hasAddress else path.key[2]
-        if key is None:
-            self._find(path)
-            return
+    def begin(self, path: RDSPath) -> None:
+        """
+        Connect a path, or take part in the attempt that there is.
+        """
+        key = self.keyOf(path)
         session = self.sessions.get(key)
         # Between processes another path may have connected the queue pair already.
         if session is not None and session.isUp and session.loss is None:
@@ -399,7 +310,7 @@ class RCMedium:
                 path.carrierFailed(PathLostError("the peer is connecting"))
                 return
             try:
-                call = self.calls[key] = ConnectAttempt(self, key, self.channel(path.local))
+                call = self.calls[key] = self.attemptClass(self, key, self.channel(path.local))
             except (HCAError, OSError, ValueError) as reason:
                 path.carrierFailed(reason)
                 return
@@ -407,63 +318,6 @@ class RCMedium:
             call.begin(path)
         else:
             call.waiters[path] = None
-
-    def _find(self, path: RDSPath) -> None:
-        port = path.key[3]
-        try:
-            served = self.serves(path.remote, port)
-        except (HCAError, OSError) as reason:
-            path.carrierFailed(reason)
-            return
-        if served:
-            self._relocate(path)
-        else:
-            path.carrierFailed(NoListenerError(f"nobody has port {port} of {path.remote}"))
-
-    def failed(self, path: RDSPath, reason: Exception) -> None:
-        """
-        A connection attempt for a path failed.
-        """
-        if not self.traits.hasAddress and isinstance(reason, NoListenerError):
-            # The HCA is gone, though its published services may remain.
-            if len(self._dead) >= RDS_DEAD:
-                # Bounded: the oldest entry is evicted.
-                del self._dead[next(iter(self._dead))]
-            self._dead[path.key[2]] = self.channel(path.local).now()
-            self._relocate(path)
-        elif not self.traits.hasAddress and self._hasMoved(path):
-            self._relocate(path)
-        else:
-            path.carrierFailed(reason)
-
-    def _hasMoved(self, path: RDSPath) -> bool:
-        # A queued message may be for a port that is served by another HCA now.
-        ports = {message.destinationPort for message in path.machine.waiting if message.owner is not None}
-        return any(self._servedBy(path.remote, port) != path.key[2] for port in ports)
-
-    def _relocate(self, path: RDSPath) -> None:
-        network = self.network
-        self.moved()
-        if path.held:
-            # The dead peer's congestion map would hold messages back for ever.
-            path.machine.peerMap = CongestionMap()
-            network.congestionChanged(path)
-        for message in network.forget(path):
-            # New messages for the new path: numbers and flags belonged to the old one.
-            message.sequence = 0
-            message.flags &= BUNDLE
-            try:
-                target = network.route(path.local, path.remote, message.destinationPort)
-            except (HCAError, OSError):
-                message.owner.messageDropped(message)
-                continue
-            target.send(message)
-        if path.key[2] in self._dead:
-            # Stream sessions with the dead process end at once, without waiting for their probes.
-            for socket in set(network.sockets.values()):
-                gone = getattr(getattr(socket, "protocol", None), "processGone", None)
-                if gone is not None:
-                    gone(path.remote)
 
     # -- queue pairs
 
@@ -495,7 +349,7 @@ class RCMedium:
         self.sessions[session.key] = session
         session.channel.acquire(session)
         for path in waiters:
-            self.later(path, self._connect, path)
+            self.later(path, self.begin, path)
 
     def sessionClosed(self, session: RCConnection) -> None:
         """
@@ -507,17 +361,6 @@ class RCMedium:
         session.channel.release(session)
 
     # -- queue pairs that peers ask for
-
-    def accepted(self, session: RCConnection, now: float) -> None:
-        """
-        A REP was sent: the queue pair is connected now, or when L{arrived} is called.
-        """
-        if self.traits.proof is Proof.DIRECTORY:
-            self._begin(session, {})
-            return
-        session.asked = now
-        self.expect(session)
-        session.channel.acquire(session)
 
     def expect(self, session: Expected) -> None:
         """
@@ -555,11 +398,14 @@ class RCMedium:
                 raise PathLostError("nobody is here")
             # Only now a path is made: the RTU, or a message in its place (IBTA vol. 1 12.9.8), proves
             # that the REQ came from the address that it gives.
-            self._begin(session, {self.network.path(key, *key): None})
+            self.connected(session, {self.network.path(key, *key): None})
         except HCAError as reason:
             session.broken(reason)
 
-    def _begin(self, session: RCConnection, waiters: dict[RDSPath, None]) -> None:
+    def connected(self, session: RCConnection, waiters: dict[RDSPath, None]) -> None:
+        """
+        A queue pair is connected that a peer has asked for: what waits for one has it.
+        """
         key = session.key
         call = self.calls.get(key)
         if call is not None:
@@ -594,4 +440,4 @@ class RCMedium:
                 stop()
 
 
-__all__ = ["PORT_SPACE", "RCMedium"]
+__all__ = ["RCMedium"]

@@ -14,22 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import HCAError, RDSWireError, WireError
-from twisted_ib.hca.base.traits import Proof
+from twisted_ib.errors import HCAError, WireError
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest, RejectReason
 from twisted_ib.hca.connection.interfaces import IServiceListener
-from twisted_ib.hca.connection.rdmacm import HEADER_BYTES as CM_HEADER_BYTES
-from twisted_ib.hca.connection.rdmacm import RDMACMHeader
-from twisted_ib.hca.host.addresses import normalise
 from twisted_ib.internet.channel import DeviceChannel
 from twisted_ib.internet.deferredaccept import HalfOpenAccept
-from twisted_ib.rds.media.rcconnect import RETRIES, SESSIONS, received
-from twisted_ib.rds.protocol.private import REJECTED_VERSION, PrivateData, agreed, packHello, parseHello
+from twisted_ib.rds.media.rcconnect import RETRIES
+from twisted_ib.rds.protocol.private import REJECTED_VERSION
 
 if TYPE_CHECKING:
     from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.rds.media.rc import RCMedium
-    from twisted_ib.rds.media.rcconnection import RCConnection
 
 #: How long a connecting end rejects the peer's REQs: longer than a REQ takes to be answered, in seconds.
 RDS_DUEL_SECONDS = 0.5
@@ -39,7 +34,7 @@ RDS_DUEL_SECONDS = 0.5
 _BUSY = bytes(4)
 
 
-class _Asked(NamedTuple):
+class Asked(NamedTuple):
     """
     A REQ that can be accepted: the connection's key in the medium, the private data of the REP, and the
     last sequence number that the peer has received.
@@ -62,7 +57,7 @@ class HalfOpenSession(HalfOpenAccept):
     __slots__ = ("asked", "key", "peerHas")
 
     def __init__(
-        self, port: RequestListener, device: Any, connection: IConnection, request: Any, asked: _Asked
+        self, port: RequestListener, device: Any, connection: IConnection, request: Any, asked: Asked
     ):
         self.key = asked.key
         self.peerHas = asked.peerHas
@@ -116,9 +111,8 @@ class RequestListener:
         counters = medium.network.counters
         channel = medium.channelOf(connection.destination.fabric.owner)
         now = channel.now()
-        read = self._greeted if medium.traits.hasAddress else self._called
         try:
-            asked = read(channel, connection, request)
+            asked = self.read(channel, connection, request)
         except WireError:
             counters["recv_bad_request"] += 1
             # IBTA vol. 1 12.6.7.2 reason 28: the private data has the cause, RDS_RDMA_REJ_INCOMPAT for
@@ -133,24 +127,16 @@ class RequestListener:
         if asked is None or self._isFull(asked.key):
             connection.reject(RejectReason.CONSUMER_DEFINED, _BUSY, now)
             return
-        if medium.traits.proof is Proof.ANSWER:
-            self._acceptHalf(channel, connection, request, asked)
-            return
-        session = self._accept(channel, connection, request, asked)
-        if session is not None:
-            medium.accepted(session, now)
+        self.accept(channel, connection, request, asked)
 
-    def _acceptHalf(
-        self, channel: DeviceChannel, connection: IConnection, request: ConnectRequest, asked: _Asked
-    ) -> None:
-        try:
-            self.medium.checkRoom()
-            halfOpen = HalfOpenSession(self, channel.device, connection, request, asked)
-        except HCAError:
-            connection.reject(RejectReason.NO_RESOURCES, b"", channel.now())
-        else:
-            if connection.user is halfOpen:
-                self.medium.expect(halfOpen)
+    def read(self, channel: DeviceChannel, connection: IConnection, request: ConnectRequest) -> Asked | None:
+        """
+        Read a REQ.
+
+        @return: L{None} while it cannot be accepted.
+        @raise WireError: it is wrong, or not of the one that it names.
+        """
+        raise NotImplementedError
 
     @property
     def handshake(self) -> RequestListener:
@@ -159,7 +145,7 @@ class RequestListener:
         """
         return self
 
-    def reply(self, end: Any, request: ConnectRequest, asked: _Asked) -> ConnectReply:
+    def reply(self, end: Any, request: ConnectRequest, asked: Asked) -> ConnectReply:
         """
         @param end: has the queue pair.
         @return: the REP.
@@ -196,9 +182,12 @@ class RequestListener:
             return
         medium.proved(session)
 
-    def _accept(
-        self, channel: DeviceChannel, connection: IConnection, request: ConnectRequest, asked: _Asked
-    ) -> RCConnection | None:
+    def accept(
+        self, channel: DeviceChannel, connection: IConnection, request: ConnectRequest, asked: Asked
+    ) -> None:
+        """
+        Accept a REQ.
+        """
         now = channel.now()
         session = None
         try:
@@ -214,71 +203,15 @@ class RequestListener:
             connection.reject(RejectReason.NO_RESOURCES, b"", now)
         else:
             if connection.accept(reply, now):
-                return session
+                self.medium.accepted(session, now)
+                return
         if session is not None:
             session.connection = None
             session.close()
-        return None
 
     def _isFull(self, key: Any) -> bool:
         medium = self.medium
-        return any(
-            path.isFull()
-            for path in medium.network.paths.values()
-            if (path.key if medium.traits.hasAddress else path.key[2]) == key
-        )
-
-    def _called(
-        self, channel: DeviceChannel, connection: IConnection, request: ConnectRequest
-    ) -> _Asked | None:
-        if request.serviceID != SESSIONS:
-            raise RDSWireError("a REQ for something else")
-        guid = parseHello(request.privateData[CM_HEADER_BYTES:])
-        device = channel.device
-        # Any process can write any GUID into a REQ; the fabric knows which HCA really sent it.
-        proof = device.fabric.proves(connection.destination, guid)
-        if proof is False:
-            raise RDSWireError(f"a REQ of somebody who is not HCA {guid:016x}")
-        # Both connect at once: the smaller GUID gives up its attempt, the larger rejects.
-        if proof is None or (guid in self.medium.calls and guid < device.guid):
-            return None
-        return _Asked(guid, packHello(device.guid), 0)
-
-    def _greeted(
-        self, channel: DeviceChannel, connection: IConnection, request: ConnectRequest
-    ) -> _Asked | None:
-        medium = self.medium
-        # IBTA vol. 1 annex A11: the RDMA CM header says which IP version the private data has.
-        header = RDMACMHeader.parse(request.privateData)
-        said = PrivateData.parse(request.privateData[CM_HEADER_BYTES:], 6 if ":" in header.destination else 4)
-        version = agreed(said)
-        if version is None:
-            raise RDSWireError(f"version {said.major}.{said.minor}")
-        if said.typeOfService:
-            # Linux has one connection for each type of service (SIOCRDSSETTOS), all between the same
-            # addresses; here there is one.
-            raise RDSWireError(f"type of service {said.typeOfService}")
-        ours, theirs = normalise(said.destination), normalise(said.source)
-        device = channel.device
-        # The source must be the address that the REQ came from: otherwise a third host could take over a
-        # path.
-        if not device.isLocal(ours) or not device.isPeers(connection.destination, theirs):
-            raise RDSWireError(f"a REQ from {theirs} to {ours}")
-        # The device's own string and the path's: those of the request would be kept for each.
-        if ours == device.fabric.address:
-            ours = device.fabric.address
-        key = ours, theirs = ours, connection.destination.peer.address
-        call = medium.calls.get(key)
-        # An older attempt is unlikely to be answered: the peer was restarted meanwhile and asks anew.
-        if medium.network.dormant or (call and channel.now() - call.began < RDS_DUEL_SECONDS):
-            return None
-        # The REQ may be forged, so it creates no path: a flood of them would evict the real ones.
-        path = medium.network.paths.get(key)
-        has = 0 if path is None else received(path)
-        # Linux ib_cm.c processes the number like an acknowledgement, which frees what needs no
-        # retransmission.
-        answer = PrivateData(ours, theirs, *version, acknowledged=has)
-        return _Asked(key, answer.pack(), said.acknowledged)
+        return any(path.isFull() for path in medium.network.paths.values() if medium.keyOf(path) == key)
 
 
 __all__ = ["RDS_DUEL_SECONDS", "RequestListener"]

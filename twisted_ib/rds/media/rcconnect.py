@@ -9,13 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
-from twisted_ib.errors import PathLostError, PeerGoneError, RDSWireError
+from twisted_ib.errors import PathLostError, PeerGoneError
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest, Rejection
 from twisted_ib.hca.connection.active import ActiveSide
-from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, serviceID
+from twisted_ib.hca.connection.rdmacm import RDMACMHeader
 from twisted_ib.internet.channel import DeviceChannel
 from twisted_ib.rds.paths.path import RDSPath
-from twisted_ib.rds.protocol.private import MAJOR, MINOR, PrivateData, packHello, parseHello, servicePort
 
 if TYPE_CHECKING:
     from twisted.internet.base import DelayedCall, ReactorBase
@@ -27,21 +26,11 @@ if TYPE_CHECKING:
     from twisted_ib.rds.media.rc import RCMedium
     from twisted_ib.rds.media.rcconnection import RCConnection
 
-#: The port space in which sockets are published between processes ("RD" in ASCII); port 0 is the REQ
-#: service of an HCA, which is reached by GUID and never looked up.
-PORT_SPACE = 0x5244
-SESSIONS = PORT_SPACE << 16
-#: The port space between hosts (RDMA_PS_TCP, as in Linux rdma_transport.c).
-TCP_SPACE = int(PortSpace.TCP)
-
 #: The path MTU code of 4096 bytes.
 _MTU = 5
 #: CM response timeout code: about half a second between two REQs (4.096 us * 2^17).
 _CM_RESPONSE_TIMEOUT = 17
 _CM_RETRIES = 3
-#: How long a process may take to answer a REQ, in seconds: one that has closed its last socket lives, but
-#: does not look at its HCA any more, and another may have the port meanwhile.
-RDS_ANSWER_SECONDS = 4.0
 #: Retries without an acknowledgement, and after RNR NAKs.  7 RNR retries are infinite, as in Linux ib_cm.c.
 RETRIES = 7
 
@@ -91,51 +80,49 @@ class ConnectAttempt(ActiveSide):
 
     def __init__(self, medium: RCMedium, key: Any, channel: DeviceChannel) -> None:
         super().__init__(channel.device)
-        self._medium = medium
+        self.medium = medium
         self.key = key
         self._channel = channel
         self.waiters: dict[RDSPath, None] = {}
         self.began = channel.now()
-        self._local = self._remote = ""
-        self._session: RCConnection | None = None
+        self.local = self.remote = ""
+        self.session: RCConnection | None = None
         self._timer: Timer | None = None
 
     def begin(self, path: RDSPath) -> None:
         """
         Resolve the peer.
         """
-        self._local, self._remote = path.local, path.remote
+        self.local, self.remote = path.local, path.remote
         self._channel.acquire(self)
-        if self._medium.traits.hasAddress:
-            # As Linux ib_cm.c (rds_ib_conn_path_connect): RDMA_PS_TCP, and the port by the IP version.
-            self.find(self.device.connect, TCP_SPACE, path.remote, servicePort(path.remote))
-        else:
-            self.find(self.device.fabric.reach, self.key)
+        self.search()
 
-    def pathReady(self, path: IPeerPath) -> None:
+    def search(self) -> None:
         """
-        The peer is resolved: send the REQ, and wait no longer for the answer than a living peer needs.
+        Search for the path to the peer.
         """
-        super().pathReady(path)
-        if self.connection is not None and not self._medium.traits.hasAddress:
-            self._timer = self.device.timers.start(RDS_ANSWER_SECONDS, self.unanswered)
+        raise NotImplementedError
+
+    def hello(self) -> tuple[int, str, str, bytes]:
+        """
+        @return: the service to ask for, both addresses in the RDMA-CM header, and the private data behind it.
+        """
+        raise NotImplementedError
+
+    def checkReply(self, said: bytes) -> None:
+        """
+        Read the private data of the REP.
+
+        @raise WireError: it is not that of the peer.
+        """
+        raise NotImplementedError
 
     def request(self, path: IPeerPath) -> ConnectRequest:
         """
         Create the queue pair, and the REQ.
         """
-        session = self._session = self._medium.newSession(self.key, self._channel)
-        local, remote = self._local, self._remote
-        if self._medium.traits.hasAddress:
-            service = serviceID(TCP_SPACE, servicePort(remote))
-            waiter = next(iter(self.waiters))
-            # Linux ib_cm.c (rds_ib_cm_fill_conn_param): the last number received goes into the REQ.
-            said = PrivateData(local, remote, acknowledged=received(waiter)).pack()
-        else:
-            # Between processes the addresses mean nothing, but the RDMA CM header is required (IBTA vol. 1
-            # annex A11).
-            service, local, remote = SESSIONS, "127.0.0.1", "127.0.0.1"
-            said = packHello(self.device.guid)
+        session = self.session = self.medium.newSession(self.key, self._channel)
+        service, local, remote, said = self.hello()
         return ConnectRequest(
             serviceID=service,
             localQPN=session.queuePair.number,
@@ -154,9 +141,9 @@ class ConnectAttempt(ActiveSide):
         """
         Check the REP, and connect the queue pair.
         """
-        session = self._session
+        session = self.session
         assert session is not None
-        self._checkReply(reply)
+        self.checkReply(reply.privateData)
         session.join(connection, reply)
         return True
 
@@ -164,24 +151,11 @@ class ConnectAttempt(ActiveSide):
         """
         The queue pair is the paths'.
         """
-        session, self._session = self._session, None
+        session, self.session = self.session, None
         assert session is not None
         self.connection = None
         self.done()
-        self._medium.sessionUp(session, self.waiters)
-
-    def _checkReply(self, reply: ConnectReply) -> None:
-        said = reply.privateData
-        if self._medium.traits.hasAddress:
-            answer = PrivateData.parse(said, 6 if ":" in self._remote else 4)
-            # Linux ib_cm.c (rds_ib_cm_connect_complete): the REP has the version that the acceptor chose.
-            if (answer.major, answer.minor) != (MAJOR, MINOR):
-                raise RDSWireError(f"the peer speaks version {answer.major}.{answer.minor}")
-            assert self._session is not None
-            self._session.peerHas = answer.acknowledged
-        elif parseHello(said) != self.key:
-            # The path would deliver to a process that the route does not mean.
-            raise RDSWireError("another HCA has answered")
+        self.medium.sessionUp(session, self.waiters)
 
     def refused(self, rejection: Rejection) -> None:
         """
@@ -216,18 +190,18 @@ class ConnectAttempt(ActiveSide):
         self.done()
         waiters, self.waiters = self.waiters, {}
         for path in waiters:
-            self._medium.later(path, self._medium.failed, path, reason)
+            self.medium.later(path, self.medium.failed, path, reason)
 
     def done(self) -> None:
         """
         End the attempt and release its resources.
         """
-        self._medium.calls.pop(self.key, None)
+        self.medium.calls.pop(self.key, None)
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
         self.giveUp()
-        session, self._session = self._session, None
+        session, self.session = self.session, None
         if session is not None:
             session.close()
         self._channel.release(self)
@@ -239,11 +213,11 @@ class PendingConnect:
     """
 
     def __init__(self, medium: RCMedium, path: RDSPath) -> None:
-        self._medium = medium
+        self.medium = medium
         self._path = path
 
     def cancel(self) -> None:
         """
         Stop waiting.
         """
-        self._medium.forgetWaiting(self._path)
+        self.medium.forgetWaiting(self._path)

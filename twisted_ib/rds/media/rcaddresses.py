@@ -1,0 +1,200 @@
+"""
+RDS over RC queue pairs between hosts, as Linux has it.
+
+Peers are IP addresses: there is one connection for each pair of addresses, with the addresses and the version
+in the private data.  If both ends connect at once, both reject, and retry after a random pause.
+
+Source: Linux 6.1 C{net/rds/ib_cm.c}, C{net/rds/rdma_transport.c}.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from zope.interface import implementer
+
+from twisted_ib.errors import HCAError, RDSWireError
+from twisted_ib.hca.base.traits import Proof
+from twisted_ib.hca.connection import ConnectRequest, RejectReason
+from twisted_ib.hca.connection.rdmacm import HEADER_BYTES as CM_HEADER_BYTES
+from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, serviceID
+from twisted_ib.hca.device.registry import addressOf
+from twisted_ib.hca.host.addresses import normalise
+from twisted_ib.internet.channel import DeviceChannel
+from twisted_ib.rds.media.rc import RCMedium
+from twisted_ib.rds.media.rcaccept import RDS_DUEL_SECONDS, Asked, HalfOpenSession, RequestListener
+from twisted_ib.rds.media.rcconnect import ConnectAttempt, received
+from twisted_ib.rds.paths.carrier import IRDSMedium
+from twisted_ib.rds.protocol.private import MAJOR, MINOR, PrivateData, agreed, servicePort
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.connection.interfaces import IConnection
+    from twisted_ib.rds.media.rcconnection import RCConnection
+    from twisted_ib.rds.paths.network import Route
+    from twisted_ib.rds.paths.path import RDSPath
+
+#: The port space (RDMA_PS_TCP, as in Linux rdma_transport.c).
+TCP_SPACE = int(PortSpace.TCP)
+
+
+class AddressAttempt(ConnectAttempt):
+    """
+    An attempt to connect a pair of addresses.
+    """
+
+    def search(self) -> None:
+        """
+        Search by the peer's address.
+        """
+        # As Linux ib_cm.c (rds_ib_conn_path_connect): RDMA_PS_TCP, and the port by the IP version.
+        self.find(self.device.connect, TCP_SPACE, self.remote, servicePort(self.remote))
+
+    def hello(self) -> tuple[int, str, str, bytes]:
+        """
+        Say both addresses.
+        """
+        waiter = next(iter(self.waiters))
+        # Linux ib_cm.c (rds_ib_cm_fill_conn_param): the last number received goes into the REQ.
+        said = PrivateData(self.local, self.remote, acknowledged=received(waiter)).pack()
+        return serviceID(TCP_SPACE, servicePort(self.remote)), self.local, self.remote, said
+
+    def checkReply(self, said: bytes) -> None:
+        """
+        Read the version, and the last number that the peer has received.
+        """
+        answer = PrivateData.parse(said, 6 if ":" in self.remote else 4)
+        # Linux ib_cm.c (rds_ib_cm_connect_complete): the REP has the version that the acceptor chose.
+        if (answer.major, answer.minor) != (MAJOR, MINOR):
+            raise RDSWireError(f"the peer speaks version {answer.major}.{answer.minor}")
+        assert self.session is not None
+        self.session.peerHas = answer.acknowledged
+
+
+class AddressListener(RequestListener):
+    """
+    The listener of addresses.
+    """
+
+    def accept(
+        self, channel: DeviceChannel, connection: IConnection, request: ConnectRequest, asked: Asked
+    ) -> None:
+        """
+        Accept a REQ: its sender has still to show that it has the address, unless the connection below has.
+        """
+        if channel.device.traits.proof is not Proof.ANSWER:
+            super().accept(channel, connection, request, asked)
+            return
+        try:
+            self.medium.checkRoom()
+            halfOpen = HalfOpenSession(self, channel.device, connection, request, asked)
+        except HCAError:
+            connection.reject(RejectReason.NO_RESOURCES, b"", channel.now())
+        else:
+            if connection.user is halfOpen:
+                self.medium.expect(halfOpen)
+
+    def read(self, channel: DeviceChannel, connection: IConnection, request: ConnectRequest) -> Asked | None:
+        """
+        Read a REQ that names both addresses.
+        """
+        medium = self.medium
+        # IBTA vol. 1 annex A11: the RDMA CM header says which IP version the private data has.
+        header = RDMACMHeader.parse(request.privateData)
+        said = PrivateData.parse(request.privateData[CM_HEADER_BYTES:], 6 if ":" in header.destination else 4)
+        version = agreed(said)
+        if version is None:
+            raise RDSWireError(f"version {said.major}.{said.minor}")
+        if said.typeOfService:
+            # Linux has one connection for each type of service (SIOCRDSSETTOS), all between the same
+            # addresses; here there is one.
+            raise RDSWireError(f"type of service {said.typeOfService}")
+        ours, theirs = normalise(said.destination), normalise(said.source)
+        device = channel.device
+        # The source must be the address that the REQ came from: otherwise a third host could take over a
+        # path.
+        if not device.isLocal(ours) or not device.isPeers(connection.destination, theirs):
+            raise RDSWireError(f"a REQ from {theirs} to {ours}")
+        # The device's own string and the path's: those of the request would be kept for each.
+        if ours == device.fabric.address:
+            ours = device.fabric.address
+        key = ours, theirs = ours, connection.destination.peer.address
+        call = medium.calls.get(key)
+        # An older attempt is unlikely to be answered: the peer was restarted meanwhile and asks anew.
+        if medium.network.dormant or (call and channel.now() - call.began < RDS_DUEL_SECONDS):
+            return None
+        # The REQ may be forged, so it creates no path: a flood of them would evict the real ones.
+        path = medium.network.paths.get(key)
+        has = 0 if path is None else received(path)
+        # Linux ib_cm.c processes the number like an acknowledgement, which frees what needs no
+        # retransmission.
+        answer = PrivateData(ours, theirs, *version, acknowledged=has)
+        return Asked(key, answer.pack(), said.acknowledged)
+
+
+@implementer(IRDSMedium)
+class AddressMedium(RCMedium):
+    """
+    RDS on an HCA whose peers are IP addresses.
+
+    Anybody can forge the addresses of a REQ, so what is expected has no queue pair yet; over iWARP it has,
+    where the peer may still reject the reply.
+    """
+
+    acknowledges = True
+    sharesAddresses = False
+    attemptClass = AddressAttempt
+    listenerClass = AddressListener
+
+    def localAddresses(self) -> list[str]:
+        """
+        See L{IRDSMedium.localAddresses}.
+        """
+        own = addressOf(self.name)
+        assert own is not None
+        return [own]
+
+    def serve(self, channel: DeviceChannel, address: str, port: int) -> None:
+        """
+        Listen at an address: Linux rdma_transport.c has one service for all its sockets, as the REQ names no
+        RDS port.
+        """
+        if address not in self.services:
+            self.services[address] = channel.device.listen(
+                TCP_SPACE, address, servicePort(address), self.listener
+            )
+
+    def serveNoMore(self, channel: DeviceChannel, address: str) -> None:
+        """
+        Listen no longer.
+        """
+        self.services.pop(address).close()
+        channel.release(self)
+
+    def keyOf(self, path: RDSPath) -> Any:
+        """
+        @return: both addresses.
+        """
+        return path.key
+
+    def pathTo(self, address: str, host: str, port: int) -> Route:
+        """
+        See L{IRDSMedium.pathTo}.
+        """
+        return self.network.path((address, host), address, host)
+
+    def serves(self, host: str, port: int) -> bool | None:
+        """
+        @return: L{None}: RDS drops messages to unbound ports silently, so another host gives no answer.
+        """
+        return None
+
+    def accepted(self, session: RCConnection, now: float) -> None:
+        """
+        A REP was sent: the queue pair is connected when L{arrived} is called.
+        """
+        session.asked = now
+        self.expect(session)
+        session.channel.acquire(session)
+
+
+__all__ = ["AddressMedium"]
