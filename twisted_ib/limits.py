@@ -60,6 +60,9 @@ INLINE_SENDS = 8
 RUN_DIRECTORY_ENTRIES = 65536
 #: The part of them that one other user may have in a shared directory.
 RUN_DIRECTORY_ENTRIES_PER_USER = 16384
+#: Descriptors of inotify(7) that a process keeps for its next HCAs, as closing one takes long: a user has
+#: 128.
+SPARE_WATCHES = 2
 
 #: The largest answer to a query.
 ANSWER_BYTES = 16384

@@ -17,6 +17,7 @@ from twisted.internet.task import deferLater
 
 from tests.processes.programs.child import Line, Program
 from tests.processes.programs.wires import CHUNK_BYTES, Echo, Wire, content
+from twisted_ib.hca.host import libc
 
 
 class Peer(Program):
@@ -248,7 +249,7 @@ class Peer(Program):
         with open("/proc/self/statm") as statm:
             resident = int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         return {
-            "descriptors": len(os.listdir("/proc/self/fd")),
+            "descriptors": len(os.listdir("/proc/self/fd")) - libc.spareWatches(),
             "mappings": mappings,
             "resident": resident,
             "readers": len(self.reactor.getReaders()),

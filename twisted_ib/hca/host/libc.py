@@ -16,6 +16,7 @@ import select
 import socket
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from typing import Any, cast
 
@@ -27,6 +28,9 @@ except ImportError:  # pragma: no cover - a Python built without libffi
 if sys.platform != "win32":
     import fcntl
     import resource
+
+from twisted_ib import limits
+from twisted_ib.drive.process import life
 
 # Now: later its name may stand for what asks the devices (L{twisted_ib.blocking.patch}), as that of sockets.
 KernelEpoll = cast("type[select.epoll]", getattr(select, "epoll", None))
@@ -73,6 +77,9 @@ _SYSTEM_CALLS = {
     "x86_64": {"memfd_create": 319, "eventfd": 290, "pidfd_open": 434},
     "aarch64": {"memfd_create": 279, "eventfd": 19, "pidfd_open": 434},
 }
+#: Of each descriptor of inotify(7) that is in use, and those that wait for their next use.
+_watches: dict[int, list[int]] = {}
+_spare: list[int] = []
 _EVENTFD_FLAGS = os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0) if hasattr(os, "O_NONBLOCK") else 0
 
 
@@ -135,7 +142,7 @@ def pidfdOpen(pid: int) -> int:
 def inotify(watches: Iterable[tuple[str, int]]) -> int:
     """
     Open a descriptor that becomes readable when something happens to files (inotify(7)); non-blocking, closed
-    on exec.
+    on exec.  L{endInotify} closes it.
 
     @param watches: paths, each with the events that count.
     @raise OSError: there is no inotify here, or no watch is free.
@@ -143,18 +150,63 @@ def inotify(watches: Iterable[tuple[str, int]]) -> int:
     if ctypes is None or sys.platform != "linux":
         raise OSError(38, "no way to call inotify_init1 from this Python")
     library = ctypes.CDLL(None, use_errno=True)
-    fd = int(library.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
-    added = fd
+    try:
+        fd = _spare.pop()
+    except IndexError:
+        fd = int(library.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+    added, held = fd, list[int]()
     for path, events in watches if fd >= 0 else ():
         added = int(library.inotify_add_watch(fd, os.fsencode(path), ctypes.c_uint32(events)))
         if added < 0:
             break
+        held.append(added)
     if added < 0:
         code = ctypes.get_errno()
         if fd >= 0:
             os.close(fd)
         raise OSError(code, f"inotify: {os.strerror(code)}")
+    _watches[fd] = held
     return fd
+
+
+def endInotify(fd: int) -> None:
+    """
+    Close a descriptor of L{inotify}; in a forked child it is only closed, as its watches are the parent's.
+
+    No poller may have it any more.
+    """
+    held = _watches.pop(fd, None)
+    # Linux fs/notify/mark.c, fsnotify_wait_marks_destroyed: a close(2) sleeps for a grace period, many
+    # milliseconds.  So one is kept for whoever watches next.
+    if held is None or len(_spare) >= limits.SPARE_WATCHES:
+        os.close(fd)
+        return
+    library = ctypes.CDLL(None, use_errno=True)
+    for each in held:
+        # One that the kernel has ended, with its file, is no error.
+        library.inotify_rm_watch(fd, each)
+    with suppress(BlockingIOError):
+        while os.read(fd, 4096):
+            pass
+    _spare.append(fd)
+
+
+def spareWatches() -> int:
+    """
+    @return: how many descriptors are kept open for L{inotify}.
+    """
+    return len(_spare)
+
+
+def _forgetWatches() -> None:
+    # The open files are the parent's.
+    for fd in _spare:
+        os.close(fd)
+    _spare.clear()
+    _watches.clear()
+
+
+life.atFork(__name__, inChild=_forgetWatches)
 
 
 def addSeals(fd: int, seals: int) -> None:
@@ -279,6 +331,7 @@ __all__ = [
     "KernelSocket",
     "addSeals",
     "available",
+    "endInotify",
     "endWithParent",
     "eventfd",
     "eventfdWrite",
@@ -288,6 +341,7 @@ __all__ = [
     "isNonBlocking",
     "memfdCreate",
     "pidfdOpen",
+    "spareWatches",
     "tryLock",
     "unlock",
 ]

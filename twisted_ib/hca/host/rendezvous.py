@@ -471,7 +471,7 @@ class Rendezvous(Search):
     def _closeDescriptors(self) -> None:
         watch, self.watch = self.watch, -1
         if watch >= 0:
-            os.close(watch)
+            libc.endInotify(watch)
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()

@@ -5,7 +5,6 @@ RoCEv2 over real UDP sockets of this host's loopback addresses.
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import random
 import select
@@ -19,6 +18,7 @@ from zlib import crc32
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.fabric.roce.test_devices import PORT, End
+from tests.support.descriptors import descriptors, descriptorsBefore
 from tests.support.ownaddress import ownAddress, ownGroup
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.errors import DeviceError, NoRouteError, ResourceLimitError
@@ -153,15 +153,14 @@ class LinkTests(LinkCase):
         A link that is closed, or could not be opened, leaves no descriptor.
         """
         address = ownAddress(1)
-        gc.collect()
-        before = os.listdir("/proc/self/fd")
+        before = descriptorsBefore()
         link = RoCELink(address)
         self.assertRaises(DeviceError, RoCELink, address)
         for wanted in range(0xC000, 0xC010):
             link.sourcePort(wanted)
         link.close()
         link.close()
-        self.assertEqual(os.listdir("/proc/self/fd"), before)
+        self.assertEqual(descriptors(), before)
 
     def test_segments(self) -> None:
         """
@@ -553,16 +552,15 @@ class DeviceTests(SynchronousTestCase):
         A device that is closed leaves no descriptor; one of a parent process is closed in a child.
         """
         address = ownAddress(1)
-        gc.collect()
-        before = os.listdir("/proc/self/fd")
+        before = descriptorsBefore()
         device = self.device(address)
         device.fabric.fileno()
         device.close()
-        self.assertEqual(os.listdir("/proc/self/fd"), before)
+        self.assertEqual(descriptors(), before)
         device = self.device(address)
         device.fabric.fileno()
         child = os.fork()
         if not child:
-            os._exit(0 if set(os.listdir("/proc/self/fd")) <= set(before) else 1)
+            os._exit(0 if descriptors() <= before else 1)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.assertEqual(device.fabric.pending(), False)

@@ -5,7 +5,6 @@ Several processes on one address: each has what is its own.
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import select
 import shutil
@@ -24,6 +23,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.fabric.roce.test_devices import PORT, End
 from tests.support.commands import PATH
+from tests.support.descriptors import descriptors, descriptorsBefore
 from tests.support.ownaddress import ownAddress
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import waitUntil
@@ -266,14 +266,13 @@ class GroupTests(SynchronousTestCase):
         A closed link leaves no descriptor and no entry.
         """
         RoCELink(self.address, isShared=True).close()
-        gc.collect()
-        before = os.listdir("/proc/self/fd")
+        before = descriptorsBefore()
         one = RoCELink(self.address, isShared=True)
         two = RoCELink(self.address, isShared=True)
         one.close()
         two.close()
         two.close()
-        self.assertEqual(os.listdir("/proc/self/fd"), before)
+        self.assertEqual(descriptors(), before)
         self.assertEqual([name for name in os.listdir(self.directory) if name.startswith("roce")], [])
 
 

@@ -366,7 +366,7 @@ class PortGroup:
             fd = getattr(self, name)
             setattr(self, name, -1)
             if fd >= 0:
-                os.close(fd)
+                (libc.endInotify if name == "_watch" else os.close)(fd)
 
 
 @contextmanager

@@ -1,0 +1,91 @@
+"""
+Tests for L{twisted_ib.hca.host.libc}: descriptors of inotify that are used again.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from unittest import skipUnless
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.descriptors import descriptors, descriptorsBefore, isOpen, runForked
+from twisted_ib import limits
+from twisted_ib.drive.sleeper import awaitReady
+from twisted_ib.hca.host import libc
+
+
+@skipUnless(os.path.isdir("/proc/self/fd"), "Linux only")
+class WatchTests(SynchronousTestCase):
+    """
+    Descriptors of inotify.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make two files.
+        """
+        self.paths = [Path(self.mktemp()).resolve() for _ in range(2)]
+        for each in self.paths:
+            each.touch()
+
+    def watch(self, path: Path) -> int:
+        """
+        @return: a descriptor that is readable once the file's mode has changed.
+        """
+        fd = libc.inotify([(str(path), libc.IN_ATTRIB)])
+        self.assertFalse(awaitReady(fd, 0))
+        return fd
+
+    def test_usedAgain(self) -> None:
+        """
+        One that is used again has neither the watches of its last use nor what they have seen; a watch may
+        have ended with its file.
+        """
+        old, new = self.paths
+        first = self.watch(old)
+        old.chmod(0o600)
+        libc.endInotify(first)
+        second = self.watch(new)
+        self.assertEqual(second, first)
+        old.chmod(0o640)
+        self.assertFalse(awaitReady(second, 0))
+        new.unlink()
+        self.assertTrue(awaitReady(second, 0))
+        libc.endInotify(second)
+        third = self.watch(old)
+        self.addCleanup(libc.endInotify, third)
+        self.assertEqual(third, first)
+
+    def test_bound(self) -> None:
+        """
+        So many are kept, and the others closed.
+        """
+        before = descriptorsBefore()
+        made = [self.watch(self.paths[0]) for _ in range(limits.SPARE_WATCHES + 1)]
+        for each in made:
+            libc.endInotify(each)
+        self.assertEqual(libc.spareWatches(), limits.SPARE_WATCHES)
+        self.assertEqual([isOpen(each) for each in made], [True] * limits.SPARE_WATCHES + [False])
+        self.assertEqual(descriptors(), before)
+
+    def test_forked(self) -> None:
+        """
+        A child that ends what its parent watches does not end its watches, and keeps none of its descriptors.
+        """
+        fd, spare = self.watch(self.paths[0]), self.watch(self.paths[0])
+        self.addCleanup(libc.endInotify, fd)
+        libc.endInotify(spare)
+
+        def child() -> None:
+            assert not isOpen(spare) and not libc.spareWatches()
+            libc.endInotify(fd)
+            assert not isOpen(fd) and not libc.spareWatches()
+
+        self.assertEqual(runForked(child), 0)
+        self.paths[0].chmod(0o600)
+        self.assertTrue(awaitReady(fd, 0))
+
+
+__all__ = ["WatchTests"]
