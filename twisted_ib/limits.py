@@ -523,6 +523,9 @@ SOCKET_RULE = 1024
 
 #: Reasons by which the connections of a process are counted; all others are one more.
 OUTCOMES = 64
+#: Peers of a process of which its socket page says why connections to them go over TCP; beyond it the oldest
+#: is forgotten.
+PEERS_SHOWN = 64
 #: Ports of which a process knows that connections of its blocking sockets were short-lived; beyond it that of
 #: the oldest end is forgotten.
 SHORT_LIVED_PORTS = 1024

@@ -29,6 +29,7 @@ from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.errors import ForkedSocketError
 from twisted_ib.hca.device.registry import removeDevice
 from twisted_ib.switch.candidates import SHORT_IN_SUCCESSION, SHORT_MESSAGES
+from twisted_ib.switch.reason import kept
 
 
 class StreamTests(BlockingTestCase):
@@ -493,6 +494,9 @@ class ListenTests(BlockingTestCase):
         self.assertEqual(self._ways(listener, count + 3), [True] * count + [False] * 3)
         switch = self.loop.reactor.switch
         self.assertEqual(switch.counters["switch_fallback_short_lived"], 3)
+        with self.client(listener) as client:
+            self.assertEqual(str(kept[client].fallback), "blocking and short-lived: SDP gains nothing here")
+        listener.accept()[0].close()
         # Another port has its own count.
         self.assertEqual(self._ways(self.server(), 1), [True])
         self._later(listener)

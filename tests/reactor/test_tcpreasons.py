@@ -13,6 +13,7 @@ from twisted.internet.protocol import ClientFactory, DatagramProtocol, Factory, 
 from tests.reactor.test_socketreport import VisibilityTestCase
 from tests.sdp.pair import HandReactor
 from tests.support.waiting import waitUntil
+from twisted_ib import limits
 from twisted_ib.hca.base.socketrows import COLUMNS
 from twisted_ib.hca.host.search import Search
 from twisted_ib.hca.host.socketpage.reading import readPage
@@ -22,7 +23,7 @@ from twisted_ib.rdma.port import connectRDMA, listenRDMA
 from twisted_ib.reactor import direct
 from twisted_ib.reactor.tcpreasons import TCPReasons
 from twisted_ib.sdp.port import connectSDP, listenSDP
-from twisted_ib.switch.reason import Reason
+from twisted_ib.switch.reason import Fallback, Reason
 
 
 def pageRows() -> list[dict[str, Any]]:
@@ -175,6 +176,29 @@ class TCPTests(VisibilityTestCase):
         self.assertEqual(
             [row[name] for name in ("provider", "local", "remote", "rule")], ["tcp", "*:0", "*:0", "explicit"]
         )
+
+    def peers(self, *ports: int, kind: str = "no_listener") -> list[tuple[Any, Any]]:
+        """
+        Connections to ports go over TCP.
+
+        @return: The rows that are about peers: which, and why.
+        """
+        for port in ports:
+            why = Reason("default", "both", "tcp", None, Fallback(kind, f"for {kind}"), 1.0, 2.0)
+            self.reactor.socketReport.showPeer("127.0.0.1", port, why)
+        rows = [row for row in pageRows() if row["local"] == "*:0" and row["remote"] != "*:0"]
+        self.assertEqual({(row["provider"], row["asked"]) for row in rows}, {("tcp", None)})
+        return [(row["remote"], row["fallback"]) for row in rows]
+
+    def test_peers(self) -> None:
+        """
+        Each peer has one row, which has the last reason; beyond the bound the oldest goes.
+        """
+        self.assertEqual(self.peers(1, 1), [("127.0.0.1:1", "for no_listener")])
+        self.assertEqual(self.peers(1, kind="short_lived"), [("127.0.0.1:1", "for short_lived")])
+        self.patch(limits, "PEERS_SHOWN", 2)
+        found = self.peers(2, 3, 2)
+        self.assertEqual(sorted(where for where, _ in found), ["127.0.0.1:2", "127.0.0.1:3"])
 
     def test_switched(self) -> None:
         """

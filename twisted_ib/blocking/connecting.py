@@ -16,7 +16,7 @@ from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.configuration.parser import CONNECT, LISTEN, TCP
 from twisted_ib.internet.failures import osError
 from twisted_ib.switch.connecting import Attempt
-from twisted_ib.switch.reason import EXPLICIT, Fallback, Reason, carried, stayed
+from twisted_ib.switch.reason import EXPLICIT, Fallback, Reason, carried, kept, stayed
 from twisted_ib.switch.serverclient import RedirectedClient
 
 if TYPE_CHECKING:
@@ -171,6 +171,8 @@ class SwitchedConnecting(Connecting):
         See L{Face.overTCP<twisted_ib.switch.connecting.Face.overTCP>}.
         """
         self.isOver = True
+        # The process may not answer C{ib-ss}: its threads wait in the kernel.
+        self.reactor.socketReport.showPeer(*self.attempt.address, self.attempt.why)
 
 
 def isTCP(skt: kernel.socket) -> bool:
@@ -204,7 +206,8 @@ def connectTCP(
 
 def _count(skt: socket, address: Any, made: Connecting | None) -> None:
     if isinstance(made, SwitchedConnecting):
-        carried(TCP, made.attempt.why)
+        kept[skt] = why = made.attempt.why
+        carried(TCP, why)
     elif isTCP(skt):
         _countDirect(skt, CONNECT, address)
 

@@ -116,6 +116,16 @@ class SocketReport:
         if self._reasons is not None:
             self._reasons.show(user, self.whyOf(user))
 
+    def showPeer(self, host: str, port: int, why: Reason) -> None:
+        """
+        Write the reason of the connections to a peer, which sockets of the program have, into the socket page
+        of a process that has one.
+        """
+        if self._reasons is None and self._isOpen():
+            self.appear()
+        if self._reasons is not None:
+            self._reasons.showPeer(host, port, why)
+
     # -- rows
 
     def rows(self, channel: DeviceChannel) -> Iterator[list[Any] | None]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 from weakref import ref
 
-from attrs import frozen
+from attrs import evolve, frozen
 from twisted.internet import tcp
 
+from twisted_ib import limits
 from twisted_ib.hca.base.socketrows import ANY
 from twisted_ib.hca.host.socketpage.page import SocketPage
 from twisted_ib.reactor.tcprows import hasSocket
@@ -36,6 +37,8 @@ class TCPReasons:
         """
         self._page = page
         self._offsets: dict[ref[Any], int] = {}
+        #: Rows that are about all connections to a peer: the reason of each, and where it is.
+        self._peers: dict[tuple[str, int], tuple[str, int]] = {}
         page.add(None, [(_Entry(why), *ANY, *ANY)])
 
     def show(self, user: object, why: Reason | None) -> None:
@@ -55,6 +58,21 @@ class TCPReasons:
         [offset] = self._page.add(None, [(_Entry(why), *here[:2], *there[:2])])
         if offset is not None:
             self._offsets[ref(user, self._gone)] = offset
+
+    def showPeer(self, host: str, port: int, why: Reason) -> None:
+        """
+        Write the reason of the connections to a peer that no other row is about, once for each reason.
+        """
+        peers, key, text = self._peers, (host, port), str(why)
+        known, gone = peers.get(key), []
+        if known is not None and known[0] == text:
+            return
+        if known is not None or len(peers) >= limits.PEERS_SHOWN:
+            gone.append(peers.pop(key if known is not None else next(iter(peers)))[1])
+        # Of all of them: not when one was asked.
+        [offset] = self._page.add(None, [(_Entry(evolve(why, asked=None, decided=None)), *ANY, *key)], gone)
+        if offset is not None:
+            peers[key] = text, offset
 
     def _gone(self, user: ref[Any]) -> None:
         self._page.remove(self._offsets.pop(user))

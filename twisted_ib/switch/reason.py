@@ -114,7 +114,7 @@ def withdrawn() -> None:
     carried("tcp", None)
 
 
-#: Why sockets of the program stay with the kernel that could have had SDP.
+#: Why the kernel has sockets of the program that could have had SDP.
 kept: WeakKeyDictionary[socket, Reason] = WeakKeyDictionary()
 
 

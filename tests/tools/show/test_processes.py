@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.support.waiting import readUntil
 from twisted_ib.hca.base.socketrows import COLUMNS
 from twisted_ib.tools.show import processes
-from twisted_ib.tools.show.processes import UNKNOWN, programOf, tcpRows
+from twisted_ib.tools.show.processes import ANYWHERE, UNKNOWN, programOf, tcpRows
 
 NONE: dict[str, Any] = {**dict.fromkeys(COLUMNS), "provider": "tcp"}
 
@@ -100,6 +100,26 @@ class TCPTests(SynchronousTestCase):
         self.assertEqual(
             [(row["rule"], row["asked"]) for row in self.rows(1, reasons, there)], [("/a:2", 2.0)]
         )
+
+    def test_peers(self) -> None:
+        """
+        A row may be about all connections to a peer; that of the connection itself goes before it, as does
+        the port's that has accepted one.
+        """
+        listening, near, _far = self.pair("127.0.0.1", socket.AF_INET)
+        here, there = listening.getsockname()[1], near.getsockname()[1]
+        port, client = f"127.0.0.1:{here}", f"127.0.0.1:{there}"
+        row = {**NONE, "kind": "connection", "provider": "tcp"}
+        reasons = [{**row, "local": ANYWHERE, "remote": port, "rule": "/a:1"}]
+        self.assertEqual([row["rule"] for row in self.rows(1, reasons, there)], ["/a:1"])
+        self.assertEqual({row["rule"] for row in self.rows(2, reasons, here)}, {UNKNOWN})
+        own = {**row, "local": client, "remote": port, "rule": "/a:2"}
+        self.assertEqual([row["rule"] for row in self.rows(1, [*reasons, own], there)], ["/a:2"])
+        accepting = [
+            {**row, "local": ANYWHERE, "remote": client, "rule": "/a:3"},
+            {**row, "kind": "listener", "local": port, "rule": "/a:4"},
+        ]
+        self.assertEqual({row["rule"] for row in self.rows(2, accepting, here)}, {"/a:4"})
 
     def test_halfOfSDP(self) -> None:
         """

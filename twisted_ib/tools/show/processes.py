@@ -70,8 +70,9 @@ def tcpRows(pid: int, reasons: list[dict[str, Any]]) -> list[list[Any]] | None:
                 row = dict.fromkeys(COLUMNS)
                 why = ends.get((local, None if isListener else remote))
                 if why is None:
-                    # The reason of the port that has accepted it, without that port's times.
-                    why = ports.get(local.rpartition(":")[2], other)
+                    # The reason of the port that has accepted it, without that port's times, or of all
+                    # connections to a peer.
+                    why = ports.get(local.rpartition(":")[2]) or ends.get((ANYWHERE, remote), other)
                     why = {name: why.get(name) for name in ("rule", "fallback")}
                 row |= why
                 row |= {"kind": LISTENER if isListener else CONNECTION, "provider": TCP, "device": None}
