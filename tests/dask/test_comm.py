@@ -124,6 +124,18 @@ class EchoTests(CommTestCase):
         self.assertEqual(reads.call_args_list[0].args[1], _LONG)
         self.assertEqual((lends.call_count, reads.call_count), (1, 1))
 
+    def test_owned(self) -> None:
+        """
+        Each frame has memory of its own, so none keeps another's.
+        """
+        self.play(self._owned())
+
+    async def _owned(self) -> None:
+        client, server = await self.pair()
+        await client.write({str(at): to_serialize(each) for at, each in enumerate(arrays(3, 5, 7))})
+        found = await server._stream.receive()
+        self.assertEqual([memoryview(each.obj).nbytes for each in found], [len(each) for each in found])
+
     def test_ownLoop(self) -> None:
         """
         It works on this package's event loop as well.
@@ -259,6 +271,21 @@ class EndTests(CommTestCase):
         reading.cancel()
         with self.assertRaises(asyncio.CancelledError):
             await reading
+        self.assertTrue(client.closed())
+        with self.assertRaises(CommClosedError):
+            await server.read()
+
+    def test_failedWrite(self) -> None:
+        """
+        A write that fails within ends the connection, as over TCP, and its error is the caller's.
+        """
+        self.play(self._failedWrite())
+
+    async def _failedWrite(self) -> None:
+        client, server = await self.pair()
+        with mock.patch.object(client._stream, "_lend", side_effect=BufferError):
+            with self.assertRaises(BufferError):
+                await client.write({"x": bytes(_LONG)})
         self.assertTrue(client.closed())
         with self.assertRaises(CommClosedError):
             await server.read()

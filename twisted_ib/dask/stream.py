@@ -178,18 +178,13 @@ class FrameStream(Protocol):
         isLent = messages.kindOf(message) == messages.BODY
         if isLent:
             (message,) = await self._read([messages.placeOf(message)])
-        else:
-            # The transport's cannot be written, as arrays can that are made of frames.
-            message = memoryview(bytearray(message))
         places, carried = messages.placesOf(message)
         there = [place for place in places if place.key]
-        if there:
-            isLent = True
-            found, here = iter(await self._read(there)), iter(carried)
-            carried = [next(found if place.key else here) for place in places]
-        if isLent:
+        found, here = iter(await self._read(there) if there else ()), iter(carried)
+        frames = [next(found) if place.key else _owned(next(here)) for place in places]
+        if isLent or there:
             self.transport.write(messages.read())
-        return carried
+        return frames
 
     async def _read(self, places: Sequence[Place]) -> list[memoryview]:
         self._check()
@@ -244,3 +239,10 @@ class FrameStream(Protocol):
                 self._end(HCAError("the connection was aborted here"))
             else:
                 self._events.call_soon_threadsafe(self._end, HCAError("the connection was aborted here"))
+
+
+def _owned(carried: memoryview) -> memoryview:
+    # As over TCP: an array that is made of it can be written, and keeps no other frame in memory.
+    frame = host_array(len(carried))
+    frame[:] = carried
+    return frame
