@@ -593,5 +593,6 @@ DASK_LENT = 64
 DASK_UNREAD = 256
 #: The most bytes that one READ asks for; longer frames take several.
 DASK_READ = 1 << 30
-#: Numbers that are drawn for a listener until one is free on all of its devices.
-DASK_DRAWS = 5
+#: How often a listener tries to have a port: until a number is free on all of its devices, and until one that
+#: stops is closed.
+DASK_TRIES = 5

@@ -204,14 +204,15 @@ class IBListener(BaseListener):
         """
         reactor = _reactor()
         self._events = reactor.events
-        for left in reversed(range(1 if self.port else limits.DASK_DRAWS)):
+        for left in reversed(range(limits.DASK_TRIES)):
             try:
                 self._listen(reactor)
                 break
             except CannotListenError as error:
-                if (stopped := self.stop()) is not None:
-                    await stopped
-                # A number that was drawn on one device may be taken on another.
+                stopped = self.stop()
+                # A number that is drawn on one device may be taken on another.  One that is given may be of a
+                # listener whose stop() nobody has waited for: Server.close() does not.
+                await (stopped or asyncio.sleep(0))
                 if not left:
                     raise osError(error.socketError) from error
 
