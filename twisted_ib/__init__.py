@@ -7,6 +7,7 @@ Modules:
   - C{blocking}: blocking sockets over SDP
   - C{compilation}: marks for mypyc on classes that may be compiled
   - C{configuration}: its language, C{lexer} to C{parser}, and which C{file} it is
+  - C{dask}: C{ib://} addresses for Dask
   - C{drive}: what drives devices, and what a process does when it forks or ends
   - C{errors}: the exceptions of twisted_ib, except Twisted's own
   - C{hca}: the software host channel adapter (HCA), in the words of somebody who knows TCP

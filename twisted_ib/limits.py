@@ -589,3 +589,19 @@ QUEUE_LOOK_SECONDS = 0.5
 QUEUE_HANDSHAKE_SECONDS = 5.0
 #: Clients that a listener does this with at a time; over it the oldest gives way.
 QUEUE_HANDSHAKES = 64
+
+# -- Dask (ib:// of distributed)
+
+#: Frames from this size on are lent, and read by the receiver; shorter ones travel together.
+DASK_FRAME_BYTES = 32 * 1024
+#: Frames of one message that are lent; further ones travel with the short ones.
+DASK_FRAMES = 1024
+#: Messages of one connection that are lent and not read yet, before who writes waits.
+DASK_LENT = 64
+#: Messages that have arrived and that nobody reads, before the peer is held up.
+DASK_UNREAD = 256
+#: The most bytes that one READ asks for; longer frames take several.
+DASK_READ = 1 << 30
+#: How often a listener tries to have a port: until a number is free on all of its devices, and until one that
+#: stops is closed.
+DASK_TRIES = 5

@@ -1,21 +1,19 @@
 """
 The reactor of an event loop of asyncio: it serves devices and makes streams, and never runs itself.
 
-L{twisted_ib.aio.loop} has one as soon as it connects or listens with devices.
+L{twisted_ib.aio.loop} has one as soon as it connects or listens with devices; L{reactorOf} gives one to any
+other event loop of asyncio for selectors.
 """
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
 from threading import get_ident
-from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from twisted_ib.drive.process import life
 from twisted_ib.reactor.asyncioreactor import IBAsyncioReactor
-
-if TYPE_CHECKING:
-    from twisted_ib.aio.loop import EventLoop
 
 #: Those with devices to close.
 _open: WeakSet[LoopReactor] = WeakSet()
@@ -30,9 +28,10 @@ class LoopReactor(IBAsyncioReactor):
 
     _installSignalHandlers = True
 
-    def __init__(self, events: EventLoop) -> None:
+    def __init__(self, events: asyncio.AbstractEventLoop) -> None:
         """
         @param events: The event loop.
+        @raise TypeError: It is not asyncio's for selectors.
         """
         super().__init__(events)
         self.events = events
@@ -66,6 +65,28 @@ class LoopReactor(IBAsyncioReactor):
         self.closePorts()
 
 
+def reactorOf(events: asyncio.AbstractEventLoop) -> LoopReactor:
+    """
+    Return the reactor of an event loop, whoever made that; it closes with the event loop.
+
+    @raise TypeError: It is not asyncio's for selectors.
+    """
+    found = getattr(events, "reactor", None)
+    if isinstance(found, LoopReactor):
+        return found
+    made, close = LoopReactor(events), events.close
+
+    def closeBoth() -> None:
+        # Of one that runs asyncio's own call raises.
+        if not events.is_running():
+            made.close()
+            vars(events).update(close=close, reactor=None)
+        close()
+
+    vars(events).update(close=closeBoth, reactor=made)
+    return made
+
+
 def _closeDropped() -> None:
     # Of event loops that nobody has closed.  Later the collector may close the sockets of a device before it.
     for each in list(_open):
@@ -75,4 +96,4 @@ def _closeDropped() -> None:
 
 life.atEnd(__name__, _closeDropped)
 
-__all__ = ["LoopReactor"]
+__all__ = ["LoopReactor", "reactorOf"]

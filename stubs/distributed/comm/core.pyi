@@ -1,0 +1,16 @@
+class CommClosedError(OSError): ...
+
+class Comm:
+    local_info: dict[str, object]
+    remote_info: dict[str, object]
+    handshake_options: dict[str, object]
+    deserialize: bool
+    allow_offload: bool
+
+    def __init__(self, deserialize: bool = ...) -> None: ...
+
+class Connector: ...
+
+class BaseListener:
+    def __init__(self) -> None: ...
+    async def on_connection(self, comm: Comm) -> None: ...

@@ -1,0 +1,6 @@
+from collections.abc import Callable
+
+class IOLoop:
+    @staticmethod
+    def current() -> IOLoop: ...
+    def add_callback(self, callback: Callable[..., object], *args: object) -> None: ...

@@ -1,0 +1,3 @@
+"""
+Tests of L{twisted_ib.dask}.
+"""

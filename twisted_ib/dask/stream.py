@@ -1,0 +1,248 @@
+"""
+A connection of frames over C{ib:}: what is read, what is lent, and the end.
+
+Only here are memory regions: those of frames that this side has lent, until the peer has read them, and those
+that a READ fills.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import get_ident
+from typing import TYPE_CHECKING
+
+from distributed.protocol.utils import host_array
+from twisted.internet.interfaces import IPushProducer
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from twisted_ib import limits
+from twisted_ib.dask import messages
+from twisted_ib.dask.messages import Place
+from twisted_ib.errors import HCAError, WireError
+from twisted_ib.hca.memory.access import Access
+from twisted_ib.interfaces import IRDMAProtocol
+
+if TYPE_CHECKING:
+    from twisted_ib.internet.region import RDMARegion
+    from twisted_ib.rdma.transport import RDMATransport
+
+
+@implementer(IRDMAProtocol, IPushProducer)
+class FrameStream(Protocol):
+    """
+    A connection of frames.
+
+    @ivar loss: Why it has ended; L{None} before.
+    """
+
+    transport: RDMATransport
+
+    def __init__(self, events: asyncio.AbstractEventLoop, made: Callable[[FrameStream], object]) -> None:
+        """
+        @param events: The event loop.
+        @param made: Called once it is connected.
+        """
+        self.loss: BaseException | None = None
+        self._events = events
+        self._made = made
+        self._paused = False
+        # Messages that nobody has read yet; memory of each message that the peer has not read yet.
+        self._unread: deque[memoryview] = deque()
+        self._lent: deque[list[RDMARegion]] = deque()
+        # One of each at most: see distributed.comm.Comm.
+        self._reader: asyncio.Future[None] | None = None
+        self._writer: asyncio.Future[None] | None = None
+
+    # -- what happens
+
+    def connectionMade(self) -> None:
+        """
+        Begin.
+        """
+        self.transport.registerProducer(self, True)
+        self._made(self)
+
+    def messageReceived(self, view: memoryview) -> None:
+        """
+        Keep a message for its reader, or take back what was lent.
+        """
+        try:
+            if messages.kindOf(view) == messages.READ:
+                self._takeBack()
+                return
+        except WireError as error:
+            self._end(error)
+            return
+        self._unread.append(view)
+        if len(self._unread) == limits.DASK_UNREAD:
+            self.transport.pauseProducing()
+        self._wake()
+
+    def _takeBack(self) -> None:
+        if not self._lent:
+            raise WireError("the peer gives back what nothing was lent for")
+        for region in self._lent.popleft():
+            region.close()
+        self._wake()
+
+    def remoteMemoryWritten(self, immediate: int, length: int) -> None:
+        """
+        Refuse: nothing here may be written.
+        """
+        self._end(WireError("the peer says that it has written memory"))
+
+    def pauseProducing(self) -> None:
+        """
+        Have writers wait.
+        """
+        self._paused = True
+
+    def resumeProducing(self) -> None:
+        """
+        Let writers go on.
+        """
+        self._paused = False
+        self._wake()
+
+    def stopProducing(self) -> None:
+        """
+        Do nothing: see C{connectionLost}.
+        """
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """
+        Wake those who wait; the regions were closed with the connection.
+        """
+        self.loss = self.loss or reason.value
+        self._lent.clear()
+        self._wake()
+
+    def _wake(self) -> None:
+        for waiting in (self._reader, self._writer):
+            if waiting is not None and not waiting.done():
+                waiting.set_result(None)
+
+    def _end(self, reason: BaseException) -> None:
+        self.loss = self.loss or reason
+        self.transport.abortConnection()
+        self._wake()
+
+    # -- what its user does
+
+    async def send(self, frames: Sequence[bytes | bytearray | memoryview]) -> None:
+        """
+        Send a message; its long frames must not change until the peer has read them.
+
+        @raise HCAError: The connection has ended, or there is no memory.
+        """
+        while self.loss is None and (self._paused or len(self._lent) >= limits.DASK_LENT):
+            await self._wait(False)
+        self._check()
+        views = [memoryview(each) for each in frames]
+        places = [Place(each.nbytes) for each in views]
+        most = self.transport.maxMessageSize
+        regions = []
+        for number in messages.lent([each.length for each in places], most):
+            region = self._lend(views[number])
+            regions.append(region)
+            places[number] = Place(region.length, region.address, region.remoteKey)
+        carried = [view for view, place in zip(views, places, strict=True) if not place.key]
+        message = messages.frames(places, carried)
+        if len(message) > most:
+            region = self._lend(message)
+            regions.append(region)
+            message = messages.body(Place(region.length, region.address, region.remoteKey))
+        if regions:
+            self._lent.append(regions)
+        self.transport.write(message)
+
+    def _lend(self, memory: bytes | memoryview) -> RDMARegion:
+        return self.transport.registerMemory(memory, Access.REMOTE_READ)
+
+    async def receive(self) -> list[memoryview]:
+        """
+        Return the frames of the next message, which can be written.
+
+        @raise HCAError: The connection has ended, or the message is malformed.
+        """
+        while not self._unread:
+            self._check()
+            await self._wait(True)
+        message = self._unread.popleft()
+        if len(self._unread) == limits.DASK_UNREAD - 1:
+            self.transport.resumeProducing()
+        isLent = messages.kindOf(message) == messages.BODY
+        if isLent:
+            (message,) = await self._read([messages.placeOf(message)])
+        places, carried = messages.placesOf(message)
+        there = [place for place in places if place.key]
+        found, here = iter(await self._read(there) if there else ()), iter(carried)
+        frames = [next(found) if place.key else _owned(next(here)) for place in places]
+        if isLent or there:
+            self.transport.write(messages.read())
+        return frames
+
+    async def _read(self, places: Sequence[Place]) -> list[memoryview]:
+        self._check()
+        transport, regions, views, asked = self.transport, [], [], []
+        try:
+            for place in places:
+                view = host_array(place.length)
+                region = transport.registerMemory(view, Access.LOCAL_WRITE)
+                views.append(view)
+                regions.append(region)
+                for start in range(0, place.length, limits.DASK_READ):
+                    count = min(place.length - start, limits.DASK_READ)
+                    deferred = transport.rdmaRead(count, place.address + start, place.key, region, start)
+                    asked.append(deferred.asFuture(self._events))
+            await asyncio.gather(*asked)
+        finally:
+            for region in regions:
+                region.close()
+        return views
+
+    def _check(self) -> None:
+        if self.loss is not None:
+            raise HCAError(str(self.loss) or type(self.loss).__name__) from self.loss
+
+    async def _wait(self, reads: bool) -> None:
+        waiting: asyncio.Future[None] = self._events.create_future()
+        if reads:
+            self._reader = waiting
+        else:
+            self._writer = waiting
+        await waiting
+
+    async def close(self) -> None:
+        """
+        Close once the peer has read what was lent.
+        """
+        if self.loss is None:
+            self._unread.clear()
+            self.transport.resumeProducing()
+        while self._lent and self.loss is None:
+            await self._wait(False)
+        if self.loss is None:
+            self.transport.unregisterProducer()
+            self.transport.loseConnection()
+
+    def abort(self) -> None:
+        """
+        End at once; from any thread.
+        """
+        if self.loss is None and not self._events.is_closed():
+            if self.transport.thread == get_ident():
+                self._end(HCAError("the connection was aborted here"))
+            else:
+                self._events.call_soon_threadsafe(self._end, HCAError("the connection was aborted here"))
+
+
+def _owned(carried: memoryview) -> memoryview:
+    # As over TCP: an array that is made of it can be written, and keeps no other frame in memory.
+    frame = host_array(len(carried))
+    frame[:] = carried
+    return frame
