@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests.cprograms.lab import Lab, LabError, Side, lacking, missing, sides
-from tests.cprograms.libfabric import CONNECTED, DATAGRAMS
-from tests.cprograms.namespaces import apart, lackingNamespaces
+from tests.cprograms.libraries.libfabric import CONNECTED, DATAGRAMS
+from tests.cprograms.libraries.namespaces import apart, lackingNamespaces
 from tests.cprograms.programs import Program
 from tests.support.waiting import HANG_SECONDS
 

@@ -1,0 +1,3 @@
+"""
+Programs of libraries that stand on verbs: libfabric, UCX, MPI.
+"""

@@ -1,0 +1,45 @@
+"""
+Rings of MPI's ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from tests.cprograms.lab import LabError, lacking
+from tests.cprograms.libraries.mpi import IMPLEMENTATIONS, Implementation
+from tests.support.waiting import HANG_SECONDS
+
+
+class RingTests(SynchronousTestCase):
+    """
+    Each rank gets what the one before it has sent.
+    """
+
+    timeout = 4 * HANG_SECONDS
+    skip = lacking()
+
+
+def _test(implementation: Implementation) -> Callable[[RingTests], None]:
+    def test(self: RingTests) -> None:
+        reason = implementation.missing()
+        if reason is not None:
+            raise SkipTest(reason)
+        folder = Path(self.mktemp()).resolve()
+        folder.mkdir()
+        ring = implementation.compiled(folder)
+        for ranks in (2, 4):
+            try:
+                implementation.run(ring, ranks)
+            except LabError as error:
+                self.fail(f"{ranks}: {error}")
+
+    test.__doc__ = f"2 and 4 ranks of {implementation.name} on shm0."
+    return test
+
+
+for _implementation in IMPLEMENTATIONS:
+    setattr(RingTests, f"test_{_implementation.name}", _test(_implementation))
