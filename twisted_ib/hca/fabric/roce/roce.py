@@ -229,11 +229,10 @@ class RoCELink:
             if isShared:
                 self.group = joinGroup(text, self._member)
             self._main = self._open(self.address, PORT) if self.group is None else self.group.main
-        except DeviceError:
+        except (DeviceError, OSError) as error:
             self._poller.close()
-            raise
-        except OSError as error:
-            self._poller.close()
+            if isinstance(error, DeviceError):
+                raise
             if error.errno == errno.EADDRINUSE:
                 raise _portTaken(address) from None
             if error.errno == errno.EADDRNOTAVAIL:
