@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from weakref import ref
 
@@ -378,6 +379,39 @@ class TurnTests(ChannelTestCase):
         owner.again = 0
         end.turn()
         self.assertEqual((end.turn(), owner.ends), (0, 2 * per + 1))
+
+    def test_awaitsTheWoken(self) -> None:
+        """
+        After a batch that woke a peer its answer is awaited for longer, once; elsewhere for as long as an
+        answer takes.
+        """
+        end, asked = self.end(False), []
+        #: Of each batch whether it did something, and how many peers it woke.
+        batches = [(True, 1), (False, 0), (True, 0), (False, 0)]
+        fabric = SimpleNamespace(hot=(1,), rung=7, answerSeconds=1e-6, look=list, pending=None)
+
+        def progress() -> bool:
+            """
+            The next batch.
+            """
+            done, woken = batches.pop(0)
+            fabric.rung += woken
+            return done
+
+        def spin(pending: Any, most: float, answer: float) -> bool:
+            """
+            There is one, until the last.
+            """
+            asked.append((most, answer))
+            return bool(batches)
+
+        channel: Any = end.channel
+        device, channel.polling = channel.device, SimpleNamespace(spin=spin)
+        channel.device = SimpleNamespace(fabric=fabric, progress=progress)
+        channel._serve(True)
+        channel.device = device
+        waking = internetChannel.WAKING_SECONDS
+        self.assertEqual(asked, [(waking, waking), (1e-6, 1e-6)])
 
     def test_endTurn(self) -> None:
         """

@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 FIN_WAIT_SECONDS = 60.0
 #: Closed connections that wait so; beyond it one is reset.
 CLOSING_CONNECTIONS = 4096
+#: How long polling for an answer pays in such a reactor if the peer had to be woken, in seconds: on asyncio
+#: that takes longer than the answer.  Who sleeps too soon is woken by it in turn, and so on for good.
+WAKING_SECONDS = 200e-6
 #: Batches that one turn serves in a reactor without polling: sockets and timers must have their turn.
 BATCHES_PER_TURN = 16
 
@@ -95,6 +98,8 @@ class DeviceChannel:
         self._closing: dict[ClosingStream, float] = {}
         self.polling = AdaptivePolling(perf_counter, yieldCPU)
         self._timer: DelayedCall | None = None
+        #: How often the device had woken a peer before the present batches.
+        self._rung = 0
         self._registered = self._visible = False
         self._inTurn = self._enough = self._wanted = False
         self.polled = IReactorCompletionChannels.providedBy(reactor)
@@ -366,6 +371,7 @@ class DeviceChannel:
         # delayed call is due.  In the last serving there is no application to overtake.
         timeout = getattr(self.reactor, "timeout", None)
         device.fabric.look()
+        self._rung = device.fabric.rung
         self._enough = did = False
         for _ in range(BATCHES_PER_TURN):
             if device.progress():
@@ -381,6 +387,8 @@ class DeviceChannel:
             return False
         fabric = self.device.fabric
         seconds = fabric.answerSeconds
+        if self._rung != fabric.rung:
+            self._rung, seconds = fabric.rung, max(seconds, WAKING_SECONDS)
         return bool(fabric.hot) and self.polling.spin(fabric.pending, seconds, seconds)
 
     def endTurn(self) -> None:
