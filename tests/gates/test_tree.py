@@ -24,7 +24,7 @@ FORKS = {
     "blocking": 2,
     "hca/base": 3,
     "hca/capture": 1,
-    "hca/device": 40,
+    "hca/device": 29,
     "hca/mad": 2,
     "hca/queues": 1,
     "hca/services": 6,

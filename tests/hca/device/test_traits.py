@@ -27,6 +27,7 @@ from twisted_ib.hca.base.traits import (
     TransportType,
 )
 from twisted_ib.hca.connection.rdmacm import gidNumber, gidText
+from twisted_ib.hca.device.addressing.subnet import SubnetResolution
 from twisted_ib.hca.device.registry import KINDS, addDevice, traitsOf
 from twisted_ib.hca.fabric.base.streams import IStreamFabric
 from twisted_ib.hca.wire.grh import guidGID
@@ -215,6 +216,7 @@ class AddressTests(EveryKindTestCase):
         """
         subnet = self.open("lo0")
         self.patch(subnet, "traits", evolve(subnet.traits, peers=Peers.SUBNET))
+        subnet.resolveBy(SubnetResolution(subnet))
         return self.devices["lo0"], self.devices["packets0"], subnet
 
     def said(self, call: Any, *arguments: Any) -> Any:
@@ -319,7 +321,7 @@ class AddressTests(EveryKindTestCase):
         path = SimpleNamespace(peer=SimpleNamespace(address=OTHER, guid=guid))
         gid = gidText(subnet.port.subnetPrefix << 64 | guid)
         for device in (processes, packets, subnet):
-            self.patch(device, "paths", SimpleNamespace(gidOf=lambda path: 77, close=lambda: None))
+            self.patch(device.paths, "gidOf", lambda path: 77)
         for device, resolver, address, expected in (
             (processes, None, ADDRESS, True),
             (processes, None, STRANGER, False),

@@ -49,7 +49,7 @@ from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LinkLayer, Peers, Proof, Traits
 from twisted_ib.hca.cm.transactions import CMTransactions
-from twisted_ib.hca.connection.rdmacm import gidNumber, gidText, guidOf
+from twisted_ib.hca.connection.rdmacm import gidNumber
 from twisted_ib.hca.device.addressing.addresses import AddressResolution
 from twisted_ib.hca.device.addressing.processes import ProcessResolution
 from twisted_ib.hca.device.addressing.resolution import Resolution
@@ -63,7 +63,7 @@ from twisted_ib.hca.device.progress import DeviceProgress
 from twisted_ib.hca.device.receivebudget import ReceiveBudget
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addDevice, openFabric, removeDevice
 from twisted_ib.hca.fabric.base.subnetdirectory import ISubnetOwner
-from twisted_ib.hca.host.addresses import isLocalAddress, isPeersAddress, localAddresses, normalise
+from twisted_ib.hca.host.addresses import isLocalAddress, normalise
 from twisted_ib.hca.host.paging import Row, pages
 from twisted_ib.hca.host.socketpage.page import SocketPage
 from twisted_ib.hca.memory.keys import PrefixedIndices, RandomIndices
@@ -237,8 +237,7 @@ class Device(DeviceProgress):
         self.guid = self.cm.caGUID = fabric.guid
         #: The form of its datagrams' records.
         self.datagramForm = FORMS[traits.linkLayer]
-        #: Its address resolution and multicast groups.
-        self.paths: Resolution = RESOLUTIONS[traits.peers](self)
+        self.resolveBy(RESOLUTIONS[traits.peers](self))
         # Source addresses can be forged, so fewer half-open connections are admitted than from processes that
         # the kernel has identified.
         if traits.proof is Proof.ANSWER:
@@ -275,6 +274,18 @@ class Device(DeviceProgress):
             _ = self.mads
         if traits.peers is Peers.SUBNET:
             self.changePort(fabric.settings())
+
+    def resolveBy(self, paths: Resolution) -> None:
+        """
+        Resolve addresses in a way.
+        """
+        #: Its address resolution and multicast groups.
+        self.paths = paths
+        # Bound here and not methods that call these, as in _bind().
+        #: See L{Resolution}, which has the methods of these names.
+        self.gids, self.hasGID, self.guidOf = paths.gids, paths.hasGID, paths.guidOf
+        self.hostNamed, self.unknownHost = paths.hostNamed, paths.unknownHost
+        self.isLocal, self.isPeers = paths.isLocal, paths.isPeers
 
     def useConnector(self, connector: IConnector) -> None:
         """
@@ -322,56 +333,7 @@ class Device(DeviceProgress):
         The GUID of its node: in a subnet that below its port's, which the topology counts on from it; else
         both are one.
         """
-        return self.guid - (self.traits.peers is Peers.SUBNET)
-
-    def gids(self) -> list[str]:
-        """
-        @return: the GID table: the port's own; where peers are processes the host's addresses follow.
-        """
-        own = [normalise(gidText(gid)) for gid in self.port.gids]
-        # IBTA vol. 1 annex A17: one entry per IP address of the host.  Read when asked for, as they come and
-        # go.
-        return [*own, *localAddresses()] if self.traits.peers is Peers.PROCESSES else own
-
-    def hasGID(self, gid: int) -> bool:
-        """
-        @param gid: 128 bits; an IPv4 address is C{::ffff:a.b.c.d}.
-        @return: whether the GID table has it.
-        """
-        if gid == self.gid or gid in self.port.gids:
-            return True
-        return self.traits.peers is not Peers.SUBNET and self.isLocal(gidText(gid))
-
-    def hostNamed(self, name: str) -> str:
-        """
-        Find a host by a name that the reactor's resolver need not know.
-
-        @return: the GID of the node of a subnet with this description; C{""} if there is none, or no subnet.
-        """
-        guid = self.fabric.named(name) if self.traits.peers is Peers.SUBNET else 0
-        return normalise(gidText(self.port.subnetPrefix << _GUID_BITS | guid)) if guid else ""
-
-    def unknownHost(self, name: str) -> str:
-        """
-        @return: the reason why no host has a name that neither L{hostNamed} nor the resolver knows, and what
-            is one; C{""} where names are the resolver's alone.
-        """
-        if self.traits.peers is not Peers.SUBNET:
-            return ""
-        return (
-            f"no node of the subnet with a device has the description {name!r}, and no address was found for"
-            f" it; a host of {self.name} is a GID, the description of a node, or this host"
-        )
-
-    def guidOf(self, address: str) -> int:
-        """
-        @return: the GUID in an address that is a GID of this subnet, whether or not a device has it; 0 if
-            it is none, or there is no subnet.
-        """
-        # RFC 4007 section 11: what has a zone is the address of an interface of this host.
-        if self.traits.peers is not Peers.SUBNET or "%" in address:
-            return 0
-        return guidOf(address, self.port.subnetPrefix)
+        return self.paths.nodeGUID
 
     def localAddressFor(self, address: str, bound: str = "") -> str:
         """
@@ -393,12 +355,7 @@ class Device(DeviceProgress):
             elif not isLocalAddress(bound):
                 raise NoRouteError(f"{bound} is not an address of this host")
             return bound
-        if self.traits.peers is Peers.SUBNET and not isPeersAddress(address, int(self.clock())):
-            # A GID of the subnet.
-            return normalise(gidText(self.gid))
-        # Between processes of one host the destination is as good a source as any; it keeps the IP version
-        # and scope right.
-        return address if self.address is None else self.address
+        return self.paths.sourceFor(address)
 
     def listeningAddress(self, bound: str) -> str:
         """
@@ -425,21 +382,6 @@ class Device(DeviceProgress):
         """
         return self.address == (None if address is None else normalise(address).partition("%")[0])
 
-    def isLocal(self, address: str) -> bool:
-        """
-        Whether an address is of this host, so that a local process may have it; where peers are IP addresses,
-        whether it is the device's own.
-        """
-        if self.resolver is not None and self.resolver.isOwn(address):
-            return True
-        if self.address is not None:
-            return address == self.address
-        if self.traits.peers is Peers.SUBNET and gidNumber(address) in self.port.gids:
-            return True
-        # The host's address list is read at most once a second: that costs a socket, and each connection
-        # makes a claim.
-        return isPeersAddress(address, int(self.clock()))
-
     def pathMTUTo(self, path: IPeerPath) -> int:
         """
         The largest payload of a packet on a path, bytes.
@@ -448,29 +390,6 @@ class Device(DeviceProgress):
             return self.pathMTU
         found: int = self.fabric.pathMTUTo(path.peer.address)
         return found
-
-    def isPeers(self, path: IPeerPath, address: str) -> bool:
-        """
-        Whether the peer of a path may have the address that it claims.
-
-        @param path: the path that the claim came by.
-        @param address: without a scope.
-        """
-        # As on any link whose addresses are found by ARP, there is no other proof of one than that.  Who
-        # connects has asked for this host, and so told its own address, before.
-        if self.resolver is not None and self.resolver.sourceFor(address):
-            gid = self.resolver.gidOf(address)
-            if gid or not self.traits.hasAddress:
-                return bool(gid == self.paths.gidOf(path))
-        if self.traits.hasAddress:
-            # IBTA vol. 1 annex A17: a RoCEv2 peer is what its packets' source address says, and nothing else.
-            found: str = path.peer.address
-            return address == found
-        guid = self.guidOf(address)
-        if guid:
-            return bool(guid == path.peer.guid)
-        # All processes of a host have all its addresses; the claim cannot be narrowed further.
-        return self.isLocal(address)
 
     # -- what is known of it
 

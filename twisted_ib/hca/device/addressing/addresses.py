@@ -13,7 +13,7 @@ from twisted_ib.hca.device.addressing.resolution import Resolution, isWaiting
 from twisted_ib.hca.wire.grh import isMulticast
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.base.interfaces import IPath, PathUser, Search
+    from twisted_ib.hca.base.interfaces import IPath, IPeerPath, PathUser, Search
     from twisted_ib.hca.queues.queuepair import QueuePair
 
 
@@ -21,6 +21,32 @@ class AddressResolution(Resolution):
     """
     The paths of one device to IP addresses.
     """
+
+    def sourceFor(self, address: str) -> str:
+        """
+        @return: the device's own address.
+        """
+        return self._device.address or address
+
+    def isLocal(self, address: str) -> bool:
+        """
+        See L{Resolution.isLocal}.
+        """
+        device = self._device
+        return address == device.address or (device.resolver is not None and device.resolver.isOwn(address))
+
+    def isPeers(self, path: IPeerPath, address: str) -> bool:
+        """
+        See L{Resolution.isPeers}.
+        """
+        resolver = self._device.resolver
+        # As on any link whose addresses are found by ARP, there is no other proof of one than that.  Who
+        # connects has asked for this host, and so told its own address, before.
+        if resolver is not None and resolver.sourceFor(address) and (gid := resolver.gidOf(address)):
+            return bool(gid == self.gidOf(path))
+        # IBTA vol. 1 annex A17: a RoCEv2 peer is what its packets' source address says, and nothing else.
+        found: str = path.peer.address
+        return address == found
 
     def check(self, key: int, number: int = 0) -> int:
         """

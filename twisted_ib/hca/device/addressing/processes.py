@@ -31,9 +31,8 @@ from twisted_ib.errors import (
     SharedGIDError,
 )
 from twisted_ib.hca.base.timers import Timer
-from twisted_ib.hca.base.traits import Proof
 from twisted_ib.hca.device.addressing.resolution import Resolution, isWaiting
-from twisted_ib.hca.host.addresses import normalise
+from twisted_ib.hca.host.addresses import isPeersAddress, localAddresses, normalise
 from twisted_ib.hca.services.address import AddressPath
 from twisted_ib.hca.wire.grh import guidGID, isMulticast
 
@@ -139,6 +138,43 @@ class ProcessResolution(Resolution):
         self._proofs: dict[DatagramPath, bool] = {}
         self._groups: dict[int, MulticastGroup] = {}
 
+    # -- addresses
+
+    def gids(self) -> list[str]:
+        """
+        See L{Resolution.gids}.
+        """
+        # IBTA vol. 1 annex A17: one entry per IP address of the host.  Read when asked for, as they come and
+        # go.
+        return [*super().gids(), *localAddresses()]
+
+    def sourceFor(self, address: str) -> str:
+        """
+        @return: the destination: it is as good a source as any, and keeps the IP version and scope right.
+        """
+        return address
+
+    def isLocal(self, address: str) -> bool:
+        """
+        See L{Resolution.isLocal}.
+        """
+        device = self._device
+        if device.resolver is not None and device.resolver.isOwn(address):
+            return True
+        # The host's address list is read at most once a second: that costs a socket, and each connection
+        # makes a claim.
+        return isPeersAddress(address, int(device.clock()))
+
+    def isPeers(self, path: IPeerPath, address: str) -> bool:
+        """
+        See L{Resolution.isPeers}.
+        """
+        resolver = self._device.resolver
+        if resolver is not None and resolver.sourceFor(address):
+            return bool(resolver.gidOf(address) == self.gidOf(path))
+        # All processes of a host have all its addresses; the claim cannot be narrowed further.
+        return self.isLocal(address)
+
     # -- GIDs
 
     def check(self, key: int, number: int = 0) -> int:
@@ -157,7 +193,7 @@ class ProcessResolution(Resolution):
         # With Linux rxe such a GID works, as a host has one rxe device per interface; here several HCAs share
         # it, and a guess would connect the wrong process.  A queue pair of this HCA is reached by it, though:
         # every GID of a port's table leads to that port.
-        if self._device.isLocal(text):
+        if self.isLocal(text):
             if number in self._device.queuePairs:
                 return self.guid
             raise SharedGIDError(
@@ -281,7 +317,7 @@ class ProcessResolution(Resolution):
         """
         See L{Resolution.isProven}.
         """
-        return self._device.traits.proof is not Proof.DIRECTORY or bool(self._proves(path, path.peer.guid))
+        return bool(self._proves(path, path.peer.guid))
 
     def _proves(self, path: DatagramPath, guid: int) -> bool | None:
         proof = self._proofs.get(path)

@@ -13,6 +13,8 @@ from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.partition import matches
 from twisted_ib.hca.base.states import RECEIVING, QPType
+from twisted_ib.hca.connection.rdmacm import gidText
+from twisted_ib.hca.host.addresses import normalise
 from twisted_ib.hca.wire.grh import DETH_BYTES, isMulticast
 from twisted_ib.hca.wire.headers import IMMEDIATE
 
@@ -36,6 +38,73 @@ class Resolution:
         self.takesDatagrams = False
         self._device = device
         self._attached: dict[int, dict[StreamQueuePair, None]] = {}
+
+    # -- addresses
+
+    @property
+    def nodeGUID(self) -> int:
+        """
+        The GUID of the device's node.
+        """
+        return self._device.guid
+
+    def gids(self) -> list[str]:
+        """
+        @return: the GID table as text: the port's own, and what else names it.
+        """
+        return [normalise(gidText(gid)) for gid in self._device.port.gids]
+
+    def hasGID(self, gid: int) -> bool:
+        """
+        @param gid: 128 bits; an IPv4 address is C{::ffff:a.b.c.d}.
+        @return: whether the GID table has it.
+        """
+        device = self._device
+        return gid == device.gid or gid in device.port.gids or self.isLocal(gidText(gid))
+
+    def guidOf(self, address: str) -> int:
+        """
+        @return: the GUID in an address that is a GID of the device's subnet, whether or not a device has it;
+            0 if it is none, or there is no subnet.
+        """
+        return 0
+
+    def hostNamed(self, name: str) -> str:
+        """
+        Find a host by a name that the reactor's resolver need not know.
+
+        @return: the GID of the node of a subnet with this description; C{""} if there is none, or no subnet.
+        """
+        return ""
+
+    def unknownHost(self, name: str) -> str:
+        """
+        @return: the reason why no host has a name that neither L{hostNamed} nor the resolver knows, and what
+            is one; C{""} where names are the resolver's alone.
+        """
+        return ""
+
+    def sourceFor(self, address: str) -> str:
+        """
+        @return: the source address of connections to an address, where the user has bound none.
+        """
+        raise NotImplementedError
+
+    def isLocal(self, address: str) -> bool:
+        """
+        Whether an address is of this host, so that a local process may have it; where peers are IP addresses,
+        whether it is the device's own.
+        """
+        raise NotImplementedError
+
+    def isPeers(self, path: IPeerPath, address: str) -> bool:
+        """
+        Whether the peer of a path may have the address that it claims.
+
+        @param path: the path that the claim came by.
+        @param address: without a scope.
+        """
+        raise NotImplementedError
 
     # -- paths
 

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted_ib.errors import NoRouteError
 from twisted_ib.hca.base.operation import GSI_QPN, QPN_MASK
 from twisted_ib.hca.base.port import LARGEST_UNICAST_LID
-from twisted_ib.hca.connection.rdmacm import gidText
+from twisted_ib.hca.connection.rdmacm import gidNumber, gidText, guidOf
 from twisted_ib.hca.device.addressing.processes import PendingPaths, ProcessResolution
+from twisted_ib.hca.device.addressing.resolution import Resolution
+from twisted_ib.hca.host.addresses import isPeersAddress, normalise
 from twisted_ib.hca.services.address import AddressPath
 
 if TYPE_CHECKING:
@@ -123,6 +125,73 @@ class SubnetResolution(ProcessResolution):
     def __init__(self, device: IResolvingDevice) -> None:
         super().__init__(device)
         self._lidPaths: dict[int, LIDPath] = {}
+
+    # -- addresses
+
+    @property
+    def nodeGUID(self) -> int:
+        """
+        The GUID below its port's, which the topology counts on from it.
+        """
+        return self._device.guid - 1
+
+    def gids(self) -> list[str]:
+        """
+        @return: the port's own: a subnet does not know the host's addresses.
+        """
+        return Resolution.gids(self)
+
+    def hasGID(self, gid: int) -> bool:
+        """
+        See L{Resolution.hasGID<twisted_ib.hca.device.addressing.resolution.Resolution.hasGID>}.
+        """
+        return gid == self._device.gid or gid in self._device.port.gids
+
+    def guidOf(self, address: str) -> int:
+        """
+        See L{Resolution.guidOf<twisted_ib.hca.device.addressing.resolution.Resolution.guidOf>}.
+        """
+        # RFC 4007 section 11: what has a zone is the address of an interface of this host.
+        return 0 if "%" in address else guidOf(address, self._device.port.subnetPrefix)
+
+    def hostNamed(self, name: str) -> str:
+        """
+        See L{Resolution.hostNamed<twisted_ib.hca.device.addressing.resolution.Resolution.hostNamed>}.
+        """
+        guid = self._device.fabric.named(name)
+        return normalise(gidText(self._device.port.subnetPrefix << _GUID_BITS | guid)) if guid else ""
+
+    def unknownHost(self, name: str) -> str:
+        """
+        See L{Resolution.unknownHost<twisted_ib.hca.device.addressing.resolution.Resolution.unknownHost>}.
+        """
+        return (
+            f"no node of the subnet with a device has the description {name!r}, and no address was found for"
+            f" it; a host of {self._device.name} is a GID, the description of a node, or this host"
+        )
+
+    def sourceFor(self, address: str) -> str:
+        """
+        @return: an address of this host itself; else the port's GID.
+        """
+        device = self._device
+        return address if isPeersAddress(address, int(device.clock())) else normalise(gidText(device.gid))
+
+    def isLocal(self, address: str) -> bool:
+        """
+        See L{Resolution.isLocal<twisted_ib.hca.device.addressing.resolution.Resolution.isLocal>}.
+        """
+        return gidNumber(address) in self._device.port.gids or super().isLocal(address)
+
+    def isPeers(self, path: IPeerPath, address: str) -> bool:
+        """
+        See L{Resolution.isPeers<twisted_ib.hca.device.addressing.resolution.Resolution.isPeers>}.
+        """
+        # A GID names an HCA of the subnet, and no resolver has it.
+        guid = self.guidOf(address)
+        return guid == path.peer.guid if guid else super().isPeers(path, address)
+
+    # -- paths
 
     def check(self, key: int, number: int = 0) -> int:
         """
