@@ -526,9 +526,9 @@ OUTCOMES = 64
 #: Peers of a process of which its socket page says why connections to them go over TCP; beyond it the oldest
 #: is forgotten.
 PEERS_SHOWN = 64
-#: Ports of which a process knows that connections of its blocking sockets were short-lived; beyond it that of
-#: the oldest end is forgotten.
-SHORT_LIVED_PORTS = 1024
+#: Ports of which a process knows that connections of its blocking sockets gained nothing from SDP; beyond it
+#: that of the oldest end is forgotten.
+GAINLESS_PORTS = 1024
 #: Classes of sockets of asyncio's programs for which streams stand (L{twisted_ib.aio.given}); over it all are
 #: made anew.
 GIVEN_CLASSES = 64

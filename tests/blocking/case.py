@@ -44,6 +44,8 @@ class BlockingTestCase(SynchronousTestCase):
         self.addCleanup(environment.stop)
         for name in ("TWISTED_IB_CONFIG", "SIMPLE_LIBSDP", "ALWAYS_USE_SDP"):
             os.environ.pop(name, None)
+        # On one CPU blocking sockets stay TCP.
+        self.patch(os, "sched_getaffinity", lambda _: {0, 1})
         self.loop = BlockingLoop()
         self.patch(module, "_loop", self.loop)
         self.addCleanup(self.loop.close)

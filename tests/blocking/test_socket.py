@@ -28,7 +28,7 @@ from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.errors import ForkedSocketError
 from twisted_ib.hca.device.registry import removeDevice
-from twisted_ib.switch.candidates import SHORT_IN_SUCCESSION, SHORT_MESSAGES
+from twisted_ib.switch.candidates import GAINLESS_IN_SUCCESSION, SHORT_MESSAGES, Gainless
 from twisted_ib.switch.reason import kept
 
 
@@ -490,7 +490,7 @@ class ListenTests(BlockingTestCase):
         A port whose connections have a request each is left to TCP, after the first few; later SDP is tried
         again, and stays once a connection has more.
         """
-        listener, count = self.server(), SHORT_IN_SUCCESSION
+        listener, count = self.server(), GAINLESS_IN_SUCCESSION
         self.assertEqual(self._ways(listener, count + 3), [True] * count + [False] * 3)
         switch = self.loop.reactor.switch
         self.assertEqual(switch.counters["switch_fallback_short_lived"], 3)
@@ -509,16 +509,45 @@ class ListenTests(BlockingTestCase):
         # The time for which the port is left to TCP is over.
         switch = self.loop.reactor.switch
         before = self.loop.reactor.seconds() - switch.configuration.policy.timeouts.short
-        switch.candidates.shortLived.ended(*listener.getsockname(), 0, before)
+        switch.candidates.gainless.ended(*listener.getsockname(), 1, 1, 0, before)
 
-    def test_shortLivedByRules(self) -> None:
+    def test_oneCPU(self) -> None:
         """
-        A rule C{sdp} wins over what is learned, and C{timeout short 0} has nothing learned.
+        On one CPU blocking sockets connect over TCP.
         """
+        self.patch(os, "sched_getaffinity", lambda _: {0})
+        listener = self.server()
+        with self.client(listener) as client:
+            self.assertEqual(kept[client].fallback.kind, "one_cpu")
+
+    def test_asleep(self) -> None:
+        """
+        The switch learns how many messages have ended a sleep: the connection's part of the device's.
+        """
+        learned: list[Any] = []
+        self.patch(Gainless, "ended", lambda _, *arguments: learned.append(arguments))
+        listener = self.server()
+        served = self.inThread(echo, listener)
+        with self.client(listener) as client:
+            channel = client.sdp.stream.channel
+            client.sendall(b"request")
+            exactly(client, 7)
+            channel.device.fabric.sleeps += 1000
+        served.result(HANG_SECONDS)
+        [(host, port, sent, received, sleeps, _)] = learned
+        self.assertEqual((host, port), listener.getsockname())
+        self.assertLess(max(sent, received), SHORT_MESSAGES)
+        self.assertIn(sleeps, range(1000 // 4, 1001))
+
+    def test_gainlessByRules(self) -> None:
+        """
+        A rule C{sdp} wins over what is learned, and over one CPU, and with C{timeout short 0} neither counts.
+        """
+        self.patch(os, "sched_getaffinity", lambda _: {0})
         for rules in ("use sdp connect * *:*\n", "timeout short 0\n"):
             self.rules(rules)
             self.loop.reactor.switch.configuration.reload()
-            self.assertEqual(self._ways(self.server(), SHORT_IN_SUCCESSION + 2), [True] * 6)
+            self.assertEqual(self._ways(self.server(), GAINLESS_IN_SUCCESSION + 2), [True] * 6)
 
     def test_refused(self) -> None:
         """

@@ -122,8 +122,10 @@ class SwitchedConnecting(Connecting):
         """
         super().__init__(loop, address)
         self._bound = bound
+        #: Those of the device before the connection.
+        self._sleeps = 0
         self.attempt = Attempt(loop.reactor.switch, self)
-        self.attempt.begin(address[0], address[1], timeout)
+        self.attempt.begin(address[0], address[1], timeout, True)
         if not self.isOver:
             loop.disturb()
 
@@ -153,18 +155,21 @@ class SwitchedConnecting(Connecting):
         """
         SDP carries the connection; the kernel's socket keeps its number until it is closed.
         """
-        self.transport = transport
+        self.transport, self._sleeps = transport, transport.channel.device.fabric.sleeps
 
     def connectionLost(self, reason: Failure) -> None:
         """
-        The same; the switch learns how short-lived the connection was.
+        The same; the switch learns whether the connection has gained from SDP.
         """
         super().connectionLost(reason)
         transport, self.transport = self.transport, None
         if transport is not None:
-            messages = sum(transport.traffic()[:2])
-            ended = self.reactor.switch.candidates.shortLived.ended
-            ended(*self.attempt.address, messages, self.reactor.seconds())
+            sent, received, *_ = transport.traffic()
+            channel = transport.channel
+            # The device's, of which each connection has its part.
+            sleeps = (channel.device.fabric.sleeps - self._sleeps) // max(len(channel.users), 1)
+            ended = self.reactor.switch.candidates.gainless.ended
+            ended(*self.attempt.address, sent, received, sleeps, self.reactor.seconds())
 
     def overTCP(self) -> None:
         """

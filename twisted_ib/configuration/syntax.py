@@ -172,7 +172,7 @@ class Timeouts:
 
     @ivar sdp: Limit of an attempt over SDP before TCP is tried; less if the program's own timeout is short.
     @ivar retry: How long SDP is not tried again where it failed; 0 is not at all.
-    @ivar short: The same where connections of blocking sockets were short-lived.
+    @ivar short: The same where connections of blocking sockets gained nothing.
     """
 
     sdp: float = settings.TIMEOUT_SDP_SECONDS

@@ -8,6 +8,7 @@ the kernel reports which socket TCP would reach (L{twisted_ib.switch.sockdiag}).
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 
 import attrs
@@ -26,12 +27,14 @@ from twisted_ib.switch.reason import Fallback
 OFFLOADS_REMEMBERED = 1024
 
 #: Messages of a connection that is short-lived, both directions and the end counted, at most: that of one
-#: request has four or a few more.  To connect over SDP takes some fifty system calls more than over TCP, and
+#: request has three or a few more.  To connect over SDP takes some fifty system calls more than over TCP, and
 #: in a thread that blocks no message saves more than one or two.
 SHORT_MESSAGES = 16
-#: So many of them one after the other leave a port to TCP.
-SHORT_IN_SUCCESSION = 4
-_SHORT = Fallback("short_lived", "blocking and short-lived: SDP gains nothing here")
+#: So many connections in succession that gained nothing leave a port to TCP.
+GAINLESS_IN_SUCCESSION = 4
+_ONE_CPU = Fallback("one_cpu", "blocking on one CPU: SDP gains nothing here")
+_SHORT_LIVED = Fallback("short_lived", "blocking and short-lived: SDP gains nothing here")
+_ASLEEP = Fallback("asleep", "blocking and mostly asleep: SDP gains nothing here")
 
 #: The service id of SDP's port 0 (IBTA vol. 1 annex A4; L{twisted_ib.sdp.handshake.Handshake}).
 _SDP = 0x10000
@@ -85,37 +88,50 @@ class Failures:
         return False
 
 
-class ShortLived:
+class Gainless:
     """
-    Ports whose connections over SDP were short-lived, of those that blocking sockets made.
+    Where connections of blocking sockets gain nothing from SDP, by those that have ended.
     """
 
     def __init__(self) -> None:
-        #: How many in succession, and when the last one ended.
-        self._ports: dict[tuple[str, int], tuple[int, float]] = {}
+        # There who waits for an answer takes the CPU from who gives it: a message costs several times TCP's.
+        self._isOneCPU = len(os.sched_getaffinity(0)) == 1
+        #: By port: how many in succession, why the last one did not gain, and when it ended.
+        self._ports: dict[tuple[str, int], tuple[int, Fallback, float]] = {}
 
-    def ended(self, host: str, port: int, messages: int, now: float) -> None:
+    def ended(self, host: str, port: int, sent: int, received: int, sleeps: int, now: float) -> None:
         """
         Learn from a connection that has ended.
 
-        @param messages: Those of both directions.
+        @param sent: Its messages; C{received} likewise.
+        @param sleeps: How many of these have ended a sleep.
         """
         ports, key = self._ports, (host, port)
-        before, _ = ports.pop(key, (0, now))
-        if messages > SHORT_MESSAGES:
+        count, _, _ = ports.pop(key, (0, _SHORT_LIVED, now))
+        if sent + received <= SHORT_MESSAGES:
+            why = _SHORT_LIVED
+        elif 2 * sleeps > received:
+            # A message that ends a sleep costs more than TCP's: only those that polling finds gain.
+            why = _ASLEEP
+        else:
             return
-        if len(ports) >= limits.SHORT_LIVED_PORTS:
+        if len(ports) >= limits.GAINLESS_PORTS:
             del ports[next(iter(ports))]
-        ports[key] = min(before + 1, SHORT_IN_SUCCESSION), now
+        ports[key] = min(count + 1, GAINLESS_IN_SUCCESSION), why, now
 
     def holds(self, host: str, port: int, now: float, seconds: float) -> Fallback | None:
         """
-        Return why SDP is not tried for a port: its last connections were all short-lived, and the last of
-        them ended within C{seconds}.
+        Return why SDP is not tried for a connection of a blocking socket.
+
+        @param seconds: For how long after the end of the last one; 0 for never.
         """
-        count, since = self._ports.get((host, port), (0, now))
-        # Afterwards one that is short-lived again suffices.
-        return _SHORT if count == SHORT_IN_SUCCESSION and 0 <= now - since < seconds else None
+        if not seconds:
+            return None
+        if self._isOneCPU:
+            return _ONE_CPU
+        count, why, since = self._ports.get((host, port), (0, None, now))
+        # Afterwards one more that gains nothing suffices.
+        return why if count == GAINLESS_IN_SUCCESSION and 0 <= now - since < seconds else None
 
 
 class Candidates:
@@ -123,12 +139,12 @@ class Candidates:
     The search.
 
     @ivar failures: Listeners that are not tried.
-    @ivar shortLived: Ports that are left to TCP under C{both}.
+    @ivar gainless: Ports that are left to TCP under C{both}, as far as blocking sockets are concerned.
     """
 
     def __init__(self) -> None:
         self.failures = Failures()
-        self.shortLived = ShortLived()
+        self.gainless = Gainless()
         self._beside = TCPCounterparts()
 
     def here(

@@ -101,17 +101,18 @@ class Attempt:
         self.why = Reason("default", TCP, asked=face.reactor.seconds())
         self._offload: Offload | None = None
 
-    def begin(self, host: str, port: int, timeout: float | None) -> None:
+    def begin(self, host: str, port: int, timeout: float | None, blocks: bool = False) -> None:
         """
         Decide, and try SDP where it is offered.
 
         @param timeout: The application's for the whole connect, in seconds; L{None} without one.
+        @param blocks: Whether it is a blocking socket's.
         """
         self.address = host, port
         switch, why = self.switch, self.why
         decision = switch.decide(CONNECT, host, port)
         why.rule, why.verdict = decision.where, decision.verdict
-        found = switch.candidatesFor(self.face.reactor, decision.verdict, host, port)
+        found = switch.candidatesFor(self.face.reactor, decision.verdict, host, port, blocks)
         if found is None:
             self._overTCP()
         elif isinstance(found, Fallback):

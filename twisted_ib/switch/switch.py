@@ -247,10 +247,12 @@ class Switch:
         return most if timeout is None else min(most, timeout / 3)
 
     def candidatesFor(
-        self, reactor: ReactorBase, verdict: str, host: str, port: int
+        self, reactor: ReactorBase, verdict: str, host: str, port: int, blocks: bool = False
     ) -> list[Candidate] | Fallback | None:
         """
         Return the SDP candidates for a peer, or why there is none; L{None} if the rules want TCP.
+
+        @param blocks: Whether it is for a blocking socket, which does not always gain.
         """
         if verdict == TCP:
             return None
@@ -261,8 +263,8 @@ class Switch:
         else:
             timeouts, now = self.configuration.policy.timeouts, reactor.seconds()
             # Before the search, which has most of the system calls that the rule saves.
-            short = self.candidates.shortLived.holds(host, port, now, timeouts.short)
-            found = short or self.candidates.here(self.devicesFor(host), host, port, now, timeouts.retry)
+            gainless = self.candidates.gainless.holds(host, port, now, timeouts.short) if blocks else None
+            found = gainless or self.candidates.here(self.devicesFor(host), host, port, now, timeouts.retry)
         if not isinstance(found, Fallback):
             try:
                 self.checkThread(reactor, found[0].device)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 #: Said of connections over TCP, by the kind of reason.
 _WORDS = {
+    "asleep": "by blocking sockets to ports whose connections mostly sleep",
     "beside": "by blocking sockets beside a loop or reactor",
     "client": "from clients that came over TCP",
     "connect": "without a device",
@@ -33,6 +34,7 @@ _WORDS = {
     "no_device": "without a device",
     "no_listener": "whose server offers no SDP",
     "no_port": "to port 0",
+    "one_cpu": "by blocking sockets on one CPU",
     "other_listener": "whose port another program has on SDP",
     "others": "for other reasons",
     "refused": "whose server refused SDP",
