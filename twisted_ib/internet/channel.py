@@ -27,7 +27,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from twisted_ib.errors import DeviceClosedError, HCAError
+from twisted_ib.errors import DeviceClosedError, HCAError, PathLostError
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.base.socketrows import noWhy, usersRows
 from twisted_ib.hca.device.device import Device
@@ -57,6 +57,8 @@ CLOSING_CONNECTIONS = 4096
 WAKING_SECONDS = 200e-6
 #: Batches that one turn serves in a reactor without polling: sockets and timers must have their turn.
 BATCHES_PER_TURN = 16
+#: How often, and after how many seconds each, libraries are asked to let go of an adapter that is gone.
+_RELEASES, _RELEASE_SECONDS = 100, 0.05
 
 
 @implementer(interfaces.IReadDescriptor)
@@ -106,6 +108,7 @@ class DeviceChannel:
         polling = getattr(reactor, "polling", None) if self.polled else self.polling
         device.pollingCounters = getattr(polling, "counters", None)
         device.warn = self._warn  # type: ignore[method-assign]
+        device.whenGone = self._adapterGone
         device.socketRows = self.socketRows
         self.shown = ShownSockets(device.name, self.users, device.openSocketPage) if device.isAsked else None
         if self.polled:
@@ -127,6 +130,16 @@ class DeviceChannel:
 
     def _warn(self, text: str) -> None:
         self._log.warn("{name}: {text}", name=self.device.name, text=text)
+
+    def _adapterGone(self, reason: PathLostError, release: Callable[[], bool]) -> None:
+        # Not within its own turn.  The next user opens it anew, once it is back.
+        self._warn(str(reason))
+        self.reactor.callLater(0, _remove, self, reason)
+        self.reactor.callLater(_RELEASE_SECONDS, self._release, release, _RELEASES)
+
+    def _release(self, release: Callable[[], bool], left: int) -> None:
+        if left and not release():
+            self.reactor.callLater(_RELEASE_SECONDS, self._release, release, left - 1)
 
     def count(self, name: str) -> None:
         """
@@ -573,15 +586,15 @@ class _Removal:
             channel = _channelsIn(reactor).get(name)
             if channel is None or channel.device.closed:
                 continue
+            gone = DeviceClosedError(f"device {name} was removed")
             # Any thread may remove a device, but only its own may touch it.
             if channel.device.thread == get_ident():
-                _remove(channel)
+                _remove(channel, gone)
             else:
-                channel.reactor.callFromThread(_remove, channel)
+                channel.reactor.callFromThread(_remove, channel, gone)
 
 
-def _remove(channel: DeviceChannel) -> None:
-    gone = DeviceClosedError(f"device {channel.device.name} was removed")
+def _remove(channel: DeviceChannel, gone: HCAError) -> None:
     # First the attempts to connect, which may choose another device, then the connections, so that their
     # peers see them as lost, then the ports.
     for attempt in list(channel.attempts):

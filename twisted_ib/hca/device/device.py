@@ -121,6 +121,9 @@ class Device(DeviceProgress):
     #: Returns its time, seconds.
     clock: Callable[[], float]
     closed = False
+    #: Whether its adapter has disappeared, and its reactor's L{adapterGone}.
+    isGone = False
+    whenGone: Callable[[PathLostError, Callable[[], bool]], None] | None = None
     #: The counters of the driver's polling and sleeping.
     pollingCounters: Callable[[], dict[str, int]] | None = None
     #: Called with an L{EventType} and this device, or L{None} (IBTA vol. 1 11.6.3).
@@ -298,6 +301,15 @@ class Device(DeviceProgress):
         See L{IAdapterOwner<twisted_ib.hca.fabric.base.streams.IAdapterOwner>}.
         """
         self.memory.registrar = adapter.register
+
+    def adapterGone(self, reason: PathLostError, release: Callable[[], bool]) -> None:
+        """
+        See L{IAdapterOwner<twisted_ib.hca.fabric.base.streams.IAdapterOwner>}: a reactor closes the device;
+        elsewhere its users do, and who opens it gets a new one.
+        """
+        self.isGone = True
+        if self.whenGone is not None:
+            self.whenGone(reason, release)
 
     def _appear(self) -> QueryServer | None:
         # Optional: without a usable run directory the device works, but commands cannot find it.

@@ -111,7 +111,7 @@ class Hub:
         with self:
             # As on hardware, where each ibv_open_device of a card reaches the same GIDs and queue pairs.
             for device in self.devices:
-                if device.name == name and not device.closed and device.isAt(address):
+                if device.name == name and not (device.closed or device.isGone) and device.isAt(address):
                     self.devices[device] += 1
                     return device
             # Verbs come from any thread; the lock takes the place of the device's check for its one thread.

@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any
 
 from attrs import evolve
+from twisted.internet.endpoints import clientFromString
+from twisted.internet.error import ConnectError
 from twisted.internet.test.reactormixins import ReactorBuilder
 
 from tests.hca.fabric.hardware.world import Host, Manager
@@ -120,7 +122,7 @@ class HardwareRow:
         """
         super().setUp()
         ownRunDirectory(self)
-        host = Host()
+        host = self.host = Host()
         self.patch(hardware, "isRNIC", lambda name: False)
 
         def make(owner: Any, guid: int, clock: Any, address: str, adapter: str) -> HardwareFabric:
@@ -132,13 +134,50 @@ class HardwareRow:
         self.addCleanup(registry.removeDevice, "hw0")
 
 
+class VanishingMixin(RDMATestsMixin):
+    """
+    Adds an adapter that disappears.
+    """
+
+    host: Host
+
+    def test_vanishes(self) -> None:
+        """
+        An adapter that disappears fails its connections by name, and the reactor closes its device, for which
+        the kernel waits; a connect fails while it is not there, and succeeds when it is back.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            for number in range(3):
+                this.host.isGone = False
+                _, client, server = await self.pair(reactor)
+                client.transport.registerMemory(100)
+                this.host.vanish()
+                for end in (client, server):
+                    this.assertIn("adapter rxe0 is gone", str(await end.lost))
+                while this.host.identifiers or this.host.looks <= number:
+                    await self.turn(reactor)
+                left = this.host.regions, this.host.queuePairs
+                this.assertEqual((*left, {each.isClosed for each in this.host.contexts}), ({}, {}, {True}))
+                text = f"ib:127.0.0.1:1:device={self.device}"
+                try:
+                    await clientFromString(reactor, text).connect(self.factory([]))
+                except ConnectError as error:
+                    this.assertIn("libibverbs does not list it", str(error))
+                else:
+                    this.fail("connected")
+
+        self.drive(steps)
+
+
 def _make() -> dict[str, type]:
     """
     @return: the test cases of messages on reactors, by name.
     """
     # librdmacm's end has no private data, which would say that it is a failure.
     members = {"device": "hw0", "failure": "ConnectionDone", "_reactors": [IB], "__module__": __name__}
-    kind: Any = type("RDMATests", (HardwareRow, RDMATestsMixin, ReactorBuilder), members)
+    kind: Any = type("RDMATests", (HardwareRow, VanishingMixin, ReactorBuilder), members)
     found: dict[str, type] = kind.makeTestCaseClasses()
     return found
 

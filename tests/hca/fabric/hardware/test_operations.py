@@ -17,7 +17,7 @@ from tests.hca.fabric.iwarp.test_keyed import KeyedEnd
 from tests.hca.hcas import settle
 from tests.hca.queues.keyed_pair import piece
 from twisted_ib import limits
-from twisted_ib.errors import MemoryRegionError, QueuePairError, ResourceLimitError
+from twisted_ib.errors import MemoryRegionError, PathLostError, QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.hardware import adapterpath, hardware
@@ -373,6 +373,20 @@ class OperationTests(SynchronousTestCase):
         """
         one, two = self.agreed()
         self.assertEqual((one.retryCount, one.rnrRetryCount, two.rnrRetryCount), (5, 6, 3))
+
+    def test_vanished(self) -> None:
+        """
+        Where no reactor closes the device of an adapter that has disappeared, its connections fail, once, and
+        none is asked for any more.
+        """
+        one, two = self.ends()
+        self.host.vanish()
+        settle(*self.devices)
+        for end in (one, two):
+            (reason,) = end.side.consumer.failures
+            self.assertEqual((str(reason), end.device.isGone), ("adapter rxe0 is gone", True))
+        self.assertEqual((self.connections(), self.host.queuePairs), ([], {}))
+        self.assertRaises(PathLostError, one.call, one.path, b"", SPACE << 16 | 1)
 
     def connections(self) -> list[Identifier]:
         """

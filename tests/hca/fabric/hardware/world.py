@@ -582,6 +582,9 @@ class Manager:
         self._end(one)
         self.tell(id, CMEvent.DISCONNECTED)
 
+    def look(self) -> None:
+        self.host.looks += self.host.isGone
+
     def close(self) -> None:
         assert not [each for each in self.host.identifiers.values() if each.manager is self]
         self.bell.close()
@@ -593,6 +596,7 @@ class Host:
 
     @ivar isHeld: whether the adapter does nothing now.
     @ivar isFull: whether it takes no more memory.
+    @ivar isGone: whether it has disappeared, and C{looks} how often librdmacm has looked since.
     @ivar depths: how many READs and atomics it serves on a queue pair, and has outstanding.
     """
 
@@ -609,14 +613,23 @@ class Host:
         self.queuePairs: dict[int, AdapterQueuePair] = {}
         self.identifiers: dict[int, Identifier] = {}
         self.contexts: list[Context] = []
-        self.isHeld = self.isFull = False
+        self.isHeld = self.isFull = self.isGone = False
         self.depths = (16, 16)
+        self.looks = 0
 
     def get_device_list(self) -> list[Any]:
         """
         @return: the adapter.
         """
-        return [self]
+        return [] if self.isGone else [self]
+
+    def vanish(self) -> None:
+        """
+        The adapter disappears, and each identifier hears it.
+        """
+        self.isGone = True
+        for id, each in self.identifiers.items():
+            each.manager.tell(id, CMEvent.DEVICE_REMOVAL)
 
     def open(self) -> Context:
         """

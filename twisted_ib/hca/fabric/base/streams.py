@@ -63,12 +63,10 @@ class IStreamFabric(IFabric, IAddressDirectory):
         @param serviceID: nonzero: the peer sends the request to connect, and the listener of this service id
             gets it (L{Services.serve<twisted_ib.hca.device.connections.Services.serve>}); 0: this side sends
             one, over the path that is returned.
-        @param seconds: how long the peer may take for the request, or for its answer; by default as on other
-            connections.
+        @param seconds: how long the peer may take for the request, or its answer; by default as elsewhere.
         @param ended: called once, when the connection has ended.
         @return: the path to the peer.
-        @raise PathLostError: the socket is connected no more, or more was received behind the program's last
-            octet than a peer may have sent.
+        @raise PathLostError: the socket is connected no more, or more was received than a peer may send.
         """
 
 
@@ -112,6 +110,11 @@ class IAdapterOwner(IConnectorOwner):
     def useAdapter(adapter: IAdapterFabric) -> None:
         """
         Have memory registered by a fabric, from now on.
+        """
+
+    def adapterGone(reason: PathLostError, release: Callable[[], bool]) -> None:
+        """
+        The adapter has disappeared, and all its connections are lost; C{release} is called until it is true.
         """
 
 
@@ -339,10 +342,7 @@ class PeerPath(ConnectionPath):
         No effect: nothing waits for space.
         """
 
-    def wantNoSpace(self, waiter: Waiter) -> None:
-        """
-        No effect.
-        """
+    wantNoSpace = wantSpace
 
     def position(self) -> int:
         """

@@ -136,7 +136,6 @@ class Connector(FabricConnector):
             CMEvent.ESTABLISHED: self._established,
             CMEvent.REJECTED: self._rejected,
             CMEvent.DISCONNECTED: self._disconnected,
-            CMEvent.DEVICE_REMOVAL: self._removed,
         }
         for kind in (CMEvent.ADDR_ERROR, CMEvent.ROUTE_ERROR, CMEvent.CONNECT_ERROR, CMEvent.UNREACHABLE):
             take[kind] = self._unreachable
@@ -181,6 +180,7 @@ class Connector(FabricConnector):
         See L{IConnector}.
         """
         assert isinstance(path, PeerPath)
+        self.fabric.check()
         manager = self.manager
         try:
             id = manager.create()
@@ -307,9 +307,6 @@ class Connector(FabricConnector):
         if queuePair is not None and not queuePair.work:
             stream.ended(PathLostError(f"{connection.destination.peer.address} has disconnected"))
 
-    def _removed(self, connection: AdapterConnection, notice: Notice) -> None:
-        self.lose(connection, PathLostError(f"adapter {self.fabric.adapter} is gone"))
-
     def lose(self, connection: AdapterConnection, reason: PathLostError) -> None:
         """
         A connection is lost.
@@ -349,6 +346,10 @@ class Connector(FabricConnector):
     def _take(self, notice: Notice) -> None:
         if notice.kind == CMEvent.CONNECT_REQUEST:
             self._requested(notice)
+            return
+        if notice.kind == CMEvent.DEVICE_REMOVAL:
+            # Each identifier hears it.
+            self.fabric.vanished()
             return
         connection = self.connections.get(notice.id)
         take = self._takers.get(notice.kind)

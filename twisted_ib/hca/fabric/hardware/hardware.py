@@ -33,7 +33,14 @@ from twisted_ib.hca.fabric.hardware.adapterpath import SENDS, SLOTS, AdapterPath
 from twisted_ib.hca.fabric.hardware.adapters import isRNIC
 from twisted_ib.hca.fabric.hardware.connector import AdapterConnection, Connector
 from twisted_ib.hca.fabric.hardware.pointers import addressOf
-from twisted_ib.hca.fabric.hardware.provider import Completion, Verbs, loadVerbs, openAdapter, told
+from twisted_ib.hca.fabric.hardware.provider import (
+    Completion,
+    Verbs,
+    adapterNames,
+    loadVerbs,
+    openAdapter,
+    told,
+)
 from twisted_ib.hca.fabric.hardware.rdmacm import RDMACM, Manager
 
 _PORT = 0xFFFF
@@ -103,6 +110,8 @@ class HardwareFabric(ConnectedFabric):
         self._own: Any = None
         # What is registered, by domain of the adapter's: first address, that of the end, and key, in order.
         self._regions: dict[Any, list[tuple[int, int, int]]] = {}
+        self._registered: set[_Registered] = set()
+        self._gone: PathLostError | None = None
         self._byAdapterNumber: dict[int, AdapterPath] = {}
         self._last = GSI_QPN
         self._calls: deque[Callable[[], None]] = deque()
@@ -276,7 +285,16 @@ class HardwareFabric(ConnectedFabric):
             ) from None
         entry = address, address + len(view), region.lkey
         insort(self._regions.setdefault(region.pd, []), entry)
-        return region.rkey, address, _Registered(self._regions[region.pd], entry, region)
+        registered = _Registered(self, entry, region)
+        self._registered.add(registered)
+        return region.rkey, address, registered
+
+    def deregistered(self, registered: _Registered) -> None:
+        """
+        A registration has ended.
+        """
+        self._registered.discard(registered)
+        self._regions[registered.region.pd].remove(registered.entry)
 
     def registered(self, domain: Any, piece: Any) -> tuple[int, int, int] | None:
         """
@@ -413,20 +431,47 @@ class HardwareFabric(ConnectedFabric):
         self._waker.close()
         self._poller.close()
 
+    def check(self) -> None:
+        """
+        @raise PathLostError: the adapter is gone.
+        """
+        if self._gone is not None:
+            raise self._gone
+
+    def vanished(self) -> None:
+        """
+        The adapter is gone; the kernel waits until this fabric is closed (Linux uverbs_main.c,
+        ib_uverbs_remove_one()).  Harmless if repeated.
+        """
+        if self._gone is None:
+            self._gone = PathLostError(f"adapter {self.adapter} is gone")
+            self._failAll(self._gone)
+            self.owner.adapterGone(self._gone, self._release)
+
+    def _release(self) -> bool:
+        # librdmacm has opened the adapter, too, and closes it when it finds that it is listed no more.
+        listed = adapterNames(self.verbs)
+        self.connector.manager.look()
+        return self.adapter not in listed
+
+    def _failAll(self, reason: PathLostError) -> None:
+        for connection in list(self.connector.connections.values()):
+            self._try(self.connector.lose, connection, reason)
+        for stream in list(self.streams.values()):
+            self._try(stream.lost, reason)
+
     def close(self) -> None:
         """
         Fail all connections, and release everything.
         """
         if self.isClosed:
             return
-        gone = PathLostError("the device was closed")
-        for connection in list(self.connector.connections.values()):
-            self._try(self.connector.lose, connection, gone)
-        for stream in list(self.streams.values()):
-            self._try(stream.lost, gone)
+        self._failAll(self._gone or PathLostError("the device was closed"))
         self.isClosed = True
         for stream in list(self.streams.values()):
             stream.close()
+        for registered in list(self._registered):
+            registered.close()
         self._waker.close()
         self._poller.close()
         self.connector.close()
@@ -444,15 +489,18 @@ def _startOf(entry: tuple[int, int, int]) -> int:
 
 
 class _Registered:
-    # What ends a registration.
-    __slots__ = ("_entry", "_region", "_regions")
+    # What ends a registration; harmless if repeated, as the fabric ends those that are left.
+    __slots__ = ("_fabric", "entry", "region")
 
-    def __init__(self, regions: list[tuple[int, int, int]], entry: tuple[int, int, int], region: Any) -> None:
-        self._regions, self._entry, self._region = regions, entry, region
+    def __init__(self, fabric: HardwareFabric, entry: tuple[int, int, int], region: Any) -> None:
+        self._fabric: HardwareFabric | None = fabric
+        self.entry, self.region = entry, region
 
     def close(self) -> None:
-        self._regions.remove(self._entry)
-        self._region.close()
+        fabric, self._fabric = self._fabric, None
+        if fabric is not None:
+            fabric.deregistered(self)
+            self.region.close()
 
 
 classImplements(HardwareFabric, IAdapterFabric)

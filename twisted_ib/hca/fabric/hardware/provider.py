@@ -112,6 +112,17 @@ def loadVerbs(adapter: str) -> Verbs:
     return found
 
 
+def adapterNames(verbs: Verbs) -> dict[str, Adapter]:
+    """
+    @return: the adapters that libibverbs lists, by name.
+    """
+    try:
+        return {each.name: each for each in verbs.get_device_list()}
+    except OSError:
+        # ENOSYS: the kernel has no driver at all.
+        return {}
+
+
 def openAdapter(verbs: Verbs, adapter: str) -> Any:
     """
     Open an adapter.
@@ -119,11 +130,7 @@ def openAdapter(verbs: Verbs, adapter: str) -> Any:
     @return: its context, of the package C{ibverbs}.
     @raise DeviceError: there is none of that name, or it may not be used; the text says what to do.
     """
-    try:
-        listed = {each.name: each for each in verbs.get_device_list()}
-    except OSError:
-        # ENOSYS: the kernel has no driver at all.
-        listed = {}
+    listed = adapterNames(verbs)
     found = listed.get(adapter)
     if found is None:
         others = f"there are {', '.join(sorted(listed))}" if listed else "there is none"
@@ -162,4 +169,14 @@ def _mayOpen(adapter: str) -> bool:
     return os.access(_nodeOf(adapter), os.R_OK | os.W_OK)
 
 
-__all__ = ["ADAPTERS", "Adapter", "Verbs", "howToAdd", "isOwn", "loadVerbs", "openAdapter", "told"]
+__all__ = [
+    "ADAPTERS",
+    "Adapter",
+    "Verbs",
+    "adapterNames",
+    "howToAdd",
+    "isOwn",
+    "loadVerbs",
+    "openAdapter",
+    "told",
+]

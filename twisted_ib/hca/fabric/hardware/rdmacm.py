@@ -269,6 +269,11 @@ class Manager(Protocol):
         End a connection.
         """
 
+    def look(self) -> None:
+        """
+        Look which adapters there are, and close those that are gone.
+        """
+
     def close(self) -> None:
         """
         Destroy the channel, whose identifiers are destroyed.
@@ -315,6 +320,7 @@ class RDMACM:
         self._library: Any = ctypes.CDLL("librdmacm.so.1", use_errno=True)
         self._verbs: Any = ctypes.CDLL("libibverbs.so.1")
         self._library.rdma_create_event_channel.restype = POINTER(_Channel)
+        self._library.rdma_get_devices.restype = c_void_p
         self._channel = self._library.rdma_create_event_channel()
         if not self._channel:
             code = ctypes.get_errno()
@@ -476,6 +482,15 @@ class RDMACM:
         See L{Manager.disconnect}.
         """
         self._call("rdma_disconnect", c_void_p(id))
+
+    def look(self) -> None:
+        """
+        See L{Manager.look}.
+        """
+        # librdmacm cma.c, sync_devices_list().
+        found = self._library.rdma_get_devices(None)
+        if found:
+            self._library.rdma_free_devices(c_void_p(found))
 
     def close(self) -> None:
         """
