@@ -60,8 +60,7 @@ INLINE_SENDS = 8
 RUN_DIRECTORY_ENTRIES = 65536
 #: The part of them that one other user may have in a shared directory.
 RUN_DIRECTORY_ENTRIES_PER_USER = 16384
-#: Descriptors of inotify(7) that a process keeps for its next HCAs, as closing one takes long: a user has
-#: 128.
+#: Descriptors of inotify(7) kept for the next HCAs, as closing one takes long: a user has 128.
 SPARE_WATCHES = 2
 
 #: The largest answer to a query.
@@ -80,8 +79,7 @@ LOCAL_ADDRESSES = 256
 CM_HALF_OPEN_PER_PATH = 4096
 #: The same for all paths together.
 CM_HALF_OPEN_PATHS = 65536
-#: The same for an IP address as source, which anyone can forge: as many as one program connects at once
-#: (ucmatose -c 1000).
+#: The same for an IP address, which anyone can forge: as many as one program makes (ucmatose -c 1000).
 CM_HALF_OPEN_PER_ADDRESS = 1024
 #: Seconds for which an address that has shown itself keeps each of its half-open connections: longer than a
 #: peer that lives usually takes from our REP to its RTU, and so short that ten thousand forged REQs a second
@@ -102,8 +100,7 @@ CM_ANSWER_SECONDS = 180.0
 CM_ENDED = 8192
 #: For so long, in seconds: the longest time after which we repeat a message that draws one.
 CM_ENDED_SECONDS = 9.0
-#: Events that wait for the consumer; above it new REQs are dropped, and the peer repeats them
-#: (IBTA vol. 1 12.6.5).
+#: Events that wait for the consumer; above it new REQs are dropped, and repeated (IBTA vol. 1 12.6.5).
 CM_EVENTS = 131072
 #: SIDR lookups that wait for an answer (IBTA vol. 1 12.11).
 CM_LOOKUPS = 65536
@@ -114,8 +111,7 @@ CM_BACKLOG = 1024
 
 #: Requests that wait at one port, whatever its backlog.
 LISTEN_BACKLOG = 4096
-#: Connections that one port accepts in one turn of the reactor (C{twisted.internet.tcp.Port},
-#: C{numberAccepts}).
+#: Connections that a port accepts in one turn of the reactor (C{twisted.internet.tcp.Port.numberAccepts}).
 ACCEPTS_PER_TURN = 100
 #: Ports tried when any will do, for a listener of IPv4 and IPv6 and for an active side.
 PORT_ATTEMPTS = 64
@@ -148,11 +144,9 @@ HELD_BYTES = 1024 * 1024 * 1024
 SDP_ADVERTS = 16
 #: READs and WRITEs of one stream that are outstanding.
 SDP_TRANSFERS = 32
-#: Shorter registered memory is copied and sent as Data.  Between processes of a host that is cheaper and
-#: faster up to here.
+#: Shorter registered memory is copied and sent as Data: between processes of a host that is faster.
 SDP_ZERO_COPY_LEAST = 512 * 1024
-#: An idle connection with keep-alive probes its peer after this many seconds, as OFED and TCP do
-#: (RFC 1122 section 4.2.3.6).
+#: With keep-alive an idle connection probes its peer after so many seconds (RFC 1122 section 4.2.3.6).
 SDP_KEEP_ALIVE_SECONDS = 7200.0
 
 # -- the shared-memory fabric
@@ -180,8 +174,7 @@ QUEUE_PAIRS = 1 << 20
 
 #: The deepest send or receive queue, in work requests (Linux C{rxe_param.h}: RXE_MAX_QP_WR once was this).
 WORK_QUEUE_DEPTH = 16384
-#: The longest send queue that is a list, which costs an idle one less than a deque; taking its first entry
-#: moves the others.
+#: The longest send queue that is a list, for an idle one; taking its first entry moves the others.
 SHORT_SEND_QUEUE = 256
 #: Elements of one scatter/gather list (Linux C{rxe_param.h}: 32).
 SCATTER_GATHER_ELEMENTS = 32
@@ -231,8 +224,7 @@ COMPLETION_MODERATION = 65535
 
 # -- fabrics of packets
 
-#: Bytes of one send call with UDP segmentation: an IP packet before segmentation has at most 65535
-#: (C{udp(7)}).
+#: Bytes of one send call with UDP segmentation: an IP packet before it has at most 65535 (C{udp(7)}).
 PACKET_BURST_BYTES = 62 * 1024
 #: Packets that one queue pair sends before others have their turn.
 PACKET_OUTPUTS = 128
@@ -278,8 +270,7 @@ RDS_STREAM_PIECE = 64
 
 #: The longest datagram (Linux net/rds/rds.h: RDS_MAX_MSG_SIZE).
 RDS_MESSAGE = 1 << 20
-#: Bytes of one socket's datagrams that wait or are in flight; the one that reaches this is accepted (Linux:
-#: SO_SNDBUF).
+#: Bytes of a socket's datagrams that wait or fly; what reaches this is accepted (Linux: SO_SNDBUF).
 RDS_SEND_BUDGET = 2 * 1024 * 1024
 #: The overhead that each datagram counts for, sending and receiving: empty ones wait too.
 RDS_DATAGRAM_OVERHEAD = 256
@@ -304,8 +295,7 @@ RDS_REGIONS = 4096
 
 #: Neighbours of one interface; the one that was confirmed longest ago is forgotten for another.
 IPOIB_NEIGHBOURS = 4096
-#: Packets that wait for one group, or requests for the path to one neighbour (Linux C{ipoib.h}:
-#: IPOIB_MAX_PATH_REC_QUEUE).
+#: Packets that wait for a group, or requests for a path (Linux C{ipoib.h}: IPOIB_MAX_PATH_REC_QUEUE).
 IPOIB_WAITING = 3
 #: Octets of packets that wait for one neighbour (Linux C{unres_qlen_bytes}); over it the oldest gives way.
 IPOIB_WAITING_BYTES = 212_992
@@ -353,8 +343,7 @@ POLICY_ERRORS = 20
 
 #: Unacknowledged packets of a requester (Linux C{rxe_param.h}: RXE_MAX_UNACKED_PSNS, 128).
 TRANSPORT_WINDOW = 128
-#: Response packets that one READ request asks for: a longer READ is split, so that a loss costs no more than
-#: a part.
+#: Response packets that one READ asks for: a longer one is split, so that a loss costs a part only.
 TRANSPORT_READ = 64
 #: Records, and their bytes, that a connection keeps until they are acknowledged; it accepts one record more.
 TRANSPORT_RECORDS = 512
@@ -523,11 +512,9 @@ SOCKET_RULE = 1024
 
 #: Reasons by which the connections of a process are counted; all others are one more.
 OUTCOMES = 64
-#: Peers of a process of which its socket page says why connections to them go over TCP; beyond it the oldest
-#: is forgotten.
+#: Peers of which a socket page says why connections go over TCP; beyond it the oldest is forgotten.
 PEERS_SHOWN = 64
-#: Ports of which a process knows that connections of its blocking sockets gained nothing from SDP; beyond it
-#: that of the oldest end is forgotten.
+#: Ports known to have short-lived connections of blocking sockets; beyond it the oldest is forgotten.
 GAINLESS_PORTS = 1024
 #: Classes of sockets of asyncio's programs for which streams stand (L{twisted_ib.aio.given}); over it all are
 #: made anew.
@@ -602,6 +589,5 @@ DASK_LENT = 64
 DASK_UNREAD = 256
 #: The most bytes that one READ asks for; longer frames take several.
 DASK_READ = 1 << 30
-#: How often a listener tries to have a port: until a number is free on all of its devices, and until one that
-#: stops is closed.
+#: How often a listener looks for a number that is free on all its devices, and waits for one that stops.
 DASK_TRIES = 5
