@@ -416,4 +416,24 @@ class IdleTests(CrowdTestCase):
         self.assertEqual(*calls)
 
 
-__all__ = ["DirectTests", "IdleTests", "MessageTests", "Pair"]
+class AsleepTests(CrowdTestCase):
+    """
+    The same on reactors that do not poll.
+    """
+
+    polled = False
+
+    def test_nothingDue(self) -> None:
+        """
+        However many there are, no call is delayed and no turn wanted, now and in a day.
+        """
+        for count in (1, 40):
+            kept = self.crowd(count, Echo)
+            for _ in range(2):
+                for end in (self.pair.a, self.pair.b):
+                    self.assertEqual((end.turn(), end.reactor.getDelayedCalls()), (0, []))
+                    end.reactor.advance(86400)
+            self.assertEqual(len(kept), count)
+
+
+__all__ = ["AsleepTests", "DirectTests", "IdleTests", "MessageTests", "Pair"]
