@@ -26,8 +26,8 @@ OTHER_REACTORS = [
     "twisted.internet.test.reactormixins.AsyncioSelectorReactor",
 ]
 
-#: A device within a process has no descriptors; C{tests/soak} has it on the others, too.
-LOOPBACK_REACTORS = [OTHER_REACTORS[0], OTHER_REACTORS[-1]]
+#: To the package those that watch descriptors are alike; C{tests/soak} has the others, too.
+SOME_REACTORS = [OTHER_REACTORS[0], OTHER_REACTORS[-1]]
 
 SKIPS = {
     "test_closePeerOnEMFILE": "counts the descriptors that accept() uses; SDP uses none",
@@ -77,7 +77,7 @@ def subjectFor(device: str) -> StreamSubject:
 
 
 for _device, _reactors in (
-    ("shm0", [*IB_REACTORS, *OTHER_REACTORS, IB_ASYNCIO]),
-    ("lo0", [*IB_REACTORS, *LOOPBACK_REACTORS]),
+    ("shm0", [*IB_REACTORS, *SOME_REACTORS, IB_ASYNCIO]),
+    ("lo0", [*IB_REACTORS, *SOME_REACTORS]),
 ):
     globals().update(makeStreamTests(subjectFor(_device), _reactors, __name__))

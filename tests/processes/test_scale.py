@@ -1,7 +1,8 @@
 """
 Many connections, many after each other, much data.
 
-The sizes here are for every day; C{tests/soak} runs the same with the large ones.
+The sizes here are for every day, on C{ib}; C{tests/soak} runs the same with the large ones, and these on a
+reactor that knows nothing of HCAs.
 """
 
 from __future__ import annotations
@@ -270,27 +271,3 @@ class HaulTests(HaulTestCase):
         10 connections of 8 MiB to readers that begin late.
         """
         self.haulToShut(10, 8 << 20)
-
-
-class EPollHaulTests(HaulTests):
-    """
-    The same on a reactor that knows nothing of HCAs.
-    """
-
-    reactor = "epoll"
-
-
-class EPollConnectionsTests(ConnectionsTests):
-    """
-    The same on a reactor that knows nothing of HCAs.
-    """
-
-    reactor = "epoll"
-
-
-class EPollFairnessTests(FairnessTests):
-    """
-    The same on a reactor that knows nothing of HCAs.
-    """
-
-    reactor = "epoll"

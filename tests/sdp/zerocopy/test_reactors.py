@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IReactorFDSet, IReactorTime
 from twisted.internet.protocol import Factory
 from twisted.internet.test.reactormixins import ReactorBuilder
 
-from tests.internet.test_stream_suite import IB_REACTORS, LOOPBACK_REACTORS, OTHER_REACTORS
+from tests.internet.test_stream_suite import IB_REACTORS, SOME_REACTORS
 from tests.sdp.pair import Recorder
 from tests.sdp.zerocopy.test_extensions import Hearing, Places
 from tests.support.waiting import Driven
@@ -188,5 +188,5 @@ def made(module: str, device: str, reactors: list[str]) -> dict[str, type]:
     return found
 
 
-globals().update(made(__name__, "shm0", [*IB_REACTORS, *OTHER_REACTORS]))
-globals().update(made(__name__, "lo0", [*IB_REACTORS, *LOOPBACK_REACTORS]))
+for _device in "shm0", "lo0":
+    globals().update(made(__name__, _device, [*IB_REACTORS, *SOME_REACTORS]))

@@ -4,7 +4,7 @@ Tests between processes again, on reactors that know nothing of HCAs.
 
 from __future__ import annotations
 
-from tests.processes import test_kill, test_rdma
+from tests.processes import test_kill, test_rdma, test_scale
 from tests.processes.applications import test_applications
 
 
@@ -46,3 +46,27 @@ class MixedRDMATests(test_rdma.RDMATests):
     """
 
     reactors = ("ib", "select")
+
+
+class ConnectionsTests(test_scale.ConnectionsTests):
+    """
+    How many connections there are changes nothing.
+    """
+
+    reactor = "epoll"
+
+
+class FairnessTests(test_scale.FairnessTests):
+    """
+    1,000 echoing connections and one that sends as much as it can.
+    """
+
+    reactor = "epoll"
+
+
+class HaulTests(test_scale.HaulTests):
+    """
+    Streams of some MiB.
+    """
+
+    reactor = "epoll"

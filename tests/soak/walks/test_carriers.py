@@ -9,8 +9,9 @@ from tests.internet.test_stream_suite import IB_REACTORS, OTHER_REACTORS, subjec
 from tests.sdp import test_contract
 from tests.sdp.zerocopy import test_reactors
 
-_LOOPBACK = [*IB_REACTORS, *OTHER_REACTORS]
+_ALL = [*IB_REACTORS, *OTHER_REACTORS]
 
 globals().update(test_contract.made(__name__, isWhole=True))
-globals().update(makeStreamTests(subjectFor("lo0"), _LOOPBACK, __name__))
-globals().update(test_reactors.made(__name__, "lo0", _LOOPBACK))
+for _device in "shm0", "lo0":
+    globals().update(makeStreamTests(subjectFor(_device), _ALL, __name__))
+    globals().update(test_reactors.made(__name__, _device, _ALL))

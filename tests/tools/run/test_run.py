@@ -337,6 +337,8 @@ class RefusalTests(RunTestCase):
             (other, self.environment["PYTHONPATH"]),
         )
         processes = []
+        # C libraries are built once for each interpreter, and these are new: five seconds of a processor.
+        self.environment["XDG_CACHE_HOME"] = os.devnull
         for number, (python, path) in enumerate(cases):
             script = self.folder / f"command{number}"
             script.write_text(f"#!{python} -u\nimport sys; print(sys.executable, sys.argv)\n")
