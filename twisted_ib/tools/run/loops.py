@@ -13,7 +13,6 @@ import gc
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -51,11 +50,8 @@ _WAITING = {
     "select": ("select", "poll", "epoll"),
     "selectors": ("SelectSelector", "PollSelector", "EpollSelector", "DefaultSelector"),
 }
-#: What takes the place of C{multiprocessing}'s, in which of its modules, and where it is.
-_QUEUES = {
-    "multiprocessing.connection": {"Pipe": "connection", "wait": "waiting"},
-    "multiprocessing.queues": dict.fromkeys(("Queue", "JoinableQueue", "SimpleQueue"), "queue"),
-}
+#: Modules of C{multiprocessing} that get connections and queues through shared memory.
+_QUEUES = ("multiprocessing.connection", "multiprocessing.queues")
 #: What the switch counts, once there is something to count.
 counted: list[Mapping[tuple[str, str, str], int]] = []
 #: What the end of a run says besides, by what it is about.
@@ -283,13 +279,18 @@ def _replaceQueues(before: Callable[[ModuleType], object] | None, module: Module
     # Contexts look here for what they make.  Not Listener and Client: a peer may not run under ib-run.
     if before is not None:
         before(module)
-    from twisted_ib.queues.connection import missing
+    # Not of the package, which may be what imports the module.
+    from twisted_ib.queues import connection, queue, waiting
 
-    if lacking := missing():
+    if lacking := connection.missing():
         _note("multiprocessing", f"keeps its pipes and queues: others need {', '.join(lacking)}")
         return
-    for name, where in _QUEUES[module.__name__].items():
-        vars(module)[name] = getattr(import_module(f"twisted_ib.queues.{where}"), name)
+    names = vars(module)
+    if module.__name__ == "multiprocessing.connection":
+        names.update(Pipe=connection.Pipe, wait=waiting.wait)
+    else:
+        kinds = queue.Queue, queue.JoinableQueue, queue.SimpleQueue
+        names.update((each.__name__, each) for each in kinds)
 
 
 def _hookQueues(hooks: Hooks) -> None:
