@@ -572,6 +572,10 @@ QUEUE_BUFFERS = 1024
 QUEUE_CLAIM = 64 * 1024 * 1024
 #: Seconds after which who sleeps looks again: a peer may be killed between a message and its wake-up.
 QUEUE_LOOK_SECONDS = 0.5
+#: Calls of a connection that wait on a reactor or an event loop, to receive, and as many to send.
+QUEUE_CALLS = 4096
+#: Bytes that such a connection moves in one turn of the loop; each record counts as 4096 more.
+QUEUE_TURN_BYTES = 1024 * 1024
 #: Seconds that a listener waits for the shared memory of who has connected.
 QUEUE_HANDSHAKE_SECONDS = 5.0
 #: Clients that a listener does this with at a time; over it the oldest gives way.

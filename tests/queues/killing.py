@@ -140,6 +140,11 @@ def ofQueue(seconds: float, kind: Any, victim: int, patience: float) -> str:
             each.join(HANG_SECONDS)
 
 
+def _shared() -> set[str]:
+    # Not the semaphores of multiprocessing, which other tests make meanwhile, and nothing here.
+    return {each for each in os.listdir("/dev/shm") if not each.startswith("sem.")}
+
+
 def story(seed: int, moments: int, patience: float = HANG_SECONDS) -> list[str]:
     """
     @param seed: of the moments.
@@ -148,7 +153,7 @@ def story(seed: int, moments: int, patience: float = HANG_SECONDS) -> list[str]:
     @return: What was wrong, with the number of the moment.
     """
     random_ = random.Random(seed)
-    before = sorted(os.listdir("/dev/shm"))
+    before = _shared()
     found = []
     for number in range(moments):
         seconds = random_.random() * 0.02
@@ -159,8 +164,7 @@ def story(seed: int, moments: int, patience: float = HANG_SECONDS) -> list[str]:
             wrong = ofConnection(seconds, (_echo, _send)[number // 2 % 2])
         if wrong:
             found.append(f"seed {seed}, moment {number}: {wrong}")
-    after = sorted(os.listdir("/dev/shm"))
-    return found + [f"{each} is left" for each in after if each not in before]
+    return found + [f"{each} is left" for each in sorted(_shared() - before)]
 
 
 __all__ = ["ofConnection", "ofQueue", "story"]

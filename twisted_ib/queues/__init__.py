@@ -4,6 +4,7 @@ L{Listener} and L{Client}, L{wait}, L{Queue}, L{SimpleQueue} and L{JoinableQueue
 
 Modules:
 
+  - C{asynchronous}: connections on a reactor or an event loop
   - C{connection}: both ends, and messages
   - C{futex}: sleeping in shared memory
   - C{listening}: listeners and clients

@@ -27,9 +27,12 @@ from twisted_ib.queues.pickling import Parts, Pickled, inBand, loads, pieces
 from twisted_ib.queues.ring import DIRECTION, FIRST, LAST, Payload, RingReader, RingWriter
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from collections.abc import Callable, Iterator
 
     from typing_extensions import Buffer, Self
+
+    from twisted_ib.queues.asynchronous import AsyncConnection, DeferredConnection
 
 #: One record, complete.
 _WHOLE: Final = FIRST | LAST
@@ -83,6 +86,39 @@ def checkMemory(fd: int) -> None:
     sealed = libc.getSeals(fd) & _SEALS == _SEALS
     if not sealed or os.fstat(fd).st_size != MEMORY or os.fstatvfs(fd).f_bsize != mmap.PAGESIZE:
         raise OSError("a peer offered something that is not sealed memory of the right size")
+
+
+def records(parts: Pickled) -> Iterator[tuple[int, Payload, int]]:
+    """
+    @return: The records of a message: flags, payload, and how long that is.
+    """
+    found, buffers = parts
+    payloads = [memoryview(each).cast("B") for each in found]
+    total = sum(map(len, payloads))
+    if total <= _RECORD and not buffers:
+        yield _WHOLE, b"".join(payloads), total
+        return
+    # Bytes are made to bytes again.
+    lengths = [total | READ_ONLY, *(each.nbytes | READ_ONLY * each.readonly for each in buffers)]
+    manifest = Struct(f"<{len(lengths)}Q").pack(*lengths)
+    yield FIRST, manifest, len(manifest)
+    payloads = [each for each in (*payloads, *buffers) if each]
+    for number, view in enumerate(payloads, 1):
+        length = len(view)
+        for start in range(0, length, _RECORD):
+            end = min(start + _RECORD, length)
+            yield LAST if end == length and number == len(payloads) else 0, view[start:end], end - start
+
+
+def unpackLengths(data: bytes) -> tuple[int, ...]:
+    """
+    @return: The lengths in the first record of a message.
+    @raise OSError: There are none, or too many.
+    """
+    count = len(data) // 8
+    if not 0 < count <= limits.QUEUE_BUFFERS + 1 or len(data) % 8:
+        raise OSError("bad message length")
+    return Struct(f"<{count}Q").unpack(data)
 
 
 class Connection:
@@ -144,7 +180,7 @@ class Connection:
         """
         @return: A descriptor that is readable while there is a message, or at the end.
         """
-        self._checkOpen()
+        self.checkOpen()
         if self._readable:
             self._reader.watch()
         return self._socket.fileno()
@@ -170,25 +206,60 @@ class Connection:
         """
         @return: The function and arguments of which C{pickle} makes this end in another process.
         """
-        self._checkOpen()
+        self.checkOpen()
         fds = DupFd(self._socket.fileno()), DupFd(self._memory)
         return _rebuilt, (*fds, self._side, self._readable, self._writable)
 
-    def _checkOpen(self) -> None:
+    def checkOpen(self) -> None:
+        """
+        @raise OSError: it is closed.
+        """
         if self._map is None:
             raise OSError("handle is closed")
 
-    def _checkReads(self) -> None:
+    def checkReads(self) -> None:
+        """
+        @raise OSError: it does not receive.
+        """
         if self._map is None:
             raise OSError("handle is closed")
         if not self._readable:
             raise OSError("connection is write-only")
 
-    def _checkWrites(self) -> None:
+    def checkWrites(self) -> None:
+        """
+        @raise OSError: it does not send.
+        """
         if self._map is None:
             raise OSError("handle is closed")
         if not self._writable:
             raise OSError("connection is read-only")
+
+    # -- for programs that never wait
+
+    def onReactor(self, reactor: Any = None) -> DeferredConnection:
+        """
+        @param reactor: Twisted's, by default the one that is installed.
+        @return: The connection with calls that return Deferreds; this one belongs to it from now on.
+        """
+        from twisted_ib.queues.asynchronous import DeferredConnection
+
+        return DeferredConnection(self, reactor)
+
+    def onLoop(self, loop: AbstractEventLoop | None = None) -> AsyncConnection:
+        """
+        @param loop: asyncio's, by default the one that runs.
+        @return: The connection with calls that can be awaited; this one belongs to it from now on.
+        """
+        from twisted_ib.queues.asynchronous import AsyncConnection
+
+        return AsyncConnection(self, loop)
+
+    def ends(self) -> tuple[RingReader, RingWriter, int]:
+        """
+        @return: Both directions, and the descriptor of the socket.
+        """
+        return self._reader, self._writer, self._socket.fileno()
 
     # -- sending
 
@@ -198,7 +269,7 @@ class Connection:
 
         @raise BrokenPipeError: the other end is closed.
         """
-        self._checkWrites()
+        self.checkWrites()
         self.sendParts(pieces(obj))
 
     def sendParts(self, parts: Pickled) -> None:
@@ -211,19 +282,8 @@ class Connection:
             if length <= _RECORD:
                 self._writer.write(_WHOLE, found[0], length)
                 return
-        payloads = [memoryview(each).cast("B") for each in found]
-        total = sum(map(len, payloads))
-        # Bytes are made to bytes again.
-        lengths = [total | READ_ONLY, *(each.nbytes | READ_ONLY * each.readonly for each in buffers)]
-        manifest = Struct(f"<{len(lengths)}Q").pack(*lengths)
-        write = self._writer.write
-        write(FIRST, manifest, len(manifest))
-        payloads = [each for each in (*payloads, *buffers) if each]
-        for number, view in enumerate(payloads, 1):
-            length = len(view)
-            for start in range(0, length, _RECORD):
-                end = min(start + _RECORD, length)
-                write(LAST if end == length and number == len(payloads) else 0, view[start:end], end - start)
+        for flags, payload, length in records(parts):
+            self._writer.write(flags, payload, length)
 
     def send_bytes(self, buf: Buffer, offset: int = 0, size: int | None = None) -> None:
         """
@@ -231,7 +291,7 @@ class Connection:
 
         @raise BrokenPipeError: the other end is closed.
         """
-        self._checkWrites()
+        self.checkWrites()
         if buf.__class__ is bytes and offset == 0 and size is None and len(buf) <= _RECORD:
             self._writer.write(_WHOLE, buf, len(buf))
             return
@@ -286,7 +346,7 @@ class Connection:
         @param timeout: in seconds; None is for ever.
         @raise EOFError: there is none, and the other end is closed.
         """
-        self._checkReads()
+        self.checkReads()
         reader = self._reader
         if reader.pending():
             return True
@@ -301,7 +361,7 @@ class Connection:
 
         @raise EOFError: there is none, and the other end is closed.
         """
-        self._checkReads()
+        self.checkReads()
         return loads(*self.receiveParts())
 
     def receiveParts(self) -> Parts:
@@ -320,7 +380,7 @@ class Connection:
         @raise EOFError: there is none, and the other end is closed.
         @raise OSError: the message is longer than C{maxlength}; nothing more can be received.
         """
-        self._checkReads()
+        self.checkReads()
         if maxlength is not None and maxlength < 0:
             raise ValueError("negative maxlength")
         data, lengths = self._begin()
@@ -343,7 +403,7 @@ class Connection:
         @return: How many there are.
         @raise BufferTooShort: with the message, which is longer than the buffer.
         """
-        self._checkReads()
+        self.checkReads()
         with memoryview(buf) as whole, whole.cast("B") as target:
             if offset < 0:
                 raise ValueError("negative offset")
@@ -373,7 +433,7 @@ class Connection:
         @param timeout: in seconds; None is for ever.
         @return: Whether there is a message, or the end.
         """
-        self._checkReads()
+        self.checkReads()
         return self._reader.poll(timeout)
 
     def _begin(self) -> tuple[bytes, tuple[int, ...] | None]:
@@ -387,10 +447,7 @@ class Connection:
                 return data, None
             # Else its beginning went to a reader that was killed.
             if flags & FIRST:
-                count = length // 8
-                if not 0 < count <= limits.QUEUE_BUFFERS + 1 or length % 8:
-                    raise OSError("bad message length")
-                return data, Struct(f"<{count}Q").unpack(data)
+                return data, unpackLengths(data)
 
     def _rest(self, lengths: tuple[int, ...]) -> Parts:
         # Of a message that is none: the next one.
@@ -472,4 +529,4 @@ def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:
 
 register(Connection, _reduced)
 
-__all__ = ["Connection", "Pipe", "checkMemory", "createMemory", "missing"]
+__all__ = ["Connection", "Pipe", "checkMemory", "createMemory", "missing", "records", "unpackLengths"]

@@ -11,7 +11,8 @@ begins with a page of cells::
     AWAKE    reader    whether it looks at TAIL now and takes what comes, so that nobody need wake it
     TAKEN    reader    how many of those bytes it has taken
     WATCHED  reader    whether its socket is waited for by others: see below
-    ROOM     writer    whether it sleeps until half of the ring is free
+    ROOM     writer    whether it waits until half of the ring is free: SLEEPS by the cell, POLLED by its
+                       socket, to which the reader then sends a byte
 
 Counters run freely; positions are counters modulo the ring's size.  A record starts at a multiple of 64
 bytes with its length and flags; one that would pass the end continues in the slack behind it.  A value that
@@ -53,6 +54,10 @@ AWAKE: Final = 9
 TAKEN: Final = 10
 WATCHED: Final = 11
 ROOM: Final = 16
+
+#: How a writer waits for room.
+SLEEPS: Final = 1
+POLLED: Final = 2
 
 #: Flags of a record: whether its message begins with it, and ends with it.
 FIRST: Final = 1
@@ -192,6 +197,29 @@ class RingWriter(Ring):
         # With the most that is skipped at the end of the ring.
         return end + _RECORD + 128 - self._cells[HEAD] <= _SIZE
 
+    def fits(self, length: int) -> bool:
+        """
+        @return: Whether L{write} does not wait with a record of so many bytes.
+        """
+        cells = self._cells
+        tail, head = cells[TAIL], cells[HEAD]
+        end = (tail + length + 71) & -64
+        if (end ^ tail) > _MASK:
+            end = (tail | _MASK) + 1
+        # It raises at once if HEAD cannot be.
+        return end - head <= _SIZE or not head <= tail <= head + _SIZE
+
+    def waitsFor(self, length: int) -> bool:
+        """
+        Have the reader send a byte when half of the ring is free, where any record fits.
+
+        @return: L{fits}, which needs a look after it was told.
+        """
+        self._cells[ROOM] = POLLED
+        _acquire()
+        _release()
+        return self.fits(length)
+
     def _waitForRoom(self, tail: int, end: int) -> int:
         cells = self._cells
         yields = 50
@@ -206,14 +234,14 @@ class RingWriter(Ring):
                 yields -= 1
                 os.sched_yield()
                 continue
-            cells[ROOM] = 1
+            cells[ROOM] = SLEEPS
             _acquire()
             _release()
             # In this order: who closes the other side does it before it looks at ROOM.
             self._socket.send(b"")
             if cells[HEAD] == head:
                 # Not for ever: the reader may be killed.
-                futex.wait(cells, ROOM, 1, limits.QUEUE_LOOK_SECONDS / 2)
+                futex.wait(cells, ROOM, SLEEPS, limits.QUEUE_LOOK_SECONDS / 2)
 
 
 class RingReader(Ring):
@@ -238,9 +266,17 @@ class RingReader(Ring):
 
     def _wake(self) -> None:
         cells = self._cells
-        if cells[ROOM]:
+        if how := cells[ROOM]:
             cells[ROOM] = 0
-            futex.wake(cells, ROOM)
+            if how == SLEEPS:
+                futex.wake(cells, ROOM)
+                return
+            try:
+                # One too many is no message.
+                self._socket.send(b"!", socket.MSG_DONTWAIT)
+            except OSError:
+                # Its buffer is full, so that it wakes anyway; or either end is closed, which wakes it, too.
+                pass
 
     def pending(self) -> bool:
         """
@@ -266,7 +302,8 @@ class RingReader(Ring):
         _acquire()
         _release()
         while not self.pending():
-            if self._byte(0) is False and not self.pending():
+            # As in RingWriter.write: TAKEN is seen before TAIL is looked at once more.
+            if not self.take(0) and not self.pending():
                 raise EOFError
 
     def poll(self, timeout: float | None) -> bool:
@@ -295,6 +332,17 @@ class RingReader(Ring):
                     return True
             elif not left:
                 return False
+
+    def take(self, flags: int = socket.MSG_DONTWAIT) -> bool:
+        """
+        Take a wake-up, so that the next record brings one.
+
+        @return: False at the end of the other side.
+        """
+        found = self._byte(flags)
+        _acquire()
+        _release()
+        return found is not False
 
     def _byte(self, flags: int) -> bool | None:
         # Take a wake-up: False at the end, None if there is none.

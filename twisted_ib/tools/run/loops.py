@@ -50,7 +50,7 @@ _WAITING = {
     "select": ("select", "poll", "epoll"),
     "selectors": ("SelectSelector", "PollSelector", "EpollSelector", "DefaultSelector"),
 }
-#: Modules of C{multiprocessing} where contexts look for what they make.
+#: Modules of C{multiprocessing} that get connections and queues through shared memory.
 _QUEUES = ("multiprocessing.connection", "multiprocessing.queues")
 #: What the switch counts, once there is something to count.
 counted: list[Mapping[tuple[str, str, str], int]] = []
@@ -276,18 +276,21 @@ def _hookSockets(hooks: Hooks) -> None:
 
 
 def _replaceQueues(before: Callable[[ModuleType], object] | None, module: ModuleType) -> None:
-    # Not Listener and Client: a peer may not run under ib-run.
+    # Contexts look here for what they make.  Not Listener and Client: a peer may not run under ib-run.
     if before is not None:
         before(module)
+    # Not of the package, which may be what imports the module.
     from twisted_ib.queues import connection, queue, waiting
 
     if lacking := connection.missing():
         _note("multiprocessing", f"keeps its pipes and queues: others need {', '.join(lacking)}")
-    elif module.__name__ == "multiprocessing.connection":
-        vars(module).update(Pipe=connection.Pipe, wait=waiting.wait)
+        return
+    names = vars(module)
+    if module.__name__ == "multiprocessing.connection":
+        names.update(Pipe=connection.Pipe, wait=waiting.wait)
     else:
-        kinds = (queue.Queue, queue.JoinableQueue, queue.SimpleQueue)
-        vars(module).update({kind.__name__: kind for kind in kinds})
+        kinds = queue.Queue, queue.JoinableQueue, queue.SimpleQueue
+        names.update((each.__name__, each) for each in kinds)
 
 
 def _hookQueues(hooks: Hooks) -> None:

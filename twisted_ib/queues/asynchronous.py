@@ -1,0 +1,518 @@
+"""
+Connections for programs that never wait: on a Twisted reactor, whose calls give Deferreds, and on a loop of
+asyncio, whose calls give futures.
+
+There is no thread.  A call that finds no message, or no room, waits in a table, and the loop for the
+connection's socket.  The other end may be of any kind: its reader sends the byte that says that there is room
+(C{ring.POLLED}), its writer that which says that there is a message.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from twisted_ib import limits
+from twisted_ib.queues.connection import READ_ONLY, Connection, records, unpackLengths
+from twisted_ib.queues.pickling import Parts, Pickled, inBand, loads, pieces
+from twisted_ib.queues.ring import FIRST, LAST, Payload
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from twisted.internet.defer import Deferred
+    from twisted.python.failure import Failure
+    from typing_extensions import Buffer, Self
+
+#: A Deferred or a future.
+Waiter = TypeVar("Waiter")
+
+_WHOLE: Final = FIRST | LAST
+#: The share of a turn that one record takes besides its bytes.
+_RECORD_COST: Final = 4096
+
+
+class Assembly:
+    """
+    A message whose records come one by one.
+    """
+
+    def __init__(self) -> None:
+        self._clear(())
+
+    def _clear(self, lengths: tuple[int, ...]) -> None:
+        self._lengths = lengths
+        self._found: list[Payload] = []
+        self._left = 0
+        self._file: BytesIO | bytearray = bytearray()
+
+    def __bool__(self) -> bool:
+        return bool(self._lengths)
+
+    def add(self, flags: int, data: memoryview) -> Parts | None:
+        """
+        Add a record.
+
+        @return: the message, if it is complete.
+        @raise OSError: it is none.
+        """
+        if flags & _WHOLE == _WHOLE:
+            self._clear(())
+            return bytes(data), []
+        if flags & FIRST:
+            self._clear(unpackLengths(bytes(data)))
+            self._begin()
+        elif self._lengths:
+            self._left -= len(data)
+            if self._left < 0:
+                raise OSError("bad message length")
+            # Grown with what comes, and not by what is claimed; neither copies it once more at the end.
+            if isinstance(self._file, BytesIO):
+                self._file.write(data)
+            else:
+                self._file += data
+            while not self._left and self._lengths:
+                self._end()
+        # Else its beginning went to a reader that was killed.
+        elif not flags & LAST:
+            return None
+        if self._lengths or not self._found:
+            return None
+        found = self._found
+        self._clear(())
+        return bytes(found[0]), found[1:]
+
+    def _begin(self) -> None:
+        length = self._lengths[len(self._found)]
+        self._left = length & ~READ_ONLY
+        if self._left > limits.REGION_BYTES:
+            raise OSError("bad message length")
+        self._file = BytesIO() if length & READ_ONLY else bytearray()
+
+    def _end(self) -> None:
+        self._found.append(self._file.getvalue() if isinstance(self._file, BytesIO) else self._file)
+        if len(self._found) == len(self._lengths):
+            self._lengths = ()
+        else:
+            self._begin()
+
+
+class _Send(Generic[Waiter]):
+    """
+    A message that waits for room.
+
+    @ivar hasBegun: whether a part of it is sent, so that the rest must be.
+    """
+
+    __slots__ = ("_records", "hasBegun", "record", "waiter")
+
+    def __init__(self, waiter: Waiter, parts: Pickled) -> None:
+        self.waiter = waiter
+        self.hasBegun = False
+        self._records: Iterator[tuple[int, Payload, int]] = records(parts)
+        self.record: tuple[int, Payload, int] | None = next(self._records)
+
+    def sent(self) -> None:
+        """
+        Go on to the next record.
+        """
+        self.hasBegun = True
+        self.record = next(self._records, None)
+
+
+def _object(parts: Parts) -> Any:
+    return loads(*parts)
+
+
+def _bytes(parts: Parts) -> bytes:
+    data, buffers = parts
+    return inBand(data, buffers) if buffers else data
+
+
+class _Asynchronous(Generic[Waiter]):
+    """
+    The part that knows neither Twisted nor asyncio.  The connection belongs to it.
+
+    A call that is cancelled is forgotten; but the rest of a message of which a part is sent follows it.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        connection.checkOpen()
+        self._connection = connection
+        self._reader, self._writer, self._fd = connection.ends()
+        self._assembly = Assembly()
+        self._receives: deque[tuple[Waiter, Callable[[Parts], Any]]] = deque()
+        self._sends: deque[_Send[Waiter]] = deque()
+        self._isWatched = False
+        self._hasEnded = False
+        self._timer: Any = None
+        #: Bytes that may still be moved in this turn of the loop.
+        self._budget = limits.QUEUE_TURN_BYTES
+
+    # -- of the loop
+
+    def _waiter(self) -> Waiter:
+        raise NotImplementedError
+
+    def _succeed(self, waiter: Waiter, value: object) -> None:
+        raise NotImplementedError
+
+    def _fail(self, waiter: Waiter, error: Exception) -> None:
+        raise NotImplementedError
+
+    def _isDone(self, waiter: Waiter) -> bool:
+        raise NotImplementedError
+
+    def _watch(self) -> None:
+        raise NotImplementedError
+
+    def _unwatch(self) -> None:
+        raise NotImplementedError
+
+    def _later(self, seconds: float, call: Callable[[], object]) -> Any:
+        raise NotImplementedError
+
+    # -- calls
+
+    @property
+    def closed(self) -> bool:
+        """
+        Whether the connection is closed.
+        """
+        return self._connection.closed
+
+    def recv(self) -> Waiter:
+        """
+        Receive an object.
+
+        @return: what fires with it, or fails with C{EOFError} if there is none and the other end is closed.
+        """
+        return self._receive(_object)
+
+    def recv_bytes(self) -> Waiter:
+        """
+        Receive the bytes of a message.
+
+        @return: as of L{recv}.
+        """
+        return self._receive(_bytes)
+
+    def send(self, obj: object) -> Waiter:
+        """
+        Send an object.  Its large buffers must stay as they are until it is sent.
+
+        @return: what fires when it is sent, or fails with C{BrokenPipeError} if the other end is closed.
+        """
+        return self._send(lambda: pieces(obj))
+
+    def send_bytes(self, buf: Buffer) -> Waiter:
+        """
+        Send bytes, which must stay as they are until they are sent.
+
+        @return: as of L{send}.
+        """
+        return self._send(lambda: ([memoryview(buf).cast("B")], []))
+
+    def close(self) -> None:
+        """
+        Close this end; calls that wait fail.  Harmless when repeated.
+        """
+        if self.closed:
+            return
+        self._setWatched(False)
+        self._setTimer(None)
+        self._connection.close()
+        waiters = [*(each.waiter for each in self._sends), *(waiter for waiter, _ in self._receives)]
+        self._sends.clear()
+        self._receives.clear()
+        for waiter in waiters:
+            if not self._isDone(waiter):
+                self._fail(waiter, OSError("handle is closed"))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        waiter: Any = self.recv()
+        try:
+            return await waiter
+        except EOFError:
+            raise StopAsyncIteration from None
+
+    # -- tables
+
+    def _receive(self, form: Callable[[Parts], Any]) -> Waiter:
+        waiter = self._waiter()
+        try:
+            self._connection.checkReads()
+            self._limit(self._receives, lambda each: self._isDone(each[0]))
+        except OSError as error:
+            self._fail(waiter, error)
+            return waiter
+        self._receives.append((waiter, form))
+        if len(self._receives) == 1:
+            self._answer()
+        self._wait()
+        return waiter
+
+    def _send(self, given: Callable[[], Pickled]) -> Waiter:
+        waiter = self._waiter()
+        try:
+            self._connection.checkWrites()
+            self._limit(self._sends, lambda each: self._isDone(each.waiter) and not each.hasBegun)
+            self._sends.append(_Send(waiter, given()))
+        except Exception as error:
+            self._fail(waiter, error)
+            return waiter
+        if len(self._sends) == 1:
+            self._publish()
+        self._wait()
+        return waiter
+
+    @staticmethod
+    def _limit(calls: deque[Any], isOver: Callable[[Any], bool]) -> None:
+        if len(calls) >= limits.QUEUE_CALLS:
+            left = [each for each in calls if not isOver(each)]
+            calls.clear()
+            calls.extend(left)
+            if len(calls) >= limits.QUEUE_CALLS:
+                raise BlockingIOError(errno.EAGAIN, f"{len(calls)} calls wait already")
+
+    # -- turns
+
+    def _ready(self) -> None:
+        # The socket can be read.
+        if not self._receives and not self._sends:
+            # The byte of a message that nobody waits for.
+            self._setWatched(False)
+            return
+        if not self._reader.take():
+            self._hasEnded = True
+            self._setWatched(False)
+        self._turn()
+
+    def _turn(self) -> None:
+        self._setTimer(None)
+        self._budget = limits.QUEUE_TURN_BYTES
+        self._publish()
+        self._answer()
+        self._wait()
+
+    def _wait(self) -> None:
+        if self.closed or not (self._receives or self._sends):
+            return
+        if not self._hasEnded:
+            self._setWatched(True)
+        if self._timer is None:
+            if self._budget <= 0:
+                self._setTimer(0.0)
+            elif self._sends:
+                # One of several readers may be killed before it says that there is room.
+                self._setTimer(limits.QUEUE_LOOK_SECONDS)
+
+    def _setWatched(self, isWatched: bool) -> None:
+        if isWatched != self._isWatched:
+            self._isWatched = isWatched
+            if isWatched:
+                self._watch()
+            else:
+                self._unwatch()
+
+    def _setTimer(self, seconds: float | None) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        if seconds is not None:
+            self._timer = self._later(seconds, self._expired)
+
+    def _expired(self) -> None:
+        self._timer = None
+        self._turn()
+
+    def _publish(self) -> None:
+        # Whoever waits may call anything here when it is told.
+        while self._sends and not self.closed:
+            call = self._sends[0]
+            if self._isDone(call.waiter) and not call.hasBegun:
+                self._sends.popleft()
+                continue
+            try:
+                if not self._published(call):
+                    return
+            except OSError as error:
+                self._sends.popleft()
+                if not self._isDone(call.waiter):
+                    self._fail(call.waiter, error)
+            else:
+                self._sends.popleft()
+                if not self._isDone(call.waiter):
+                    self._succeed(call.waiter, None)
+
+    def _published(self, call: _Send[Waiter]) -> bool:
+        writer = self._writer
+        while call.record is not None:
+            if self._hasEnded:
+                raise BrokenPipeError(errno.EPIPE, "the other end is closed")
+            if self._budget <= 0:
+                return False
+            flags, payload, length = call.record
+            if not writer.fits(length) and not writer.waitsFor(length):
+                return False
+            writer.write(flags, payload, length)
+            self._budget -= length + _RECORD_COST
+            call.sent()
+        return True
+
+    def _answer(self) -> None:
+        while self._receives and not self.closed:
+            waiter, form = self._receives[0]
+            if self._isDone(waiter):
+                self._receives.popleft()
+                continue
+            try:
+                parts = self._assembled()
+                if parts is None:
+                    return
+                value = form(parts)
+            except Exception as error:
+                # Of an object that cannot be loaded, too.
+                self._receives.popleft()
+                self._fail(waiter, error)
+            else:
+                self._receives.popleft()
+                self._succeed(waiter, value)
+
+    def _assembled(self) -> Parts | None:
+        reader = self._reader
+        while self._budget > 0:
+            if not reader.pending():
+                if not self._hasEnded:
+                    return None
+                if self._assembly:
+                    raise OSError("got end of file during message")
+                raise EOFError
+            flags, start, length, end = reader.next()
+            with reader.view(start, length) as data:
+                parts = self._assembly.add(flags, data)
+            reader.consumed(end)
+            self._budget -= length + _RECORD_COST
+            if parts is not None:
+                return parts
+        return None
+
+
+class DeferredConnection(_Asynchronous["Deferred[Any]"]):
+    """
+    A connection on a Twisted reactor, whose calls return Deferreds: L{Connection.onReactor}.
+    """
+
+    def __init__(self, connection: Connection, reactor: Any = None) -> None:
+        """
+        @param connection: which now belongs to this object.
+        @param reactor: the reactor; by default the one that is installed.
+        """
+        from twisted.internet.defer import Deferred
+
+        if reactor is None:
+            from twisted.internet import reactor
+        self._reactor: Any = reactor
+        self._deferred: Callable[[], Deferred[Any]] = Deferred
+        super().__init__(connection)
+
+    def _waiter(self) -> Deferred[Any]:
+        return self._deferred()
+
+    def _succeed(self, waiter: Deferred[Any], value: object) -> None:
+        waiter.callback(value)
+
+    def _fail(self, waiter: Deferred[Any], error: Exception) -> None:
+        waiter.errback(error)
+
+    def _isDone(self, waiter: Deferred[Any]) -> bool:
+        return bool(waiter.called)
+
+    def _watch(self) -> None:
+        self._reactor.addReader(self)
+
+    def _unwatch(self) -> None:
+        self._reactor.removeReader(self)
+
+    def _later(self, seconds: float, call: Callable[[], object]) -> Any:
+        return self._reactor.callLater(seconds, call)
+
+    # -- IReadDescriptor, which the reactor reads
+
+    def fileno(self) -> int:
+        """
+        See L{twisted.internet.interfaces.IReadDescriptor}.
+        """
+        return self._fd
+
+    def doRead(self) -> None:
+        """
+        See L{twisted.internet.interfaces.IReadDescriptor}.
+        """
+        self._ready()
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        See L{twisted.internet.interfaces.IReadDescriptor}: the reactor stops.
+        """
+        self.close()
+
+    def logPrefix(self) -> str:
+        """
+        See L{twisted.internet.interfaces.ILoggingContext}.
+        """
+        return "Connection"
+
+
+class AsyncConnection(_Asynchronous["asyncio.Future[Any]"]):
+    """
+    A connection on a loop of asyncio, whose calls return futures: L{Connection.onLoop}.
+    """
+
+    def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """
+        @param connection: which now belongs to this object.
+        @param loop: the loop; by default the one that runs.
+        """
+        if loop is None:
+            import asyncio
+
+            loop = asyncio.get_running_loop()
+        self._loop = loop
+        super().__init__(connection)
+
+    def _waiter(self) -> asyncio.Future[Any]:
+        return self._loop.create_future()
+
+    def _succeed(self, waiter: asyncio.Future[Any], value: object) -> None:
+        waiter.set_result(value)
+
+    def _fail(self, waiter: asyncio.Future[Any], error: Exception) -> None:
+        waiter.set_exception(error)
+
+    def _isDone(self, waiter: asyncio.Future[Any]) -> bool:
+        return waiter.done()
+
+    def _watch(self) -> None:
+        self._loop.add_reader(self._fd, self._ready)
+
+    def _unwatch(self) -> None:
+        self._loop.remove_reader(self._fd)
+
+    def _later(self, seconds: float, call: Callable[[], object]) -> Any:
+        return self._loop.call_later(seconds, call)
+
+
+__all__ = ["AsyncConnection", "DeferredConnection"]
