@@ -1,0 +1,3 @@
+"""
+The tests of C{distributed} over C{ib://}.
+"""
