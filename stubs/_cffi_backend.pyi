@@ -20,6 +20,7 @@ class _CDataBase:
     pd: _CDataBase
     device: _CDataBase
     channel: _CDataBase
+    data: _CDataBase
     send_cq: _CDataBase
     recv_cq: _CDataBase
     send_cq_channel: _CDataBase

@@ -170,6 +170,9 @@ PORT_GIDS = 256
 #: Queue pairs of one device (Linux C{rxe_param.h}: 2^20).
 QUEUE_PAIRS = 1 << 20
 
+#: Sets of rsockets that a C program waits for by C{repoll_wait}.
+RSOCKET_POLLS = 256
+
 # -- work requests
 
 #: The deepest send or receive queue, in work requests (Linux C{rxe_param.h}: RXE_MAX_QP_WR once was this).

@@ -23,6 +23,7 @@ HARMLESS = {
     "rdma_freeaddrinfo",
     "rsocket",
     "rpoll",
+    "repoll_create",
     "rselect",
 }
 #: Zeros in place of an address have no port space.

@@ -1,5 +1,5 @@
 """
-Tests of C{rpoll} and C{rselect} by a program in C.
+Tests of C{rpoll}, C{rselect} and C{repoll_wait} by programs in C.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.verbs.c.library import run
 from tests.verbs.c.test_calls import ProgramTestCase
+from twisted_ib import limits
 
 
 class OtherTests(ProgramTestCase):
@@ -19,6 +20,19 @@ class OtherTests(ProgramTestCase):
         """
         They end the wait at once, by an end that is closed, too; what nobody waits for does not.
         """
-        program = self.compiled(Path(__file__).with_name("polled.c"), "librdmacm.so.1")
+        self.passes("polled.c")
+
+    def test_sets(self) -> None:
+        """
+        C{repolled.c}: sets of descriptors, as many as L{limits.RSOCKET_POLLS}.
+        """
+        self.assertEqual(limits.RSOCKET_POLLS, 256)
+        self.passes("repolled.c")
+
+    def passes(self, name: str) -> None:
+        """
+        Run a program, which says what is wrong.
+        """
+        program = self.compiled(Path(__file__).with_name(name), "librdmacm.so.1")
         result = run(program, TWISTED_IB_DEVICE="shm0")
         self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))

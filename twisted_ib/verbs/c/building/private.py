@@ -2,15 +2,14 @@
 The symbols of rdma-core's libraries that have nothing behind them here: each library has them as stubs.
 
 Providers and old programs import them: some load a library by C{dlopen(3)} and never start under C{ib-run},
-which would add what is missing.  Source: C{libibverbs/libibverbs.map.in} of rdma-core 44 and 56, and
-C{librdmacm/librdmacm.map} of its next version.
+which would add what is missing.  Source: C{libibverbs/libibverbs.map.in} of rdma-core 44 and 56.
 """
 
 from __future__ import annotations
 
 from twisted_ib.verbs.c.building.symbols import Symbol
 
-_VERBS, _CM = "libibverbs.so.1", "librdmacm.so.1"
+_VERBS = "libibverbs.so.1"
 #: The version of what libibverbs shares with its providers, in rdma-core 15 to 56.
 _PRIVATE = "IBVERBS_PRIVATE_34"
 #: C{ibv_cmd_*}: commands for the kernel.
@@ -42,8 +41,6 @@ _FIRST = """
 _KERNEL = """
     ibv_copy_path_rec_from_kern ibv_copy_path_rec_to_kern ibv_copy_qp_attr_from_kern
 """.split()
-#: C{librdmacm.so.1}: rsockets by epoll(7).
-_POLLS = ("repoll_create", "repoll_ctl", "repoll_wait")
 
 #: All of them.
 STUBS = (
@@ -53,7 +50,6 @@ STUBS = (
     *(Symbol(_VERBS, "IBVERBS_1.0", f"ibv_{name}") for name in _FIRST),
     *(Symbol(_VERBS, "IBVERBS_1.0", name) for name in _KERNEL),
     *(Symbol(_VERBS, "IBVERBS_1.1", name) for name in ("ibv_copy_ah_attr_from_kern", "ibv_register_driver")),
-    *(Symbol(_CM, "RDMACM_1.5", name) for name in _POLLS),
 )
 
 __all__ = ["STUBS"]

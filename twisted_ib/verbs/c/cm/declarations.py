@@ -12,6 +12,7 @@ SOURCE = """
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -91,6 +92,8 @@ struct pollfd { int fd; short events; short revents; };
 struct iovec { void *iov_base; size_t iov_len; };
 struct msghdr { void *msg_name; socklen_t msg_namelen; struct iovec *msg_iov; size_t msg_iovlen; ...; };
 typedef struct { ...; } fd_set;
+typedef union epoll_data { uint64_t u64; ...; } epoll_data_t;
+struct epoll_event { uint32_t events; epoll_data_t data; ...; };
 struct timeval { long tv_sec; long tv_usec; };
 struct rdma_cm_join_mc_attr_ex { uint32_t comp_mask; uint32_t join_flags; struct sockaddr *addr; };
 """

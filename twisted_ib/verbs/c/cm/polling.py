@@ -1,14 +1,18 @@
 """
-Waiting for several rsockets: C{rpoll} and C{rselect}.
+Waiting for several rsockets: C{rpoll}, C{rselect}, and as epoll(7) C{repoll_create}, C{repoll_ctl} and
+C{repoll_wait}.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 from _twisted_ib_cm import ffi
+from attrs import define, field
 
 from twisted_ib import limits
 from twisted_ib.drive.sleeper import Sleep
@@ -27,14 +31,16 @@ _EVENTS = 0xFFFF
 #: Seconds between two looks at descriptors that are no rsockets and have ended a sleep in vain: poll(2) tells
 #: what nobody asked for, too, as that a pipe's other end is closed.
 _GLANCE = 0.05
-_Asked = Sequence[tuple[int, int]]
+#: Linux sys/epoll.h, C{EPOLL_CTL_*}.
+_ADD, _DELETE, _MODIFY = 1, 2, 3
+_Asked = Iterable[tuple[int, int]]
 
 
 def _events(number: int, events: int) -> int:
     one = descriptors.get(number)
     if one is None:
         poller = select.poll()
-        poller.register(number, events)
+        poller.register(number, events & _EVENTS)
         ready = poller.poll(0)
         return ready[0][1] if ready else 0
     socket = one.socket
@@ -67,7 +73,7 @@ def _waitForAny(ask: Callable[[], int], asked: _Asked, timeout: float | None) ->
         others: dict[int, int] = {}
         for number, events in asked:
             if number >= 0 and number not in descriptors and number not in inVain:
-                others[number] = others.get(number, 0) | events
+                others[number] = others.get(number, 0) | events & _EVENTS
         try:
             inVain |= found.sleep(most if end is None else min(most, end), others.items()) & others.keys()
         finally:
@@ -136,3 +142,119 @@ def rselect(count: int, readable: CData, writable: CData, exceptional: CData, ti
         if before[number // _FD_BITS] >> number % _FD_BITS & 1
     ]
     return _waitForAny(ask, numbers, seconds)
+
+
+# -- as epoll(7)
+
+
+@define
+class _Wanted:
+    events: int
+    data: int
+    isOver: bool = False
+
+
+@define
+class _Poll:
+    # The descriptors of one repoll_create, the one that was told longest ago first.
+    wanted: dict[int, _Wanted] = field(factory=dict)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter([(number, each.events) for number, each in self.wanted.items() if not each.isOver])
+
+    def found(self, most: int) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        for number, events in self:
+            has = _events(number, events)
+            if has & select.POLLNVAL:
+                # epoll(7): it is closed.
+                del self.wanted[number]
+            elif has and len(found) < most:
+                found.append((number, has))
+        return found
+
+    def told(self, number: int) -> _Wanted:
+        one = self.wanted[number] = self.wanted.pop(number)
+        one.isOver = bool(one.events & select.EPOLLONESHOT)
+        return one
+
+
+#: By their descriptors.
+_polls: dict[int, _Poll] = {}
+
+
+def _pollOf(number: int) -> _Poll:
+    found = _polls.get(number)
+    if found is None:
+        raise HandleError(f"{number} is not of repoll_create", errno.EBADF)
+    return found
+
+
+@handler
+def repoll_create(size: int) -> int:
+    """
+    Make a set of descriptors to wait for.
+    """
+    if size <= 0:
+        raise HandleError("The size is not positive")
+    for number in [each for each in _polls if not _isOpen(each)]:
+        del _polls[number]
+    if len(_polls) >= limits.RSOCKET_POLLS:
+        raise HandleError("There are too many sets of rsockets", errno.EMFILE)
+    # There is no other function that closes it but close(2).
+    number = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    _polls[number] = _Poll()
+    return number
+
+
+def _isOpen(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+@handler
+def repoll_ctl(set: int, operation: int, socket: int, event: CData) -> int:
+    """
+    Add, change or remove a descriptor.
+    """
+    wanted = _pollOf(set).wanted
+    if not _isOpen(socket):
+        raise HandleError(f"{socket} is not open", errno.EBADF)
+    if operation not in (_ADD, _DELETE, _MODIFY):
+        raise HandleError("There is no such operation")
+    if (socket in wanted) is (operation == _ADD):
+        raise HandleError(f"{socket}", errno.EEXIST if operation == _ADD else errno.ENOENT)
+    with hub:
+        if operation == _DELETE:
+            del wanted[socket]
+        else:
+            given(event)
+            wanted[socket] = _Wanted(event.events, event.data.u64)
+    return 0
+
+
+@handler
+def repoll_wait(set: int, events: CData, most: int, timeout: int) -> int:
+    """
+    Wait for one of the set's descriptors.
+    """
+    poll = _pollOf(set)
+    if most <= 0:
+        raise HandleError("There is no room for events")
+    given(events)
+    found: list[tuple[int, int]] = []
+
+    def ask() -> int:
+        found[:] = poll.found(most)
+        return len(found)
+
+    _waitForAny(ask, poll, None if timeout < 0 else timeout / _MILLISECONDS)
+    with hub:
+        # Another thread may have removed one.
+        told = [(poll.told(number), has) for number, has in found if number in poll.wanted]
+    for i, (one, has) in enumerate(told):
+        events[i].events, events[i].data.u64 = has, one.data
+    return len(told)

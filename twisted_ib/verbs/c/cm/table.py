@@ -154,7 +154,17 @@ _RSOCKETS = tuple(
     )
 )
 
+# As epoll(7), of librdmacm's next version.
+_POLLS = tuple(
+    _row("RDMACM_1.5", prototype)
+    for prototype in (
+        "int repoll_create(int size)",
+        "int repoll_ctl(int set, int operation, int socket, struct epoll_event *event)",
+        "int repoll_wait(int set, struct epoll_event *events, int most, int timeout)",
+    )
+)
+
 #: All functions.
-TABLE = (*_CHANNELS, *_IDENTIFIERS, *_ADDRESSES, *_CONNECTIONS, *_QUEUES, *_GROUPS, *_RSOCKETS)
+TABLE = (*_CHANNELS, *_IDENTIFIERS, *_ADDRESSES, *_CONNECTIONS, *_QUEUES, *_GROUPS, *_RSOCKETS, *_POLLS)
 
 __all__ = ["TABLE"]

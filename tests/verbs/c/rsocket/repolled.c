@@ -1,0 +1,144 @@
+/*
+ * repoll_create, repoll_ctl and repoll_wait: an rsocket that accepts, its peer's data, and a pipe.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <rdma/rsocket.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+#include "../checks.h"
+
+/* Of limits.py. */
+#define RSOCKET_POLLS 256
+
+int repoll_create(int size);
+int repoll_ctl(int set, int operation, int socket, struct epoll_event *event);
+int repoll_wait(int set, struct epoll_event *events, int most, int timeout);
+
+static void fails(int result, int expected)
+{
+    IS(result, -1);
+    IS(errno, expected);
+}
+
+static void add(int set, int descriptor, unsigned events)
+{
+    struct epoll_event event = {.events = events, .data.u64 = 0x1234567800000000 + descriptor};
+
+    IS(repoll_ctl(set, EPOLL_CTL_ADD, descriptor, &event), 0);
+}
+
+/* One event, which is this one. */
+static void comes(int set, int descriptor, unsigned events)
+{
+    struct epoll_event found[4];
+
+    IS(repoll_wait(set, found, 4, 60000), 1);
+    IS(found[0].data.u64 == 0x1234567800000000 + descriptor, 1);
+    IS(found[0].events, events);
+}
+
+/* What a program may not do. */
+static void refused(int set, int descriptor)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+
+    fails(repoll_create(0), EINVAL);
+    fails(repoll_ctl(descriptor, EPOLL_CTL_ADD, descriptor, &event), EBADF);
+    fails(repoll_wait(descriptor, &event, 1, 0), EBADF);
+    fails(repoll_wait(set, &event, 0, 0), EINVAL);
+    fails(repoll_wait(set, NULL, 1, 0), EINVAL);
+    fails(repoll_ctl(set, EPOLL_CTL_ADD, 9999, &event), EBADF);
+    fails(repoll_ctl(set, 9, descriptor, &event), EINVAL);
+    fails(repoll_ctl(set, EPOLL_CTL_MOD, descriptor, &event), ENOENT);
+    fails(repoll_ctl(set, EPOLL_CTL_DEL, descriptor, &event), ENOENT);
+    fails(repoll_ctl(set, EPOLL_CTL_ADD, descriptor, NULL), EINVAL);
+    add(set, descriptor, EPOLLIN);
+    fails(repoll_ctl(set, EPOLL_CTL_ADD, descriptor, &event), EEXIST);
+    IS(repoll_ctl(set, EPOLL_CTL_DEL, descriptor, NULL), 0);
+}
+
+/* A pipe: once only, then again; and no more when it is closed. */
+static void pipes(int set)
+{
+    struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT};
+    int ends[2];
+
+    pipe(ends);
+    refused(set, ends[0]);
+    write(ends[1], "", 1);
+    add(set, ends[0], EPOLLIN | EPOLLONESHOT);
+    comes(set, ends[0], EPOLLIN);
+    IS(repoll_wait(set, &event, 1, 0), 0);
+    event.events = EPOLLIN;
+    event.data.u64 = 7;
+    IS(repoll_ctl(set, EPOLL_CTL_MOD, ends[0], &event), 0);
+    IS(repoll_wait(set, &event, 1, 60000), 1);
+    IS(event.data.u64, 7);
+    close(ends[0]);
+    close(ends[1]);
+    IS(repoll_wait(set, &event, 1, 0), 0);
+}
+
+/* Two that are ready take turns. */
+static void turns(int set)
+{
+    struct epoll_event event;
+    int one[2], other[2];
+    unsigned long first;
+
+    pipe(one);
+    pipe(other);
+    write(one[1], "", 1);
+    write(other[1], "", 1);
+    add(set, one[0], EPOLLIN);
+    add(set, other[0], EPOLLIN);
+    IS(repoll_wait(set, &event, 1, 0), 1);
+    first = event.data.u64;
+    IS(repoll_wait(set, &event, 1, 0), 1);
+    IS(event.data.u64 != first, 1);
+    IS(repoll_ctl(set, EPOLL_CTL_DEL, one[0], NULL), 0);
+    IS(repoll_ctl(set, EPOLL_CTL_DEL, other[0], NULL), 0);
+}
+
+int main(void)
+{
+    struct sockaddr_in here = {.sin_family = AF_INET};
+    socklen_t length = sizeof here;
+    int sets[RSOCKET_POLLS], listener = rsocket(AF_INET, SOCK_STREAM, 0), caller = rsocket(AF_INET, SOCK_STREAM, 0);
+    int peer;
+    char octet;
+
+    sets[0] = repoll_create(1);
+    IS(sets[0] >= 0, 1);
+    pipes(sets[0]);
+    turns(sets[0]);
+    inet_pton(AF_INET, "127.0.0.1", &here.sin_addr);
+    IS(rbind(listener, (struct sockaddr *)&here, sizeof here), 0);
+    IS(rlisten(listener, 1), 0);
+    IS(rgetsockname(listener, (struct sockaddr *)&here, &length), 0);
+    add(sets[0], listener, EPOLLIN);
+    IS(rfcntl(caller, F_SETFL, O_NONBLOCK), 0);
+    fails(rconnect(caller, (struct sockaddr *)&here, sizeof here), EINPROGRESS);
+    comes(sets[0], listener, EPOLLIN);
+    peer = raccept(listener, NULL, NULL);
+    IS(repoll_ctl(sets[0], EPOLL_CTL_DEL, listener, NULL), 0);
+    add(sets[0], caller, EPOLLOUT);
+    comes(sets[0], caller, EPOLLOUT);
+    IS(repoll_ctl(sets[0], EPOLL_CTL_DEL, caller, NULL), 0);
+    add(sets[0], peer, EPOLLIN);
+    IS(rsend(caller, "x", 1, 0), 1);
+    comes(sets[0], peer, EPOLLIN);
+    IS(rrecv(peer, &octet, 1, 0), 1);
+    IS(octet, 'x');
+
+    for (int i = 1; i < RSOCKET_POLLS; i++)
+        sets[i] = repoll_create(1);
+    IS(sets[RSOCKET_POLLS - 1] >= 0, 1);
+    fails(repoll_create(1), EMFILE);
+    close(sets[3]);
+    IS(repoll_create(1) >= 0, 1);
+    return !!failures;
+}
