@@ -494,8 +494,8 @@ class Manager:
 
     def bind(self, id: int, address: str, port: int) -> int:
         one = self.host.identifiers[id]
-        taken = {each.port for each in self.host.identifiers.values() if each.backlog}
-        if port and port in taken:
+        taken = {(each.address, each.port) for each in self.host.identifiers.values() if each.backlog}
+        if port and (address, port) in taken:
             raise OSError(errno.EADDRINUSE, "Address already in use")
         one.address, one.port = address, port or 40000 + next(self.host.numbers)
         return one.port
