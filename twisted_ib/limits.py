@@ -579,6 +579,9 @@ QUEUE_LOOK_SECONDS = 0.5
 QUEUE_CALLS = 4096
 #: Bytes that such a connection moves in one turn of the loop; each record counts as 4096 more.
 QUEUE_TURN_BYTES = 1024 * 1024
+#: Bytes of the ring of a broadcast by default, and its most readers.
+BROADCAST_BYTES = 8 * 1024 * 1024
+BROADCAST_READERS = 63
 #: Seconds that a listener waits for the shared memory of who has connected.
 QUEUE_HANDSHAKE_SECONDS = 5.0
 #: Clients that a listener does this with at a time; over it the oldest gives way.

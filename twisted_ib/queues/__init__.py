@@ -1,10 +1,12 @@
 """
 C{multiprocessing} between processes of one host, through shared memory: L{Pipe} and L{Connection},
-L{Listener} and L{Client}, L{wait}, L{Queue}, L{SimpleQueue} and L{JoinableQueue}.
+L{Listener} and L{Client}, L{wait}, L{Queue}, L{SimpleQueue} and L{JoinableQueue};
+and L{Broadcast}, which it has not.
 
 Modules:
 
   - C{asynchronous}: connections on a reactor or an event loop
+  - C{broadcast}: one writer, many readers
   - C{connection}: both ends, and messages
   - C{futex}: sleeping in shared memory
   - C{listening}: listeners and clients
@@ -15,9 +17,21 @@ Modules:
   - C{waiting}: for one of several
 """
 
+from twisted_ib.queues.broadcast import Broadcast, BroadcastReader
 from twisted_ib.queues.connection import Connection, Pipe
 from twisted_ib.queues.listening import Client, Listener
 from twisted_ib.queues.queue import JoinableQueue, Queue, SimpleQueue
 from twisted_ib.queues.waiting import wait
 
-__all__ = ["Client", "Connection", "JoinableQueue", "Listener", "Pipe", "Queue", "SimpleQueue", "wait"]
+__all__ = [
+    "Broadcast",
+    "BroadcastReader",
+    "Client",
+    "Connection",
+    "JoinableQueue",
+    "Listener",
+    "Pipe",
+    "Queue",
+    "SimpleQueue",
+    "wait",
+]

@@ -86,6 +86,15 @@ _release: Final = _fence.release
 # Another thread may have been in it.
 life.atFork(__name__, inChild=partial(methodcaller("_at_fork_reinit"), _fence))
 
+
+def fence() -> None:
+    """
+    Have what was stored before seen before what is loaded after.
+    """
+    _acquire()
+    _release()
+
+
 #: Milliseconds for a byte that has been announced.
 _ANNOUNCED: Final = 100
 
@@ -437,4 +446,4 @@ class RingReader(Ring):
         return self._view[start : start + length]
 
 
-__all__ = ["DIRECTION", "FIRST", "LAST", "Payload", "Ring", "RingReader", "RingWriter"]
+__all__ = ["DIRECTION", "FIRST", "LAST", "Payload", "Ring", "RingReader", "RingWriter", "fence"]
