@@ -143,6 +143,16 @@ class LocalCompletion(WorkCompletion):
     __slots__ = ("pathBits", "serviceLevel", "sourceLID")
 
 
+class RoutedCompletion(WorkCompletion):
+    """
+    The completion of a datagram that has a GRH or an IP header.
+
+    @ivar serviceLevel: what there is in its place on Ethernet.
+    """
+
+    __slots__ = ("serviceLevel",)
+
+
 _MICROSECONDS = 1_000_000
 
 

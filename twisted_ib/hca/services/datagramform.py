@@ -23,7 +23,7 @@ from twisted_ib.hca.base.operation import SOLICITED, UD_SEND_ONLY, UD_SEND_ONLY_
 from twisted_ib.hca.base.partition import matches
 from twisted_ib.hca.base.port import LARGEST_UNICAST_LID, KeyViolation, Port
 from twisted_ib.hca.base.traits import LinkLayer
-from twisted_ib.hca.queues.completion import LocalCompletion, WCFlags, WorkCompletion
+from twisted_ib.hca.queues.completion import LocalCompletion, RoutedCompletion, WCFlags, WorkCompletion
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire import headers
 from twisted_ib.hca.wire.grh import (
@@ -59,6 +59,9 @@ _NO_GRH: Final = bytes(GRH_BYTES)
 _IPV6: Final = 6
 _DESTINATION: Final = 24
 _GROUPS: Final = (0xFF, 0)
+#: A completion tells the kind of a frame (IBTA vol. 1 annex A17.4.5.1).  Linux's mlx5 has that in the service
+#: level, where UCX reads it: there is UDP, over IPv4.
+_IPV4_FRAME: Final = 0b1010
 #: Counters of what a subnet manager is told of.
 _BAD_PKEY: Final = "packets_bad_pkey"
 _BAD_QKEY: Final = "qkey_violations"
@@ -117,7 +120,7 @@ class DatagramForm:
         """
         Put into a completion of the form's class whether there is a GRH, and the sender's address.
         """
-        completion.flags |= _GRH_FLAG
+        raise NotImplementedError
 
     def reply(self, head: bytes) -> AddressVector:
         """
@@ -179,6 +182,7 @@ class RoutedForm(DatagramForm):
     The form of Ethernet, and between processes: a GRH, or an IP header (IBTA vol. 1 annex A17).
     """
 
+    completion = RoutedCompletion
     size = GRH_BYTES
 
     def pack(self, queuePair: Any, vector: AddressVector, behind: int) -> bytes:
@@ -218,6 +222,13 @@ class RoutedForm(DatagramForm):
         See L{DatagramForm.grh}.
         """
         return head[:GRH_BYTES]
+
+    def describe(self, port: Port, completion: Any, head: bytes) -> None:
+        """
+        See L{DatagramForm.describe}.
+        """
+        completion.flags |= _GRH_FLAG
+        completion.serviceLevel = 0 if head[0] >> 4 == _IPV6 else _IPV4_FRAME
 
     def reply(self, head: bytes) -> AddressVector:
         """

@@ -19,7 +19,7 @@ from twisted_ib.errors import WireError
 from twisted_ib.hca.base.port import KeyViolation, Port
 from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.connection.rdmacm import gidNumber
-from twisted_ib.hca.queues.completion import WCFlags, WCStatus
+from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.services.datagramform import FORMS
@@ -54,6 +54,21 @@ def octets(text: str, behind: str = "", deth: str = DETH) -> bytes:
     """
     size = 12 + 8 + (len(bytes.fromhex(behind)) + 3 & ~3) + 4
     return bytes.fromhex(text.format(size) + deth + behind)
+
+
+class RoutedCompletionTests(SynchronousTestCase):
+    """
+    What completions have of a GRH, and of an IP header.
+    """
+
+    def test_frame(self) -> None:
+        """
+        The service level is mlx5's kind of frame: UDP over IPv4 has one, a GRH's is 0.
+        """
+        for head, level in ((IPV4, 0b1010), (HEAD.format(24), 0)):
+            completion = ROUTED.completion(0, WCStatus.SUCCESS, WCOpcode.RECV, 1)
+            ROUTED.describe(queuePair().device.port, completion, octets(head))
+            self.assertEqual((completion.serviceLevel, completion.flags), (level, WCFlags.GRH))
 
 
 class PackTests(SynchronousTestCase):
