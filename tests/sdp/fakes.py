@@ -236,6 +236,7 @@ class FakeDevice:
 
     turns = 0
     traits = LOCAL
+    address: str | None = None
 
     def __init__(self) -> None:
         """

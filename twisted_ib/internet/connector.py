@@ -221,7 +221,7 @@ class Attempt:
 
     def _try(self) -> None:
         channel = self._channel
-        if channel is None or channel.device.traits.hasAddress:
+        if channel is None or channel.device.address is not None:
             # With several interfaces the device depends on the route to the address.
             channel = self._open(self._peer)
         self._prepare(channel, self._addressHere(channel))

@@ -300,7 +300,7 @@ class Port(base.BasePort):
         # address (IBTA vol. 1 annex A4): both must be those of path and host.
         if not device.isLocal(here):
             raise WireError(f"a REQ has {here}, which is no address of this host")
-        if (peer != here or device.traits.hasAddress) and not device.isPeers(path, peer):
+        if (peer != here or device.address is not None) and not device.isPeers(path, peer):
             raise WireError(f"a REQ has {peer}, which is no address of who sent it")
 
     def requestWithdrawn(self, connection: IConnection) -> None:

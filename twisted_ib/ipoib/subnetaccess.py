@@ -268,7 +268,7 @@ def subnetAccess(device: Device, pKey: int) -> ConstantAccess | AdministrationAc
     @return: the access of a device to its subnet.
     @raise DeviceError: there is none.
     """
-    if device.traits.linkLayer is LinkLayer.INFINIBAND:
+    if device.port.linkLayer is LinkLayer.INFINIBAND:
         return AdministrationAccess(device, pKey)
     return ConstantAccess(device, pKey)
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.interfaces import IConnector, IListeningPort, IProtocolFactory
 
 from twisted_ib import limits
-from twisted_ib.hca.base.traits import Peers
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidNumber, gidText
 from twisted_ib.internet.addressing.endpoints import ClientEndpoint, ServerEndpoint
 from twisted_ib.internet.connector import Attempt, Connector
@@ -35,15 +34,6 @@ if TYPE_CHECKING:
     from twisted_ib.hca.device.device import Device
     from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.sdp.extensions import Extensions
-
-
-def isLinkLocal(address: str) -> bool:
-    """
-    Return whether an address without a zone has the link-local prefix, as the default GID of an HCA (IBTA
-    vol. 1 4.1.1).
-    """
-    # RFC 4007 section 11: with a zone it is the address of an interface of this host.
-    return address.startswith("fe80:") and "%" not in address
 
 
 class _SDPConnected(ConnectedTransport):
@@ -89,9 +79,7 @@ class GIDAttempt(Attempt):
     """
 
     def _isHCA(self, device: Device) -> bool:
-        # IBTA vol. 1 4.1.1: a link-local GID is made of the GUID.  On a subnet the device's own look-up finds
-        # it, where GIDs are IP addresses it is one of those.
-        return device.traits.peers is Peers.PROCESSES and isLinkLocal(self._peer)
+        return device.paths.isOfGUID(self._peer)
 
     def _addressHere(self, channel: DeviceChannel) -> str:
         if self._isHCA(channel.device) and not self._connector.bound[0]:
@@ -164,7 +152,7 @@ class GIDPort(SDPPort):
         device = channel.device
         # The GID made of the GUID is of this HCA alone, so that there is nothing to publish: whoever finds
         # the HCA by it asks for the service.
-        if device.traits.peers is Peers.PROCESSES and isLinkLocal(address):
+        if device.paths.isOfGUID(address):
             if gidNumber(address) != device.gid:
                 raise ValueError(f"{address} is not the GID of device {device.name}, {gidText(device.gid)}")
             address = "::"

@@ -262,7 +262,12 @@ class Device(DeviceProgress):
         #: Its own IP address, if it has one, without a scope.
         self.address: str | None = fabric.address if traits.hasAddress else None
         self.gid = gidNumber(self.address) if self.address else guidGID(self.guid)
-        self.pathMTU: int = fabric.pathMTU if traits.packets else limits.DATAGRAM_BYTES
+        self.pathMTU = limits.DATAGRAM_BYTES
+        if traits.packets:
+            self.pathMTU = fabric.pathMTU
+            # The path of any queue pair across a network negotiates attributes for it.
+            vars(self)["createStreamQueuePair"] = self.createQueuePair
+            self.cm.transactions = CMTransactions(self.randomBits)
         #: Its port; L{changePort} changes it.
         self.port = Port(
             linkLayer=traits.linkLayer,
@@ -272,11 +277,9 @@ class Device(DeviceProgress):
             counters=self.counters,
         )
         if traits.packets:
-            self.cm.transactions = CMTransactions(self.randomBits)
             # Any host may send a management datagram at any time.
             _ = self.mads
-        if traits.peers is Peers.SUBNET:
-            self.changePort(fabric.settings())
+        self.paths.joined()
 
     def resolveBy(self, paths: Resolution) -> None:
         """
@@ -493,7 +496,7 @@ class Device(DeviceProgress):
         page = SocketPage(os.getpid(), _program())
         if self._queryServer is not None:
             self._queryServer.attach(page)
-        elif self.traits.inRunDirectory:
+        elif self.isAsked:
             self.fabric.attachPage(page)
         return page
 
@@ -527,7 +530,7 @@ class Device(DeviceProgress):
         @raise DeviceError: the port is not on InfiniBand.
         @raise ServiceInUseError: the program has an agent of its own for the Reports of that class.
         """
-        if self.traits.linkLayer is not LinkLayer.INFINIBAND:
+        if self.port.linkLayer is not LinkLayer.INFINIBAND:
             raise DeviceError(f"{self.name} has no subnet administration, as its port is not on InfiniBand")
         if self._sa is None:
             from twisted_ib.hca.mad.sa.client import SAClient
@@ -637,9 +640,6 @@ class Device(DeviceProgress):
         """
         Create one that does nothing but carry a stream's messages, as L{createQueuePair}.
         """
-        # Its path across a network negotiates attributes for it.
-        if self.traits.packets:
-            return self.createQueuePair(consumer)
         number = self._newNumber()
         queuePair = self.queuePairs[number] = StreamQueuePair(number, consumer, self)
         if self.partitions.keys[0] != queuePair.partition:
@@ -848,7 +848,7 @@ class Device(DeviceProgress):
         _devices.discard(self)
         # Linux cm.c, cm_destroy_id, for each identifier that a process leaves behind: where the medium tells
         # nobody of our end, a peer would wait for its own timeouts.
-        if self.traits.packets:
+        if not self.cm.lossless:
             self.cm.abandonAll(self.clock())
         # Against the order of dependence: first whatever could make new users of the rest, memory last.
         administration = () if self._sa is None else (self._sa.close,)

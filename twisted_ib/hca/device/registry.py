@@ -127,6 +127,13 @@ class FabricKind:
     options: tuple[str, ...] = ()
     locate: Callable[[str], str] | None = None
 
+    @property
+    def hasAddress(self) -> bool:
+        """
+        Whether its devices have addresses of their own.
+        """
+        return self.traits.hasAddress
+
 
 #: The fabrics, in order: a new one is its folder, its factory and a row.  L{addFabric} appends others.
 KINDS = [
@@ -188,7 +195,7 @@ def _checked(name: str, fabric: str, address: str | None) -> str | None:
     """
     if fabric not in FABRICS:
         raise DeviceError(f"there is no fabric {fabric!r}; there are {', '.join(sorted(FABRICS))}")
-    if not FABRICS[fabric].traits.hasAddress:
+    if not FABRICS[fabric].hasAddress:
         if address is None:
             return None
         if not FABRICS[fabric].hasInterfaces:
@@ -373,7 +380,7 @@ def parseRules(text: str, name: str, devices: Mapping[str, str] | None = None) -
 
     if devices is None:
         devices = builtInDevices({})
-    fabrics = {kind.name: kind.traits.hasAddress for kind in sorted(KINDS, key=lambda kind: kind.name)}
+    fabrics = {kind.name: kind.hasAddress for kind in sorted(KINDS, key=lambda kind: kind.name)}
     adapters = [kind.name for kind in KINDS if kind.locate is not None]
     return parse(text, name, devices, fabrics, {kind.name: kind.options for kind in KINDS}, adapters)
 
@@ -452,7 +459,7 @@ def addressOf(name: str) -> str | None:
     The own address of a device; L{None} if it has none, or none yet.
     """
     kind, address, _ = DEVICES.get(name, (None, None, None))
-    if kind is None or not kind.traits.hasAddress:
+    if kind is None or not kind.hasAddress:
         return None
     try:
         return address if kind.locate is None or address is None else kind.locate(address)
@@ -502,7 +509,7 @@ def isPlacedByUser(name: str) -> bool:
     @raise UnknownDeviceError: there is no such device.
     @raise DeviceError: C{TWISTED_IB_DEVICES} or the configuration is malformed.
     """
-    return kindOf(name).traits.hasAddress and name not in DEVICES
+    return kindOf(name).hasAddress and name not in DEVICES
 
 
 def traitsOf(name: str) -> Traits:
@@ -529,7 +536,7 @@ def place(name: str, bound: str = "", peer: str = "") -> str | None:
     @raise ValueError: C{bound} or C{peer} is not an IP address.
     """
     kind = kindOf(name)
-    if not kind.traits.hasAddress:
+    if not kind.hasAddress:
         return None
     address = addressOf(name)
     if address is not None:
@@ -564,7 +571,7 @@ def openFabric(
     @raise DeviceError: it cannot be opened here.
     """
     kind = kindOf(name)
-    if kind.traits.hasAddress:
+    if kind.hasAddress:
         own = place(name, address or "")
         # A program that binds another address than the device's must not be served silently at a third.
         if address is not None and own != normalise(address):

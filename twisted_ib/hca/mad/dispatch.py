@@ -25,7 +25,7 @@ from attrs import evolve
 
 from twisted_ib.errors import DeviceError, LengthError, ResourceLimitError, ServiceInUseError
 from twisted_ib.hca.base.operation import GSI_QPN, QPN_MASK, SMI_QPN, UD_SEND_ONLY
-from twisted_ib.hca.base.traits import LinkLayer, Peers
+from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.mad.redirect import Redirection, Redirections, redirecting, redirectionOf
 from twisted_ib.hca.mad.requests import Answered, Received, ReceivedMAD, Request, Target
 from twisted_ib.hca.mad.rmpp.segments import ACTIVE, RMPP_VERSION, dataAt, isSegment
@@ -243,8 +243,7 @@ class Agents:
         """
         Whether the device has queue pair 0, or 1.
         """
-        # IBTA vol. 1 annex A17: a RoCE port has no subnet manager, and so no queue pair 0.
-        return number != SMI_QPN or self.device.traits.peers is not Peers.ADDRESSES
+        return number != SMI_QPN or bool(self.device.paths.hasSMI)
 
     def register(
         self,
@@ -477,7 +476,7 @@ class Agents:
 
     @property
     def _linkLayer(self) -> LinkLayer:
-        linkLayer: LinkLayer = self.device.traits.linkLayer
+        linkLayer: LinkLayer = self.device.port.linkLayer
         return linkLayer
 
     @property

@@ -22,6 +22,9 @@ class AddressResolution(Resolution):
     The paths of one device to IP addresses.
     """
 
+    # IBTA vol. 1 annex A17: a RoCE port has no subnet manager.
+    hasSMI = False
+
     def sourceFor(self, address: str) -> str:
         """
         @return: the device's own address.

@@ -177,6 +177,14 @@ class ProcessResolution(Resolution):
 
     # -- GIDs
 
+    def isOfGUID(self, address: str) -> bool:
+        """
+        See L{Resolution.isOfGUID}.
+        """
+        # IBTA vol. 1 4.1.1: a link-local GID is made of the GUID.  RFC 4007 section 11: with a zone it is the
+        # address of an interface of this host.
+        return address.startswith("fe80:") and "%" not in address
+
     def check(self, key: int, number: int = 0) -> int:
         """
         See L{Resolution.check}.

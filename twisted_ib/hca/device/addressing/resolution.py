@@ -32,12 +32,20 @@ class Resolution:
     The paths of one device by its peers' addresses, and its members of multicast groups.
 
     @ivar takesDatagrams: whether the device ever had UD queue pairs.
+    @cvar hasSMI: whether ports have a subnet manager's agent, and so queue pair 0.
     """
+
+    hasSMI = True
 
     def __init__(self, device: IResolvingDevice) -> None:
         self.takesDatagrams = False
         self._device = device
         self._attached: dict[int, dict[StreamQueuePair, None]] = {}
+
+    def joined(self) -> None:
+        """
+        The device has its port.
+        """
 
     # -- addresses
 
@@ -105,6 +113,12 @@ class Resolution:
         @param address: without a scope.
         """
         raise NotImplementedError
+
+    def isOfGUID(self, address: str) -> bool:
+        """
+        @return: whether an address is the GID made of an HCA's GUID, which leads to it without a look-up.
+        """
+        return False
 
     # -- paths
 

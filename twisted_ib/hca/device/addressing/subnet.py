@@ -126,6 +126,13 @@ class SubnetResolution(ProcessResolution):
         super().__init__(device)
         self._lidPaths: dict[int, LIDPath] = {}
 
+    def joined(self) -> None:
+        """
+        See L{Resolution.joined<twisted_ib.hca.device.addressing.resolution.Resolution.joined>}: the port has
+        what the subnet manager has set.
+        """
+        self._device.changePort(self._device.fabric.settings())
+
     # -- addresses
 
     @property
@@ -190,6 +197,12 @@ class SubnetResolution(ProcessResolution):
         # A GID names an HCA of the subnet, and no resolver has it.
         guid = self.guidOf(address)
         return guid == path.peer.guid if guid else super().isPeers(path, address)
+
+    def isOfGUID(self, address: str) -> bool:
+        """
+        @return: False: the device's own look-up finds it.
+        """
+        return False
 
     # -- paths
 

@@ -108,7 +108,7 @@ class Connected(Call):
         @raise PyverbsRDMAError: bad parameters (EINVAL).
         """
         identifier = self._identifier
-        room = identifier.device.traits.privateBytes.request - len(self.header())
+        room = identifier.privateBytes.request - len(self.header())
         terms = self._termsOf(param, room, None)
         identifier.step("connect")
         self.terms = terms
@@ -216,7 +216,7 @@ class Connected(Call):
         identifier, agreement = self._identifier, self._agreement
         if identifier.stage is Stage.OVER:
             raise PyverbsRDMAError("The peer has given up", errno.ECONNRESET)
-        terms = self._termsOf(param, identifier.device.traits.privateBytes.reply, self.terms)
+        terms = self._termsOf(param, identifier.privateBytes.reply, self.terms)
         identifier.step("accept")
         assert agreement is not None
         # IBTA vol. 1 12.7: the REP announces the final numbers; they may only be lower than the REQ's.
@@ -240,7 +240,7 @@ class Connected(Call):
         @raise PyverbsRDMAError: there is no request, or too much private data (EINVAL).
         """
         identifier = self._identifier
-        checkPrivateData(privateData, identifier.device.traits.privateBytes.rejection)
+        checkPrivateData(privateData, identifier.privateBytes.rejection)
         identifier.step("reject")
         # librdmacm maps rdma_reject to reason 28, consumer defined (Linux cma.c).
         self._connection.reject(RejectReason.CONSUMER_DEFINED, privateData, identifier.now())

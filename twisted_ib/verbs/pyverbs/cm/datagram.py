@@ -70,7 +70,7 @@ class Datagrams(Call):
         @raise PyverbsRDMAError: bad parameters (EINVAL).
         """
         data = self.header() + (param.private_data if param is not None else b"")
-        if len(data) > self._identifier.device.traits.privateBytes.lookup:
+        if len(data) > self._identifier.privateBytes.lookup:
             raise invalid("Failed to Connect: too much private data")
         self._identifier.step("connect")
         self._privateData = data
@@ -156,7 +156,7 @@ class Datagrams(Call):
             number = param.qpn
         else:
             raise invalid("An identifier without a queue pair needs connection parameters with one")
-        checkPrivateData(data, identifier.device.traits.privateBytes.lookupReply)
+        checkPrivateData(data, identifier.privateBytes.lookupReply)
         identifier.step("accept")
         # Linux cma.c answers with the Q_Key of RDMA-CM's UD services too, RDMA_UDP_QKEY.
         reply = LookupReply(queuePairNumber=number, qKey=RDMA_UDP_QKEY, privateData=data)
@@ -170,7 +170,7 @@ class Datagrams(Call):
         @raise PyverbsRDMAError: there is no request, or too much private data (EINVAL).
         """
         identifier = self._identifier
-        checkPrivateData(privateData, identifier.device.traits.privateBytes.lookupReply)
+        checkPrivateData(privateData, identifier.privateBytes.lookupReply)
         identifier.step("reject")
         self._lookup.reject(SIDRStatus.REJECTED, privateData, identifier.now())
 

@@ -84,13 +84,13 @@ class Groups:
         if host in self._members:
             raise PyverbsRDMAError("Failed to Join multicast: it is in it", errno.EADDRINUSE)
         device = self._identifier.device
-        if device.traits.linkLayer is LinkLayer.INFINIBAND:
+        if device.port.linkLayer is LinkLayer.INFINIBAND:
             key = device.partitions.keys[0] | FULL_MEMBER
             gid = subnetGroupOf(host, key, self._identifier.portSpace)
             member = self._members[host] = _Member(host, gid, isSendOnly, context)
             self._ask(device, member, key)
         else:
-            gid = groupOf(host, device.traits.hasAddress)
+            gid = groupOf(host, device.address is not None)
             member = self._members[host] = _Member(host, gid, isSendOnly, context)
             self._joined(member, Target(groupAddress(member.gid, HOP_LIMIT), MULTICAST_QPN, RDMA_UDP_QKEY))
 

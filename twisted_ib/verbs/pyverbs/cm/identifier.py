@@ -16,6 +16,7 @@ import secrets
 from typing import Any
 
 from twisted_ib.errors import HCAError
+from twisted_ib.hca.base.traits import PrivateBytes
 from twisted_ib.hca.connection.rdmacm import gidNumber
 from twisted_ib.hca.device.device import Device
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsRDMAError
@@ -101,6 +102,13 @@ class Identifier:
         if self.binding is None:
             raise invalid("The identifier is bound to no device")
         return self.binding.device
+
+    @property
+    def privateBytes(self) -> PrivateBytes:
+        """
+        Bytes of private data on its device.
+        """
+        return self.device.traits.privateBytes
 
     def now(self) -> float:
         """
@@ -237,7 +245,7 @@ class Identifier:
         host = self.source.host
         if namesNone(device, self.source) and not destination.isMulticast:
             # A peer that is addressed by its HCA's own GID must see such a GID as the source as well.
-            isAddress = device.traits.hasAddress or device.isLocal(destination.host)
+            isAddress = device.address or device.isLocal(destination.host)
             host = device.localAddressFor(destination.host) if isAddress else device.gids()[0]
         # RFC 6056 section 3.3.1: random ephemeral ports.  Linux cma.c, cma_alloc_any_port starts at a random
         # port too.  The service id has only the destination port, so a collision of source ports is harmless.
@@ -248,7 +256,7 @@ class Identifier:
     def _isReachable(self, device: Any, address: Address) -> bool:
         # There is no cheap way to ask whether a remote host is up: the REQ's retries answer that, so only the
         # IP version is checked.
-        if device.traits.hasAddress:
+        if device.address is not None:
             return (":" in device.address) == (":" in address.host)
         # Only RDMA_PS_IB has GIDs as addresses; elsewhere fe80: is an IPv6 link-local address of the host.
         isGID = self.portSpace == rdma_port_space.RDMA_PS_IB and address.host.startswith("fe80:")

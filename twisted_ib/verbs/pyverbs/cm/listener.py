@@ -76,8 +76,8 @@ class Listener:
         # has said otherwise.
         space, listen = self._identifier.portSpace, self._device.listen
         host = source.host
-        if self._device.traits.hasAddress:
-            isIPv6 = ":" in (self._device.address or "")
+        if self._device.address is not None:
+            isIPv6 = ":" in self._device.address
             if (
                 (host == "0.0.0.0" and isIPv6)
                 or (host == "::" and self._identifier.isIPv6Only and not isIPv6)
