@@ -10,12 +10,13 @@ import os
 import random
 import threading
 import time
+from contextlib import suppress
 from queue import Empty
 from typing import Any
 
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
-from twisted_ib.queues import JoinableQueue, Pipe, Queue, SimpleQueue
+from twisted_ib.queues import Broadcast, JoinableQueue, Pipe, Queue, SimpleQueue
 
 #: Lengths of messages: in one record, in several, longer than the ring.
 LENGTHS = (0, 64, 40000, limits.QUEUE_RECORD + 1, limits.QUEUE_RING + 1)
@@ -140,6 +141,58 @@ def ofQueue(seconds: float, kind: Any, victim: int, patience: float) -> str:
             each.join(HANG_SECONDS)
 
 
+def _broadcast(writer: Broadcast) -> None:
+    for each in writer.readers:
+        each.close()
+    number = 0
+    # The others may end first.
+    with suppress(BrokenPipeError):
+        while True:
+            writer.send(_message(number))
+            number += 1
+
+
+def _readAll(writer: Broadcast) -> None:
+    reader = writer.take(0)
+    with suppress(EOFError):
+        while True:
+            reader.recv()
+
+
+def ofBroadcast(seconds: float, victim: int, patience: float) -> str:
+    """
+    Have the writer of a broadcast, or one of its two readers, killed.
+
+    @param seconds: after so many.
+    @param victim: 0 for the writer.
+    @param patience: seconds after which the other reader, this process, should have gone on.
+    @return: What is wrong, or nothing.
+    """
+    writer = Broadcast(2, size=4 << 20)
+    reader = writer.readers[1]
+    processes = [_started(call, writer) for call in (_broadcast, _readAll)]
+    writer.close()
+    writer.readers[0].close()
+    timer = _killLater(processes[victim], seconds)
+    left = 50
+    try:
+        while left or not victim:
+            if not reader.poll(patience):
+                return f"nothing came for {patience} s"
+            if not _isWhole(reader.recv()):
+                return "a message is not as it was"
+            left -= not timer.is_alive()
+        return ""
+    except EOFError:
+        return "the writer has ended" if victim else ""
+    finally:
+        timer.join()
+        reader.close()
+        for each in processes:
+            each.kill()
+            each.join(HANG_SECONDS)
+
+
 def _shared() -> set[str]:
     # Not the semaphores of multiprocessing, which other tests make meanwhile, and nothing here.
     return {each for each in os.listdir("/dev/shm") if not each.startswith("sem.")}
@@ -157,7 +210,9 @@ def story(seed: int, moments: int, patience: float = HANG_SECONDS) -> list[str]:
     found = []
     for number in range(moments):
         seconds = random_.random() * 0.02
-        if number % 2:
+        if number % 8 == 6:
+            wrong = ofBroadcast(seconds, number // 8 % 2, patience)
+        elif number % 2:
             kind = (Queue, SimpleQueue, JoinableQueue)[number // 2 % 3]
             wrong = ofQueue(seconds, kind, random_.randrange(4), patience)
         else:
@@ -167,4 +222,4 @@ def story(seed: int, moments: int, patience: float = HANG_SECONDS) -> list[str]:
     return found + [f"{each} is left" for each in sorted(_shared() - before)]
 
 
-__all__ = ["ofConnection", "ofQueue", "story"]
+__all__ = ["ofBroadcast", "ofConnection", "ofQueue", "story"]

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.queues.killing import story
 
 #: Moments.
-SHORT = 12
+SHORT = 16
 
 
 class KilledTests(SynchronousTestCase):
@@ -21,6 +21,6 @@ class KilledTests(SynchronousTestCase):
 
     def test_moments(self) -> None:
         """
-        An end of a connection, and a producer or a consumer of a queue.
+        An end of a connection, a producer or a consumer of a queue, and a writer or a reader of a broadcast.
         """
         self.assertEqual(story(random.randrange(1 << 30), SHORT), [])

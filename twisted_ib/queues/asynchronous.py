@@ -13,7 +13,7 @@ import errno
 from collections import deque
 from collections.abc import Callable, Iterator
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from twisted_ib import limits
 from twisted_ib.queues.connection import READ_ONLY, Connection, records, unpackLengths
@@ -25,10 +25,22 @@ if TYPE_CHECKING:
 
     from twisted.internet.defer import Deferred
     from twisted.python.failure import Failure
-    from typing_extensions import Buffer, Self
+    from typing_extensions import Buffer, Protocol, Self
+
+    class _Timer(Protocol):
+        def cancel(self) -> object: ...
+
+    class _Reactor(Protocol):
+        def addReader(self, reader: object) -> object: ...
+
+        def removeReader(self, reader: object) -> object: ...
+
+        def callLater(self, delay: float, callable: Callable[[], object]) -> _Timer: ...
+
 
 #: A Deferred or a future.
 Waiter = TypeVar("Waiter")
+_Call = TypeVar("_Call")
 
 _WHOLE: Final = FIRST | LAST
 #: The share of a turn that one record takes besides its bytes.
@@ -123,7 +135,7 @@ class _Send(Generic[Waiter]):
         self.record = next(self._records, None)
 
 
-def _object(parts: Parts) -> Any:
+def _object(parts: Parts) -> object:
     return loads(*parts)
 
 
@@ -144,11 +156,11 @@ class _Asynchronous(Generic[Waiter]):
         self._connection = connection
         self._reader, self._writer, self._fd = connection.ends()
         self._assembly = Assembly()
-        self._receives: deque[tuple[Waiter, Callable[[Parts], Any]]] = deque()
+        self._receives: deque[tuple[Waiter, Callable[[Parts], object]]] = deque()
         self._sends: deque[_Send[Waiter]] = deque()
         self._isWatched = False
         self._hasEnded = False
-        self._timer: Any = None
+        self._timer: _Timer | None = None
         #: Bytes that may still be moved in this turn of the loop.
         self._budget = limits.QUEUE_TURN_BYTES
 
@@ -172,7 +184,7 @@ class _Asynchronous(Generic[Waiter]):
     def _unwatch(self) -> None:
         raise NotImplementedError
 
-    def _later(self, seconds: float, call: Callable[[], object]) -> Any:
+    def _later(self, seconds: float, call: Callable[[], object]) -> _Timer:
         raise NotImplementedError
 
     # -- calls
@@ -250,7 +262,7 @@ class _Asynchronous(Generic[Waiter]):
 
     # -- tables
 
-    def _receive(self, form: Callable[[Parts], Any]) -> Waiter:
+    def _receive(self, form: Callable[[Parts], object]) -> Waiter:
         waiter = self._waiter()
         try:
             self._connection.checkReads()
@@ -279,7 +291,7 @@ class _Asynchronous(Generic[Waiter]):
         return waiter
 
     @staticmethod
-    def _limit(calls: deque[Any], isOver: Callable[[Any], bool]) -> None:
+    def _limit(calls: deque[_Call], isOver: Callable[[_Call], bool]) -> None:
         if len(calls) >= limits.QUEUE_CALLS:
             left = [each for each in calls if not isOver(each)]
             calls.clear()
@@ -415,7 +427,7 @@ class DeferredConnection(_Asynchronous["Deferred[Any]"]):
     A connection on a Twisted reactor, whose calls return Deferreds: L{Connection.onReactor}.
     """
 
-    def __init__(self, connection: Connection, reactor: Any = None) -> None:
+    def __init__(self, connection: Connection, reactor: object = None) -> None:
         """
         @param connection: which now belongs to this object.
         @param reactor: the reactor; by default the one that is installed.
@@ -424,7 +436,7 @@ class DeferredConnection(_Asynchronous["Deferred[Any]"]):
 
         if reactor is None:
             from twisted.internet import reactor
-        self._reactor: Any = reactor
+        self._reactor: _Reactor = cast("_Reactor", reactor)
         self._deferred: Callable[[], Deferred[Any]] = Deferred
         super().__init__(connection)
 
@@ -446,7 +458,7 @@ class DeferredConnection(_Asynchronous["Deferred[Any]"]):
     def _unwatch(self) -> None:
         self._reactor.removeReader(self)
 
-    def _later(self, seconds: float, call: Callable[[], object]) -> Any:
+    def _later(self, seconds: float, call: Callable[[], object]) -> _Timer:
         return self._reactor.callLater(seconds, call)
 
     # -- IReadDescriptor, which the reactor reads
@@ -511,7 +523,7 @@ class AsyncConnection(_Asynchronous["asyncio.Future[Any]"]):
     def _unwatch(self) -> None:
         self._loop.remove_reader(self._fd)
 
-    def _later(self, seconds: float, call: Callable[[], object]) -> Any:
+    def _later(self, seconds: float, call: Callable[[], object]) -> _Timer:
         return self._loop.call_later(seconds, call)
 
 

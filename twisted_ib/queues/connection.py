@@ -237,7 +237,7 @@ class Connection:
 
     # -- for programs that never wait
 
-    def onReactor(self, reactor: Any = None) -> DeferredConnection:
+    def onReactor(self, reactor: object = None) -> DeferredConnection:
         """
         @param reactor: Twisted's, by default the one that is installed.
         @return: The connection with calls that return Deferreds; this one belongs to it from now on.
