@@ -156,7 +156,7 @@ class VanishingMixin(RDMATestsMixin):
                 this.host.vanish()
                 for end in (client, server):
                     this.assertIn("adapter rxe0 is gone", str(await end.lost))
-                while this.host.identifiers or this.host.looks <= number:
+                while this.host.identifiers or this.host.looks < 2 * number + 2:
                     await self.turn(reactor)
                 left = this.host.regions, this.host.queuePairs
                 this.assertEqual((*left, {each.isClosed for each in this.host.contexts}), ({}, {}, {True}))

@@ -25,7 +25,7 @@ from twisted_ib.hca.base.traits import ADAPTER
 from twisted_ib.hca.device import registry
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.base.streams import IAdapterFabric
-from twisted_ib.hca.fabric.hardware import adapters, provider
+from twisted_ib.hca.fabric.hardware import adapters, provider, rdmacm
 from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
 
 ADDRESS = "192.0.2.7"
@@ -262,6 +262,26 @@ class OpenTests(HardwareTestCase):
         )
         self.assertTrue(host.contexts[0].isClosed)
         self.assertEqual(host.identifiers, {})
+
+    def test_letGo(self) -> None:
+        """
+        Of an adapter that is gone no descriptor of librdmacm's leads to the kernel's files any more; their
+        numbers stay taken.
+        """
+        file = self.root / "uverbs0"
+        reading, writing = os.pipe()
+        self.addCleanup(os.close, writing)
+        fds = os.open(file, os.O_RDWR | os.O_CREAT), reading
+        for fd in fds:
+            self.addCleanup(os.close, fd)
+        self.patch(rdmacm, "_FILES", (str(file.resolve()), "pipe:["))
+        manager = object.__new__(rdmacm.RDMACM)
+        manager._files = fds
+        self.assertFalse(manager.letGo())
+        file.unlink()
+        for _ in range(2):
+            self.assertTrue(manager.letGo())
+            self.assertEqual([os.readlink(f"/proc/self/fd/{fd}") for fd in fds], [os.devnull] * 2)
 
     def test_device(self) -> None:
         """

@@ -582,8 +582,10 @@ class Manager:
         self._end(one)
         self.tell(id, CMEvent.DISCONNECTED)
 
-    def look(self) -> None:
-        self.host.looks += self.host.isGone
+    def letGo(self) -> bool:
+        # The kernel takes its time.
+        self.host.looks += 1
+        return self.host.looks % 2 == 0
 
     def close(self) -> None:
         assert not [each for each in self.host.identifiers.values() if each.manager is self]
@@ -596,7 +598,7 @@ class Host:
 
     @ivar isHeld: whether the adapter does nothing now.
     @ivar isFull: whether it takes no more memory.
-    @ivar isGone: whether it has disappeared, and C{looks} how often librdmacm has looked since.
+    @ivar isGone: whether it has disappeared, and C{looks} how often librdmacm was asked to let go of it.
     @ivar depths: how many READs and atomics it serves on a queue pair, and has outstanding.
     """
 

@@ -36,7 +36,6 @@ from twisted_ib.hca.fabric.hardware.pointers import addressOf
 from twisted_ib.hca.fabric.hardware.provider import (
     Completion,
     Verbs,
-    adapterNames,
     loadVerbs,
     openAdapter,
     told,
@@ -446,13 +445,7 @@ class HardwareFabric(ConnectedFabric):
         if self._gone is None:
             self._gone = PathLostError(f"adapter {self.adapter} is gone")
             self._failAll(self._gone)
-            self.owner.adapterGone(self._gone, self._release)
-
-    def _release(self) -> bool:
-        # librdmacm has opened the adapter, too, and closes it when it finds that it is listed no more.
-        listed = adapterNames(self.verbs)
-        self.connector.manager.look()
-        return self.adapter not in listed
+            self.owner.adapterGone(self._gone, self.connector.manager.letGo)
 
     def _failAll(self, reason: PathLostError) -> None:
         for connection in list(self.connector.connections.values()):

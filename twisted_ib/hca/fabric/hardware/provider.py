@@ -112,17 +112,6 @@ def loadVerbs(adapter: str) -> Verbs:
     return found
 
 
-def adapterNames(verbs: Verbs) -> dict[str, Adapter]:
-    """
-    @return: the adapters that libibverbs lists, by name.
-    """
-    try:
-        return {each.name: each for each in verbs.get_device_list()}
-    except OSError:
-        # ENOSYS: the kernel has no driver at all.
-        return {}
-
-
 def openAdapter(verbs: Verbs, adapter: str) -> Any:
     """
     Open an adapter.
@@ -130,7 +119,11 @@ def openAdapter(verbs: Verbs, adapter: str) -> Any:
     @return: its context, of the package C{ibverbs}.
     @raise DeviceError: there is none of that name, or it may not be used; the text says what to do.
     """
-    listed = adapterNames(verbs)
+    try:
+        listed = {each.name: each for each in verbs.get_device_list()}
+    except OSError:
+        # ENOSYS: the kernel has no driver at all.
+        listed = {}
     found = listed.get(adapter)
     if found is None:
         others = f"there are {', '.join(sorted(listed))}" if listed else "there is none"
@@ -173,7 +166,6 @@ __all__ = [
     "ADAPTERS",
     "Adapter",
     "Verbs",
-    "adapterNames",
     "howToAdd",
     "isOwn",
     "loadVerbs",

@@ -27,6 +27,11 @@ _IN6: Final[Packed[tuple[int, bytes, bytes]]] = Struct("=H2s4x16s4x")
 _SOURCE: Final = 4 * ctypes.sizeof(c_void_p)
 _STORAGE: Final = 128
 _POINTER: Final[Packed[tuple[int]]] = Struct("P")
+#: In C{struct ibv_context}, behind a pointer and 32 of C{ibv_context_ops}: C{cmd_fd} and C{async_fd}; and
+#: where their links lead to.
+_DESCRIPTORS_AT: Final = 33 * _POINTER.size
+_DESCRIPTORS: Final[Packed[tuple[int, int]]] = Struct("=ii")
+_FILES: Final = ("/dev/infiniband/uverbs", "anon_inode:[infinibandevent]")
 #: In C{struct ibv_device_attr}, which has fewer bytes: C{max_qp_rd_atom} and C{max_qp_init_rd_atom}.
 _FACTS_BYTES: Final = 512
 _DEPTHS_AT: Final = 144
@@ -269,9 +274,11 @@ class Manager(Protocol):
         End a connection.
         """
 
-    def look(self) -> None:
+    def letGo(self) -> bool:
         """
-        Look which adapters there are, and close those that are gone.
+        Close what librdmacm has opened of an adapter that is gone.
+
+        @return: whether nothing of it is open.
         """
 
     def close(self) -> None:
@@ -320,7 +327,7 @@ class RDMACM:
         self._library: Any = ctypes.CDLL("librdmacm.so.1", use_errno=True)
         self._verbs: Any = ctypes.CDLL("libibverbs.so.1")
         self._library.rdma_create_event_channel.restype = POINTER(_Channel)
-        self._library.rdma_get_devices.restype = c_void_p
+        self._files = -1, -1
         self._channel = self._library.rdma_create_event_channel()
         if not self._channel:
             code = ctypes.get_errno()
@@ -391,6 +398,7 @@ class RDMACM:
         # The package ibverbs knows the first alone.
         facts = ctypes.create_string_buffer(_FACTS_BYTES)
         (context,) = _POINTER.unpack(ctypes.string_at(id, _POINTER.size))
+        self._files = _DESCRIPTORS.unpack(ctypes.string_at(context + _DESCRIPTORS_AT, _DESCRIPTORS.size))
         code = self._verbs.ibv_query_device(c_void_p(context), facts)
         if code:
             raise OSError(code, f"ibv_query_device: {os.strerror(code)}")
@@ -483,14 +491,25 @@ class RDMACM:
         """
         self._call("rdma_disconnect", c_void_p(id))
 
-    def look(self) -> None:
+    def letGo(self) -> bool:
         """
-        See L{Manager.look}.
+        See L{Manager.letGo}.
         """
-        # librdmacm cma.c, sync_devices_list().
-        found = self._library.rdma_get_devices(None)
-        if found:
-            self._library.rdma_free_devices(c_void_p(found))
+        # librdmacm keeps its context of an adapter until it finds another (cma.c, sync_devices_list()), and
+        # the kernel would wait for that.  It closes the descriptors then, which lead nowhere before.
+        for fd, name in zip(self._files, _FILES, strict=True):
+            try:
+                link = os.readlink(f"/proc/self/fd/{fd}")
+            except OSError:
+                continue
+            if not link.startswith(name):
+                continue
+            if name == _FILES[0] and not link.endswith("(deleted)"):
+                return False
+            nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            os.dup2(nothing, fd, inheritable=False)
+            os.close(nothing)
+        return True
 
     def close(self) -> None:
         """
