@@ -306,8 +306,7 @@ IPOIB_WAITING_BYTES = 212_992
 IPOIB_WAITING_LEAST = 768
 #: Addresses that users wait for at one neighbour.
 IPOIB_LOOKUPS = 1024
-#: Multicast groups of one interface; one that was only sent to, and not for so many seconds, is left for
-#: another.
+#: Multicast groups of one interface; one only sent to, not for so many seconds, is left for another.
 IPOIB_GROUPS = 1024
 IPOIB_GROUP_SECONDS = 10.0
 #: Connections of one interface, both directions together.
@@ -326,8 +325,7 @@ IPOIB_STALE_SECONDS = 600.0
 #: A neighbour is asked this often, in seconds, and so many times.
 IPOIB_RETRY_SECONDS = 0.5
 IPOIB_TRIES = 6
-#: The first and the longest wait, in seconds, before a group is joined again or a path is asked for again
-#: (Linux C{ipoib.h}, IPOIB_MAX_BACKOFF_SECONDS).
+#: The first and longest wait before a group or a path is asked for again (Linux C{ipoib.h}, BACKOFF_SECONDS).
 IPOIB_BACKOFF_LEAST = 1.0
 IPOIB_BACKOFF_SECONDS = 16.0
 #: After a connection was refused, packets go as datagrams for so many seconds.
@@ -351,8 +349,7 @@ TRANSPORT_READ = 64
 #: Records, and their bytes, that a connection keeps until they are acknowledged; it accepts one record more.
 TRANSPORT_RECORDS = 512
 TRANSPORT_BYTES = 1024 * 1024
-#: The shortest time, in seconds, until unacknowledged packets are sent again (RFC 6298 section 2.4 has a
-#: minimum for TCP too).
+#: The shortest time, in seconds, until unacknowledged packets are sent again (RFC 6298 section 2.4).
 TRANSPORT_RESEND_LEAST = 0.01
 
 # -- subnets
@@ -405,8 +402,7 @@ RMPP_PROOF = 18
 #: Users of a port's groups, services and subscriptions, and users that wait for answers to queries.
 SA_REGISTRATIONS = 4096
 SA_WAITING = 4096
-#: Registrations that are renewed at a time, and the longest wait, in seconds, before it is tried again (Linux
-#: C{ipoib.h}, IPOIB_MAX_BACKOFF_SECONDS).
+#: Registrations renewed at a time, and the longest wait before the next try (C{ipoib.h}, BACKOFF_SECONDS).
 SA_RENEWALS = 32
 SA_RETRY_SECONDS = 16.0
 #: What has not answered for so many seconds may be stopped.
@@ -519,8 +515,7 @@ OUTCOMES = 64
 PEERS_SHOWN = 64
 #: Ports known to have short-lived connections of blocking sockets; beyond it the oldest is forgotten.
 GAINLESS_PORTS = 1024
-#: Classes of sockets of asyncio's programs for which streams stand (L{twisted_ib.aio.given}); over it all are
-#: made anew.
+#: Classes of asyncio's sockets that have streams (L{twisted_ib.aio.given}); over it all are made anew.
 GIVEN_CLASSES = 64
 #: Seconds that the TCP connect of such a socket may take, when the program uses it itself.
 GIVEN_SECONDS = 5.0

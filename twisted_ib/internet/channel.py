@@ -47,13 +47,11 @@ if TYPE_CHECKING:
 
     from twisted_ib.internet.readers import ChannelAttempt, ChannelReactor, ChannelUser, ClosingStream
 
-#: Seconds that a closed connection waits for the peer's part of the closing (OFED C{sdp.h},
-#: SDP_FIN_WAIT_TIMEOUT, "like TCP_FIN_TIMEOUT").
+#: Seconds that a closed connection waits for the peer's part (OFED C{sdp.h}: SDP_FIN_WAIT_TIMEOUT).
 FIN_WAIT_SECONDS = 60.0
 #: Closed connections that wait so; beyond it one is reset.
 CLOSING_CONNECTIONS = 4096
-#: How long polling for an answer pays in such a reactor if the peer had to be woken, in seconds: on asyncio
-#: that takes longer than the answer.  Who sleeps too soon is woken by it in turn, and so on for good.
+#: Seconds that polling for the answer of a peer that was woken pays: who sleeps too soon is woken in turn.
 WAKING_SECONDS = 200e-6
 #: Batches that one turn serves in a reactor without polling: sockets and timers must have their turn.
 BATCHES_PER_TURN = 16
@@ -100,8 +98,7 @@ class DeviceChannel:
         self._closing: dict[ClosingStream, float] = {}
         self.polling = AdaptivePolling(perf_counter, yieldCPU)
         self._timer: DelayedCall | None = None
-        #: How often the device had woken a peer before the present batches.
-        self._rung = 0
+        self._rung = 0  # How often the device had woken a peer before the present batches.
         self._registered = self._visible = False
         self._inTurn = self._enough = self._wanted = False
         self.polled = IReactorCompletionChannels.providedBy(reactor)
@@ -370,8 +367,7 @@ class DeviceChannel:
                     self.schedule()
 
     def _guarded(self, call: Callable[..., object], *arguments: object) -> None:
-        # An exception of doRead() makes a reactor drop the reader: one user's mistake would end the
-        # connections of all.
+        # A reactor drops a reader that raises: one user's mistake would end the connections of all.
         try:
             call(*arguments)
         except Exception:
@@ -411,10 +407,8 @@ class DeviceChannel:
         self._enough = True
 
     def _wantTurn(self) -> None:
-        if self.polled or self._inTurn or not self._registered:
-            return
         # One wake-up per turn, however many calls of the application ask for it.
-        if not self._wanted:
+        if not (self.polled or self._inTurn or self._wanted) and self._registered:
             self._wanted = True
             self.device.fabric.signal()
 
@@ -570,13 +564,10 @@ class _Removal:
 
     def deviceAdded(self, name: str) -> None:
         """
-        Do nothing: a device is opened when it is needed.
+        Do nothing: a device is opened when it is needed, and closed when it is gone.
         """
 
-    def deviceGoing(self, name: str) -> None:
-        """
-        Do nothing yet.
-        """
+    deviceGoing = deviceAdded
 
     def deviceGone(self, name: str) -> None:
         """
