@@ -7,6 +7,7 @@ Counts and no times, as in L{tests.test_costs}: lower a number here when a chang
 from __future__ import annotations
 
 import os
+import socket as kernel
 from collections import Counter
 from collections.abc import Callable
 from threading import get_ident
@@ -18,6 +19,7 @@ from tests.blocking.case import BlockingTestCase
 from tests.gates.falling import mayOnlyFall
 from tests.support.calls import PACKAGE, called, requireReplaceable
 from twisted_ib.blocking import loop as module
+from twisted_ib.blocking import select as selecting
 from twisted_ib.blocking.loop import BRIEF_SECONDS
 from twisted_ib.blocking.patch import patched
 from twisted_ib.blocking.waiter import Waiter
@@ -188,6 +190,41 @@ class CostTests(BlockingTestCase):
         self.assertEqual(sleeps.timeouts.count(BRIEF_SECONDS), MESSAGES - MESSAGES // EPOLL_EVERY)
         self.assertEqual(calls["begin"], MESSAGES // EPOLL_EVERY)
         self.assertLess(calls.total() / MESSAGES, 58)
+
+    def test_select(self) -> None:
+        """
+        A wait for the kernel's descriptors that sleeps asks for them before, by the sleep itself, and for
+        what is ready; epoll is asked once, as its descriptor has not ended the sleep.
+        """
+        listener = self.server()
+        asked: list[float | None] = []
+        wakes = lambda: self.addCleanup(kernel.create_connection(listener.getsockname()).close)  # noqa: E731
+
+        class Asked:
+            """
+            In the place of C{select.poll} objects: a client connects while one sleeps.
+            """
+
+            def __init__(self) -> None:
+                made = plain()
+                self.register, self.unregister, self._poll = made.register, made.unregister, made.poll
+
+            def poll(self, timeout: float | None = None) -> list[tuple[int, int]]:
+                """
+                See C{select.poll.poll}.
+                """
+                asked.append(timeout)
+                if timeout:
+                    wakes()
+                return self._poll(timeout)
+
+        plain = selecting._poll
+        self.patch(selecting, "_poll", Asked)
+        sleeps = self.asleep(lambda: self.fail("epoll sleeps"))
+        self.assertEqual(selecting.select([listener], [], [])[0], [listener])
+        self.assertEqual([not each for each in asked], [True, False, True])
+        self.assertEqual(sleeps.timeouts, [0])
+        listener.accept()[0].close()
 
     def test_busy(self) -> None:
         """

@@ -64,6 +64,8 @@ class DrivenReactor(IBReactor):
         self.blockingLoop = loop
         #: When all is asked for again at the latest.
         self._askAt = 0.0
+        #: Whether the last sleep has found a descriptor of the kernel's ready; L{None} if it has not looked.
+        self.kernelReady: bool | None = None
         # Calls of callWhenRunning() need no run() to wait for.
         self._started = True
 
@@ -159,8 +161,10 @@ class DrivenReactor(IBReactor):
                 if kernel is None:
                     events = self._poller.poll(limit, most)
                 else:
-                    kernel.poll(milliseconds(limit))
-                    events = None
+                    found = kernel.poll(milliseconds(limit))
+                    isOwn = any(descriptor == self.descriptor for descriptor, _ in found)
+                    self.kernelReady = len(found) > isOwn
+                    events = None if isOwn else []
             finally:
                 loop.lock._acquire_restore(held)
                 loop.sleeping = False
@@ -372,9 +376,12 @@ class BlockingLoop:
                 limit = None if deadline is None else max(0.0, deadline - monotonic())
                 if self.orphans:
                     self._closeOrphans()
+                self.reactor.kernelReady = None
                 self.turn(limit, kernel)
                 woken = self._serveFollowers() if self.followers else 0
-                if ready() or (kernel is not None and self._isKernelReady(kernel)):
+                if ready() or (
+                    kernel is not None and self._isKernelReady(kernel, -1, self.reactor.kernelReady)
+                ):
                     over = True
                     return True
                 if limit == 0.0:
@@ -478,7 +485,10 @@ class BlockingLoop:
             # A thread that led meanwhile leads again when it waits again.
             waiter.leaves = self._leaves
 
-    def _isKernelReady(self, kernel: select.poll, bell: int = -1) -> bool:
+    def _isKernelReady(self, kernel: select.poll, bell: int = -1, known: bool | None = None) -> bool:
+        # A sleep that has just ended knows.
+        if known is not None:
+            return known
         own = self.reactor.descriptor
         return any(descriptor not in (own, bell) for descriptor, _ in kernel.poll(0))
 
