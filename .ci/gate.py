@@ -119,9 +119,10 @@ def tools(run: Run, tested: Path) -> None:
         ("news fragments", 60, f"'{bin}/towncrier' build --draft --version next"),
     ):
         run.check(name, seconds, shell(script), tested)
-    # README's environment lacks the extra [c], of whose calls some of these count.
+    # README's environment lacks the extras [c], of whose calls some of the gates count, and [dask].
     python = bin / "python"
-    run.tests("gates", 600, [str(python), "-m", "twisted.trial", "tests.gates"], tested, python)
+    for name, package in ("gates", "tests.gates"), ("Dask", "tests.dask"):
+        run.tests(name, 600, [str(python), "-m", "twisted.trial", package], tested, python)
 
 
 def compared(run: Run, tested: Path) -> None:

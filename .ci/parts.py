@@ -47,7 +47,7 @@ def extras(run: Run, tested: Path) -> bool:
     return run.check(
         "tools: install",
         600,
-        [str(tested / ".venv/bin/pip"), "install", "-q", ".[test,docs,dev,c]"],
+        [str(tested / ".venv/bin/pip"), "install", "-q", ".[test,docs,dev,c,dask]"],
         tested,
         attempts=2,
     )
