@@ -318,9 +318,9 @@ class Switching(Program):
         """
         Be another user.
         """
-        # Without root the modules may be unreadable.  Those of C programs need more than this package.
+        # Without root modules may be unreadable.  Those of C programs and Dask need more than this package.
         for module in walk_packages(twisted_ib.__path__, "twisted_ib."):
-            if not module.name.startswith(("twisted_ib.verbs.c.", "twisted_ib.tools.")):
+            if not module.name.startswith(("twisted_ib.verbs.c.", "twisted_ib.tools.", "twisted_ib.dask.")):
                 import_module(module.name)
         os.setgroups([])
         os.setresgid(uid, uid, uid)

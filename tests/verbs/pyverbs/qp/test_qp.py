@@ -13,7 +13,7 @@ from typing import Any
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from tests.verbs.pyverbs.pair import ALL_RIGHTS, End, VerbsTestCase, connected
 from twisted_ib import limits
-from twisted_ib.hca.device import device as deviceModule
+from twisted_ib.hca.device.addressing import processes as addressing
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs import (
     CQ,
@@ -481,8 +481,8 @@ class RequestTests(VerbsTestCase):
         which no other HCA is reached by.
         """
         addresses = ["10.9.8.7", "fd00::7"]
-        self.patch(deviceModule, "localAddresses", lambda: addresses)
-        self.patch(deviceModule, "isPeersAddress", lambda address, second: address in addresses)
+        self.patch(addressing, "localAddresses", lambda: addresses)
+        self.patch(addressing, "isPeersAddress", lambda address, second: address in addresses)
         for index in range(3):
             a, b = End(self), End(self)
             gid = a.ctx.query_gid(1, index)
