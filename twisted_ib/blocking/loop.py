@@ -379,9 +379,7 @@ class BlockingLoop:
                 self.reactor.kernelReady = None
                 self.turn(limit, kernel)
                 woken = self._serveFollowers() if self.followers else 0
-                if ready() or (
-                    kernel is not None and self._isKernelReady(kernel, -1, self.reactor.kernelReady)
-                ):
+                if ready() or (kernel is not None and self._isKernelReady(kernel, -1, True)):
                     over = True
                     return True
                 if limit == 0.0:
@@ -485,10 +483,10 @@ class BlockingLoop:
             # A thread that led meanwhile leads again when it waits again.
             waiter.leaves = self._leaves
 
-    def _isKernelReady(self, kernel: select.poll, bell: int = -1, known: bool | None = None) -> bool:
-        # A sleep that has just ended knows.
-        if known is not None:
-            return known
+    def _isKernelReady(self, kernel: select.poll, bell: int = -1, hasTurned: bool = False) -> bool:
+        # A turn that has slept knows.
+        if hasTurned and self.reactor.kernelReady is not None:
+            return self.reactor.kernelReady
         own = self.reactor.descriptor
         return any(descriptor not in (own, bell) for descriptor, _ in kernel.poll(0))
 
