@@ -195,7 +195,8 @@ STATEMENTS: Final = (
         "timeout short",
         _SECONDS,
         f"{TIMEOUT_SHORT_SECONDS:g}",
-        "how long SDP is not tried where connections of blocking sockets gained nothing; 0 is never",
+        "how long SDP is not tried where connections of blocking sockets gained nothing; 0 switches this rule"
+        " off, and that for one CPU",
     ),
 )
 

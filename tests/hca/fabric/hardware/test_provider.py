@@ -176,6 +176,16 @@ class AddressTests(HardwareTestCase):
         self.adapter("rxe0", "1: CA", "fe80::1", "2001:db8::1")
         self.assertEqual(adapters.addressOfAdapter("rxe0"), "2001:db8::1")
 
+    def test_roceOfLoopback(self) -> None:
+        """
+        None is the loopback's, to which rdma_cm binds no adapter.
+        """
+        self.adapter("rxe0", "1: CA", "::ffff:127.0.0.1", "::1", "2001:db8::1")
+        self.assertEqual(adapters.addressOfAdapter("rxe0"), "2001:db8::1")
+        self.adapter("rxe1", "1: CA", "::ffff:127.0.0.1", "::1", "::")
+        error = self.assertRaises(DeviceError, adapters.addressOfAdapter, "rxe1")
+        self.assertIn("has no IP address", str(error))
+
     def test_iwarp(self) -> None:
         """
         An RNIC has the address of the network device with its hardware address, here the loopback.
@@ -282,6 +292,20 @@ class OpenTests(HardwareTestCase):
         for _ in range(2):
             self.assertTrue(manager.letGo())
             self.assertEqual([os.readlink(f"/proc/self/fd/{fd}") for fd in fds], [os.devnull] * 2)
+
+    def test_unbound(self) -> None:
+        """
+        An identifier that Linux has bound to no adapter has no depths: its C{verbs} is NULL.
+        """
+        code = (
+            "import ctypes; from twisted_ib.hca.fabric.hardware.rdmacm import RDMACM;"
+            "id = ctypes.create_string_buffer(1024); object.__new__(RDMACM).depths(ctypes.addressof(id))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        self.assertEqual(
+            (done.returncode, done.stderr.splitlines()[-1:]),
+            (1, ["OSError: [Errno 19] rdma_bind_addr: the address is of no adapter"]),
+        )
 
     def test_device(self) -> None:
         """

@@ -103,6 +103,41 @@ static void turns(int set)
     IS(repoll_ctl(set, EPOLL_CTL_DEL, other[0], NULL), 0);
 }
 
+/* The number of a file that was closed comes back without a wait between: the set does not have the new one. */
+static void again(int set)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    int first = rsocket(AF_INET, SOCK_STREAM, 0), second, ends[2];
+
+    add(set, first, EPOLLIN);
+    IS(rclose(first), 0);
+    IS(second = rsocket(AF_INET, SOCK_STREAM, 0), first);
+    fails(repoll_ctl(set, EPOLL_CTL_DEL, second, NULL), ENOENT);
+    add(set, second, EPOLLIN);
+    IS(repoll_ctl(set, EPOLL_CTL_DEL, second, NULL), 0);
+    rclose(second);
+
+    pipe(ends);
+    first = ends[0];
+    add(set, first, EPOLLIN);
+    close(ends[0]);
+    close(ends[1]);
+    pipe(ends);
+    IS(ends[0], first);
+    write(ends[1], "", 1);
+    fails(repoll_ctl(set, EPOLL_CTL_MOD, first, &event), ENOENT);
+    add(set, first, EPOLLIN);
+    comes(set, first, EPOLLIN);
+    close(ends[0]);
+    close(ends[1]);
+    pipe(ends);
+    IS(ends[0], first);
+    write(ends[1], "", 1);
+    IS(repoll_wait(set, &event, 1, 0), 0);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 int main(void)
 {
     struct sockaddr_in here = {.sin_family = AF_INET};
@@ -115,6 +150,7 @@ int main(void)
     IS(sets[0] >= 0, 1);
     pipes(sets[0]);
     turns(sets[0]);
+    again(sets[0]);
     inet_pton(AF_INET, "127.0.0.1", &here.sin_addr);
     IS(rbind(listener, (struct sockaddr *)&here, sizeof here), 0);
     IS(rlisten(listener, 1), 0);

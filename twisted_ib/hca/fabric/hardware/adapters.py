@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import socket
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, ip_address
 
 from twisted_ib.errors import DeviceError
 from twisted_ib.hca.connection.rdmacm import textOf
@@ -65,7 +65,8 @@ def _ofNetwork(hardwareAddress: bytes) -> str:
 def addressOfAdapter(adapter: str) -> str:
     """
     @param adapter: its name, as C{rxe0}.
-    @return: its IP address: one of IPv4 if there is one, none that is link-local.
+    @return: its IP address: one of IPv4 if there is one, none that is link-local, nor, with RoCE, of the
+        loopback.
     @raise DeviceError: there is none, or no such adapter.
     """
     if not os.path.isdir(f"{provider.ADAPTERS}/{adapter}"):
@@ -79,6 +80,8 @@ def addressOfAdapter(adapter: str) -> str:
     else:
         # IBTA vol. 1 annex A17: a GID of RoCEv2 is an IP address.
         usable = [textOf(gid.packed) for gid in gids if int(gid) and not gid.is_link_local]
+        # Linux binds no adapter for one of the loopback.
+        usable = [each for each in usable if not ip_address(each).is_loopback]
         found = min(usable, key=lambda text: ":" in text, default="")
     if not found:
         raise DeviceError(

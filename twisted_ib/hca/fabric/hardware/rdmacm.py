@@ -398,6 +398,9 @@ class RDMACM:
         # The package ibverbs knows the first alone.
         facts = ctypes.create_string_buffer(_FACTS_BYTES)
         (context,) = _POINTER.unpack(ctypes.string_at(id, _POINTER.size))
+        if not context:
+            # Linux takes a loopback address as any: no adapter is bound then.
+            raise OSError(errno.ENODEV, "rdma_bind_addr: the address is of no adapter")
         self._files = _DESCRIPTORS.unpack(ctypes.string_at(context + _DESCRIPTORS_AT, _DESCRIPTORS.size))
         code = self._verbs.ibv_query_device(c_void_p(context), facts)
         if code:

@@ -151,6 +151,7 @@ def rselect(count: int, readable: CData, writable: CData, exceptional: CData, ti
 class _Wanted:
     events: int
     data: int
+    file: tuple[int, ...]
     isOver: bool = False
 
 
@@ -160,18 +161,24 @@ class _Poll:
     wanted: dict[int, _Wanted] = field(factory=dict)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        return iter([(number, each.events) for number, each in self.wanted.items() if not each.isOver])
+        # A copy first: other threads add and remove.
+        wanted = list(self.wanted.items())
+        return iter([(number, each.events) for number, each in wanted if not each.isOver])
 
     def found(self, most: int) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
         for number, events in self:
             has = _events(number, events)
-            if has & select.POLLNVAL:
-                # epoll(7): it is closed.
+            if has and not self.knows(number):
                 del self.wanted[number]
             elif has and len(found) < most:
                 found.append((number, has))
         return found
+
+    def knows(self, number: int) -> bool:
+        # epoll(7): a file that is closed is in no set, though another may have got its number.
+        one = self.wanted.get(number)
+        return one is not None and one.file == _fileOf(number)
 
     def told(self, number: int) -> _Wanted:
         one = self.wanted[number] = self.wanted.pop(number)
@@ -197,22 +204,34 @@ def repoll_create(size: int) -> int:
     """
     if size <= 0:
         raise HandleError("The size is not positive")
-    for number in [each for each in _polls if not _isOpen(each)]:
-        del _polls[number]
-    if len(_polls) >= limits.RSOCKET_POLLS:
-        raise HandleError("There are too many sets of rsockets", errno.EMFILE)
-    # There is no other function that closes it but close(2).
-    number = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    _polls[number] = _Poll()
+    with hub:
+        for number in [each for each in _polls if _fileOf(each) is None]:
+            del _polls[number]
+        if len(_polls) >= limits.RSOCKET_POLLS:
+            raise HandleError("There are too many sets of rsockets", errno.EMFILE)
+        # There is no other function that closes it but close(2).
+        number = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        _polls[number] = _Poll()
     return number
 
 
-def _isOpen(number: int) -> bool:
+def _fileOf(number: int) -> tuple[int, ...] | None:
+    # Which file a descriptor is of, None if it is closed; rsockets are all alike: C{forget} takes them out.
+    if number in descriptors:
+        return ()
     try:
-        os.fstat(number)
+        found = os.fstat(number)
     except OSError:
-        return False
-    return True
+        return None
+    return found.st_dev, found.st_ino
+
+
+def forget(number: int) -> None:
+    """
+    Take an rsocket that is being closed out of every set; the caller has the hub.
+    """
+    for poll in _polls.values():
+        poll.wanted.pop(number, None)
 
 
 @handler
@@ -220,19 +239,20 @@ def repoll_ctl(set: int, operation: int, socket: int, event: CData) -> int:
     """
     Add, change or remove a descriptor.
     """
-    wanted = _pollOf(set).wanted
-    if not _isOpen(socket):
-        raise HandleError(f"{socket} is not open", errno.EBADF)
-    if operation not in (_ADD, _DELETE, _MODIFY):
-        raise HandleError("There is no such operation")
-    if (socket in wanted) is (operation == _ADD):
-        raise HandleError(f"{socket}", errno.EEXIST if operation == _ADD else errno.ENOENT)
+    poll = _pollOf(set)
     with hub:
+        file = _fileOf(socket)
+        if file is None:
+            raise HandleError(f"{socket} is not open", errno.EBADF)
+        if operation not in (_ADD, _DELETE, _MODIFY):
+            raise HandleError("There is no such operation")
+        if poll.knows(socket) is (operation == _ADD):
+            raise HandleError(f"{socket}", errno.EEXIST if operation == _ADD else errno.ENOENT)
         if operation == _DELETE:
-            del wanted[socket]
+            del poll.wanted[socket]
         else:
             given(event)
-            wanted[socket] = _Wanted(event.events, event.data.u64)
+            poll.wanted[socket] = _Wanted(event.events, event.data.u64, file)
     return 0
 
 

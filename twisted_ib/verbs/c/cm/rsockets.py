@@ -16,6 +16,7 @@ from _twisted_ib_cm import ffi
 
 from twisted_ib.verbs.c import attend, sockaddr
 from twisted_ib.verbs.c.chosen import chosenDevice
+from twisted_ib.verbs.c.cm.polling import forget
 from twisted_ib.verbs.c.cm.structures import socketAddress
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import handler
@@ -176,8 +177,10 @@ def rclose(socket: int) -> int:
     """
     Close a socket.
     """
-    one = descriptorOf(socket)
-    del descriptors[socket]
+    with hub:
+        one = descriptorOf(socket)
+        del descriptors[socket]
+        forget(socket)
     one.socket.finish()
     return 0
 
