@@ -12,6 +12,8 @@ import threading
 from typing import Any
 from unittest import mock
 
+from twisted.internet.protocol import Factory
+
 from tests.aio.case import HOST
 from tests.dask.case import SKIP, CommTestCase, arrays
 from twisted_ib import limits
@@ -537,6 +539,38 @@ class AddressTests(CommTestCase):
             with mock.patch.object(backend, "addedDevices", lambda: ("roce99x",)):
                 with self.assertRaises(OSError):
                     await self.listen()
+
+    def test_takenRemote(self) -> None:
+        """
+        A port that is taken on the device to other hosts alone is refused; one that is drawn is drawn again.
+        """
+        self.play(self._takenRemote())
+
+    async def _takenRemote(self) -> None:
+        other = "iwarp0"
+        first = Factory()
+        first.noisy = False
+        taken = backend._reactor().listenRDMA(0, first, HOST, 50, other)
+        port = taken.getHost().port
+        listening = backend.LoopReactor.listenRDMA
+        drawn = []
+
+        def draw(self: Any, number: int, factory: Any, interface: str, backlog: int, name: str) -> Any:
+            # The first number that is drawn on shm0 is the one that is taken on the other.
+            if not number:
+                number = 0 if drawn else port
+                drawn.append(name)
+            return listening(self, number, factory, interface, backlog, name)
+
+        with mock.patch.object(backend, "devicesAt", lambda host: ["shm0", other]):
+            with self.assertRaises(OSError) as raised:
+                await self.listen(host=f"{HOST}:{port}")
+            self.assertEqual(raised.exception.errno, errno.EADDRINUSE)
+            with mock.patch.object(backend.LoopReactor, "listenRDMA", draw):
+                listener = await self.listen()
+        self.assertEqual(drawn, ["shm0", "shm0"])
+        self.assertEqual(len(listener._ports), 2)
+        await taken.stopListening().asFuture(self.loop)
 
     def test_loop(self) -> None:
         """
