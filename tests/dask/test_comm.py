@@ -213,6 +213,27 @@ class EndTests(CommTestCase):
             await comm.close()
             comm.abort()
 
+    def test_closedAmidMessages(self) -> None:
+        """
+        A close ends cleanly, however much the peer sends before it reads what was lent.
+        """
+        self.patch(limits, "DASK_UNREAD", 2)
+        self.play(self._closedAmidMessages())
+
+    async def _closedAmidMessages(self) -> None:
+        client, server = await self.pair()
+        await client.write({"x": bytes(_LONG)})
+        closing = asyncio.ensure_future(client._stream.close())
+        await asyncio.sleep(0)
+        for number in range(5):
+            await server.write(number)
+            await server.write({"x": bytes(_LONG)})
+        self.assertEqual(await server.read(), {"x": bytes(_LONG)})
+        await closing
+        self.assertEqual(len(client._stream._unread), 0)
+        with self.assertRaisesRegex(CommClosedError, "cleanly"):
+            await server.read()
+
     def test_givenUp(self) -> None:
         """
         A close gives up if the peer does not read what was lent.

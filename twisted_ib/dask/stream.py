@@ -50,6 +50,7 @@ class FrameStream(Protocol):
         self._events = events
         self._made = made
         self._paused = False
+        self._closing = False
         # Messages that nobody has read yet; memory of each message that the peer has not read yet.
         self._unread: deque[memoryview] = deque()
         self._lent: deque[list[RDMARegion]] = deque()
@@ -68,7 +69,7 @@ class FrameStream(Protocol):
 
     def messageReceived(self, view: memoryview) -> None:
         """
-        Keep a message for its reader, or take back what was lent.
+        Keep a message for its reader until this side closes, or take back what was lent.
         """
         try:
             if messages.kindOf(view) == messages.READ:
@@ -76,6 +77,9 @@ class FrameStream(Protocol):
                 return
         except WireError as error:
             self._end(error)
+            return
+        if self._closing:
+            # Nobody reads it; were it kept, the READ that close() waits for might be held up behind it.
             return
         self._unread.append(view)
         if len(self._unread) == limits.DASK_UNREAD:
@@ -221,6 +225,7 @@ class FrameStream(Protocol):
         """
         Close once the peer has read what was lent.
         """
+        self._closing = True
         if self.loss is None:
             self._unread.clear()
             self.transport.resumeProducing()
