@@ -9,9 +9,11 @@ import errno
 import gc
 import ssl
 import threading
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+from twisted.internet import defer
 from twisted.internet.protocol import Factory
 
 from tests.aio.case import HOST
@@ -19,6 +21,7 @@ from tests.dask.case import SKIP, CommTestCase, arrays
 from twisted_ib import limits
 from twisted_ib.aio import new_event_loop
 from twisted_ib.dask import messages
+from twisted_ib.errors import HCAError
 from twisted_ib.internet.readers import channelsOf
 
 if not SKIP:
@@ -26,7 +29,7 @@ if not SKIP:
     from distributed.comm import CommClosedError, connect, get_address_host, listen, resolve_address
     from distributed.protocol import to_serialize
 
-    from twisted_ib.dask import backend
+    from twisted_ib.dask import backend, stream
     from twisted_ib.dask.backend import IBConnector, deviceFor, devicesAt
     from twisted_ib.dask.comm import IB
 
@@ -349,6 +352,47 @@ class EndTests(CommTestCase):
             await server.read()
         with self.assertRaises(CommClosedError):
             await client.read()
+
+    def test_noMemory(self) -> None:
+        """
+        A frame that there is no memory for ends the connection with the reason, before any is read.
+        """
+        for error in (MemoryError("none"), ValueError("too large")):
+            self.play(self._noMemory(error))
+
+    async def _noMemory(self, error: Exception) -> None:
+        client, server = await self.pair()
+        there = server._stream.transport
+        await client.write([to_serialize(each) for each in arrays(_LONG, _LONG)])
+        with (
+            mock.patch.object(stream, "host_array", side_effect=[memoryview(bytearray(_LONG)), error]),
+            mock.patch.object(type(there), "rdmaRead", autospec=True) as reads,
+        ):
+            with self.assertRaisesRegex(CommClosedError, f"no memory for what the peer lends: {error}"):
+                await server.read()
+        reads.assert_not_called()
+        with self.assertRaises(CommClosedError):
+            await client.read()
+
+    def test_brokenReads(self) -> None:
+        """
+        A READ that cannot be asked ends the connection with the reason; those before it are nobody's errors,
+        whether they have ended or not.
+        """
+        for before in (defer.Deferred, lambda: defer.fail(HCAError("before"))):
+            self.play(self._brokenReads(before))
+            gc.collect()
+        self.assertEqual(self.flushLoggedErrors(), [])
+
+    async def _brokenReads(self, before: Callable[[], defer.Deferred[Any]]) -> None:
+        client, server = await self.pair()
+        there = server._stream.transport
+        await client.write([to_serialize(each) for each in arrays(_LONG, _LONG)])
+        asked = [before(), HCAError("not asked")]
+        with mock.patch.object(type(there), "rdmaRead", side_effect=asked):
+            with self.assertRaisesRegex(CommClosedError, "not asked"):
+                await server.read()
+        await self.until(lambda: asked[0].called)
 
     def test_written(self) -> None:
         """

@@ -179,6 +179,12 @@ class FrameStream(Protocol):
         message = self._unread.popleft()
         if len(self._unread) == limits.DASK_UNREAD - 1:
             self.transport.resumeProducing()
+        try:
+            return await self._framesOf(message)
+        except (MemoryError, ValueError) as error:
+            raise WireError(f"there is no memory for what the peer lends: {error}") from error
+
+    async def _framesOf(self, message: memoryview) -> list[memoryview]:
         isLent = messages.kindOf(message) == messages.BODY
         if isLent:
             (message,) = await self._read([messages.placeOf(message)])
@@ -192,18 +198,24 @@ class FrameStream(Protocol):
 
     async def _read(self, places: Sequence[Place]) -> list[memoryview]:
         self._check()
-        transport, regions, views, asked = self.transport, [], [], []
+        transport, regions, asked = self.transport, [], []
+        # Before any READ is asked, so that none is under way if there is no memory for another.
+        views = [host_array(place.length) for place in places]
         try:
-            for place in places:
-                view = host_array(place.length)
+            for place, view in zip(places, views, strict=True):
                 region = transport.registerMemory(view, Access.LOCAL_WRITE)
-                views.append(view)
                 regions.append(region)
                 for start in range(0, place.length, limits.DASK_READ):
                     count = min(place.length - start, limits.DASK_READ)
                     deferred = transport.rdmaRead(count, place.address + start, place.key, region, start)
                     asked.append(deferred.asFuture(self._events))
             await asyncio.gather(*asked)
+        except BaseException:
+            # Those that gather() has not seen yet: their errors are this one's.
+            for future in asked:
+                if not future.cancel() and not future.cancelled():
+                    future.exception()
+            raise
         finally:
             for region in regions:
                 region.close()
