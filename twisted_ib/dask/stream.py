@@ -211,10 +211,9 @@ class FrameStream(Protocol):
                     asked.append(deferred.asFuture(self._events))
             await asyncio.gather(*asked)
         except BaseException:
-            # Those that gather() has not seen yet: their errors are this one's.
+            # Those that gather() has not seen yet.  The error of one that has ended counts as seen with it.
             for future in asked:
-                if not future.cancel() and not future.cancelled():
-                    future.exception()
+                future.cancel()
             raise
         finally:
             for region in regions:
