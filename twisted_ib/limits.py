@@ -586,6 +586,8 @@ QUEUE_HANDSHAKES = 64
 
 #: Frames from this size on are lent, and read by the receiver; shorter ones travel together.
 DASK_FRAME_BYTES = 32 * 1024
+#: The longest frame that is read.
+DASK_FRAME_MOST = 1 << 40
 #: Frames of one message that are lent; further ones travel with the short ones.
 DASK_FRAMES = 1024
 #: Messages of one connection that are lent and not read yet, before who writes waits.

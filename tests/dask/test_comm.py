@@ -9,14 +9,19 @@ import errno
 import gc
 import ssl
 import threading
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
+
+from twisted.internet import defer
+from twisted.internet.protocol import Factory
 
 from tests.aio.case import HOST
 from tests.dask.case import SKIP, CommTestCase, arrays
 from twisted_ib import limits
 from twisted_ib.aio import new_event_loop
 from twisted_ib.dask import messages
+from twisted_ib.errors import HCAError
 from twisted_ib.internet.readers import channelsOf
 
 if not SKIP:
@@ -24,7 +29,7 @@ if not SKIP:
     from distributed.comm import CommClosedError, connect, get_address_host, listen, resolve_address
     from distributed.protocol import to_serialize
 
-    from twisted_ib.dask import backend
+    from twisted_ib.dask import backend, stream
     from twisted_ib.dask.backend import IBConnector, deviceFor, devicesAt
     from twisted_ib.dask.comm import IB
 
@@ -211,6 +216,27 @@ class EndTests(CommTestCase):
             await comm.close()
             comm.abort()
 
+    def test_closedAmidMessages(self) -> None:
+        """
+        A close ends cleanly, however much the peer sends before it reads what was lent.
+        """
+        self.patch(limits, "DASK_UNREAD", 2)
+        self.play(self._closedAmidMessages())
+
+    async def _closedAmidMessages(self) -> None:
+        client, server = await self.pair()
+        await client.write({"x": bytes(_LONG)})
+        closing = asyncio.ensure_future(client._stream.close())
+        await asyncio.sleep(0)
+        for number in range(5):
+            await server.write(number)
+            await server.write({"x": bytes(_LONG)})
+        self.assertEqual(await server.read(), {"x": bytes(_LONG)})
+        await closing
+        self.assertEqual(len(client._stream._unread), 0)
+        with self.assertRaisesRegex(CommClosedError, "cleanly"):
+            await server.read()
+
     def test_givenUp(self) -> None:
         """
         A close gives up if the peer does not read what was lent.
@@ -326,6 +352,47 @@ class EndTests(CommTestCase):
             await server.read()
         with self.assertRaises(CommClosedError):
             await client.read()
+
+    def test_noMemory(self) -> None:
+        """
+        A frame that there is no memory for ends the connection with the reason, before any is read.
+        """
+        for error in (MemoryError("none"), ValueError("too large")):
+            self.play(self._noMemory(error))
+
+    async def _noMemory(self, error: Exception) -> None:
+        client, server = await self.pair()
+        there = server._stream.transport
+        await client.write([to_serialize(each) for each in arrays(_LONG, _LONG)])
+        with (
+            mock.patch.object(stream, "host_array", side_effect=[memoryview(bytearray(_LONG)), error]),
+            mock.patch.object(type(there), "rdmaRead", autospec=True) as reads,
+        ):
+            with self.assertRaisesRegex(CommClosedError, f"no memory for what the peer lends: {error}"):
+                await server.read()
+        reads.assert_not_called()
+        with self.assertRaises(CommClosedError):
+            await client.read()
+
+    def test_brokenReads(self) -> None:
+        """
+        A READ that cannot be asked ends the connection with the reason; those before it are nobody's errors,
+        whether they have ended or not.
+        """
+        for before in (defer.Deferred, lambda: defer.fail(HCAError("before"))):
+            self.play(self._brokenReads(before))
+            gc.collect()
+        self.assertEqual(self.flushLoggedErrors(), [])
+
+    async def _brokenReads(self, before: Callable[[], defer.Deferred[Any]]) -> None:
+        client, server = await self.pair()
+        there = server._stream.transport
+        await client.write([to_serialize(each) for each in arrays(_LONG, _LONG)])
+        asked = [before(), HCAError("not asked")]
+        with mock.patch.object(type(there), "rdmaRead", side_effect=asked):
+            with self.assertRaisesRegex(CommClosedError, "not asked"):
+                await server.read()
+        await self.until(lambda: asked[0].called)
 
     def test_written(self) -> None:
         """
@@ -537,6 +604,38 @@ class AddressTests(CommTestCase):
             with mock.patch.object(backend, "addedDevices", lambda: ("roce99x",)):
                 with self.assertRaises(OSError):
                     await self.listen()
+
+    def test_takenRemote(self) -> None:
+        """
+        A port that is taken on the device to other hosts alone is refused; one that is drawn is drawn again.
+        """
+        self.play(self._takenRemote())
+
+    async def _takenRemote(self) -> None:
+        other = "iwarp0"
+        first = Factory()
+        first.noisy = False
+        taken = backend._reactor().listenRDMA(0, first, HOST, 50, other)
+        port = taken.getHost().port
+        listening = backend.LoopReactor.listenRDMA
+        drawn = []
+
+        def draw(self: Any, number: int, factory: Any, interface: str, backlog: int, name: str) -> Any:
+            # The first number that is drawn on shm0 is the one that is taken on the other.
+            if not number:
+                number = 0 if drawn else port
+                drawn.append(name)
+            return listening(self, number, factory, interface, backlog, name)
+
+        with mock.patch.object(backend, "devicesAt", lambda host: ["shm0", other]):
+            with self.assertRaises(OSError) as raised:
+                await self.listen(host=f"{HOST}:{port}")
+            self.assertEqual(raised.exception.errno, errno.EADDRINUSE)
+            with mock.patch.object(backend.LoopReactor, "listenRDMA", draw):
+                listener = await self.listen()
+        self.assertEqual(drawn, ["shm0", "shm0"])
+        self.assertEqual(len(listener._ports), 2)
+        await taken.stopListening().asFuture(self.loop)
 
     def test_loop(self) -> None:
         """

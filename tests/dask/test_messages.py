@@ -97,6 +97,29 @@ class MessageTests(SynchronousTestCase):
         for length, key in ((0x20000, 0), (7, 7), (limits.MESSAGE_BYTES + 1, 7)):
             self.assertRaises(WireError, placeOf, memoryview(body(Place(length, 0x1000, key))))
 
+    def test_notLent(self) -> None:
+        """
+        What is lent has a length, which is no longer than may be read, and lies within 64 bits.
+        """
+        most, top = limits.DASK_FRAME_MOST, 1 << 64
+        for length, address in ((1, 0x1000), (most, 0x1000), (most, top - most)):
+            place = Place(length, address, 7)
+            self.assertEqual(placesOf(memoryview(frames([place], []))), ([place], []))
+        for length, address in ((0, 0x1000), (most + 1, 0x1000), (2, top - 1), (most, top - most + 1)):
+            message = frames([Place(length, address, 7)], [])
+            self.assertRaisesRegex(WireError, "can be lent", placesOf, memoryview(message))
+        self.assertRaises(WireError, placeOf, memoryview(body(Place(0x20000, top - 0x1FFFF, 7))))
+
+    def test_tooManyLent(self) -> None:
+        """
+        A message lends so many frames and not one more; those that it carries do not count.
+        """
+        self.patch(limits, "DASK_FRAMES", 3)
+        places = [Place(1), *[Place(1, 0x1000, 7)] * 3]
+        self.assertEqual(placesOf(memoryview(frames(places, [b"x"])))[0], places)
+        message = memoryview(frames([*places, Place(1, 0x1000, 7)], [b"x"]))
+        self.assertRaisesRegex(WireError, "lends 4 frames", placesOf, message)
+
     def test_lent(self) -> None:
         """
         What fits is in the message; else the long frames are lent.

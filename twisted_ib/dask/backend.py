@@ -9,6 +9,7 @@ C{distributed.comm.ib.device} chooses one for all.
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,8 @@ _PREFIX = "ib://"
 _SETTING = "distributed.comm.ib.device"
 #: The device to other hosts where none was added.
 _REMOTE = "roce0"
+#: There is no such device, or it has no such address.
+_UNUSABLE = (errno.ENODEV, errno.EADDRNOTAVAIL)
 
 
 def checkPlain(address: str, options: dict[str, Any]) -> None:
@@ -227,7 +230,8 @@ class IBListener(BaseListener):
             try:
                 listening = reactor.listenRDMA(port, factory, interface, backlog, name)
             except CannotListenError as error:
-                if not self._ports or name in addedDevices():
+                unusable = osError(error.socketError).errno in _UNUSABLE
+                if not unusable or not self._ports or name in addedDevices():
                     raise
                 logger.warning("%s cannot be reached from other hosts: %s", self.listen_address, error)
             else:

@@ -32,6 +32,8 @@ FRAMES, BODY, READ = 1, 2, 3
 _HEAD: Packed[tuple[int, int]] = Struct(">B3xI")
 #: Length, address, R_Key.
 _PLACE: Packed[tuple[int, int, int]] = Struct(">QQI")
+#: An address has 64 bits.
+_ADDRESSES = 1 << 64
 
 
 @frozen
@@ -112,9 +114,15 @@ def placeOf(message: memoryview) -> Place:
     @raise WireError: It is nowhere.
     """
     found = Place(*_PLACE.unpack_from(message, _HEAD.size))
-    if not found.key or not _HEAD.size <= found.length <= limits.MESSAGE_BYTES:
-        raise WireError(f"there is no message of {found.length} bytes")
+    if not found.key:
+        raise WireError("a message that is elsewhere has no key")
+    _checkLent(found, _HEAD.size, limits.MESSAGE_BYTES)
     return found
+
+
+def _checkLent(place: Place, least: int, most: int) -> None:
+    if not least <= place.length <= most or place.address + place.length > _ADDRESSES:
+        raise WireError(f"no {place.length} bytes can be lent at {place.address:#x}")
 
 
 def placesOf(message: memoryview) -> tuple[list[Place], list[memoryview]]:
@@ -134,9 +142,13 @@ def placesOf(message: memoryview) -> tuple[list[Place], list[memoryview]]:
     found = [Place(*_PLACE.unpack_from(message, start)) for start in range(_HEAD.size, at, _PLACE.size)]
     carried = []
     for each in found:
-        if not each.key:
+        if each.key:
+            _checkLent(each, 1, limits.DASK_FRAME_MOST)
+        else:
             carried.append(message[at : at + each.length])
             at += each.length
     if at != len(message):
         raise WireError(f"a message of {len(message)} bytes has frames of {at}")
+    if len(found) - len(carried) > limits.DASK_FRAMES:
+        raise WireError(f"a message lends {len(found) - len(carried)} frames")
     return found, carried

@@ -50,6 +50,7 @@ class FrameStream(Protocol):
         self._events = events
         self._made = made
         self._paused = False
+        self._closing = False
         # Messages that nobody has read yet; memory of each message that the peer has not read yet.
         self._unread: deque[memoryview] = deque()
         self._lent: deque[list[RDMARegion]] = deque()
@@ -68,7 +69,7 @@ class FrameStream(Protocol):
 
     def messageReceived(self, view: memoryview) -> None:
         """
-        Keep a message for its reader, or take back what was lent.
+        Keep a message for its reader until this side closes, or take back what was lent.
         """
         try:
             if messages.kindOf(view) == messages.READ:
@@ -76,6 +77,9 @@ class FrameStream(Protocol):
                 return
         except WireError as error:
             self._end(error)
+            return
+        if self._closing:
+            # Nobody reads it; were it kept, the READ that close() waits for might be held up behind it.
             return
         self._unread.append(view)
         if len(self._unread) == limits.DASK_UNREAD:
@@ -175,6 +179,12 @@ class FrameStream(Protocol):
         message = self._unread.popleft()
         if len(self._unread) == limits.DASK_UNREAD - 1:
             self.transport.resumeProducing()
+        try:
+            return await self._framesOf(message)
+        except (MemoryError, ValueError) as error:
+            raise WireError(f"there is no memory for what the peer lends: {error}") from error
+
+    async def _framesOf(self, message: memoryview) -> list[memoryview]:
         isLent = messages.kindOf(message) == messages.BODY
         if isLent:
             (message,) = await self._read([messages.placeOf(message)])
@@ -188,18 +198,23 @@ class FrameStream(Protocol):
 
     async def _read(self, places: Sequence[Place]) -> list[memoryview]:
         self._check()
-        transport, regions, views, asked = self.transport, [], [], []
+        transport, regions, asked = self.transport, [], []
+        # Before any READ is asked, so that none is under way if there is no memory for another.
+        views = [host_array(place.length) for place in places]
         try:
-            for place in places:
-                view = host_array(place.length)
+            for place, view in zip(places, views, strict=True):
                 region = transport.registerMemory(view, Access.LOCAL_WRITE)
-                views.append(view)
                 regions.append(region)
                 for start in range(0, place.length, limits.DASK_READ):
                     count = min(place.length - start, limits.DASK_READ)
                     deferred = transport.rdmaRead(count, place.address + start, place.key, region, start)
                     asked.append(deferred.asFuture(self._events))
             await asyncio.gather(*asked)
+        except BaseException:
+            # Those that gather() has not seen yet.  The error of one that has ended counts as seen with it.
+            for future in asked:
+                future.cancel()
+            raise
         finally:
             for region in regions:
                 region.close()
@@ -221,6 +236,7 @@ class FrameStream(Protocol):
         """
         Close once the peer has read what was lent.
         """
+        self._closing = True
         if self.loss is None:
             self._unread.clear()
             self.transport.resumeProducing()
