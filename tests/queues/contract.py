@@ -13,7 +13,7 @@ from tests.queues.test_connection import Array
 from tests.support.commands import stop
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
-from twisted_ib.queues import Connection, Pipe
+from twisted_ib.queues import Connection, Pipe, ring
 
 if TYPE_CHECKING:
     from twisted.trial.unittest import SynchronousTestCase
@@ -38,6 +38,36 @@ def _fill(connection: Connection) -> None:
     # As many as there is room for.
     while connection.hasRoom(([bytes(_RECORD)], [])):
         connection.send_bytes(bytes(_RECORD))
+
+
+class _Cells:
+    # Those of a ring, of which the peer changes one when it was read once.
+
+    def __init__(self, cells: Any, changes: int, value: Callable[[], int]) -> None:
+        self._cells, self._changes, self._value = cells, changes, value
+        self._isRead = False
+
+    def __getitem__(self, number: int) -> int:
+        if number != self._changes:
+            return int(self._cells[number])
+        wasRead, self._isRead = self._isRead, True
+        return self._value() if wasRead else int(self._cells[number])
+
+    def __setitem__(self, number: int, value: int) -> None:
+        # Nobody sleeps in a loop: neither for room nor for a record.
+        assert (number, value) not in ((ring.ROOM, ring.SLEEPS), (ring.AWAKE, 1))
+        self._cells[number] = value
+
+
+class _Poller:
+    # Notes for how long is waited.
+
+    def __init__(self) -> None:
+        self.waits: list[int] = []
+
+    def poll(self, milliseconds: int) -> list[tuple[int, int]]:
+        self.waits.append(milliseconds)
+        return []
 
 
 class QueueContract(SynchronousTestCase):
@@ -171,6 +201,70 @@ class QueueContract(SynchronousTestCase):
             for each in [*filling, last]:
                 self.assertIsNone(await each)
             self.assertEqual(there.recv(), "last")
+
+        self.drive(story)
+
+    def test_headLowered(self) -> None:
+        """
+        A peer that takes back room, once this end has seen it, does not make the loop sleep.
+        """
+
+        async def story() -> None:
+            here, there = self.pair()
+            for _ in range(9):
+                await here.send_bytes(bytes(_RECORD))
+                there.recv_bytes()
+            writer = here._writer
+            cells = writer._cells
+            writer._cells = _Cells(cells, ring.HEAD, lambda: cells[ring.TAIL] - limits.QUEUE_RING)
+            try:
+                sends = [here.send("first"), here.send("second")]
+                self.assertEqual([here._isDone(each) for each in sends], [True, False])
+            finally:
+                writer._cells = cells
+            self.assertEqual(there.recv(), "first")
+            here._turn()
+            self.assertIsNone(await sends[1])
+            self.assertEqual(there.recv(), "second")
+
+        self.drive(story)
+
+    def test_tailTaken(self) -> None:
+        """
+        A peer that takes back a message, once this end has seen it, does not make the loop sleep.
+        """
+
+        async def story() -> None:
+            here, there = self.pair()
+            there.send(1)
+            cells = here._reader._cells
+            here._reader._cells = _Cells(cells, ring.TAIL, lambda: 0)
+            try:
+                answer = here.recv()
+            finally:
+                here._reader._cells = cells
+            with self.assertRaisesRegex(OSError, "taken back"):
+                await answer
+
+        self.drive(story)
+
+    def test_announced(self) -> None:
+        """
+        A peer that announces a byte and does not send it holds up no loop.
+        """
+
+        async def story() -> None:
+            here, there = self.pair()
+            there.send(1)
+            reader = here._reader
+            reader._cells[ring.WATCHED] = 1
+            reader._cells[ring.BELLS] = reader._cells[ring.TAKEN] + 10
+            poller, reader._poller = reader._poller, _Poller()
+            try:
+                self.assertEqual(await here.recv(), 1)
+                self.assertEqual(reader._poller.waits, [0])
+            finally:
+                reader._poller = poller
 
         self.drive(story)
 

@@ -377,9 +377,10 @@ class _Asynchronous(Generic[Waiter]):
             if self._budget <= 0:
                 return False
             flags, payload, length = call.record
-            if not writer.fits(length) and not writer.waitsFor(length):
-                return False
-            writer.write(flags, payload, length)
+            if not writer.write(flags, payload, length, False):
+                writer.askForRoom()
+                if not writer.write(flags, payload, length, False):
+                    return False
             self._budget -= length + _RECORD_COST
             call.sent()
         return True
@@ -412,10 +413,10 @@ class _Asynchronous(Generic[Waiter]):
                 if self._assembly:
                     raise OSError("got end of file during message")
                 raise EOFError
-            flags, start, length, end = reader.next()
+            flags, start, length, end = reader.next(False)
             with reader.view(start, length) as data:
                 parts = self._assembly.add(flags, data)
-            reader.consumed(end)
+            reader.consumed(end, False)
             self._budget -= length + _RECORD_COST
             if parts is not None:
                 return parts
