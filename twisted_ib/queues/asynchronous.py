@@ -163,6 +163,8 @@ class _Asynchronous(Generic[Waiter]):
         self._timer: _Timer | None = None
         #: Bytes that may still be moved in this turn of the loop.
         self._budget = limits.QUEUE_TURN_BYTES
+        #: Calls that may still be over before they return.
+        self._atOnce = limits.QUEUE_CALLS_AT_ONCE
 
     # -- of the loop
 
@@ -271,8 +273,10 @@ class _Asynchronous(Generic[Waiter]):
             self._fail(waiter, error)
             return waiter
         self._receives.append((waiter, form))
-        if len(self._receives) == 1:
+        if len(self._receives) == 1 and self._atOnce > 0:
             self._answer()
+            if not self._receives:
+                self._atOnce -= 1
         self._wait()
         return waiter
 
@@ -285,8 +289,10 @@ class _Asynchronous(Generic[Waiter]):
         except Exception as error:
             self._fail(waiter, error)
             return waiter
-        if len(self._sends) == 1:
+        if len(self._sends) == 1 and self._atOnce > 0:
             self._publish()
+            if not self._sends:
+                self._atOnce -= 1
         self._wait()
         return waiter
 
@@ -315,6 +321,7 @@ class _Asynchronous(Generic[Waiter]):
     def _turn(self) -> None:
         self._setTimer(None)
         self._budget = limits.QUEUE_TURN_BYTES
+        self._atOnce = limits.QUEUE_CALLS_AT_ONCE
         self._publish()
         self._answer()
         self._wait()
@@ -325,7 +332,7 @@ class _Asynchronous(Generic[Waiter]):
         if not self._hasEnded:
             self._setWatched(True)
         if self._timer is None:
-            if self._budget <= 0:
+            if self._budget <= 0 or self._atOnce <= 0:
                 self._setTimer(0.0)
             elif self._sends:
                 # One of several readers may be killed before it says that there is room.
