@@ -58,6 +58,9 @@ class _Cells:
         assert (number, value) not in ((ring.ROOM, ring.SLEEPS), (ring.AWAKE, 1))
         self._cells[number] = value
 
+    def release(self) -> None:
+        self._cells.release()
+
 
 class _Poller:
     # Notes for how long is waited.
@@ -342,23 +345,47 @@ class QueueContract(SynchronousTestCase):
 
     def test_within(self) -> None:
         """
-        The end within a message, and lengths that no message has, are C{OSError}.
+        The end within a message is C{OSError}.
         """
 
         async def story() -> None:
-            for length in (100, 1 << 62):
-                here, there = self.pair()
-                there.ends()[1].write(1, length.to_bytes(8, "little"), 8)
-                answer = here.recv()
-                there.ends()[1].write(0, b"a" * 50, 50)
-                there.close()
-                with self.assertRaisesRegex(OSError, "message"):
-                    await answer
             here, there = self.pair()
             there.ends()[1].write(1, (100).to_bytes(8, "little"), 8)
-            there.ends()[1].write(2, b"a" * 101, 101)
-            with self.assertRaisesRegex(OSError, "bad message length"):
-                await here.recv()
+            answer = here.recv()
+            there.ends()[1].write(0, b"a" * 50, 50)
+            there.close()
+            with self.assertRaisesRegex(OSError, "during message"):
+                await answer
+
+        self.drive(story)
+
+    def test_broken(self) -> None:
+        """
+        What is no message closes the connection: it would be found again by each call, and what has come of
+        it would be kept.
+        """
+
+        async def story() -> None:
+            records = (
+                ((1, b"\xff" * 8),),
+                ((1, b"1234567"),),
+                ((1, (1 << 62).to_bytes(8, "little")), (0, b"a" * 50)),
+                ((1, (100).to_bytes(8, "little")), (0, b"a" * 90), (2, b"b" * 11)),
+            )
+            for each in records:
+                here, there = self.pair()
+                first, second, sends = here.recv(), here.recv(), here.send_bytes(bytes(_LONG))
+                # All of them are there before the loop looks.
+                for flags, data in each:
+                    there.ends()[1].write(flags, data, len(data))
+                with self.assertRaisesRegex(OSError, "bad message length"):
+                    await first
+                for waiter in (second, sends, here.recv()):
+                    with self.assertRaisesRegex(OSError, "closed"):
+                        await waiter
+                self.assertEqual((here.closed, bool(here._assembly)), (True, False))
+                with self.assertRaises(BrokenPipeError):
+                    there.send(1)
 
         self.drive(story)
 

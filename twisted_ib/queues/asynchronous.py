@@ -203,6 +203,7 @@ class _Asynchronous(Generic[Waiter]):
         Receive an object.
 
         @return: what fires with it, or fails with C{EOFError} if there is none and the other end is closed.
+            Where that has written what is no message, it is C{OSError}, and this end is closed.
         """
         return self._receive(_object)
 
@@ -239,6 +240,7 @@ class _Asynchronous(Generic[Waiter]):
         self._setWatched(False)
         self._setTimer(None)
         self._connection.close()
+        self._assembly = Assembly()
         waiters = [*(each.waiter for each in self._sends), *(waiter for waiter, _ in self._receives)]
         self._sends.clear()
         self._receives.clear()
@@ -400,11 +402,19 @@ class _Asynchronous(Generic[Waiter]):
                 continue
             try:
                 parts = self._assembled()
-                if parts is None:
-                    return
+            except Exception as error:
+                self._receives.popleft()
+                if not isinstance(error, EOFError):
+                    # Nobody knows where the next message begins.  First: who is told may receive again.
+                    self.close()
+                if not self._isDone(waiter):
+                    self._fail(waiter, error)
+                continue
+            if parts is None:
+                return
+            try:
                 value = form(parts)
             except Exception as error:
-                # Of an object that cannot be loaded, too.
                 self._receives.popleft()
                 self._fail(waiter, error)
             else:
