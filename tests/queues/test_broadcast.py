@@ -248,14 +248,15 @@ class BroadcastTests(SynchronousTestCase):
         """
         A header that the writer cannot have written is C{OSError}, however often it is read.
         """
-        long = 1 << 40
-        for header in (
-            (0, 1),
-            (limits.QUEUE_BUFFERS + 2, 1),
-            (1, 0),
-            (1, 1, long),
-            (2, 1, 5, _MIB),
-            (1, 1, 100),
+        for more, header in (
+            (0, (0, 1)),
+            (0, (limits.QUEUE_BUFFERS + 2, 1)),
+            (0, (1, 0)),
+            (0, (1, 1, 1 << 40)),
+            (0, (2, 1, 5, _MIB)),
+            (0, (1, 1, 100)),
+            # Within what is said to be published, and over the end of the ring.
+            (_MIB - 128, (1, 1, _MIB - 128)),
         ):
             writer = self.broadcast(2, size=_MIB)
             # The message before is as it should be.
@@ -265,11 +266,13 @@ class BroadcastTests(SynchronousTestCase):
             writer.send_bytes(b"second")
             copied, placed = writer.readers
             Struct(f"<{len(header)}Q").pack_into(copied._map, broadcast.PAGE + 128, *header)
+            copied._cells[broadcast.TAIL] += more
             for _ in range(2):
                 with self.assertRaisesRegex(OSError, "layout"):
                     copied.recv_bytes()
                 with self.assertRaisesRegex(OSError, "layout"), placed.reading():
                     pass
+            self.assertEqual(copied._cells[copied._own + broadcast.HEAD], 128)
 
     def test_badCells(self) -> None:
         """
