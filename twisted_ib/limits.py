@@ -139,8 +139,7 @@ PRODUCER_AHEAD = 3 * INLINE_MESSAGE
 #: receives; beyond it the connection that holds most is aborted.  TCP never aborts for that, so it is enough
 #: for all receives of 256 connections.
 HELD_BYTES = 1024 * 1024 * 1024
-#: Zero copy advertisements (SrcAvail, SinkAvail) that one connection accepts, each way: our MaxAdverts
-#: (IBTA vol. 1 annex A4).
+#: Zero copy advertisements (IBTA vol. 1 annex A4) that one connection accepts, each way: our MaxAdverts.
 SDP_ADVERTS = 16
 #: READs and WRITEs of one stream that are outstanding.
 SDP_TRANSFERS = 32
@@ -574,6 +573,8 @@ QUEUE_LOOK_SECONDS = 0.5
 QUEUE_CALLS = 4096
 #: Bytes that such a connection moves in one turn of the loop; each record counts as 4096 more.
 QUEUE_TURN_BYTES = 1024 * 1024
+#: Its calls in such a turn that are over before they return: what follows one may be within its callback.
+QUEUE_CALLS_AT_ONCE = 16
 #: Bytes of the ring of a broadcast by default, and its most readers.
 BROADCAST_BYTES = 8 * 1024 * 1024
 BROADCAST_READERS = 63

@@ -15,9 +15,36 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.queues.contract import QueueContract
 from tests.support.waiting import HANG_SECONDS
+from twisted_ib import limits
 from twisted_ib.aio import EventLoop
 from twisted_ib.queues import Connection, Pipe
 from twisted_ib.reactor.ibreactor import IBReactor
+
+
+class _Chain:
+    # Calls, each of which begins within the callback of the one before, some frames deeper.
+
+    def __init__(self, call: Callable[[], Deferred[Any]], count: int) -> None:
+        self.done: Deferred[None] = Deferred()
+        self.deepest = self._depth = 0
+        self._call, self._left = call, count
+        self._next(10)
+
+    def _next(self, frames: int) -> None:
+        if frames:
+            self._next(frames - 1)
+        else:
+            self._call().addCallback(self._over).addErrback(self.done.errback)
+
+    def _over(self, _: object) -> None:
+        self._depth += 1
+        self.deepest = max(self.deepest, self._depth)
+        self._left -= 1
+        if self._left:
+            self._next(10)
+        else:
+            self.done.callback(None)
+        self._depth -= 1
 
 
 class EPollTests(QueueContract, SynchronousTestCase):
@@ -58,6 +85,28 @@ class EPollTests(QueueContract, SynchronousTestCase):
         See L{QueueContract.turn}.
         """
         return deferLater(self.reactor, seconds)
+
+    def test_chain(self) -> None:
+        """
+        However many messages are there, callbacks that receive and send are no deeper in each other than
+        C{limits.QUEUE_CALLS_AT_ONCE}.
+        """
+        count, depths = 2000, []
+
+        async def story() -> None:
+            here, there = self.pair()
+            for _ in range(count):
+                there.send_bytes(b"x")
+            for call in (here.recv_bytes, lambda: here.send_bytes(b"y")):
+                chain = _Chain(call, count)
+                await chain.done
+                depths.append(chain.deepest)
+            self.assertEqual({there.recv_bytes() for _ in range(count)}, {b"y"})
+            self.assertFalse(there.poll())
+
+        self.drive(story)
+        # Within the callback of one that has waited.
+        self.assertEqual(depths, [1 + limits.QUEUE_CALLS_AT_ONCE] * 2)
 
 
 class IBTests(EPollTests):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import multiprocessing
 import select
 import threading
+from struct import Struct
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -242,6 +243,55 @@ class BroadcastTests(SynchronousTestCase):
         self.assertRaises(ValueError, writer.send_bytes, bytes(4096))
         writer.send_bytes(bytes(3900))
         self.assertEqual(len(writer.readers[-1].recv_bytes()), 3900)
+
+    def test_badHeader(self) -> None:
+        """
+        A header that the writer cannot have written is C{OSError}, however often it is read.
+        """
+        for more, header in (
+            (0, (0, 1)),
+            (0, (limits.QUEUE_BUFFERS + 2, 1)),
+            (0, (1, 0)),
+            (0, (1, 1, 1 << 40)),
+            (0, (2, 1, 5, _MIB)),
+            (0, (1, 1, 100)),
+            # Within what is said to be published, and over the end of the ring.
+            (_MIB - 128, (1, 1, _MIB - 128)),
+        ):
+            writer = self.broadcast(2, size=_MIB)
+            # The message before is as it should be.
+            writer.send_bytes(b"first")
+            for reader in writer.readers:
+                self.assertEqual(reader.recv_bytes(), b"first")
+            writer.send_bytes(b"second")
+            copied, placed = writer.readers
+            Struct(f"<{len(header)}Q").pack_into(copied._map, broadcast.PAGE + 128, *header)
+            copied._cells[broadcast.TAIL] += more
+            for _ in range(2):
+                with self.assertRaisesRegex(OSError, "layout"):
+                    copied.recv_bytes()
+                with self.assertRaisesRegex(OSError, "layout"), placed.reading():
+                    pass
+            self.assertEqual(copied._cells[copied._own + broadcast.HEAD], 128)
+
+    def test_badCells(self) -> None:
+        """
+        So are counters that the writer cannot have written.
+        """
+        for cell, value in (
+            (broadcast.TAIL, (1 << 64) - 1),
+            (broadcast.TAIL, 64),
+            (broadcast.OLDEST, (1 << 64) - 1),
+            (broadcast.OLDEST, 1 << 63),
+            (8 + broadcast.HEAD, _MIB - 1),
+        ):
+            writer = self.broadcast(1, size=_MIB)
+            writer.send_bytes(bytes(1000))
+            (reader,) = writer.readers
+            reader._cells[cell] = value
+            for _ in range(2):
+                with self.assertRaisesRegex(OSError, "layout"):
+                    reader.recv_bytes()
 
     def test_killedReader(self) -> None:
         """

@@ -163,6 +163,8 @@ class _Asynchronous(Generic[Waiter]):
         self._timer: _Timer | None = None
         #: Bytes that may still be moved in this turn of the loop.
         self._budget = limits.QUEUE_TURN_BYTES
+        #: Calls that may still be over before they return.
+        self._atOnce = limits.QUEUE_CALLS_AT_ONCE
 
     # -- of the loop
 
@@ -201,6 +203,7 @@ class _Asynchronous(Generic[Waiter]):
         Receive an object.
 
         @return: what fires with it, or fails with C{EOFError} if there is none and the other end is closed.
+            Where that has written what is no message, it is C{OSError}, and this end is closed.
         """
         return self._receive(_object)
 
@@ -237,6 +240,7 @@ class _Asynchronous(Generic[Waiter]):
         self._setWatched(False)
         self._setTimer(None)
         self._connection.close()
+        self._assembly = Assembly()
         waiters = [*(each.waiter for each in self._sends), *(waiter for waiter, _ in self._receives)]
         self._sends.clear()
         self._receives.clear()
@@ -271,8 +275,10 @@ class _Asynchronous(Generic[Waiter]):
             self._fail(waiter, error)
             return waiter
         self._receives.append((waiter, form))
-        if len(self._receives) == 1:
+        if len(self._receives) == 1 and self._atOnce > 0:
             self._answer()
+            if not self._receives:
+                self._atOnce -= 1
         self._wait()
         return waiter
 
@@ -285,8 +291,10 @@ class _Asynchronous(Generic[Waiter]):
         except Exception as error:
             self._fail(waiter, error)
             return waiter
-        if len(self._sends) == 1:
+        if len(self._sends) == 1 and self._atOnce > 0:
             self._publish()
+            if not self._sends:
+                self._atOnce -= 1
         self._wait()
         return waiter
 
@@ -315,6 +323,7 @@ class _Asynchronous(Generic[Waiter]):
     def _turn(self) -> None:
         self._setTimer(None)
         self._budget = limits.QUEUE_TURN_BYTES
+        self._atOnce = limits.QUEUE_CALLS_AT_ONCE
         self._publish()
         self._answer()
         self._wait()
@@ -325,7 +334,7 @@ class _Asynchronous(Generic[Waiter]):
         if not self._hasEnded:
             self._setWatched(True)
         if self._timer is None:
-            if self._budget <= 0:
+            if self._budget <= 0 or self._atOnce <= 0:
                 self._setTimer(0.0)
             elif self._sends:
                 # One of several readers may be killed before it says that there is room.
@@ -377,9 +386,10 @@ class _Asynchronous(Generic[Waiter]):
             if self._budget <= 0:
                 return False
             flags, payload, length = call.record
-            if not writer.fits(length) and not writer.waitsFor(length):
-                return False
-            writer.write(flags, payload, length)
+            if not writer.write(flags, payload, length, False):
+                writer.askForRoom()
+                if not writer.write(flags, payload, length, False):
+                    return False
             self._budget -= length + _RECORD_COST
             call.sent()
         return True
@@ -392,11 +402,19 @@ class _Asynchronous(Generic[Waiter]):
                 continue
             try:
                 parts = self._assembled()
-                if parts is None:
-                    return
+            except Exception as error:
+                self._receives.popleft()
+                if not isinstance(error, EOFError):
+                    # Nobody knows where the next message begins.  First: who is told may receive again.
+                    self.close()
+                if not self._isDone(waiter):
+                    self._fail(waiter, error)
+                continue
+            if parts is None:
+                return
+            try:
                 value = form(parts)
             except Exception as error:
-                # Of an object that cannot be loaded, too.
                 self._receives.popleft()
                 self._fail(waiter, error)
             else:
@@ -412,10 +430,10 @@ class _Asynchronous(Generic[Waiter]):
                 if self._assembly:
                     raise OSError("got end of file during message")
                 raise EOFError
-            flags, start, length, end = reader.next()
+            flags, start, length, end = reader.next(False)
             with reader.view(start, length) as data:
                 parts = self._assembly.add(flags, data)
-            reader.consumed(end)
+            reader.consumed(end, False)
             self._budget -= length + _RECORD_COST
             if parts is not None:
                 return parts

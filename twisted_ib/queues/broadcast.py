@@ -419,9 +419,11 @@ class BroadcastReader:
         cells = self._cells
         while True:
             head = cells[self._own + HEAD]
-            if cells[TAIL] == head:
+            tail = cells[TAIL]
+            if tail == head:
                 self.poll(None)
-                if cells[TAIL] == head:
+                tail = cells[TAIL]
+                if tail == head:
                     self._checkCut()
                     raise EOFError
             oldest = cells[OLDEST]
@@ -429,9 +431,12 @@ class BroadcastReader:
                 self._checkCut()
                 self._consumed(oldest)
                 continue
-            found = self._parts(head)
+            found = self._parts(head, tail)
             if not self._isWhole(head):
                 continue
+            # The same for who reads again: the ring stays as it is.
+            if found is None:
+                raise OSError("the writer has broken the layout of the ring")
             sequence, end, views = found
             if sequence:
                 self.dropped += sequence - self._sequence - 1
@@ -443,24 +448,31 @@ class BroadcastReader:
         if self._cells[self._own + CUT]:
             raise ConnectionAbortedError(errno.ECONNABORTED, "this reader was too slow")
 
-    def _parts(self, head: int) -> tuple[int, int, list[memoryview]]:
-        # Of a message that may be overwritten meanwhile: nothing is believed that is not within the ring.
-        at = head % self._size
+    def _parts(self, head: int, tail: int) -> tuple[int, int, list[memoryview]] | None:
+        # Of a message that may be overwritten meanwhile: nothing is believed that is not within the ring and
+        # what is published.  None if it is no message.
+        size, at = self._size, head % self._size
+        most = size - at - _HEADER.size
+        if most < 0 or tail - head > size:
+            return None
         count, sequence = _HEADER.unpack_from(self._map, PAGE + at)
         if not sequence:
-            return 0, head + self._size - at, []
-        most = self._size - at - _HEADER.size
+            end = head + size - at
+            return (0, end, []) if end <= tail else None
         if not 0 < count <= limits.QUEUE_BUFFERS + 1 or 8 * count > most:
-            return 0, head, []
+            return None
         lengths = Struct(f"<{count}Q").unpack_from(self._map, PAGE + at + _HEADER.size)
         place = PAGE + at + _aligned(_HEADER.size + 8 * count)
         views = []
         for each in lengths:
             length = each & ~READ_ONLY
+            if place + length > PAGE + size:
+                return None
             view = self._view[place : place + length]
             views.append(view.toreadonly() if each & READ_ONLY else view)
             place += _aligned(length)
-        return sequence, head + place - PAGE - at, views
+        end = head + place - PAGE - at
+        return (sequence, end, views) if end <= tail else None
 
 
 def _rebuilt(pair: Any, memory: Any, number: int) -> BroadcastReader:

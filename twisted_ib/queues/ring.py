@@ -134,11 +134,13 @@ class RingWriter(Ring):
 
     __slots__ = ()
 
-    def write(self, flags: int, payload: Payload, length: int) -> None:
+    def write(self, flags: int, payload: Payload, length: int, waits: bool = True) -> bool:
         """
-        Publish one record; wait until there is room.
+        Publish one record.
 
         @param length: the payload's, at most C{limits.QUEUE_RECORD}.
+        @param waits: until there is room.
+        @return: Whether it is published.
         @raise BrokenPipeError: the other side has ended.
         """
         cells = self._cells
@@ -156,6 +158,9 @@ class RingWriter(Ring):
         # HEAD before AWAKE: a reader that has consumed all is no longer awake for what it has taken.
         head = cells[HEAD]
         if not 0 <= end - head <= _SIZE:
+            if not waits:
+                self._check(head, tail)
+                return False
             head = self._waitForRoom(tail, end)
         pos = self._first + (tail & _MASK)
         target = self._map
@@ -173,9 +178,10 @@ class RingWriter(Ring):
         _release()
         if not rings:
             if (head == tail and cells[AWAKE]) or cells[BELLS] > cells[TAKEN]:
-                return
+                return True
             cells[BELLS] = cells[TAKEN] + 1 & _CELL
         self.ring()
+        return True
 
     def ring(self) -> None:
         """
@@ -206,36 +212,27 @@ class RingWriter(Ring):
         # With the most that is skipped at the end of the ring.
         return end + _RECORD + 128 - self._cells[HEAD] <= _SIZE
 
-    def fits(self, length: int) -> bool:
-        """
-        @return: Whether L{write} does not wait with a record of so many bytes.
-        """
-        cells = self._cells
-        tail, head = cells[TAIL], cells[HEAD]
-        end = (tail + length + 71) & -64
-        if (end ^ tail) > _MASK:
-            end = (tail | _MASK) + 1
-        # It raises at once if HEAD cannot be.
-        return end - head <= _SIZE or not head <= tail <= head + _SIZE
-
-    def waitsFor(self, length: int) -> bool:
+    def askForRoom(self) -> None:
         """
         Have the reader send a byte when half of the ring is free, where any record fits.
 
-        @return: L{fits}, which needs a look after it was told.
+        Whoever has asked tries once more before it waits for the byte.
         """
         self._cells[ROOM] = POLLED
         _acquire()
         _release()
-        return self.fits(length)
+
+    @staticmethod
+    def _check(head: int, tail: int) -> None:
+        if not head <= tail <= head + _SIZE:
+            raise OSError(f"the peer claims to have read up to {head} of {tail}")
 
     def _waitForRoom(self, tail: int, end: int) -> int:
         cells = self._cells
         yields = 50
         while True:
             head = cells[HEAD]
-            if not head <= tail <= head + _SIZE:
-                raise OSError(f"the peer claims to have read up to {head} of {tail}")
+            self._check(head, tail)
             if end - head <= _SIZE:
                 cells[ROOM] = 0
                 return head
@@ -365,10 +362,11 @@ class RingReader(Ring):
         self._cells[TAKEN] = self._cells[TAKEN] + len(data) & _CELL
         return len(data) > 0
 
-    def next(self) -> tuple[int, int, int, int]:
+    def next(self, waits: bool = True) -> tuple[int, int, int, int]:
         """
         Wait for a record.
 
+        @param waits: False if there is one: L{pending}.
         @return: Its flags, where its payload starts, the payload's length, and what to tell L{consumed}.
         @raise EOFError: the other side has ended, and everything is read.
         @raise OSError: it has broken the layout.
@@ -377,6 +375,8 @@ class RingReader(Ring):
         head = cells[HEAD]
         tail = cells[TAIL]
         if tail == head:
+            if not waits:
+                raise OSError("the peer has taken back what it had written")
             self.wait()
             tail = cells[TAIL]
         pos = self._first + (head & _MASK)
@@ -388,9 +388,11 @@ class RingReader(Ring):
             raise OSError(f"the peer claims to have written {length} of {tail - head} bytes")
         return flags, pos + 8, length, end
 
-    def consumed(self, end: int) -> None:
+    def consumed(self, end: int, waits: bool = True) -> None:
         """
         Give the space of a record back.
+
+        @param waits: as of L{settle}.
         """
         cells = self._cells
         head = cells[HEAD]
@@ -401,7 +403,7 @@ class RingReader(Ring):
             _release()
             self._wake()
         if cells[WATCHED]:
-            self.settle()
+            self.settle(waits)
 
     def watch(self) -> None:
         """
@@ -410,9 +412,11 @@ class RingReader(Ring):
         self._cells[WATCHED] = 1
         self.settle()
 
-    def settle(self) -> None:
+    def settle(self, waits: bool = True) -> None:
         """
         Take the bytes from the socket if there is no record.
+
+        @param waits: shortly for one that is announced, which else wakes somebody in vain.
         """
         cells = self._cells
         taken, rung = cells[TAKEN], cells[BELLS]
@@ -427,7 +431,7 @@ class RingReader(Ring):
             cells[TAKEN] = taken
             return
         # Announced before the record that is now consumed: it is here, comes at once, or its sender is dead.
-        if self._poller.poll(_ANNOUNCED):
+        if self._poller.poll(_ANNOUNCED if waits else 0):
             try:
                 self._socket.recv(rung - taken, socket.MSG_DONTWAIT)
             except (BlockingIOError, ConnectionResetError):
