@@ -15,8 +15,7 @@ PROTECTION_DOMAINS = 1 << 20
 #: The largest memory region.
 REGION_BYTES = 1 << 40
 
-#: The deepest completion queue, in completions, as mlx5 has it: programs ask for hundreds of thousands.
-#: Memory is taken by those that wait in it.
+#: The deepest completion queue (mlx5's): programs ask for hundreds of thousands; memory is taken by use.
 COMPLETION_QUEUE_DEPTH = 1 << 22
 #: Completions of a queue that a C program can take without Python; a power of 2.
 COMPLETION_RING = 64
@@ -313,8 +312,7 @@ IPOIB_CONNECTIONS = 1024
 #: Of them those that peers make, and those that peers at one port make: the rest are for packets to peers.
 IPOIB_CONNECTIONS_INCOMING = 768
 IPOIB_CONNECTIONS_PER_GID = 16
-#: A connection, or a group that is only sent to, ends after so many seconds without traffic (Linux
-#: C{ipoib_cm.c}: IPOIB_CM_RX_TIMEOUT).
+#: A connection, or a group only sent to, ends after so long without traffic (IPOIB_CM_RX_TIMEOUT).
 IPOIB_IDLE_SECONDS = 512.0
 #: A neighbour in use is confirmed this often.  With the next three it sets how long packets are lost when a
 #: peer has been restarted with another queue pair, and has not been heard.
