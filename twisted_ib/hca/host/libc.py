@@ -15,10 +15,10 @@ import platform
 import select
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
-from typing import Any, cast
+from typing import cast
 
 try:
     import ctypes
@@ -43,13 +43,12 @@ class KernelSocket(socket.socket):
 
     __slots__ = ()
 
-    def accept(self) -> tuple[KernelSocket, Any]:
+    def accept(self) -> tuple[KernelSocket, object]:
         """
         Accept a connection, whose calls do not block.
         """
         # socket.socket.accept() makes what that name stands for.
-        this: Any = self
-        descriptor, address = this._accept()
+        descriptor, address = cast("Callable[[], tuple[int, object]]", self._accept)()  # type: ignore[attr-defined]
         made = KernelSocket(self.family, self.type, self.proto, descriptor)
         made.setblocking(False)
         return made, address
