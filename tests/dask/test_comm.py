@@ -237,6 +237,59 @@ class EndTests(CommTestCase):
         with self.assertRaisesRegex(CommClosedError, "cleanly"):
             await server.read()
 
+    def test_bothClose(self) -> None:
+        """
+        Neither of two ends that close waits for the other to read what is dropped.
+        """
+        self.play(self._bothClose())
+
+    async def _bothClose(self) -> None:
+        client, server = await self.pair()
+        for comm in (client, server):
+            await comm.write({"x": bytes(_LONG)})
+            await comm.write({"x": [to_serialize(bytes(40_000))] * 2})
+        await self.until(lambda: len(client._stream._unread) == len(server._stream._unread) == 2)
+        await asyncio.gather(client._stream.close(), server._stream.close())
+        await self.until(lambda: client._stream.loss is not None and server._stream.loss is not None)
+
+    def test_closedAmidWrite(self) -> None:
+        """
+        A writer who waits when its connection is closed fails, and what was written before is read.
+        """
+        self.patch(limits, "DASK_LENT", 1)
+        self.play(self._closedAmidWrite())
+
+    async def _closedAmidWrite(self) -> None:
+        client, server = await self.pair()
+        await client.write({"x": bytes(_LONG)})
+        writing = asyncio.ensure_future(client.write({"x": bytes(_LONG)}))
+        await self.until(lambda: bool(client._stream._waiters))
+        closing = asyncio.ensure_future(client.close())
+        with self.assertRaisesRegex(CommClosedError, "closed here"):
+            await writing
+        self.assertFalse(closing.done())
+        self.assertEqual(await server.read(), {"x": bytes(_LONG)})
+        await closing
+        with self.assertRaisesRegex(CommClosedError, "cleanly"):
+            await server.read()
+
+    def test_cancelledClose(self) -> None:
+        """
+        A close that is cancelled ends the connection at once.
+        """
+        self.play(self._cancelledClose())
+
+    async def _cancelledClose(self) -> None:
+        client, server = await self.pair()
+        await client.write({"x": bytes(_LONG)})
+        closing = asyncio.ensure_future(client.close())
+        await self.until(lambda: bool(client._stream._waiters))
+        closing.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await closing
+        await self.until(server.closed)
+        self.assertEqual(len(client._stream._lent), 0)
+
     def test_givenUp(self) -> None:
         """
         A close gives up if the peer does not read what was lent.
@@ -424,7 +477,7 @@ class BoundTests(CommTestCase):
         for _ in range(2):
             await client.write({"x": bytes(_LONG)})
         third = asyncio.ensure_future(client.write({"x": bytes(_LONG)}))
-        await self.until(lambda: client._stream._writer is not None)
+        await self.until(lambda: bool(client._stream._waiters))
         self.assertFalse(third.done())
         await server.read()
         await third

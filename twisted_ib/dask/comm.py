@@ -126,7 +126,9 @@ class IB(Comm):
             raise CommClosedError(f"in {self}: the connection was closed here")
 
     def _broken(self, error: HCAError) -> NoReturn:
-        self.abort()
+        # A close that waits until the peer has read goes on.
+        if not self._closed:
+            self.abort()
         raise CommClosedError(f"in {self}: {type(error).__name__}: {error}") from error
 
     async def close(self) -> None:
@@ -139,8 +141,11 @@ class IB(Comm):
         seconds = parse_timedelta(dask.config.get("distributed.comm.timeouts.tcp"), default="seconds")
         try:
             await asyncio.wait_for(self._stream.close(), seconds)
-        except asyncio.TimeoutError:
+        except BaseException as error:
+            # Who was cancelled has closed it all the same.
             self._stream.abort()
+            if not isinstance(error, asyncio.TimeoutError):
+                raise
 
     def abort(self) -> None:
         """

@@ -54,9 +54,8 @@ class FrameStream(Protocol):
         # Messages that nobody has read yet; memory of each message that the peer has not read yet.
         self._unread: deque[memoryview] = deque()
         self._lent: deque[list[RDMARegion]] = deque()
-        # One of each at most: see distributed.comm.Comm.
-        self._reader: asyncio.Future[None] | None = None
-        self._writer: asyncio.Future[None] | None = None
+        # At most a reader, a writer and a closer: see distributed.comm.Comm.
+        self._waiters: set[asyncio.Future[None]] = set()
 
     # -- what happens
 
@@ -75,11 +74,12 @@ class FrameStream(Protocol):
             if messages.kindOf(view) == messages.READ:
                 self._takeBack()
                 return
+            if self._closing:
+                # Were it kept, the READ that close() waits for might be held up behind it.
+                self._drop(view)
+                return
         except WireError as error:
             self._end(error)
-            return
-        if self._closing:
-            # Nobody reads it; were it kept, the READ that close() waits for might be held up behind it.
             return
         self._unread.append(view)
         if len(self._unread) == limits.DASK_UNREAD:
@@ -92,6 +92,11 @@ class FrameStream(Protocol):
         for region in self._lent.popleft():
             region.close()
         self._wake()
+
+    def _drop(self, message: memoryview) -> None:
+        # The peer may close, too, and wait until what it has lent is read.
+        if messages.isLending(message):
+            self.transport.write(messages.read())
 
     def remoteMemoryWritten(self, immediate: int, length: int) -> None:
         """
@@ -126,9 +131,9 @@ class FrameStream(Protocol):
         self._wake()
 
     def _wake(self) -> None:
-        for waiting in (self._reader, self._writer):
-            if waiting is not None and not waiting.done():
-                waiting.set_result(None)
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _end(self, reason: BaseException) -> None:
         self.loss = self.loss or reason
@@ -141,11 +146,13 @@ class FrameStream(Protocol):
         """
         Send a message; its long frames must not change until the peer has read them.
 
-        @raise HCAError: The connection has ended, or there is no memory.
+        @raise HCAError: The connection has ended, or closes, or there is no memory.
         """
-        while self.loss is None and (self._paused or len(self._lent) >= limits.DASK_LENT):
-            await self._wait(False)
+        while not self._isOver() and (self._paused or len(self._lent) >= limits.DASK_LENT):
+            await self._wait()
         self._check()
+        if self._closing:
+            raise HCAError("the connection was closed here")
         views = [memoryview(each) for each in frames]
         places = [Place(each.nbytes) for each in views]
         most = self.transport.maxMessageSize
@@ -175,7 +182,7 @@ class FrameStream(Protocol):
         """
         while not self._unread:
             self._check()
-            await self._wait(True)
+            await self._wait()
         message = self._unread.popleft()
         if len(self._unread) == limits.DASK_UNREAD - 1:
             self.transport.resumeProducing()
@@ -224,13 +231,16 @@ class FrameStream(Protocol):
         if self.loss is not None:
             raise HCAError(str(self.loss) or type(self.loss).__name__) from self.loss
 
-    async def _wait(self, reads: bool) -> None:
-        waiting: asyncio.Future[None] = self._events.create_future()
-        if reads:
-            self._reader = waiting
-        else:
-            self._writer = waiting
-        await waiting
+    def _isOver(self) -> bool:
+        return self._closing or self.loss is not None
+
+    async def _wait(self) -> None:
+        waiter: asyncio.Future[None] = self._events.create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
 
     async def close(self) -> None:
         """
@@ -238,10 +248,15 @@ class FrameStream(Protocol):
         """
         self._closing = True
         if self.loss is None:
-            self._unread.clear()
+            try:
+                while self._unread:
+                    self._drop(self._unread.popleft())
+            except WireError as error:
+                self._end(error)
             self.transport.resumeProducing()
+            self._wake()
         while self._lent and self.loss is None:
-            await self._wait(False)
+            await self._wait()
         if self.loss is None:
             self.transport.unregisterProducer()
             self.transport.loseConnection()

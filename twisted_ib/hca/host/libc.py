@@ -15,10 +15,10 @@ import platform
 import select
 import socket
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
-from typing import cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 try:
     import ctypes
@@ -31,6 +31,12 @@ if sys.platform != "win32":
 
 from twisted_ib import limits
 from twisted_ib.drive.process import life
+
+if TYPE_CHECKING:
+
+    class _Accepting(Protocol):
+        def _accept(self) -> tuple[int, object]: ...
+
 
 # Now: later its name may stand for what asks the devices (L{twisted_ib.blocking.patch}), as that of sockets.
 KernelEpoll = cast("type[select.epoll]", getattr(select, "epoll", None))
@@ -48,7 +54,7 @@ class KernelSocket(socket.socket):
         Accept a connection, whose calls do not block.
         """
         # socket.socket.accept() makes what that name stands for.
-        descriptor, address = cast("Callable[[], tuple[int, object]]", self._accept)()  # type: ignore[attr-defined]
+        descriptor, address = cast("_Accepting", self)._accept()
         made = KernelSocket(self.family, self.type, self.proto, descriptor)
         made.setblocking(False)
         return made, address
