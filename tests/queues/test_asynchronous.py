@@ -5,6 +5,7 @@ Tests of connections on reactors and event loops.
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -145,6 +146,22 @@ class AsyncioTests(QueueContract, SynchronousTestCase):
         See L{QueueContract.turn}.
         """
         return asyncio.sleep(seconds)
+
+    def test_closedUnseen(self) -> None:
+        """
+        Calls that nobody awaits when their connection is closed are not reported.
+        """
+        told: list[dict[str, Any]] = []
+
+        async def story() -> None:
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+            here, _ = self.pair()
+            here.recv()
+            here.close()
+            gc.collect()
+
+        self.drive(story)
+        self.assertEqual(told, [])
 
 
 class AioTests(AsyncioTests):

@@ -135,6 +135,10 @@ class _Send(Generic[Waiter]):
         self.record = next(self._records, None)
 
 
+def _parts(parts: Parts) -> Parts:
+    return parts
+
+
 def _object(parts: Parts) -> object:
     return loads(*parts)
 
@@ -161,6 +165,8 @@ class _Asynchronous(Generic[Waiter]):
         self._isWatched = False
         self._hasEnded = False
         self._timer: _Timer | None = None
+        #: Whether it is for the next turn.
+        self._isSoon = False
         #: Bytes that may still be moved in this turn of the loop.
         self._budget = limits.QUEUE_TURN_BYTES
         #: Calls that may still be over before they return.
@@ -176,6 +182,9 @@ class _Asynchronous(Generic[Waiter]):
 
     def _fail(self, waiter: Waiter, error: Exception) -> None:
         raise NotImplementedError
+
+    def _abandon(self, waiter: Waiter, error: Exception) -> None:
+        self._fail(waiter, error)
 
     def _isDone(self, waiter: Waiter) -> bool:
         raise NotImplementedError
@@ -246,7 +255,7 @@ class _Asynchronous(Generic[Waiter]):
         self._receives.clear()
         for waiter in waiters:
             if not self._isDone(waiter):
-                self._fail(waiter, OSError("handle is closed"))
+                self._abandon(waiter, OSError("handle is closed"))
 
     async def __aenter__(self) -> Self:
         return self
@@ -258,11 +267,13 @@ class _Asynchronous(Generic[Waiter]):
         return self
 
     async def __anext__(self) -> Any:
-        waiter: Any = self.recv()
+        # Loaded here: an C{EOFError} of a message is not the end.
+        waiter: Any = self._receive(_parts)
         try:
-            return await waiter
+            parts = await waiter
         except EOFError:
             raise StopAsyncIteration from None
+        return _object(parts)
 
     # -- tables
 
@@ -333,12 +344,12 @@ class _Asynchronous(Generic[Waiter]):
             return
         if not self._hasEnded:
             self._setWatched(True)
-        if self._timer is None:
-            if self._budget <= 0 or self._atOnce <= 0:
+        if self._budget <= 0 or self._atOnce <= 0:
+            if not self._isSoon:
                 self._setTimer(0.0)
-            elif self._sends:
-                # One of several readers may be killed before it says that there is room.
-                self._setTimer(limits.QUEUE_LOOK_SECONDS)
+        elif self._sends and self._timer is None:
+            # One of several readers may be killed before it says that there is room.
+            self._setTimer(limits.QUEUE_LOOK_SECONDS)
 
     def _setWatched(self, isWatched: bool) -> None:
         if isWatched != self._isWatched:
@@ -350,6 +361,7 @@ class _Asynchronous(Generic[Waiter]):
 
     def _setTimer(self, seconds: float | None) -> None:
         timer, self._timer = self._timer, None
+        self._isSoon = seconds == 0.0
         if timer is not None:
             timer.cancel()
         if seconds is not None:
@@ -531,6 +543,11 @@ class AsyncConnection(_Asynchronous["asyncio.Future[Any]"]):
 
     def _fail(self, waiter: asyncio.Future[Any], error: Exception) -> None:
         waiter.set_exception(error)
+
+    def _abandon(self, waiter: asyncio.Future[Any], error: Exception) -> None:
+        self._fail(waiter, error)
+        # Nobody need await it: asyncio would report that.
+        waiter.exception()
 
     def _isDone(self, waiter: asyncio.Future[Any]) -> bool:
         return waiter.done()
