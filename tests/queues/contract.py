@@ -454,6 +454,42 @@ class QueueContract(SynchronousTestCase):
 
         self.drive(story)
 
+    def test_turnWhileFull(self) -> None:
+        """
+        Receiving more than one turn's share, while a message has no room, waits for the next turn only.
+        """
+        self.patch(limits, "QUEUE_LOOK_SECONDS", HANG_SECONDS)
+        self.patch(limits, "QUEUE_TURN_BYTES", 8 * 4096)
+
+        async def story() -> None:
+            here, there = self.pair()
+            waits = here.send_bytes(bytes(_LONG))
+            await self.turn()
+            for each in range(100):
+                there.send(each)
+            self.assertEqual([await here.recv() for _ in range(100)], list(range(100)))
+            self._cancel(waits)
+
+        self.drive(story)
+
+    def test_emptyMessage(self) -> None:
+        """
+        A message that cannot be loaded for it ends too early is an error, and not the end of a loop.
+        """
+
+        async def story() -> None:
+            here, there = self.pair()
+            there.send(1)
+            there.send_bytes(b"")
+            there.send(2)
+            there.close()
+            with self.assertRaises(EOFError):
+                async for each in here:
+                    self.assertEqual(each, 1)
+            self.assertEqual([each async for each in here], [2])
+
+        self.drive(story)
+
     def test_errors(self) -> None:
         """
         What cannot be pickled, or loaded, fails alone; one direction that is not there is C{OSError}.

@@ -5,6 +5,8 @@ Tests of connections on reactors and event loops.
 from __future__ import annotations
 
 import asyncio
+import gc
+import pickle
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -145,6 +147,82 @@ class AsyncioTests(QueueContract, SynchronousTestCase):
         See L{QueueContract.turn}.
         """
         return asyncio.sleep(seconds)
+
+    def test_closedUnseen(self) -> None:
+        """
+        Calls that nobody awaits when their connection is closed are not reported.
+        """
+        told: list[dict[str, Any]] = []
+
+        async def story() -> None:
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+            here, _ = self.pair()
+            here.recv()
+            here.close()
+            gc.collect()
+
+        self.drive(story)
+        self.assertEqual(told, [])
+
+    def test_cancelledLate(self) -> None:
+        """
+        Tasks that are cancelled after their messages have come, and before they go on, leave them to the next
+        calls, in order; a future that another task awaits, too, leaves nothing.
+        """
+
+        async def story() -> None:
+            here, there = self.pair()
+            found: list[Any] = []
+
+            async def receive(answer: Any) -> None:
+                found.append(await answer)
+
+            answers = [here.recv() for _ in range(3)]
+            tasks = [asyncio.create_task(receive(each)) for each in (*answers, answers[2])]
+            await self.turn()
+            for each in range(5):
+                there.send(each)
+            there.close()
+            here._turn()
+            for task in tasks[:3]:
+                task.cancel()
+            # These are the first to run, and read on; what is given back is for whoever calls next.
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self.assertEqual(found, [2])
+            self.assertEqual(len(await here.recv_bytes()), len(pickle.dumps(0, 5)))
+            self.assertEqual([each async for each in here], [1, 3, 4])
+
+        self.drive(story)
+
+    def test_cancelledForAnother(self) -> None:
+        """
+        A message that its task leaves behind is given to a call that waits already.
+        """
+
+        async def story() -> None:
+            here, there = self.pair()
+            answer = here.recv()
+            task = asyncio.create_task(asyncio.wait_for(answer, None))
+            await self.turn()
+            there.send(1)
+            here._turn()
+            after = here.recv()
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+            self.assertEqual(await after, 1)
+            # One that is closed meanwhile keeps nothing.
+            task = asyncio.create_task(asyncio.wait_for(here.recv(), None))
+            await self.turn()
+            there.send(2)
+            here._turn()
+            task.cancel()
+            here.close()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+            self.assertEqual(here._returned, [])
+
+        self.drive(story)
 
 
 class AioTests(AsyncioTests):

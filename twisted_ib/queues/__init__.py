@@ -5,10 +5,11 @@ and L{Broadcast}, which it has not.
 
 Modules:
 
-  - C{asynchronous}: connections on a reactor or an event loop
+  - C{asynchronous}: connections on a reactor
   - C{broadcast}: one writer, many readers
   - C{connection}: both ends, and messages
   - C{futex}: sleeping in shared memory
+  - C{futures}: connections on a loop of asyncio
   - C{listening}: listeners and clients
   - C{locks}: locks that outlive their owners
   - C{pickling}: objects as bytes, with large buffers beside

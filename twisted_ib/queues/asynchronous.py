@@ -1,6 +1,6 @@
 """
-Connections for programs that never wait: on a Twisted reactor, whose calls give Deferreds, and on a loop of
-asyncio, whose calls give futures.
+Connections for programs that never wait: on a Twisted reactor, whose calls give Deferreds, and, in
+C{futures}, on a loop of asyncio.
 
 There is no thread.  A call that finds no message, or no room, waits in a table, and the loop for the
 connection's socket.  The other end may be of any kind: its reader sends the byte that says that there is room
@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 from collections import deque
 from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
@@ -21,21 +22,26 @@ from twisted_ib.queues.pickling import Parts, Pickled, inBand, loads, pieces
 from twisted_ib.queues.ring import FIRST, LAST, Payload
 
 if TYPE_CHECKING:
-    import asyncio
-
     from twisted.internet.defer import Deferred
     from twisted.python.failure import Failure
     from typing_extensions import Buffer, Protocol, Self
 
-    class _Timer(Protocol):
-        def cancel(self) -> object: ...
+    class Timer(Protocol):
+        """
+        A call that is to come.
+        """
+
+        def cancel(self) -> object:
+            """
+            Forget it.
+            """
 
     class _Reactor(Protocol):
         def addReader(self, reader: object) -> object: ...
 
         def removeReader(self, reader: object) -> object: ...
 
-        def callLater(self, delay: float, callable: Callable[[], object]) -> _Timer: ...
+        def callLater(self, delay: float, callable: Callable[[], object]) -> Timer: ...
 
 
 #: A Deferred or a future.
@@ -135,6 +141,10 @@ class _Send(Generic[Waiter]):
         self.record = next(self._records, None)
 
 
+def _parts(parts: Parts) -> Parts:
+    return parts
+
+
 def _object(parts: Parts) -> object:
     return loads(*parts)
 
@@ -144,7 +154,7 @@ def _bytes(parts: Parts) -> bytes:
     return inBand(data, buffers) if buffers else data
 
 
-class _Asynchronous(Generic[Waiter]):
+class Asynchronous(Generic[Waiter]):
     """
     The part that knows neither Twisted nor asyncio.  The connection belongs to it.
 
@@ -158,9 +168,13 @@ class _Asynchronous(Generic[Waiter]):
         self._assembly = Assembly()
         self._receives: deque[tuple[Waiter, Callable[[Parts], object]]] = deque()
         self._sends: deque[_Send[Waiter]] = deque()
+        #: Messages of which nobody got to know, with their numbers: each was the answer of a call.
+        self._returned: list[tuple[int, Parts]] = []
         self._isWatched = False
         self._hasEnded = False
-        self._timer: _Timer | None = None
+        self._timer: Timer | None = None
+        #: Whether it is for the next turn.
+        self._isSoon = False
         #: Bytes that may still be moved in this turn of the loop.
         self._budget = limits.QUEUE_TURN_BYTES
         #: Calls that may still be over before they return.
@@ -171,11 +185,14 @@ class _Asynchronous(Generic[Waiter]):
     def _waiter(self) -> Waiter:
         raise NotImplementedError
 
-    def _succeed(self, waiter: Waiter, value: object) -> None:
+    def _succeed(self, waiter: Waiter, value: object, parts: Parts | None) -> None:
         raise NotImplementedError
 
     def _fail(self, waiter: Waiter, error: Exception) -> None:
         raise NotImplementedError
+
+    def _abandon(self, waiter: Waiter, error: Exception) -> None:
+        self._fail(waiter, error)
 
     def _isDone(self, waiter: Waiter) -> bool:
         raise NotImplementedError
@@ -186,7 +203,7 @@ class _Asynchronous(Generic[Waiter]):
     def _unwatch(self) -> None:
         raise NotImplementedError
 
-    def _later(self, seconds: float, call: Callable[[], object]) -> _Timer:
+    def _later(self, seconds: float, call: Callable[[], object]) -> Timer:
         raise NotImplementedError
 
     # -- calls
@@ -241,12 +258,13 @@ class _Asynchronous(Generic[Waiter]):
         self._setTimer(None)
         self._connection.close()
         self._assembly = Assembly()
+        self._returned.clear()
         waiters = [*(each.waiter for each in self._sends), *(waiter for waiter, _ in self._receives)]
         self._sends.clear()
         self._receives.clear()
         for waiter in waiters:
             if not self._isDone(waiter):
-                self._fail(waiter, OSError("handle is closed"))
+                self._abandon(waiter, OSError("handle is closed"))
 
     async def __aenter__(self) -> Self:
         return self
@@ -258,11 +276,13 @@ class _Asynchronous(Generic[Waiter]):
         return self
 
     async def __anext__(self) -> Any:
-        waiter: Any = self.recv()
+        # Loaded here: an C{EOFError} of a message is not the end.
+        waiter: Any = self._receive(_parts)
         try:
-            return await waiter
+            parts = await waiter
         except EOFError:
             raise StopAsyncIteration from None
+        return _object(parts)
 
     # -- tables
 
@@ -333,12 +353,12 @@ class _Asynchronous(Generic[Waiter]):
             return
         if not self._hasEnded:
             self._setWatched(True)
-        if self._timer is None:
-            if self._budget <= 0 or self._atOnce <= 0:
+        if self._budget <= 0 or self._atOnce <= 0:
+            if not self._isSoon:
                 self._setTimer(0.0)
-            elif self._sends:
-                # One of several readers may be killed before it says that there is room.
-                self._setTimer(limits.QUEUE_LOOK_SECONDS)
+        elif self._sends and self._timer is None:
+            # One of several readers may be killed before it says that there is room.
+            self._setTimer(limits.QUEUE_LOOK_SECONDS)
 
     def _setWatched(self, isWatched: bool) -> None:
         if isWatched != self._isWatched:
@@ -350,6 +370,7 @@ class _Asynchronous(Generic[Waiter]):
 
     def _setTimer(self, seconds: float | None) -> None:
         timer, self._timer = self._timer, None
+        self._isSoon = seconds == 0.0
         if timer is not None:
             timer.cancel()
         if seconds is not None:
@@ -376,7 +397,7 @@ class _Asynchronous(Generic[Waiter]):
             else:
                 self._sends.popleft()
                 if not self._isDone(call.waiter):
-                    self._succeed(call.waiter, None)
+                    self._succeed(call.waiter, None, None)
 
     def _published(self, call: _Send[Waiter]) -> bool:
         writer = self._writer
@@ -419,9 +440,22 @@ class _Asynchronous(Generic[Waiter]):
                 self._fail(waiter, error)
             else:
                 self._receives.popleft()
-                self._succeed(waiter, value)
+                self._succeed(waiter, value, parts)
+
+    def giveBack(self, number: int, parts: Parts) -> None:
+        """
+        Give the next call a message which the one that has it cannot hand on.
+
+        @param number: its place among those that are given back.
+        """
+        if not self.closed:
+            heappush(self._returned, (number, parts))
+            self._answer()
+            self._wait()
 
     def _assembled(self) -> Parts | None:
+        if self._returned:
+            return heappop(self._returned)[1]
         reader = self._reader
         while self._budget > 0:
             if not reader.pending():
@@ -440,7 +474,7 @@ class _Asynchronous(Generic[Waiter]):
         return None
 
 
-class DeferredConnection(_Asynchronous["Deferred[Any]"]):
+class DeferredConnection(Asynchronous["Deferred[Any]"]):
     """
     A connection on a Twisted reactor, whose calls return Deferreds: L{Connection.onReactor}.
     """
@@ -461,7 +495,7 @@ class DeferredConnection(_Asynchronous["Deferred[Any]"]):
     def _waiter(self) -> Deferred[Any]:
         return self._deferred()
 
-    def _succeed(self, waiter: Deferred[Any], value: object) -> None:
+    def _succeed(self, waiter: Deferred[Any], value: object, parts: Parts | None) -> None:
         waiter.callback(value)
 
     def _fail(self, waiter: Deferred[Any], error: Exception) -> None:
@@ -476,7 +510,7 @@ class DeferredConnection(_Asynchronous["Deferred[Any]"]):
     def _unwatch(self) -> None:
         self._reactor.removeReader(self)
 
-    def _later(self, seconds: float, call: Callable[[], object]) -> _Timer:
+    def _later(self, seconds: float, call: Callable[[], object]) -> Timer:
         return self._reactor.callLater(seconds, call)
 
     # -- IReadDescriptor, which the reactor reads
@@ -506,43 +540,4 @@ class DeferredConnection(_Asynchronous["Deferred[Any]"]):
         return "Connection"
 
 
-class AsyncConnection(_Asynchronous["asyncio.Future[Any]"]):
-    """
-    A connection on a loop of asyncio, whose calls return futures: L{Connection.onLoop}.
-    """
-
-    def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """
-        @param connection: which now belongs to this object.
-        @param loop: the loop; by default the one that runs.
-        """
-        if loop is None:
-            import asyncio
-
-            loop = asyncio.get_running_loop()
-        self._loop = loop
-        super().__init__(connection)
-
-    def _waiter(self) -> asyncio.Future[Any]:
-        return self._loop.create_future()
-
-    def _succeed(self, waiter: asyncio.Future[Any], value: object) -> None:
-        waiter.set_result(value)
-
-    def _fail(self, waiter: asyncio.Future[Any], error: Exception) -> None:
-        waiter.set_exception(error)
-
-    def _isDone(self, waiter: asyncio.Future[Any]) -> bool:
-        return waiter.done()
-
-    def _watch(self) -> None:
-        self._loop.add_reader(self._fd, self._ready)
-
-    def _unwatch(self) -> None:
-        self._loop.remove_reader(self._fd)
-
-    def _later(self, seconds: float, call: Callable[[], object]) -> _Timer:
-        return self._loop.call_later(seconds, call)
-
-
-__all__ = ["AsyncConnection", "DeferredConnection"]
+__all__ = ["Asynchronous", "DeferredConnection", "Timer"]

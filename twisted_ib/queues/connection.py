@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer, Self
 
-    from twisted_ib.queues.asynchronous import AsyncConnection, DeferredConnection
+    from twisted_ib.queues.asynchronous import DeferredConnection
+    from twisted_ib.queues.futures import AsyncConnection
 
 #: One record, complete.
 _WHOLE: Final = FIRST | LAST
@@ -251,7 +252,7 @@ class Connection:
         @param loop: asyncio's, by default the one that runs.
         @return: The connection with calls that can be awaited; this one belongs to it from now on.
         """
-        from twisted_ib.queues.asynchronous import AsyncConnection
+        from twisted_ib.queues.futures import AsyncConnection
 
         return AsyncConnection(self, loop)
 
