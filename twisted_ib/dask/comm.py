@@ -29,9 +29,6 @@ logger = logging.getLogger("distributed.comm.ib")
 class IB(Comm):
     """
     A connection of C{ib:}.
-
-    @ivar local_address: This end's, with the scheme.
-    @ivar peer_address: The peer's.
     """
 
     def __init__(self, stream: FrameStream, local: str, peer: str, deserialize: bool = True) -> None:
@@ -55,14 +52,14 @@ class IB(Comm):
     @property
     def local_address(self) -> str:
         """
-        This end's address.
+        This end's address, with the scheme.
         """
         return self._local_addr
 
     @property
     def peer_address(self) -> str:
         """
-        The peer's address.
+        The peer's address, with the scheme.
         """
         return self._peer_addr
 
