@@ -4,12 +4,14 @@ Processes with sockets of RDS, on HCAs of one thread, with reactors that turn wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.protocol import DatagramProtocol
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.sdp.pair import HandReactor
+from tests.support.waiting import waitUntil
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rds.networks import networkFor
 from twisted_ib.rds.paths.network import Network
@@ -151,6 +153,18 @@ class ProcessesTestCase(SynchronousTestCase):
                     process.reactor.advance(min(step, seconds))
             seconds -= step
             self.settle()
+
+    def until(self, holds: Callable[[], object]) -> None:
+        """
+        Serve the processes until something holds.
+        """
+
+        def turn() -> None:
+            for process in self.processes:
+                process.reactor.advance(0.01)
+                process.turn()
+
+        waitUntil(holds, turn)
 
     def close(self) -> None:
         """

@@ -5,13 +5,11 @@ RDS over the queue pairs of iWARP: in Linux's form, as between all hosts, over T
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from typing import Any
 
 from tests.rds.ends import ProcessesTestCase
 from tests.support.ownaddress import ownAddress
 from tests.support.rundirectory import ownRunDirectory
-from tests.support.waiting import waitUntil
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, RDSUnsupportedError
 from twisted_ib.hca.fabric.iwarp.streampath import IWARP_NO_RECEIVE_SECONDS
@@ -36,18 +34,6 @@ class IWARPTests(ProcessesTestCase):
         ownRunDirectory(self)
         self.a, self.b = self.process(), self.process()
         self.one, self.two = self.a.listen(4000, ONE), self.b.listen(5000, TWO)
-
-    def until(self, holds: Callable[[], object]) -> None:
-        """
-        Serve the processes until something holds.
-        """
-
-        def turn() -> None:
-            for process in self.processes:
-                process.reactor.advance(0.01)
-                process.turn()
-
-        waitUntil(holds, turn)
 
     def session(self, process: Any) -> Any:
         """

@@ -4,7 +4,6 @@ RDS over the adapter of a host in memory, in Linux's form.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from attrs import evolve
@@ -13,7 +12,6 @@ from tests.hca.fabric.hardware.world import Host, Manager
 from tests.rds.ends import ProcessesTestCase
 from tests.support.ownaddress import ownAddress
 from tests.support.rundirectory import ownRunDirectory
-from tests.support.waiting import waitUntil
 from twisted_ib.hca.device import registry
 from twisted_ib.hca.fabric.hardware import hardware
 from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
@@ -48,18 +46,6 @@ class RDSTests(ProcessesTestCase):
             self.device = device
             sockets.append(self.process().listen(port, ADDRESSES[adapter]))
         self.one, self.two = sockets
-
-    def until(self, holds: Callable[[], object]) -> None:
-        """
-        Serve the processes until something holds.
-        """
-
-        def turn() -> None:
-            for process in self.processes:
-                process.reactor.advance(0.01)
-                process.turn()
-
-        waitUntil(holds, turn)
 
     def test_sizes(self) -> None:
         """
