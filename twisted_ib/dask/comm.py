@@ -75,7 +75,7 @@ class IB(Comm):
         except HCAError as error:
             self._broken(error)
         except BaseException:
-            # What was read is lost, so there is no next message either.
+            # The message that was read is lost, so there is no next one either.
             self.abort()
             raise
         try:
@@ -139,7 +139,7 @@ class IB(Comm):
         try:
             await asyncio.wait_for(self._stream.close(), seconds)
         except BaseException as error:
-            # Who was cancelled has closed it all the same.
+            # A caller that is cancelled has closed it all the same.
             self._stream.abort()
             if not isinstance(error, asyncio.TimeoutError):
                 raise

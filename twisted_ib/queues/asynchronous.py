@@ -381,7 +381,7 @@ class Asynchronous(Generic[Waiter]):
         self._turn()
 
     def _publish(self) -> None:
-        # Whoever waits may call anything here when it is told.
+        # A waiter may call anything here when it is told.
         while self._sends and not self.closed:
             call = self._sends[0]
             if self._isDone(call.waiter) and not call.hasBegun:

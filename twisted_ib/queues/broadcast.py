@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
 from twisted_ib.hca.host import libc
-from twisted_ib.queues.connection import READ_ONLY, missing
+from twisted_ib.queues.connection import READ_ONLY, lengthsOf, missing
 from twisted_ib.queues.pickling import Pickled, inBand, loads, pieces
 from twisted_ib.queues.ring import PAGE, Payload, fence
 
@@ -50,7 +50,7 @@ CUT: Final = 2
 
 #: How many lengths follow, and which message it is, counted from 1; 0 skips the end of the ring.
 _HEADER: Final = Struct("<QQ")
-#: What the writer does with readers for which there is no room.
+#: The writer has no room for a reader: it waits for it, or the reader misses messages, or is disconnected.
 WAIT, DROP, DISCONNECT = "wait", "drop", "disconnect"
 
 
@@ -162,8 +162,7 @@ class Broadcast:
             raise OSError("handle is closed")
         found, buffers = parts
         pickled = [memoryview(each).cast("B") for each in found]
-        lengths = [sum(map(len, pickled)) | READ_ONLY]
-        lengths += [each.nbytes | READ_ONLY * each.readonly for each in buffers]
+        lengths = lengthsOf(sum(map(len, pickled)), buffers)
         need = _aligned(_HEADER.size + 8 * len(lengths))
         need += _aligned(lengths[0] & ~READ_ONLY) + sum(_aligned(each.nbytes) for each in buffers)
         if need > self._size // 2:

@@ -28,7 +28,7 @@ from twisted_ib.queues.ring import DIRECTION, FIRST, LAST, Payload, RingReader, 
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from typing_extensions import Buffer, Self
 
@@ -89,6 +89,15 @@ def checkMemory(fd: int) -> None:
         raise OSError("a peer offered something that is not sealed memory of the right size")
 
 
+def lengthsOf(total: int, buffers: Iterable[memoryview]) -> list[int]:
+    """
+    @param total: how many bytes the pickle has.
+    @return: The lengths of a message's parts, as they are on the wire.
+    """
+    # Bytes are made to bytes again.
+    return [total | READ_ONLY, *(each.nbytes | READ_ONLY * each.readonly for each in buffers)]
+
+
 def records(parts: Pickled) -> Iterator[tuple[int, Payload, int]]:
     """
     @return: The records of a message: flags, payload, and how long that is.
@@ -99,8 +108,7 @@ def records(parts: Pickled) -> Iterator[tuple[int, Payload, int]]:
     if total <= _RECORD and not buffers:
         yield _WHOLE, b"".join(payloads), total
         return
-    # Bytes are made to bytes again.
-    lengths = [total | READ_ONLY, *(each.nbytes | READ_ONLY * each.readonly for each in buffers)]
+    lengths = lengthsOf(total, buffers)
     manifest = Struct(f"<{len(lengths)}Q").pack(*lengths)
     yield FIRST, manifest, len(manifest)
     payloads = [each for each in (*payloads, *buffers) if each]
@@ -530,4 +538,13 @@ def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:
 
 register(Connection, _reduced)
 
-__all__ = ["Connection", "Pipe", "checkMemory", "createMemory", "missing", "records", "unpackLengths"]
+__all__ = [
+    "Connection",
+    "Pipe",
+    "checkMemory",
+    "createMemory",
+    "lengthsOf",
+    "missing",
+    "records",
+    "unpackLengths",
+]

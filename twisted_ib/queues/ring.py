@@ -216,11 +216,10 @@ class RingWriter(Ring):
         """
         Have the reader send a byte when half of the ring is free, where any record fits.
 
-        Whoever has asked tries once more before it waits for the byte.
+        The caller tries once more before it waits for the byte.
         """
         self._cells[ROOM] = POLLED
-        _acquire()
-        _release()
+        fence()
 
     @staticmethod
     def _check(head: int, tail: int) -> None:
@@ -346,8 +345,7 @@ class RingReader(Ring):
         @return: False at the end of the other side.
         """
         found = self._byte(flags)
-        _acquire()
-        _release()
+        fence()
         return found is not False
 
     def _byte(self, flags: int) -> bool | None:

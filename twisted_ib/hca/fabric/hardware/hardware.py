@@ -482,7 +482,7 @@ def _startOf(entry: tuple[int, int, int]) -> int:
 
 
 class _Registered:
-    # What ends a registration; harmless if repeated, as the fabric ends those that are left.
+    # It ends a registration; harmless if repeated, as the fabric ends those that are left.
     __slots__ = ("_fabric", "entry", "region")
 
     def __init__(self, fabric: HardwareFabric, entry: tuple[int, int, int], region: Any) -> None:
