@@ -548,6 +548,7 @@ class FaultTests(PipeTestCase):
         """
         What is only claimed takes no memory, and what comes after all is whole.
         """
+        self.patch(limits, "QUEUE_CLAIM", 1000)
         for sent in (b"x" * _LONG, Array(bytearray(b"y" * _LONG)), Array(b"z" * _LONG)):
             self.sending(self.one.send, sent)
             got = self.other.recv()

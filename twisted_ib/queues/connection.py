@@ -151,14 +151,14 @@ class Assembly:
         if flags & FIRST:
             self._start(unpackLengths(data))
         elif self._lengths:
+            at = (self._lengths[len(self._found)] & ~READ_ONLY) - self._left
             self._left -= len(data)
             if self._left < 0:
                 raise OSError("bad message length")
-            # Grown with what comes, and not by what is claimed; neither copies it once more at the end.
             if isinstance(self._file, BytesIO):
                 self._file.write(data)
             else:
-                self._file += data
+                self._file[at : at + len(data)] = data
             while not self._left and self._lengths:
                 self._end()
         # Else its beginning went to a reader that was killed.
@@ -170,10 +170,13 @@ class Assembly:
 
     def _begin(self) -> None:
         length = self._lengths[len(self._found)]
-        self._left = length & ~READ_ONLY
-        if self._left > limits.REGION_BYTES:
+        self._left = size = length & ~READ_ONLY
+        if size > limits.REGION_BYTES:
             raise OSError("bad message length")
-        self._file = BytesIO() if length & READ_ONLY else bytearray()
+        # A longer one grows with what comes, and not by what is claimed.
+        room = size if size <= limits.QUEUE_CLAIM else 0
+        # Written in place: nobody else has these bytes, and getvalue() gives them back as they are.
+        self._file = BytesIO(bytes(room)) if length & READ_ONLY else bytearray(room)
 
     def _end(self) -> None:
         self._found.append(self._file.getvalue() if isinstance(self._file, BytesIO) else self._file)
