@@ -27,7 +27,7 @@ from twisted_ib import limits
 from twisted_ib.hca.host import libc
 from twisted_ib.queues import Client, Connection, Listener, Pipe, listening, ring, wait
 from twisted_ib.queues.connection import checkMemory, createMemory
-from twisted_ib.queues.ring import AWAKE, BELLS, FIRST, HEAD, TAIL, TAKEN
+from twisted_ib.queues.ring import AWAKE, BELLS, FIRST, HEAD, TAIL, TAKEN, wake
 
 _LONG = 2 * limits.QUEUE_RING + 12345
 
@@ -498,7 +498,7 @@ class PollTests(PipeTestCase):
         A wake-up whose message was read before it is no message.
         """
         self.other.fileno()
-        self.one._writer.ring()
+        wake(self.one._socket)
         self.assertEqual(wait([self.other], 0.01), [])
         self.one.send(1)
         self.assertEqual(wait([self.other]), [self.other])

@@ -18,10 +18,10 @@ from tests.queues.test_connection import Array, PipeTestCase, openDescriptors
 from tests.support.commands import running
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
-from twisted_ib.queues import JoinableQueue, Queue, SimpleQueue, wait
+from twisted_ib.queues import JoinableQueue, Queue, SimpleQueue, ring, wait
 from twisted_ib.queues.locks import RobustLock, SharedPage
 from twisted_ib.queues.queue import UNFINISHED
-from twisted_ib.queues.ring import AWAKE, BELLS, TAKEN, RingWriter
+from twisted_ib.queues.ring import AWAKE, BELLS, TAKEN
 
 #: The checkout.
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,19 +39,9 @@ def _putMany(queue: Any, first: int) -> None:
         queue.put((number, bytes(number % 1000)))
 
 
-class _Killed(RingWriter):
-    """
-    A writer that is killed before it wakes the reader.
-    """
-
-    __slots__ = ()
-
-    def ring(self) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 def _killWithin(queue: Any) -> None:
-    queue._writer._writer.__class__ = _Killed
+    # Before it wakes the reader.
+    ring.wake = lambda _: os.kill(os.getpid(), signal.SIGKILL)
     queue.put(1)
 
 

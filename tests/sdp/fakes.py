@@ -5,6 +5,7 @@ decide what the fabric and the CM say, and when.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
@@ -237,11 +238,15 @@ class FakeDevice:
     turns = 0
     traits = LOCAL
     address: str | None = None
+    closed = False
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         """
         Nothing is asked yet.
+
+        @param clock: Its clock.
         """
+        self.clock = clock
         self.services: list[FakeService] = []
         self.routes: list[FakeRoute] = []
         self.requests: list[tuple[ConnectRequest, FakeConnection]] = []
@@ -370,7 +375,7 @@ class FakeChannel:
         self.reactor = reactor
         self.localPorts = LocalPorts()
         self.batchedCalls = batchedCallsOf(reactor)
-        self.device = FakeDevice()
+        self.device = FakeDevice(reactor.seconds)
         self.users: list[Any] = []
         self.shown = None
         self.counters: dict[str, int] = {}

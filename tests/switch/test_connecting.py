@@ -66,7 +66,7 @@ class ConnectingTests(SwitchTestsBuilder):
             not do then.
         """
         found: Deferred[Any] = Deferred()
-        self.patch(offload._SwitchedAttempt, "_ask", lambda attempt: found.callback(attempt))
+        self.patch(offload._SwitchedAttempt, "pathReady", lambda attempt, _: found.callback(attempt))
         return found
 
     def test_closed(self) -> None:
@@ -166,7 +166,7 @@ class ConnectingTests(SwitchTestsBuilder):
         """
         A server that has gone between the look and the REQ is not asked.
         """
-        search = offload._SwitchedAttempt._search
+        search = offload._SwitchedAttempt._reach
 
         async def scenario(reactor: Any) -> None:
             client, sdp = Client(), Server()
@@ -178,7 +178,7 @@ class ConnectingTests(SwitchTestsBuilder):
                 listenSDP(reactor, number, sdp, interface="127.0.0.1")
                 return search(attempt, channel)
 
-            self.patch(offload._SwitchedAttempt, "_search", searching)
+            self.patch(offload._SwitchedAttempt, "_reach", searching)
             reactor.connectTCP("127.0.0.1", number, client)
             self.assertEqual(await client.done, "failed")
             self.assertIsInstance(client.reason, error.ConnectionRefusedError)

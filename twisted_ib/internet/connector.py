@@ -21,8 +21,9 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import HCAError, PathLostError
+from twisted_ib.errors import HCAError
 from twisted_ib.hca.connection import ConnectReply, Rejection, RejectReason
+from twisted_ib.hca.connection.active import ActiveSide
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, isPlacedByUser
 from twisted_ib.internet import failures
 from twisted_ib.internet.addressing.addresses import Address, addressOf, reachable, sharedAddress
@@ -77,22 +78,20 @@ CONNECT_ROUNDS = 16
 CONNECT_ADDRESS_SECONDS = 127.0
 
 
-class Attempt:
+class Attempt(ActiveSide):
     """
     One attempt to connect, in C{connector.transport} until there is a transport.
 
     @ivar _channel: Set, and acquired, once the device is open.
     @ivar _turns: The reactor's shared calls while the attempt waits to begin; else L{None}.
-    @ivar _shared: While it begins: what attempts of the same turn have found, by service.
+    @ivar _shared: While it begins: the findings of attempts of the same turn, and under which key is its own.
     @ivar _addresses: The host's addresses not yet tried.
     @ivar _peer: The address that is being tried; C{_here} is the one of this end.
-    @ivar _route: The address resolution in progress.
+    @ivar _remote: The peer's address and port; C{_local} are those of this end.
     @ivar _path: The path, once resolved.
     @ivar _transport: The transport to be, once a path is searched for.
     @ivar _request: The REQ, where packets may be lost; each round sends the same.
-    @ivar _connection: The CM's connection, once a REQ was sent.
     @ivar _numbers: How many of our port numbers the peer has refused as taken.
-    @ivar _over: Whether the attempt has succeeded or failed.
     @cvar addressSeconds: How long it asks for an address that does not answer.
     @cvar logstr: As of a TCP transport before it is connected.
     """
@@ -100,19 +99,16 @@ class Attempt:
     logstr = "Uninitialized"
     addressSeconds = CONNECT_ADDRESS_SECONDS
 
-    # Class attributes: an attempt is short, and most change few of them.
     _channel: DeviceChannel | None = None
     _turns: BatchedCalls | None = None
-    _shared: dict[Any, Any] | None = None
+    _shared: tuple[dict[Any, Any], object] | None = None
     _peer = _here = ""
     _local: Address | None = None
-    _route: Search | None = None
+    _remote: Address | None = None
     _path: IPeerPath | None = None
     _transport: ClientTransport | None = None
     _request: ConnectRequest | None = None
-    _connection: IConnection | None = None
     _rounds = _numbers = 0
-    _over = False
 
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
@@ -136,34 +132,33 @@ class Attempt:
 
         @param shared: As of L{BatchedCalls.wait}.
         """
-        if self._over:
+        if self.isOver:
             return
         self._turns = None
-        found = shared.get(self._service())
-        # Connects of one turn to one service share the path: a thousand of them resolve it once.
-        if found is not None and getattr(found[3], "alive", False):
-            self._beginAs(*found)
+        service = self._service()
+        found = shared.get(service)
+        if found is None or not getattr(found[3], "alive", False):
+            self._shared = shared, service
+            try:
+                self._begin(self._connector)
+            finally:
+                self._shared = None
             return
-        self._shared = shared
+        # Connects of one turn to one service share the path: a thousand of them resolve it once.
+        channel, self._peer, here, path = found
+        channel.attempt(self)
+        self._channel, self.device = channel, channel.device
         try:
-            self._begin(self._connector)
-        finally:
-            self._shared = None
+            self._prepare(channel, here)
+            self.pathReady(path)
+        except (HCAError, ValueError, error.ConnectError) as e:
+            self.forget()
+            self.failIfNotConnected(failures.connectError(e, self._connector.where(self._peer)))
 
     def _service(self) -> tuple[object, ...]:
         connector = self._connector
         space = connector.handshake.PORT_SPACE
         return connector.device, connector.bound, connector.host, connector.port, space
-
-    def _beginAs(self, channel: DeviceChannel, peer: str, here: str, path: IPeerPath) -> None:
-        channel.attempt(self)
-        self._channel, self._peer = channel, peer
-        try:
-            self._prepare(channel, here)
-            self.pathReady(path)
-        except (HCAError, ValueError, error.ConnectError) as e:
-            self._forget()
-            self.failIfNotConnected(failures.connectError(e, self._connector.where(peer)))
 
     def _begin(self, connector: Connector) -> None:
         literal, reason = literalOf(connector.host), ""
@@ -194,14 +189,14 @@ class Attempt:
         if channel is not before:
             # The new channel first: a channel without a user leaves the reactor.
             channel.attempt(self)
-            self._channel = channel
+            self._channel, self.device = channel, channel.device
             if before is not None:
                 before.attempted(self)
         return channel
 
     def _resolved(self, addresses: list[str]) -> None:
         # A look-up is not cancelled with its attempt, so the addresses may come after the end.
-        if not self._over:
+        if not self.isOver:
             self._addresses = [reachable(address) for address in addresses]
             self._tryNext(None)
 
@@ -212,7 +207,7 @@ class Attempt:
             try:
                 self._try()
             except (HCAError, ValueError, error.ConnectError) as e:
-                self._forget()
+                self.forget()
                 reason = failures.connectError(e, self._connector.where(self._peer))
             else:
                 return
@@ -226,10 +221,10 @@ class Attempt:
             channel = self._open(self._peer)
         self._prepare(channel, self._addressHere(channel))
         transport = self._transport
-        route = self._search(channel)
+        search = self._reach(channel)
         # connect() may have called pathReady() or connectFailed() already; then there is no search to cancel.
         if self._transport is transport and self._path is None:
-            self._route = route
+            self._search = search
 
     def _addressHere(self, channel: DeviceChannel) -> str:
         host = self._connector.bound[0]
@@ -244,7 +239,8 @@ class Attempt:
 
     def _prepare(self, channel: DeviceChannel, here: str) -> None:
         connector = self._connector
-        peer, port = sharedAddress(self._peer, connector.port), connector.bound[1]
+        peer = self._remote = sharedAddress(self._peer, connector.port)
+        port = connector.bound[1]
         number = channel.localPorts.take(here, port, peer)
         if number is None:
             raise failures.localPortInUse(here, port)
@@ -259,100 +255,68 @@ class Attempt:
         channel.acquire(transport)
         self._transport = transport
 
-    def _search(self, channel: DeviceChannel) -> Search | None:
+    def _reach(self, channel: DeviceChannel) -> Search | None:
         connector = self._connector
         space, port = connector.handshake.PORT_SPACE, connector.port
         # The host may be away, as long as the caller waits; but another address of it may answer.
         seconds = 0.0 if self._addresses else self.addressSeconds
         return channel.device.connect(space, self._peer, port, self, seconds)
 
-    def connectFailed(self, reason: HCAError) -> None:
-        """
-        The address resolution failed.
-        """
-        if not self._over:
-            self._failed(reason)
+    # -- of an active side
 
-    def _failed(self, reason: Exception) -> None:
-        self._forget()
-        self._tryNext(failures.connectError(reason, self._connector.where(self._peer)))
-
-    def pathReady(self, path: IPeerPath) -> None:
+    def failed(self, reason: Exception) -> None:
         """
-        The path is resolved: send a REQ over it.
+        Go on with the next address.
         """
-        if not self._over:
-            self._route = None
-            self._path = path
-            # The next connect would try this address, and no other.
-            if self._shared is not None and not self._addresses:
-                self._shared[self._service()] = self._channel, self._peer, self._here, path
-            self._ask()
+        if not self.isOver:
+            self.forget()
+            self._tryNext(failures.connectError(reason, self._connector.where(self._peer)))
 
-    def _ask(self) -> None:
-        channel, transport, connector = self._channel, self._transport, self._connector
-        assert channel is not None and transport is not None and self._path is not None
-        try:
-            request = self._request or connector.handshake.request(
-                transport, self._local, sharedAddress(self._peer, connector.port)
-            )
-            if channel.device.traits.packets:
-                # Only there is silence the rule.  Elsewhere 10,000 connects at once would lie apart in memory
-                # for what they keep meanwhile, and be slower for their whole life.
-                self._request = request
-            self._connection = channel.device.sendRequest(self._path, request, self, channel.now())
-        except HCAError as e:
-            self._failed(e)
-
-    # -- events of the CM
-
-    def replied(self, connection: IConnection, reply: ConnectReply) -> None:
+    def request(self, path: IPeerPath) -> ConnectRequest:
         """
-        The passive side sent a REP: check its answer, send RTU.
+        @return: the REQ of this round.
         """
-        # An earlier address or round was abandoned with its answer on the way.
-        if connection is not self._connection:
-            return
-        channel, transport = self._channel, self._transport
-        assert channel is not None and transport is not None
-        try:
-            self._connector.handshake.replied(transport, connection, reply)
-        except HCAError as e:
-            # IBTA vol. 1 12.6.7: a REP is refused by a REJ, too; the passive side would wait for an RTU
-            # otherwise.
-            connection.reject(RejectReason.CONSUMER_DEFINED, b"", channel.now())
-            self._connection = None
-            self._failed(e)
-            return
-        # RTU, if there is one, before connectionMade(): the protocol may write at once, and a passive side
-        # that has not seen the RTU would take the data for it (IBTA vol. 1 12.9.8).
-        connection.ready(
-            channel.now(), isConfirmed=reply.vendorID not in self._connector.handshake.UNCONFIRMED
-        )
-        self._succeed(channel, transport)
+        channel, connector = self._channel, self._connector
+        assert channel is not None
+        self._path = path
+        # The next connect would try this address, and no other.
+        if self._shared is not None and not self._addresses:
+            shared, service = self._shared
+            shared[service] = channel, self._peer, self._here, path
+        request = self._request or connector.handshake.request(self._transport, self._local, self._remote)
+        if channel.device.traits.packets:
+            # Only there is silence the rule.  Elsewhere 10,000 connects at once would lie apart in memory
+            # for what they keep meanwhile, and be slower for their whole life.
+            self._request = request
+        return request
 
-    def rejected(self, connection: IConnection, rejection: Rejection) -> None:
+    def join(self, connection: IConnection, reply: ConnectReply) -> bool:
+        """
+        Check the passive side's answer.
+        """
+        handshake = self._connector.handshake
+        handshake.replied(self._transport, connection, reply)
+        return reply.vendorID not in handshake.UNCONFIRMED
+
+    def refused(self, rejection: Rejection) -> None:
         """
         The passive side sent a REJ.
         """
-        if connection is not self._connection:
-            return
-        self._connection = None
         where = self._connector.where(self._peer)
         # Two processes of this host draw port numbers without knowing of each other; over TCP the kernel
         # would not give both the same one.  Another number will do, unless the user has bound this one.
         if rejection.privateData.startswith(NUMBER_TAKEN) and self._mayTryAnother():
             self._addresses.insert(0, self._peer)
-            self._forget()
+            self.forget()
             self._tryNext(None)
         # IBTA vol. 1 12.6.7.2: a REJ may be a listener's refusal or the CM's answer that there is no
         # listener; programs see ConnectionRefusedError either way, as with TCP.
         elif rejection.reason == RejectReason.INVALID_SERVICE_ID:
-            self._failed(failures.refused(where))
+            self.failed(failures.refused(where))
         elif rejection.reason == RejectReason.TIMEOUT:
-            self._failed(failures.noAnswer(where))
+            self.failed(failures.noAnswer(where))
         else:
-            self._failed(failures.rejected(where, rejection.reason))
+            self.failed(failures.rejected(where, rejection.reason))
 
     def _mayTryAnother(self) -> bool:
         self._numbers += 1
@@ -360,34 +324,34 @@ class Attempt:
 
     def unreachable(self, connection: IConnection) -> None:
         """
-        All retransmissions of the REQ are unanswered: begin another round.
+        All retransmissions of the REQ are unanswered.
         """
-        if connection is not self._connection:
-            return
-        self._connection = None
+        # To a peer that was away and reads all of them late, they are one request, whose answer is good for
+        # each.
+        if connection is self.connection and self._request is not None:
+            self._request.communicationID = connection.localID
+        super().unreachable(connection)
+
+    def unanswered(self) -> None:
+        """
+        Begin another round.
+        """
         self._rounds += 1
         # A full backlog drops REQs without an answer, as TCP drops SYNs, so silence does not prove that
         # nobody is there.
-        if self._rounds < CONNECT_ROUNDS:
-            # To a peer that was away and reads all of them late, they are one request, whose answer is good
-            # for each.
-            if self._request is not None:
-                self._request.communicationID = connection.localID
-            self._ask()
+        if self._rounds < CONNECT_ROUNDS and self._path is not None:
+            self.pathReady(self._path)
         else:
-            self._failed(failures.noAnswer(self._connector.where(self._peer)))
-
-    def pathLost(self, reason: PathLostError) -> None:
-        """
-        The peer's process has ended.
-        """
-        if not self._over:
-            self._connection = None
-            self._failed(reason)
+            self.failed(failures.noAnswer(self._connector.where(self._peer)))
 
     # -- the end
 
-    def _succeed(self, channel: DeviceChannel, transport: ClientTransport) -> None:
+    def connected(self, reply: ConnectReply) -> None:
+        """
+        Make the protocol, and hand the connection to the transport.
+        """
+        channel, transport = self._channel, self._transport
+        assert channel is not None and transport is not None
         connector = self._connector
         try:
             protocol = connector.buildProtocol(transport.getPeer())
@@ -397,29 +361,24 @@ class Attempt:
             self.failIfNotConnected(error.ConnectError(string=failures.oneLine(Failure().value)))
             return
         # buildProtocol() may have called stopConnecting().
-        if self._over:
+        if self.isOver:
             return
-        self._over = True
-        self._connection = self._request = self._path = self._transport = None
+        self.isOver = True
+        self.connection = self._request = self._path = self._transport = None
         connector.transport = transport
         # The connector has its transport before connectionMade(), as with TCP.
         transport.attach(protocol)
         channel.attempted(self)
 
-    def _forget(self) -> None:
-        route, self._route = self._route, None
-        if route is not None:
-            route.cancel()
-        connection, self._connection, self._request = self._connection, None, None
-        if connection is not None:
-            assert self._channel is not None
-            # IBTA vol. 1 12.6.7.2, reason 4 (timeout): a REJ tells a peer that is about to accept; Linux cm.c
-            # sends it when an id is destroyed in state REQ_SENT.
-            connection.abandon(self._channel.now())
+    def forget(self) -> None:
+        """
+        End what was begun for this address.
+        """
+        super().forget()
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abandon()
-        self._path = None
+        self._path = self._request = None
 
     def failIfNotConnected(self, reason: Exception | Failure) -> None:
         """
@@ -427,15 +386,14 @@ class Attempt:
 
         @param reason: The reason for the connector's factory.
         """
-        if self._over:
+        if self.isOver:
             return
-        self._over = True
+        self.giveUp()
         turns, self._turns = self._turns, None
         if turns is not None:
             turns.forget(self)
         if isinstance(reason, error.TimeoutError):
             reason = failures.timedOut(self._connector.where(), self._connector.timeout)
-        self._forget()
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.attempted(self)

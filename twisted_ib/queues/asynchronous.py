@@ -13,13 +13,12 @@ import errno
 from collections import deque
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
-from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from twisted_ib import limits
-from twisted_ib.queues.connection import READ_ONLY, Connection, records, unpackLengths
+from twisted_ib.queues.connection import Assembly, Connection, records
 from twisted_ib.queues.pickling import Parts, Pickled, inBand, loads, pieces
-from twisted_ib.queues.ring import FIRST, LAST, Payload
+from twisted_ib.queues.ring import Payload
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -48,74 +47,8 @@ if TYPE_CHECKING:
 Waiter = TypeVar("Waiter")
 _Call = TypeVar("_Call")
 
-_WHOLE: Final = FIRST | LAST
 #: The share of a turn that one record takes besides its bytes.
 _RECORD_COST: Final = 4096
-
-
-class Assembly:
-    """
-    A message whose records come one by one.
-    """
-
-    def __init__(self) -> None:
-        self._clear(())
-
-    def _clear(self, lengths: tuple[int, ...]) -> None:
-        self._lengths = lengths
-        self._found: list[Payload] = []
-        self._left = 0
-        self._file: BytesIO | bytearray = bytearray()
-
-    def __bool__(self) -> bool:
-        return bool(self._lengths)
-
-    def add(self, flags: int, data: memoryview) -> Parts | None:
-        """
-        Add a record.
-
-        @return: the message, if it is complete.
-        @raise OSError: it is none.
-        """
-        if flags & _WHOLE == _WHOLE:
-            self._clear(())
-            return bytes(data), []
-        if flags & FIRST:
-            self._clear(unpackLengths(bytes(data)))
-            self._begin()
-        elif self._lengths:
-            self._left -= len(data)
-            if self._left < 0:
-                raise OSError("bad message length")
-            # Grown with what comes, and not by what is claimed; neither copies it once more at the end.
-            if isinstance(self._file, BytesIO):
-                self._file.write(data)
-            else:
-                self._file += data
-            while not self._left and self._lengths:
-                self._end()
-        # Else its beginning went to a reader that was killed.
-        elif not flags & LAST:
-            return None
-        if self._lengths or not self._found:
-            return None
-        found = self._found
-        self._clear(())
-        return bytes(found[0]), found[1:]
-
-    def _begin(self) -> None:
-        length = self._lengths[len(self._found)]
-        self._left = length & ~READ_ONLY
-        if self._left > limits.REGION_BYTES:
-            raise OSError("bad message length")
-        self._file = BytesIO() if length & READ_ONLY else bytearray()
-
-    def _end(self) -> None:
-        self._found.append(self._file.getvalue() if isinstance(self._file, BytesIO) else self._file)
-        if len(self._found) == len(self._lengths):
-            self._lengths = ()
-        else:
-            self._begin()
 
 
 class _Send(Generic[Waiter]):
@@ -150,8 +83,7 @@ def _object(parts: Parts) -> object:
 
 
 def _bytes(parts: Parts) -> bytes:
-    data, buffers = parts
-    return inBand(data, buffers) if buffers else data
+    return inBand(*parts)
 
 
 class Asynchronous(Generic[Waiter]):

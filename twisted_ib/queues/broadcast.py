@@ -33,9 +33,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
 from twisted_ib.hca.host import libc
-from twisted_ib.queues.connection import READ_ONLY, lengthsOf, missing
+from twisted_ib.queues.connection import READ_ONLY, lengthsOf, missing, unpackLengths
 from twisted_ib.queues.pickling import Pickled, inBand, loads, pieces
-from twisted_ib.queues.ring import PAGE, Payload, fence
+from twisted_ib.queues.ring import PAGE, Payload, fence, wake, woken
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -195,12 +195,7 @@ class Broadcast:
         for number, peer in list(self._peers.items()):
             if cells[8 * number + 8 + WAITS]:
                 cells[8 * number + 8 + WAITS] = 0
-                try:
-                    peer.send(b"!", socket.MSG_DONTWAIT)
-                except BlockingIOError:
-                    # Full: it wakes anyway.
-                    pass
-                except OSError:
+                if not wake(peer):
                     self._drop(number)
 
     def _drop(self, number: int) -> None:
@@ -250,15 +245,8 @@ class Broadcast:
             poller.register(each, select.POLLIN)
         # Not for ever: a reader may be killed between what it has consumed and the byte.
         for fd, _ in poller.poll(limits.QUEUE_LOOK_SECONDS * 500):
-            number = numbers[fd]
-            try:
-                isOver = not self._peers[number].recv(4096, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                isOver = False
-            except OSError:
-                isOver = True
-            if isOver:
-                self._drop(number)
+            if woken(self._peers[numbers[fd]], most=4096) == 0:
+                self._drop(numbers[fd])
         self._cells[ROOM] = 0
 
 
@@ -334,18 +322,9 @@ class BroadcastReader:
             left = None if end is None else max(0.0, end - time.monotonic())
             if not poller.poll(None if left is None else -int(-left * 1000 // 1)):
                 return False
-            if not self._taken():
+            if woken(self._socket) == 0:
                 break
         return True
-
-    def _taken(self) -> bool:
-        # A wake-up; False at the end.
-        try:
-            return bool(self._socket.recv(1, socket.MSG_DONTWAIT))
-        except BlockingIOError:
-            return True
-        except ConnectionResetError:
-            return False
 
     @contextmanager
     def reading(self) -> Iterator[Any]:
@@ -387,8 +366,7 @@ class BroadcastReader:
         @raise EOFError: there is none, and the writer is closed.
         @raise ConnectionAbortedError: the writer has disconnected this reader, as it was slow.
         """
-        data, buffers = self._copied()
-        return inBand(data, buffers) if buffers else data
+        return inBand(*self._copied())
 
     def _copied(self) -> tuple[bytes, list[Payload]]:
         while True:
@@ -407,11 +385,7 @@ class BroadcastReader:
         cells[self._own + HEAD] = end
         fence()
         if cells[ROOM]:
-            try:
-                self._socket.send(b"!", socket.MSG_DONTWAIT)
-            except OSError:
-                # Full, so that it wakes anyway, or closed.
-                pass
+            wake(self._socket)
 
     def _next(self) -> tuple[int, int, list[memoryview]]:
         # Where the next message begins and ends, and its parts.
@@ -430,13 +404,15 @@ class BroadcastReader:
                 self._checkCut()
                 self._consumed(oldest)
                 continue
-            found = self._parts(head, tail)
+            try:
+                sequence, end, views = self._parts(head, tail)
+            except OSError:
+                # Overwritten meanwhile; else it is the same for who reads again: the ring stays as it is.
+                if self._isWhole(head):
+                    raise OSError("the writer has broken the layout of the ring") from None
+                continue
             if not self._isWhole(head):
                 continue
-            # The same for who reads again: the ring stays as it is.
-            if found is None:
-                raise OSError("the writer has broken the layout of the ring")
-            sequence, end, views = found
             if sequence:
                 self.dropped += sequence - self._sequence - 1
                 self._sequence = sequence
@@ -447,31 +423,27 @@ class BroadcastReader:
         if self._cells[self._own + CUT]:
             raise ConnectionAbortedError(errno.ECONNABORTED, "this reader was too slow")
 
-    def _parts(self, head: int, tail: int) -> tuple[int, int, list[memoryview]] | None:
+    def _parts(self, head: int, tail: int) -> tuple[int, int, list[memoryview]]:
         # Of a message that may be overwritten meanwhile: nothing is believed that is not within the ring and
-        # what is published.  None if it is no message.
+        # what is published.
+        views: list[memoryview] = []
         size, at = self._size, head % self._size
-        most = size - at - _HEADER.size
-        if most < 0 or tail - head > size:
-            return None
-        count, sequence = _HEADER.unpack_from(self._map, PAGE + at)
-        if not sequence:
-            end = head + size - at
-            return (0, end, []) if end <= tail else None
-        if not 0 < count <= limits.QUEUE_BUFFERS + 1 or 8 * count > most:
-            return None
-        lengths = Struct(f"<{count}Q").unpack_from(self._map, PAGE + at + _HEADER.size)
-        place = PAGE + at + _aligned(_HEADER.size + 8 * count)
-        views = []
-        for each in lengths:
-            length = each & ~READ_ONLY
-            if place + length > PAGE + size:
-                return None
-            view = self._view[place : place + length]
-            views.append(view.toreadonly() if each & READ_ONLY else view)
-            place += _aligned(length)
-        end = head + place - PAGE - at
-        return (sequence, end, views) if end <= tail else None
+        end = place = PAGE + at + _HEADER.size
+        if end <= PAGE + size and tail - head <= size:
+            count, sequence = _HEADER.unpack_from(self._map, PAGE + at)
+            if sequence:
+                place = PAGE + at + _aligned(_HEADER.size + 8 * count)
+                for each in unpackLengths(self._view[end : end + 8 * count]):
+                    length = each & ~READ_ONLY
+                    view = self._view[place : place + length]
+                    views.append(view.toreadonly() if each & READ_ONLY else view)
+                    place += _aligned(length)
+            else:
+                place = PAGE + size
+            end = head + place - PAGE - at
+            if place <= PAGE + size and end <= tail:
+                return sequence, end, views
+        raise OSError("bad message length")
 
 
 def _rebuilt(pair: Any, memory: Any, number: int) -> BroadcastReader:

@@ -47,12 +47,6 @@ _SEALS: Final = libc.F_SEAL_SHRINK | libc.F_SEAL_GROW | libc.F_SEAL_SEAL
 READ_ONLY: Final = 1 << 63
 
 
-class _NoBeginning(Exception):
-    """
-    A writer was killed within a message: what is next has nothing to do with what was read.
-    """
-
-
 def missing() -> tuple[str, ...]:
     """
     @return: the reasons why this machine cannot have connections through shared memory.
@@ -119,7 +113,7 @@ def records(parts: Pickled) -> Iterator[tuple[int, Payload, int]]:
             yield LAST if end == length and number == len(payloads) else 0, view[start:end], end - start
 
 
-def unpackLengths(data: bytes) -> tuple[int, ...]:
+def unpackLengths(data: bytes | memoryview) -> tuple[int, ...]:
     """
     @return: The lengths in the first record of a message.
     @raise OSError: There are none, or too many.
@@ -128,6 +122,76 @@ def unpackLengths(data: bytes) -> tuple[int, ...]:
     if not 0 < count <= limits.QUEUE_BUFFERS + 1 or len(data) % 8:
         raise OSError("bad message length")
     return Struct(f"<{count}Q").unpack(data)
+
+
+class Assembly:
+    """
+    A message whose records come one by one.
+    """
+
+    def __init__(self, lengths: tuple[int, ...] = ()) -> None:
+        """
+        @param lengths: the message's, if its first record is taken already.
+        """
+        self._start(lengths)
+
+    def _start(self, lengths: tuple[int, ...]) -> None:
+        self._lengths = lengths
+        self._found: list[Payload] = []
+        self._left = 0
+        self._file: BytesIO | bytearray = bytearray()
+        if lengths:
+            self._begin()
+
+    def __bool__(self) -> bool:
+        return bool(self._lengths)
+
+    def add(self, flags: int, data: memoryview) -> Parts | None:
+        """
+        Add a record.
+
+        @return: the message, if it is complete.
+        @raise OSError: it is none.
+        """
+        if flags & _WHOLE == _WHOLE:
+            self._start(())
+            return bytes(data), []
+        if flags & FIRST:
+            self._start(unpackLengths(data))
+        elif self._lengths:
+            at = (self._lengths[len(self._found)] & ~READ_ONLY) - self._left
+            self._left -= len(data)
+            if self._left < 0:
+                raise OSError("bad message length")
+            if isinstance(self._file, BytesIO):
+                self._file.write(data)
+            else:
+                self._file[at : at + len(data)] = data
+            while not self._left and self._lengths:
+                self._end()
+        # Else its beginning went to a reader that was killed.
+        if self._lengths or not self._found:
+            return None
+        found = self._found
+        self._start(())
+        return bytes(found[0]), found[1:]
+
+    def _begin(self) -> None:
+        length = self._lengths[len(self._found)]
+        self._left = size = length & ~READ_ONLY
+        if size > limits.REGION_BYTES:
+            raise OSError("bad message length")
+        # A longer one grows with what comes, and not by what is claimed.
+        room = size if size <= limits.QUEUE_CLAIM else 0
+        # Written in place: nobody else has these bytes, and getvalue() gives them back as they are.
+        self._file = BytesIO(bytes(room)) if length & READ_ONLY else bytearray(room)
+
+    def _end(self) -> None:
+        self._found.append(self._file.getvalue() if isinstance(self._file, BytesIO) else self._file)
+        if len(self._found) == len(self._lengths):
+            self._lengths = ()
+        else:
+            self._begin()
 
 
 class Connection:
@@ -402,8 +466,7 @@ class Connection:
             raise OSError("bad message length")
         if lengths is None:
             return data
-        data, buffers = self._rest(lengths)
-        return inBand(data, buffers) if buffers else data
+        return inBand(*self._rest(lengths))
 
     def recv_bytes_into(self, buf: Buffer, offset: int = 0) -> int:
         """
@@ -424,14 +487,10 @@ class Connection:
                 size = lengths[0] & ~READ_ONLY if lengths else 0
                 if lengths is None or len(lengths) > 1 or size > room:
                     break
-                try:
-                    self._fill(target[offset : offset + size])
-                except _NoBeginning:
-                    continue
-                return size
+                if self._fill(target[offset : offset + size]):
+                    return size
             if lengths is not None:
-                data, buffers = self._rest(lengths)
-                data = inBand(data, buffers) if buffers else data
+                data = inBand(*self._rest(lengths))
             if len(data) > room:
                 raise BufferTooShort(data)
             target[offset : offset + len(data)] = data
@@ -460,59 +519,35 @@ class Connection:
 
     def _rest(self, lengths: tuple[int, ...]) -> Parts:
         # Of a message that is none: the next one.
-        while True:
-            try:
-                found = [self._filled(each) for each in lengths]
-            except _NoBeginning:
-                data, following = self._begin()
-                if following is None:
-                    return data, []
-                lengths = following
-            else:
-                return bytes(found[0]), found[1:]
+        assembly = Assembly(lengths)
+        parts = None
+        while parts is None:
+            flags, start, length, end = self._following()
+            with self._reader.view(start, length) as view:
+                parts = assembly.add(flags, view)
+            self._reader.consumed(end)
+        return parts
 
-    def _filled(self, length: int) -> Payload:
-        size = length & ~READ_ONLY
-        if size > limits.REGION_BYTES:
-            raise OSError("bad message length")
-        if size > limits.QUEUE_CLAIM:
-            # Memory for what has come, and not for what is claimed.
-            grown = BytesIO()
-            for _, view in self._views(size):
-                grown.write(view)
-            return grown.getvalue() if length & READ_ONLY else bytearray(grown.getbuffer())
-        if not length & READ_ONLY:
-            buffer = bytearray(size)
-            self._fill(memoryview(buffer))
-            return buffer
-        # Written in place: nobody else has these bytes, and getvalue() gives them back as they are.
-        file = BytesIO(bytes(size))
-        with file.getbuffer() as view:
-            self._fill(view)
-        return file.getvalue()
+    def _following(self) -> tuple[int, int, int, int]:
+        try:
+            return self._reader.next()
+        except EOFError:
+            raise OSError("got end of file during message") from None
 
-    def _fill(self, target: memoryview) -> None:
-        for at, view in self._views(len(target)):
-            target[at : at + len(view)] = view
-
-    def _views(self, size: int) -> Iterator[tuple[int, memoryview]]:
-        # Where the bytes of the records of a message begin, and these.
-        reader = self._reader
-        filled = 0
-        while filled < size:
-            try:
-                flags, start, length, end = reader.next()
-            except EOFError:
-                raise OSError("got end of file during message") from None
+    def _fill(self, target: memoryview) -> bool:
+        # With the rest of a message; False if a writer was killed within it, so that another begins.
+        at = 0
+        while at < len(target):
+            flags, start, length, end = self._following()
             if flags & FIRST:
-                raise _NoBeginning
-            until = filled + length
-            if until > size:
+                return False
+            if at + length > len(target):
                 raise OSError("bad message length")
-            with reader.view(start, length) as view:
-                yield filled, view
-            filled = until
-            reader.consumed(end)
+            with self._reader.view(start, length) as view:
+                target[at : at + length] = view
+            at += length
+            self._reader.consumed(end)
+        return True
 
 
 def _rebuilt(pair: Any, memory: Any, side: int, readable: bool, writable: bool) -> Connection:
@@ -539,6 +574,7 @@ def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:
 register(Connection, _reduced)
 
 __all__ = [
+    "Assembly",
     "Connection",
     "Pipe",
     "checkMemory",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Address = str | bytes | tuple[str, int]
 AnyConnection = Connection | kernel.Connection
 
-#: What goes with the memory.
+#: The message that goes with the memory.
 _HELLO = b"twisted_ib queues 1"
 
 
@@ -87,7 +87,7 @@ class _Handshake:
         self.isKnown = authkey is None
         self.error: BaseException | None = None
         if authkey is not None:
-            # A thread, as multiprocessing's calls wait: not for ever, since the socket is shut down in time.
+            # multiprocessing's calls wait, hence a thread; it ends, as the socket is shut down in time.
             connection, told = kernel.Connection(os.dup(pair.fileno())), os.dup(woken)
             arguments = connection, authkey, told
             try:
@@ -128,7 +128,7 @@ class _Handshake:
             if self.error is not None:
                 raise self.error
             if not self.isKnown:
-                # What it has sent is no answer, whatever it is.
+                # Whatever it has sent is no answer.
                 raise ConnectionAbortedError("a client has not answered in time")
             return _accepted(self.pair)
         except BaseException:
@@ -176,7 +176,7 @@ class Listener:
         self._handshakes: list[_Handshake] = []
         self._woken = -1
         self._accepting = threading.Lock()
-        #: Whose the handshakes are: a forked process leaves them to its parent.
+        #: The process of the handshakes: a forked one leaves them to its parent.
         self._pid = os.getpid()
 
     def accept(self) -> AnyConnection:
@@ -198,7 +198,7 @@ class Listener:
                 raise
             return accepted
         if self._pid != os.getpid():
-            # Forked, perhaps while a thread of the parent's held it.
+            # Forked; a thread of the parent's may have held the lock then.
             self._pid, self._accepting = os.getpid(), threading.Lock()
             self._forget(_Handshake.close)
         with self._accepting:

@@ -1,5 +1,5 @@
 """
-Objects as bytes: as C{multiprocessing} pickles them, but with large buffers beside (PEP 574).
+Objects as bytes: as C{multiprocessing} pickles them, but with large buffers out of band (PEP 574).
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ _PROTOCOL: Final = 5
 _LARGE: Final = limits.QUEUE_BUFFER_BYTES
 #: The pickle of one buffer, as the object that it is given for it (pickletools: PROTO 5, NEXT_BUFFER, STOP).
 _BUFFER: Final = b"\x80\x05\x97."
-#: What has bytes in the place of NEXT_BUFFER: BINBYTES8 and BYTEARRAY8.
+#: In the place of NEXT_BUFFER, with the bytes: BINBYTES8 and BYTEARRAY8.
 _BYTES: Final = b"\x8e"
 _BYTEARRAY: Final = b"\x96"
 #: Classes that are pickled as everywhere, whatever has been registered.
 _PLAIN: Final = frozenset((bool, bytes, float, int, str, type(None)))
 
 
-#: What C{ForkingPickler.register} fills.
+#: C{ForkingPickler.register} fills it.
 _registered: dict[type, Any] = vars(ForkingPickler)["_extra_reducers"]
 
 
 class _Pieces(list[Payload]):
     """
-    A file for the pickler, which joins nothing: what is large comes here uncopied.
+    A file for the pickler that joins nothing, so that large pieces come here uncopied.
     """
 
-    # A buffer that is not beside comes as a PickleBuffer: it has no length, but is no first piece.
+    # A buffer that stays in the pickle comes as a PickleBuffer, which has no length; it is never the first.
     write = list.append
 
 
@@ -77,6 +77,8 @@ def inBand(data: bytes, buffers: list[Payload]) -> bytes:
     @return: A pickle with its buffers in it, without loading anything.
     @raise OSError: It is no pickle of so many buffers.
     """
+    if not buffers:
+        return data
     import pickletools  # Here, as it is long and seldom needed.
 
     found: list[Payload] = []

@@ -95,6 +95,37 @@ def fence() -> None:
     _release()
 
 
+def wake(pair: socket.socket) -> bool:
+    """
+    Send the byte that wakes the other side; one too many is no message.
+
+    @return: False if that side has ended.
+    """
+    try:
+        pair.send(b"!", socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        # Full: it wakes anyway.
+        pass
+    except OSError:
+        return False
+    return True
+
+
+def woken(pair: socket.socket, flags: int = socket.MSG_DONTWAIT, most: int = 1) -> int | None:
+    """
+    Take wake-ups.
+
+    @return: How many; 0 at the end of the other side, None if there is none.
+    """
+    try:
+        return len(pair.recv(most, flags))
+    except BlockingIOError:
+        return None
+    except ConnectionResetError:
+        # It ended without having taken its wake-ups (unix(7)); no more is lost.
+        return 0
+
+
 #: Milliseconds for a byte that has been announced.
 _ANNOUNCED: Final = 100
 
@@ -180,21 +211,9 @@ class RingWriter(Ring):
             if (head == tail and cells[AWAKE]) or cells[BELLS] > cells[TAKEN]:
                 return True
             cells[BELLS] = cells[TAKEN] + 1 & _CELL
-        self.ring()
+        # If the reader has ended: it may have taken the record before.
+        wake(self._socket)
         return True
-
-    def ring(self) -> None:
-        """
-        Send the byte that wakes the reader.
-        """
-        try:
-            self._socket.send(b"!", socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            # Full: it wakes anyway.
-            pass
-        except ConnectionError:
-            # It may have taken the record before it ended.
-            pass
 
     def repair(self) -> None:
         """
@@ -202,7 +221,7 @@ class RingWriter(Ring):
         """
         cells = self._cells
         cells[BELLS] = cells[TAKEN] + 1 & _CELL
-        self.ring()
+        wake(self._socket)
 
     def hasRoom(self, length: int) -> bool:
         """
@@ -275,13 +294,9 @@ class RingReader(Ring):
             cells[ROOM] = 0
             if how == SLEEPS:
                 futex.wake(cells, ROOM)
-                return
-            try:
-                # One too many is no message.
-                self._socket.send(b"!", socket.MSG_DONTWAIT)
-            except OSError:
-                # Its buffer is full, so that it wakes anyway; or either end is closed, which wakes it, too.
-                pass
+            else:
+                # Either end may be closed, which wakes it, too.
+                wake(self._socket)
 
     def pending(self) -> bool:
         """
@@ -333,7 +348,7 @@ class RingReader(Ring):
             if self.pending():
                 return True
             if readable:
-                if self._byte(socket.MSG_DONTWAIT) is False:
+                if not self.take():
                     return True
             elif not left:
                 return False
@@ -344,21 +359,10 @@ class RingReader(Ring):
 
         @return: False at the end of the other side.
         """
-        found = self._byte(flags)
+        count = woken(self._socket, flags)
+        self._cells[TAKEN] = self._cells[TAKEN] + (count or 0) & _CELL
         fence()
-        return found is not False
-
-    def _byte(self, flags: int) -> bool | None:
-        # Take a wake-up: False at the end, None if there is none.
-        try:
-            data = self._socket.recv(1, flags)
-        except BlockingIOError:
-            return None
-        except ConnectionResetError:
-            # It ended without having taken its wake-ups (unix(7)); no more is lost.
-            return False
-        self._cells[TAKEN] = self._cells[TAKEN] + len(data) & _CELL
-        return len(data) > 0
+        return count != 0
 
     def next(self, waits: bool = True) -> tuple[int, int, int, int]:
         """
@@ -430,10 +434,7 @@ class RingReader(Ring):
             return
         # Announced before the record that is now consumed: it is here, comes at once, or its sender is dead.
         if self._poller.poll(_ANNOUNCED if waits else 0):
-            try:
-                self._socket.recv(rung - taken, socket.MSG_DONTWAIT)
-            except (BlockingIOError, ConnectionResetError):
-                pass
+            woken(self._socket, most=rung - taken)
 
     def copy(self, start: int, length: int) -> bytes:
         """
@@ -448,4 +449,15 @@ class RingReader(Ring):
         return self._view[start : start + length]
 
 
-__all__ = ["DIRECTION", "FIRST", "LAST", "Payload", "Ring", "RingReader", "RingWriter", "fence"]
+__all__ = [
+    "DIRECTION",
+    "FIRST",
+    "LAST",
+    "Payload",
+    "Ring",
+    "RingReader",
+    "RingWriter",
+    "fence",
+    "wake",
+    "woken",
+]

@@ -86,10 +86,10 @@ class GIDAttempt(Attempt):
             return gidText(channel.device.gid)
         return Attempt._addressHere(self, channel)
 
-    def _search(self, channel: DeviceChannel) -> Any:
+    def _reach(self, channel: DeviceChannel) -> Any:
         if self._isHCA(channel.device):
             return channel.device.services.connectHCA(gidNumber(self._peer), self)
-        return Attempt._search(self, channel)
+        return Attempt._reach(self, channel)
 
 
 class SDPConnector(Connector):

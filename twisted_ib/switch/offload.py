@@ -21,6 +21,8 @@ from twisted_ib.switch.candidates import Candidate
 from twisted_ib.switch.reason import Fallback
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import IPeerPath
+    from twisted_ib.hca.connection import ConnectRequest
     from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.switch.connecting import Attempt as Connect
     from twisted_ib.switch.serverclient import RedirectedClient
@@ -53,19 +55,21 @@ class _SwitchedAttempt(Attempt):
         # By GUID and not by service id, which another process may serve too.
         return super()._service(), self._connector.candidate.counterpart
 
-    def _search(self, channel: DeviceChannel) -> Any:
+    def _reach(self, channel: DeviceChannel) -> Any:
         counterpart = self._connector.candidate.counterpart
         if counterpart is None:
-            return super()._search(channel)
+            return super()._reach(channel)
         return channel.device.fabric.reach(counterpart.guid, self)
 
-    def _ask(self) -> None:
+    def request(self, path: IPeerPath) -> ConnectRequest:
+        """
+        @return: the REQ.
+        """
         # Checked again right before the REQ: since the search the server may have closed its TCP socket, and
         # another process may have bound the port.
-        if self._connector.stands():
-            super()._ask()
-        else:
-            self._failed(NoListenerError("it listens no more"))
+        if not self._connector.stands():
+            raise NoListenerError("it listens no more")
+        return super().request(path)
 
     def connectionLost(self, reason: Failure) -> None:
         """

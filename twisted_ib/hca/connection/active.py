@@ -38,13 +38,13 @@ class ActiveSide:
     @ivar isOver: whether nothing more is to come of it.
     """
 
-    __slots__ = ("_search", "connection", "device", "isOver")
+    # Class attributes: an attempt is short, and most change few of them.
+    _search: Search | None = None
+    connection: IConnection | None = None
+    isOver = False
 
     def __init__(self, device: Any) -> None:
         self.device: Asking = device
-        self._search: Search | None = None
-        self.connection: IConnection | None = None
-        self.isOver = False
 
     # -- what a protocol has of its own
 
@@ -182,15 +182,22 @@ class ActiveSide:
 
     def giveUp(self) -> None:
         """
-        End the search and the connection, and hear no more of them.
+        End it: nothing more comes of it.
         """
         self.isOver = True
+        self.forget()
+
+    def forget(self) -> None:
+        """
+        End the search and the connection, and hear no more of them.
+        """
         search, self._search = self._search, None
         if search is not None:
             search.cancel()
         connection, self.connection = self.connection, None
         if connection is not None and not self.device.closed:
-            # IBTA vol. 1 12.6.7.2, reason 4: a REJ tells a peer that is about to accept.
+            # IBTA vol. 1 12.6.7.2, reason 4 (timeout): a REJ tells a peer that is about to accept; Linux cm.c
+            # sends it when an id is destroyed in state REQ_SENT.
             connection.abandon(self.device.clock())
 
 
