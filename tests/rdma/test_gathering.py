@@ -120,7 +120,20 @@ class AgreementTests(PairTestCase):
         connparams.answer(fabric, reply, request)
         self.assertEqual((request.vendorID, reply.vendorID), (0, 0))
 
-    # What connparams needs of a fabric.
+    # What connparams needs of a fabric and its link.
+
+    @property
+    def link(self) -> Any:
+        """
+        This object.
+        """
+        return self
+
+    def sourcePort(self, wanted: int) -> int:
+        """
+        @return: as wanted.
+        """
+        return wanted
 
     @property
     def owner(self) -> Any:

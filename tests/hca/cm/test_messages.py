@@ -42,6 +42,7 @@ REQUEST = ConnectRequest(
     pathMTU=3,
     primaryPath=PATH,
     vendorID=0x024742,
+    localEECN=0xC0A1,
 )
 REPLY = ConnectReply(
     privateData=b"yes",
@@ -54,6 +55,7 @@ REPLY = ConnectReply(
     startingPSN=0x654321,
     targetACKDelay=15,
     vendorID=0x024742,
+    localEECN=0xC0A1,
 )
 
 
@@ -88,7 +90,7 @@ class MessageTests(SynchronousTestCase):
             "00000000"
             "00000000"
             "1234560b"
-            "0000000c"
+            "00c0a10c"
             "00000089"
             "6543218d"
             "ffff"
@@ -134,7 +136,7 @@ class MessageTests(SynchronousTestCase):
             "00000000"
             "00000000"
             "12345602"
-            "00000047"
+            "00c0a147"
             "65432142"
             "0b"
             "0c"

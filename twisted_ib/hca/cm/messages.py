@@ -28,7 +28,7 @@ def requestMessage(request: ConnectRequest) -> REQ:
     # fmt: off
     return REQ(
         0, request.vendorID, request.serviceID, 0,
-        0, request.localQPN, request.responderResources, 0, request.initiatorDepth, 0,
+        0, request.localQPN, request.responderResources, request.localEECN, request.initiatorDepth, 0,
         timeout, 0, request.endToEndFlowControl, request.startingPSN, timeout, request.retryCount,
         DEFAULT_PKEY, request.pathMTU, False, request.rnrRetryCount,
         request.requestRetries, request.sharedReceiveQueue, 0,
@@ -59,6 +59,7 @@ def requestOf(message: REQ) -> ConnectRequest:
         # IBTA vol. 1 12.6.7.2, reason 9: only RC (0); connections need its order and retransmission.
         RejectReason.INVALID_TRANSPORT_TYPE if message.transportServiceType else None,
         message.vendorID,
+        message.localEECN,
     )
 
 
@@ -68,7 +69,7 @@ def replyMessage(reply: ConnectReply) -> REP:
     """
     # fmt: off
     return REP(
-        0, 0, 0, reply.localQPN, reply.vendorID, 0, reply.startingPSN,
+        0, 0, 0, reply.localQPN, reply.vendorID, reply.localEECN, reply.startingPSN,
         reply.responderResources, reply.initiatorDepth,
         reply.targetACKDelay, 0, reply.endToEndFlowControl,
         reply.rnrRetryCount, reply.sharedReceiveQueue, 0, reply.privateData,
@@ -91,6 +92,7 @@ def replyOf(message: REP) -> ConnectReply:
         message.startingPSN,
         message.targetACKDelay,
         message.vendorID,
+        message.localEECN,
     )
 
 

@@ -39,6 +39,8 @@ class ConnectRequest:
     @ivar unsupported: of a received one: why it cannot be accepted, whatever its user wants.
     @ivar vendorID: whose additions the sender knows: Enhanced Connection Establishment, an OUI or 0; a fabric
         of other vendors' HCAs leaves it out.
+    @ivar localEECN: where IBTA has the EE context of reliable datagrams, which nobody has: the UDP source
+        port of all packets of the sender's queue pair; 0 if it says none, as Linux.
     @ivar communicationID: of one that goes on asking after the repeats of an earlier one: the
         C{communicationID} of that one's connection; 0 for a new one.
     """
@@ -59,6 +61,7 @@ class ConnectRequest:
     primaryPath: PathRecord = ANY_PATH
     unsupported: RejectReason | None = None
     vendorID: int = 0
+    localEECN: int = 0
     communicationID: int = 0
 
 
@@ -80,6 +83,7 @@ class ConnectReply:
     startingPSN: int = 0
     targetACKDelay: int = 0
     vendorID: int = 0
+    localEECN: int = 0
 
 
 @attrs.define

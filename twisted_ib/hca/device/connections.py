@@ -41,6 +41,7 @@ from twisted_ib.hca.connection.path import ANY_PATH
 from twisted_ib.hca.connection.rdmacm import PortSpace, textOf, unpackAddress
 from twisted_ib.hca.host.addresses import freePort, normalise
 from twisted_ib.hca.memory.keys import DrawnAhead
+from twisted_ib.hca.wire.cm import REP, REQ, SIDR_REQ
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -387,6 +388,8 @@ class Services:
                     connection.user = None
                     user.peerDisconnected(connection)
                 elif kind is _REPLY:
+                    if message.localEECN:
+                        self._answered(connection, message)
                     user.replied(connection, replyOf(message))
                 # Optional: only verbs identifiers report the RTU; to the other users the REP is enough
                 # (IBTA vol. 1 12.9.8).
@@ -404,6 +407,12 @@ class Services:
             # If a user raised, the events of the others must not wait for the next message.
             if events:
                 self._device.markDirty(self)
+
+    def _answered(self, connection: Connection | Lookup, message: REP) -> None:
+        assert isinstance(connection, Connection)
+        queuePair = self._device.queuePairs.get(connection.localQPN)
+        if queuePair is not None and queuePair.proposal is not None:
+            queuePair.proposal = queuePair.proposal.answered(message)
 
     def endOfBatch(self) -> None:
         """
@@ -423,10 +432,10 @@ class Services:
         connection.listener = listener
         listener.connectionRequested(connection, request)
 
-    def _requested(self, connection: Any, message: Any) -> None:
+    def _requested(self, connection: Any, message: REQ | SIDR_REQ) -> None:
         addresses: dict[str, Any] = connection.listener
-        isLookup = connection.__class__ is Lookup
-        request: Any = lookupOf(message) if isLookup else requestOf(message)
+        isLookup = isinstance(message, SIDR_REQ)
+        request: Any = lookupOf(message) if isinstance(message, SIDR_REQ) else requestOf(message)
         if _SERVED in addresses:
             listener = addresses[_SERVED]
         else:

@@ -496,7 +496,7 @@ class QueuePair(StreamQueuePair):
         elif state != QPState.INIT:
             self._leave()
             if state == QPState.RESET:
-                self.vector = None
+                self.vector = self.proposal = None
                 self.joinPartition(0)
         if self.work is not None:
             self.work.modified(attributes)

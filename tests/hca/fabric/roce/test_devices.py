@@ -19,6 +19,7 @@ from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, gidOf
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
+from twisted_ib.hca.fabric.roce import connparams
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus
 from twisted_ib.hca.queues.queuepair import QueuePair
@@ -192,6 +193,18 @@ class PacketTestCase(SynchronousTestCase):
         device = deviceOn(self.wire, address, self.clock.seconds, self.mtu)
         self.addCleanup(device.close)
         return device
+
+    def sayNoPorts(self) -> None:
+        """
+        From now on ends do not say which UDP source ports they will have, as those of Linux.
+        """
+        propose = connparams.propose
+
+        def silent(fabric: Any, remote: int, request: ConnectRequest) -> None:
+            propose(fabric, remote, request)
+            request.localEECN = 0
+
+        self.patch(connparams, "propose", silent)
 
     def connected(self, here: str = HERE, there: str = THERE) -> tuple[End, End]:
         """

@@ -12,8 +12,9 @@ from tests.hca.fabric.roce.test_devices import HERE, PORT, THERE, End, PacketTes
 from tests.hca.hcas import settle
 from tests.hca.memorylink import Datagram, Wire
 from twisted_ib import limits
-from twisted_ib.hca.base.states import QPType
+from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.cm import transactions
+from twisted_ib.hca.connection import ConnectReply
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.roce import receive, transmit
@@ -203,6 +204,7 @@ class HostileTests(PacketTestCase):
         A stranger that knows everything but the UDP source port of the peer's flow can do no more; nor can it
         keep the peer out by a packet that comes before the first of the peer's, unless it knows the PSN.
         """
+        self.sayNoPorts()
         one, two = self.connected()
         reth = RETH.pack(two.region.address, two.region.remoteKey, 4)
         right = one.queuePair.path.port
@@ -222,6 +224,63 @@ class HostileTests(PacketTestCase):
             self.assertEqual(device.counters["packets_wrong_port"], before + 1000)
         self.assertEqual((two.memory[:4], one.failures, two.failures), (bytes(4), [], []))
         self.checkAlive(one, two)
+
+    def test_agreedPort(self) -> None:
+        """
+        What is expected is taken from no other UDP source port than the one that the peer has said when it
+        connected: neither before its first packet, nor when it comes again and again.
+        """
+        one, two = self.connected()
+        ports = [end.queuePair.path.port for end in (one, two)]
+        self.assertEqual([end.queuePair.path.peerPort for end in (two, one)], ports)
+        psn = one.queuePair.query()["sq_psn"]
+        reth = RETH.pack(two.region.address, two.region.remoteKey, 4)
+        one.memory[:5] = b"early"
+        self.wire.pass_ = lambda datagram: ()
+        target = {"remoteAddress": two.region.address + 8, "remoteKey": two.region.remoteKey}
+        one.send(1, SendOpcode.RDMA_WRITE, 0, 5, **target)
+        self.settle(one)
+        self.wire.pass_ = lambda datagram: (datagram,)
+        for device, number, opcode, rest, here, there, right in (
+            (two.device, two.queuePair.number, WRITE_ONLY, reth + b"evil", HERE, THERE, ports[0]),
+            (one.device, one.queuePair.number, ACKNOWLEDGE, b"\x62\0\0\0", THERE, HERE, ports[1]),
+        ):
+            for port in range(50000, 51000):
+                port ^= port == right
+                self.give(device, packet(opcode, number, rest, psn, here, there, port=port), here, port)
+            self.assertEqual(device.counters["packets_wrong_port"], 1000)
+        number = two.queuePair.number
+        for _ in range(10):
+            self.clock.advance(0.02)
+            port = 50123 ^ (ports[0] == 50123)
+            self.give(two.device, packet(WRITE_ONLY, number, reth + b"evil", psn, port=port), port=port)
+        self.assertEqual((two.memory[:4], one.failures, two.failures), (bytes(4), [], []))
+        self.settle(one, two, seconds=3.0)
+        self.assertEqual(one.done(), [(1, WCStatus.SUCCESS)])
+        self.checkAlive(one, two)
+
+    def test_noPortSaid(self) -> None:
+        """
+        To a peer that says no port none is said: Linux's REP has zeros there.
+        """
+        self.sayNoPorts()
+        replies: list[ConnectReply] = []
+        self.patch(End, "replied", lambda end, connection, reply: replies.append(reply))
+        one, two = End(self.device(HERE)), End(self.device(THERE))
+        two.device.listen(PortSpace.TCP, THERE, PORT, two)
+        one.device.connect(PortSpace.TCP, THERE, PORT, one)
+        self.settle(one, two)
+        (reply,) = replies
+        self.assertEqual((reply.localEECN, two.queuePair.path.peerPort), (0, 0))
+
+    def test_agreedNoLonger(self) -> None:
+        """
+        A queue pair that is reset has agreed on nothing: what connects it next may be no CM.
+        """
+        one, _ = self.connected()
+        self.assertTrue(one.queuePair.proposal.peerPort)
+        one.queuePair.modify(QPState.RESET)
+        self.assertIsNone(one.queuePair.proposal)
 
     def move(self, ends: tuple[End, End], port: int) -> None:
         """
@@ -248,6 +307,7 @@ class HostileTests(PacketTestCase):
         when it has repeated what is expected, whether it asks or answers, and whatever strangers send from
         other ports meanwhile.
         """
+        self.sayNoPorts()
         for asks in (True, False):
             one, two = self.connected()
             self.checkAlive(one, two)
@@ -278,6 +338,7 @@ class HostileTests(PacketTestCase):
         1,000 packets from one other port, without the PSN that is expected, are not taken for the peer's
         move; nor are a few that have it, if the peer goes on.
         """
+        self.sayNoPorts()
         one, two = self.connected()
         expected = one.queuePair.query()["sq_psn"] + 1
         self.checkAlive(one, two)
@@ -301,6 +362,7 @@ class HostileTests(PacketTestCase):
         Whoever sends all PSNs from one other port, again and again, is not taken for the peer that has moved:
         not even when the right one is among them each time.
         """
+        self.sayNoPorts()
         one, two = self.connected()
         expected = one.queuePair.query()["sq_psn"] + 1
         self.checkAlive(one, two)

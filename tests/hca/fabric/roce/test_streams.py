@@ -198,8 +198,8 @@ class StreamTests(PacketTestCase):
         psn = one.path.connection.requester._terms.firstPSN
         code = SEND_FIRST
         for n in range(limits.INLINE_RECORD // 1024 + 1):
-            data = packet(code, two.number, b"x" * 1024, psn + n & 0xFFFFFF)
-            self.wire.deliver((HERE, THERE, 50000, 0, data))
+            data = packet(code, two.number, b"x" * 1024, psn + n & 0xFFFFFF, port=one.path.port)
+            self.wire.deliver((HERE, THERE, one.path.port, 0, data))
             settle(two.device)
             code = SEND_MIDDLE
         (failure,) = two.consumer.failures

@@ -20,10 +20,12 @@ from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.transport.parameters import ConnectionParameters
 from twisted_ib.hca.wire.grh import HOP_LIMIT
 from twisted_ib.hca.wire.opcodes import MTU_BYTES
+from twisted_ib.hca.wire.rocev2 import flowLabel, sourcePort
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import BoundQueuePair
     from twisted_ib.hca.fabric.roce.packet import PacketFabric
+    from twisted_ib.hca.wire.cm import REP
     from twisted_ib.structs import Packed
 
 
@@ -35,11 +37,12 @@ PACKET_ACK_TIMEOUT_CODE = 17
 
 _PSN_BITS: Final = 24
 _LABEL_BITS: Final = 20
+_PORT_MASK: Final = 0xFFFF
 _LONGEST_MTU: Final = max(MTU_BYTES)
 #: The queue pair number of a REQ, above the responder resources (Linux ibta_vol1_c12.h, table 106).
 _NUMBER: Final[Packed[tuple[int]]] = Struct(">I")
 _NUMBER_OFFSET: Final = 32
-_PROPOSAL: Final = Struct(">IIBBd?")
+_PROPOSAL: Final = Struct(">IHHBBd?")
 #: A REQ that is sent later than this after it was made, in seconds, is a retransmission.
 _AT_ONCE: Final = 0.05
 
@@ -58,25 +61,34 @@ class Proposal(bytes):
 
     @classmethod
     def of(
-        cls, expectedPSN: int, mtu: int, label: int, retries: int, when: float, isAwaited: bool
+        cls, expectedPSN: int, mtu: int, port: int, peers: int, retries: int, when: float, isAwaited: bool
     ) -> Proposal:
         """
         @param expectedPSN: the starting PSN, that of the peer's first packet.
         @param mtu: path MTU code.
-        @param label: flow label.
+        @param port: our UDP source port.
+        @param peers: the peer's, as in L{ConnectRequest.localEECN}.
         @param retries: retry count.
         @param when: the time, seconds.
         @param isAwaited: whether its answer gives a round trip sample: it was sent once, and the queue pair
             is connected when the answer arrives.
         """
-        return cls(_PROPOSAL.pack(expectedPSN, label, mtu, retries, when, isAwaited))
+        return cls(_PROPOSAL.pack(expectedPSN, port, peers & _PORT_MASK, mtu, retries, when, isAwaited))
 
     expectedPSN: int = _field(0)
-    label: int = _field(1)
-    mtu: int = _field(2)
-    retries: int = _field(3)
-    when: float = _field(4)
-    isAwaited: bool = _field(5)
+    port: int = _field(1)
+    peerPort: int = _field(2)
+    mtu: int = _field(3)
+    retries: int = _field(4)
+    when: float = _field(5)
+    isAwaited: bool = _field(6)
+
+    def answered(self, reply: REP) -> Proposal:
+        """
+        @return: the same, with what is in the peer's answer.
+        """
+        expectedPSN, port, _, *others = _PROPOSAL.unpack(self)
+        return Proposal(_PROPOSAL.pack(expectedPSN, port, reply.localEECN & _PORT_MASK, *others))
 
     def roundTrip(self, now: float) -> float | None:
         """
@@ -105,6 +117,7 @@ def propose(fabric: PacketFabric, remote: int, request: ConnectRequest) -> None:
     # It selects the UDP source port. Linux cma.c cma_get_roce_udp_flow_label computes it from the ports; any
     # value will do.
     label = fabric.randomBits(_LABEL_BITS)
+    request.localEECN = fabric.link.sourcePort(sourcePort(label))
     request.primaryPath = attrs.evolve(
         request.primaryPath,
         localGID=fabric.gid.to_bytes(16, "big"),
@@ -113,12 +126,9 @@ def propose(fabric: PacketFabric, remote: int, request: ConnectRequest) -> None:
         flowLabel=label,
         localACKTimeout=PACKET_ACK_TIMEOUT_CODE,
     )
-    retries = request.retryCount
-    _remember(
-        fabric,
-        request.localQPN,
-        Proposal.of(request.startingPSN, request.pathMTU, label, retries, fabric.clock(), True),
-    )
+    psn, mtu, retries = request.startingPSN, request.pathMTU, request.retryCount
+    proposal = Proposal.of(psn, mtu, request.localEECN, 0, retries, fabric.clock(), True)
+    _remember(fabric, request.localQPN, proposal)
 
 
 def answer(fabric: PacketFabric, reply: ConnectReply, request: ConnectRequest) -> Proposal:
@@ -134,9 +144,13 @@ def answer(fabric: PacketFabric, reply: ConnectReply, request: ConnectRequest) -
     reply.startingPSN = fabric.randomBits(_PSN_BITS)
     reply.targetACKDelay = ACK_DELAY_CODE
     # The REQ's flow label, so that both directions have the same source port.
-    label, retries = request.primaryPath.flowLabel, request.retryCount
+    wanted = request.primaryPath.flowLabel or flowLabel(reply.localQPN, request.localQPN)
+    port, retries = fabric.link.sourcePort(sourcePort(wanted)), request.retryCount
+    if request.localEECN:  # Others see the REP that Linux sends.
+        reply.localEECN = port
     isAwaited = reply.localQPN not in fabric.owner.queuePairs
-    proposal = Proposal.of(reply.startingPSN, request.pathMTU, label, retries, fabric.clock(), isAwaited)
+    mtu, peers = request.pathMTU, request.localEECN
+    proposal = Proposal.of(reply.startingPSN, mtu, port, peers, retries, fabric.clock(), isAwaited)
     _remember(fabric, reply.localQPN, proposal)
     return proposal
 

@@ -88,7 +88,7 @@ class QueuePairPath(Waiters):
     @ivar isStream: whether the connection manager connected it.
     @ivar service: transport service bits of its opcodes.
     @ivar port: UDP source port.
-    @ivar peerPort: the peer's; 0 until one of its packets has shown it.
+    @ivar peerPort: the peer's; 0 until one of its packets has shown it, if the peer has not said it.
     @ivar heard: source, destination and UDP source port of the peer's packets, once C{peerPort} is known.
     @ivar flow: ICRC state of its packets.
     @ivar flushed: when it last had something to send or acknowledge.
@@ -100,6 +100,7 @@ class QueuePairPath(Waiters):
         "_acknowledged",
         "_asked",
         "_calm",
+        "_isAgreed",
         "_isRoomy",
         "_moving",
         "_parts",
@@ -177,15 +178,18 @@ class QueuePairPath(Waiters):
         self.until = 0.0
         self.notified = self.flushed = -inf
         vector = queuePair.vector
-        label = 0 if vector is None else vector.flowLabel
-        if not label and queuePair.proposal is not None:
-            label = queuePair.proposal.label
         self.trafficClass = 0 if vector is None else vector.trafficClass
         self.hopLimit = HOP_LIMIT if vector is None else vector.hopLimit or HOP_LIMIT
-        wanted = sourcePort(label or flowLabel(queuePair.number, queuePair.remote))
-        self.port: int = fabric.link.sourcePort(wanted)
+        self.port: int
+        self.peerPort: int
+        if queuePair.proposal is not None:
+            self.port, self.peerPort = queuePair.proposal.port, queuePair.proposal.peerPort
+        else:
+            label = 0 if vector is None else vector.flowLabel
+            self.port = fabric.link.sourcePort(sourcePort(label or flowLabel(self.localID, self.remote)))
+            self.peerPort = 0
         self.flow = fabric.flowTo(self.peer.address, self.port)
-        self.peerPort = 0
+        self._isAgreed = self.peerPort != 0
         self.heard: tuple[str, str, int] = ("", "", 0)
         #: Another port from which a packet came that is expected: its opcode and PSN, and when it came again,
         #: and how often.
@@ -387,7 +391,9 @@ class QueuePairPath(Waiters):
         """
         # All packets of a queue pair have one port, in this package, in Linux (rxe_qp.c rxe_qp_init_req,
         # src_port) and of adapters: by it networks keep them in order (IBTA vol. 1 annex A17). The first with
-        # the PSN that is expected shows it, as PSNs begin with a random one.
+        # the PSN that is expected shows it, as PSNs begin with a random one. Who has said it keeps it.
+        if self._isAgreed:
+            return True
         isLearned = self.peerPort != 0
         if not self.connection.isExpected(opcode, psn):
             if isLearned:
