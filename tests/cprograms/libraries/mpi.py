@@ -5,6 +5,7 @@ MPI: a ring of ranks by Open MPI and by MPICH, through the device that their lib
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,9 @@ _SOURCE = Path(__file__).with_name("ring.c")
 _OPENMPI = "mpirun.openmpi --allow-run-as-root --oversubscribe --mca btl ^openib,vader,tcp"
 _OFI = "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm"
 
+#: Without the variables of the first host for all.
+_OPENMPI_AGENT, _MPICH_AGENT = "--mca plm_rsh_agent {0}", "-launcher rsh -launcher-exec {0} -genvnone"
+
 
 @frozen
 class Implementation:
@@ -31,6 +35,7 @@ class Implementation:
     @ivar compiler: its C compiler.
     @ivar command: what starts ranks, but for their number.
     @ivar package: Debian's package with both.
+    @ivar agent: options with which C{command} starts other hosts' ranks by a program in the place of rsh(1).
     @ivar environment: what its libraries are told of transports.
     """
 
@@ -38,6 +43,7 @@ class Implementation:
     compiler: str
     command: str
     package: str
+    agent: str
     environment: dict[str, str]
 
     def missing(self) -> str | None:
@@ -63,27 +69,51 @@ class Implementation:
 
         @raise LabError: some data were wrong, or it has not ended well.
         """
-        tool = sys.executable, "-c", programOf("run.run"), "--quiet", "--device", device
+        self._run(["--device", device, *self.command.split(), "-n", str(ranks), str(ring)], ranks, device)
+
+    def runOnHosts(self, ring: Path, ranks: int) -> None:
+        """
+        Run the ring once, each rank on a host of C{ib-run --hosts}: the first host starts the others by
+        C{ib-run --on}.
+
+        @raise LabError: some data were wrong, or it has not ended well.
+        """
+        folder = ring.parent
+        agent = folder / "agent"
+        agent.write_text(f'#!/bin/sh\nexec {sys.executable} -m twisted_ib.tools.run -q --on "$@"\n')
+        agent.chmod(0o755)
+        start = folder / "start"
+        options = self.agent.format(agent)
+        start.write_text(f"""
+[ "$TWISTED_IB_HOST" = 0 ] || exit 0
+exec {shlex.join(self.command.split())} {options} -n {ranks} -host $(echo $TWISTED_IB_HOSTS | tr " " ,) {ring}
+""")
+        self._run(["--hosts", str(ranks), "sh", str(start)], ranks, "roce0", "0: ")
+
+    def _run(self, words: list[str], ranks: int, device: str, prefix: str = "") -> None:
+        path = os.pathsep.join(filter(None, sys.path))
         try:
             ended = subprocess.run(
-                (*tool, *self.command.split(), "-n", str(ranks), str(ring)),
-                env={**os.environ, **self.environment, "UCX_NET_DEVICES": f"{device}:1"},
+                (sys.executable, "-c", programOf("run.run"), "--quiet", *words),
+                env={**os.environ, **self.environment, "UCX_NET_DEVICES": f"{device}:1", "PYTHONPATH": path},
                 capture_output=True,
                 text=True,
                 timeout=HANG_SECONDS,
             )
         except subprocess.TimeoutExpired as error:
             raise LabError(f"{ranks} ranks have not ended: {error.stdout!r} {error.stderr!r}") from None
-        if ended.returncode or ended.stdout != f"ring of {ranks}: 0 wrong\n":
+        if ended.returncode or ended.stdout != f"{prefix}ring of {ranks}: 0 wrong\n":
             raise LabError(f"the status is {ended.returncode}: {ended.stdout}{ended.stderr}")
 
 
 def _openMPI(name: str, options: str, **environment: str) -> Implementation:
-    return Implementation(name, "mpicc.openmpi", f"{_OPENMPI} {options}", "libopenmpi-dev", environment)
+    return Implementation(
+        name, "mpicc.openmpi", f"{_OPENMPI} {options}", "libopenmpi-dev", _OPENMPI_AGENT, environment
+    )
 
 
 def _mpich(name: str, **environment: str) -> Implementation:
-    return Implementation(name, "mpicc.mpich", "mpirun.mpich", "libmpich-dev", environment)
+    return Implementation(name, "mpicc.mpich", "mpirun.mpich", "libmpich-dev", _MPICH_AGENT, environment)
 
 
 #: All that is tried.

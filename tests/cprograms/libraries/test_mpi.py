@@ -12,6 +12,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from tests.cprograms.lab import LabError, lacking
 from tests.cprograms.libraries.mpi import IMPLEMENTATIONS, Implementation
 from tests.support.waiting import HANG_SECONDS
+from twisted_ib.tools.run.hosts import refusal
 
 
 class RingTests(SynchronousTestCase):
@@ -22,15 +23,21 @@ class RingTests(SynchronousTestCase):
     timeout = 4 * HANG_SECONDS
     skip = lacking()
 
-
-def _test(implementation: Implementation) -> Callable[[RingTests], None]:
-    def test(self: RingTests) -> None:
+    def ringOf(self, implementation: Implementation) -> Path:
+        """
+        @return: the compiled ring.
+        """
         reason = implementation.missing()
         if reason is not None:
             raise SkipTest(reason)
         folder = Path(self.mktemp()).resolve()
         folder.mkdir()
-        ring = implementation.compiled(folder)
+        return implementation.compiled(folder)
+
+
+def _test(implementation: Implementation) -> Callable[[RingTests], None]:
+    def test(self: RingTests) -> None:
+        ring = self.ringOf(implementation)
         for ranks in (2, 4):
             try:
                 implementation.run(ring, ranks)
@@ -41,5 +48,18 @@ def _test(implementation: Implementation) -> Callable[[RingTests], None]:
     return test
 
 
+def _testOnHosts(implementation: Implementation) -> Callable[[RingTests], None]:
+    def test(self: RingTests) -> None:
+        ring = self.ringOf(implementation)
+        reason = refusal()
+        if reason:
+            raise SkipTest(f"there may be no namespaces here: {reason}")
+        implementation.runOnHosts(ring, 4)
+
+    test.__doc__ = f"4 ranks of {implementation.name}, each on a host of its own."
+    return test
+
+
 for _implementation in IMPLEMENTATIONS:
     setattr(RingTests, f"test_{_implementation.name}", _test(_implementation))
+    setattr(RingTests, f"test_{_implementation.name}_hosts", _testOnHosts(_implementation))

@@ -5,6 +5,7 @@ Tests for C{ib-run --hosts}: what each host gets, what is said of it, and how al
 from __future__ import annotations
 
 import io
+import os
 import signal
 import sys
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.support.commands import refusal as refusalOf
 from tests.tools.run.case import RunTestCase
 from twisted_ib import limits
+from twisted_ib.settings import RUN_HOSTS
 from twisted_ib.tools.run import hosts
 from twisted_ib.tools.run.hosts import Hosts, addresses, refusal
 from twisted_ib.tools.run.program import StartError
@@ -27,6 +29,30 @@ own = socket.socket(type=socket.SOCK_DGRAM)
 own.bind((addresses[number], 4791))
 print(number, os.environ["TWISTED_IB_DEVICE"], os.environ["TWISTED_IB_DEVICES"], flush=True)
 print(os.path.basename(os.environ["TWISTED_IB_RUN_DIR"]), flush=True)
+"""
+
+#: On the first host: start a command of the shell on the second, whose own program has ended.
+_STARTS = """
+import os, subprocess, sys
+if os.environ["TWISTED_IB_HOST"] == "0":
+    address = os.environ["TWISTED_IB_HOSTS"].split()[1]
+    on = [sys.executable, "-m", "twisted_ib.tools.run", "-q", "--on", address]
+    said = 'echo $TWISTED_IB_HOST $(basename $TWISTED_IB_RUN_DIR) $TWISTED_IB_DEVICES "a  b"'
+    subprocess.run([*on, said], check=True)
+    own = "import os; print('host', os.environ['TWISTED_IB_HOST'])"
+    subprocess.run([*on, sys.executable, "-c", f'"{own}"'], check=True)
+"""
+#: The LID of an adapter while the other has one, too, and the name of its run directory.
+_ADAPTERS = """
+import os, select
+from pathlib import Path
+from twisted_ib.hca.verbs import Context
+own = Path(os.environ["TWISTED_IB_RUN_DIR"])
+lid = Context(name=os.environ["TWISTED_IB_DEVICE"]).query_port(1).lid
+Path(f"lid-{os.environ['TWISTED_IB_HOST']}").touch()
+while len(list(Path().glob("lid-*"))) < 2:
+    select.select([], [], [], 0.02)
+print(own.name, lid, flush=True)
 """
 
 
@@ -56,8 +82,19 @@ class CommandLineTests(SynchronousTestCase):
             ("--hosts", "0", "x"),
             ("--hosts", "2", "--device", "shm0", "x"),
             ("--hosts", "2", "--check"),
+            ("--hosts", "2", "--subnet", "2", "x"),
         ):
             self.assertIn("--hosts", refusalOf(self, parseArguments, *words))
+        said = refusalOf(self, parseArguments, "--on", "10.77.0.1", "-m", "x")
+        self.assertIn("--on starts a command of the shell", said)
+
+    def test_on(self) -> None:
+        """
+        All behind the host and the options are words of the command.
+        """
+        options, asked = parseArguments(["-q", "--on", "10.77.0.2", "x", "-y", "--on"])
+        self.assertEqual((options.on, options.once), ("10.77.0.2", ["-q"]))
+        self.assertEqual([asked, *options.arguments], ["x", "-y", "--on"])
 
     def test_addresses(self) -> None:
         """
@@ -91,6 +128,18 @@ class RefusalTests(SynchronousTestCase):
         ):
             self.patch(hosts, "_NAMESPACES", ("sh", "-c", script))
             self.assertEqual(refusal(), reason)
+
+    def test_on(self) -> None:
+        """
+        There is no such host, or there are none.
+        """
+        for known, reason in (
+            ("10.77.0.1 10.77.0.2", "they are 10.77.0.1, 10.77.0.2"),
+            ("", "this is none of ib-run --hosts"),
+        ):
+            self.patch(os, "environ", {RUN_HOSTS: known})
+            error = self.assertRaises(StartError, hosts.becomeOn, "10.77.0.3", [], ["x"])
+            self.assertEqual(str(error), f"there is no host 10.77.0.3: {reason}")
 
     def test_ip(self) -> None:
         """
@@ -176,15 +225,25 @@ class CommandTests(RunTestCase):
     The command, on namespaces and on addresses.
     """
 
-    def both(self, *words: str) -> list[str]:
+    def both(self, program: str = _PROGRAM, place: str = "--hosts") -> list[str]:
         """
         @return: the lines of two hosts, sorted.
         """
-        (self.folder / "program.py").write_text(_PROGRAM)
-        process = self.running("-q", "--hosts", "2", *words, "program.py")
+        (self.folder / "program.py").write_text(program)
+        process = self.running("-q", place, "2", "program.py")
         out, error = process.communicate()
         self.assertEqual((process.returncode, error), (0, ""), out)
         return sorted(out.splitlines())
+
+    def refuseNamespaces(self) -> None:
+        """
+        Have C{unshare} fail.
+        """
+        folder = self.folder / "bin"
+        folder.mkdir()
+        (folder / "unshare").write_text("#!/bin/sh\nexit 1\n")
+        (folder / "unshare").chmod(0o755)
+        self.environment["PATH"] = f"{folder}:{self.environment.get('PATH', '')}"
 
     def test_namespaces(self) -> None:
         """
@@ -207,11 +266,7 @@ class CommandTests(RunTestCase):
         """
         Where C{unshare} is refused hosts are addresses of loopback.
         """
-        folder = self.folder / "bin"
-        folder.mkdir()
-        (folder / "unshare").write_text("#!/bin/sh\nexit 1\n")
-        (folder / "unshare").chmod(0o755)
-        self.environment["PATH"] = f"{folder}:{self.environment.get('PATH', '')}"
+        self.refuseNamespaces()
         self.assertEqual(
             self.both(),
             [
@@ -221,3 +276,36 @@ class CommandTests(RunTestCase):
                 "1: 1 roce0 roce0=roce:127.77.0.2",
             ],
         )
+
+    def test_commandInNamespace(self) -> None:
+        """
+        A host's program starts a command on the other, also after that one's program has ended: it has that
+        host's network and run directory.
+        """
+        reason = refusal()
+        if reason:
+            self.skipTest(f"there may be no namespaces here: {reason}")
+        self.assertEqual(self.both(_STARTS), ["0: 1 1 roce0=roce:10.77.0.2 a  b", "0: host 1"])
+
+    def test_commandAtAddress(self) -> None:
+        """
+        As in namespaces.
+        """
+        self.refuseNamespaces()
+        self.assertEqual(self.both(_STARTS), ["0: 1 1 roce0=roce:127.77.0.2 a  b", "0: host 1"])
+
+    def test_subnet(self) -> None:
+        """
+        Two adapters of one subnet, in one run directory, each with a LID of its own.
+        """
+        lines = [line.split() for line in self.both(_ADAPTERS, "--subnet")]
+        self.assertEqual([line[:2] for line in lines], [["0:", "subnet"], ["1:", "subnet"]])
+        first, second = (int(line[2]) for line in lines)
+        self.assertTrue(first and second)
+        self.assertNotEqual(first, second)
+
+    def test_commandInSubnet(self) -> None:
+        """
+        It has C{ib0}, as the host has.
+        """
+        self.assertEqual(self.both(_STARTS, "--subnet"), ["0: 1 subnet ib0=ib a  b", "0: host 1"])

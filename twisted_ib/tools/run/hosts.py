@@ -3,7 +3,11 @@ C{ib-run --hosts N PROGRAM}: the program once on each of N hosts, for tests of s
 
 A host is a network namespace with an interface C{eth0} on one bridge, where an unprivileged user may make
 some; else an address of loopback.  Each has C{roce0} at its address, and a run directory of its own: hosts
-share no memory.  The program finds out which host it is on by its environment.
+share no memory.  The program finds out which host it is on by its environment.  With C{--subnet N} hosts are
+addresses of loopback, each with C{ib0}, and have one run directory: that of their InfiniBand subnet.
+
+C{ib-run --on HOST COMMAND} is what rsh(1) would be between them, so that what starts programs on other hosts,
+as mpirun(1), takes it as its agent.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from shutil import which
-from typing import BinaryIO, cast
+from typing import BinaryIO, NoReturn, cast
 
 from twisted_ib.settings import RUN_DIR, RUN_HOST, RUN_HOSTS, RUN_INSIDE
 from twisted_ib.tools.program import INTERRUPTED
@@ -36,6 +40,10 @@ _NAMESPACES = ("unshare", "--user", "--map-root-user", "--net")
 #: How long a namespace may take to come, and a program to end when it is asked to, seconds.
 _NAMESPACE_SECONDS, _END_SECONDS = 30.0, 5.0
 _PIECE = 65536
+#: What hosts have, each its own; and in a subnet, where all share the run directory of this name.
+_ROCE, _ADAPTER, _SUBNET = "roce0", "ib0", "subnet"
+#: The end of the name of a link to a host's namespace, behind that of its run directory.
+_NAMESPACE = ".net"
 
 
 def addresses(count: int, isApart: bool) -> list[str]:
@@ -101,13 +109,15 @@ class Hosts:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._selector = selectors.DefaultSelector()
         self._rest: dict[int, bytes] = {}
+        self._kept: list[int] = []
         self._killed = float("inf")
 
     def start(self, number: int, address: str, directory: str, command: Sequence[str]) -> None:
         """
         Start a program on one host.
 
-        @param directory: the host's run directory.
+        @param directory: the host's run directory.  Beside it is a link to its namespace, which outlives the
+            program.
         @raise StartError: the host cannot be made.
         """
         environment = {**self._environment, RUN_HOST: str(number), RUN_DIR: directory}
@@ -118,6 +128,9 @@ class Hosts:
             try:
                 process = self._started(command, environment, [read])
                 _connect(number, process.pid)
+                kept = os.open(f"/proc/{process.pid}/ns/net", os.O_RDONLY)
+                self._kept.append(kept)
+                os.symlink(f"/proc/{os.getpid()}/fd/{kept}", directory + _NAMESPACE)
                 os.write(write, b"\n")
             finally:
                 os.close(read)
@@ -169,6 +182,14 @@ class Hosts:
             if each.poll() is None:
                 os.killpg(each.pid, number)
 
+    def close(self) -> None:
+        """
+        End all at once, and leave the namespaces.
+        """
+        self.end(signal.SIGKILL)
+        while self._kept:
+            os.close(self._kept.pop())
+
     def _hear(self, file: BinaryIO, number: int) -> None:
         piece = os.read(file.fileno(), _PIECE)
         *lines, rest = (self._rest.pop(number, b"") + piece).split(b"\n")
@@ -186,6 +207,12 @@ class Hosts:
     def _say(self, number: int, line: bytes) -> None:
         sys.stdout.buffer.write(b"%d: %s\n" % (number, line))
         sys.stdout.buffer.flush()
+
+
+def _command(device: str, address: str, words: Sequence[str]) -> list[str]:
+    # ib-run itself, for one host.
+    place = [] if device == _ADAPTER else ["--address", address]
+    return [sys.executable, "-m", "twisted_ib.tools.run", "--device", device, *place, *words]
 
 
 def runOnHosts(count: int, words: Sequence[str], asked: Sequence[str], say: Callable[[str], None]) -> int:
@@ -207,28 +234,59 @@ def runOnHosts(count: int, words: Sequence[str], asked: Sequence[str], say: Call
         _ip("link", "set", "lo", "up")
         _ip("link", "add", "bridge", "type", "bridge")
         _ip("link", "set", "bridge", "up")
+    return _run(count, _ROCE, isApart, words)
+
+
+def runInSubnet(count: int, words: Sequence[str]) -> int:
+    """
+    The program once at each adapter of an InfiniBand subnet.
+
+    @param count: how many adapters.
+    @param words: C{ib-run}'s words for one of them.
+    @return: the exit status.
+    """
+    # RDMA CM finds adapters of a subnet by addresses, which are those of one network namespace.
+    return _run(count, _ADAPTER, False, words)
+
+
+def _run(count: int, device: str, isApart: bool, words: Sequence[str]) -> int:
     found = addresses(count, isApart)
     hosts = Hosts({**os.environ, RUN_HOSTS: " ".join(found)}, isApart)
     with tempfile.TemporaryDirectory(prefix="ib-run-") as folder:
         try:
             for number, address in enumerate(found):
-                directory = os.path.join(folder, str(number))
-                os.mkdir(directory, 0o700)
-                command = [
-                    sys.executable,
-                    "-m",
-                    "twisted_ib.tools.run",
-                    "--device",
-                    "roce0",
-                    "--address",
-                    address,
-                ]
-                hosts.start(number, address, directory, [*command, *words])
+                directory = os.path.join(folder, _SUBNET if device == _ADAPTER else str(number))
+                os.makedirs(directory, 0o700, exist_ok=True)
+                hosts.start(number, address, directory, _command(device, address, words))
             return hosts.run()
         except KeyboardInterrupt:
             return INTERRUPTED
         finally:
-            hosts.end(signal.SIGKILL)
+            hosts.close()
 
 
-__all__ = ["Hosts", "addresses", "refusal", "runOnHosts"]
+def becomeOn(host: str, words: Sequence[str], command: Sequence[str]) -> NoReturn:
+    """
+    Become a command of the shell on another host of the same C{--hosts}, with that host's device, as rsh(1)
+    would do; it does not come back.
+
+    @param host: its address.
+    @param words: C{ib-run}'s options.
+    @param command: its words are joined, and the host's shell divides them.
+    @raise StartError: there is no such host.
+    """
+    known = os.environ.get(RUN_HOSTS, "").split()
+    if host not in known:
+        where = f"they are {', '.join(known)}" if known else "this is none of ib-run --hosts"
+        raise StartError(f"there is no host {host}: {where}", NOT_RUNNABLE)
+    number = str(known.index(host))
+    own = os.environ[RUN_DIR]
+    inSubnet = os.path.basename(own) == _SUBNET
+    directory = own if inSubnet else os.path.join(os.path.dirname(own), number)
+    begun = _command(_ADAPTER if inSubnet else _ROCE, host, [*words, "sh", "-c", " ".join(command)])
+    if os.path.lexists(directory + _NAMESPACE):
+        begun = ["nsenter", f"--net={directory}{_NAMESPACE}", *begun]
+    os.execvpe(begun[0], begun, {**os.environ, RUN_HOST: number, RUN_DIR: directory})
+
+
+__all__ = ["Hosts", "addresses", "becomeOn", "refusal", "runInSubnet", "runOnHosts"]

@@ -31,8 +31,10 @@ from twisted_ib.tools.run.program import (
 )
 
 PROGRAM = "ib-run"
+#: Options that start the program elsewhere, one at most.
+_ELSEWHERE = ("--hosts", "--subnet", "--on")
 #: Options with a value, which may be the next word.
-_WITH_VALUE = ("--reactor", "--config", "--device", "--address", "--hosts")
+_WITH_VALUE = ("--reactor", "--config", "--device", "--address", *_ELSEWHERE)
 
 
 def commandLine() -> ArgumentParser:
@@ -44,7 +46,8 @@ def commandLine() -> ArgumentParser:
         usage="%(prog)s [--reactor NAME] [--config FILE] [--device NAME [--address ADDRESS]] "
         "[--queues] [--no-children] [--no-sysfs] [--summary [--json]] [-q] PROGRAM | -m MODULE | -c CODE "
         "[ARGUMENT ...]\n"
-        "       %(prog)s --hosts N [OPTION ...] PROGRAM [ARGUMENT ...]\n"
+        "       %(prog)s --hosts N | --subnet N [OPTION ...] PROGRAM [ARGUMENT ...]\n"
+        "       %(prog)s --on HOST [OPTION ...] COMMAND ...\n"
         "       %(prog)s [--config FILE] [--device NAME [--address ADDRESS]] --check [--json] [PROGRAM]",
         description="Start an unchanged program. One of Python gets a loop whose connections and ports go "
         "over SDP or TCP, by the rules of the ib reactor, when it first uses one; any other finds libibverbs "
@@ -78,12 +81,7 @@ def commandLine() -> ArgumentParser:
     parser.add_argument(
         "--check", action="store_true", help="start nothing: say what is here, and what is missing"
     )
-    parser.add_argument(
-        "--hosts",
-        metavar="N",
-        type=whole(1, limits.RUN_HOSTS),
-        help="start it on each of N hosts, which are network namespaces of this one",
-    )
+    _addPlaces(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="do not say what was done")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("-m", metavar="MODULE", dest="module", help="the module to run as a program")
@@ -95,6 +93,26 @@ def commandLine() -> ArgumentParser:
         help="a file, a folder or archive with a __main__.py, or a command in PATH; the rest is its own",
     )
     return parser
+
+
+def _addPlaces(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--hosts",
+        metavar="N",
+        type=whole(1, limits.RUN_HOSTS),
+        help="start it on each of N hosts, which are network namespaces of this one",
+    )
+    parser.add_argument(
+        "--subnet",
+        metavar="N",
+        type=whole(1, limits.RUN_HOSTS),
+        help="start it at each of N adapters of an InfiniBand subnet",
+    )
+    parser.add_argument(
+        "--on",
+        metavar="HOST",
+        help="in a program of --hosts: start a command on another of them, as rsh does",
+    )
 
 
 def _divided(words: list[str]) -> tuple[list[str], list[str]]:
@@ -112,6 +130,30 @@ def _divided(words: list[str]) -> tuple[list[str], list[str]]:
             return words[: at + 1], words[at + 1 :]
         at += 2 if word in _WITH_VALUE else 1
     return words, []
+
+
+def _divideHosts(
+    parser: ArgumentParser,
+    options: Namespace,
+    ours: list[str],
+    theirs: list[str],
+    program: Code | Module | str,
+) -> None:
+    # What each host gets: all words but the option that says where.
+    asked = [name for name in _ELSEWHERE if getattr(options, name[2:]) is not None]
+    if not asked:
+        return
+    name = asked[0]
+    if len(asked) > 1 or options.device is not None or options.check or not program:
+        parser.error(f"each of {name} has a device of its own, and starts PROGRAM")
+    at = next(at for at, word in enumerate(ours) if word == name or word.startswith(f"{name}="))
+    options.once = ours[:at] + ours[at + 1 + (ours[at] == name) :]
+    if name != "--on":
+        options.once += theirs
+    elif not isinstance(program, str):
+        parser.error("--on starts a command of the shell")
+    else:
+        options.once.pop()
 
 
 def parseArguments(arguments: Sequence[str]) -> tuple[Namespace, Code | Module | str]:
@@ -135,11 +177,7 @@ def parseArguments(arguments: Sequence[str]) -> tuple[Namespace, Code | Module |
         parser.error("there is no PROGRAM, -m MODULE or -c CODE")
     if options.address is not None and options.device is None:
         parser.error("--address is of a device: say --device, too")
-    if options.hosts is not None:
-        if options.device is not None or options.check or not program:
-            parser.error("each of --hosts has a device of its own, and starts PROGRAM")
-        at = next(at for at, word in enumerate(ours) if word.startswith("--hosts"))
-        options.once = ours[:at] + ours[at + 1 + (ours[at] == "--hosts") :] + theirs
+    _divideHosts(parser, options, ours, theirs, program)
     if options.json and not (options.summary or options.check):
         parser.error("--json is of the summary or the check: say --summary or --check, too")
     options.arguments = theirs
@@ -227,6 +265,16 @@ def _hideOwnFrames(error: BaseException) -> None:
     sys.excepthook = show
 
 
+def _elsewhere(options: Namespace, asked: Code | Module | str, words: list[str]) -> int:
+    from twisted_ib.tools.run.hosts import becomeOn, runInSubnet, runOnHosts
+
+    if options.on is not None:
+        becomeOn(options.on, options.once, [str(asked), *options.arguments])
+    if options.subnet is not None:
+        return runInSubnet(options.subnet, options.once)
+    return runOnHosts(options.hosts, options.once, words, lambda text: _say(options, text))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run C{ib-run}.
@@ -237,10 +285,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     options, asked = parseArguments(words)
     try:
-        if options.hosts is not None:
-            from twisted_ib.tools.run.hosts import runOnHosts
-
-            return runOnHosts(options.hosts, options.once, words, lambda text: _say(options, text))
+        if any(getattr(options, name[2:]) is not None for name in _ELSEWHERE):
+            return _elsewhere(options, asked, words)
         if options.device is not None:
             chooseDevice(options.device, options.address, os.environ)
         if options.config is not None:
