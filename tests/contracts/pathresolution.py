@@ -14,12 +14,13 @@ from tests.hca.hcas import LISTENER, SDP, serve, settle, turn
 from tests.hca.queues.keyed_pair import DeviceSide, piece
 from twisted_ib.errors import NoListenerError, NoRouteError, PathLostError, ResourceLimitError, SharedGIDError
 from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.device.addressing import processes
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.services.address import AddressVector
-from twisted_ib.hca.wire.grh import guidGID
+from twisted_ib.hca.wire.grh import guidGID, loopbackGID
 
 LOW, HIGH, HIGHER = 0x11, 0x9900000000000021, 0xA900000000000031
 SEND, WRITE, READ = SendOpcode.SEND, SendOpcode.RDMA_WRITE, SendOpcode.RDMA_READ
@@ -31,11 +32,12 @@ class PathResolutionSide(DeviceSide):
     A queue pair that is told its peer's GID.
     """
 
-    def __init__(self, device: Device, guid: int) -> None:
+    def __init__(self, device: Device, guid: int, gid: int = 0) -> None:
         """
         @param guid: The peer's.
+        @param gid: The peer's, if it is another than that made of the GUID.
         """
-        super().__init__(device, AddressVector(guidGID(guid)))
+        super().__init__(device, AddressVector(gid or guidGID(guid)))
 
     def inbox(self, id: int, size: int = 64) -> Any:
         """
@@ -384,6 +386,29 @@ class PathResolutionContract:
             self.assertRaises(NoRouteError, check, gid)
         self.assertEqual((check(guidGID(LOW)), check(guidGID(HIGH))), (LOW, HIGH))
         self.assertRaises(NoListenerError, a.reach, guidGID(HIGH), None)
+
+    def test_loopback(self: Any) -> None:
+        """
+        A loopback address made of a GUID leads to its HCA, be it the lower one, and to this one; not while
+        there is none, nor where there are two.
+        """
+        a = self.deviceOf(LOW)
+        own, gid = loopbackGID(LOW), loopbackGID(HIGH)
+        self.assertEqual((gidText(gid), a.paths.check(own)), ("127.128.0.16", LOW))
+        self.assertIn(gidText(own), a.gids())
+        self.assertRaises(SharedGIDError, a.paths.check, gid)
+        b = self.deviceOf(HIGH)
+        one, two = PathResolutionSide(a, HIGH, gid), PathResolutionSide(b, LOW, own)
+        for side, other in ((one, two), (two, one)):
+            side.to(QPState.RTS, other.qp.number)
+        settle(a, b)
+        self.talk(one, two)
+        self.assertNoneMeets(a, b)
+        c = self.deviceOf(HIGH ^ 1 << 40)
+        for device in (a, c):
+            self.assertRaises(SharedGIDError, device.paths.check, gid)
+        c.close()
+        self.assertEqual(a.paths.check(gid), HIGH)
 
     # -- one HCA
 

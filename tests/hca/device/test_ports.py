@@ -13,7 +13,7 @@ from twisted_ib.hca.base.port import Port, PortChange, PortState
 from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.connection.rdmacm import gidNumber, gidText
 from twisted_ib.hca.host.addresses import localAddresses, normalise
-from twisted_ib.hca.wire.grh import guidGID
+from twisted_ib.hca.wire.grh import guidGID, loopbackGID
 
 
 class PortTests(EveryKindTestCase):
@@ -73,7 +73,8 @@ class PortTests(EveryKindTestCase):
             self.assertEqual(device.gid, other)
             self.assertTrue(device.hasGID(other) and device.hasGID(before))
             own = [normalise(gidText(gid)) for gid in (other, before)]
-            hosts = [] if name == "packets0" else localAddresses()
+            loopback = normalise(gidText(loopbackGID(device.guid)))
+            hosts = [] if name == "packets0" else [loopback, *localAddresses()]
             self.assertEqual(device.gids(), [*own, *hosts])
 
     def test_refused(self) -> None:

@@ -50,6 +50,9 @@ HOP_LIMIT: Final = 64
 #: The prefix C{::ffff:0.0.0.0/96} of GIDs that are IPv4 addresses (RFC 4291 section 2.5.5.2).
 IPV4_MAPPED: Final = 0xFFFF << 32
 _IPV4_GROUPS: Final = 0xFFFFE
+#: 127.128.0.0/9, and the bits that tell its addresses apart.
+_LOOPBACK: Final = 0x7F800000
+_LOOPBACK_HOSTS: Final = (1 << 23) - 1
 
 
 def guidGID(guid: int) -> int:
@@ -57,6 +60,15 @@ def guidGID(guid: int) -> int:
     @return: the link-local GID of an HCA's GUID.
     """
     return LINK_LOCAL | guid
+
+
+def loopbackGID(guid: int) -> int:
+    """
+    @return: the GID of an HCA among those of its host, in the form of RoCEv2 on IPv4: an address of
+        127.128.0.0/9 that is made of the GUID.
+    """
+    # RFC 1122 section 3.2.1.3: all of 127/8 is this host.  A GUID's lowest bit says nothing here: it is set.
+    return IPV4_MAPPED | _LOOPBACK | guid >> 1 & _LOOPBACK_HOSTS
 
 
 def isMulticast(gid: int) -> bool:

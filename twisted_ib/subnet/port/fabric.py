@@ -402,6 +402,12 @@ class SubnetFabric:
         """
         return int(self.owner.port.lid if guid == self.guid else self.port.lidOf(guid))
 
+    def guids(self) -> list[int]:
+        """
+        @return: this one's alone: see L{IHostDirectory<twisted_ib.hca.base.interfaces.IHostDirectory>}.
+        """
+        return [self.guid]
+
     def members(self, lid: int) -> tuple[int, ...]:
         """
         See L{ISubnetDirectory}.

@@ -193,6 +193,11 @@ class IHostDirectory(IDirectory):
         @return: L{None} if that cannot be verified now.
         """
 
+    def guids() -> Sequence[int]:
+        """
+        @return: the GUIDs of the HCAs that a loopback address may lead to, this one's too; some may be dead.
+        """
+
     def members(group: int) -> tuple[int, ...]:
         """
         @return: the GUIDs of a multicast group's HCAs, perhaps with this one; immutable.  The same object

@@ -6,8 +6,8 @@ Connection management resolves a path by service.  Verbs programs that exchange 
 themselves have no service: both ends bring their queue pairs to RTR, in any order, and the two HCAs agree on
 one path by a rule (L{ProcessResolution.find}).
 
-Only the GID made of the GUID leads to one HCA.  A host's addresses, which the GID table has too, belong to
-all its HCAs.
+The GID made of the GUID leads to one HCA, and so does a loopback address made of it, for programs that look
+for a GID of IPv4.  A host's addresses, which the GID table has too, belong to all its HCAs.
 
 Queue pairs whose path cannot be found yet wait, for an answer, a call, or the next attempt (L{PendingPaths}).
 """
@@ -31,10 +31,11 @@ from twisted_ib.errors import (
     SharedGIDError,
 )
 from twisted_ib.hca.base.timers import Timer
+from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.device.addressing.resolution import Resolution, isWaiting
 from twisted_ib.hca.host.addresses import isPeersAddress, localAddresses, normalise
 from twisted_ib.hca.services.address import AddressPath
-from twisted_ib.hca.wire.grh import guidGID, isMulticast
+from twisted_ib.hca.wire.grh import guidGID, isMulticast, loopbackGID
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import DatagramPath, IPeerPath, ITwinPath, PathUser, Search, Waiter
@@ -146,7 +147,7 @@ class ProcessResolution(Resolution):
         """
         # IBTA vol. 1 annex A17: one entry per IP address of the host.  Read when asked for, as they come and
         # go.
-        return [*super().gids(), *localAddresses()]
+        return [*super().gids(), normalise(gidText(loopbackGID(self.guid))), *localAddresses()]
 
     def sourceFor(self, address: str) -> str:
         """
@@ -198,6 +199,8 @@ class ProcessResolution(Resolution):
         if isGUID and (guid == self.guid or guid in self._pendingPaths or guid in self._callers):
             return guid
         text = normalise(str(IPv6Address(gid)))
+        if text.startswith("127.") and (named := self._ofLoopback(gid)):
+            return named
         # With Linux rxe such a GID works, as a host has one rxe device per interface; here several HCAs share
         # it, and a guess would connect the wrong process.  A queue pair of this HCA is reached by it, though:
         # every GID of a port's table leads to that port.
@@ -206,11 +209,16 @@ class ProcessResolution(Resolution):
                 return self.guid
             raise SharedGIDError(
                 f"GID {text} is an address of this host, which all its HCAs share: give the"
-                " peer's GID with index 0, or connect by the connection manager"
+                " peer's GID with index 0 or 1, or connect by the connection manager"
             )
         if not isGUID or isMulticast(gid):
             raise NoRouteError(f"no HCA can be reached by GID {text}")
         return guid
+
+    def _ofLoopback(self, gid: int) -> int:
+        # The GUID of which a loopback address was made; 0 if there is none, or more than one.
+        found = {guid for guid in self._device.fabric.guids() if loopbackGID(guid) == gid}
+        return found.pop() if len(found) == 1 else 0
 
     def reach(self, key: int, user: PathUser) -> Search | None:
         """

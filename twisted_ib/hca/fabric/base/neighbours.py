@@ -248,6 +248,12 @@ class ThreadDirectory(Fabric):
         """
         self._neighbours.leave(group, self.guid)
 
+    def guids(self) -> list[int]:
+        """
+        @return: The GUIDs of the HCAs of this thread: see L{IFabric}.
+        """
+        return list(self._neighbours.fabrics)
+
     def members(self, group: int) -> tuple[int, ...]:
         """
         @return: The GUIDs in a multicast group: see L{IFabric}.

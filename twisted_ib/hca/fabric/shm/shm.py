@@ -312,6 +312,12 @@ class SharedMemoryFabric(HotPaths):
         """
         self.rendezvous.leave(group)
 
+    def guids(self) -> list[int]:
+        """
+        @return: The GUIDs of the HCAs of this host: see L{IFabric}.
+        """
+        return [entry.guid for entry in self.rendezvous.hcas()]
+
     def members(self, group: int) -> tuple[int, ...]:
         """
         @return: The GUIDs in a multicast group: see L{IFabric}.

@@ -251,9 +251,9 @@ def isUsable(context: verbs.Context, index: int) -> bool:
     @return: whether queue pairs of other processes can be reached by the GID there.
     """
     # Programs such as perftest choose the GID of an IPv4 address if there is one.  Between processes of a
-    # host these are everybody's: queue pairs find each other by GID 0 only.
+    # host these are everybody's: queue pairs find each other by the two that are made of the GUID.
     assert context.name is not None
-    return index == 0 or traitsOf(context.name).peers is not Peers.PROCESSES
+    return index < 2 or traitsOf(context.name).peers is not Peers.PROCESSES
 
 
 @handler
