@@ -11,16 +11,23 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from subprocess import Popen
+from subprocess import PIPE, Popen
 from typing import Any, Protocol
 
-from tests.support.commands import PATH, interpreter, stop
+from tests.support.commands import PATH, interpreter, running, stop
 from tests.support.waiting import HANG_SECONDS, waitUntil
 
 #: A timer's seconds, soon; a program that is stopped for longer.
 SOON, STOPPED = 0.02, 0.2
 #: Seconds that are more than a lock or poll(2) takes.
 FAR = 1e11
+#: A process that hangs shows where, and dies of it, before its test ends: by a signal, as a thread that
+#: watches would be another one that a fork does not have.
+_WATCHED = f"""
+import faulthandler, signal
+faulthandler.register(signal.SIGALRM, chain=True)
+signal.alarm({int(HANG_SECONDS / 3)})
+"""
 
 
 class Waits(Protocol):
@@ -73,14 +80,25 @@ class TimerContract:
 
     waits: Waits
 
-    def begun(self: Any, program: str) -> Popen[str]:
+    def begun(self: Any, program: str, make: Callable[..., Popen[str]] = running) -> Popen[str]:
         """
+        @param make: Starts it.
+
         @return: A process of the engine's that has said that it begins.
         """
-        process: Popen[str] = interpreter(self, "-c", f"{PATH}\n{self.waits.program}\n{program}", cwd="/")
+        text = f"{PATH}\n{_WATCHED}\n{self.waits.program}\n{program}"
+        process = make(self, "-c", text, cwd="/", stderr=PIPE)
         assert process.stdout is not None
-        self.assertEqual(process.stdout.readline(), "begins\n")
+        if process.stdout.readline() != "begins\n":
+            self.fail(process.communicate(timeout=HANG_SECONDS))
         return process
+
+    def assertSaid(self: Any, process: Popen[str], text: str) -> None:
+        """
+        A process ends in order, and has said this; if not, its complaints are shown.
+        """
+        said, complaints = process.communicate(timeout=HANG_SECONDS / 2)
+        self.assertEqual((said, process.returncode), (text, 0), complaints)
 
     def test_timer(self: Any) -> None:
         """
@@ -136,7 +154,7 @@ class TimerContract:
         # Its timer is over then.
         time.sleep(STOPPED)
         process.send_signal(signal.SIGCONT)
-        self.assertEqual(process.communicate(timeout=HANG_SECONDS / 2)[0], "True False\n")
+        self.assertSaid(process, "True False\n")
 
 
 class WaitingContract(TimerContract):
@@ -270,9 +288,11 @@ class WaitingContract(TimerContract):
             "for _ in range(3):\n"
             "    threading.Thread(target=wait, args=(asked.set, 1e6), daemon=True).start()\n"
             "asked.wait()\n"
-            "print('begins', flush=True)\n"
+            "print('begins', flush=True)\n",
+            # As the interpreter's own end.
+            interpreter,
         )
-        self.assertEqual(process.wait(HANG_SECONDS / 2), 0)
+        self.assertSaid(process, "")
 
     def test_forkBeside(self: Any) -> None:
         """
@@ -290,6 +310,8 @@ class WaitingContract(TimerContract):
             "print('begins', flush=True)\n"
             "child = os.fork()\n"
             "if not child:\n"
+            # Before its parent.
+            f"    signal.alarm({int(HANG_SECONDS / 4)})\n"
             "    begin()\n"
             "    timer(0, lambda: done.append(1))\n"
             # Not 1, with which a traceback ends, too.
@@ -298,8 +320,7 @@ class WaitingContract(TimerContract):
             "timer(0, lambda: done.append(1))\n"
             "thread.join()\n"
         )
-        self.assertEqual(process.communicate(timeout=HANG_SECONDS / 2)[0], "3\n")
-        self.assertEqual(process.returncode, 0)
+        self.assertSaid(process, "3\n")
 
 
 __all__ = ["ThreadWaits", "TimerContract", "WaitingContract", "Waits"]

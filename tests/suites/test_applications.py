@@ -61,7 +61,8 @@ class MeasuringTests(SynchronousTestCase):
         folder.mkdir()
         search = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
         self.programs = Programs(Path(sys.prefix), folder)
-        self.programs._environment["PYTHONPATH"] = search
+        # Neither program is one in C: in an empty cache ib-run would build the libraries for those.
+        self.programs._environment.update(PYTHONPATH=search, XDG_CACHE_HOME=os.devnull)
 
     def test_standard(self) -> None:
         """

@@ -40,6 +40,8 @@ OTHER = {
     "ibv_reg_dmabuf_mr": errno.EOPNOTSUPP,
     "ibv_read_sysfs_file": errno.ENOENT,
 }
+#: The programs that were compiled: source, libraries and whether it is linked with them.
+_programs: dict[tuple[Path, tuple[str, ...], bool], str] = {}
 
 
 def exported(path: str) -> set[tuple[str, str]]:
@@ -62,9 +64,11 @@ class ProgramTestCase(SynchronousTestCase):
         """
         @param libraries: besides libibverbs; and options of the compiler.
         @param isLinked: whether it is linked with them; else it loads them itself.
-        @return: the program's path.
+        @return: the program's path; it is compiled once for all tests.
         """
         folder = built()
+        if (known := _programs.get((source, libraries, isLinked))) is not None:
+            return known
         path = Path(self.mktemp()).resolve()
         try:
             compiler = compilerCommand()
@@ -81,7 +85,7 @@ class ProgramTestCase(SynchronousTestCase):
             timeout=HANG_SECONDS,
         )
         self.assertEqual(made.returncode, 0, made.stderr)
-        return str(path)
+        return _programs.setdefault((source, libraries, isLinked), str(path))
 
 
 class ExportTests(ProgramTestCase):
