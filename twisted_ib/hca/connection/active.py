@@ -40,6 +40,7 @@ class ActiveSide:
 
     # Class attributes: an attempt is short, and most change few of them.
     _search: Search | None = None
+    _isAnswered = False
     connection: IConnection | None = None
     isOver = False
 
@@ -102,20 +103,21 @@ class ActiveSide:
 
         @param search: called with the arguments, and the user of the search.
         """
+        self._isAnswered = False
         try:
             found = search(*arguments, self)
         except (HCAError, OSError) as reason:
             self.unsent(reason)
             return
-        # It may have called pathReady or connectFailed already.
-        if self.connection is None and not self.isOver:
+        # It may have called pathReady or connectFailed already: what it returns is stale then.
+        if not self._isAnswered and not self.isOver:
             self._search = found
 
     def pathReady(self, path: IPeerPath) -> None:
         """
         The path is found: send the request.
         """
-        self._search = None
+        self._search, self._isAnswered = None, True
         if self.isOver:
             return
         try:
@@ -128,7 +130,7 @@ class ActiveSide:
         """
         There is no path.
         """
-        self._search = None
+        self._search, self._isAnswered = None, True
         if not self.isOver:
             self.unsent(reason)
 

@@ -42,7 +42,7 @@ class ConnectionTests(CMTestCase):
         active.connect()
         passive = self.called(listener)
         self.assertFalse(active.isDelayed)
-        connection = active._id.transport._connection
+        connection = active._id.transport.connection
         send = MRA(localCommunicationID=1, remoteCommunicationID=connection.localID, serviceTimeout=20)
         connection.feed(Input.MRA_REQ, send, active._id.now())
         self.assertTrue(active.isDelayed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import gc
 from typing import Any
+from unittest import mock
 
 from tests.support.waiting import HANG_SECONDS
 from tests.verbs.pyverbs.cm.case import UDP, CMTestCase, Kind, attributes
@@ -307,6 +308,18 @@ class EndTests(CMTestCase):
         self.context.query_gid(1, 0)
         self.assertEqual(device.inUse(), before)
         self.assertEqual(len(device.cm), 0)
+
+    def test_searchFails(self) -> None:
+        """
+        An error of the kernel in the search for a path is reported as any other.
+        """
+        for space in (self.space, UDP):
+            active = self.routed(self.listening(space=space).local_addr[1], space)
+            active.create_qp(attributes(space))
+            full = OSError(errno.EMFILE, "too many")
+            with mock.patch.object(active._id.device, "connect", side_effect=full):
+                active.connect()
+            self.expect(self.near, Kind.RDMA_CM_EVENT_UNREACHABLE, -errno.EMFILE)
 
     def test_deviceGone(self) -> None:
         """

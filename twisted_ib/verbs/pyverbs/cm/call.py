@@ -6,9 +6,9 @@ permits, private data header and path resolution.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from twisted_ib.errors import HCAError
+from twisted_ib.hca.connection.active import ActiveSide
 from twisted_ib.hca.connection.rdmacm import RDMACMHeader, gidNumber
 from twisted_ib.verbs.pyverbs.enums.cm import rdma_port_space
 
@@ -56,16 +56,13 @@ STEPS: dict[str, tuple[frozenset[Stage], Stage]] = {
 }
 
 
-class Call:
+class Call(ActiveSide):
     """
     One identifier's connection attempt or lookup.
     """
 
     def __init__(self, identifier: Identifier) -> None:
         self._identifier = identifier
-        self._route: Any = None
-        self._isDone = False
-        self._isForgotten = False
 
     def header(self) -> bytes:
         """
@@ -81,66 +78,15 @@ class Call:
 
     def findPath(self) -> None:
         """
-        Resolve the path to the peer; calls C{pathFound} or C{pathNotFound}, perhaps before this returns.
+        Resolve the path to the peer.
         """
         identifier = self._identifier
         there = identifier.destination
         assert there is not None
-        device = identifier.device
-        found: list[Any] = []
-        try:
-            # IBTA vol. 1 4.1.1: a link-local GID holds the HCA's GUID; RDMA_PS_IB may address an HCA by it,
-            # and no service lookup is needed.
-            if identifier.portSpace == rdma_port_space.RDMA_PS_IB and there.host.startswith("fe80:"):
-                found.append(device.services.connectHCA(gidNumber(there.host), self))
-            else:
-                found.append(device.connect(identifier.portSpace, there.host, there.port, self))
-        except HCAError as error:
-            self.pathNotFound(error)
-            return
-        # The device may have answered from within the call; its search object is then stale.
-        if not self._isDone:
-            self._route = found[0]
-
-    def pathReady(self, path: Any) -> None:
-        """
-        Called by the device with the path.
-        """
-        self._route, self._isDone = None, True
-        if self._isForgotten:
-            return
-        try:
-            self.pathFound(path)
-        # An error from pathFound has no caller to go to: turn it into the event that Linux reports.
-        except HCAError as error:
-            self.pathNotFound(error)
-
-    def connectFailed(self, error: HCAError) -> None:
-        """
-        Called by the device if there is no path.
-        """
-        self._route, self._isDone = None, True
-        if not self._isForgotten:
-            self.pathNotFound(error)
-
-    def pathFound(self, path: Any) -> None:
-        """
-        Send the first message over the path.
-        """
-        raise NotImplementedError
-
-    def pathNotFound(self, error: HCAError) -> None:
-        """
-        Report the failure.
-        """
-        raise NotImplementedError
-
-    def forgetPath(self) -> None:
-        """
-        Cancel the path resolution.
-        """
-        # Not every search can be cancelled; a late answer must not reach a closed identifier.
-        self._isForgotten = True
-        route, self._route = self._route, None
-        if route is not None and hasattr(route, "cancel"):
-            route.cancel()
+        device = self.device = identifier.device
+        # IBTA vol. 1 4.1.1: a link-local GID holds the HCA's GUID; RDMA_PS_IB may address an HCA by it,
+        # and no service lookup is needed.
+        if identifier.portSpace == rdma_port_space.RDMA_PS_IB and there.host.startswith("fe80:"):
+            self.find(device.services.connectHCA, gidNumber(there.host))
+        else:
+            self.find(device.connect, identifier.portSpace, there.host, there.port)

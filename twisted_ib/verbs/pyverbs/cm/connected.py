@@ -53,13 +53,13 @@ class Connected(Call):
     # librdmacm/cma.c, ucma_init_conn_qp: a connected queue pair is created in INIT, so that receives can be
     # posted before the peer may send (IBTA vol. 1 10.3.1).
     initialStates = (_S.IBV_QPS_INIT,)
+    connection: Any = None
 
     def __init__(self, identifier: Identifier) -> None:
         super().__init__(identifier)
         #: This side's connection parameters, sent or permitted; None before.
         self.terms: NegotiatedParameters | None = None
         self._agreement: QueuePairParameters | None = None
-        self._connection: Any = None
         self._psn = self._mtu = 0
         self._isEnding = False
         self._timer: Any = None
@@ -99,7 +99,7 @@ class Connected(Call):
         """
         Whether the peer has asked for time to answer.
         """
-        return self._connection is not None and bool(self._connection.isDelayed)
+        return self.connection is not None and bool(self.connection.isDelayed)
 
     def connect(self, param: ConnParam | None) -> None:
         """
@@ -114,9 +114,9 @@ class Connected(Call):
         self.terms = terms
         self.findPath()
 
-    def pathFound(self, path: Any) -> None:
+    def request(self, path: Any) -> ConnectRequest:
         """
-        Send the REQ.
+        @return: the REQ.
         """
         identifier, terms = self._identifier, self.terms
         here, there = identifier.source, identifier.destination
@@ -132,10 +132,9 @@ class Connected(Call):
         )
         service = serviceID(identifier.portSpace, there.port)
         self._mtu = mtuCode(path)
-        request = makeRequest(terms, service, self._psn, identifier.lifetime, way, self.header(), self._mtu)
-        self._connection = identifier.device.sendRequest(path, request, self, identifier.now())
+        return makeRequest(terms, service, self._psn, identifier.lifetime, way, self.header(), self._mtu)
 
-    def pathNotFound(self, error: HCAError) -> None:
+    def unsent(self, error: Exception) -> None:
         """
         Report that the peer is unreachable, or that no listener is there.
         """
@@ -191,7 +190,7 @@ class Connected(Call):
         if identifier.qp is not None:
             raise invalid("Failed to establish: the identifier's queue pair is its own")
         identifier.step("establish")
-        if not self._connection.ready(identifier.now()):
+        if not self.connection.ready(identifier.now()):
             raise PyverbsRDMAError("The peer has given up", errno.ECONNRESET)
 
     # -- passive
@@ -204,7 +203,7 @@ class Connected(Call):
         """
         self._psn = self._identifier.device.randomBits(_PSN_BITS)
         self.terms, self._agreement = parametersFromRequest(request, connection.destination, self._psn)
-        self._connection = connection
+        self.connection = connection
         connection.user = self
 
     def accept(self, param: ConnParam | None) -> None:
@@ -229,7 +228,7 @@ class Connected(Call):
             # The request stays open, so that the program may retry with other parameters or reject it.
             identifier.stage = Stage.REQ_RECEIVED
             raise
-        if not self._connection.accept(makeReply(terms, self._psn), identifier.now()):
+        if not self.connection.accept(makeReply(terms, self._psn), identifier.now()):
             identifier.bringDown()
             raise PyverbsRDMAError("The peer has given up", errno.ECONNRESET)
 
@@ -243,7 +242,7 @@ class Connected(Call):
         checkPrivateData(privateData, identifier.privateBytes.rejection)
         identifier.step("reject")
         # librdmacm maps rdma_reject to reason 28, consumer defined (Linux cma.c).
-        self._connection.reject(RejectReason.CONSUMER_DEFINED, privateData, identifier.now())
+        self.connection.reject(RejectReason.CONSUMER_DEFINED, privateData, identifier.now())
 
     def established(self, connection: Any) -> None:
         """
@@ -294,7 +293,7 @@ class Connected(Call):
         # A live connection was cut; one still being made was never reached.  The events are those of the DREQ
         # that a kernel sends for a process that ended.
         if stage is Stage.UP or isEnding:
-            self._disconnected(self._connection)
+            self._disconnected(self.connection)
         elif stage is not Stage.OVER:
             self._over(_E.RDMA_CM_EVENT_UNREACHABLE, status=-errno.ETIMEDOUT)
 
@@ -314,9 +313,9 @@ class Connected(Call):
 
         @raise PyverbsRDMAError: there is no connection (EINVAL).
         """
-        identifier, connection = self._identifier, self._connection
+        identifier, connection = self._identifier, self.connection
         if connection is None and identifier.stage is Stage.REQ_SENT:
-            self.forgetPath()
+            self.giveUp()
             self._over(_E.RDMA_CM_EVENT_DISCONNECTED)
             return
         if connection is None:
@@ -341,13 +340,11 @@ class Connected(Call):
         """
         Release the connection; the identifier is closing.
         """
-        self.forgetPath()
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.user = None
-            # Linux cm.c, cm_destroy_id: destroying an identifier sends the REJ or DREQ that its state calls
-            # for.
-            connection.abandon(device.clock())
+        self.device = device
+        if self.connection is not None:
+            self.connection.user = None
+        # Linux cm.c, cm_destroy_id: destroying an identifier sends the REJ or DREQ that its state calls for.
+        self.giveUp()

@@ -76,17 +76,23 @@ class Datagrams(Call):
         self._privateData = data
         self.findPath()
 
-    def pathFound(self, path: Any) -> None:
+    def pathReady(self, path: Any) -> None:
         """
-        Send the SIDR_REQ.
+        The path is found: send the SIDR_REQ.
         """
+        self._search, self._isAnswered = None, True
+        if self.isOver:
+            return
         identifier = self._identifier
         assert identifier.destination is not None
         service = serviceID(identifier.portSpace, identifier.destination.port)
         request = LookupRequest(service, self._privateData, RESPONSE_TIMEOUT, CM_RETRIES)
-        self._lookup = identifier.device.sendLookup(path, request, self, identifier.now())
+        try:
+            self._lookup = identifier.device.sendLookup(path, request, self, identifier.now())
+        except HCAError as error:
+            self.unsent(error)
 
-    def pathNotFound(self, error: HCAError) -> None:
+    def unsent(self, error: Exception) -> None:
         """
         Report that the peer is unreachable, or that no listener is there.
         """
@@ -195,7 +201,7 @@ class Datagrams(Call):
         """
         Release the lookup; the identifier is closing.
         """
-        self.forgetPath()
+        self.giveUp()
         lookup, self._lookup = self._lookup, None
         if lookup is not None:
             lookup.user = None

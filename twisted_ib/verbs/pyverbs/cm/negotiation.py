@@ -445,10 +445,11 @@ def groupAddress(gid: GID, hops: int = 1, label: int = 0) -> AHAttr:
     return AHAttr(is_global=1, port_num=attributes.PORT, gr=route)
 
 
-def errnoFor(error: HCAError) -> int:
+def errnoFor(error: Exception) -> int:
     """
     The errno for an error.
     """
     if isinstance(error, PyverbsRDMAError) and error.error_code > 0:
         return error.error_code
-    return errnoOf(error)
+    # Else one of the kernel's, in the search for a path.
+    return errnoOf(error) if isinstance(error, HCAError) else getattr(error, "errno", None) or errno.EIO
