@@ -227,7 +227,7 @@ class HostileTests(PacketTestCase):
 
     def test_agreedPort(self) -> None:
         """
-        What is expected is taken from no other UDP source port than the one that the peer has said when it
+        A packet that is expected is taken from no other UDP source port than the one that the peer has said when it
         connected: neither before its first packet, nor when it comes again and again.
         """
         one, two = self.connected()
