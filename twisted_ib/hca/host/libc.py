@@ -38,6 +38,9 @@ if TYPE_CHECKING:
         def _accept(self) -> tuple[int, object]: ...
 
 
+#: Octets of freed memory that the C library keeps, see L{keepFreed}.
+_FREED_KEPT = 4 << 20
+
 # Now: later its name may stand for what asks the devices (L{twisted_ib.blocking.patch}), as that of sockets.
 KernelEpoll = cast("type[select.epoll]", getattr(select, "epoll", None))
 
@@ -278,6 +281,18 @@ def immortal(thing: object) -> None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
+@cache
+def keepFreed() -> None:
+    """
+    Have the C library keep some of the memory that is freed, for all that are allocated later.
+
+    glibc gives what is free at the end of the heap back to the kernel, beyond 128 KiB: where messages of
+    64 KiB come and go, each of their pages is faulted in anew.  When a mapped block is freed, it keeps twice
+    the size of that from then on (mallopt(3), M_MMAP_THRESHOLD).  The environment's settings hold.
+    """
+    bytes(_FREED_KEPT // 2)
+
+
 def _probe() -> None:
     """
     Do once what each ring needs.
@@ -344,6 +359,7 @@ __all__ = [
     "immortal",
     "inotify",
     "isNonBlocking",
+    "keepFreed",
     "memfdCreate",
     "pidfdOpen",
     "spareWatches",

@@ -227,8 +227,8 @@ class HostileTests(PacketTestCase):
 
     def test_agreedPort(self) -> None:
         """
-        What is expected is taken from no other UDP source port than the one that the peer has said when it
-        connected: neither before its first packet, nor when it comes again and again.
+        A packet that is expected is taken from no other UDP source port than the one that the peer has said
+        when it connected: neither before its first packet, nor when it comes again and again.
         """
         one, two = self.connected()
         ports = [end.queuePair.path.port for end in (one, two)]

@@ -26,7 +26,7 @@ from tests.support.commands import PATH
 from tests.support.descriptors import descriptors, descriptorsBefore
 from tests.support.ownaddress import ownAddress
 from tests.support.rundirectory import ownRunDirectory
-from tests.support.waiting import waitUntil
+from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib.errors import DeviceError, ServiceInUseError
 from twisted_ib.hca.base.operation import ID_SHIFT, QPN_SHIFT
@@ -78,6 +78,26 @@ add = link.group.connections.add
 print(sum(add(Orphan("192.0.2.1", n, n, n, n, 0xFFFF)) for n in range(1, limits.PACKET_CONNECTIONS + 1)))
 failed()
 link.close()
+"""
+#: With an address: the pages faulted in by 20 windows of messages, before a device is open and while it is.
+_FAULTS = """
+import resource, time
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.fabric.roce.packet import PacketFabric
+from twisted_ib.hca.fabric.roce.roce import RoCELink
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        [bytes(message) for message in [source] * 16]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+def make(owner, guid, clock):
+    return PacketFabric(owner, guid, clock, RoCELink(sys.argv[1]))
+source = memoryview(bytes(65536))
+before = faults()
+device = Device("test", time.monotonic, make, capture="")
+faults()
+print(before, faults())
+device.close()
 """
 #: How often a process is killed.
 DEATHS = 20
@@ -425,6 +445,23 @@ class SharedTests(DevicesTestCase):
             peer.sendmsg(datagrams, [(17, 103, size)], 0, (self.address, 4791))
         self.until(lambda: one.counters["packets_unknown_qp"] == 2, one, two)
         self.assertEqual([each.counters[name] for each in (one, two) for name in HANDED], [0, 2, 2, 2, 0, 2])
+
+
+class HeapTests(SynchronousTestCase):
+    """
+    The memory of copies of what is on its way.
+    """
+
+    def test_kept(self) -> None:
+        """
+        Memory of a window of messages is not given back to the kernel, and faulted in anew, for each window.
+        """
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+        command = sys.executable, "-c", PATH + _FAULTS, ownAddress(7)
+        found = run(command, capture_output=True, text=True, env=environment, timeout=HANG_SECONDS)
+        self.assertEqual(found.returncode, 0, found.stderr)
+        before, after = map(int, found.stdout.split())
+        self.assertLess(after, 100, before)
 
 
 class Peer(End):

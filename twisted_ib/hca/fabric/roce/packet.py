@@ -36,6 +36,7 @@ from twisted_ib.hca.fabric.roce.sessions import ConnectedPaths
 from twisted_ib.hca.fabric.roce.slots import serviceOf
 from twisted_ib.hca.fabric.roce.transmit import ACKNOWLEDGE, PacketTransmitter
 from twisted_ib.hca.host.addresses import freePort
+from twisted_ib.hca.host.libc import keepFreed
 from twisted_ib.hca.wire.cm import DREQ, REJ, REQ, MessageKind
 from twisted_ib.hca.wire.grh import GRH_BYTES, HOP_LIMIT, isMulticast
 from twisted_ib.hca.wire.headers import BTH, DETH
@@ -120,6 +121,7 @@ class PacketFabric(AddressDirectory):
         self._failure: BaseException | None = None
         self._waker = LinkWaker(link)
         link.user = self
+        keepFreed()  # Copies of what is on its way.
 
     def trace(self, observer: Any) -> None:
         """
