@@ -5,15 +5,19 @@ MPI: a ring of ranks by Open MPI and by MPICH, through the device that their lib
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from attrs import frozen
 
 from tests.cprograms.lab import LabError
+from tests.cprograms.programs import DEVICES
 from tests.support.commands import programOf
+from tests.support.ownaddress import ownAddress
 from tests.support.waiting import HANG_SECONDS
 
 _SOURCE = Path(__file__).with_name("ring.c")
@@ -31,6 +35,7 @@ class Implementation:
     @ivar compiler: its C compiler.
     @ivar command: what starts ranks, but for their number.
     @ivar package: Debian's package with both.
+    @ivar rank: the variable that has a rank's number.
     @ivar environment: what its libraries are told of transports.
     """
 
@@ -38,6 +43,7 @@ class Implementation:
     compiler: str
     command: str
     package: str
+    rank: str
     environment: dict[str, str]
 
     def missing(self) -> str | None:
@@ -49,6 +55,13 @@ class Implementation:
                 return f"no {program}: it is in Debian's package {self.package}"
         return None
 
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """
+        The devices that it runs on: libfabric leaves the loopback interface out.
+        """
+        return DEVICES[:1] if "ofi" in self.name else DEVICES
+
     def compiled(self, folder: Path) -> Path:
         """
         @return: the ring.
@@ -57,20 +70,31 @@ class Implementation:
         subprocess.run((self.compiler, "-o", str(target), str(_SOURCE)), check=True, timeout=HANG_SECONDS)
         return target
 
+    def started(self, program: Sequence[str], ranks: int, device: str) -> tuple[str, ...]:
+        """
+        @return: the command that runs a program's ranks; on C{roce0} with an address each.
+        """
+        tool = sys.executable, "-c", programOf("run.run"), "--quiet", "--device", device
+        command = *self.command.split(), "-n", str(ranks)
+        if device == "shm0":
+            return (*tool, *command, *program)
+        network = ownAddress(1).rpartition(".")[0]
+        each = f'exec "$@" --address {network}.$(({self.rank} + 1)) {shlex.join(program)}'
+        return (*command, "sh", "-c", each, "sh", *tool)
+
     def run(self, ring: Path, ranks: int, device: str = "shm0") -> None:
         """
         Run the ring once.
 
         @raise LabError: some data were wrong, or it has not ended well.
         """
-        tool = sys.executable, "-c", programOf("run.run"), "--quiet", "--device", device
         try:
             ended = subprocess.run(
-                (*tool, *self.command.split(), "-n", str(ranks), str(ring)),
+                self.started((str(ring),), ranks, device),
                 env={**os.environ, **self.environment, "UCX_NET_DEVICES": f"{device}:1"},
                 capture_output=True,
                 text=True,
-                timeout=HANG_SECONDS,
+                timeout=RING_SECONDS,
             )
         except subprocess.TimeoutExpired as error:
             raise LabError(f"{ranks} ranks have not ended: {error.stdout!r} {error.stderr!r}") from None
@@ -79,13 +103,20 @@ class Implementation:
 
 
 def _openMPI(name: str, options: str, **environment: str) -> Implementation:
-    return Implementation(name, "mpicc.openmpi", f"{_OPENMPI} {options}", "libopenmpi-dev", environment)
+    command = f"{_OPENMPI} {options}"
+    return Implementation(
+        name, "mpicc.openmpi", command, "libopenmpi-dev", "OMPI_COMM_WORLD_RANK", environment
+    )
 
 
 def _mpich(name: str, **environment: str) -> Implementation:
-    return Implementation(name, "mpicc.mpich", "mpirun.mpich", "libmpich-dev", environment)
+    return Implementation(name, "mpicc.mpich", "mpirun.mpich", "libmpich-dev", "PMI_RANK", environment)
 
 
+#: More ranks than processors wait out each other's time slices.
+RING_SECONDS = 4 * HANG_SECONDS
+#: How many ranks a ring has.
+RANKS = {"shm0": (2, 4, 8), "roce0": (2, 4)}
 #: All that is tried.
 IMPLEMENTATIONS = (
     _openMPI("openmpi_rc", "--mca pml ucx --mca osc ucx", UCX_TLS="rc,self"),
@@ -95,4 +126,4 @@ IMPLEMENTATIONS = (
     _mpich("mpich_ud", UCX_TLS="ud,self"),
 )
 
-__all__ = ["IMPLEMENTATIONS", "Implementation"]
+__all__ = ["IMPLEMENTATIONS", "RANKS", "RING_SECONDS", "Implementation"]
