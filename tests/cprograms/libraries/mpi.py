@@ -9,15 +9,19 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from attrs import frozen
 
 from tests.cprograms.lab import LabError
+from tests.cprograms.programs import DEVICES
 from tests.support.commands import programOf
+from tests.support.ownaddress import ownAddress
 from tests.support.waiting import HANG_SECONDS
 
 _SOURCE = Path(__file__).with_name("ring.c")
+_TOOL = sys.executable, "-c", programOf("run.run"), "--quiet"
 #: As root, more ranks than processors, and neither of the transports that need no adapter.
 _OPENMPI = "mpirun.openmpi --allow-run-as-root --oversubscribe --mca btl ^openib,vader,tcp"
 _OFI = "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm"
@@ -36,6 +40,7 @@ class Implementation:
     @ivar command: what starts ranks, but for their number.
     @ivar package: Debian's package with both.
     @ivar agent: options with which C{command} starts other hosts' ranks by a program in the place of rsh(1).
+    @ivar rank: the variable that has a rank's number.
     @ivar environment: what its libraries are told of transports.
     """
 
@@ -44,6 +49,7 @@ class Implementation:
     command: str
     package: str
     agent: str
+    rank: str
     environment: dict[str, str]
 
     def missing(self) -> str | None:
@@ -55,6 +61,13 @@ class Implementation:
                 return f"no {program}: it is in Debian's package {self.package}"
         return None
 
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """
+        The devices that it runs on: libfabric leaves the loopback interface out.
+        """
+        return DEVICES[:1] if "ofi" in self.name else DEVICES
+
     def compiled(self, folder: Path) -> Path:
         """
         @return: the ring.
@@ -63,13 +76,25 @@ class Implementation:
         subprocess.run((self.compiler, "-o", str(target), str(_SOURCE)), check=True, timeout=HANG_SECONDS)
         return target
 
+    def started(self, program: Sequence[str], ranks: int, device: str) -> tuple[str, ...]:
+        """
+        @return: the command that runs a program's ranks; on C{roce0} with an address each.
+        """
+        tool = *_TOOL, "--device", device
+        command = *self.command.split(), "-n", str(ranks)
+        if device == "shm0":
+            return (*tool, *command, *program)
+        network = ownAddress(1).rpartition(".")[0]
+        each = f'exec "$@" --address {network}.$(({self.rank} + 1)) {shlex.join(program)}'
+        return (*command, "sh", "-c", each, "sh", *tool)
+
     def run(self, ring: Path, ranks: int, device: str = "shm0") -> None:
         """
         Run the ring once.
 
         @raise LabError: some data were wrong, or it has not ended well.
         """
-        self._run(["--device", device, *self.command.split(), "-n", str(ranks), str(ring)], ranks, device)
+        self._run(self.started((str(ring),), ranks, device), ranks, device)
 
     def runOnHosts(self, ring: Path, ranks: int) -> None:
         """
@@ -88,17 +113,17 @@ class Implementation:
 [ "$TWISTED_IB_HOST" = 0 ] || exit 0
 exec {shlex.join(self.command.split())} {options} -n {ranks} -host $(echo $TWISTED_IB_HOSTS | tr " " ,) {ring}
 """)
-        self._run(["--hosts", str(ranks), "sh", str(start)], ranks, "roce0", "0: ")
+        self._run((*_TOOL, "--hosts", str(ranks), "sh", str(start)), ranks, "roce0", "0: ")
 
-    def _run(self, words: list[str], ranks: int, device: str, prefix: str = "") -> None:
+    def _run(self, command: tuple[str, ...], ranks: int, device: str, prefix: str = "") -> None:
         path = os.pathsep.join(filter(None, sys.path))
         try:
             ended = subprocess.run(
-                (sys.executable, "-c", programOf("run.run"), "--quiet", *words),
+                command,
                 env={**os.environ, **self.environment, "UCX_NET_DEVICES": f"{device}:1", "PYTHONPATH": path},
                 capture_output=True,
                 text=True,
-                timeout=HANG_SECONDS,
+                timeout=RING_SECONDS,
             )
         except subprocess.TimeoutExpired as error:
             raise LabError(f"{ranks} ranks have not ended: {error.stdout!r} {error.stderr!r}") from None
@@ -107,15 +132,22 @@ exec {shlex.join(self.command.split())} {options} -n {ranks} -host $(echo $TWIST
 
 
 def _openMPI(name: str, options: str, **environment: str) -> Implementation:
+    command = f"{_OPENMPI} {options}"
     return Implementation(
-        name, "mpicc.openmpi", f"{_OPENMPI} {options}", "libopenmpi-dev", _OPENMPI_AGENT, environment
+        name, "mpicc.openmpi", command, "libopenmpi-dev", _OPENMPI_AGENT, "OMPI_COMM_WORLD_RANK", environment
     )
 
 
 def _mpich(name: str, **environment: str) -> Implementation:
-    return Implementation(name, "mpicc.mpich", "mpirun.mpich", "libmpich-dev", _MPICH_AGENT, environment)
+    return Implementation(
+        name, "mpicc.mpich", "mpirun.mpich", "libmpich-dev", _MPICH_AGENT, "PMI_RANK", environment
+    )
 
 
+#: More ranks than processors wait out each other's time slices.
+RING_SECONDS = 4 * HANG_SECONDS
+#: How many ranks a ring has.
+RANKS = {"shm0": (2, 4, 8), "roce0": (2, 4)}
 #: All that is tried.
 IMPLEMENTATIONS = (
     _openMPI("openmpi_rc", "--mca pml ucx --mca osc ucx", UCX_TLS="rc,self"),
@@ -125,4 +157,4 @@ IMPLEMENTATIONS = (
     _mpich("mpich_ud", UCX_TLS="ud,self"),
 )
 
-__all__ = ["IMPLEMENTATIONS", "Implementation"]
+__all__ = ["IMPLEMENTATIONS", "RANKS", "RING_SECONDS", "Implementation"]

@@ -10,8 +10,7 @@ from pathlib import Path
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests.cprograms.lab import LabError, lacking
-from tests.cprograms.libraries.mpi import IMPLEMENTATIONS, Implementation
-from tests.support.waiting import HANG_SECONDS
+from tests.cprograms.libraries.mpi import IMPLEMENTATIONS, RANKS, RING_SECONDS, Implementation
 from twisted_ib.tools.run.hosts import refusal
 
 
@@ -20,7 +19,7 @@ class RingTests(SynchronousTestCase):
     Each rank gets what the one before it has sent.
     """
 
-    timeout = 4 * HANG_SECONDS
+    timeout = 4 * RING_SECONDS
     skip = lacking()
 
     def ringOf(self, implementation: Implementation) -> Path:
@@ -35,16 +34,16 @@ class RingTests(SynchronousTestCase):
         return implementation.compiled(folder)
 
 
-def _test(implementation: Implementation) -> Callable[[RingTests], None]:
+def _test(implementation: Implementation, device: str) -> Callable[[RingTests], None]:
     def test(self: RingTests) -> None:
         ring = self.ringOf(implementation)
-        for ranks in (2, 4):
+        for ranks in RANKS[device]:
             try:
-                implementation.run(ring, ranks)
+                implementation.run(ring, ranks, device)
             except LabError as error:
                 self.fail(f"{ranks}: {error}")
 
-    test.__doc__ = f"2 and 4 ranks of {implementation.name} on shm0."
+    test.__doc__ = f"Some ranks of {implementation.name} on {device}."
     return test
 
 
@@ -61,5 +60,6 @@ def _testOnHosts(implementation: Implementation) -> Callable[[RingTests], None]:
 
 
 for _implementation in IMPLEMENTATIONS:
-    setattr(RingTests, f"test_{_implementation.name}", _test(_implementation))
+    for _device in _implementation.devices:
+        setattr(RingTests, f"test_{_implementation.name}_{_device}", _test(_implementation, _device))
     setattr(RingTests, f"test_{_implementation.name}_hosts", _testOnHosts(_implementation))
