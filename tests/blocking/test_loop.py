@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from socket import socketpair
 from subprocess import PIPE, Popen, run
 from threading import get_ident
 from time import monotonic, sleep
@@ -374,6 +375,10 @@ class LoopTests(BlockingTestCase):
         """
         one, other = self.pair()
         idle, _ = self.pair()
+        # Only who waits for the kernel as well needs one.
+        unix = socketpair()
+        for each in unix:
+            self.addCleanup(each.close)
         leader = self.inThread(one.recv, 1)
         waitUntil(lambda: self.loop.sleeping)
 
@@ -381,7 +386,7 @@ class LoopTests(BlockingTestCase):
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
         self.patch(os, "eventfd", full)
-        raised = self.assertRaises(OSError, select.select, [idle], [], [])
+        raised = self.assertRaises(OSError, select.select, [idle, unix[0]], [], [])
         self.assertEqual(raised.errno, errno.EMFILE)
         self.assertEqual(self.loop.followers, [])
         other.sendall(b"x")
