@@ -194,7 +194,7 @@ class CostTests(BlockingTestCase):
     def test_select(self) -> None:
         """
         A wait for the kernel's descriptors that sleeps asks for them before, by the sleep itself, and for
-        what is ready; epoll is asked once, as its descriptor has not ended the sleep.
+        what is ready; epoll is not asked, as its descriptor has not ended the sleep.
         """
         listener = self.server()
         asked: list[float | None] = []
@@ -223,8 +223,53 @@ class CostTests(BlockingTestCase):
         sleeps = self.asleep(lambda: self.fail("epoll sleeps"))
         self.assertEqual(selecting.select([listener], [], [])[0], [listener])
         self.assertEqual([not each for each in asked], [True, False, True])
-        self.assertEqual(sleeps.timeouts, [0])
+        self.assertEqual(sleeps.timeouts, [])
         listener.accept()[0].close()
+
+    def test_onlySDP(self) -> None:
+        """
+        A wait for SDP alone that sleeps is one call of epoll, as C{recv}'s, and asks nothing of the kernel's
+        C{poll}; for one that is ready the devices are served.
+        """
+        one, other = self.blocking()
+        made: list[Any] = []
+        plain = selecting._poll
+        self.patch(selecting, "_poll", lambda: made.append(plain()) or made[-1])
+        poller, epoller = selecting.poll(), selecting.epoll()
+        self.addCleanup(epoller.close)
+        self.addCleanup(epoller.unregister, other)
+        for each in poller, epoller:
+            each.register(other, selecting._IN)
+        del made[:]
+        found = [(other.fileno(), selecting._IN)]
+        waits = (
+            (lambda: self.assertEqual(poller.poll(), found), 72),
+            (lambda: self.assertEqual(selecting.select([other], [], [])[0], [other]), 73),
+            (lambda: self.assertEqual(epoller.poll(), found), 82),
+        )
+        sleeps = self.asleep(lambda: one.sendall(DATA))
+
+        def receiving(wait: Callable[[], object]) -> None:
+            """
+            Wait for messages and receive them.
+            """
+            for _ in range(MESSAGES):
+                wait()
+                other.recv(len(DATA))
+
+        for wait, most in waits:
+            del sleeps.timeouts[:]
+            calls = called(lambda: receiving(wait), PACKAGE)  # noqa: B023
+            self.assertEqual(len(sleeps.timeouts), MESSAGES)
+            self.assertLess(calls.total() / MESSAGES, most)
+            one.sendall(DATA)
+            turns = self.loop.driven.turns
+            wait()
+            # Found in the wait's first turn; ready at once is served, too.
+            wait()
+            self.assertEqual(self.loop.driven.turns - turns, 2)
+            other.recv(len(DATA))
+        self.assertEqual(made, [])
 
     def test_busy(self) -> None:
         """

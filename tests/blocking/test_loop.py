@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from socket import socketpair
 from subprocess import PIPE, Popen, run
 from threading import get_ident
 from time import monotonic, sleep
@@ -141,24 +142,28 @@ class LoopTests(BlockingTestCase):
     def test_grace(self) -> None:
         """
         A deputy leads when nobody has led for a period of grace: not because a thread that leads again and
-        again is at work with what it received.
+        again is at work with what it received.  It looks more and more seldom then, to a bound, and after its
+        own lead as at first.
         """
         slept: list[float | None] = []
 
         def sleep(waiter: module.Waiter, seconds: float | None, kernel: Any) -> bool:
             """
-            In the first two another thread leads, and leaves.
+            In the first five another thread leads, and leaves.
             """
             slept.append(seconds)
-            if len(slept) <= 2:
+            if len(slept) <= 5:
                 self.loop._leaves += 1
             return False
 
         requireReplaceable(module.Waiter, "sleep")
         self.patch(module.Waiter, "sleep", sleep)
         with self.loop:
-            self.assertIsNone(self.loop._follow(module.Waiter(lambda: False), None, None))
-        self.assertEqual(slept, [module.GRACE_SECONDS] * 3)
+            waiter = module.Waiter(lambda: False, module.GRACE_SECONDS)
+            self.assertIsNone(self.loop._follow(waiter, None, None))
+        self.assertEqual(slept, [module.GRACE_SECONDS * each for each in (1, 2, 4, 8, 8, 8)])
+        self.assertEqual(slept[-1], module.GRACE_SECONDS_MOST)
+        self.assertEqual(waiter.grace, module.GRACE_SECONDS)
 
     def test_keepsLeading(self) -> None:
         """
@@ -374,6 +379,10 @@ class LoopTests(BlockingTestCase):
         """
         one, other = self.pair()
         idle, _ = self.pair()
+        # Only who waits for the kernel as well needs one.
+        unix = socketpair()
+        for each in unix:
+            self.addCleanup(each.close)
         leader = self.inThread(one.recv, 1)
         waitUntil(lambda: self.loop.sleeping)
 
@@ -381,7 +390,7 @@ class LoopTests(BlockingTestCase):
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
         self.patch(os, "eventfd", full)
-        raised = self.assertRaises(OSError, select.select, [idle], [], [])
+        raised = self.assertRaises(OSError, select.select, [idle, unix[0]], [], [])
         self.assertEqual(raised.errno, errno.EMFILE)
         self.assertEqual(self.loop.followers, [])
         other.sendall(b"x")

@@ -5,7 +5,8 @@ The threads that block drive it. The first is the leader: it serves devices and 
 for is there. The others follow: each waits for its own wake-up, which the leader gives when their condition
 holds. When the leader leaves, a follower is the deputy: it leads if nobody else has led for
 L{GRACE_SECONDS}. So a thread that receives and sends in turns keeps leading, and is not woken by another one
-for each message.
+for each message. While others go on to lead, the deputy looks more and more seldom, up to
+L{GRACE_SECONDS_MOST}: a thread in C{accept} takes little from one that answers.
 
 One lock protects reactor, devices and sockets; the leader releases it while it sleeps.
 """
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 #: Seconds without a leader after which the deputy leads, which looks that often: longer than a thread takes
 #: between a receive and the next, shorter than a person notices.
 GRACE_SECONDS: Final = 1e-3
+GRACE_SECONDS_MOST: Final = 8e-3
 #: Seconds that the end of the process waits for peers that do not take what was sent to them.
 DRAIN_SECONDS: Final = 2.0
 #: Seconds for which delayed calls, deadlines and descriptors have no turn, if all sleeps between ended with
@@ -423,7 +425,7 @@ class BlockingLoop:
         """
         L{wait} while other threads drive them.
         """
-        waiter = Waiter(ready)
+        waiter = Waiter(ready, GRACE_SECONDS)
         while True:
             over = self._follow(waiter, deadline, kernel)
             if over is None:
@@ -460,8 +462,8 @@ class BlockingLoop:
         while True:
             seconds = None if deadline is None else max(0.0, deadline - monotonic())
             isDeputy = self._deputy is waiter
-            if isDeputy and (seconds is None or seconds > GRACE_SECONDS):
-                seconds = GRACE_SECONDS
+            if isDeputy and (seconds is None or seconds > waiter.grace):
+                seconds = waiter.grace
             held = self.lock._release_save()
             try:
                 woken = waiter.sleep(seconds, kernel)
@@ -477,10 +479,13 @@ class BlockingLoop:
                 continue
             if self._leaves == waiter.leaves:
                 if not self.leader:
+                    waiter.grace = GRACE_SECONDS
                     return None
                 # A leader that stays needs no deputy.
                 self._deputy = None
-            # A thread that led meanwhile leads again when it waits again.
+            elif waiter.grace < GRACE_SECONDS_MOST:
+                # A thread that led meanwhile leads again when it waits again.
+                waiter.grace *= 2
             waiter.leaves = self._leaves
 
     def _isKernelReady(self, kernel: select.poll, bell: int = -1, hasTurned: bool = False) -> bool:

@@ -50,7 +50,8 @@ def eventsOf(skt: socket, mask: int) -> int:
 
     @param mask: The events that are asked for.
     """
-    made = skt.attempt
+    # The slots, not the properties: it is asked some times for each wait.
+    made, offload = skt._connecting, skt._sdp
     if made is not None:
         if not made.isOver:
             return 0
@@ -58,7 +59,7 @@ def eventsOf(skt: socket, mask: int) -> int:
             return (mask & (_IN | _OUT)) | _ERR | _HUP
         # Whatever is asked for, the caller looks again: at the connection, or at the kernel's attempt.
         return _OUT
-    part = skt.sdp
+    part = None if offload is None else offload.part
     if part is None:
         # Another thread has shut the listeners down, or gone on with an attempt: the caller looks again.
         return 0 if skt._closed else _HUP  # type: ignore[attr-defined]
@@ -68,15 +69,14 @@ def eventsOf(skt: socket, mask: int) -> int:
     if part.listens:
         return _IN & mask if part.accepted else 0
     found = 0
-    if part.readable():
+    if mask & _IN and part.readable():
         found = _IN
-    if part.writable():
+    if mask & _OUT and part.writable():
         found |= _OUT
     if part.ended:
-        found |= kernel.POLLRDHUP
-    found &= mask
-    if part.hungUp():
-        found |= _HUP
+        found |= kernel.POLLRDHUP & mask
+        if part.hungUp():
+            found |= _HUP
     if part.lost:
         found |= _ERR
     return found
@@ -84,26 +84,26 @@ def eventsOf(skt: socket, mask: int) -> int:
 
 class _Watch:
     """
-    One wait for descriptors of SDP, and for one C{poll} object of the kernel's.
+    One wait for descriptors of SDP, and for some of the kernel's.
     """
 
-    def __init__(self, wanted: Iterable[tuple[int, int]]) -> None:
+    def __init__(self, wanted: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]) -> None:
         """
         @param wanted: The descriptors of SDP and their events.
+        @param others: Those of the kernel.
         """
         self.sockets: list[tuple[int, socket, int]] = []
         #: Descriptors that the kernel is to be asked for as well, with their events.
-        self.shared: list[tuple[int, int]] = []
+        self.shared = list(others)
         for descriptor, mask in wanted:
             skt = offloaded.get(descriptor)
             if skt is None:
                 self.shared.append((descriptor, mask))
                 continue
-            made = skt.attempt
-            if made is not None and made.isOver:
+            if skt._connecting is not None and skt._connecting.isOver:
                 skt.settle()
-            part = skt.sdp
-            if part is None and skt.attempt is None:
+            part = None if skt._sdp is None else skt._sdp.part
+            if part is None and skt._connecting is None:
                 # The kernel's attempt to connect goes on.
                 self.shared.append((descriptor, mask))
                 continue
@@ -115,7 +115,10 @@ class _Watch:
         """
         Return whether one has an event, or is to be looked at again.
         """
-        return any(eventsOf(skt, mask) for _, skt, mask in self.sockets)
+        for _, skt, mask in self.sockets:
+            if eventsOf(skt, mask):
+                return True
+        return False
 
     def events(self) -> dict[int, int]:
         """
@@ -123,42 +126,53 @@ class _Watch:
         """
         found = {}
         for descriptor, skt, mask in self.sockets:
-            made = skt.attempt
-            isKnown = skt.sdp is not None if made is None else made.error is not None
-            events = eventsOf(skt, mask) if isKnown else 0
-            if events:
-                found[descriptor] = events
+            made = skt._connecting
+            # Which of these is to be looked at again has no events yet.
+            if skt.sdp is not None if made is None else made.error is not None:
+                events = eventsOf(skt, mask)
+                if events:
+                    found[descriptor] = events
         return found
 
 
+def _pollerOf(shared: list[tuple[int, int]]) -> kernel.poll:
+    poller = _poll()
+    for descriptor, mask in shared:
+        poller.register(descriptor, mask)
+    return poller
+
+
 def wait(
-    wanted: Callable[[], Iterable[tuple[int, int]]],
-    register: Callable[[kernel.poll], object],
+    wanted: Callable[[], tuple[Iterable[tuple[int, int]], Iterable[tuple[int, int]]]],
     seconds: float | None,
     isStale: Callable[[], bool] | None = None,
 ) -> tuple[dict[int, int], list[tuple[int, int]]]:
     """
     Wait until descriptors are ready.
 
-    @param wanted: Returns the descriptors of SDP, and the events of each.
-    @param register: Registers the kernel's descriptors with a C{poll} object.
+    @param wanted: Returns the descriptors of SDP, and the events of each; and those of the kernel.
     @param seconds: How long at most; L{None} for any time.
     @param isStale: Returns whether another thread has changed what is wanted; L{None} if none can.
-    @return: The events of SDP's descriptors; what the C{poll} object returned.
+    @return: The events of SDP's descriptors; what the kernel's C{poll} has returned for its own.
     """
     deadline = None if seconds is None else monotonic() + seconds
     loop = theLoop()
     with loop:
         while True:
-            # Also where the kernel's are ready at once: they hide none of SDP's.
-            loop.poll()
-            watch, poller = _Watch(wanted()), _poll()
-            register(poller)
-            for descriptor, mask in watch.shared:
-                poller.register(descriptor, mask)
+            watch = _Watch(*wanted())
+            # Without descriptors of the kernel it is a sleep as that of C{recv}.
+            poller = _pollerOf(watch.shared) if watch.shared else None
             ready = watch.ready if isStale is None else lambda: watch.ready() or isStale()  # noqa: B023
-            inTime = loop.wait(ready, deadline, poller)
-            found, others = watch.events(), poller.poll(0)
+            inTime: bool | None = ready() or (poller is not None and bool(poller.poll(0)))
+            if inTime or seconds == 0:
+                # Also where some are ready at once: they hide none of the others, nor leave peers unserved.
+                loop.poll()
+            else:
+                inTime = loop.lead(ready, deadline, poller)
+                if inTime is None:
+                    inTime = loop.follow(ready, deadline, poller)
+            found = watch.events()
+            others = [] if poller is None else poller.poll(0)
             if found or others or not inTime:
                 return found, others
 
@@ -196,12 +210,7 @@ def select(
     if timeout is not None and timeout < 0:
         raise ValueError("timeout must be non-negative")
     others = [item for item in masks.items() if item[0] not in offloaded]
-
-    def register(poller: kernel.poll) -> None:
-        for descriptor, mask in others:
-            poller.register(descriptor, mask)
-
-    found, more = wait(lambda: ours, register, timeout)
+    found, more = wait(lambda: (ours, others), timeout)
     for descriptor, events in more:
         if events & kernel.POLLNVAL:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -260,15 +269,10 @@ class Poll:
         ours = [(each, masks[each]) for each in masks.keys() & offloaded.keys()] if offloaded else ()
         if not ours:
             return self._kernel.poll(timeout)
-        taken = {each for each, _ in ours}
+        taken = dict(ours)
+        others = [item for item in masks.items() if item[0] not in taken]
         seconds = None if timeout is None or timeout < 0 else ceil(timeout) * 1e-3
-
-        def register(poller: kernel.poll) -> None:
-            for descriptor, mask in masks.items():
-                if descriptor not in taken:
-                    poller.register(descriptor, mask)
-
-        found, more = wait(lambda: ours, register, seconds)
+        found, more = wait(lambda: (ours, others), seconds)
         for descriptor, events in more:
             found[descriptor] = found.get(descriptor, 0) | events
         return list(found.items())
@@ -295,6 +299,7 @@ class epoll:
 
     def __init__(self, sizehint: int = -1, flags: int = 0, _kernel: kernel.epoll | None = None) -> None:
         self._kernel = _epoll(sizehint, flags) if _kernel is None else _kernel
+        self._isForeign = _kernel is not None
         self._masks: dict[int, int] = {}
         self._moved: set[int] = set()
         #: Of both, and of what the kernel has registered.  The loop's may be held when it is taken.
@@ -418,23 +423,24 @@ class epoll:
         masks = self._masks
         seen = 0
 
-        def wanted() -> Iterable[tuple[int, int]]:
+        def wanted() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
             nonlocal seen
             seen = self._changes
             with self._lock:
                 ours = self._offloaded()
                 for descriptor in ours:
                     self._move(descriptor, not self._isKernels(descriptor))
-                return [(each, masks[each] & 0xFFFF) for each in ours if each in masks]
-
-        def register(poller: kernel.poll) -> None:
-            poller.register(self._kernel.fileno(), kernel.POLLIN)
+                ours = {each for each in ours if each in masks}
+                # An object of C{fromfd} has descriptors that only the kernel knows of.
+                hasOthers = self._isForeign or bool(masks.keys() - self._moved)
+            others = [(self._kernel.fileno(), kernel.POLLIN)] if hasOthers else []
+            return [(each, masks[each] & 0xFFFF) for each in ours], others
 
         seconds = None if deadline is None else max(0.0, deadline - monotonic())
         with self._lock:
             self._waiting += 1
         try:
-            found, more = wait(wanted, register, seconds, lambda: self._changes != seen)
+            found, more = wait(wanted, seconds, lambda: self._changes != seen)
         finally:
             with self._lock:
                 self._waiting -= 1

@@ -20,16 +20,17 @@ class Waiter:
     @ivar ready: Whether its condition holds, asked under the loop's lock by any thread.
     @ivar bell: An event counter, if it waits for descriptors of the kernel too, else -1.
     @ivar done: Whether its condition held.
+    @ivar grace: Seconds after which it looks, as the deputy.
     @ivar leaves: How often leaders had left when the deputy last looked.
     """
 
-    __slots__ = ("bell", "done", "leaves", "lock", "ready", "thread")
+    __slots__ = ("bell", "done", "grace", "leaves", "lock", "ready", "thread")
 
-    def __init__(self, ready: Callable[[], object]) -> None:
+    def __init__(self, ready: Callable[[], object], grace: float = 0.0) -> None:
         """
-        @param ready: See the class.
+        @param ready: See the class; C{grace}, likewise.
         """
-        self.ready = ready
+        self.ready, self.grace = ready, grace
         self.bell, self.leaves, self.done = -1, 0, False
         self.thread = get_ident()
         self.lock = Lock()
