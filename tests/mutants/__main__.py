@@ -1,7 +1,7 @@
 """
 Change one expression of the HCA and its device, CM, MADs, subnet, its manager, transport, iWARP, SDP, RDS,
-IPoIB, RDMA, the loops of asyncio, sockets and reactors, or the C libraries at a time, and see that a test
-fails.
+IPoIB, RDMA, the loops of asyncio, sockets and reactors, the switch, queues, Dask's part, or the C libraries
+at a time, and see that a test fails.
 
     python -m tests.mutants [--count 200] [--seed S] [--minutes 60] [--module PATH] [--list]
 

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from multiprocessing import BufferTooShort
 from multiprocessing.connection import wait as kernelWait
 from struct import pack
+from types import SimpleNamespace
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -704,6 +705,25 @@ class ListenerTests(PipeTestCase):
                 pair.connect(address)
                 self.assertRaises(ConnectionAbortedError, listener.accept)
         self.assertEqual(openDescriptors(), before)
+
+    def test_asleep(self) -> None:
+        """
+        While one says nothing the listener sleeps until that one is late.
+        """
+        polls: list[Any] = []
+
+        def poll() -> Any:
+            polls.append(select.poll())
+            return polls[-1]
+
+        self.patch(limits, "QUEUE_HANDSHAKE_SECONDS", 0.2)
+        self.patch(listening, "select", SimpleNamespace(poll=poll, POLLIN=select.POLLIN))
+        with Listener() as listener, socket.socket(socket.AF_UNIX) as pair:
+            to: Any = listener.address
+            pair.connect(to)
+            self.assertRaises(ConnectionAbortedError, listener.accept)
+        # It has come; it is late, which a sleep of whole milliseconds may end before.
+        self.assertLess(len(polls), 10)
 
     def test_silentClients(self) -> None:
         """
