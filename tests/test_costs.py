@@ -267,7 +267,7 @@ class ConnectTests(SynchronousTestCase):
         """
         C{ib:}, whose queue pairs have work queues.
         """
-        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 441)
+        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 433)
 
 
 def requireBytecodes() -> None:
@@ -287,6 +287,8 @@ class BytecodeTests(SynchronousTestCase):
     C{sdp:} in bytecodes, which see what a function of the hot path does beside its calls.
     """
 
+    names = "twisted_ib.sdp", "SDP"
+
     def perOne(self, way: str, few: int, many: int, *where: str) -> float:
         """
         @param where: The device, and the addresses of the ends.
@@ -297,7 +299,7 @@ class BytecodeTests(SynchronousTestCase):
         if TWISTED < Version("Twisted", 26, 4, 0):
             raise SkipTest("Twisted's own bytecodes are counted, of which older releases have more")
         ownRunDirectory(self)
-        stream = Stream(("twisted_ib.sdp", "SDP"), *where)
+        stream = Stream(self.names, *where)
         self.addCleanup(stream.place.close)
         act: Any = getattr(stream, way)(len(DATA))
         for _ in range(2):
@@ -329,6 +331,13 @@ class BytecodeTests(SynchronousTestCase):
         A connect, an echo and the close.
         """
         self.assertLessEqual(self.perOne("connects", 10, 40), 11990)
+
+    def test_messageConnects(self) -> None:
+        """
+        The same over C{ib:}, whose queue pairs share the attributes that are equal.
+        """
+        self.names = "twisted_ib.rdma", "RDMA"
+        self.assertLessEqual(self.perOne("connects", 10, 40), 14450)
 
 
 class MessageTests(SynchronousTestCase):

@@ -15,10 +15,12 @@ from twisted_ib.hca.base.traits import IB_PRIVATE_BYTES
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader, serviceID
 from twisted_ib.hca.memory.memory import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
+from twisted_ib.hca.services.work import changedBy
 from twisted_ib.internet.addressing.addresses import Address
 
 if TYPE_CHECKING:
     from twisted_ib.hca.connection.interfaces import IConnection
+    from twisted_ib.hca.queues.requests import Attributes
     from twisted_ib.rdma.transport import RDMATransport
 
 PORT_SPACE = int(PortSpace.TCP)
@@ -157,15 +159,15 @@ def _join(messages: RDMATransport, connection: IConnection, message: ConnectRequ
     # An acceptor that does not wait is ready before its REP is sent, since data may follow at once (IBTA vol.
     # 1 12.9.8; cma.c cma_accept_ib).
     attributes = _attributes(expected, message.startingPSN, mtu, timeout, served, asked)
-    messages.work.connect(connection.destination, message.localQPN, attributes)
+    messages.work.connect(connection.destination, message.localQPN, *attributes)
 
 
 @lru_cache(64)
 def _attributes(
     expected: int, startingPSN: int, mtu: int, timeout: int, served: int, asked: int
-) -> dict[str, int]:
-    # Connections whose attributes are equal, as all between processes of one host, have one dictionary.
-    return {
+) -> tuple[dict[str, int], Attributes]:
+    # Connections whose attributes are equal, as all between processes of one host, share them.
+    attributes = {
         "pkey_index": 0,
         "port_num": 1,
         "qp_access_flags": _ACCESS,
@@ -183,3 +185,4 @@ def _attributes(
         "rnr_retry": _RETRIES,
         "max_rd_atomic": asked,
     }
+    return attributes, changedBy(attributes)

@@ -16,7 +16,7 @@ from twisted_ib.errors import MemoryRegionError, QueuePairError
 from twisted_ib.hca.base.operation import ACKNOWLEDGE, REFUSAL, SEND_ONLY
 from twisted_ib.hca.memory.memory import REMOTE_READ, REMOTE_WRITE, MemoryRegion
 from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
-from twisted_ib.hca.queues.requests import SGE, Capabilities, SendOpcode, SendRequest
+from twisted_ib.hca.queues.requests import SGE, Attributes, Capabilities, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.internet.region import RDMARegion, Regions
 
@@ -114,16 +114,13 @@ class StreamRDMA:
             places = Capabilities(limits.SDP_TRANSFERS + READ_DEPTH, 0, 1, 0, 0)
             timers = stream.channel.device.timers
             self._work = work = StreamQueues(stream.queuePair, self.regions.pd, sink, sink, timers, places)
-            attributes = work.attributes
             # Until the first transfer there is no responder, so that no R_Key opens anything to the peer.
-            attributes.access = REMOTE_READ | REMOTE_WRITE
             # The peer's responder resources bound our READs, ours bound the peer's (Linux cm.c
             # cm_init_qp_rts_attr).
-            attributes.reads = stream.reads
-            attributes.peerReads = READ_DEPTH
-            attributes.retries = attributes.rnrRetries = _RETRIES
-            attributes.timeout = _ACK_TIMEOUT
-            attributes.minRNRTimer = _RNR_TIMER
+            access = REMOTE_READ | REMOTE_WRITE
+            work.attributes = Attributes(
+                access, _RNR_TIMER, stream.reads, READ_DEPTH, _ACK_TIMEOUT, _RETRIES, _RETRIES
+            )
         return work
 
     # -- memory

@@ -212,15 +212,15 @@ class PostTests(RequesterTestCase):
         """
         Depths and list lengths are bounded.
         """
-        Capabilities(limits.WORK_QUEUE_DEPTH, limits.WORK_QUEUE_DEPTH, 32, 32).check()
+        Capabilities(limits.WORK_QUEUE_DEPTH, limits.WORK_QUEUE_DEPTH, 32, 32)
         for index in range(4):
             for value in (-1, (limits.WORK_QUEUE_DEPTH + 1) if index < 2 else 33):
                 sizes = [1, 1, 1, 1]
                 sizes[index] = value
-                self.assertRaises(ResourceLimitError, Capabilities(*sizes).check)
-        Capabilities(inline=limits.INLINE_DATA).check()
+                self.assertRaises(ResourceLimitError, Capabilities, *sizes)
+        Capabilities(inline=limits.INLINE_DATA)
         for value in (-1, limits.INLINE_DATA + 1):
-            self.assertRaises(ResourceLimitError, Capabilities(inline=value).check)
+            self.assertRaises(ResourceLimitError, Capabilities, inline=value)
 
     def test_impossible(self) -> None:
         """

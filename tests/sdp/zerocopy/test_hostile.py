@@ -21,7 +21,7 @@ from tests.sdp.zerocopy.test_registered import BYTES, SIZE, RegisteredTestCase
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, ResourceLimitError
 from twisted_ib.hca.memory.memory import LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE
-from twisted_ib.hca.queues.requests import Capabilities
+from twisted_ib.hca.queues.requests import Attributes, Capabilities
 from twisted_ib.sdp.protocol.wire import BSDH, MID, Flags, SinkAvail, SrcAvail, Transition
 from twisted_ib.sdp.stream import SDP_RECEIVES_LEAST
 from twisted_ib.sdp.streamrdma import READ_DEPTH, StreamQueues
@@ -52,10 +52,8 @@ class Target:
         self.key, self.address = region.key, region.address
         sink: Any = self
         places = Capabilities(32, 0, 1, 0, 0)
-        attributes = StreamQueues(raw.queuePair, pd, sink, sink, device.timers, places).attributes
-        attributes.access = REMOTE_READ | REMOTE_WRITE
-        attributes.reads = attributes.peerReads = 16
-        attributes.timeout = 14
+        work = StreamQueues(raw.queuePair, pd, sink, sink, device.timers, places)
+        work.attributes = Attributes(REMOTE_READ | REMOTE_WRITE, reads=16, peerReads=16, timeout=14)
 
     def push(self, completion: Any, solicited: bool = False) -> bool:
         """

@@ -203,7 +203,7 @@ class ReceiveRequest:
     pieces: Sequence[SGE] = ()
 
 
-@attrs.define(slots=True)
+@attrs.frozen
 class Capabilities:
     """
     The sizes of a queue pair's work queues (C{struct ibv_qp_cap}).
@@ -221,20 +221,11 @@ class Capabilities:
     receivePieces: int = 4
     inline: int = limits.INLINE_DATA
 
-    def check(self) -> None:
+    def __attrs_post_init__(self) -> None:
         """
         @raise ResourceLimitError: one of them is too large.
         """
         depth, elements = limits.WORK_QUEUE_DEPTH, limits.SCATTER_GATHER_ELEMENTS
-        # Each connection asks; the loop finds and names what is too large.
-        if (
-            0 <= self.sends <= depth
-            and 0 <= self.receives <= depth
-            and 0 <= self.pieces <= elements
-            and 0 <= self.receivePieces <= elements
-            and 0 <= self.inline <= limits.INLINE_DATA
-        ):
-            return
         for name, value, most in (
             ("send requests", self.sends, depth),
             ("receive requests", self.receives, depth),
@@ -246,11 +237,11 @@ class Capabilities:
                 raise ResourceLimitError(f"a queue pair has 0 to {most} {name}, not {value}")
 
 
-@attrs.define(slots=True)
+@attrs.frozen
 class Attributes:
     """
     Attributes of a connected queue pair, as set by L{QueuePair.modify
-    <twisted_ib.hca.queues.queuepair.QueuePair.modify>}.
+    <twisted_ib.hca.queues.queuepair.QueuePair.modify>}; queue pairs with equal ones may share them.
 
     @ivar access: the peer's rights: L{Access<twisted_ib.hca.memory.access.Access>} bits.
     @ivar minRNRTimer: RNR timer code sent to a peer that found no receive (IBTA vol. 1 9.7.5.2.8).

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError
 from twisted_ib.hca.base.events import EventType
@@ -61,6 +63,7 @@ _RANGES = {
     "port_num": (1, 1),
 }
 
+_UNSET, _CAPABILITIES = Attributes(), Capabilities()
 _RESET, _RTS = QPState.RESET, QPState.RTS
 _INLINE_FLAG = int(SendFlags.INLINE)
 # IBTA vol. 1 10.3.1: in SQD requests are queued and sent after the return to RTS.
@@ -76,6 +79,15 @@ def checkRanges(attributes: dict[str, Any]) -> None:
             lowest, highest = _RANGES[name]
             if not lowest <= value <= highest:
                 raise QueuePairError(f"{name} is {lowest} to {highest}, not {value}")
+
+
+def changedBy(attributes: dict[str, Any], before: Attributes = _UNSET) -> Attributes:
+    """
+    @param attributes: by their names in C{struct ibv_qp_attr}; others are ignored.
+    @return: the attributes of a queue pair with these changes.
+    """
+    known = {_ATTRIBUTES[name]: int(value) for name, value in attributes.items() if name in _ATTRIBUTES}
+    return attrs.evolve(before, **known) if known else before
 
 
 class WorkQueues:
@@ -131,11 +143,9 @@ class WorkQueues:
         """
         Attach work queues to a queue pair in RESET.
 
-        @raise ResourceLimitError: C{capabilities} asks for too much.
         @raise QueuePairError: the fabric has no such queue pairs.
         """
-        self.capabilities = capabilities or Capabilities()
-        self.capabilities.check()
+        self.capabilities = capabilities or _CAPABILITIES
         device = queuePair.device
         self.operations = operationsOf(queuePair.type, LOCAL if device is None else device.traits)
         self.queuePair = queuePair
@@ -143,7 +153,7 @@ class WorkQueues:
         self.sendCompletions = sendCompletions
         self.receiveCompletions = receiveCompletions
         self.timers = timers
-        self.attributes = Attributes()
+        self.attributes = _UNSET
         self.shared = shared
         self.signalAll = signalAll
         self.unreachable: Exception | None = None
@@ -257,7 +267,9 @@ class WorkQueues:
         queuePair = self.queuePair
         return QueuePairError(f"queue pair {queuePair.number} takes no {verb} in {queuePair.state.name}")
 
-    def connect(self, path: IPath, remote: int, attributes: dict[str, Any]) -> None:
+    def connect(
+        self, path: IPath, remote: int, attributes: dict[str, Any], changed: Attributes | None = None
+    ) -> None:
         """
         Take a new queue pair from RESET to RTS at once, as three calls of L{QueuePair.modify} do, for a
         consumer that knows what it asks for.
@@ -265,6 +277,7 @@ class WorkQueues:
         @param path: the path to the peer's HCA.
         @param remote: the peer's queue pair number.
         @param attributes: what the three transitions set besides, each in its range; not to be changed.
+        @param changed: what L{changedBy} gives for them, if that is known.
         @raise QueuePairError: the queue pair is not in RESET, or its port is in no partition.
         """
         queuePair = self.queuePair
@@ -279,7 +292,8 @@ class WorkQueues:
         queuePair.path = path.bind(queuePair)
         queuePair.state = _RTS
         queuePair.path.modified(queuePair)
-        self.modified(attributes)
+        # Not modified(): in RESET nothing can have been posted.
+        self.attributes = changed or changedBy(attributes)
 
     # -- from the queue pair
 
@@ -300,9 +314,7 @@ class WorkQueues:
         """
         The queue pair has a new state (C{queuePair.state}) or new attributes.
         """
-        for name, value in attributes.items():
-            if name in _ATTRIBUTES:
-                setattr(self.attributes, _ATTRIBUTES[name], int(value))
+        self.attributes = changedBy(attributes, self.attributes)
         state = self.queuePair.state
         if state == QPState.RESET:
             self._reset()
@@ -393,7 +405,7 @@ class WorkQueues:
         # objects are made, as the medium may still notify the old ones, which now do nothing.
         self.requester.close()
         self.responder.close()
-        self.attributes = Attributes()
+        self.attributes = _UNSET
         self.unreachable = None
         self._renew()
 

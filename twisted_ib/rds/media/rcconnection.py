@@ -39,7 +39,7 @@ from twisted_ib.hca.base.traits import Completion
 from twisted_ib.hca.memory.memory import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
 from twisted_ib.hca.queues.queuepair import SEND_SOLICITED
-from twisted_ib.hca.queues.requests import Capabilities, SendOpcode, SendRequest
+from twisted_ib.hca.queues.requests import Attributes, Capabilities, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.rds.media.rccarrier import RCCarrier
 from twisted_ib.rds.protocol.bundle import BUNDLE, datagramsOf
@@ -406,12 +406,9 @@ class RCConnection:
         queue: Any = self
         self.work = work = WorkQueues(self.queuePair, self.domain.pd, queue, queue, device.timers, places)
         # The attributes that INIT, RTR and RTS would have set (IBTA vol. 1 10.3.1); the connection is up.
-        attributes = work.attributes
-        attributes.access = _ACCESS
-        attributes.reads, attributes.peerReads = self._reads, self._peerReads
-        attributes.retries = attributes.rnrRetries = _RETRIES
-        attributes.timeout = _TIMEOUT
-        attributes.minRNRTimer = _RNR_TIMER
+        work.attributes = Attributes(
+            _ACCESS, _RNR_TIMER, self._reads, self._peerReads, _TIMEOUT, _RETRIES, _RETRIES
+        )
 
     def postOperation(self, carrier: RCCarrier, message: Any) -> bool:
         """

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
+
 from tests.hca.queues.keyed_cases import RequesterTestCase, ResponderTestCase
 from tests.hca.queues.keyed_pair import piece
 from twisted_ib import limits
@@ -74,7 +76,7 @@ class RequesterTests(RequesterTestCase):
         It has 8 bytes, whatever the queue pair's limit of inline data is; all else is refused when it is
         posted.
         """
-        self.a.work.capabilities.inline = 0
+        self.a.work.capabilities = attrs.evolve(self.a.work.capabilities, inline=0)
         for length in (0, 7, 9):
             self.assertRaises(QueuePairError, self.write, 1, bytes(length))
             self.assertRaises(QueuePairError, self.a.send, 1, ATOMIC_WRITE, piece(self.source, 0, length))
@@ -231,7 +233,9 @@ class ResponderTests(ResponderTestCase):
         What the queue pair does not grant is an invalid request, whatever the key.
         """
         self.connect()
-        self.b.work.attributes.access &= ~int(Access.REMOTE_WRITE)
+        attributes = self.b.work.attributes
+        access = attributes.access & ~int(Access.REMOTE_WRITE)
+        self.b.work.attributes = attrs.evolve(attributes, access=access)
         self.assertEqual(self.put(0x1D, self.reth(8) + VALUE), INVALID)
         self.assertTrue(self.clean())
 
