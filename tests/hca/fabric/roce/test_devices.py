@@ -41,6 +41,8 @@ class End:
     manager.
     """
 
+    port = PORT
+
     def __init__(self, device: Device, size: int = 1 << 17) -> None:
         """
         Nothing is connected.
@@ -77,7 +79,7 @@ class End:
         """
         address = path.peer.address
         request = ConnectRequest(
-            serviceID=PortSpace.TCP << 16 | PORT,
+            serviceID=PortSpace.TCP << 16 | self.port,
             localQPN=self.queuePair.number,
             responderResources=4,
             initiatorDepth=4,

@@ -89,6 +89,32 @@ class RunTests(StreamTests):
         self.send(one, two, 5 * 1024, 4 * 1024, 100, 60 * 1024, 7 * 1024)
         self.assertEqual(one.device.counters.get("completer_retry_err", 0), 0)
 
+    def test_whole(self) -> None:
+        """
+        Messages whose packets are all full go into the same calls of the link, and stay apart.
+        """
+        one, two = self.joined()
+        link: Any = one.device.fabric.link
+        calls: list[int] = []
+        send = link.send
+
+        def counted(destination: str, port: int, pieces: list[Any], size: int, *rest: int) -> Any:
+            """
+            Count the packets of a call.
+            """
+            calls.append(len(b"".join(pieces)) // size)
+            return send(destination, port, pieces, size, *rest)
+
+        link.send = counted
+        sent = [bytes([number]) * 3 * 1024 for number in range(8)]
+        for data in sent:
+            self.post(one, data)
+        self.until(one.device, two.device)
+        self.assertEqual(self.messages(two), sent)
+        self.assertEqual(sum(calls), 24)
+        self.assertIn(BURST, calls)
+        self.assertEqual(one.device.counters.get("completer_retry_err", 0), 0)
+
     def test_lost(self) -> None:
         """
         One is lost in the middle: what is before it is taken, the rest comes again.

@@ -21,14 +21,16 @@ from zlib import crc32
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.contracts.groups import DatagramSide
 from tests.hca.fabric.roce.test_devices import PORT, End
 from tests.support.commands import PATH
 from tests.support.descriptors import descriptors, descriptorsBefore
-from tests.support.ownaddress import ownAddress
+from tests.support.ownaddress import ownAddress, ownGroup
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
-from twisted_ib.errors import DeviceError, ServiceInUseError
+from twisted_ib.drive.sleeper import awaitReady
+from twisted_ib.errors import DeviceError, NoRouteError, ServiceInUseError
 from twisted_ib.hca.base.operation import ID_SHIFT, QPN_SHIFT
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.device.device import Device
@@ -40,6 +42,7 @@ from twisted_ib.hca.fabric.roce.slots import SLOTS
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.rundirectory import openDirectories
 from twisted_ib.hca.mad.vendor import OPENIB, PING
+from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.headers import BTH
@@ -99,6 +102,8 @@ faults()
 print(before, faults())
 device.close()
 """
+#: How many processes share an address.
+PROCESSES = 16
 #: How often a process is killed.
 DEATHS = 20
 
@@ -446,6 +451,36 @@ class SharedTests(DevicesTestCase):
         self.until(lambda: one.counters["packets_unknown_qp"] == 2, one, two)
         self.assertEqual([each.counters[name] for each in (one, two) for name in HANDED], [0, 2, 2, 2, 0, 2])
 
+    def test_group(self) -> None:
+        """
+        A multicast datagram comes to each process that has joined its group, once, and to no other.
+        """
+        far = self.device(ownAddress(8))
+        near = [self.device(self.address) for _ in range(3)]
+        group = int.from_bytes(gidOf(ownGroup(7)), "big")
+        sender, sides = DatagramSide(far), [DatagramSide(device) for device in near]
+        try:
+            for side in sides[:2]:
+                side.device.paths.attach(side.qp, group)
+        except NoRouteError as error:
+            raise SkipTest(str(error)) from None
+        sender.tell(sender.handle(group), 0xFFFFFF, b"all")
+        if far.counters["packets_unsendable"]:
+            raise SkipTest("no multicast over the loopback interface here")
+        heard: list[list[tuple[int, bytes]]] = [[], [], []]
+
+        def came() -> bool:
+            for side, of in zip(sides, heard, strict=True):
+                of += side.heard()
+            return all(heard[:2])
+
+        self.until(came, far, *near)
+        sides[0].device.paths.detach(sides[0].qp, group)
+        sender.tell(sender.handle(group), 0xFFFFFF, b"again")
+        self.until(lambda: came() and len(heard[1]) > 1, far, *near)
+        one, two = ((sender.qp.number, data) for data in (b"all", b"again"))
+        self.assertEqual(heard, [[one], [one, two], []])
+
 
 class HeapTests(SynchronousTestCase):
     """
@@ -473,6 +508,84 @@ class Peer(End):
         """
         In the child, which has ends of its own.
         """
+
+
+class ManyTests(DevicesTestCase):
+    """
+    Many processes on one address.
+    """
+
+    def echo(self, port: int, report: int) -> None:
+        """
+        Send back what comes, until killed.
+
+        @param report: where the slot's number is written when it listens.
+        """
+        device = self.device(self.address)
+        end = End(device, 64)
+        device.listen(PortSpace.TCP, self.address, port, end)
+        os.write(report, bytes([device.fabric.slot]))
+        self.until(lambda: end.log, device)
+        end.receive(1, 0, 2)
+        while True:
+            for number, _ in end.done():
+                if number == 1:
+                    end.send(2, SendOpcode.SEND, 0, 2)
+                else:
+                    end.receive(1, 0, 2)
+            device.progress()
+            deadline = device.deadline()
+            left = None if deadline is None else deadline - time.monotonic()
+            if not end.completions and (left is None or left > 0):
+                awaitReady(device.fabric.link.fileno(), left)
+            device.tick(time.monotonic())
+
+    def kill(self, child: int) -> None:
+        """
+        Kill a process, if it still lives.
+        """
+        if child in self.children:
+            self.children.remove(child)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+    def test_processes(self) -> None:
+        """
+        Each of them has a connection. One after the other is killed, the first one first, while all send; the
+        others lose nothing.
+        """
+        self.children: list[int] = []
+        far = self.device(ownAddress(8))
+        ends: list[tuple[int, Peer]] = []
+        for number in range(PROCESSES):
+            receiver, sender = os.pipe()
+            self.addCleanup(os.close, receiver)
+            child = os.fork()
+            if not child:
+                try:
+                    self.echo(PORT + number, sender)
+                finally:
+                    os._exit(1)
+            self.children.append(child)
+            self.addCleanup(self.kill, child)
+            os.close(sender)
+            self.assertEqual(os.read(receiver, 1), bytes([number + 1]))
+            end = Peer(far, 64)
+            end.port = PORT + number
+            far.connect(PortSpace.TCP, self.address, end.port, end)
+            self.until(lambda end=end: end.log, far)
+            ends.append((child, end))
+        for turn in range(PROCESSES):
+            for number, (_, end) in enumerate(ends[turn:]):
+                data = bytes([turn, number])
+                end.memory[:2] = data
+                end.receive(1, 2, 2)
+                end.send(2, SendOpcode.SEND, 0, 2)
+            self.kill(ends[turn][0])
+            for number, (_, end) in enumerate(ends[turn + 1 :], 1):
+                self.until(lambda end=end: len(end.completions) == 2, far)
+                self.assertEqual({status for _, status in end.done()}, {WCStatus.SUCCESS})
+                self.assertEqual(bytes(end.memory[2:4]), bytes([turn, number]))
 
 
 class DeathTests(DevicesTestCase):
