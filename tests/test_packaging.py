@@ -126,6 +126,7 @@ class PackagingTests(SynchronousTestCase):
         self.share = {str(path.relative_to(ROOT)) for path in (ROOT / "share").rglob("*") if path.is_file()}
         self.modules = {str(path.relative_to(ROOT)) for path in (ROOT / "twisted_ib").rglob("*.py")} | {
             PLUGIN,
+            "twisted_ib/verbs/c/building/arrivals.c",
             "twisted_ib/verbs/c/building/completions.c",
             "twisted_ib/verbs/c/building/postings.c",
             "twisted_ib/verbs/c/building/interpreter.c",

@@ -19,24 +19,32 @@ class PauseTests(SynchronousTestCase):
     When it looks again, and when it serves.
     """
 
-    def pauses(self, count: int, isAwaited: bool, driven: float, drives: int = 1) -> tuple[list[float], int]:
+    def pauses(
+        self, count: int, isAwaited: bool, driven: float, drives: int = 1, isWanted: bool | None = None
+    ) -> tuple[list[float], int]:
         """
         @param drives: of the program in each pause.
+        @param isWanted: what a pause in C finds; L{None} if it is in Python.
         @param isAwaited: whether another thread waits.
         @param driven: when the program has driven last.
         @return: the pauses of the thread, and how often it served.
         """
-        hub = mock.MagicMock(isAwaited=isAwaited, driven=driven)
+        hub = mock.MagicMock(isAwaited=isAwaited, driven=driven, watch=None)
         type(hub).drives = mock.PropertyMock(side_effect=range(0, 1000, drives))
         hub.attend.return_value = False
         found: list[float] = []
 
-        def wait(pause: float) -> bool:
+        def wait(pause: float) -> bool | None:
             found.append(pause)
-            return len(found) == count
+            return isWanted
 
+        if isWanted is not None:
+            hub.watch = wait
         thread = ProgressThread.__new__(ProgressThread)
-        thread._over = SimpleNamespace(wait=wait, is_set=lambda: False)  # type: ignore[assignment]
+        thread._over = SimpleNamespace(  # type: ignore[assignment]
+            wait=self.fail if isWanted is not None and not isAwaited else wait,
+            is_set=lambda: len(found) == count,
+        )
         self.patch(attendant, "hub", hub)
         thread._run(mock.Mock())
         return found, hub.attend.call_count
@@ -58,3 +66,14 @@ class PauseTests(SynchronousTestCase):
         """
         found, served = self.pauses(5, False, 0.0)
         self.assertEqual((found, served), ([LEAST_PAUSE] * 5, 4))
+
+    def test_wanted(self) -> None:
+        """
+        Records that no thread takes end a pause in C, and are served although a thread has polled a moment
+        ago.  But not beside a thread that waits, which is woken for them.
+        """
+        recent = time.perf_counter() + 60
+        self.assertEqual(self.pauses(5, False, recent, isWanted=True), ([LEAST_PAUSE] * 5, 4))
+        for case in ((False, recent, 1, False), (True, 0.0, 1, True)):
+            found, served = self.pauses(5, *case)
+            self.assertEqual((found[1], served), (2 * LEAST_PAUSE, 0))

@@ -137,6 +137,27 @@ class HubTests(SynchronousTestCase):
             self.near.drive([None])
             self.assertEqual(self.near.drives, drives + 1)
 
+    def test_watches(self) -> None:
+        """
+        A thread that serves peers does not sleep after it had something to do: it watches for more, without
+        the lock.
+        """
+        a, _ = self.joined(self.near, self.far)
+        found: list[tuple[float, bool]] = []
+
+        def watch(seconds: float) -> bool:
+            found.append((seconds, self.far.enterIfFree()))
+            self.far.leave()
+            return False
+
+        self.far.watch = watch
+        with self.near:
+            a.post(b"hello")
+        sleeper = Sleeper()
+        self.addCleanup(sleeper.close)
+        self.assertTrue(self.far.attend(sleeper))
+        self.assertEqual(found, [(0.0, True)])
+
     def test_leavingTellsThePeer(self) -> None:
         """
         A thread that sleeps at the other end is woken by a post, though the poster never drives

@@ -10,10 +10,11 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from _twisted_ib_verbs import ffi, lib
 
+from twisted_ib import limits
 from twisted_ib.drive.sleeper import Sleep, Sleeper, milliseconds
 from twisted_ib.hca.host.libc import isNonBlocking
 from twisted_ib.verbs.c import attend
@@ -115,4 +116,48 @@ def _prepare(seconds: float, fds: list[int]) -> None:
     sleep.count, sleep.milliseconds = len(fds), milliseconds(seconds)
 
 
-__all__ = ["awaitEvent", "getUp", "nextEvent", "rest"]
+class _Ring(Protocol):
+    # A path between processes: see RingPath.
+    alive: bool
+
+    def ends(self) -> tuple[memoryview, memoryview]: ...
+
+
+class Arrivals:
+    """
+    The rings of all devices, which one thread watches in C, by C{building/arrivals.c}: it takes Python's lock
+    only when there is something to do.
+    """
+
+    def __init__(self) -> None:
+        self._paths: list[_Ring] = []
+        self._cells: list[object] = []
+        self._structure = ffi.new("struct twisted_ib_arrivals *")
+        self._structure.spin, self._structure.hits = int(limits.ANSWER_SECONDS * 1e9), 256
+
+    def watch(self, seconds: float) -> bool:
+        """
+        See L{Hub.watch<twisted_ib.verbs.core.hub.Hub>}.
+        """
+        with hub:
+            paths: list[_Ring] = []
+            for device in hub.devices:
+                if not device.closed:
+                    paths += (path for path in device.fabric.paths() if hasattr(path, "ends"))
+            if paths != self._paths:
+                self._follow(paths)
+        return bool(lib.twisted_ib_await(self._structure, int(seconds * 1e9)))
+
+    def _follow(self, paths: list[_Ring]) -> None:
+        # The pointers keep no memory, but these objects do, and the views keep the rings mapped.
+        ends = [path.ends() for path in paths if path.alive]
+        published = [ffi.from_buffer("uint64_t[]", each) for each, _ in ends]
+        consumed = [ffi.from_buffer("uint64_t[]", each) for _, each in ends]
+        pointers = ffi.new("uint64_t *[]", published), ffi.new("uint64_t *[]", consumed)
+        watched = self._structure
+        watched.published, watched.consumed, watched.count = *pointers, len(ends)
+        self._cells = [published, consumed, pointers]
+        self._paths = paths
+
+
+__all__ = ["Arrivals", "awaitEvent", "getUp", "nextEvent", "rest"]

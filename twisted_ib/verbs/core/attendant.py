@@ -52,11 +52,20 @@ class ProgressThread:
     def _run(self, sleeper: Sleeper) -> None:
         pause, seen = LEAST_PAUSE, hub.drives
         try:
-            while not self._over.wait(pause):
+            while True:
+                isWanted = False
+                # A thread that sleeps in wait() is woken for what comes.
+                if hub.watch is None or hub.isAwaited:
+                    self._over.wait(pause)
+                else:
+                    isWanted = hub.watch(pause)
+                if self._over.is_set():
+                    break
                 # Another thread waits or polls: leave the lock to it, and back off exponentially.
                 before, seen = seen, hub.drives
                 n = seen - before
-                if hub.isAwaited or n > FEW_DRIVES or (n and time.perf_counter() - hub.driven < LEAST_PAUSE):
+                isServed = n > FEW_DRIVES or (n and time.perf_counter() - hub.driven < LEAST_PAUSE)
+                if hub.isAwaited or (isServed and not isWanted):
                     pause = min(2 * pause, MOST_PAUSE)
                     continue
                 pause = LEAST_PAUSE

@@ -62,6 +62,8 @@ class Hub:
     @ivar driven: when it ran last, by C{time.perf_counter}.
     @ivar watchers: programs that watch a descriptor instead of calling L{wait}; their C{wake()} is called
         when somebody has to drive.
+    @ivar watch: waits for so many seconds, or until records wait that no thread takes, and says whether they
+        do; without the lock.  L{None} where nothing does.
     @ivar settle: posts what a program has left to another thread; L{None} where none does.
     @ivar unshown: mirrors of completion queues that lack completions: they get them before the lock is
         released.
@@ -86,6 +88,7 @@ class Hub:
         self._rest = Turn()
         self._sleepers: set[Sleeper] = set()
         self.watchers: set[Wakes] = set()
+        self.watch: Callable[[float], bool] | None = None
         self.settle: Callable[[], object] | None = None
         self.drives = 0
         self.driven = 0.0
@@ -461,6 +464,9 @@ class Hub:
                 sleep = None if n or self._sleepers else self._sleepOn(sleeper)
             if sleep is not None:
                 sleep.sleep()
+            elif n and self.watch is not None:
+                # What answers comes soon, and finds this thread awake.
+                self.watch(0.0)
         finally:
             # After a failure too: one whose pipe is closed would fail every verb that wakes the sleepers.
             with self:

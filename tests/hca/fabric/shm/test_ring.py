@@ -87,6 +87,19 @@ class LayoutTests(RingTestCase):
         self.assertEqual(self.at(64, 8).hex(), "000000001500000a")
         self.assertEqual(self.other.theirs.cells[TAIL], 128)
 
+    def test_ends(self) -> None:
+        """
+        Two cells differ while there are records, and can still be read when the path is closed.
+        """
+        published, consumed = self.other.ends()
+        self.assertEqual(published[0], consumed[0])
+        self.one.post(b"abc")
+        self.assertEqual((published[0], consumed[0]), (64, 0))
+        settle(self.a, self.b)
+        self.assertEqual((published[0], consumed[0]), (64, 64))
+        self.b.close()
+        self.assertEqual((published[0], consumed[0]), (64, 64))
+
     def test_sizes(self) -> None:
         """
         With its header a record takes a multiple of 64 bytes; one of BULK

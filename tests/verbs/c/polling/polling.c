@@ -4,6 +4,7 @@
  */
 #include "../pairs.h"
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -400,18 +401,20 @@ static void fire(int threads)
 
 /* A peer that is killed amid polling: each request completes once, in order, and none succeeds after one that failed. */
 struct half {
-    unsigned number;
+    unsigned number, key;
+    uint64_t memory;
     union ibv_gid gid;
 };
 
-static void exchange(struct ibv_qp *qp, int in, int out)
+static struct half exchange(struct ibv_qp *qp, const struct ibv_mr *mr, int in, int out)
 {
-    struct half own = {qp->qp_num, own_gid()}, peer;
+    struct half own = {qp->qp_num, mr ? mr->rkey : 0, mr ? (uintptr_t)mr->addr : 0, own_gid()}, peer;
 
     move(qp, IBV_QPS_INIT);
     IS(write(out, &own, sizeof own), sizeof own);
     IS(read(in, &peer, sizeof peer), sizeof peer);
     connect_to(qp, peer.number, &peer.gid);
+    return peer;
 }
 
 static void serve(int in, int out)
@@ -427,7 +430,7 @@ static void serve(int in, int out)
     open_device();
     cq = queue(256, NULL);
     qp = queue_pair(cq);
-    exchange(qp, in, out);
+    exchange(qp, NULL, in, out);
     mr = MADE(ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE));
     piece = (struct ibv_sge){(uintptr_t)memory, sizeof memory, mr->lkey};
     for (int index = 0; index < 200; index++)
@@ -464,7 +467,7 @@ static void killed(int rounds)
         int found;
         char ready;
 
-        exchange(qp, in[each][0], out[each][1]);
+        exchange(qp, NULL, in[each][0], out[each][1]);
         IS(read(in[each][0], &ready, 1), 1);
         while ((!failed || done < posted) && !failures) {
             struct ibv_send_wr wr = {.wr_id = posted, .sg_list = &piece, .num_sge = 1, .opcode = IBV_WR_SEND,
@@ -489,12 +492,90 @@ static void killed(int rounds)
     }
 }
 
+/*
+ * A program that only looks at its memory sees what a peer writes there.  No doorbell and no pause of the thread that
+ * serves peers brings it: that thread makes progress once each time it is told in C that records wait.
+ */
+static const char served[] =
+    "from twisted_ib.verbs.core import attendant\n"
+    "from twisted_ib.verbs.core.hub import hub\n"
+    "def once(sleeper):\n"
+    "    with hub:\n"
+    "        hub.drive()\n"
+    "    return False\n"
+    "hub.attend = once\n"
+    "attendant.LEAST_PAUSE = attendant.MOST_PAUSE = 3600.0\n";
+
+static void look(volatile uint64_t *memory, uint64_t writes, int in, int out)
+{
+    struct ibv_cq *cq;
+    struct ibv_qp *qp;
+    int state, (*python)(const char *);
+    struct ibv_wc wc;
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    open_device();
+    qp = queue_pair(cq = queue(8, NULL));
+    exchange(qp, MADE(ibv_reg_mr(pd, (void *)memory, sizeof *memory, RIGHTS)), in, out);
+    python = (int (*)(const char *))dlsym(RTLD_DEFAULT, "PyRun_SimpleString");
+    for (uint64_t next = 1; next <= writes; next++) {
+        IS(write(out, "", 1), 1);
+        while (*memory != next)
+            sched_yield();
+        /* The first brings the path, which is no ring before. */
+        if (next > 1)
+            continue;
+        state = PyGILState_Ensure();
+        IS(python(served), 0);
+        PyGILState_Release(state);
+        /* The thread sleeps no more. */
+        IS(ibv_poll_cq(cq, 1, &wc), 0);
+        entries = 0;
+    }
+    IS(entries, 0);
+    _exit(!!failures);
+}
+
+static void memory(long writes)
+{
+    int in[2], out[2], status;
+    pid_t child;
+    static uint64_t number;
+    struct ibv_cq *cq;
+    struct ibv_qp *qp;
+    struct ibv_mr *mr;
+    struct half peer;
+    char ready;
+
+    IS(pipe(in) + pipe(out), 0);
+    if (!(child = fork()))
+        look(&number, writes, out[0], in[1]);
+    open_device();
+    qp = queue_pair(cq = queue(8, NULL));
+    mr = MADE(ibv_reg_mr(pd, &number, sizeof number, 0));
+    peer = exchange(qp, mr, in[0], out[1]);
+    while (number++ < writes && !failures) {
+        struct ibv_sge piece = {(uintptr_t)&number, sizeof number, mr->lkey};
+        struct ibv_send_wr wr = {.sg_list = &piece, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+                                 .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {peer.memory, peer.key}}, *bad;
+        struct ibv_wc wc;
+
+        IS(read(in[0], &ready, 1), 1);
+        IS(ibv_post_send(qp, &wr, &bad), 0);
+        while (!ibv_poll_cq(cq, 1, &wc))
+            ;
+        IS(wc.status, IBV_WC_SUCCESS);
+    }
+    waitpid(child, &status, 0);
+    IS(status, 0);
+}
+
 int main(int count, char **words)
 {
     const char *story = count > 2 ? words[1] : "";
     long much = count > 2 ? atol(words[2]) : 0;
 
-    if (strcmp(story, "killed"))
+    if (strcmp(story, "killed") && strcmp(story, "memory"))
         open_device();
     if (!strcmp(story, "empty"))
         empty(much);
@@ -514,6 +595,8 @@ int main(int count, char **words)
         fire(atoi(words[4]));
     } else if (!strcmp(story, "killed"))
         killed(much);
+    else if (!strcmp(story, "memory"))
+        memory(much);
     else
         return 2;
     return !!failures;

@@ -83,3 +83,10 @@ class PollingTests(PollingTestCase):
         A peer is killed amid polling.
         """
         self.story("killed", 2)
+
+    def test_memory(self) -> None:
+        """
+        A program that only looks at its memory sees each RDMA WRITE, as the thread that serves peers watches
+        the rings in C.
+        """
+        self.story("memory", 50)

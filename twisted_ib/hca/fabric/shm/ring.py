@@ -448,6 +448,13 @@ class RingPath(HostPath):
             self._acknowledgedHead, self._acknowledgedTail = head, tail
         return n
 
+    def ends(self) -> tuple[memoryview, memoryview]:
+        """
+        @return: Views of two cells: how much the peer has published, and how much this side has consumed.
+            While they differ there are records; a view keeps its cell mapped when the path is closed.
+        """
+        return self.theirs.cells[TAIL : TAIL + 1], self.mine.cells[HEAD : HEAD + 1]
+
     # -- sleeping and waking
 
     def pending(self) -> bool:

@@ -25,6 +25,7 @@ struct twisted_ib_sleep *twisted_ib_own_sleep(void);
 
 #include "completions.c"
 #include "postings.c"
+#include "arrivals.c"
 """
 
 DECLARATIONS = """
@@ -233,6 +234,11 @@ struct twisted_ib_posting {
 extern struct twisted_ib_posting twisted_ib_posting;
 unsigned int twisted_ib_swap(void);
 void twisted_ib_suspend(struct twisted_ib_queue *);
+struct twisted_ib_arrivals {
+    const uint64_t **published; const uint64_t **consumed; unsigned int count; long spin; unsigned int hits;
+    ...;
+};
+int twisted_ib_await(struct twisted_ib_arrivals *, long);
 struct ibv_global_route {
     union ibv_gid dgid; uint32_t flow_label; uint8_t sgid_index; uint8_t hop_limit; uint8_t traffic_class;
     ...;

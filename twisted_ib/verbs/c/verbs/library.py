@@ -9,8 +9,11 @@ from _twisted_ib_verbs import ffi
 from twisted_ib.verbs.c.library import connect
 from twisted_ib.verbs.c.verbs import address, completion, device, extended, memory, queues, text, work
 from twisted_ib.verbs.c.verbs.table import TABLE
+from twisted_ib.verbs.c.waiting import Arrivals
+from twisted_ib.verbs.core.hub import hub
 
 #: The modules with handlers.
 MODULES = (address, completion, device, extended, memory, queues, text, work)
 
 connect(ffi, "verbs", TABLE)
+hub.watch = Arrivals().watch

@@ -1,0 +1,97 @@
+/*
+ * Waiting for records in C, without Python's lock: for the thread that serves peers, between its turns in Python.
+ * declarations.py includes this; waiting.py says which rings there are, and keeps them mapped.
+ */
+struct twisted_ib_arrivals {
+    /* Of each ring: how much its peer has published, and how much was consumed here. */
+    const uint64_t **published, **consumed;
+    unsigned count;
+    /* Nanoseconds that looking without a pause lasts at most. */
+    long spin;
+    /* How often that pays, a moving average in 256ths; how often it was asked for. */
+    unsigned hits, turns;
+};
+
+/* Looks without a pause come as seldom, while less than half of them find something. */
+#define RARE 64
+/* A yield that lasts as long went to another busy process, which may be the one that is to answer. */
+#define CROWDED 1000000L
+/* Records that lie as long are taken by no other thread: one that polls would have begun. */
+#define LYING 3000L
+/* The shortest and longest pause between two looks. */
+#define LEAST_NAP 50000L
+#define MOST_NAP 1000000L
+
+static long twisted_ib_now(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000L + now.tv_nsec;
+}
+
+/* Whether records wait, and no thread of the program is in Python, where it would take them. */
+static int twisted_ib_waits(const struct twisted_ib_arrivals *arrivals)
+{
+    for (unsigned index = 0; index < arrivals->count && !twisted_ib_busy; index++) {
+        const uint64_t *consumed = arrivals->consumed[index];
+        uint64_t before = __atomic_load_n(consumed, __ATOMIC_ACQUIRE);
+        long began;
+
+        if (__atomic_load_n(arrivals->published[index], __ATOMIC_ACQUIRE) == before)
+            continue;
+        began = twisted_ib_now();
+        while (!twisted_ib_busy && __atomic_load_n(consumed, __ATOMIC_ACQUIRE) == before)
+            if (twisted_ib_now() - began > LYING)
+                return 1;
+        return 0;
+    }
+    return 0;
+}
+
+/* Look without a pause, if that pays: as polling.py does, and for its reasons. */
+static int twisted_ib_spin(struct twisted_ib_arrivals *arrivals, long began)
+{
+    long before = began, now;
+    int found;
+
+    if (++arrivals->turns % RARE && arrivals->hits < 128)
+        return 0;
+    do {
+        sched_yield();
+        found = twisted_ib_waits(arrivals);
+        now = twisted_ib_now();
+        if (now - before > CROWDED)
+            arrivals->hits = 0;
+        before = now;
+    } while (!found && now - began < arrivals->spin);
+    /* Found late, another process would have had to wait no longer for a thread that sleeps. */
+    if (found && now - began < arrivals->spin)
+        arrivals->hits += (256 - arrivals->hits) / (arrivals->hits < 128 ? 2 : 8);
+    else
+        arrivals->hits -= arrivals->hits / 8;
+    return found;
+}
+
+/*
+ * Wait until records wait that no thread takes, but only so many nanoseconds: at first without a pause, if that pays,
+ * then with pauses, each an eighth of the time so far.
+ */
+int twisted_ib_await(struct twisted_ib_arrivals *arrivals, long nanoseconds)
+{
+    long began = twisted_ib_now(), passed;
+
+    if (arrivals->count && twisted_ib_spin(arrivals, began))
+        return 1;
+    while ((passed = twisted_ib_now() - began) < nanoseconds) {
+        long nap = arrivals->count ? passed / 8 : nanoseconds;
+        struct timespec pause = {0};
+
+        nap = nap < LEAST_NAP ? LEAST_NAP : arrivals->count && nap > MOST_NAP ? MOST_NAP : nap;
+        pause.tv_nsec = nap < nanoseconds - passed ? nap : nanoseconds - passed;
+        nanosleep(&pause, NULL);
+        if (twisted_ib_waits(arrivals))
+            return 1;
+    }
+    return 0;
+}
