@@ -5,6 +5,7 @@
 #include "../pairs.h"
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -399,6 +400,29 @@ static void fire(int threads)
             IS(lines[each].seen[number], 1);
 }
 
+static double processor_seconds(void)
+{
+    struct rusage used;
+
+    getrusage(RUSAGE_SELF, &used);
+    return used.ru_utime.tv_sec + used.ru_stime.tv_sec + (used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
+}
+
+/* After work a program that does nothing takes nothing: a fiftieth of a processor at most. */
+static void idle(int seconds)
+{
+    double before;
+    int left = seconds;
+
+    messages = 10;
+    queues = 1;
+    fire(1);
+    before = processor_seconds();
+    while ((left = sleep(left)))
+        ;
+    IS((processor_seconds() - before) * 50 <= seconds, 1);
+}
+
 /* A peer that is killed amid polling: each request completes once, in order, and none succeeds after one that failed. */
 struct half {
     unsigned number, key;
@@ -595,6 +619,8 @@ int main(int count, char **words)
         fire(atoi(words[4]));
     } else if (!strcmp(story, "killed"))
         killed(much);
+    else if (!strcmp(story, "idle"))
+        idle(much);
     else if (!strcmp(story, "memory"))
         memory(much);
     else

@@ -90,3 +90,9 @@ class PollingTests(PollingTestCase):
         the rings in C.
         """
         self.story("memory", 50)
+
+    def test_idle(self) -> None:
+        """
+        A program that is connected and does nothing takes a fiftieth of a processor at most.
+        """
+        self.story("idle", 3)
