@@ -30,6 +30,7 @@ from twisted_ib.errors import ForkedSocketError
 from twisted_ib.hca.device.registry import removeDevice
 from twisted_ib.switch.candidates import GAINLESS_IN_SUCCESSION, SHORT_MESSAGES, Gainless
 from twisted_ib.switch.reason import kept
+from twisted_ib.switch.sdplistener import SDPListener
 
 
 class StreamTests(BlockingTestCase):
@@ -435,6 +436,23 @@ class ListenTests(BlockingTestCase):
         listener.settimeout(0.01)
         self.assertRaises(TimeoutError, listener.accept)
 
+    def test_trouble(self) -> None:
+        """
+        Where no device can listen the socket is TCP's, and the switch says so; where one can it is not.
+        """
+        self.server()
+        counters = self.loop.reactor.switch.counters
+        self.assertEqual(counters["switch_fallback_listen"], 0)
+
+        def full(*_: Any) -> None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        self.patch(SDPListener, "startListening", full)
+        listener = self.server()
+        self.assertEqual(counters["switch_fallback_listen"], 1)
+        with self.client(listener) as client, listener.accept()[0]:
+            self.assertIsNone(client.sdp)
+
     def test_backlog(self) -> None:
         """
         Beyond the backlog clients are refused over SDP, and go over TCP.
@@ -528,19 +546,21 @@ class ListenTests(BlockingTestCase):
         The switch learns how many messages have ended a sleep: the connection's part of the device's.
         """
         learned: list[Any] = []
-        self.patch(Gainless, "ended", lambda _, *arguments: learned.append(arguments))
+        self.patch(Gainless, "ended", lambda _, *arguments: learned.append((*arguments, len(channel.users))))
         listener = self.server()
         served = self.inThread(echo, listener)
         with self.client(listener) as client:
             channel = client.sdp.stream.channel
             client.sendall(b"request")
             exactly(client, 7)
-            channel.device.fabric.sleeps += 1000
+            # More than there are otherwise.
+            channel.device.fabric.sleeps += 1_000_000
         served.result(HANG_SECONDS)
-        [(host, port, sent, received, sleeps, _)] = learned
+        [(host, port, sent, received, sleeps, _, users)] = learned
         self.assertEqual((host, port), listener.getsockname())
         self.assertLess(max(sent, received), SHORT_MESSAGES)
-        self.assertIn(sleeps, range(1000 // 4, 1001))
+        self.assertGreater(users, 1)
+        self.assertIn(sleeps * users, range(1_000_000 - users, 1_100_000))
 
     def test_gainlessByRules(self) -> None:
         """
