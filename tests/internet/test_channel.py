@@ -6,12 +6,14 @@ real ones.
 from __future__ import annotations
 
 import gc
+from asyncio import SelectorEventLoop
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from weakref import ref
 
 from twisted.internet import error
+from twisted.internet.asyncioreactor import AsyncioSelectorReactor
 from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.pollreactor import PollReactor
 from twisted.internet.protocol import ClientFactory, Factory, Protocol, connectionDone
@@ -273,6 +275,52 @@ class UserTests(ChannelTestCase):
         self.assertEqual(len(signals), 1)
         self.assertEqual((end.turn(), [owner.ends for owner in owners]), (1, [1, 1, 1]))
         self.assertEqual(end.turn(), 0)
+
+    def wokenBy(self, reactor: Any) -> tuple[Owner, list[Any]]:
+        """
+        @return: What is to have its batch on a reactor that does not poll, and the wake-ups by descriptor.
+        """
+        signals: list[Any] = []
+        channel = channelFor(reactor, "lo0")
+        self.addCleanup(channel.close)
+        channel.acquire(Keeper())
+        channel.turn()
+        self.patch(channel.device.fabric, "signal", partial(signals.append, None))
+        return Owner(channel.device), signals
+
+    def test_workOfThreads(self) -> None:
+        """
+        Work that the result of a thread brings is done in the turn that takes the result, without a wake-up
+        and a further turn.
+        """
+        reactor = EPollReactor()
+        self.addCleanup(reactor.disconnectAll)
+        owner, signals = self.wokenBy(reactor)
+        reactor.callFromThread(owner.device.markDirty, owner)
+        reactor.runUntilCurrent()
+        self.assertEqual((owner.ends, signals, reactor.getDelayedCalls()), (1, [], []))
+        owner.device.markDirty(owner)
+        self.assertEqual((len(signals), reactor.getDelayedCalls()), (1, []))
+
+    def test_workOnAsyncio(self) -> None:
+        """
+        On an event loop of asyncio work outside of a turn is done in the loop's next one, without a wake-up
+        by descriptor and without a delayed call; not any more if the channel has been closed until then.
+        """
+        events = SelectorEventLoop()
+        self.addCleanup(events.close)
+        for isClosed in (False, True):
+            reactor = AsyncioSelectorReactor(events)
+            owner, signals = self.wokenBy(reactor)
+            owner.device.markDirty(owner)
+            self.assertEqual((owner.ends, signals, reactor.getDelayedCalls()), (0, [], []))
+            if isClosed:
+                [channel] = channelsOf(reactor)
+                channel.close()
+            events.call_soon(events.stop)
+            events.run_forever()
+            self.assertEqual((owner.ends, signals), (1, []))
+        self.assertEqual(self.flushLoggedErrors(), [])
 
     def test_nobodyUses(self) -> None:
         """

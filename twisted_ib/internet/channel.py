@@ -39,7 +39,7 @@ from twisted_ib.internet import readers
 from twisted_ib.internet.addressing.localports import LocalPorts
 from twisted_ib.internet.batchedcalls import batchedCallsOf
 from twisted_ib.internet.logcontext import callInContext
-from twisted_ib.internet.readers import Readers, readersOf, threadsNeedInterpreter, yieldCPU
+from twisted_ib.internet.readers import Readers, callSoon, readersOf, threadsNeedInterpreter, yieldCPU
 
 if TYPE_CHECKING:
     from twisted.internet.base import DelayedCall
@@ -99,8 +99,7 @@ class DeviceChannel:
         self.polling = AdaptivePolling(perf_counter, yieldCPU)
         self._timer: DelayedCall | None = None
         self._rung = 0  # How often the device had woken a peer before the present batches.
-        self._registered = self._visible = False
-        self._inTurn = self._enough = self._wanted = False
+        self._registered = self._visible = self._inTurn = self._enough = self._wanted = False
         self.polled = IReactorCompletionChannels.providedBy(reactor)
         polling = getattr(reactor, "polling", None) if self.polled else self.polling
         device.pollingCounters = getattr(polling, "counters", None)
@@ -243,9 +242,8 @@ class DeviceChannel:
             self._unregister()
 
     def _unregister(self) -> None:
-        self._registered = False
         # The next user must ask for a turn anew.
-        self._wanted = False
+        self._registered = self._wanted = False
         self._cancelTimer()
         if self.polled:
             self.reactor.removeChannel(self)
@@ -410,7 +408,8 @@ class DeviceChannel:
         # One wake-up per turn, however many calls of the application ask for it.
         if not (self.polled or self._inTurn or self._wanted) and self._registered:
             self._wanted = True
-            self.device.fabric.signal()
+            if not callSoon(self.reactor, self.turn):
+                self.device.fabric.signal()
 
     def deadline(self) -> float | None:
         """

@@ -171,6 +171,23 @@ def readersOf(reactor: ReactorBase) -> Readers:
     return Readers(reactor)
 
 
+def callSoon(reactor: ReactorBase, call: Callable[[], object]) -> bool:
+    """
+    Call something at the end of a reactor's turn or in the next, if that takes no system call.
+
+    @return: Whether it will be called; if not, a descriptor must wake the reactor.
+    """
+    events = getattr(reactor, "_asyncioEventloop", None)
+    if events is not None and not events.is_closed():
+        events.call_soon(call)
+    elif getattr(reactor, "threadCallQueue", None):
+        # The results of threads are taken, or are about to be, and delayed calls follow.
+        reactor.callLater(0, call)
+    else:
+        return False
+    return True
+
+
 def threadsNeedInterpreter(reactor: ReactorBase) -> bool:
     """
     Return whether a call in the reactor's thread pool needs the interpreter lock, which polling keeps, or has
@@ -180,4 +197,12 @@ def threadsNeedInterpreter(reactor: ReactorBase) -> bool:
     return pool is not None and bool(reactor.threadCallQueue or pool.working)
 
 
-__all__ = ["Readers", "readersOf", "readingUsers", "takeUsers", "threadsNeedInterpreter", "yieldCPU"]
+__all__ = [
+    "Readers",
+    "callSoon",
+    "readersOf",
+    "readingUsers",
+    "takeUsers",
+    "threadsNeedInterpreter",
+    "yieldCPU",
+]
