@@ -28,7 +28,6 @@ from twisted_ib.errors import (
     ResourceLimitError,
     UnknownDeviceError,
 )
-from twisted_ib.hca.base.traits import ROUTED
 from twisted_ib.hca.connection import ConnectReply, Rejection, RejectReason
 from twisted_ib.internet import connector as connectorModule
 from twisted_ib.sdp.handshake import SDP_HANDSHAKE as handshake
@@ -531,7 +530,7 @@ class FailureTests(ConnectorTestCase):
         """
         Silence is asked again, as long as TCP would, and then fails.
         """
-        self.device.traits = ROUTED
+        self.device.lossless = False
         self.request(timeout=None)
         for number in range(connectorModule.CONNECT_ROUNDS):
             self.assertEqual(len(self.device.requests), number + 1)

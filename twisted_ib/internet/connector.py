@@ -284,7 +284,7 @@ class Attempt(ActiveSide):
             shared, service = self._shared
             shared[service] = channel, self._peer, self._here, path
         request = self._request or connector.handshake.request(self._transport, self._local, self._remote)
-        if channel.device.traits.packets:
+        if not channel.device.lossless:
             # Only there is silence the rule.  Elsewhere 10,000 connects at once would lie apart in memory
             # for what they keep meanwhile, and be slower for their whole life.
             self._request = request

@@ -22,7 +22,6 @@ from zope.interface import implementer
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, ResourceLimitError, ServiceInUseError, WireError
 from twisted_ib.hca.base.socketrows import LISTEN, LISTENER, Row
-from twisted_ib.hca.base.traits import Proof
 from twisted_ib.hca.connection import ConnectRequest, RejectReason
 from twisted_ib.internet import failures
 from twisted_ib.internet.addressing.addresses import (
@@ -274,7 +273,7 @@ class Port(base.BasePort):
             channel.count(_UNSUPPORTED.get(unsupported, "bad_service_type"))
             connection.reject(unsupported, b"", channel.now())
             return
-        if self.reading and channel.device.traits.proof is Proof.ANSWER:
+        if self.reading and channel.device.sourcesForgeable:
             # A REP costs little and reserves little (L{HalfOpenAccept}); queued, forged REQs would use up the
             # turn's accepts before an honest one.
             self._acceptLogged(connection, request, greeting, ends)
@@ -360,7 +359,7 @@ class Port(base.BasePort):
         try:
             # Over IP the source of a REQ is unproven until the RTU.  Within a host the path has proved the
             # process.
-            if channel.device.traits.proof is Proof.ANSWER:
+            if channel.device.sourcesForgeable:
                 self.halfOpen(self, channel.device, connection, request, greeting)
                 return
             transport = self.transport(channel, here, peer, self, self.sessionno)

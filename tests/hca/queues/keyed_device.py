@@ -8,6 +8,7 @@ from attrs import frozen
 
 from twisted_ib.errors import NoRouteError, QueuePairError
 from twisted_ib.hca.base.partition import PartitionTable
+from twisted_ib.hca.base.port import Port
 from twisted_ib.hca.base.traits import LOCAL, LinkLayer
 from twisted_ib.hca.queues.queuepair import QueuePair
 
@@ -75,6 +76,7 @@ class Device:
         self.met: list[QueuePair] = []
         self.partitions = PartitionTable()
         self.traits = LOCAL
+        self.port = Port(gids=(), partitions=self.partitions)
         self.counted: list[str] = []
         self.paths = Paths()
         self.error: Exception | None = None

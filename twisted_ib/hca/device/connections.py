@@ -462,13 +462,13 @@ class Services:
                 # No reason of IBTA vol. 1 12.6.7.2 is about partitions; Linux cm.c, cm_req_handler, gives
                 # this one if no slot of the table has the P_Key.
                 request.unsupported = request.unsupported or RejectReason.PRIMARY_GID
-            if self._device.traits.packets and not self._takesMTU(connection.destination, request.pathMTU):
-                # IBTA vol. 1 12.6.7.2, reason 26: packets of the MTU that the active side proposes would not
-                # reach it from here.  Unanswered, the connection would open and then lose all that is large.
-                request.unsupported = request.unsupported or RejectReason.INVALID_MTU
             if self.cm.lossless:
                 # If it accepts at once, the same number serves its queue pair.
                 self._device.nextNumber = connection.localID
+            elif not self._takesMTU(connection.destination, request.pathMTU):
+                # IBTA vol. 1 12.6.7.2, reason 26: packets of the MTU that the active side proposes would not
+                # reach it from here.  Unanswered, the connection would open and then lose all that is large.
+                request.unsupported = request.unsupported or RejectReason.INVALID_MTU
             listener.connectionRequested(connection, request)
             self._device.nextNumber = 0
 

@@ -215,7 +215,7 @@ class Device(DeviceProgress):
             self._join(fabric(self, self.guid, self.clock))
         # Processes find each other through the run directory anyway; a device of packets needs an entry of
         # its own for commands.
-        isUnlisted = self.traits.hasAddress and fabric is None
+        isUnlisted = self.address is not None and fabric is None
         self._queryServer = self._appear() if isUnlisted else None
         if self.capture is not None:
             self._trace(self.capture)
@@ -238,12 +238,15 @@ class Device(DeviceProgress):
         self.traits = traits = fabric.traits
         # The port of an adapter of a subnet may have one already.
         self.guid = self.cm.caGUID = fabric.guid
-        #: The form of its datagrams' records.
-        self.datagramForm = FORMS[traits.linkLayer]
         self.resolveBy(RESOLUTIONS[traits.peers](self))
-        # Source addresses can be forged, so fewer half-open connections are admitted than from processes that
-        # the kernel has identified.
-        if traits.proof is Proof.ANSWER:
+        #: Whether no message of connection management is lost while the peer lives.
+        self.lossless = self.cm.lossless = traits.proof is not Proof.ANSWER
+        #: Whether a request to connect proves nothing about its source.
+        self.sourcesForgeable = not self.lossless
+        if self.lossless:
+            self.cm.draw = self._draw
+        else:
+            # Fewer half-open connections are admitted than from processes that the kernel has identified.
             self.cm.limitHalfOpen(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
             # Sessions of a process that has just ended here may be meant still (RFC 9293 3.6.1, quiet time).
             self.cm.quietUntil = self.clock() + limits.CM_ENDED_SECONDS
@@ -256,9 +259,6 @@ class Device(DeviceProgress):
                 self.mads.begin(slot, TRANSACTION_SHIFT)
         if traits.privateBytes.isExact:
             self.cm.keepLengths()
-        self.cm.lossless = traits.proof is not Proof.ANSWER
-        if self.cm.lossless:
-            self.cm.draw = self._draw
         #: Its own IP address, if it has one, without a scope.
         self.address: str | None = fabric.address if traits.hasAddress else None
         self.gid = gidNumber(self.address) if self.address else guidGID(self.guid)
@@ -276,7 +276,9 @@ class Device(DeviceProgress):
             mtu=self.pathMTU,
             counters=self.counters,
         )
-        if traits.packets:
+        #: The form of its datagrams' records.
+        self.datagramForm = FORMS[self.port.linkLayer]
+        if self.sourcesForgeable:
             # Any host may send a management datagram at any time.
             _ = self.mads
         self.paths.joined()

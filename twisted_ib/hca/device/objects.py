@@ -92,7 +92,7 @@ class Objects:
         self._checkRoom(self.addressHandles, limits.ADDRESS_HANDLES, "address handles")
         # IBTA vol. 1 11.2.2: creating an address handle checks the vector, so that sending with it cannot
         # fail for it.
-        linkLayer = self._device.traits.linkLayer
+        linkLayer = self._device.port.linkLayer
         vector.check(linkLayer)
         if not vector.isMulticast:
             self._device.paths.check(vector.key(linkLayer))

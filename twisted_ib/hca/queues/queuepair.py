@@ -539,7 +539,7 @@ class QueuePair(StreamQueuePair):
                 if self.device is None:
                     address.check()
                 else:
-                    linkLayer = self.device.traits.linkLayer
+                    linkLayer = self.device.port.linkLayer
                     address.check(linkLayer)
                     self.device.paths.check(address.key(linkLayer), remote)
         # Most queue pairs are in the default partition, in which nothing is to be checked.

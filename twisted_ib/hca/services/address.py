@@ -322,11 +322,11 @@ class AddressHandle(RefCounted):
     def __init__(self, pd: ProtectionDomain, vector: AddressVector, device: IDevice) -> None:
         """
         @param pd: the protection domain, which must be that of the queue pair.
-        @param device: has C{addressPaths} and C{traits}.
+        @param device: has C{addressPaths} and C{port}.
         @raise QueuePairError: the vector is not valid.
         """
         super().__init__()
-        linkLayer = device.traits.linkLayer
+        linkLayer = device.port.linkLayer
         vector.check(linkLayer)
         self.pd = pd
         self.vector = vector

@@ -35,9 +35,8 @@ def operationsOf(kind: QPType, traits: Traits) -> Mapping[SendOpcode, type[Any]]
     if kind not in SERVICES or kind not in traits.services:
         raise QueuePairError(f"queue pairs of type {kind!r} have no work queues")
     found: Mapping[SendOpcode, type[Any]] = SERVICES[kind][0].operations
-    if traits.operations is None:
-        return found
-    return {opcode: each for opcode, each in found.items() if opcode in traits.operations}
+    has = traits.operations
+    return found if has is None else {opcode: each for opcode, each in found.items() if opcode in has}
 
 
 @lru_cache(maxsize=64)

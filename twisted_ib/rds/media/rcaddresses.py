@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from zope.interface import implementer
 
 from twisted_ib.errors import HCAError, RDSWireError
-from twisted_ib.hca.base.traits import Proof
 from twisted_ib.hca.connection import ConnectRequest, RejectReason
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES as CM_HEADER_BYTES
 from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, serviceID
@@ -81,7 +80,7 @@ class AddressListener(RequestListener):
         """
         Accept a REQ: its sender has still to show that it has the address, unless the connection below has.
         """
-        if channel.device.traits.proof is not Proof.ANSWER:
+        if not channel.device.sourcesForgeable:
             super().accept(channel, connection, request, asked)
             return
         try:

@@ -57,10 +57,10 @@ class AddressTests(EveryKindTestCase):
 
     def test_linkLayer(self) -> None:
         """
-        Where the traits say InfiniBand a LID is an address: it is looked up, and keys the paths of datagrams.
+        Where the port says InfiniBand a LID is an address: it is looked up, and keys the paths of datagrams.
         """
         for device in self.devices.values():
-            device.traits = evolve(device.traits, linkLayer=LinkLayer.INFINIBAND)
+            device.port = evolve(device.port, linkLayer=LinkLayer.INFINIBAND)
             looked: list[int] = []
             self.patch(device.paths, "check", looked.append)
             pd = device.memory.allocateDomain()

@@ -13,7 +13,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, QueuePairError, ResourceBusyError
-from twisted_ib.hca.base.traits import LOCAL, LinkLayer
+from twisted_ib.hca.base.partition import PartitionTable
+from twisted_ib.hca.base.port import Port
+from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.memory.memory import Memory
 from twisted_ib.hca.services import address
 from twisted_ib.hca.services.address import AddressHandle, AddressPaths, AddressVector
@@ -94,7 +96,7 @@ class FakeDevice:
         self.asked: list[tuple[int, Any]] = []
         self.counters: Counter[str] = Counter()
         self.addressPaths = AddressPaths(self)
-        self.traits = LOCAL
+        self.port = Port(gids=(), partitions=PartitionTable())
 
     def count(self, name: str) -> None:
         """

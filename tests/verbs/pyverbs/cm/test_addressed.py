@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections import defaultdict
 from unittest import mock
 
 from tests.hca.addressed import onWire
@@ -164,7 +165,7 @@ class RefusalTests(OnAddress, test_cmid.RefusalTests):
         listener = self.listening()
         active = self.routed(listener.local_addr[1])
         active.create_qp(attributes())
-        with mock.patch.object(connected, "mtuCode", lambda path: 5):
+        with mock.patch.object(connected, "MTU_CODES", defaultdict(lambda: 5)):
             fabric = active._id.device.fabric
             self.patch(fabric.link, "pathMTU", 2048)
             self.patch(fabric, "pathMTU", 2048)

@@ -12,6 +12,7 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import HCAError, NoListenerError, PathLostError
+from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest, PathRecord, Rejection, RejectReason
 from twisted_ib.hca.connection.rdmacm import gidOf, serviceID
 from twisted_ib.hca.wire.grh import HOP_LIMIT
@@ -29,7 +30,6 @@ from twisted_ib.verbs.pyverbs.cm.negotiation import (
     localParameters,
     makeReply,
     makeRequest,
-    mtuCode,
     parametersFromReply,
     parametersFromRequest,
 )
@@ -131,7 +131,9 @@ class Connected(Call):
             hopLimit=HOP_LIMIT,
         )
         service = serviceID(identifier.portSpace, there.port)
-        self._mtu = mtuCode(path)
+        # RoCEv2 packets must not be fragmented (IBTA vol. 1 annex A17), so the MTU that the kernel knows for
+        # the path counts; other fabrics carry the largest.
+        self._mtu = MTU_CODES[identifier.device.pathMTUTo(path)]
         return makeRequest(terms, service, self._psn, identifier.lifetime, way, self.header(), self._mtu)
 
     def unsent(self, error: Exception) -> None:

@@ -416,16 +416,6 @@ def parametersFromReply(
     )
 
 
-def mtuCode(path: Any) -> int:
-    """
-    The path MTU code towards a peer's HCA.
-    """
-    # RoCEv2 packets must not be fragmented (IBTA vol. 1 annex A17), so the MTU that the kernel knows for the
-    # path counts; other fabrics carry the largest.
-    fabric = path.fabric
-    return attributes.MTU_CODES[fabric.owner.pathMTUTo(path)] if fabric.traits.packets else _MTU_CODE
-
-
 def addressOf(path: Any, label: int = 0) -> AHAttr:
     """
     The address vector of the HCA that a path leads to.
