@@ -201,12 +201,14 @@ def run(wheel: str | None) -> int:
         folder = Path(text)
         folder.chmod(0o755)
         place = folder / "home"
-        place.mkdir()
+        place.mkdir(0o700)
         if os.geteuid() == 0:
             os.chown(place, _NOBODY, _NOBODY)
         wheel = wheel or built(folder)
         copy = shutil.copy(wheel, folder) if Path(wheel).parent != folder else wheel
         environment = {"HOME": str(place), "TMPDIR": str(place), "PATH": os.environ["PATH"]}
+        # In a namespace an unprivileged user is called root, too, and root's own is another's.
+        environment |= {"TWISTED_IB_RUN_DIR": str(place)}
         environment |= {name: text for name, text in os.environ.items() if name.startswith("PIP_")}
         begun = time.monotonic()
         for name, step in _STEPS.items():
