@@ -68,7 +68,8 @@ def missing(program: Program) -> str | None:
     """
     @return: why L{Here} cannot run this one.
     """
-    name = program.server.split()[0]
+    # Behind env(1) and its variables.
+    name = next(word for word in program.server.split() if word != "env" and "=" not in word)
     if shutil.which(name) is None:
         return f"no {name}: it is in Debian's package {program.package}"
     return None
@@ -318,7 +319,12 @@ def _isBound(pid: int, protocol: str, port: int, wanted: str = "", address: str 
     # number there, in the host's order of bytes.
     own = f"{int.from_bytes(socket.inet_aton(address), sys.byteorder):08X}" if address else ""
     for name in (protocol, f"{protocol}6"):
-        for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
+        try:
+            lines = Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
+        except OSError:
+            # It has just ended.
+            return False
+        for line in lines:
             local, _, state = line.split()[1:4]
             there, number = local.split(":")
             if wanted in ("", state) and int(number, 16) == port and there.endswith(own):

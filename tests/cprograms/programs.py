@@ -1,8 +1,13 @@
 """
 The programs: their command lines as server and as client, and what they say when all was right.
+
+C{python -m tests.cprograms.programs} installs all that are tried here, runs them, and prints the table of
+docs/c-programs.md (L{tests.cprograms.table}).
 """
 
 from __future__ import annotations
+
+import sys
 
 from attrs import frozen
 
@@ -62,7 +67,7 @@ def _perftest(operation: str, figure: str, options: str) -> Program:
 
 
 #: -c: the received data is checked.
-_PINGPONGS = (
+PINGPONGS = (
     _pingpong("rc", "-c -n 100 -s 3000"),
     _pingpong("rc", "-c -n 100 -s 3000 -e", "rc_events"),
     _pingpong("uc", "-c -n 100 -s 3000"),
@@ -84,7 +89,8 @@ CMTIME = Program(
     goesOn=True,
 )
 
-_CM = (
+#: Of the communication manager.
+CM = (
     _cm(
         "rping",
         "rping -s -a {server} -p {port} -C 20 -S 1000 -V",
@@ -125,6 +131,12 @@ _CM = (
         "rdma_client: end 0",
     ),
     _cm(
+        "rdma_xclient",
+        "rdma_xserver -p {port}",
+        "rdma_xclient -s {server} -p {port}",
+        "rdma_xclient: end 0",
+    ),
+    _cm(
         "rstream",
         "rstream -b {server} -p {port} -S 4096 -C 20 -I 2 -T v",
         "rstream -s {server} -b {client} -p {port} -S 4096 -C 20 -I 2 -T v",
@@ -132,11 +144,46 @@ _CM = (
     ),
 )
 
-_PERFTEST = tuple(
+#: With its defaults.
+PERFTEST = tuple(
     _perftest(operation, figure, f"-n 100 {options}")
     for operation, options in (("send", "-s 64"), ("write", "-s 64"), ("read", "-s 64"), ("atomic", ""))
     for figure in ("lat", "bw")
 )
 
+
+def _qperf(test: str) -> Program:
+    server = "qperf -lp {port}"
+    # By default it waits 5 s for its server, which a busy machine may need.
+    client = f"{server} {{server}} -cm 1 -to 60 -t 1 {test}"
+    return Program(f"qperf_{test}", server, client, "qperf", "  =  ", isOverTCP=True, goesOn=True)
+
+
+#: Its tests of connections that the communication manager makes.
+QPERF = tuple(
+    _qperf(f"{prefix}{test}")
+    for prefix, tests in (
+        ("rc_", ("bi_bw", "bw", "lat", "compare_swap_mr", "fetch_add_mr")),
+        ("rc_rdma_", ("read_bw", "read_lat", "write_bw", "write_lat", "write_poll_lat")),
+        ("ver_rc_", ("compare_swap", "fetch_add")),
+    )
+    for test in tests
+)
+
+_SOCKETS = "env LD_PRELOAD=/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
+#: A program of sockets, whose calls are led to rsockets.
+IPERF = Program(
+    "iperf3",
+    f"{_SOCKETS} iperf3 -s -1 -B {{server}} -p {{port}}",
+    f"{_SOCKETS} iperf3 -c {{server}} -B {{client}} -p {{port}} -n 1M",
+    "iperf3",
+    "iperf Done.",
+)
+
 #: All of them.
-PROGRAMS = (*_PINGPONGS, *_CM, *_PERFTEST)
+PROGRAMS = (*PINGPONGS, *CM, *PERFTEST, *QPERF, IPERF)
+
+if __name__ == "__main__":
+    from tests.cprograms.table import main
+
+    sys.exit(main())

@@ -1,0 +1,3 @@
+"""
+perftest in forms of its options.
+"""

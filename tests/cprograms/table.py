@@ -1,0 +1,201 @@
+"""
+The table of programs tried, as docs/c-programs.md has it: which there are, and how a run of all makes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+from attrs import frozen
+
+from tests.cprograms.dapl import runDAPL
+from tests.cprograms.lab import SWITCH, Lab, LabError, lacking, sides
+from tests.cprograms.libraries.libfabric import CONNECTED, DATAGRAMS
+from tests.cprograms.libraries.mpi import IMPLEMENTATIONS, RANKS, Implementation
+from tests.cprograms.libraries.namespaces import apart
+from tests.cprograms.libraries.ucx import PROGRAMS as UCX
+from tests.cprograms.libraries.ucx import TRANSPORTS, runUCX
+from tests.cprograms.perftest.forms import FORMS, FURTHER
+from tests.cprograms.programs import CM, DEVICES, IPERF, PINGPONGS, QPERF, Program
+
+#: A run, by its name: raises L{LabError}.
+Runs = dict[str, Callable[[], None]]
+_HEAD = ("program", "Debian 12's package", *(f"`{device}`" for device in DEVICES))
+
+
+@frozen
+class Row:
+    """
+    Programs of one package.
+
+    @ivar programs: their names.
+    @ivar package: Debian's.
+    @ivar version: which was tried.
+    @ivar runs: what is run on a device.
+    """
+
+    programs: str
+    package: str
+    version: str
+    runs: Callable[[str], Runs]
+
+    def line(self, version: str, passed: Iterable[int]) -> str:
+        """
+        @param passed: how many have, by device.
+        @return: its line of the table.
+        """
+        figures = (f"{n} of {len(self.runs(device))}" for n, device in zip(passed, DEVICES, strict=True))
+        return f"| {self.programs} | `{self.package}` {version} | {' | '.join(figures)} |"
+
+
+def _run(program: Program, device: str) -> None:
+    Lab(*sides(device)).run(program)
+
+
+def _pairs(programs: Iterable[Program], device: str) -> Runs:
+    return {each.name: partial(_run, each, device) for each in programs}
+
+
+def _perftest(device: str) -> Runs:
+    return {form.command: partial(form.run, *sides(device)) for form in FORMS[device]}
+
+
+def _ucx(device: str) -> Runs:
+    # One over datagrams alone.
+    told = [(program, TRANSPORTS[0]) for program in UCX] + [(UCX[0], TRANSPORTS[1])]
+    return {f"{each.name} {way}": partial(runUCX, each, way, *sides(device)) for each, way in told}
+
+
+def _apart(program: Program, device: str) -> None:
+    with apart(device) as ends:
+        Lab(*ends).run(program)
+
+
+def _libfabric(device: str) -> Runs:
+    run = _run if device == "shm0" else _apart
+    return {each.name: partial(run, each, device) for each in (*CONNECTED, *DATAGRAMS)}
+
+
+def _ring(implementation: Implementation, ranks: int, device: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        implementation.run(implementation.compiled(Path(folder)), ranks, device)
+
+
+def _mpi(name: str, device: str) -> Runs:
+    return {
+        f"{each.name} {ranks}": partial(_ring, each, ranks, device)
+        for each in IMPLEMENTATIONS
+        if each.name.startswith(name) and device in each.devices
+        for ranks in RANKS[device]
+    }
+
+
+def _dapl(device: str) -> Runs:
+    return {"dtest": partial(runDAPL, *sides(device))}
+
+
+_CM_PROGRAMS = ("rping", "ucmatose", "cmtime", "udaddy", "mckey", "rdma_client", "rdma_xclient", "rstream")
+#: The table.
+ROWS = (
+    Row(
+        "`ibv_rc_pingpong`, `ibv_uc_pingpong`, `ibv_ud_pingpong`, `ibv_srq_pingpong`, polling and `-e`",
+        *("ibverbs-utils", "44.0-2"),
+        partial(_pairs, PINGPONGS),
+    ),
+    Row(
+        ", ".join(f"`{each}`" for each in _CM_PROGRAMS),
+        *("rdmacm-utils", "44.0-2"),
+        partial(_pairs, CM),
+    ),
+    Row("perftest in forms of its options", "perftest", "4.5+0.17-1", _perftest),
+    Row("`qperf -cm 1`", "qperf", "0.4.11-3", partial(_pairs, QPERF)),
+    Row("`iperf3` by `librspreload.so`", "iperf3", "3.12-1+deb12u2", partial(_pairs, (IPERF,))),
+    Row("DAPL's `dtest`", "dapl2-utils", "2.1.10.1.f1e05b7a-3+b1", _dapl),
+    Row("libfabric's `fi_pingpong`: msg, rxm, dgram, rxd", "libfabric-bin", "1.17.0-3", _libfabric),
+    Row("`ucx_perftest`, its 15 tests by rc, one by ud", "ucx-utils", "1.13.1-1", _ucx),
+    Row(
+        "rings of Open MPI's ranks, by UCX and by ofi",
+        *("libopenmpi-dev", "4.1.4-3+b1"),
+        partial(_mpi, "openmpi"),
+    ),
+    Row("rings of MPICH's ranks, by UCX", "libmpich-dev", "4.0.2-3+b1", partial(_mpi, "mpich")),
+)
+
+
+def _installed(package: str) -> str:
+    # Its version; "" without it.
+    words = ("dpkg-query", "-W", "-f=${Version}", package)
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout
+
+
+def head() -> list[str]:
+    """
+    @return: the first lines of the table.
+    """
+    return [f"| {' | '.join(_HEAD)} |", f"|{' --- |' * len(_HEAD)}"]
+
+
+def whole() -> list[str]:
+    """
+    @return: the lines of the table where all have passed.
+    """
+    return [*head(), *(row.line(row.version, [len(row.runs(each)) for each in DEVICES]) for row in ROWS)]
+
+
+def main() -> int:
+    """
+    Install the packages that lack, run all, and print the table.
+
+    @return: the exit status: how many runs failed, at most 100.
+    """
+    parser = argparse.ArgumentParser("python -m tests.cprograms.programs")
+    parser.add_argument("packages", nargs="*", help="those of Debian (default: all)")
+    parser.add_argument("--no-install", action="store_true", help="run what is there")
+    parser.add_argument("--further", action="store_true", help="run more forms of perftest on shm0 instead")
+    options = parser.parse_args()
+    rows = [row for row in ROWS if not options.packages or row.package in options.packages]
+    wanted = [row.package for row in rows if not _installed(row.package)]
+    if wanted and not options.no_install:
+        subprocess.run(("apt-get", "install", "-y", "--no-install-recommends", *wanted), check=True)
+    os.environ[SWITCH] = "1"
+    reason = lacking()
+    if reason is not None:
+        print(reason)
+        return 1
+    if options.further:
+        return min(sum([_isWrong(form.command, form.run) for form in FURTHER]), 100)
+    failures = 0
+    print(*head(), sep="\n", flush=True)
+    for row in rows:
+        passed = []
+        for device in DEVICES:
+            errors = [error for run in row.runs(device).values() if (error := _error(run))]
+            passed.append(len(row.runs(device)) - len(errors))
+            failures += len(errors)
+            print(*errors, sep="\n", end="", file=sys.stderr, flush=True)
+        print(row.line(_installed(row.package), passed), flush=True)
+    return min(failures, 100)
+
+
+def _isWrong(name: str, run: Callable[..., None]) -> bool:
+    error = _error(partial(run, *sides(DEVICES[0])))
+    print(f"{name}: {error or 'passed'}", flush=True)
+    return bool(error)
+
+
+def _error(run: Callable[[], None]) -> str:
+    try:
+        run()
+    except LabError as error:
+        return f"{error}\n"
+    return ""
+
+
+__all__ = ["ROWS", "Row", "Runs", "head", "main", "whole"]
