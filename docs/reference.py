@@ -5,6 +5,9 @@ pydoctor asks Sphinx inventories for names that are not of this project, and fet
 name is known if Python or the installed Twisted has it (L{docs.links}), and a link to nothing
 is still a warning.
 
+The search finds public modules, classes and functions, whose pages have the rest: with all names and
+docstrings the indexes are most of the site.
+
 Use: C{python -m pydoctor} in the root of the checkout, see C{[tool.pydoctor]} in pyproject.toml.
 """
 
@@ -15,8 +18,9 @@ from typing import Any
 
 from pydoctor.extensions import ExtRegistrar, ModuleVisitorExt
 from pydoctor.extensions.zopeinterface import ZopeInterfaceClass
-from pydoctor.model import DocumentableKind, System
+from pydoctor.model import Class, Documentable, DocumentableKind, Function, Module, System
 from pydoctor.sphinx import SphinxInventory
+from pydoctor.templatewriter import TemplateWriter
 
 from docs.links import isInterface, urlOf
 
@@ -46,6 +50,34 @@ class Reference(System):
         """
         super().__init__(*arguments, **named)
         self.intersphinx = Inventory(logger=self.msg)
+
+
+def isFound(documentable: Documentable) -> bool:
+    """
+    @return: Whether the search finds it.
+    """
+    if documentable.isPrivate:
+        return False
+    if isinstance(documentable, Function):
+        return isinstance(documentable.parent, Module)
+    return isinstance(documentable, Module | Class)
+
+
+class Writer(TemplateWriter):
+    """
+    The writer of the pages.
+    """
+
+    def writeSummaryPages(self, system: System) -> None:
+        """
+        Write the indexes, of what the search finds.
+        """
+        everything = system.allobjects
+        system.allobjects = {name: each for name, each in everything.items() if isFound(each)}
+        try:
+            super().writeSummaryPages(system)
+        finally:
+            system.allobjects = everything
 
 
 class Interfaces(ModuleVisitorExt):

@@ -1,12 +1,16 @@
 """
-Tests for the links of the HTML reference.
+Tests for the HTML reference: its links, and what its search finds.
 """
 
 from __future__ import annotations
 
-from twisted.trial.unittest import SynchronousTestCase
+import json
+from pathlib import Path
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from docs.links import PYTHON, TWISTED, ZOPE, isInterface, urlOf
+from tests.test_layering import ROOT
 
 
 class LinkTests(SynchronousTestCase):
@@ -63,3 +67,48 @@ class LinkTests(SynchronousTestCase):
         self.assertTrue(isInterface("twisted.internet.interfaces.ITransport"))
         for name in ("twisted.internet.defer.Deferred", "twisted.internet.interfaces", "bytes", "twisted.no"):
             self.assertFalse(isInterface(name), name)
+
+
+class ContentTests(SynchronousTestCase):
+    """
+    A small package, as pydoctor writes it with the options of this project.
+    """
+
+    def test_found(self) -> None:
+        """
+        The indexes of the search have public modules, classes and functions; the pages have the rest.
+        """
+        try:
+            from pydoctor.driver import main
+        except ImportError:
+            raise SkipTest("the extra [docs] is not installed") from None
+        folder = Path(self.mktemp())
+        package, made = folder / "small", folder / "made"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text('"""A package."""\n')
+        (package / "seen.py").write_text(
+            '"""A module."""\n'
+            "def call():\n    'A function.'\n"
+            "def _hidden():\n    'A helper.'\n"
+            "class Seen:\n    'A class.'\n    def method(self):\n        'A method.'\n"
+            "class _Unseen:\n    'A class.'\n"
+        )
+        options = ["system-class=docs.reference.Reference", "html-writer=docs.reference.Writer"]
+        configured = (ROOT / "pyproject.toml").read_text().replace(' = "', "=").splitlines()
+        for each in options:
+            self.assertIn(f'{each}"', configured)
+        status = main([*(f"--{each}" for each in options), f"--html-output={made}", "-qq", str(package)])
+        self.assertEqual(status, 0)
+        page = (made / "small.seen.html").read_text()
+        self.assertIn("A function.", page)
+        self.assertIn("A helper.", page)
+        self.assertIn("A method.", (made / "small.seen.Seen.html").read_text())
+        self.assertTrue((made / "small.seen._Unseen.html").exists())
+        documents = (made / "all-documents.html").read_text()
+        self.assertIn("small.seen.call", documents)
+        for unseen in "small.seen._hidden", "small.seen._Unseen", "small.seen.Seen.method":
+            self.assertNotIn(unseen, documents)
+        for name in "searchindex.json", "fullsearchindex.json":
+            index = json.loads((made / name).read_text())
+            found = {vector.partition("/")[2] for vector, _ in index["fieldVectors"]}
+            self.assertEqual(found, {"small", "small.seen", "small.seen.Seen", "small.seen.call"})

@@ -227,6 +227,18 @@ def websocketThreads(port: int) -> None:
 
 
 @client
+def redis(port: int) -> None:
+    """
+    Values that are set and got, on one connection.
+    """
+    from redis import Redis
+
+    connection = Redis(HOST, port)
+    connection.set("key", BODY)
+    _repeated(lambda: connection.get("key"))
+
+
+@client
 def smtplib(port: int) -> None:
     """
     C{smtplib} on one connection.

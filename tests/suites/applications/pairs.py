@@ -25,6 +25,8 @@ PAIRS = {
     "http.server + urllib": Pair("standard", "urllib"),
     "Flask + urllib": Pair("flask", "urllib", ("flask",)),
     "waitress + http.client": Pair("waitress", "httpclient", ("waitress",)),
+    "cheroot + http.client": Pair("cheroot", "httpclient", ("cheroot",)),
+    "fakeredis + redis": Pair("fakeredis", "redis", ("fakeredis", "redis")),
     "rpyc": Pair("rpyc", "rpyc", ("rpyc",)),
     "Pyro5": Pair("pyro", "pyro", ("Pyro5",)),
     "xmlrpc": Pair("xmlrpc", "xmlrpc"),

@@ -82,6 +82,26 @@ def waitress(port: int) -> None:
 
 
 @server
+def cheroot(port: int) -> None:
+    """
+    CherryPy's server, whose threads share connections that stay.
+    """
+    from cheroot.wsgi import Server
+
+    Server((HOST, port), _wsgi, numthreads=4).start()
+
+
+@server
+def fakeredis(port: int) -> None:
+    """
+    fakeredis' server, a thread a connection.
+    """
+    from fakeredis import TcpFakeServer
+
+    TcpFakeServer((HOST, port)).serve_forever()
+
+
+@server
 def rpyc(port: int) -> None:
     """
     RPyC's server of threads.
