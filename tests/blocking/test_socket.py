@@ -564,13 +564,22 @@ class ListenTests(BlockingTestCase):
 
     def test_gainlessByRules(self) -> None:
         """
-        A rule C{sdp} wins over what is learned, and over one CPU, and with C{timeout short 0} neither counts.
+        A rule C{sdp} wins over what is learned, and over one CPU.
         """
+        self._allOverSDP("use sdp connect * *:*\n")
+
+    def test_gainlessNever(self) -> None:
+        """
+        With C{timeout short 0} neither counts.
+        """
+        # A file without a rule would be one for SDP alone.
+        self._allOverSDP("timeout short 0\nuse both connect * *:*\n")
+
+    def _allOverSDP(self, rules: str) -> None:
         self.patch(os, "sched_getaffinity", lambda _: {0})
-        for rules in ("use sdp connect * *:*\n", "timeout short 0\n"):
-            self.rules(rules)
-            self.loop.reactor.switch.configuration.reload()
-            self.assertEqual(self._ways(self.server(), GAINLESS_IN_SUCCESSION + 2), [True] * 6)
+        # The switch keeps the path that it was made with.
+        self.rules(rules)
+        self.assertEqual(self._ways(self.server(), GAINLESS_IN_SUCCESSION + 2), [True] * 6)
 
     def test_refused(self) -> None:
         """

@@ -250,7 +250,8 @@ class BroadcastTests(SynchronousTestCase):
         """
         for more, header in (
             (0, (0, 1)),
-            (0, (limits.QUEUE_BUFFERS + 2, 1)),
+            # Right but for the number of its buffers, which are empty.
+            (_MIB // 2, (limits.QUEUE_BUFFERS + 2, 1, *[0] * (limits.QUEUE_BUFFERS + 2))),
             (0, (1, 0)),
             (0, (1, 1, 1 << 40)),
             (0, (2, 1, 5, _MIB)),
