@@ -20,6 +20,7 @@ from twisted.python.versions import Version
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from benchmarks.counted import Stream
+from benchmarks.counting import perOne
 from benchmarks.counting import steps as bytecodes
 from tests.hca.addressed import onWire
 from tests.rds.ends import Process, ProcessesTestCase, Recorder
@@ -331,6 +332,19 @@ class BytecodeTests(SynchronousTestCase):
         A connect, an echo and the close.
         """
         self.assertLessEqual(self.perOne("connects", 10, 40), 11990)
+
+    def test_bulk(self) -> None:
+        """
+        A MiB of a stream: 16 messages, of which the bytes are in one object each, and in no other.
+        """
+        requireBytecodes()
+        ownRunDirectory(self)
+        stream = Stream(self.names)
+        self.addCleanup(stream.place.close)
+        found = perOne(stream.stream(1 << 20), 2, 6, 1 << 20, False)
+        self.assertLessEqual(found["bytecodes"], 11000)
+        self.assertLessEqual(found["C calls"], 190)
+        self.assertLessEqual(found["allocated"], (1 << 20) + 16 * 64)
 
     def test_messageConnects(self) -> None:
         """
