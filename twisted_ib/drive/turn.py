@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 class Driven(Protocol):
     """
-    A device, alone or in a reactor, as who drives it sees it.
+    A device, alone or in a reactor, as its driver sees it.
     """
 
     def progress(self) -> int:
@@ -44,7 +44,7 @@ class Driven(Protocol):
 
     def deadline(self) -> float | None:
         """
-        @return: When it has something to do at the latest, by the clock of all of them; L{None} for never.
+        @return: The latest time of its next work, by the clock of all of them; L{None} for never.
         """
 
     def tick(self, now: float) -> object:
@@ -107,7 +107,7 @@ class Turn:
             for each in hot:
                 done += each.progress()
         finally:
-            # What one device raises, or its user, keeps back no timer of another.
+            # An error of one device, or of its user, keeps back no timer of another.
             if isOver:
                 for each in devices:
                     due = each.deadline()

@@ -94,7 +94,7 @@ class Gainless:
     """
 
     def __init__(self) -> None:
-        # There who waits for an answer takes the CPU from who gives it: a message costs several times TCP's.
+        # On one CPU a wait for an answer takes the CPU from the answer: a message costs several times TCP's.
         self._isOneCPU = len(os.sched_getaffinity(0)) == 1
         #: By port: how many in succession, why the last one did not gain, and when it ended.
         self._ports: dict[tuple[str, int], tuple[int, Fallback, float]] = {}

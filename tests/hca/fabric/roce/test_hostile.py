@@ -199,6 +199,21 @@ class HostileTests(PacketTestCase):
         self.give(two.device, data, port=port)
         self.assertEqual(two.memory[:4], b"good")
 
+    def test_pending(self) -> None:
+        """
+        A path has something to do once packets have come, which only the link knows.
+        """
+        one, two = self.connected()
+        path = two.queuePair.path
+        settle(two.device)
+        self.assertFalse(path.pending())
+        data = packet(WRITE_ONLY, two.queuePair.number, RETH.pack(0, 0, 0), 0, STRANGER)
+        self.wire.deliver((STRANGER, two.device.fabric.address, SOURCE_PORT, 0, data))
+        self.assertTrue(path.pending())
+        settle(two.device)
+        self.assertFalse(path.pending())
+        self.checkAlive(one, two)
+
     def test_wrongPort(self) -> None:
         """
         A stranger that knows everything but the UDP source port of the peer's flow can do no more; nor can it

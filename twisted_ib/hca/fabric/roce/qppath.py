@@ -373,9 +373,9 @@ class QueuePairPath(Waiters):
 
     def pending(self) -> bool:
         """
-        @return: whether a flush is scheduled.
+        @return: whether the fabric has something to do: its link alone says whether packets have come.
         """
-        return self.bell
+        return self.fabric.pending()
 
     def unsent(self) -> int:
         """
