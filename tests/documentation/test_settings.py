@@ -26,7 +26,9 @@ def spelt(path: Path) -> Iterator[str]:
     """
     @return: the names of variables in the texts of a module, docstrings left out.
     """
-    tree = ast.parse(path.read_text())
+    text = path.read_text()
+    # Most have none, also not in docstrings.
+    tree = ast.parse(text if _NAME.search(text) else "")
     for node in ast.walk(tree):
         # A docstring is an expression by itself.
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
