@@ -5,10 +5,12 @@ MPI: a ring of ranks by Open MPI and by MPICH, through the device that their lib
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -88,9 +90,24 @@ class Implementation:
 
         @raise LabError: some data were wrong, or it has not ended well.
         """
+        ended = self.ended((str(ring),), ranks, device)
+        if ended.returncode or ended.stdout != f"ring of {ranks}: 0 wrong\n":
+            raise LabError(f"the status is {ended.returncode}: {ended.stdout}{ended.stderr}")
+
+    def ended(
+        self, program: Sequence[str], ranks: int, device: str, folder: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """
+        Run a program.
+
+        @param folder: where it runs.
+        @return: its end.
+        @raise LabError: there is none.
+        """
         try:
-            ended = subprocess.run(
-                self.started((str(ring),), ranks, device),
+            return subprocess.run(
+                self.started(program, ranks, device),
+                cwd=folder,
                 env={**os.environ, **self.environment, "UCX_NET_DEVICES": f"{device}:1"},
                 capture_output=True,
                 text=True,
@@ -98,7 +115,21 @@ class Implementation:
             )
         except subprocess.TimeoutExpired as error:
             raise LabError(f"{ranks} ranks have not ended: {error.stdout!r} {error.stderr!r}") from None
-        if ended.returncode or ended.stdout != f"ring of {ranks}: 0 wrong\n":
+
+
+def runHPCC(device: str) -> None:
+    """
+    The HPC Challenge, a small one, by 4 ranks: it checks its results.
+
+    @raise LabError: they are wrong, or it has not ended.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        text = Path("/usr/share/doc/hpcc/examples/_hpccinf.txt").read_text()
+        (folder / "hpccinf.txt").write_text(re.sub("^1000 *Ns", "200 Ns", text, flags=re.MULTILINE))
+        ended = IMPLEMENTATIONS[0].ended(("hpcc",), 4, device, folder)
+        found = folder / "hpccoutf.txt"
+        if ended.returncode or not found.exists() or "Success=1\n" not in found.read_text():
             raise LabError(f"the status is {ended.returncode}: {ended.stdout}{ended.stderr}")
 
 
@@ -126,4 +157,4 @@ IMPLEMENTATIONS = (
     _mpich("mpich_ud", UCX_TLS="ud,self"),
 )
 
-__all__ = ["IMPLEMENTATIONS", "RANKS", "RING_SECONDS", "Implementation"]
+__all__ = ["IMPLEMENTATIONS", "RANKS", "RING_SECONDS", "Implementation", "runHPCC"]
