@@ -5,10 +5,12 @@ MPI: a ring of ranks by Open MPI and by MPICH, through the device that their lib
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -94,7 +96,7 @@ class Implementation:
 
         @raise LabError: some data were wrong, or it has not ended well.
         """
-        self._run(self.started((str(ring),), ranks, device), ranks, device)
+        self._checked(self.started((str(ring),), ranks, device), ranks, device)
 
     def runOnHosts(self, ring: Path, ranks: int) -> None:
         """
@@ -113,13 +115,28 @@ class Implementation:
 [ "$TWISTED_IB_HOST" = 0 ] || exit 0
 exec {shlex.join(self.command.split())} {options} -n {ranks} -host $(echo $TWISTED_IB_HOSTS | tr " " ,) {ring}
 """)
-        self._run((*_TOOL, "--hosts", str(ranks), "sh", str(start)), ranks, "roce0", "0: ")
+        self._checked((*_TOOL, "--hosts", str(ranks), "sh", str(start)), ranks, "roce0", "0: ")
 
-    def _run(self, command: tuple[str, ...], ranks: int, device: str, prefix: str = "") -> None:
+    def _checked(self, command: Sequence[str], ranks: int, device: str, prefix: str = "") -> None:
+        ended = self.ended(command, ranks, device)
+        if ended.returncode or ended.stdout != f"{prefix}ring of {ranks}: 0 wrong\n":
+            raise LabError(f"the status is {ended.returncode}: {ended.stdout}{ended.stderr}")
+
+    def ended(
+        self, command: Sequence[str], ranks: int, device: str, folder: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """
+        Run a command that starts ranks.
+
+        @param folder: where it runs.
+        @return: its end.
+        @raise LabError: there is none.
+        """
         path = os.pathsep.join(filter(None, sys.path))
         try:
-            ended = subprocess.run(
+            return subprocess.run(
                 command,
+                cwd=folder,
                 env={**os.environ, **self.environment, "UCX_NET_DEVICES": f"{device}:1", "PYTHONPATH": path},
                 capture_output=True,
                 text=True,
@@ -127,7 +144,22 @@ exec {shlex.join(self.command.split())} {options} -n {ranks} -host $(echo $TWIST
             )
         except subprocess.TimeoutExpired as error:
             raise LabError(f"{ranks} ranks have not ended: {error.stdout!r} {error.stderr!r}") from None
-        if ended.returncode or ended.stdout != f"{prefix}ring of {ranks}: 0 wrong\n":
+
+
+def runHPCC(device: str) -> None:
+    """
+    The HPC Challenge, a small one, by 4 ranks: it checks its results.
+
+    @raise LabError: they are wrong, or it has not ended.
+    """
+    first = IMPLEMENTATIONS[0]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        text = Path("/usr/share/doc/hpcc/examples/_hpccinf.txt").read_text()
+        (folder / "hpccinf.txt").write_text(re.sub("^1000 *Ns", "200 Ns", text, flags=re.MULTILINE))
+        ended = first.ended(first.started(("hpcc",), 4, device), 4, device, folder)
+        found = folder / "hpccoutf.txt"
+        if ended.returncode or not found.exists() or "Success=1\n" not in found.read_text():
             raise LabError(f"the status is {ended.returncode}: {ended.stdout}{ended.stderr}")
 
 
@@ -157,4 +189,4 @@ IMPLEMENTATIONS = (
     _mpich("mpich_ud", UCX_TLS="ud,self"),
 )
 
-__all__ = ["IMPLEMENTATIONS", "RANKS", "RING_SECONDS", "Implementation"]
+__all__ = ["IMPLEMENTATIONS", "RANKS", "RING_SECONDS", "Implementation", "runHPCC"]

@@ -4,13 +4,14 @@ Rings of MPI's ranks.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests.cprograms.lab import LabError, lacking
-from tests.cprograms.libraries.mpi import IMPLEMENTATIONS, RANKS, RING_SECONDS, Implementation
+from tests.cprograms.libraries.mpi import IMPLEMENTATIONS, RANKS, RING_SECONDS, Implementation, runHPCC
 from twisted_ib.tools.run.hosts import refusal
 
 
@@ -21,6 +22,14 @@ class RingTests(SynchronousTestCase):
 
     timeout = 4 * RING_SECONDS
     skip = lacking()
+
+    def test_hpcc(self) -> None:
+        """
+        The HPC Challenge finds its results right on shm0.
+        """
+        if shutil.which("hpcc") is None:
+            raise SkipTest("no hpcc: it is in Debian's package hpcc")
+        runHPCC("shm0")
 
     def ringOf(self, implementation: Implementation) -> Path:
         """
