@@ -8,7 +8,7 @@ that wait for the same moment share one call.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twisted.internet import error
 from twisted.python import log
@@ -16,8 +16,13 @@ from twisted.python import log
 if TYPE_CHECKING:
     from twisted.internet.base import DelayedCall, ReactorBase
 
+    from twisted_ib.hca.base.interfaces import IPeerPath
+    from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.internet.connector import Attempt
     from twisted_ib.internet.serverclient import ConnectedTransport
+
+    #: What the attempts of one turn have found, by service: channel, addresses of peer and host, path.
+    Shared = dict[object, tuple[DeviceChannel, str, str, IPeerPath]]
 
 #: Deadlines this close share a call, in seconds; far below the resolution of a reactor's clock.
 _SAME_SECONDS = 1e-6
@@ -78,7 +83,7 @@ class BatchedCalls:
     def _turn(self) -> None:
         owners, self._next = self._next, {}
         self._call = None
-        shared: dict[Any, Any] = {}
+        shared: Shared = {}
         for owner in owners:
             try:
                 owner.nextTurn(shared)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPeerPath, Search
     from twisted_ib.hca.connection import ConnectRequest
     from twisted_ib.hca.connection.interfaces import IConnection
+    from twisted_ib.internet.batchedcalls import Shared
     from twisted_ib.internet.serverclient import ClientTransport
 
 
@@ -101,7 +102,7 @@ class Attempt(ActiveSide):
 
     _channel: DeviceChannel | None = None
     _turns: BatchedCalls | None = None
-    _shared: tuple[dict[Any, Any], object] | None = None
+    _shared: tuple[Shared, object] | None = None
     _peer = _here = ""
     _local: Address | None = None
     _remote: Address | None = None
@@ -126,7 +127,7 @@ class Attempt(ActiveSide):
 
     # -- resolving the path to the peer
 
-    def nextTurn(self, shared: dict[Any, Any]) -> None:
+    def nextTurn(self, shared: Shared) -> None:
         """
         Open the device and resolve the host.
 
@@ -137,7 +138,7 @@ class Attempt(ActiveSide):
         self._turns = None
         service = self._service()
         found = shared.get(service)
-        if found is None or not getattr(found[3], "alive", False):
+        if found is None or not found[3].alive:
             self._shared = shared, service
             try:
                 self._begin(self._connector)

@@ -167,7 +167,7 @@ class Port(base.BasePort):
             raise ValueError(f"interface {interface!r} is not an address")
         self.interface = interface
         self.device = device
-        self.requests: dict[IConnection, tuple[ConnectRequest, Any]] = {}
+        self.requests: dict[IConnection, tuple[ConnectRequest, object]] = {}
 
     def __repr__(self) -> str:
         where = "(not listening)" if self._realPortNumber is None else f"on {self._realPortNumber}"

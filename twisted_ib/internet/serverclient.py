@@ -18,7 +18,7 @@ from twisted_ib.internet.logcontext import upcalls
 from twisted_ib.internet.transport import Computed, Transport
 
 if TYPE_CHECKING:
-    from twisted_ib.internet.batchedcalls import BatchedCalls
+    from twisted_ib.internet.batchedcalls import BatchedCalls, Shared
     from twisted_ib.internet.channel import DeviceChannel
 
 #: Their attributes, for C{__slots__}.
@@ -69,7 +69,7 @@ class ConnectedTransport(Transport):
         turns.wait(channel.reactor, self)
         return True
 
-    def nextTurn(self, shared: dict[Any, Any]) -> None:
+    def nextTurn(self, shared: Shared) -> None:
         """
         Deliver held data with the batch of this turn.
         """

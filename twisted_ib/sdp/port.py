@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import Binding, IProtocol, IReactorTime
 
     from twisted_ib.hca.device.device import Device
+    from twisted_ib.internet.batchedcalls import Shared
     from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.sdp.extensions import Extensions
 
@@ -50,7 +51,7 @@ class _SDPConnected(ConnectedTransport):
         self.direct = self.prompt
         return ConnectedTransport.begin(self, protocol)
 
-    def nextTurn(self, shared: dict[Any, Any]) -> None:
+    def nextTurn(self, shared: Shared) -> None:
         # SrcAvails received before the protocol had a turn are read from now on.
         if self._settling is not None and self.extensions is not None:
             self.cork()

@@ -23,6 +23,7 @@ from twisted_ib.switch.reason import Fallback
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPeerPath
     from twisted_ib.hca.connection import ConnectRequest
+    from twisted_ib.internet.batchedcalls import Shared
     from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.switch.connecting import Attempt as Connect
     from twisted_ib.switch.serverclient import RedirectedClient
@@ -37,7 +38,7 @@ class _SwitchedAttempt(Attempt):
     addressSeconds = 0.0
     _connector: Any
 
-    def nextTurn(self, shared: dict[Any, Any]) -> None:
+    def nextTurn(self, shared: Shared) -> None:
         """
         Begin.
         """

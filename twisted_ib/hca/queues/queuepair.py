@@ -504,7 +504,7 @@ class QueuePair(StreamQueuePair):
         if old not in RECEIVING and self.vector is not None and self.state in RECEIVING:
             self._resolvePath(old, before)
 
-    def _resolvePath(self, old: QPState, before: dict[str, Any] | None) -> None:
+    def _resolvePath(self, old: QPState, before: dict[str, object] | None) -> None:
         # Start resolving the address vector; if the device refuses, modify() must have changed nothing.
         if self.device is not None:
             try:
@@ -521,7 +521,7 @@ class QueuePair(StreamQueuePair):
 
     def _check(self, state: QPState, attributes: dict[str, Any]) -> None:
         checkTransition(self.type, self.state, state, attributes)
-        remote = attributes.get("dest_qp_num", 0)
+        remote: int = attributes.get("dest_qp_num", 0)
         if not 0 <= remote <= QPN_MASK:
             raise QueuePairError(f"dest_qp_num has 24 bits, not {remote:#x}")
         current = attributes.get("cur_qp_state", self.state)
