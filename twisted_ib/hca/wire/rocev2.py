@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PORT: Final = 4791
 #: Source ports are of the dynamic range (RFC 6335 section 6). A flow keeps one port, so that ECMP routers
 #: keep it on one route and in order.
-_LOWEST_PORT: Final = 0xC000
+LOWEST_PORT: Final = 0xC000
 #: Multiplier of Linux's hash_32 (C{linux/hash.h}), as rxe_qp.c uses it.
 _GOLDEN: Final = 0x61C88647
 
@@ -80,7 +80,7 @@ def sourcePort(label: int) -> int:
     The UDP source port of a flow label.
     """
     # Linux ib_verbs.h rdma_flow_label_to_udp_sport: 20 bits folded into 14.
-    return (label & 0x3FFF ^ label >> 14) | _LOWEST_PORT
+    return (label & 0x3FFF ^ label >> 14) | LOWEST_PORT
 
 
 def datagramPort(number: int) -> int:
@@ -89,7 +89,7 @@ def datagramPort(number: int) -> int:
     """
     # Linux rxe_qp.c rxe_qp_init_req: a datagram queue pair has many peers, so its own number is all there is
     # to hash.
-    return _LOWEST_PORT + ((number * _GOLDEN & 0xFFFFFFFF) >> 18)
+    return LOWEST_PORT + ((number * _GOLDEN & 0xFFFFFFFF) >> 18)
 
 
 def hardwareAddress(gid: int, own: bytes) -> bytes:

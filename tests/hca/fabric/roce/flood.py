@@ -104,6 +104,9 @@ class FloodTestCase(SynchronousTestCase):
     An HCA that is flooded.
     """
 
+    #: The UDP source port that forged requests say.
+    said = 0
+
     def setUp(self) -> None:
         """
         It listens for streams and for messages, and somewhere it does not answer.
@@ -203,7 +206,7 @@ class FloodTestCase(SynchronousTestCase):
             asked = messages.request(stream, here, addressOf(ADDRESSES[1], port))
         request = requestMessage(asked)
         request.localCommunicationID = dice.randrange(1, 1 << 32)
-        request.localCAGUID = dice.getrandbits(64)
+        request.localCAGUID, request.localEECN = dice.getrandbits(64), self.said
         request.startingPSN, request.pathMTU = dice.getrandbits(24), 3
         request.localCMResponseTimeout = dice.choice(TIMEOUTS)
         request.maxCMRetries = 15

@@ -16,7 +16,7 @@ from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.roce import connparams
 from twisted_ib.hca.fabric.roce.connparams import connectionParameters
 from twisted_ib.hca.transport.parameters import ConnectionParameters
-from twisted_ib.hca.wire.cm import REQ
+from twisted_ib.hca.wire.cm import REP, REQ
 
 
 class AgreementTests(PacketTestCase):
@@ -102,6 +102,20 @@ class AgreementTests(PacketTestCase):
             self.assertEqual((terms.mtu, terms.firstPSN, terms.expectedPSN), (512, 7, reply.startingPSN))
             self.assertEqual((terms.retries, terms.rnrRetries, terms.reads), (4, 3, 2))
             self.assertEqual(terms.roundTrip, None if isThere else 0.5)
+
+    def test_said(self) -> None:
+        """
+        A REQ or a REP says a source port of this package, or none: one that is the number of the sender's
+        queue pair may be no port.
+        """
+        device = self.device(THERE)
+        path = device.fabric.pathTo(HERE)
+        for said, found in ((4791, 4791), (0xC000, 0xC000), (0xFFFF, 0xFFFF), (0xC123, 0), (0x1FFFF, 0)):
+            reply = ConnectReply(localQPN=7)
+            proposal = path.prepareReply(reply, ConnectRequest(localQPN=0xC123, localEECN=said))
+            self.assertEqual((proposal.peerPort, reply.localEECN != 0), (found, found != 0))
+            answered = proposal.answered(REP(localQPN=0xC123, localEECN=said))
+            self.assertEqual(answered.peerPort, found)
 
     def test_attributes(self) -> None:
         """

@@ -7,11 +7,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tests.hca.fabric.roce.flood import FloodTestCase
+from tests.hca.fabric.roce.flood import RATE, FloodTestCase
 from tests.simulation.streams import ADDRESSES, PORT
 from twisted_ib import limits
+from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.connection.rdmacm import PortSpace, serviceID
+from twisted_ib.hca.fabric.roce import connparams
 from twisted_ib.hca.wire.cm import DREQ, LAP, MRA, REJ, REP, SIDR_REQ, byAttribute
+from twisted_ib.hca.wire.rocev2 import datagramPort
 
 _CM_PORT = 55410
 
@@ -51,6 +54,31 @@ class FloodTests(FloodTestCase):
         self.honest = 0
         self.arrive(limits.CM_HALF_OPEN_PER_ADDRESS + 100, self.forged)
         self.assertEqual(self.device.cm._halfOpenLimit.halfOpen, limits.CM_HALF_OPEN_PER_ADDRESS)
+
+    def test_sourcePorts(self) -> None:
+        """
+        Requests of strangers open no UDP source port, or a few that the strangers do not choose if they say
+        theirs: the links' ports are for connections.
+        """
+        asked: set[int] = set()
+        sourcePort = self.device.fabric.link.sourcePort
+
+        def note(wanted: int) -> int:
+            asked.add(wanted)
+            port: int = sourcePort(wanted)
+            return port
+
+        self.patch(self.device.fabric.link, "sourcePort", note)
+        for said, ports in ((0, 0), (0xC001, connparams.PACKET_ACCEPT_PORTS)):
+            self.said, answered = said, self.device.cm._halfOpenLimit.halfOpen
+            asked.clear()
+            for _ in range(1000):
+                source, octets = self.forged()
+                self.link.take((source, _CM_PORT, ADDRESSES[1], octets, 0))
+                self.streams.world.run(lambda: False, 1 / RATE)
+            self.assertGreater(self.device.cm._halfOpenLimit.halfOpen, answered + 500)
+            # That of the answers is open.
+            self.assertEqual(len(asked - {datagramPort(GSI_QPN)}), ports)
 
     def test_reflection(self) -> None:
         """

@@ -10,14 +10,14 @@ from typing import Any
 
 from tests.hca.fabric.roce.test_devices import HERE, PORT, THERE, End, PacketTestCase
 from tests.hca.hcas import settle
-from tests.hca.memorylink import Datagram, Wire
+from tests.hca.memorylink import Datagram, MemoryLink, Wire
 from twisted_ib import limits
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.cm import transactions
-from twisted_ib.hca.connection import ConnectReply
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.fabric.roce import receive, transmit
+from twisted_ib.hca.fabric.roce import connparams, receive, transmit
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.wire.headers import BTH, DETH, RETH
@@ -276,9 +276,11 @@ class HostileTests(PacketTestCase):
 
     def test_noPortSaid(self) -> None:
         """
-        To a peer that says no port none is said: Linux's REP has zeros there.
+        To a peer that says no port none is said: Linux's REP has zeros there.  The link is asked for one when
+        the queue pair is connected.
         """
         self.sayNoPorts()
+        self.patch(MemoryLink, "sourcePort", lambda link, wanted: 0xC000)
         replies: list[ConnectReply] = []
         self.patch(End, "replied", lambda end, connection, reply: replies.append(reply))
         one, two = End(self.device(HERE)), End(self.device(THERE))
@@ -286,7 +288,37 @@ class HostileTests(PacketTestCase):
         one.device.connect(PortSpace.TCP, THERE, PORT, one)
         self.settle(one, two)
         (reply,) = replies
-        self.assertEqual((reply.localEECN, two.queuePair.path.peerPort), (0, 0))
+        path = two.queuePair.path
+        self.assertEqual((reply.localEECN, path.peerPort, path.port), (0, 0, 0xC000))
+
+    def test_notPorts(self) -> None:
+        """
+        What is no source port of this package, where IBTA has the EE context, says none, in the REQ and in
+        the REP.
+        """
+        propose, answer = connparams.propose, connparams.answer
+        said = 0  # By each turn.
+
+        def proposed(fabric: Any, remote: int, request: ConnectRequest) -> None:
+            propose(fabric, remote, request)
+            request.localEECN = said
+
+        def answered(fabric: Any, reply: ConnectReply, request: ConnectRequest) -> Any:
+            proposal = answer(fabric, reply, request)
+            reply.localEECN = said
+            return proposal
+
+        self.patch(connparams, "propose", proposed)
+        for isReply in (False, True):
+            for said in (1, 4790, 0xBFFF, 0x10001, 0x1C123, 0xFFFFFF):
+                one, two = self.connected()
+                heard = (one if isReply else two).queuePair
+                self.assertEqual(heard.proposal.peerPort, 0, said)
+                self.checkAlive(one, two)
+                one.device.close()
+                two.device.close()
+            self.patch(connparams, "propose", propose)
+            self.patch(connparams, "answer", answered)
 
     def test_agreedNoLonger(self) -> None:
         """

@@ -234,6 +234,8 @@ class LinkTests(LinkCase):
             self.assertNotEqual(ports[0], 0xC100)
             self.assertEqual(len(set(ports)), 3)
             self.assertEqual(link.sourcePort(0xC400), ports[3])
+        # A flow that has the main socket's, as all were in use, does not get another when it asks again.
+        self.assertEqual((link.sourcePort(4791), len(link._senders)), (4791, 3))
         there = self.link(2)
         for port in ports:
             link.send(there.address, port, [bytes(20)], 20)

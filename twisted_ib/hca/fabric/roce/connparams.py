@@ -20,7 +20,7 @@ from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.transport.parameters import ConnectionParameters
 from twisted_ib.hca.wire.grh import HOP_LIMIT
 from twisted_ib.hca.wire.opcodes import MTU_BYTES
-from twisted_ib.hca.wire.rocev2 import flowLabel, sourcePort
+from twisted_ib.hca.wire.rocev2 import LOWEST_PORT, PORT, flowLabel, sourcePort
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import BoundQueuePair
@@ -34,10 +34,13 @@ PACKET_ROUND_TRIP_SECONDS = 3.0
 #: The local ACK timeout of our REQs, a timeout code: 0.5 s. Linux computes the same for RoCE (cm.c
 #: cm_ack_timeout).
 PACKET_ACK_TIMEOUT_CODE = 17
+#: Source ports of all that a device accepts from peers that say theirs: it says its own before they have
+#: shown that they hear the answer, so requests of strangers open no more.  A power of two.
+PACKET_ACCEPT_PORTS = 16
 
 _PSN_BITS: Final = 24
 _LABEL_BITS: Final = 20
-_PORT_MASK: Final = 0xFFFF
+_HIGHEST_PORT: Final = 0xFFFF
 _LONGEST_MTU: Final = max(MTU_BYTES)
 #: The queue pair number of a REQ, above the responder resources (Linux ibta_vol1_c12.h, table 106).
 _NUMBER: Final[Packed[tuple[int]]] = Struct(">I")
@@ -49,6 +52,14 @@ _AT_ONCE: Final = 0.05
 
 def _field(index: int) -> Any:
     return property(lambda self: _PROPOSAL.unpack(self)[index])
+
+
+def _said(message: ConnectRequest | ConnectReply | REP) -> int:
+    # Others may have anything in the unused field, as the number of their queue pair: were it believed,
+    # nothing of theirs would be heard.
+    port = message.localEECN
+    isPort = port == PORT or LOWEST_PORT <= port <= _HIGHEST_PORT
+    return port if isPort and port != message.localQPN else 0
 
 
 class Proposal(bytes):
@@ -66,14 +77,14 @@ class Proposal(bytes):
         """
         @param expectedPSN: the starting PSN, that of the peer's first packet.
         @param mtu: path MTU code.
-        @param port: our UDP source port.
-        @param peers: the peer's, as in L{ConnectRequest.localEECN}.
+        @param port: our UDP source port; with none of the peer's, the one to be asked of the link.
+        @param peers: the peer's; 0 if it says none.
         @param retries: retry count.
         @param when: the time, seconds.
         @param isAwaited: whether its answer gives a round trip sample: it was sent once, and the queue pair
             is connected when the answer arrives.
         """
-        return cls(_PROPOSAL.pack(expectedPSN, port, peers & _PORT_MASK, mtu, retries, when, isAwaited))
+        return cls(_PROPOSAL.pack(expectedPSN, port, peers, mtu, retries, when, isAwaited))
 
     expectedPSN: int = _field(0)
     port: int = _field(1)
@@ -88,7 +99,7 @@ class Proposal(bytes):
         @return: the same, with what is in the peer's answer.
         """
         expectedPSN, port, _, *others = _PROPOSAL.unpack(self)
-        return Proposal(_PROPOSAL.pack(expectedPSN, port, reply.localEECN & _PORT_MASK, *others))
+        return Proposal(_PROPOSAL.pack(expectedPSN, port, _said(reply), *others))
 
     def roundTrip(self, now: float) -> float | None:
         """
@@ -143,13 +154,17 @@ def answer(fabric: PacketFabric, reply: ConnectReply, request: ConnectRequest) -
     request.vendorID = reply.vendorID = 0
     reply.startingPSN = fabric.randomBits(_PSN_BITS)
     reply.targetACKDelay = ACK_DELAY_CODE
-    # The REQ's flow label, so that both directions have the same source port.
-    wanted = request.primaryPath.flowLabel or flowLabel(reply.localQPN, request.localQPN)
-    port, retries = fabric.link.sourcePort(sourcePort(wanted)), request.retryCount
-    if request.localEECN:  # Others see the REP that Linux sends.
-        reply.localEECN = port
+    label = request.primaryPath.flowLabel or flowLabel(reply.localQPN, request.localQPN)
+    peers = _said(request)
+    if peers:
+        few = fabric.acceptLabel ^ label % PACKET_ACCEPT_PORTS
+        port = reply.localEECN = fabric.link.sourcePort(sourcePort(few))
+    else:
+        # Others see the REP that Linux sends.  The REQ's flow label, so that both directions have the same
+        # source port; opened when the queue pair is connected.
+        port = sourcePort(label)
     isAwaited = reply.localQPN not in fabric.owner.queuePairs
-    mtu, peers = request.pathMTU, request.localEECN
+    mtu, retries = request.pathMTU, request.retryCount
     proposal = Proposal.of(reply.startingPSN, mtu, port, peers, retries, fabric.clock(), isAwaited)
     _remember(fabric, reply.localQPN, proposal)
     return proposal

@@ -67,6 +67,7 @@ class PacketFabric(AddressDirectory):
     @cvar icrc: the library that computes the CRC of packets.
     @ivar clock: returns the time in seconds.
     @ivar randomBits: called with a number, returns that many random bits.
+    @ivar acceptLabel: flow label of what accepts, see C{connparams.PACKET_ACCEPT_PORTS}.
     @ivar sessions: paths of connected queue pairs.
     @ivar transmitter: sends packets.
     @ivar arrived: receives datagrams: see L{ILink<twisted_ib.hca.fabric.base.link.ILink>}.
@@ -103,6 +104,7 @@ class PacketFabric(AddressDirectory):
         self.slot: int = 0 if group is None else group.slot
         self.clock = clock
         self.randomBits = randomBits
+        self.acceptLabel: int = randomBits(20)
         self.link = link
         self.pathMTU: int = link.pathMTU
         self.writable: list[QueuePairPath] = []

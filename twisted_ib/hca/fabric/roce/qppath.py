@@ -186,8 +186,9 @@ class QueuePairPath(Waiters):
             self.port, self.peerPort = queuePair.proposal.port, queuePair.proposal.peerPort
         else:
             label = 0 if vector is None else vector.flowLabel
-            self.port = fabric.link.sourcePort(sourcePort(label or flowLabel(self.localID, self.remote)))
-            self.peerPort = 0
+            self.port, self.peerPort = sourcePort(label or flowLabel(self.localID, self.remote)), 0
+        if not self.peerPort:  # Both have said theirs, or ours may still be another.
+            self.port = fabric.link.sourcePort(self.port)
         self.flow = fabric.flowTo(self.peer.address, self.port)
         self._isAgreed = self.peerPort != 0
         self.heard: tuple[str, str, int] = ("", "", 0)

@@ -70,7 +70,6 @@ _ETHERNET_MTU: Final = 1500
 _SHORT_BYTES: Final = 256
 #: Ports that are tried for a flow whose own is in use by another process; as many may share the address.
 _PORT_ATTEMPTS: Final = 64
-_LOWEST_PORT: Final = 0xC000
 #: The socket buffer or the interface's queue is full, or the kernel has reported what ICMP says of an earlier
 #: datagram (ip(7), IP_RECVERR) in the place of sending: try again later.
 _FULL: Final = frozenset((errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.ECONNREFUSED))
@@ -205,8 +204,8 @@ class RoCELink:
         self.user: Any = None
         self._coalesces = coalesces
         self._senders: dict[int, socket.socket] = {}
-        #: Wanted source port -> the one in use for it.
-        self._ports: dict[int, int] = {}
+        #: Wanted source port -> the one in use for it; a flow that shares the main socket's keeps that.
+        self._ports: dict[int, int] = {PORT: PORT}
         #: The sender of requests to connect, whose ICMP errors are read.
         self._management: socket.socket | None = None
         self._groups: dict[str, socket.socket] = {}
