@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from _twisted_ib_verbs import ffi, lib
 
@@ -119,21 +119,28 @@ def _prepare(seconds: float, fds: list[int]) -> None:
 class _Ring(Protocol):
     # A path between processes: see RingPath.
     alive: bool
+    owed: tuple[int, int, int] | None
 
     def ends(self) -> tuple[memoryview, memoryview]: ...
 
 
+def _canDeliver(path: _Ring) -> bool:
+    # As RingPath.pending() has it: behind a refusal that finds no room unread records are no work, and a peer
+    # can leave it at that for ever.
+    return hasattr(path, "ends") and path.alive and not path.owed
+
+
 class Arrivals:
     """
-    The rings of all devices, which one thread watches in C, by C{building/arrivals.c}: it takes Python's lock
+    The rings of all devices, which a thread watches in C, by C{building/arrivals.c}: it takes Python's lock
     only when there is something to do.
     """
 
     def __init__(self) -> None:
         self._paths: list[_Ring] = []
-        self._cells: list[object] = []
-        self._structure = ffi.new("struct twisted_ib_arrivals *")
-        self._structure.spin, self._structure.hits = int(limits.ANSWER_SECONDS * 1e9), 256
+        first = {"spin": int(limits.ANSWER_SECONDS * 1e9), "hits": 256}
+        # The structure, and what its pointers do not keep.
+        self._watched: tuple[Any, ...] = (ffi.new("struct twisted_ib_arrivals *", first),)
 
     def watch(self, seconds: float) -> bool:
         """
@@ -143,20 +150,23 @@ class Arrivals:
             paths: list[_Ring] = []
             for device in hub.devices:
                 if not device.closed:
-                    paths += (path for path in device.fabric.paths() if hasattr(path, "ends"))
+                    paths += filter(_canDeliver, device.fabric.paths())
             if paths != self._paths:
                 self._follow(paths)
-        return bool(lib.twisted_ib_await(self._structure, int(seconds * 1e9)))
+            # Kept until this thread is back: its successor may follow other rings meanwhile.
+            watched = self._watched
+        return bool(lib.twisted_ib_await(watched[0], int(seconds * 1e9)))
 
     def _follow(self, paths: list[_Ring]) -> None:
         # The pointers keep no memory, but these objects do, and the views keep the rings mapped.
-        ends = [path.ends() for path in paths if path.alive]
+        ends = [path.ends() for path in paths]
         published = [ffi.from_buffer("uint64_t[]", each) for each, _ in ends]
         consumed = [ffi.from_buffer("uint64_t[]", each) for _, each in ends]
         pointers = ffi.new("uint64_t *[]", published), ffi.new("uint64_t *[]", consumed)
-        watched = self._structure
+        # A copy: another thread may still read the one before.
+        watched = ffi.new("struct twisted_ib_arrivals *", self._watched[0][0])
         watched.published, watched.consumed, watched.count = *pointers, len(ends)
-        self._cells = [published, consumed, pointers]
+        self._watched = watched, published, consumed, pointers
         self._paths = paths
 
 

@@ -63,7 +63,8 @@ class Hub:
     @ivar watchers: programs that watch a descriptor instead of calling L{wait}; their C{wake()} is called
         when somebody has to drive.
     @ivar watch: waits for so many seconds, or until records wait that no thread takes, and says whether they
-        do; without the lock.  L{None} where nothing does.
+        do; without the lock.  L{None} where nothing does.  Only the thread that serves peers calls it, and
+        for a moment perhaps its successor too.
     @ivar settle: posts what a program has left to another thread; L{None} where none does.
     @ivar unshown: mirrors of completion queues that lack completions: they get them before the lock is
         released.

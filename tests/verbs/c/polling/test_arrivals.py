@@ -23,10 +23,23 @@ busy = ctypes.c_uint.in_dll(library, "twisted_ib_busy")
 MILLISECOND = 1000000
 """
 
+#: A device with rings, which is watched.
+_DEVICE = """
+from twisted_ib.verbs.c import waiting
+from twisted_ib.verbs.core.hub import hub
+class Device:
+    closed, rings = False, []
+    fabric = property(lambda self: self)
+    def paths(self):
+        return list(self.rings)
+device, arrivals = Device(), waiting.Arrivals()
+hub.devices[device] = 1
+"""
 
-class AwaitTests(SynchronousTestCase):
+
+class StoryTestCase(SynchronousTestCase):
     """
-    C{twisted_ib_await}.
+    Tests in a process of their own.
     """
 
     def inC(self, story: str) -> None:
@@ -35,6 +48,12 @@ class AwaitTests(SynchronousTestCase):
         """
         result = run(sys.executable, "-c", _BEGINNING + story, TWISTED_IB_DEVICE="shm0")
         self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))
+
+
+class AwaitTests(StoryTestCase):
+    """
+    C{twisted_ib_await}.
+    """
 
     def test_unread(self) -> None:
         """
@@ -90,3 +109,76 @@ assert sum(lib.twisted_ib_await(ring, 0) for _ in range(256)) > 128
 ring.count = 0
 assert not lib.twisted_ib_await(ring, MILLISECOND)
 """)
+
+
+class WatchTests(StoryTestCase):
+    """
+    L{Arrivals<twisted_ib.verbs.c.waiting.Arrivals>}.
+    """
+
+    def test_owed(self) -> None:
+        """
+        Behind a refusal that found no room, as the peer reads nothing, its records end no pause; once it has
+        read they do again, unless the path is lost.
+        """
+        self.inC(
+            _DEVICE
+            + """
+from unittest import mock
+from twisted_ib import limits
+from twisted_ib.hca.base.operation import SEND_ONLY, word
+from twisted_ib.hca.fabric.shm.ring import HEAD, RingPath, segmentSize
+from twisted_ib.hca.fabric.shm.segment import Segment
+here, there = [Segment.create(segmentSize(limits.RING)) for _ in range(2)]
+path = RingPath(mock.Mock(bells=[]), None, here, there, None, limits.RING)
+peer = RingPath(mock.Mock(bells=[]), None, there, here, None, limits.RING)
+device.rings.append(path)
+while path.postReserved(word(SEND_ONLY, 18), b"", True):
+    pass
+for number in 21, 22:
+    peer.post(word(SEND_ONLY, number), b"", b"x", 1)
+assert arrivals.watch(3600.0)
+path.progress(1)
+assert path.owed and not path.pending() and not path.progress(1)
+assert not arrivals.watch(0.001)
+there.cells[HEAD] = path.position()
+assert path.progress(2) and not path.owed
+assert not arrivals.watch(0.001)
+peer.post(word(SEND_ONLY, 23), b"", b"x", 1)
+assert arrivals.watch(3600.0)
+path.alive = False
+assert not arrivals.watch(0.001)
+hub.devices.clear()
+"""
+        )
+
+    def test_successor(self) -> None:
+        """
+        A thread that was told to stop may still look while its successor looks at other rings: it keeps its
+        own.
+        """
+        self.inC(
+            _DEVICE
+            + """
+from array import array
+from types import SimpleNamespace
+cells = array("Q", [64]), array("Q", [0])
+device.rings.append(SimpleNamespace(alive=True, owed=None, ends=lambda: tuple(map(memoryview, cells))))
+def looks(structure, nanoseconds):
+    if device.rings:
+        device.rings.clear()
+        assert not arrivals.watch(0.0)
+        for each in cells:
+            try:
+                each.append(0)
+            except BufferError:
+                continue
+            raise AssertionError("a ring that is looked at can be freed")
+    return lib.twisted_ib_await(structure, nanoseconds)
+waiting.lib = SimpleNamespace(twisted_ib_await=looks)
+assert arrivals.watch(1.0)
+for each in cells:
+    each.append(0)
+hub.devices.clear()
+"""
+        )
