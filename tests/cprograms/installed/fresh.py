@@ -1,5 +1,6 @@
 """
-From nothing to a perftest as somebody else would get there, for C{python -m tests.cprograms.fresh [WHEEL]}.
+From nothing to a perftest as somebody else would get there, for C{python -m tests.cprograms.installed.fresh
+[WHEEL]}.
 An unprivileged user in a container that has neither a compiler nor headers nor an adapter makes an
 environment, installs a wheel that carries the libraries, and runs C{ib_send_lat}.
 
@@ -20,7 +21,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 #: What any distribution calls its nobody.
 _NOBODY = 65534
 #: Compilers by their names, whatever their version is.
@@ -140,7 +141,7 @@ def filtered(interpreter: str, words: list[str]) -> list[str]:
     @return: the same, with the calls refused as well.
     """
     code = f"import os, sys; sys.path.insert(0, {str(ROOT)!r})\n"
-    code += "from tests.cprograms.fresh import refuseCalls; refuseCalls()\n"
+    code += "from tests.cprograms.installed.fresh import refuseCalls; refuseCalls()\n"
     code += "os.execvp(sys.argv[1], sys.argv[1:])"
     return confined(interpreter, [interpreter, "-B", "-c", code, *words])
 

@@ -1,5 +1,5 @@
 """
-The container of L{tests.cprograms.fresh}: what is not there, and what the kernel refuses.
+The container of L{tests.cprograms.installed.fresh}: what is not there, and what the kernel refuses.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import subprocess
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.cprograms import fresh
+from tests.cprograms.installed import fresh
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.tools.run.hosts import refusal
 

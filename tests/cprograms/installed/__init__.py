@@ -1,0 +1,3 @@
+"""
+The package as somebody else has it: from a wheel, and from nothing.
+"""
