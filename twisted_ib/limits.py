@@ -563,8 +563,6 @@ QUEUE_RECORD = 128 * 1024
 QUEUE_BUFFER_BYTES = 64 * 1024
 #: Such buffers of one object; further ones are pickled.
 QUEUE_BUFFERS = 1024
-#: A buffer up to this size has its memory at once; of a longer one, as its bytes come.
-QUEUE_CLAIM = 64 * 1024 * 1024
 #: Seconds after which who sleeps looks again: a peer may be killed between a message and its wake-up.
 QUEUE_LOOK_SECONDS = 0.5
 #: Calls of a connection that wait on a reactor or an event loop, to receive, and as many to send.

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from tests.queues.test_connection import Array
 from tests.support.commands import stop
+from tests.support.counting import traced
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
 from twisted_ib.queues import Connection, Pipe, ring
+from twisted_ib.queues.connection import READ_ONLY
 
 if TYPE_CHECKING:
     from twisted.trial.unittest import SynchronousTestCase
@@ -356,6 +358,37 @@ class QueueContract(SynchronousTestCase):
             there.close()
             with self.assertRaisesRegex(OSError, "during message"):
                 await answer
+
+        self.drive(story)
+
+    def test_claimed(self) -> None:
+        """
+        Memory is given for what has come of a message, at most 5/2 of it and some records, and not for what
+        is claimed by its first record, however often.
+        """
+        size, some = limits.QUEUE_RECORD, 4 * limits.QUEUE_RECORD
+        record = bytes(size)
+
+        async def story() -> None:
+            for mark in (0, READ_ONLY):
+                here, there = self.pair()
+                answer = here.recv()
+                write = there.ends()[1].write
+                for _ in range(40):
+                    write(1, (64 << 20 | mark).to_bytes(8, "little"), 8)
+                self.assertLess(traced(here._turn)[1], some)
+                self.assertFalse(here._reader.pending())
+
+                def come(here: Any = here, write: Callable[..., object] = write) -> None:
+                    # As many at a time as there is room for.
+                    for _ in range(8):
+                        for _ in range(3):
+                            write(0, record, size)
+                        here._turn()
+
+                self.assertLess(traced(come)[1], 24 * size * 5 // 2 + some)
+                self.assertFalse(here._reader.pending())
+                self._cancel(answer)
 
         self.drive(story)
 

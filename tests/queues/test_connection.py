@@ -14,6 +14,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import BufferTooShort
 from multiprocessing.connection import wait as kernelWait
 from struct import pack
@@ -23,11 +24,12 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import stop
+from tests.support.counting import traced
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib.hca.host import libc
 from twisted_ib.queues import Client, Connection, Listener, Pipe, listening, ring, wait
-from twisted_ib.queues.connection import checkMemory, createMemory
+from twisted_ib.queues.connection import READ_ONLY, Assembly, checkMemory, createMemory
 from twisted_ib.queues.ring import AWAKE, BELLS, FIRST, HEAD, TAIL, TAKEN, wake
 
 _LONG = 2 * limits.QUEUE_RING + 12345
@@ -132,6 +134,25 @@ class MessageTests(PipeTestCase):
             self.assertEqual(self.other.recv_bytes(), data)
             self.sending(self.other.send, data)
             self.assertEqual(self.one.recv(), data)
+
+    def test_grown(self) -> None:
+        """
+        A message takes no more memory than its bytes have, wherever it ends.
+        """
+        size = limits.QUEUE_RECORD
+        # About where its memory grows, and grows to its end.
+        edges = [size * eighths // 8 for eighths in (8, 16, 18, 20, 32, 36, 40, 64, 72, 80, 160)]
+        for length in (edge + more for edge in edges for more in (-1, 0, 1)):
+            data = memoryview((bytes(range(251)) * (length // 251 + 1))[:length])
+            found: list[Any] = []
+
+            def assemble(data: memoryview = data, found: list[Any] = found) -> None:
+                assembly = Assembly((len(data) | READ_ONLY,))
+                found += [assembly.add(0, data[at : at + size]) for at in range(0, len(data), size)]
+
+            self.assertLess(traced(assemble)[1], length + 8192)
+            self.assertEqual(found.pop(), (data, []))
+            self.assertEqual(set(found), {None} if found else set())
 
     def test_around(self) -> None:
         """
@@ -549,15 +570,18 @@ class FaultTests(PipeTestCase):
         """
         What is only claimed takes no memory, and what comes after all is whole.
         """
-        self.patch(limits, "QUEUE_CLAIM", 1000)
         for sent in (b"x" * _LONG, Array(bytearray(b"y" * _LONG)), Array(b"z" * _LONG)):
             self.sending(self.one.send, sent)
             got = self.other.recv()
             self.assertEqual(getattr(got, "data", got), getattr(sent, "data", sent))
             self.assertIs(type(getattr(got, "data", got)), type(getattr(sent, "data", sent)))
-        self.one._writer.write(FIRST, pack("<Q", limits.REGION_BYTES), 8)
-        self.one.close()
-        self.assertRaises(OSError, self.other.recv)
+        for claim in (1 << 20, 64 << 20, limits.REGION_BYTES):
+            for mark in (0, READ_ONLY):
+                one, other = self.pipe()
+                one._writer.write(FIRST, pack("<Q", claim | mark), 8)
+                one.close()
+                most = traced(partial(self.assertRaises, OSError, other.recv))[1]
+                self.assertLess(most, 4 * limits.QUEUE_RECORD)
 
     def test_badBells(self) -> None:
         """

@@ -126,7 +126,7 @@ def unpackLengths(data: bytes | memoryview) -> tuple[int, ...]:
 
 class Assembly:
     """
-    A message whose records come one by one.
+    A message whose records come one by one.  Its memory grows with what has come, and not by what is claimed.
     """
 
     def __init__(self, lengths: tuple[int, ...] = ()) -> None:
@@ -159,14 +159,13 @@ class Assembly:
         if flags & FIRST:
             self._start(unpackLengths(data))
         elif self._lengths:
-            at = (self._lengths[len(self._found)] & ~READ_ONLY) - self._left
             self._left -= len(data)
             if self._left < 0:
                 raise OSError("bad message length")
             if isinstance(self._file, BytesIO):
-                self._file.write(data)
+                self._write(self._file, data)
             else:
-                self._file[at : at + len(data)] = data
+                self._file += data
             while not self._left and self._lengths:
                 self._end()
         # Else its beginning went to a reader that was killed.
@@ -178,13 +177,25 @@ class Assembly:
 
     def _begin(self) -> None:
         length = self._lengths[len(self._found)]
-        self._left = size = length & ~READ_ONLY
-        if size > limits.REGION_BYTES:
+        self._left = length & ~READ_ONLY
+        if self._left > limits.REGION_BYTES:
             raise OSError("bad message length")
-        # A longer one grows with what comes, and not by what is claimed.
-        room = size if size <= limits.QUEUE_CLAIM else 0
-        # Written in place: nobody else has these bytes, and getvalue() gives them back as they are.
-        self._file = BytesIO(bytes(room)) if length & READ_ONLY else bytearray(room)
+        # Nobody else has its bytes: getvalue() gives them back as they are.
+        self._file = BytesIO() if length & READ_ONLY else bytearray()
+        self._room = 0
+
+    def _write(self, file: BytesIO, data: memoryview) -> None:
+        at = file.tell()
+        size = at + len(data) + self._left
+        if self._left and at + len(data) > self._room:
+            # By a quarter at least, or BytesIO takes more than it is told: malloc, whose threshold of mmap is
+            # the longest that was freed, would then map and copy each message of one size.
+            wanted = 2 * max(self._room, _RECORD)
+            self._room = size if 4 * size <= 5 * wanted else wanted
+            file.seek(self._room - 1)
+            file.write(b"\0")
+            file.seek(at)
+        file.write(data)
 
     def _end(self) -> None:
         self._found.append(self._file.getvalue() if isinstance(self._file, BytesIO) else self._file)
