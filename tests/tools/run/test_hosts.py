@@ -8,14 +8,17 @@ import io
 import os
 import signal
 import sys
+from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import refusal as refusalOf
+from tests.support.waiting import HANG_SECONDS
 from tests.tools.run.case import RunTestCase
 from twisted_ib import limits
-from twisted_ib.settings import RUN_HOSTS
+from twisted_ib.settings import RUN_DIR, RUN_HOST, RUN_HOSTS
 from twisted_ib.tools.run import hosts
 from twisted_ib.tools.run.hosts import Hosts, addresses, refusal
 from twisted_ib.tools.run.program import StartError
@@ -53,6 +56,12 @@ Path(f"lid-{os.environ['TWISTED_IB_HOST']}").touch()
 while len(list(Path().glob("lid-*"))) < 2:
     select.select([], [], [], 0.02)
 print(own.name, lid, flush=True)
+"""
+#: Behind a program that ignores SIGCHLD, as some that start others do: what they start inherits that.
+_IGNORES = """
+import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
 
 
@@ -141,6 +150,35 @@ class RefusalTests(SynchronousTestCase):
             error = self.assertRaises(StartError, hosts.becomeOn, "10.77.0.3", [], ["x"])
             self.assertEqual(str(error), f"there is no host 10.77.0.3: {reason}")
 
+    def test_onWithoutDirectories(self) -> None:
+        """
+        The hosts are known, but not their run directories: there is no variable, or it is the program's own.
+        """
+        own = self.mktemp()
+        os.mkdir(own)
+        for given in ({}, {RUN_DIR: ""}, {RUN_DIR: own}):
+            self.patch(os, "environ", {RUN_HOSTS: "10.77.0.1", **given})
+            error = self.assertRaises(StartError, hosts.becomeOn, "10.77.0.1", [], ["x"])
+            self.assertEqual(
+                str(error),
+                f"{RUN_DIR} is {given.get(RUN_DIR, '')!r}, which leads to no run directory of 10.77.0.1: "
+                "start this with the value that ib-run --hosts gave its program",
+            )
+
+    def test_onBesideSlash(self) -> None:
+        """
+        A run directory with a slash at its end has the same others beside it, and a subnet's is the same.
+        """
+        folder = Path(self.mktemp()).resolve()
+        for own, other in (("0", "1"), ("subnet", "subnet")):
+            (folder / own).mkdir(parents=True)
+            (folder / other).mkdir(exist_ok=True)
+            self.patch(os, "environ", {RUN_HOSTS: "10.77.0.1 10.77.0.2", RUN_DIR: f"{folder / own}//"})
+            with mock.patch.object(os, "execvpe") as become:
+                hosts.becomeOn("10.77.0.2", [], ["x"])
+            environment = become.call_args.args[2]
+            self.assertEqual((environment[RUN_DIR], environment[RUN_HOST]), (str(folder / other), "1"))
+
     def test_ip(self) -> None:
         """
         What ip(8) says is in the error.
@@ -163,7 +201,7 @@ class HostsTests(SynchronousTestCase):
         self.said = io.BytesIO()
         self.patch(sys, "stdout", SimpleNamespace(buffer=self.said))
         self.hosts = Hosts({}, False)
-        self.addCleanup(self.hosts.end, signal.SIGKILL)
+        self.addCleanup(self.hosts.close)
 
     def start(self, *codes: str) -> None:
         """
@@ -210,7 +248,9 @@ while True:
         self.hosts.start(1, "127.0.0.1", "/1", [sys.executable, "-c", "raise SystemExit(5)"])
         self.assertEqual(self.hosts.run(), 5)
         self.assertIn(b"1: ended with status 5; the other hosts are ended", self.said.getvalue())
-        self.assertEqual([each.poll() for each in self.hosts._processes], [-signal.SIGKILL, 5])
+        processes = list(self.hosts._processes)
+        self.hosts.close()
+        self.assertEqual([each.returncode for each in processes], [-signal.SIGKILL, 5])
 
     def test_signal(self) -> None:
         """
@@ -218,6 +258,73 @@ while True:
         """
         self.start("import os; os.kill(os.getpid(), 15)")
         self.assertEqual(self.hosts.run(), 128 + 15)
+
+    def leave(self, script: str) -> None:
+        """
+        Start a script, C{left} in which is a command that writes C{late} to descriptor 9, which this process
+        reads, if it is not ended.
+        """
+        fifo = os.path.abspath(self.mktemp())
+        os.mkfifo(fifo)
+        self.left = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, self.left)
+        left = f"left() {{ sleep {HANG_SECONDS:.0f}; echo late >&9; }}; exec 9>{fifo}; {script}"
+        self.hosts.start(0, "127.0.0.1", "/0", ["sh", "-c", left])
+
+    def assertEnded(self) -> None:
+        """
+        All that C{left} has started has ended, and has not been waited for.
+        """
+        os.set_blocking(self.left, True)
+        self.assertEqual(os.read(self.left, 16), b"")
+
+    def test_leftByFailed(self) -> None:
+        """
+        What a program has started is ended with the others when it fails, though the program itself has ended
+        and its child still has its output.
+        """
+        self.leave("left & exit 7")
+        self.assertEqual(self.hosts.run(), 7)
+        self.assertEnded()
+
+    def test_leftStubborn(self) -> None:
+        """
+        So it is if it takes no SIGTERM.
+        """
+        self.patch(hosts, "_END_SECONDS", 0.01)
+        self.leave("trap '' TERM; left & exit 7")
+        self.assertEqual(self.hosts.run(), 7)
+        self.assertEnded()
+
+    def test_leftByEnded(self) -> None:
+        """
+        What has no output any more is ended with the hosts, after programs that succeeded.
+        """
+        self.leave("{ exec >/dev/null 2>&1; left; } & exit 0")
+        self.assertEqual(self.hosts.run(), 0)
+        self.hosts.close()
+        self.assertEnded()
+
+    def test_leftElsewhere(self) -> None:
+        """
+        What has a session of its own, and the output of a program that failed, is not waited for; the last
+        that was said is not lost.
+        """
+        self.patch(hosts, "_END_SECONDS", 0.01)
+        fifo = os.path.abspath(self.mktemp())
+        os.mkfifo(fifo)
+        self.addCleanup(os.close, os.open(fifo, os.O_RDWR))
+        waits = f"timeout {HANG_SECONDS:.0f} cat {fifo}; echo late"
+        self.start(f"""
+import subprocess
+print("last", end="", flush=True)
+subprocess.Popen(["sh", "-c", {waits!r}], start_new_session=True)
+raise SystemExit(3)
+""")
+        self.assertEqual(self.hosts.run(), 3)
+        self.hosts.close()
+        said = self.said.getvalue().splitlines()
+        self.assertEqual(said, [b"0: ended with status 3; the other hosts are ended", b"0: last"])
 
 
 class CommandTests(RunTestCase):
@@ -293,6 +400,14 @@ class CommandTests(RunTestCase):
         """
         self.refuseNamespaces()
         self.assertEqual(self.both(_STARTS), ["0: 1 1 roce0=roce:127.77.0.2 a  b", "0: host 1"])
+
+    def test_ignored(self) -> None:
+        """
+        The status of a program that fails is not lost where SIGCHLD is ignored at the start.
+        """
+        run = ("-m", "twisted_ib.tools.run", "-q", "--subnet", "1", "sh", "-c", "exit 4")
+        process = self.started("-c", _IGNORES, *run)
+        self.assertEqual((process.communicate()[1], process.returncode), ("", 4))
 
     def test_subnet(self) -> None:
         """

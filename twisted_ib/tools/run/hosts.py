@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from shutil import which
 from typing import BinaryIO, NoReturn, cast
 
@@ -92,9 +93,18 @@ def _connect(number: int, pid: int) -> None:
     _ip("link", "set", f"host{number}", "master", "bridge", "up")
 
 
+def _ended(process: subprocess.Popen[bytes]) -> int | None:
+    # As of shells; None while it runs.  It is not reaped: while it is there its group's number is no other's.
+    found = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if found is None:
+        return None
+    return found.si_status if found.si_code == os.CLD_EXITED else 128 + found.si_status
+
+
 class Hosts:
     """
-    The programs of all hosts, while they run.
+    The programs of all hosts, while they run.  Each leads a process group, in which is what it has started,
+    but for what setsid(2) or setpgid(2) has taken out of it.
 
     @ivar status: the exit status of the first that failed; 0 before.
     """
@@ -156,39 +166,56 @@ class Hosts:
 
     def run(self) -> int:
         """
-        Write what they say, each line with its host's number, until all have ended; the first that fails ends
-        the others.
+        Write what they say, each line with its host's number, until all have ended and nothing has their
+        output any more; the first that fails ends all groups, by force after a while, and then nothing is
+        waited for.
 
         @return: the exit status.
         """
-        while self._selector.get_map() or any(each.poll() is None for each in self._processes):
-            for key, _ in self._selector.select(0.1):
-                self._hear(cast(BinaryIO, key.fileobj), key.data)
+        while self._selector.get_map() or None in map(_ended, self._processes):
+            self._hearAll(0.1)
             for number, each in enumerate(self._processes):
-                if each.poll() and not self.status:
-                    self.status = each.returncode if each.returncode > 0 else 128 - each.returncode
-                    self._say(number, f"ended with status {self.status}; the other hosts are ended".encode())
+                status = _ended(each)
+                if status and not self.status:
+                    self.status = status
+                    self._say(number, f"ended with status {status}; the other hosts are ended".encode())
                     self.end(signal.SIGTERM)
                     self._killed = time.monotonic() + _END_SECONDS
             if time.monotonic() > self._killed:
                 self.end(signal.SIGKILL)
+                self._hearAll(0)
+                break
+        for number, rest in self._rest.items():
+            self._say(number, rest)
+        self._rest.clear()
         return self.status
 
     def end(self, number: signal.Signals) -> None:
         """
-        Send all that still run, and what they have started, a signal.
+        Send the groups of all programs a signal, those of programs that have ended, too.
         """
         for each in self._processes:
-            if each.poll() is None:
+            # A group of another user's, as of sudo(8), is not this one's to end.
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(each.pid, number)
 
     def close(self) -> None:
         """
-        End all at once, and leave the namespaces.
+        End all groups at once, and leave the namespaces.
         """
         self.end(signal.SIGKILL)
+        while self._processes:
+            each = self._processes.pop()
+            cast(BinaryIO, each.stdout).close()
+            with suppress(subprocess.TimeoutExpired):
+                each.wait(_END_SECONDS)
+        self._selector.close()
         while self._kept:
             os.close(self._kept.pop())
+
+    def _hearAll(self, seconds: float) -> None:
+        for key, _ in self._selector.select(seconds):
+            self._hear(cast(BinaryIO, key.fileobj), key.data)
 
     def _hear(self, file: BinaryIO, number: int) -> None:
         piece = os.read(file.fileno(), _PIECE)
@@ -250,6 +277,8 @@ def runInSubnet(count: int, words: Sequence[str]) -> int:
 
 
 def _run(count: int, device: str, isApart: bool, words: Sequence[str]) -> int:
+    # Ignored, as it may be by what has started this, it would have no child leave a status.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     found = addresses(count, isApart)
     hosts = Hosts({**os.environ, RUN_HOSTS: " ".join(found)}, isApart)
     with tempfile.TemporaryDirectory(prefix="ib-run-") as folder:
@@ -273,16 +302,23 @@ def becomeOn(host: str, words: Sequence[str], command: Sequence[str]) -> NoRetur
     @param host: its address.
     @param words: C{ib-run}'s options.
     @param command: its words are joined, and the host's shell divides them.
-    @raise StartError: there is no such host.
+    @raise StartError: there is no such host, or no run directory of it beside this one's.
     """
     known = os.environ.get(RUN_HOSTS, "").split()
     if host not in known:
         where = f"they are {', '.join(known)}" if known else "this is none of ib-run --hosts"
         raise StartError(f"there is no host {host}: {where}", NOT_RUNNABLE)
     number = str(known.index(host))
-    own = os.environ[RUN_DIR]
+    given = os.environ.get(RUN_DIR, "")
+    own = os.path.normpath(given)
     inSubnet = os.path.basename(own) == _SUBNET
     directory = own if inSubnet else os.path.join(os.path.dirname(own), number)
+    if not given or not os.path.isdir(directory):
+        raise StartError(
+            f"{RUN_DIR} is {given!r}, which leads to no run directory of {host}: start this with the value "
+            "that ib-run --hosts gave its program",
+            NOT_RUNNABLE,
+        )
     begun = _command(_ADAPTER if inSubnet else _ROCE, host, [*words, "sh", "-c", " ".join(command)])
     if os.path.lexists(directory + _NAMESPACE):
         begun = ["nsenter", f"--net={directory}{_NAMESPACE}", *begun]
