@@ -41,6 +41,8 @@ from twisted_ib.hca.host.rundirectory import RunDirectory
 RECLAIMED_ENTRIES = 256
 #: HCAs that share a service's entry.  A symbolic link's target has at most 4,095 bytes (PATH_MAX).
 SERVICE_TARGETS = 64
+#: HCAs with one loopback address that are asked whether they live.
+LOOPBACK_ENTRIES = 16
 
 HCA = re.compile(r"hca-([0-9a-f]{16})\Z")
 #: A service id (IBTA vol. 1 chapter 12), the inode of a network namespace, a normalised address.
@@ -61,7 +63,7 @@ class Entry:
     @ivar guid: its GUID, by the entry's name.
     @ivar address: what the service asked for is bound to, C{""} if none was.
     @ivar inode: of the TCP socket that the service belongs to, 0 if there is none.
-    @ivar uid: the user who made the service's entry.
+    @ivar uid: the user who made the entry, that of the service if one was asked for.
     """
 
     guid: int
@@ -166,6 +168,15 @@ def isServed(directory: RunDirectory, name: str) -> bool:
         liveness.close()
 
 
+def livingGUIDs(entries: Collection[Entry]) -> set[int]:
+    """
+    @return: the GUIDs of HCAs, without the dead ones where there are several, up to L{LOOPBACK_ENTRIES}.
+    """
+    if not 1 < len(entries) <= LOOPBACK_ENTRIES:
+        return {each.guid for each in entries}
+    return {each.guid for each in entries if isServed(each.directory, each.name)}
+
+
 def leftovers(directory: RunDirectory, among: Collection[str] | None = None) -> list[str]:
     """
     Find entries of dead HCAs, a bounded number of them.
@@ -228,6 +239,7 @@ def _isLeft(directory: RunDirectory, name: str, living: set[str]) -> bool:
 __all__ = [
     "GROUP",
     "HCA",
+    "LOOPBACK_ENTRIES",
     "SERVICE",
     "SERVICE_TARGETS",
     "TARGET",
@@ -237,6 +249,7 @@ __all__ = [
     "isBound",
     "isServed",
     "leftovers",
+    "livingGUIDs",
     "reclaim",
     "serviceName",
     "targetName",

@@ -202,7 +202,7 @@ class Search:
                 if HCA.match(name):
                     status = directory.status(name)
                     if status is not None and stat.S_ISSOCK(status.st_mode) and self.allows(status.st_uid):
-                        found.append(Entry(int(name[4:], 16), name, directory))
+                        found.append(Entry(int(name[4:], 16), name, directory, uid=status.st_uid))
         return found
 
     def find(self, guid: int) -> Entry | None:

@@ -402,11 +402,11 @@ class SubnetFabric:
         """
         return int(self.owner.port.lid if guid == self.guid else self.port.lidOf(guid))
 
-    def guids(self) -> list[int]:
+    def guids(self, gid: int) -> tuple[set[int], set[int]]:
         """
-        @return: this one's alone: see L{IHostDirectory<twisted_ib.hca.base.interfaces.IHostDirectory>}.
+        @return: none: see L{IHostDirectory<twisted_ib.hca.base.interfaces.IHostDirectory>}.
         """
-        return [self.guid]
+        return set(), set()
 
     def members(self, lid: int) -> tuple[int, ...]:
         """

@@ -20,6 +20,7 @@ from twisted_ib.errors import (
     PeerRefusedError,
     ResourceLimitError,
     RunDirectoryError,
+    SharedGIDError,
     SilentPeerError,
 )
 from twisted_ib.hca.base.states import QPState
@@ -27,7 +28,7 @@ from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LOCAL
 from twisted_ib.hca.device.addressing import processes
 from twisted_ib.hca.device.addressing.processes import ProcessResolution
-from twisted_ib.hca.wire.grh import guidGID
+from twisted_ib.hca.wire.grh import guidGID, loopbackGID
 
 OWN, LOWER, HIGHER = 0x501, 0x101, 0x901
 
@@ -53,9 +54,11 @@ class FakeFabric:
     @ivar answers: The results of L{reach}: an exception to raise, a path to give, a L{Search}.
     @ivar proofs: The results of L{proves}, one after the other; the last for ever.
     @ivar users: The users that searched.
+    @ivar listed: The results of L{guids}.
     """
 
     def __init__(self) -> None:
+        self.listed: tuple[set[int], set[int]] = set(), set()
         self.answers: list[Any] = []
         self.proofs: list[bool | None] = [True]
         self.users: list[Any] = []
@@ -73,6 +76,13 @@ class FakeFabric:
             user.pathReady(answer)
             return Search()
         return answer
+
+    def guids(self, gid: int) -> tuple[set[int], set[int]]:
+        """
+        See L{IHostDirectory<twisted_ib.hca.base.interfaces.IHostDirectory>}.
+        """
+        ours, others = self.listed
+        return set(ours), set(others)
 
     def proves(self, path: Any, guid: int) -> bool | None:
         """
@@ -431,3 +441,72 @@ class MeetingTests(SynchronousTestCase):
         self.paths.close()
         self.assertTrue(search.cancelled)
         self.assertDone()
+
+
+class LoopbackAddressTests(SynchronousTestCase):
+    """
+    A loopback address that several GUIDs make, as another user may choose his.
+    """
+
+    honest, chosen = 0x901, 0x901 ^ 1 << 40
+
+    def setUp(self) -> None:
+        """
+        A device whose GUID is above them, and an address of the host.
+        """
+        self.device = FakeDevice()
+        self.device.guid = 1 << 60
+        self.paths: Any = ProcessResolution(self.device)
+        self.paths.isLocal = lambda address: address.startswith("127.")
+        self.gid = loopbackGID(self.honest)
+        self.assertEqual(self.gid, loopbackGID(self.chosen))
+
+    def check(self, ours: set[int], others: set[int]) -> int:
+        """
+        @return: the GUID that is found where these are listed, 0 if none is.
+        """
+        self.device.fabric.listed = ours, others
+        try:
+            return int(self.paths.check(self.gid))
+        except SharedGIDError:
+            return 0
+
+    def test_ownUser(self) -> None:
+        """
+        HCAs of other users do not hide one of this user; two of this user are no answer, and two of others
+        are none.
+        """
+        honest, chosen = {self.honest}, {self.chosen}
+        self.assertEqual(self.check(honest, chosen), self.honest)
+        self.assertEqual(self.check(honest | chosen, set()), 0)
+        self.assertEqual(self.check(set(), honest | chosen), 0)
+        self.assertEqual(self.check(set(), chosen), self.chosen)
+
+    def test_called(self) -> None:
+        """
+        One that called does not come before one of this user, nor before others; others are not taken for
+        one that called and has no entry.
+        """
+        self.paths.pathAccepted(FakePath(self.chosen))
+        self.assertEqual(self.check({self.honest}, set()), self.honest)
+        self.assertEqual(self.check(set(), {self.honest}), 0)
+        self.assertEqual(self.check(set(), {self.chosen}), self.chosen)
+        self.assertEqual(self.check(set(), set()), self.chosen)
+
+    def test_named(self) -> None:
+        """
+        One that a queue pair waits for comes before others, even while it has no entry, but not before one
+        of this user.
+        """
+        self.paths.resolvePath(FakeQueuePair(self.honest))
+        self.paths.pathAccepted(FakePath(self.chosen))
+        self.assertEqual(self.check(set(), {self.chosen}), self.honest)
+        self.assertEqual(self.check(set(), {self.honest, self.chosen}), self.honest)
+        self.assertEqual(self.check({self.chosen}, {self.honest}), self.chosen)
+
+    def test_own(self) -> None:
+        """
+        The device's own address is its own, whoever else has it.
+        """
+        self.paths.guid = self.chosen
+        self.assertEqual(self.check({self.honest}, set()), self.chosen)

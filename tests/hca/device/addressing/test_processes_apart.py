@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import socket
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,11 +20,14 @@ from tests.hca.hcas import FabricFactory, HCATestCase, User, turn
 from tests.hca.queues.keyed_pair import DeviceSide, piece
 from tests.support.descriptors import fork
 from tests.support.waiting import HANG_SECONDS
+from twisted_ib.errors import SharedGIDError
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
-from twisted_ib.hca.host import libc
+from twisted_ib.hca.host import entries, libc
+from twisted_ib.hca.host.entries import LOOPBACK_ENTRIES
 from twisted_ib.hca.queues.requests import SendOpcode
+from twisted_ib.hca.wire.grh import loopbackGID
 
 MISSING = libc.available()
 NOBODY = 65534
@@ -325,3 +329,74 @@ class ForgeryTests(ProcessesTestCase):
         """
         self.share()
         self.forged(NOBODY, False)
+
+
+class LoopbackAddressTests(ProcessesTestCase):
+    """
+    HCAs whose GUIDs make one loopback address.
+    """
+
+    chosen = HIGH ^ 1 << 40
+
+    def check(self, device: Device) -> int:
+        """
+        @return: the GUID that a device finds.
+        """
+        return device.paths.check(loopbackGID(HIGH))
+
+    def socket(self, guid: int) -> str:
+        """
+        @return: the path of the entry of an HCA.
+        """
+        return os.path.join(os.environ["TWISTED_IB_RUN_DIR"], f"hca-{guid:016x}")
+
+    def bind(self, guid: int) -> None:
+        """
+        Leave an entry, as a process that was killed does.
+        """
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as bound:
+            bound.bind(self.socket(guid))
+
+    def test_otherUser(self) -> None:
+        """
+        The HCA of another user who is allowed hides none of ours; nor is it taken for one of ours that has
+        died.
+        """
+        self.share()
+        device, victim, stranger = [self.open(guid) for guid in (LOW, HIGH, self.chosen)]
+        self.assertRaises(SharedGIDError, self.check, device)
+        os.chown(self.socket(self.chosen), NOBODY, NOBODY)
+        self.assertEqual(self.check(device), HIGH)
+        victim.close()
+        self.bind(HIGH)
+        self.assertEqual(self.check(device), HIGH)
+        os.unlink(self.socket(HIGH))
+        self.assertEqual(self.check(device), self.chosen)
+        stranger.close()
+
+    def test_otherUsers(self) -> None:
+        """
+        Of two HCAs of others neither is taken, and one that has died hides none.
+        """
+        self.share()
+        device, *others = [self.open(guid) for guid in (LOW, HIGH, self.chosen)]
+        for other in others:
+            os.chown(self.socket(other.guid), NOBODY, NOBODY)
+        self.assertRaises(SharedGIDError, self.check, device)
+        others[1].close()
+        self.bind(self.chosen)
+        os.chown(self.socket(self.chosen), NOBODY, NOBODY)
+        self.assertEqual(self.check(device), HIGH)
+
+    def test_dead(self) -> None:
+        """
+        The entries of processes that were killed hide none; only L{LOOPBACK_ENTRIES} are asked.
+        """
+        device = self.open(LOW)
+        self.open(HIGH)
+        for number in range(1, LOOPBACK_ENTRIES):
+            self.bind(HIGH ^ number << 40)
+        self.assertEqual(self.check(device), HIGH)
+        self.bind(HIGH ^ LOOPBACK_ENTRIES << 40)
+        with mock.patch.object(entries, "isServed", self.fail):
+            self.assertRaises(SharedGIDError, self.check, device)

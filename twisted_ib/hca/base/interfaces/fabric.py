@@ -193,9 +193,12 @@ class IHostDirectory(IDirectory):
         @return: L{None} if that cannot be verified now.
         """
 
-    def guids() -> Sequence[int]:
+    def guids(gid: int) -> tuple[set[int], set[int]]:
         """
-        @return: the GUIDs of the HCAs that a loopback address may lead to, this one's too; some may be dead.
+        Find the HCAs whose GUIDs make one loopback address (L{twisted_ib.hca.wire.grh.loopbackGID}).
+
+        @return: the GUIDs of those of this process's user, this HCA's perhaps among them; and if there are
+            none, of those of other users.  Where they are several, none is dead.
         """
 
     def members(group: int) -> tuple[int, ...]:

@@ -209,7 +209,7 @@ class ProcessResolution(Resolution):
                 return self.guid
             raise SharedGIDError(
                 f"GID {text} is an address of this host, which all its HCAs share: give the"
-                " peer's GID with index 0 or 1, or connect by the connection manager"
+                " peer's GID with index 0, or connect by the connection manager"
             )
         if not isGUID or isMulticast(gid):
             raise NoRouteError(f"no HCA can be reached by GID {text}")
@@ -217,7 +217,16 @@ class ProcessResolution(Resolution):
 
     def _ofLoopback(self, gid: int) -> int:
         # The GUID of which a loopback address was made; 0 if there is none, or more than one.
-        found = {guid for guid in self._device.fabric.guids() if loopbackGID(guid) == gid}
+        if loopbackGID(self.guid) == gid:
+            return self.guid
+        ours, others = self._device.fabric.guids(gid)
+        # The address has 23 bits of the GUID, so an allowed user can choose another GUID that makes it.  That
+        # neither leads to him nor hides an HCA that this user runs, or that this process has named.  To call
+        # is no merit, as he can do that too; callers only count among the others, so that an HCA whose entry
+        # has gone does not leave its address to him.
+        named = {guid for guid in self._pendingPaths if loopbackGID(guid) == gid}
+        others.update(guid for guid in self._callers if loopbackGID(guid) == gid)
+        found = ours or named or others
         return found.pop() if len(found) == 1 else 0
 
     def reach(self, key: int, user: PathUser) -> Search | None:

@@ -19,7 +19,7 @@ from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, PathLostError, ServiceInUseError
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch, Fabric
 from twisted_ib.hca.host.addresses import checkLocal, conflict, freePort, normalise, servedBy
-from twisted_ib.hca.wire.grh import guidGID
+from twisted_ib.hca.wire.grh import guidGID, loopbackGID
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import PathUser
@@ -248,11 +248,11 @@ class ThreadDirectory(Fabric):
         """
         self._neighbours.leave(group, self.guid)
 
-    def guids(self) -> list[int]:
+    def guids(self, gid: int) -> tuple[set[int], set[int]]:
         """
         @return: The GUIDs of the HCAs of this thread: see L{IFabric}.
         """
-        return list(self._neighbours.fabrics)
+        return {guid for guid in self._neighbours.fabrics if loopbackGID(guid) == gid}, set()
 
     def members(self, group: int) -> tuple[int, ...]:
         """

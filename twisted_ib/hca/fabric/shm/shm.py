@@ -47,10 +47,12 @@ from twisted_ib.hca.fabric.shm.segment import Segment
 from twisted_ib.hca.fabric.shm.socketpath import SocketPath
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.addresses import checkLocal
+from twisted_ib.hca.host.entries import livingGUIDs
 from twisted_ib.hca.host.libc import KernelEpoll
 from twisted_ib.hca.host.rendezvous import Entry, Rendezvous
 from twisted_ib.hca.host.search import shared
 from twisted_ib.hca.host.socketpage.page import IListed, SocketPage
+from twisted_ib.hca.wire.grh import loopbackGID
 
 if TYPE_CHECKING:
     from select import epoll
@@ -312,11 +314,14 @@ class SharedMemoryFabric(HotPaths):
         """
         self.rendezvous.leave(group)
 
-    def guids(self) -> list[int]:
+    def guids(self, gid: int) -> tuple[set[int], set[int]]:
         """
-        @return: The GUIDs of the HCAs of this host: see L{IFabric}.
+        @return: The GUIDs of HCAs of this host: see L{IFabric}.
         """
-        return [entry.guid for entry in self.rendezvous.hcas()]
+        entries = [entry for entry in self.rendezvous.hcas() if loopbackGID(entry.guid) == gid]
+        ours = livingGUIDs([entry for entry in entries if entry.uid == self.rendezvous.uid])
+        # Others are not asked in vain.
+        return ours, set() if ours else livingGUIDs(entries)
 
     def members(self, group: int) -> tuple[int, ...]:
         """
