@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from tests.cprograms.dapl import runDAPL
 from tests.cprograms.iscsi.disk import runDisk
 from tests.cprograms.lab import SWITCH, Here, Lab, LabError, lacking, sides
+from tests.cprograms.libraries.dapl import runDAPL
 from tests.cprograms.programs import DEVICES, PROGRAMS, Program
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from attrs import frozen
 
-from tests.cprograms.dapl import runDAPL
 from tests.cprograms.lab import SWITCH, Lab, LabError, lacking, sides
+from tests.cprograms.libraries.dapl import runDAPL
 from tests.cprograms.libraries.libfabric import CONNECTED, DATAGRAMS
 from tests.cprograms.libraries.mpi import IMPLEMENTATIONS, RANKS, Implementation
 from tests.cprograms.libraries.namespaces import apart

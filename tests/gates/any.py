@@ -50,7 +50,7 @@ RECORDED = {
     "subnet": 0,
     "subnet/hosting": 28,
     "subnet/network": 3,
-    "subnet/port": 52,
+    "subnet/port": 51,
     "subnet/sa": 8,
     "subnet/sm": 1,
     "subnet/sma": 9,

@@ -1,3 +1,3 @@
 """
-Programs of libraries that stand on verbs: libfabric, UCX, MPI.
+Programs of libraries that stand on verbs: libfabric, UCX, MPI, DAPL.
 """

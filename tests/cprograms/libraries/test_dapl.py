@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from tests.cprograms.dapl import PROGRAM, runDAPL
 from tests.cprograms.lab import LabError, lacking, missing, sides
+from tests.cprograms.libraries.dapl import PROGRAM, runDAPL
 from tests.cprograms.programs import DEVICES
 from tests.support.waiting import HANG_SECONDS
 
