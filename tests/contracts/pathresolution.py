@@ -396,7 +396,10 @@ class PathResolutionContract:
         own, gid = loopbackGID(LOW), loopbackGID(HIGH)
         self.assertEqual((gidText(gid), a.paths.check(own)), ("127.128.0.16", LOW))
         self.assertIn(gidText(own), a.gids())
-        self.assertRaises(SharedGIDError, a.paths.check, gid)
+        # Nor to a queue pair of this one that has the number of the absent one's.
+        number = PathResolutionSide(a, LOW).qp.number
+        error = self.assertRaises(NoRouteError, a.paths.check, gid, number)
+        self.assertIn("no HCA of this host has the loopback address", str(error))
         b = self.deviceOf(HIGH)
         one, two = PathResolutionSide(a, HIGH, gid), PathResolutionSide(b, LOW, own)
         for side, other in ((one, two), (two, one)):
@@ -406,7 +409,7 @@ class PathResolutionContract:
         self.assertNoneMeets(a, b)
         c = self.deviceOf(HIGH ^ 1 << 40)
         self.assertEqual([device.paths.check(gid) for device in (b, c)], [HIGH, HIGH ^ 1 << 40])
-        error = self.assertRaises(SharedGIDError, a.paths.check, gid)
+        error = self.assertRaises(SharedGIDError, a.paths.check, gid, number)
         self.assertIn("with index 0, or", str(error))
         c.close()
         self.assertEqual(a.paths.check(gid), HIGH)

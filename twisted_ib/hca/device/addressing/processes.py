@@ -199,8 +199,14 @@ class ProcessResolution(Resolution):
         if isGUID and (guid == self.guid or guid in self._pendingPaths or guid in self._callers):
             return guid
         text = normalise(str(IPv6Address(gid)))
-        if text.startswith("127.") and (named := self._ofLoopback(gid)):
-            return named
+        if loopbackGID(gid << 1) == gid:
+            made = self._ofLoopback(gid)
+            if len(made) == 1:
+                return made.pop()
+            # Not by a queue pair of this HCA: it would take what is another's.
+            if not made and text not in localAddresses():
+                raise NoRouteError(f"no HCA of this host has the loopback address {text} now")
+            number = 0
         # With Linux rxe such a GID works, as a host has one rxe device per interface; here several HCAs share
         # it, and a guess would connect the wrong process.  A queue pair of this HCA is reached by it, though:
         # every GID of a port's table leads to that port.
@@ -215,10 +221,10 @@ class ProcessResolution(Resolution):
             raise NoRouteError(f"no HCA can be reached by GID {text}")
         return guid
 
-    def _ofLoopback(self, gid: int) -> int:
-        # The GUID of which a loopback address was made; 0 if there is none, or more than one.
+    def _ofLoopback(self, gid: int) -> set[int]:
+        # The GUIDs of which a loopback address may have been made.
         if loopbackGID(self.guid) == gid:
-            return self.guid
+            return {self.guid}
         ours, others = self._device.fabric.guids(gid)
         # The address has 23 bits of the GUID, so an allowed user can choose another GUID that makes it.  That
         # neither leads to him nor hides an HCA that this user runs, or that this process has named.  To call
@@ -226,8 +232,7 @@ class ProcessResolution(Resolution):
         # has gone does not leave its address to him.
         named = {guid for guid in self._pendingPaths if loopbackGID(guid) == gid}
         others.update(guid for guid in self._callers if loopbackGID(guid) == gid)
-        found = ours or named or others
-        return found.pop() if len(found) == 1 else 0
+        return ours or named or others
 
     def reach(self, key: int, user: PathUser) -> Search | None:
         """
