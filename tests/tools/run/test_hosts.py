@@ -153,9 +153,13 @@ class RefusalTests(SynchronousTestCase):
     def test_onWithoutDirectories(self) -> None:
         """
         The hosts are known, but not their run directories: there is no variable, or it is the program's own.
+        A folder of the host's number where the program is does not count.
         """
+        os.mkdir("0")
+        self.addCleanup(os.rmdir, "0")
         own = self.mktemp()
         os.mkdir(own)
+        self.patch(os, "execvpe", mock.Mock())
         for given in ({}, {RUN_DIR: ""}, {RUN_DIR: own}):
             self.patch(os, "environ", {RUN_HOSTS: "10.77.0.1", **given})
             error = self.assertRaises(StartError, hosts.becomeOn, "10.77.0.1", [], ["x"])
@@ -268,7 +272,7 @@ while True:
         os.mkfifo(fifo)
         self.left = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
         self.addCleanup(os.close, self.left)
-        left = f"left() {{ sleep {HANG_SECONDS:.0f}; echo late >&9; }}; exec 9>{fifo}; {script}"
+        left = f"left() {{ sleep {HANG_SECONDS:.0f} && echo late >&9; }}; exec 9>{fifo}; {script}"
         self.hosts.start(0, "127.0.0.1", "/0", ["sh", "-c", left])
 
     def assertEnded(self) -> None:
@@ -407,7 +411,9 @@ class CommandTests(RunTestCase):
         """
         run = ("-m", "twisted_ib.tools.run", "-q", "--subnet", "1", "sh", "-c", "exit 4")
         process = self.started("-c", _IGNORES, *run)
-        self.assertEqual((process.communicate()[1], process.returncode), ("", 4))
+        out, error = process.communicate()
+        said = "0: ended with status 4; the other hosts are ended\n"
+        self.assertEqual((process.returncode, out, error), (4, said, ""))
 
     def test_subnet(self) -> None:
         """
