@@ -94,6 +94,7 @@ class CommandLineTests(SynchronousTestCase):
             ("--hosts", "2", "--subnet", "2", "x"),
         ):
             self.assertIn("--hosts", refusalOf(self, parseArguments, *words))
+        self.assertIn("--host", refusalOf(self, parseArguments, "--host=2", "x"))
         said = refusalOf(self, parseArguments, "--on", "10.77.0.1", "-m", "x")
         self.assertIn("--on starts a command of the shell", said)
 
@@ -183,6 +184,19 @@ class RefusalTests(SynchronousTestCase):
             environment = become.call_args.args[2]
             self.assertEqual((environment[RUN_DIR], environment[RUN_HOST]), (str(folder / other), "1"))
 
+    def test_onApart(self) -> None:
+        """
+        In namespaces a command never runs in its own: nsenter(1) refuses where the other's is not there.
+        """
+        folder = Path(self.mktemp()).resolve()
+        for number in "01":
+            (folder / number).mkdir(parents=True)
+        (folder / "0.net").symlink_to("/proc/self/ns/net")
+        self.patch(os, "environ", {RUN_HOSTS: "10.77.0.1 10.77.0.2", RUN_DIR: str(folder / "0")})
+        with mock.patch.object(os, "execvpe") as become:
+            hosts.becomeOn("10.77.0.2", [], ["x"])
+        self.assertEqual(become.call_args.args[1][:2], ["nsenter", f"--net={folder / '1.net'}"])
+
     def test_ip(self) -> None:
         """
         What ip(8) says is in the error.
@@ -232,6 +246,36 @@ class HostsTests(SynchronousTestCase):
         parts = self.said.getvalue().split(b"\n")
         self.assertEqual(b"".join(part.removeprefix(b"0: ") for part in parts).count(b"x"), 200000)
         self.assertLess(max(map(len, parts)), 2 * hosts._PIECE + 4)
+
+    def test_release(self) -> None:
+        """
+        A program in a namespace begins when all hosts are there, and not if they never come.
+        """
+        folder = Path(self.mktemp()).resolve()
+        folder.mkdir()
+        unshare = folder / "unshare"
+        unshare.write_text('#!/bin/sh\nshift\nexec "$@"\n')
+        unshare.chmod(0o755)
+        self.patch(hosts, "_connect", lambda number, pid: None)
+        self.patch(hosts, "_HOST", hosts._HOST.replace(hosts._HOST.splitlines()[3], 'exec "$@"'))
+        for isReleased in (False, True):
+            begun = Hosts({"PATH": f"{folder}:{os.environ['PATH']}"}, True)
+            self.addCleanup(begun.close)
+            for number in range(2):
+                where = folder / f"{isReleased}{number}"
+                begun.start(
+                    number, "10.77.0.1", str(where), ["sh", "-c", f"ls {folder}/{isReleased}*; echo {number}"]
+                )
+            if isReleased:
+                begun.release()
+            else:
+                while begun._waiting:
+                    os.close(begun._waiting.pop())
+            self.assertEqual(begun.run(), 0 if isReleased else 1)
+            said = [line for line in self.said.getvalue().splitlines() if line.endswith(b".net")]
+            links = [f"{folder}/True{number}.net".encode() for number in range(2)]
+            wanted = [b"%d: %s" % (number, each) for number in range(2) for each in links]
+            self.assertEqual(sorted(said), wanted if isReleased else [])
 
     def test_failure(self) -> None:
         """

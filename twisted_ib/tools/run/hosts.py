@@ -30,7 +30,7 @@ from twisted_ib.tools.run.program import NOT_RUNNABLE, StartError
 
 #: In a host's namespace, before the program: it waits until its interface is there.
 _HOST = """
-read -r _ <&3
+read -r _ <&3 || exit
 exec 3<&-
 ip link set lo up && ip address add "$0/16" dev eth0 && ip link set eth0 up && exec "$@"
 """
@@ -120,11 +120,12 @@ class Hosts:
         self._selector = selectors.DefaultSelector()
         self._rest: dict[int, bytes] = {}
         self._kept: list[int] = []
+        self._waiting: list[int] = []
         self._killed = float("inf")
 
     def start(self, number: int, address: str, directory: str, command: Sequence[str]) -> None:
         """
-        Start a program on one host.
+        Start a program on one host; one in a namespace waits for L{release}.
 
         @param directory: the host's run directory.  Beside it is a link to its namespace, which outlives the
             program.
@@ -133,6 +134,7 @@ class Hosts:
         environment = {**self._environment, RUN_HOST: str(number), RUN_DIR: directory}
         if self._isApart:
             read, write = os.pipe()
+            self._waiting.append(write)
             script = f"exec 3<&{read} {read}<&-; {_HOST}"
             command = ["unshare", "--net", "sh", "-c", script, address, *command]
             try:
@@ -141,10 +143,8 @@ class Hosts:
                 kept = os.open(f"/proc/{process.pid}/ns/net", os.O_RDONLY)
                 self._kept.append(kept)
                 os.symlink(f"/proc/{os.getpid()}/fd/{kept}", directory + _NAMESPACE)
-                os.write(write, b"\n")
             finally:
                 os.close(read)
-                os.close(write)
         else:
             process = self._started(command, environment, [])
         self._selector.register(cast(BinaryIO, process.stdout), selectors.EVENT_READ, number)
@@ -163,6 +163,17 @@ class Hosts:
         )
         self._processes.append(process)
         return process
+
+    def release(self) -> None:
+        """
+        All hosts are there: let their programs begin.
+        """
+        while self._waiting:
+            write = self._waiting.pop()
+            # It may have been ended meanwhile.
+            with suppress(BrokenPipeError):
+                os.write(write, b"\n")
+            os.close(write)
 
     def run(self) -> int:
         """
@@ -210,8 +221,9 @@ class Hosts:
             with suppress(subprocess.TimeoutExpired):
                 each.wait(_END_SECONDS)
         self._selector.close()
-        while self._kept:
-            os.close(self._kept.pop())
+        for each in (self._kept, self._waiting):
+            while each:
+                os.close(each.pop())
 
     def _hearAll(self, seconds: float) -> None:
         for key, _ in self._selector.select(seconds):
@@ -283,10 +295,15 @@ def _run(count: int, device: str, isApart: bool, words: Sequence[str]) -> int:
     hosts = Hosts({**os.environ, RUN_HOSTS: " ".join(found)}, isApart)
     with tempfile.TemporaryDirectory(prefix="ib-run-") as folder:
         try:
+            directories = [
+                os.path.join(folder, _SUBNET if device == _ADAPTER else str(n)) for n in range(count)
+            ]
+            # All of them before the first program, which may be on another host at once.
+            for each in directories:
+                os.makedirs(each, 0o700, exist_ok=True)
             for number, address in enumerate(found):
-                directory = os.path.join(folder, _SUBNET if device == _ADAPTER else str(number))
-                os.makedirs(directory, 0o700, exist_ok=True)
-                hosts.start(number, address, directory, _command(device, address, words))
+                hosts.start(number, address, directories[number], _command(device, address, words))
+            hosts.release()
             return hosts.run()
         except KeyboardInterrupt:
             return INTERRUPTED
@@ -320,7 +337,7 @@ def becomeOn(host: str, words: Sequence[str], command: Sequence[str]) -> NoRetur
             NOT_RUNNABLE,
         )
     begun = _command(_ADAPTER if inSubnet else _ROCE, host, [*words, "sh", "-c", " ".join(command)])
-    if os.path.lexists(directory + _NAMESPACE):
+    if os.path.lexists(directory + _NAMESPACE) or os.path.lexists(own + _NAMESPACE):
         begun = ["nsenter", f"--net={directory}{_NAMESPACE}", *begun]
     os.execvpe(begun[0], begun, {**os.environ, RUN_HOST: number, RUN_DIR: directory})
 

@@ -43,6 +43,8 @@ def commandLine() -> ArgumentParser:
     """
     parser = ArgumentParser(
         prog=PROGRAM,
+        # The words of hosts are looked for by their names.
+        allow_abbrev=False,
         usage="%(prog)s [--reactor NAME] [--config FILE] [--device NAME [--address ADDRESS]] "
         "[--queues] [--no-children] [--no-sysfs] [--summary [--json]] [-q] PROGRAM | -m MODULE | -c CODE "
         "[ARGUMENT ...]\n"
