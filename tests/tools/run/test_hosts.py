@@ -298,7 +298,7 @@ while True:
         self.assertIn(b"1: ended with status 5; the other hosts are ended", self.said.getvalue())
         processes = list(self.hosts._processes)
         self.hosts.close()
-        self.assertEqual([each.returncode for each in processes], [-signal.SIGKILL, 5])
+        self.assertEqual([each.wait(HANG_SECONDS) for each in processes], [-signal.SIGKILL, 5])
 
     def test_signal(self) -> None:
         """
