@@ -30,8 +30,8 @@ from twisted_ib.tools.run.program import NOT_RUNNABLE, StartError
 
 #: In a host's namespace, before the program: it waits until its interface is there.
 _HOST = """
-read -r _ <&3 || exit
-exec 3<&-
+read -r _ || exit
+exec </dev/null
 ip link set lo up && ip address add "$0/16" dev eth0 && ip link set eth0 up && exec "$@"
 """
 #: Tries what hosts need, in namespaces that end with it.
@@ -135,10 +135,9 @@ class Hosts:
         if self._isApart:
             read, write = os.pipe()
             self._waiting.append(write)
-            script = f"exec 3<&{read} {read}<&-; {_HOST}"
-            command = ["unshare", "--net", "sh", "-c", script, address, *command]
+            command = ["unshare", "--net", "sh", "-c", _HOST, address, *command]
             try:
-                process = self._started(command, environment, [read])
+                process = self._started(command, environment, read)
                 _connect(number, process.pid)
                 kept = os.open(f"/proc/{process.pid}/ns/net", os.O_RDONLY)
                 self._kept.append(kept)
@@ -146,18 +145,17 @@ class Hosts:
             finally:
                 os.close(read)
         else:
-            process = self._started(command, environment, [])
+            process = self._started(command, environment, subprocess.DEVNULL)
         self._selector.register(cast(BinaryIO, process.stdout), selectors.EVENT_READ, number)
 
     def _started(
-        self, command: Sequence[str], environment: Mapping[str, str], passed: Sequence[int]
+        self, command: Sequence[str], environment: Mapping[str, str], stdin: int
     ) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             command,
             env=environment,
-            pass_fds=passed,
             start_new_session=True,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
