@@ -219,9 +219,9 @@ class Hosts:
             with suppress(subprocess.TimeoutExpired):
                 each.wait(_END_SECONDS)
         self._selector.close()
-        for each in (self._kept, self._waiting):
-            while each:
-                os.close(each.pop())
+        for fds in (self._kept, self._waiting):
+            while fds:
+                os.close(fds.pop())
 
     def _hearAll(self, seconds: float) -> None:
         for key, _ in self._selector.select(seconds):
