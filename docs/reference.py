@@ -14,13 +14,16 @@ Use: C{python -m pydoctor} in the root of the checkout, see C{[tool.pydoctor]} i
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from typing import Any
 
 from pydoctor.extensions import ExtRegistrar, ModuleVisitorExt
 from pydoctor.extensions.zopeinterface import ZopeInterfaceClass
 from pydoctor.model import Class, Documentable, DocumentableKind, Function, Module, System
 from pydoctor.sphinx import SphinxInventory
-from pydoctor.templatewriter import TemplateWriter
+from pydoctor.templatewriter import TemplateWriter, search, summary
+from pydoctor.templatewriter.pages import Page
+from pydoctor.templatewriter.writer import flattenToFile
 
 from docs.links import isInterface, urlOf
 
@@ -70,14 +73,21 @@ class Writer(TemplateWriter):
 
     def writeSummaryPages(self, system: System) -> None:
         """
-        Write the indexes, of what the search finds.
+        Write the indexes, and the search's of what it finds.
         """
+        self._write(system, summary.summaryPages(system))
         everything = system.allobjects
         system.allobjects = {name: each for name, each in everything.items() if isFound(each)}
         try:
-            super().writeSummaryPages(system)
+            self._write(system, search.searchpages)
+            search.write_lunr_index(self.build_directory, system=system)
         finally:
             system.allobjects = everything
+
+    def _write(self, system: System, pages: Iterable[type[Page]]) -> None:
+        for each in pages:
+            with self.build_directory.joinpath(each.filename).open("wb") as file:
+                flattenToFile(file, each(system=system, template_lookup=self.template_lookup))
 
 
 class Interfaces(ModuleVisitorExt):

@@ -104,6 +104,8 @@ class ContentTests(SynchronousTestCase):
         self.assertIn("A helper.", page)
         self.assertIn("A method.", (made / "small.seen.Seen.html").read_text())
         self.assertTrue((made / "small.seen._Unseen.html").exists())
+        # Its page has a link into it.
+        self.assertIn("small.seen._Unseen", (made / "classIndex.html").read_text())
         documents = (made / "all-documents.html").read_text()
         self.assertIn("small.seen.call", documents)
         for unseen in "small.seen._hidden", "small.seen._Unseen", "small.seen.Seen.method":
