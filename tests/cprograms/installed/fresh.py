@@ -140,8 +140,9 @@ def filtered(interpreter: str, words: list[str]) -> list[str]:
     """
     @return: the same, with the calls refused as well.
     """
-    code = f"import os, sys; sys.path.insert(0, {str(ROOT)!r})\n"
-    code += "from tests.cprograms.installed.fresh import refuseCalls; refuseCalls()\n"
+    # By its text, as that user may not read the checkout.
+    code = f"import os, sys; there = dict(__name__='fresh', __file__={__file__!r})\n"
+    code += f"exec({Path(__file__).read_text()!r}, there); there['refuseCalls']()\n"
     code += "os.execvp(sys.argv[1], sys.argv[1:])"
     return confined(interpreter, [interpreter, "-B", "-c", code, *words])
 
