@@ -18,10 +18,16 @@ from twisted_ib.tools.run import startup
 from twisted_ib.tools.run.children import Inherited, inherit
 
 _FOLDER = os.path.dirname(startup.__file__)
-_WHICH = (
-    "import asyncio\nasync def which(): return type(asyncio.get_running_loop()).__module__.split('.')[0]\n"
-)
-_SOCKET = """
+#: A line in one piece, also where output is not buffered (C{PYTHONUNBUFFERED}): all write to one pipe.
+_WRITE = """
+import os
+def write(*words): os.write(1, (" ".join(words) + chr(10)).encode())
+"""
+_WHICH = f"""{_WRITE}
+import asyncio
+async def which(): return type(asyncio.get_running_loop()).__module__.split(".")[0]
+"""
+_SOCKET = f"""{_WRITE}
 import socket
 def kind(): return type(socket.create_server(("127.0.0.1", 0))).__module__.split(".")[0]
 """
@@ -29,7 +35,7 @@ def kind(): return type(socket.create_server(("127.0.0.1", 0))).__module__.split
 _STARTING = f"""
 import multiprocessing, subprocess, sys
 {_WHICH}
-def say(name): print(name, asyncio.run(which()), flush=True)
+def say(name): write(name, asyncio.run(which()))
 if __name__ == "__main__":
     say("own")
     most = int(sys.argv[1])
@@ -37,8 +43,8 @@ if __name__ == "__main__":
     for method in ("spawn", "forkserver")[:most]:
         started.append(multiprocessing.get_context(method).Process(target=say, args=(method,)))
         started[-1].start()
-    for words in (["-c", {_WHICH!r} + "print('same', asyncio.run(which()), flush=True)"],
-                  ["-Wi", "-c", {_SOCKET!r} + "print('blocking', kind())"],
+    for words in (["-c", {_WHICH!r} + "write('same', asyncio.run(which()))"],
+                  ["-Wi", "-c", {_SOCKET!r} + "write('blocking', kind())"],
                   ["-m", "grandparent"], ["otherkind.py"])[:most]:
         started.append(subprocess.Popen([sys.executable, *words]))
     for process in started:
@@ -48,14 +54,14 @@ if __name__ == "__main__":
 #: It runs as it is; what it starts does not.
 _GRANDPARENT = f"""
 import os, sys
-code = {_SOCKET!r} + "print('grandchild', kind(), sys.path[0] == '')"
+code = {_SOCKET!r} + "write('grandchild', kind(), str(sys.path[0] == ''))"
 os.execl(sys.executable, sys.executable, "-c", "import sys\\n" + code)
 """
 #: A process of another kind than the program, and one that it spawns.
 _OTHER_KIND = f"""
 import multiprocessing
 {_SOCKET}
-def say(): print("inherited", kind(), flush=True)
+def say(): write("inherited", kind())
 if __name__ == "__main__":
     process = multiprocessing.get_context("spawn").Process(target=say)
     process.start()

@@ -20,6 +20,7 @@ from tests.tools.run.case import RunTestCase
 from twisted_ib import limits
 from twisted_ib.settings import RUN_DIR, RUN_HOST, RUN_HOSTS
 from twisted_ib.tools.run import hosts
+from twisted_ib.tools.run.clibraries import lacking
 from twisted_ib.tools.run.hosts import Hosts, addresses, refusal
 from twisted_ib.tools.run.program import StartError
 from twisted_ib.tools.run.run import parseArguments
@@ -390,6 +391,13 @@ class CommandTests(RunTestCase):
         self.assertEqual((process.returncode, error), (0, ""), out)
         return sorted(out.splitlines())
 
+    def requireLibraries(self) -> None:
+        """
+        Skip where C{ib-run} starts programs of Python only, and so no shell.
+        """
+        if lacking():
+            self.skipTest("the extra [c] is not installed")
+
     def refuseNamespaces(self) -> None:
         """
         Have C{unshare} fail.
@@ -437,6 +445,7 @@ class CommandTests(RunTestCase):
         A host's program starts a command on the other, also after that one's program has ended: it has that
         host's network and run directory.
         """
+        self.requireLibraries()
         reason = refusal()
         if reason:
             self.skipTest(f"there may be no namespaces here: {reason}")
@@ -446,6 +455,7 @@ class CommandTests(RunTestCase):
         """
         As in namespaces.
         """
+        self.requireLibraries()
         self.refuseNamespaces()
         self.assertEqual(self.both(_STARTS), ["0: 1 1 roce0=roce:127.77.0.2 a  b", "0: host 1"])
 
@@ -453,7 +463,7 @@ class CommandTests(RunTestCase):
         """
         The status of a program that fails is not lost where SIGCHLD is ignored at the start.
         """
-        run = ("-m", "twisted_ib.tools.run", "-q", "--subnet", "1", "sh", "-c", "exit 4")
+        run = ("-m", "twisted_ib.tools.run", "-q", "--subnet", "1", "-c", "raise SystemExit(4)")
         process = self.started("-c", _IGNORES, *run)
         out, error = process.communicate()
         said = "0: ended with status 4; the other hosts are ended\n"
@@ -473,4 +483,5 @@ class CommandTests(RunTestCase):
         """
         It has C{ib0}, as the host has.
         """
+        self.requireLibraries()
         self.assertEqual(self.both(_STARTS, "--subnet"), ["0: 1 subnet ib0=ib a  b", "0: host 1"])
