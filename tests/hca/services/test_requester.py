@@ -75,7 +75,7 @@ class StateTests(RequesterTestCase):
                 self.assertEqual(self.a.statuses(), [(1, expected)], (state, verb))
                 self.assertEqual(self.a.qp.state, QPState.RTS if taken else QPState.ERR)
                 if not taken:
-                    self.assertAlmostEqual(self.p.clock.seconds(), 3 * 4.096e-6 * 2**14)
+                    self.assertAlmostEqual(self.p.clock.seconds(), 3 * 4.096e-6 * 2**15)
 
     def test_specialQueuePairs(self) -> None:
         """
@@ -89,7 +89,7 @@ class StateTests(RequesterTestCase):
             self.assertEqual(self.wire(), [])
             self.p.settle()
             self.assertEqual(self.a.statuses(), [(1, WCStatus.RETRY_EXC_ERR)])
-            self.assertAlmostEqual(self.p.clock.seconds(), 4 * 4.096e-6 * 2**14)
+            self.assertAlmostEqual(self.p.clock.seconds(), 4 * 4.096e-6 * 2**15)
 
     def test_reset(self) -> None:
         """

@@ -9,6 +9,7 @@ from tests.hca.queues.keyed_pair import piece
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.base import operation
+from twisted_ib.hca.base.attributes import ACK_DELAY_CODE
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import timeoutSeconds
 from twisted_ib.hca.memory.access import Access
@@ -394,14 +395,15 @@ class SilenceTests(RequesterTestCase):
         """
         Connect queue pairs whose consumers are not told.
         """
-        super().connect(**{"timeout": 10, "retry_cnt": 3, **changes})
+        super().connect(**{"timeout": 16, "retry_cnt": 3, **changes})
         self.a.qp.failsWithPath = False
 
-    def failure(self) -> list[tuple[int, WCStatus]]:
+    def failure(self, code: int = 16) -> list[tuple[int, WCStatus]]:
         """
+        @param code: the timeout's.
         @return: The completions when the retries are over, and none before.
         """
-        wait = timeoutSeconds(10) or 0.0
+        wait = timeoutSeconds(code) or 0.0
         self.p.pass_(4 * wait - 0.0001)
         self.assertEqual((self.a.statuses(), self.a.received()), ([], []))
         self.p.pass_(0.0002)
@@ -432,6 +434,15 @@ class SilenceTests(RequesterTestCase):
         self.assertEqual(self.failure(), [(1, WCStatus.RETRY_EXC_ERR), (2, FLUSH)])
         self.assertEqual([(c.workRequestID, c.status) for c in self.a.received()], [(50, FLUSH)])
         self.assertEqual(self.a.qp.state, QPState.ERR)
+
+    def test_shortTimeout(self) -> None:
+        """
+        A timeout below our own ACK delay counts as that: a peer that waits for a processor is not dead.
+        """
+        self.connect(timeout=4)
+        self.p.die(self.b)
+        self.post(1, WRITE)
+        self.assertEqual(self.failure(ACK_DELAY_CODE), [(1, WCStatus.RETRY_EXC_ERR)])
 
     def test_outstanding(self) -> None:
         """

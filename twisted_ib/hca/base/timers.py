@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
+from typing import Final
+
+from twisted_ib.hca.base.attributes import ACK_DELAY_CODE
 
 #: IBTA vol. 1 9.7.5.2.8: delays of the RNR timer codes, in hundredths of a millisecond.  Code 0 is the
 #: longest.
@@ -34,6 +37,22 @@ def timeoutSeconds(code: int) -> float | None:
     The duration of a timeout code, in seconds; L{None}, for code 0, is unlimited.
     """
     return _TIMEOUT_UNIT * 2**code if code else None
+
+
+#: Our devices may take so long to answer, as their port attributes say.
+_ACK_DELAY: Final = _TIMEOUT_UNIT * 2**ACK_DELAY_CODE
+
+
+def silenceSeconds(timeout: float | None, attempts: int) -> float | None:
+    """
+    The time after which a silent peer is given up.
+
+    @param timeout: the local ACK timeout of the queue pair, seconds; L{None} for ever.  One that is below our
+        own ACK delay counts as that: the other end may be a process that waits for a processor, and adapters
+        and Linux (rxe_qp.c, qp_timeout_jiffies) have a least one, too.
+    @param attempts: how often it is sent.
+    """
+    return None if timeout is None else max(timeout, _ACK_DELAY) * attempts
 
 
 class Timer:

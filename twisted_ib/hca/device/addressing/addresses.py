@@ -25,6 +25,17 @@ class AddressResolution(Resolution):
     # IBTA vol. 1 annex A17: a RoCE port has no subnet manager.
     hasSMI = False
 
+    def gids(self) -> list[str]:
+        """
+        See L{Resolution.gids}.
+
+        @return: the one address fills two slots.
+        """
+        # Programs name slot 1 in their text: rxe has its interface's link-local address in slot 0 and the IPv4
+        # address there, and adapters list each address of theirs twice, by RoCE v1 and v2.
+        own = super().gids()
+        return own * 2 if len(own) == 1 else own
+
     def sourceFor(self, address: str) -> str:
         """
         @return: the device's own address.
