@@ -4,6 +4,10 @@ Tests of L{twisted_ib.rds.media.rcrelay}: several processes on one address, each
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Callable
+from subprocess import PIPE, Popen
 from typing import Any
 
 from twisted.internet.error import CannotListenError
@@ -11,12 +15,27 @@ from twisted.internet.error import CannotListenError
 from tests.rds.ends import Process, ProcessesTestCase
 from tests.support.ownaddress import ownAddress
 from tests.support.rundirectory import ownRunDirectory
+from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
+from twisted_ib.drive.sleeper import awaitReady
 from twisted_ib.errors import RDSUnsupportedError
 from twisted_ib.rds.media import rcrelay
 
-#: How many processes share an address.
-PROCESSES = 16
+#: How many processes share an address, and how many of them are of the system's.
+PROCESSES, CHILDREN = 16, 4
+#: With an address and a port: echoes what comes.
+_ECHO = """
+import os, sys
+from twisted.internet import reactor
+from twisted.internet.protocol import DatagramProtocol
+from twisted_ib.rds import listenRDS
+class Echo(DatagramProtocol):
+    def datagramReceived(self, datagram, source):
+        self.transport.write(datagram, source)
+listenRDS(reactor, int(sys.argv[2]), Echo(), sys.argv[1], device="roce0")
+os.write(1, b"ready\\n")
+reactor.run()
+"""
 
 
 class RelayTestCase(ProcessesTestCase):
@@ -322,3 +341,58 @@ class RelayTests(RelayTestCase):
         self.assertLess(max(flow.bytes for flow in flows), 500000)
         self.processes.append(self.nears[1])
         self.until(lambda: self.ends[1].data.count(bytes(100000)) == 20)
+
+
+class ProcessTests(RelayTestCase):
+    """
+    Processes of their own, which are killed.
+    """
+
+    def begin(self, port: int) -> Popen[bytes]:
+        """
+        @return: a process that echoes what comes to a port.
+        """
+        child = Popen([sys.executable, "-c", _ECHO, self.here, str(port)], stdout=PIPE)
+        self.addCleanup(child.wait)
+        self.addCleanup(child.kill)
+        assert child.stdout is not None
+        self.addCleanup(child.stdout.close)
+        self.assertEqual(awaitReady(child.stdout, HANG_SECONDS) and child.stdout.readline(), b"ready\n")
+        return child
+
+    def untilLive(self, holds: Callable[[], object]) -> None:
+        """
+        Serve the peer until something holds, by the clock that the others have.
+        """
+        before = time.monotonic()
+
+        def turn() -> None:
+            nonlocal before
+            passed, before = time.monotonic() - before, time.monotonic()
+            self.far.reactor.advance(passed)
+            if not self.far.turn():
+                time.sleep(0.001)
+
+        waitUntil(holds, turn)
+
+    def test_deaths(self) -> None:
+        """
+        The owner is killed with datagrams on their way, again and again: each that is for one of those left
+        is answered.
+        """
+        children = {port: self.begin(port) for port in range(4000, 4000 + CHILDREN)}
+        rounds = 0
+        while len(children) > 1:
+            sent = set()
+            for n in range(60):
+                if n == 30:
+                    # They begin one after the other, and the eldest is the owner.
+                    children.pop(min(children)).kill()
+                for port in children:
+                    sent.add((b"%d %d" % (rounds, n), (self.here, port)))
+                    self.peer.transport.write(b"%d %d" % (rounds, n), (self.here, port))
+                self.far.turn()
+            sent = {(data, source) for data, source in sent if source[1] in children}
+            self.untilLive(lambda sent=sent: sent <= set(self.peer.got))
+            rounds += 1
+        self.assertEqual(rounds, CHILDREN - 1)
