@@ -280,8 +280,7 @@ class RDSPort(SocketQueues):
             self._waiters += held.waiters
             self.canceled(held.messages)
         self._held.clear()
-        paths: list[Route] = [*network.paths.values(), *network.loopbackPaths.values()]
-        for path in paths:
+        for path in network.routes():
             # Linux af_rds.c (rds_release) drops a closing socket's messages at once; those on the wire may
             # arrive.
             dropped = path.drop(self)
@@ -494,8 +493,7 @@ class RDSPort(SocketQueues):
         """
         sizes: Counter[tuple[str, int]] = Counter()
         network = self.network
-        paths: list[Route] = [*network.paths.values(), *network.loopbackPaths.values()]
-        for path in paths:
+        for path in network.routes():
             for message in path.messages():
                 if message.owner is self:
                     sizes[path.remote, message.destinationPort] += message.size + _OVERHEAD

@@ -62,6 +62,8 @@ class RCMedium:
     @cvar acknowledges: whether messages request acknowledgements: only where Linux may be the peer;
         otherwise each batch is acknowledged.
     @cvar sharesAddresses: whether other processes have the same addresses.
+    @cvar space: the port space in which sockets are published, if they are.
+    @cvar counted: the group of its counters in the device's.
     @cvar attemptClass: makes its connection attempts.
     @cvar listenerClass: makes the listener of its services.
     """
@@ -69,6 +71,8 @@ class RCMedium:
     provider = PROVIDER
     acknowledges: ClassVar[bool]
     sharesAddresses: ClassVar[bool]
+    space: ClassVar[int] = 0
+    counted: ClassVar[str] = "rds"
     attemptClass: ClassVar[type[ConnectAttempt]]
     listenerClass: ClassVar[type[RequestListener]]
 
@@ -177,11 +181,11 @@ class RCMedium:
                 del self.bound[address]
             raise
         channel.acquire(self)
-        if channel.shown is not None:
+        if channel.shown is not None and self.counted == RCMedium.counted:
             page = channel.shown.openPage()
             [offset] = page.add(self.name, [(self, address, port, "", 0)])
             self._rows[address, port] = page, offset
-        channel.device.counting["rds"] = self.counters
+        channel.device.counting[self.counted] = self.counters
 
     def unbind(self, address: str, port: int) -> None:
         """
@@ -243,6 +247,23 @@ class RCMedium:
         if self.network.dormant:
             return None
         return self.network.path((ours, theirs, session.key), ours, theirs)
+
+    def isUnbound(self, address: str, port: int) -> bool:
+        """
+        @return: whether a peer is told that a port has no socket here.
+        """
+        return (address, port) not in self.network.sockets
+
+    def areBetween(self, session: RCConnection, ours: str, theirs: str) -> bool:
+        """
+        @return: whether the peer of a queue pair may have a path between two addresses.
+        """
+        device = session.channel.device
+        try:
+            path = session.queuePair.path
+            return path is not None and device.isLocal(ours) and device.isPeers(path, theirs)
+        except ValueError:
+            return False
 
     def moved(self) -> None:
         """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from zope.interface import implementer
 
-from twisted_ib.errors import HCAError, RDSWireError
+from twisted_ib.errors import HCAError, RDSUnsupportedError, RDSWireError, ServiceInUseError
 from twisted_ib.hca.connection import ConnectRequest, RejectReason
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES as CM_HEADER_BYTES
 from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, serviceID
@@ -23,14 +23,18 @@ from twisted_ib.internet.channel import DeviceChannel
 from twisted_ib.rds.media.rc import RCMedium
 from twisted_ib.rds.media.rcaccept import RDS_DUEL_SECONDS, Asked, HalfOpenSession, RequestListener
 from twisted_ib.rds.media.rcconnect import ConnectAttempt, received
+from twisted_ib.rds.media.rcrelay import RelayNetwork, relayOf
 from twisted_ib.rds.paths.carrier import IRDSMedium
 from twisted_ib.rds.protocol.private import MAJOR, MINOR, PrivateData, agreed, servicePort
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
     from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.rds.media.rcconnection import RCConnection
     from twisted_ib.rds.paths.network import Route
     from twisted_ib.rds.paths.path import RDSPath
+    from twisted_ib.rds.paths.rdmaoperations import DeviceMemory
 
 #: The port space (RDMA_PS_TCP, as in Linux rdma_transport.c).
 TCP_SPACE = int(PortSpace.TCP)
@@ -143,6 +147,8 @@ class AddressMedium(RCMedium):
     sharesAddresses = False
     attemptClass = AddressAttempt
     listenerClass = AddressListener
+    #: Hands datagrams on between the processes of an address, if there can be several.
+    relay: RelayNetwork | None = None
 
     def localAddresses(self) -> list[str]:
         """
@@ -157,16 +163,97 @@ class AddressMedium(RCMedium):
         Listen at an address: Linux rdma_transport.c has one service for all its sockets, as the REQ names no
         RDS port.
         """
+        if address in self.services:
+            return
+        try:
+            self.lead(address)
+        except ServiceInUseError:
+            if not self._isRelayed(address):
+                raise
+            assert self.relay is not None
+            self.relay.follow(address)
+
+    def lead(self, address: str) -> None:
+        """
+        Have the connections of an address, for all of its processes.
+
+        @raise ServiceInUseError: another process has them.
+        """
+        device = self.channel(address).device
+        service = device.listen(TCP_SPACE, address, servicePort(address), self.listener)
+        self.services[address] = service
+        if self._isRelayed(address):
+            assert self.relay is not None
+            try:
+                self.relay.owns(address)
+            except BaseException:
+                self.services.pop(address).close()
+                raise
+
+    def _isRelayed(self, address: str) -> bool:
+        relay = self.relay
+        return relay is not None and relay.homes.get(address) is self
+
+    def bind(self, address: str, port: int) -> None:
+        """
+        See L{IRDSMedium.bind}: the port is free in all processes of the address.
+        """
+        isShared = self._share(address, port)
+        try:
+            super().bind(address, port)
+        except BaseException:
+            if isShared:
+                relayOf(self.network.reactor).shut(address, port)
+            raise
+
+    def _share(self, address: str, port: int) -> bool:
+        try:
+            if getattr(self.channel(address).device.fabric, "group", None) is None:
+                return False
+            relay = relayOf(self.network.reactor)
+            relay.open(self, address, port)
+        except ServiceInUseError:
+            raise
+        except (HCAError, OSError, ValueError):
+            # Without a run directory, say: one process then has all sockets.
+            return False
+        self.relay = self.network.relay = relay
+        return True
+
+    def unbind(self, address: str, port: int) -> None:
+        """
+        See L{IRDSMedium.unbind}.
+        """
+        super().unbind(address, port)
+        if self._isRelayed(address):
+            relayOf(self.network.reactor).shut(address, port)
+
+    def domain(self, address: str) -> DeviceMemory:
+        """
+        See L{RCMedium.domain<twisted_ib.rds.media.rc.RCMedium.domain>}.
+
+        @raise RDSUnsupportedError: peers reach the memory of another process, which has the connection.
+        """
         if address not in self.services:
-            self.services[address] = channel.device.listen(
-                TCP_SPACE, address, servicePort(address), self.listener
-            )
+            raise RDSUnsupportedError(f"another process of {address} has the connection: no RDMA")
+        return super().domain(address)
+
+    def whenQuiet(self) -> Deferred[None]:
+        """
+        See L{IRDSMedium.whenQuiet}.
+        """
+        relay = self.relay
+        if relay is not None and relay.dormant:
+            relay.medium.whenQuiet()
+        return super().whenQuiet()
 
     def serveNoMore(self, channel: DeviceChannel, address: str) -> None:
         """
         Listen no longer.
         """
-        self.services.pop(address).close()
+        service = self.services.pop(address, None)
+        if service is not None:
+            service.close()
         channel.release(self)
 
     def keyOf(self, path: RDSPath) -> Any:
@@ -179,6 +266,10 @@ class AddressMedium(RCMedium):
         """
         See L{IRDSMedium.pathTo}.
         """
+        relay = self.relay
+        isOthers = relay is not None and self._isRelayed(address) and address not in self.services
+        if relay is not None and (isOthers or relay.isElsewhere(host, port)):
+            return relay.medium.pathTo(address, host, port)
         return self.network.path((address, host), address, host)
 
     def serves(self, host: str, port: int) -> bool | None:

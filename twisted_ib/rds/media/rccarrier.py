@@ -71,7 +71,7 @@ class RCCarrier:
         if session.shared:
             header = _pack(
                 message.sequence,
-                self.received,
+                self.confirmed(),
                 length,
                 message.sourcePort,
                 message.destinationPort,
@@ -88,7 +88,7 @@ class RCCarrier:
         # same.
         header = packChecksummed(
             message.sequence,
-            self.received,
+            self.confirmed(),
             length,
             message.sourcePort,
             message.destinationPort,
@@ -154,6 +154,7 @@ class RCCarrier:
         See L{IRDSCarrier.close<twisted_ib.rds.paths.carrier.IRDSCarrier.close>}.
         """
         session = self.session
+        self.received = self.confirmed()
         self.path = None
         if session.isUp and session.loss is None:
             # The last acknowledgement saves the peer a retransmission.
@@ -164,6 +165,20 @@ class RCCarrier:
 
     # -- acknowledgements
 
+    def confirmed(self) -> int:
+        """
+        @return: the number to acknowledge: the last that has come, or that others have of what is handed on.
+        """
+        path = self.path
+        pending = None if path is None else path.pending
+        return self.received if pending is None else pending.confirmed(self.received)
+
+    def owe(self) -> None:
+        """
+        More can be acknowledged than was.
+        """
+        self.session.owe(self)
+
     def acknowledge(self) -> None:
         """
         Send an ack-only frame if an acknowledgement is pending.
@@ -172,7 +187,7 @@ class RCCarrier:
             self.owing = 0
             session = self.session
             # Linux ib_recv.c recognises it by ports and length 0.
-            fields = (0, self.received, 0, 0, 0, 0, 0, self.padding, 0, NO_EXTENSIONS)
+            fields = (0, self.confirmed(), 0, 0, 0, 0, 0, self.padding, 0, NO_EXTENSIONS)
             if session.shared:
                 session.gather(_pack(*fields), b"", 0)
             else:

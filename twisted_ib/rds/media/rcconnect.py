@@ -39,7 +39,8 @@ def received(path: RDSPath) -> int:
     """
     @return: the last sequence number received on a path, or 0.
     """
-    return max(0, path.machine.nextReceive - 1)
+    last = max(0, path.machine.nextReceive - 1)
+    return last if path.pending is None else path.pending.confirmed(last)
 
 
 class PendingCall:

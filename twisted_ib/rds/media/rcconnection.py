@@ -633,6 +633,14 @@ class RCConnection:
                 return False
         return True
 
+    def owe(self, carrier: RCCarrier) -> None:
+        """
+        Acknowledge at the end of the batch what others have taken.
+        """
+        carrier.owing += DUE
+        self.owing[carrier] = None
+        self.cork()
+
     def _owe(self, carrier: RCCarrier) -> None:
         if carrier.owing >= MUCH and self.shared and not self.backlog:
             # Acknowledged at once: the peer may wait for it while there is more to process here.
@@ -711,7 +719,7 @@ class RCConnection:
             carrier.owing += DUE if flags & ACK_REQUIRED else EACH + length
             self.owing[carrier] = None
             self._owe(carrier)
-            if self.shared and destinationPort > 1 and (path.local, destinationPort) not in self._sockets:
+            if self.shared and destinationPort > 1 and self.medium.isUnbound(path.local, destinationPort):
                 # A peer that does not read gets no further frames: the backlog must not grow by its
                 # messages.
                 if not self.backlog:
@@ -760,7 +768,7 @@ class RCConnection:
                 return
             # Index 0 is reserved, an index is announced once, and addresses must be of this host or of one of
             # the two HCAs: a process may not speak for another.
-            if not index or index in self.theirs or not self._areBetween(ours, theirs):
+            if not index or index in self.theirs or not self.medium.areBetween(self, ours, theirs):
                 self.violated(f"addresses {payload[1:]!r} for path {index}")
             elif len(self.theirs) >= RDS_SESSION_PATHS:
                 self.violated("too many paths")
@@ -775,14 +783,6 @@ class RCConnection:
             self.cork()
         else:
             self.violated(f"a control frame of kind {kind}")
-
-    def _areBetween(self, ours: str, theirs: str) -> bool:
-        device = self.channel.device
-        try:
-            path = self.queuePair.path
-            return path is not None and device.isLocal(ours) and device.isPeers(path, theirs)
-        except ValueError:
-            return False
 
     def _announced(self, index: int, ours: str, theirs: str) -> RCCarrier | None:
         # The index is known even if no path can be had: messages on it are then dropped, and break no rule.

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 #: The port space in which sockets are published ("RD" in ASCII); port 0 is the REQ service of an HCA, which
 #: is reached by GUID and never looked up.
 PORT_SPACE = 0x5244
-SESSIONS = PORT_SPACE << 16
 #: How long a process may take to answer a REQ, in seconds: one that has closed its last socket lives, but
 #: does not look at its HCA any more, and another may have the port meanwhile.
 RDS_ANSWER_SECONDS = 4.0
@@ -81,7 +80,7 @@ class ProcessAttempt(ConnectAttempt):
         Say which HCA this is.
         """
         # The addresses mean nothing here, but the RDMA CM header is required (IBTA vol. 1 annex A11).
-        return SESSIONS, "127.0.0.1", "127.0.0.1", packHello(self.device.guid)
+        return self.medium.space << 16, "127.0.0.1", "127.0.0.1", packHello(self.device.guid)
 
     def checkReply(self, said: bytes) -> None:
         """
@@ -101,7 +100,7 @@ class ProcessListener(RequestListener):
         """
         Read a REQ that names the requesting HCA.
         """
-        if request.serviceID != SESSIONS:
+        if request.serviceID != self.medium.space << 16:
             raise RDSWireError("a REQ for something else")
         guid = parseHello(request.privateData[CM_HEADER_BYTES:])
         device = channel.device
@@ -123,6 +122,7 @@ class ProcessMedium(RCMedium):
 
     acknowledges = False
     sharesAddresses = True
+    space = PORT_SPACE
     attemptClass = ProcessAttempt
     listenerClass = ProcessListener
 
@@ -142,9 +142,9 @@ class ProcessMedium(RCMedium):
         Publish the socket, and with the first the REQ service of this HCA for all ports, which is reached by
         GUID and so not published.
         """
-        service = channel.device.listen(PORT_SPACE, address, port, self.listener)
+        service = channel.device.listen(self.space, address, port, self.listener)
         if None not in self.services:
-            channel.device.services.serve(SESSIONS, self.listener)
+            channel.device.services.serve(self.space << 16, self.listener)
             self.services[None] = None
         return service
 
@@ -154,7 +154,7 @@ class ProcessMedium(RCMedium):
         """
         if not self.bound:
             self.services.pop(None, None)
-            channel.device.services.serveNoMore(SESSIONS)
+            channel.device.services.serveNoMore(self.space << 16)
             channel.release(self)
 
     def keyOf(self, path: RDSPath) -> Any:
@@ -177,15 +177,24 @@ class ProcessMedium(RCMedium):
                 if (path.local, path.remote) == (address, host) and path.carrier is not None:
                     return path
             return network.loop(address, host)
-        guid = self._servedBy(host, port)
-        if guid is None:
-            return network.path((address, host, None, port), address, host)
-        return network.path((address, host, guid), address, host)
+        return self.servedPath(address, host, port)
 
-    def _servedBy(self, host: str, port: int) -> int | None:
+    def servedPath(self, address: str, host: str, port: int) -> RDSPath:
+        """
+        @return: the path to the HCA that serves a socket; while none does, one that looks for it.
+        """
+        guid = self.servedBy(address, host, port)
+        key = (address, host, None, port) if guid is None else (address, host, guid)
+        return self.network.path(key, address, host)
+
+    def servedBy(self, address: str, host: str, port: int) -> int | None:
+        """
+        @param address: the sender's.
+        @return: the GUID of the HCA that serves a socket.
+        """
         channel = self.channel(host)
         device = channel.device
-        found = device.fabric.serving(PORT_SPACE << 16 | port, host)
+        found = device.fabric.serving(self.space << 16 | port, host)
         named = device.guidOf(host)
         if named:
             # Each HCA answers pings, and no other has its GID.
@@ -201,7 +210,7 @@ class ProcessMedium(RCMedium):
         """
         @return: whether some process has a port.
         """
-        return (host, port) in self.network.sockets or self._servedBy(host, port) is not None
+        return (host, port) in self.network.sockets or self.servedBy(host, host, port) is not None
 
     def begin(self, path: RDSPath) -> None:
         """
@@ -215,12 +224,15 @@ class ProcessMedium(RCMedium):
     def _find(self, path: RDSPath) -> None:
         port = path.key[3]
         try:
-            served = self.serves(path.remote, port)
+            served = (
+                self.servedBy(path.local, path.remote, port) is not None
+                or (path.remote, port) in self.network.sockets
+            )
         except (HCAError, OSError) as reason:
             path.carrierFailed(reason)
             return
         if served:
-            self._relocate(path)
+            self.relocate(path)
         else:
             path.carrierFailed(NoListenerError(f"nobody has port {port} of {path.remote}"))
 
@@ -234,18 +246,21 @@ class ProcessMedium(RCMedium):
                 # Bounded: the oldest entry is evicted.
                 del self._dead[next(iter(self._dead))]
             self._dead[path.key[2]] = self.channel(path.local).now()
-            self._relocate(path)
+            self.relocate(path)
         elif self._hasMoved(path):
-            self._relocate(path)
+            self.relocate(path)
         else:
             super().failed(path, reason)
 
     def _hasMoved(self, path: RDSPath) -> bool:
         # A queued message may be for a port that is served by another HCA now.
         ports = {message.destinationPort for message in path.machine.waiting if message.owner is not None}
-        return any(self._servedBy(path.remote, port) != path.key[2] for port in ports)
+        return any(self.servedBy(path.local, path.remote, port) != path.key[2] for port in ports)
 
-    def _relocate(self, path: RDSPath) -> None:
+    def relocate(self, path: RDSPath) -> None:
+        """
+        Send what waits on a path to the HCA that has its port now.
+        """
         network = self.network
         self.moved()
         if path.held:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from twisted.internet.base import ReactorBase
 
     from twisted_ib.rds.paths.carrier import IRDSMedium
+    from twisted_ib.rds.paths.relay import IRelay
     from twisted_ib.rds.protocol.machine import RDSMessage
 
 
@@ -44,6 +45,7 @@ class Network:
     @ivar paths: by the medium's key.
     @ivar loopbackPaths: loopback paths, by our two addresses.
     @ivar dormant: whether no socket is open.
+    @ivar relay: hands datagrams on between the processes of an address, or L{None}.
     @ivar epoch: changes whenever cached routes become invalid.
     """
 
@@ -70,6 +72,7 @@ class Network:
         self.paths: dict[Hashable, RDSPath] = {}
         self.loopbackPaths: dict[tuple[str, str], RDSLoopbackPath] = {}
         self.dormant = True
+        self.relay: IRelay | None = None
         self._maps: dict[str, CongestionMap] = {}
         self._routes: dict[tuple[str, str, int], Route] = {}
         self.epoch = 0
@@ -178,7 +181,10 @@ class Network:
             return found
         # Linux tcp.c prefers loopback for the host's own addresses (t_prefer_loopback).  Where processes
         # share addresses it is right for our own sockets only.
-        if (host, port) in self.sockets or (not self._shared and (host == address or self.isOurs(host))):
+        isHere = not self._shared and (host == address or self.isOurs(host))
+        if isHere and self.relay is not None:
+            isHere = not self.relay.isElsewhere(host, port)
+        if isHere or (host, port) in self.sockets:
             found = self.loop(address, host)
         else:
             found = self.medium.pathTo(address, host, port)
@@ -234,6 +240,13 @@ class Network:
         path.machine.waiting.clear()
         return waiting
 
+    def routes(self) -> list[Route]:
+        """
+        @return: all paths that its sockets may have messages on.
+        """
+        shared = [] if self.relay is None else self.relay.paths.values()
+        return [*self.paths.values(), *self.loopbackPaths.values(), *shared]
+
     # -- congestion maps
 
     def mapOf(self, address: str) -> CongestionMap:
@@ -252,8 +265,8 @@ class Network:
         ports = self.mapOf(address)
         if not (ports.mark(port) if congested else ports.clear(port)):
             return
-        for path in list(self.paths.values()):
-            if path.local == address:
+        for path in self.routes():
+            if path.local == address and isinstance(path, RDSPath):
                 path.mapChanged()
         if not congested:
             for loop in list(self.loopbackPaths.values()):
@@ -264,6 +277,8 @@ class Network:
         """
         Ports of a peer may have been cleared: let sockets send what they hold back.
         """
+        if self.relay is not None:
+            self.relay.mapChanged(path)
         if path.held:
             for socket in set(self.sockets.values()):
                 socket.portsCleared(path)
@@ -276,6 +291,8 @@ class Network:
         """
         socket = self.sockets.get((path.local, fields[4]))
         if socket is None:
+            if self.relay is not None and self.relay.handIn(self, path, fields, payload):
+                return
             # Linux recv.c: dropped silently, but acknowledged; the sender's path must not stop for it.
             self.counters["recv_drop_no_sock"] += 1
             return

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from twisted_ib.rds.paths.carrier import Attempt, IRDSCarrier, IRDSMedium
     from twisted_ib.rds.paths.network import Network
+    from twisted_ib.rds.paths.relay import Pending
 
 #: Pauses between connection attempts, in seconds: they double from the first to the second (Linux
 #: net/rds/sysctl.c: reconnect_min_delay_ms, reconnect_max_delay_ms).
@@ -52,6 +53,7 @@ class RDSPath:
     @ivar closed: whether it was forgotten.
     @ivar bundles: whether the peer understands bundles (L{twisted_ib.rds.protocol.bundle}).
     @ivar bundle: the one being filled, or L{None}.
+    @ivar pending: what other processes of our address have to take before it is acknowledged, or L{None}.
     @ivar pause: the next pause between connection attempts, in seconds.
     @ivar since: when the connection was first missed, in seconds; L{None} if it is not.
     """
@@ -61,6 +63,7 @@ class RDSPath:
     held = 0
     since: float | None = None
     bundle: Bundle | None = None
+    pending: Pending | None = None
 
     _attempt: Attempt | None = None
     _retry: IDelayedCall | None = None

@@ -58,6 +58,13 @@ class CongestionMap:
         self.version += 1
         return True
 
+    def ports(self) -> set[int]:
+        """
+        @return: the congested ports.
+        """
+        marked = ((at << 3, bits) for at, bits in enumerate(self._bits) if bits)
+        return {first + bit for first, bits in marked for bit in range(8) if bits >> bit & 1}
+
     def pack(self) -> bytes:
         """
         @return: the payload of a map message, 8192 bytes.

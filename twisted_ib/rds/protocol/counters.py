@@ -46,6 +46,9 @@ OWN_COUNTERS = (
     "send_drop_closed",
     "send_retransmitted",
     "peer_restarted",
+    "recv_handed_on",
+    "send_handed_on",
+    "recv_handed_late",
 )
 
 #: Of streams (L{twisted_ib.rds.protocol.streams}): datagrams that are no frames or match no session, and

@@ -1,0 +1,398 @@
+"""
+Tests of L{twisted_ib.rds.media.rcrelay}: several processes on one address, each with ports of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from subprocess import PIPE, Popen
+from typing import Any
+
+from twisted.internet.error import CannotListenError
+
+from tests.rds.ends import Process, ProcessesTestCase
+from tests.support.ownaddress import ownAddress
+from tests.support.rundirectory import ownRunDirectory
+from tests.support.waiting import HANG_SECONDS, waitUntil
+from twisted_ib import limits
+from twisted_ib.drive.sleeper import awaitReady
+from twisted_ib.errors import RDSUnsupportedError
+from twisted_ib.rds.media import rcrelay
+
+#: How many processes share an address, and how many of them are of the system's.
+PROCESSES, CHILDREN = 16, 4
+#: With an address and a port: echoes what comes.
+_ECHO = """
+import os, sys
+from twisted.internet import reactor
+from twisted.internet.protocol import DatagramProtocol
+from twisted_ib.rds import listenRDS
+class Echo(DatagramProtocol):
+    def datagramReceived(self, datagram, source):
+        self.transport.write(datagram, source)
+listenRDS(reactor, int(sys.argv[2]), Echo(), sys.argv[1], device="roce0")
+os.write(1, b"ready\\n")
+reactor.run()
+"""
+
+
+class RelayTestCase(ProcessesTestCase):
+    """
+    Processes on one address, and one on another.
+    """
+
+    device = "roce0"
+
+    def setUp(self) -> None:
+        """
+        The other host.
+        """
+        super().setUp()
+        ownRunDirectory(self)
+        self.here, self.there = ownAddress(1), ownAddress(2)
+        self.far = self.process()
+        self.peer = self.far.listen(5000, self.there)
+        self.nears: list[Process] = []
+        self.ends: list[Any] = []
+
+    def near(self, count: int) -> None:
+        """
+        Begin processes, which have the ports from 4000 on.
+        """
+        for _ in range(count):
+            process = self.process()
+            self.ends.append(process.listen(4000 + len(self.nears), self.here))
+            self.nears.append(process)
+
+    def kill(self, process: Process) -> None:
+        """
+        End a process without a word.
+        """
+        process.kill()
+        self.processes.remove(process)
+
+    def owners(self) -> list[Process]:
+        """
+        @return: those that have the connections.
+        """
+        return [each for each in self.nears if each.alive and each.medium.services]
+
+
+class RelayTests(RelayTestCase):
+    """
+    Datagrams of several processes.
+    """
+
+    def exchange(self, count: int) -> None:
+        """
+        Each sends so many datagrams to the peer, and gets as many; all come once and in order.
+        """
+        alive = [
+            (end, 4000 + at)
+            for at, end in enumerate(self.ends)
+            if self.nears[at].alive and end.socket.connected
+        ]
+        for end in (self.peer, *self.ends):
+            del end.got[:]
+        for n in range(count):
+            for end, port in alive:
+                end.transport.write(b"%d %d" % (port, n), (self.there, 5000))
+                self.peer.transport.write(b"%d %d" % (port, n), (self.here, port))
+        self.until(
+            lambda: (
+                len(self.peer.got) >= count * len(alive) and all(len(end.got) >= count for end, _ in alive)
+            )
+        )
+        self.settle()
+        for end, port in alive:
+            sent = [b"%d %d" % (port, n) for n in range(count)]
+            self.assertEqual(end.got, [(each, (self.there, 5000)) for each in sent])
+            self.assertEqual([data for data, address in self.peer.got if address == (self.here, port)], sent)
+
+    def test_two(self) -> None:
+        """
+        Of two, one has the connection; datagrams of both come once, in order, and with the peer's address.
+        """
+        self.near(2)
+        self.exchange(20)
+        self.assertEqual(self.owners(), self.nears[:1])
+        self.assertEqual(len(self.far.medium.sessions), 1)
+
+    def test_many(self) -> None:
+        """
+        Of sixteen one has the connection, and each has its own datagrams.
+        """
+        self.near(PROCESSES)
+        self.exchange(10)
+        self.assertEqual(self.owners(), self.nears[:1])
+        self.assertEqual(len(self.far.medium.sessions), 1)
+
+    def test_ports(self) -> None:
+        """
+        A port that one has is taken for the others, and free again when it is closed; any free one is free in
+        all.
+        """
+        self.near(2)
+        one, two = self.nears
+        self.assertRaises(CannotListenError, two.listen, 4000, self.here)
+        self.assertRaises(CannotListenError, one.listen, 4001, self.here)
+        self.ends[0].socket.stopListening()
+        self.settle()
+        two.listen(4000, self.here)
+        self.assertNotEqual(one.listen(0, self.here).socket._realPort, 4000)
+
+    def test_eachOther(self) -> None:
+        """
+        Processes of the address send to each other without the owner.
+        """
+        self.near(3)
+        for end in self.ends:
+            for port in (4000, 4001, 4002):
+                end.transport.write(b"x", (self.here, port))
+        self.until(lambda: all(len(end.got) == 3 for end in self.ends))
+        for end in self.ends:
+            self.assertEqual(sorted(end.got), [(b"x", (self.here, port)) for port in (4000, 4001, 4002)])
+        self.assertEqual(sum(self.handed(each) for each in self.nears), 0)
+
+    def handed(self, process: Process) -> int:
+        """
+        @return: how many datagrams a process has handed on.
+        """
+        counters = process.network.counters
+        return counters["recv_handed_on"] + counters["send_handed_on"]
+
+    def test_sizes(self) -> None:
+        """
+        Datagrams of any size, small ones in bundles.
+        """
+        self.near(2)
+        sizes = [0, 1, 100, 4096, 4097, 70000, 1 << 20, 3, 3, 3]
+        sent = [bytes([n]) * size for n, size in enumerate(sizes)]
+        for data in sent:
+            self.ends[1].transport.write(data, (self.there, 5000))
+            self.peer.transport.write(data, (self.here, 4001))
+        self.until(lambda: len(self.peer.got) == len(self.ends[1].got) == len(sent))
+        self.assertEqual([self.peer.data, self.ends[1].data], [sent, sent])
+        self.assertEqual(self.handed(self.nears[0]), 2 * len(sent))
+
+    def test_nobodys(self) -> None:
+        """
+        What is for a port that nobody has is dropped, and looked for once for a while.
+        """
+        self.near(2)
+        self.exchange(1)
+        relay = self.nears[0].network.relay
+        looks = []
+        self.patch(relay, "isElsewhere", lambda host, port: looks.append(port))
+        for _ in range(20):
+            self.peer.transport.write(b"x", (self.here, 4999))
+        counters = self.nears[0].network.counters
+        self.until(lambda: counters["recv_drop_no_sock"] == 20)
+        self.assertLess(len(looks), 10)
+
+    def test_refused(self) -> None:
+        """
+        What only the owner can do is refused by name: pings, and RDMA.
+        """
+        self.near(2)
+        owner, other = (end.transport for end in self.ends)
+        answers: list[float] = []
+        owner.ping(self.there).addCallback(answers.append)
+        self.until(lambda: answers)
+        owner.registerMemory(100)
+        self.assertRaises(RDSUnsupportedError, other.ping, self.there)
+        self.assertRaises(RDSUnsupportedError, other.registerMemory, 100)
+        self.assertRaises(RDSUnsupportedError, other.rdmaRead, 1, 100, (self.there, 5000))
+
+    def test_closed(self) -> None:
+        """
+        When the owner has closed its last socket, another is the owner.
+        """
+        self.near(3)
+        self.exchange(3)
+        self.ends[0].socket.stopListening()
+        self.until(lambda: not self.ends[0].socket.connected and self.owners())
+        self.exchange(3)
+        self.assertEqual(len(self.owners()), 1)
+
+    def test_killed(self) -> None:
+        """
+        When the owner is killed, another is; what waits is sent by it, and nothing that was acknowledged is
+        lost.
+        """
+        self.near(4)
+        self.exchange(3)
+        for end in (self.peer, *self.ends):
+            del end.got[:]
+        for n in range(300):
+            if n == 100:
+                self.kill(self.nears[0])
+            for port in (4001, 4002, 4003):
+                self.ends[port - 4000].transport.write(b"%d" % n, (self.there, 5000))
+                self.peer.transport.write(b"%d" % n, (self.here, port))
+            for process in self.processes:
+                if process.alive:
+                    process.turn()
+        expected = {b"%d" % n for n in range(300)}
+
+        def hasAll(end: Any, address: Any) -> bool:
+            return {data for data, source in end.got if source == address} == expected
+
+        self.until(
+            lambda: all(
+                hasAll(self.peer, (self.here, 4000 + at)) and hasAll(self.ends[at], (self.there, 5000))
+                for at in (1, 2, 3)
+            )
+        )
+        self.assertEqual(len(self.owners()), 1)
+        self.exchange(3)
+
+    def test_otherKilled(self) -> None:
+        """
+        One that is not the owner is killed: the others lose nothing, and its port is free.
+        """
+        self.near(3)
+        self.exchange(3)
+        self.kill(self.nears[1])
+        for _ in range(10):
+            self.peer.transport.write(b"lost", (self.here, 4001))
+        self.exchange(20)
+        self.until(lambda: self.nears[0].medium.services and not self.nears[0].network.relay._late)
+        end = self.nears[2].listen(4001, self.here)
+        self.pass_(1.0)
+        self.peer.transport.write(b"again", (self.here, 4001))
+        self.until(lambda: b"again" in end.data)
+
+    def test_congested(self) -> None:
+        """
+        A socket that is not read is congested for the peer, whoever has the connection, and the others are
+        not.
+        """
+        self.near(2)
+        self.exchange(1)
+        slow = self.ends[1].socket
+        slow.pauseProducing()
+        path = next(iter(self.far.network.paths.values()))
+        for _ in range(30):
+            self.peer.transport.write(bytes(100000), (self.here, 4001))
+            self.settle()
+        self.until(lambda: path.isCongested(4001))
+        self.peer.transport.write(b"x", (self.here, 4000))
+        self.until(lambda: self.ends[0].data[-1:] == [b"x"])
+        slow.resumeProducing()
+        self.until(lambda: not path.isCongested(4001) and self.ends[1].data.count(bytes(100000)) == 30)
+
+    def test_peerCongested(self) -> None:
+        """
+        A port of the peer that is congested is so for all processes.
+        """
+        self.near(2)
+        self.exchange(1)
+        self.peer.socket.pauseProducing()
+        other = self.ends[1].transport
+        sent = 0
+        while not other._held:
+            other.write(bytes(100000), (self.there, 5000))
+            sent += 1
+            self.assertLess(sent, 100)
+            self.settle()
+        self.peer.socket.resumeProducing()
+        self.until(lambda: self.peer.data.count(bytes(100000)) == sent)
+        self.assertEqual(other._held, {})
+
+    def test_stopped(self) -> None:
+        """
+        For a process that takes nothing so much waits, its port is congested, and the peer gets the
+        acknowledgements of the others after a while.
+        """
+        self.near(2)
+        self.exchange(1)
+        self.patch(limits, "RDS_RECEIVE_BUDGET", 300000)
+        path = next(iter(self.far.network.paths.values()))
+        self.processes.remove(self.nears[1])
+        for _ in range(5):
+            self.peer.transport.write(bytes(100000), (self.here, 4001))
+        self.until(lambda: path.isCongested(4001))
+        self.peer.transport.write(b"x", (self.here, 4000))
+        self.until(lambda: self.ends[0].data[-1:] == [b"x"])
+        self.until(lambda: path.machine.isIdle())
+        self.assertGreater(self.nears[0].network.counters["recv_handed_late"], 0)
+        self.processes.append(self.nears[1])
+        self.until(lambda: not path.isCongested(4001) and self.ends[1].data.count(bytes(100000)) == 5)
+
+    def test_bound(self) -> None:
+        """
+        From a peer that goes on nothing more is read than the bound.
+        """
+        self.near(2)
+        self.exchange(1)
+        self.patch(rcrelay, "RDS_HANDED_MOST", 300000)
+        path = next(iter(self.far.network.paths.values()))
+        self.patch(type(path), "isCongested", lambda path, port: False)
+        self.processes.remove(self.nears[1])
+        for _ in range(20):
+            self.peer.transport.write(bytes(100000), (self.here, 4001))
+        (near,) = self.nears[0].network.paths.values()
+        self.until(lambda: near._blockers)
+        self.pass_(2.0)
+        flows = self.nears[0].network.relay._flows.values()
+        self.assertLess(max(flow.bytes for flow in flows), 500000)
+        self.processes.append(self.nears[1])
+        self.until(lambda: self.ends[1].data.count(bytes(100000)) == 20)
+
+
+class ProcessTests(RelayTestCase):
+    """
+    Processes of their own, which are killed.
+    """
+
+    def begin(self, port: int) -> Popen[bytes]:
+        """
+        @return: a process that echoes what comes to a port.
+        """
+        child = Popen([sys.executable, "-c", _ECHO, self.here, str(port)], stdout=PIPE)
+        self.addCleanup(child.wait)
+        self.addCleanup(child.kill)
+        assert child.stdout is not None
+        self.addCleanup(child.stdout.close)
+        self.assertEqual(awaitReady(child.stdout, HANG_SECONDS) and child.stdout.readline(), b"ready\n")
+        return child
+
+    def untilLive(self, holds: Callable[[], object]) -> None:
+        """
+        Serve the peer until something holds, by the clock that the others have.
+        """
+        before = time.monotonic()
+
+        def turn() -> None:
+            nonlocal before
+            passed, before = time.monotonic() - before, time.monotonic()
+            self.far.reactor.advance(passed)
+            if not self.far.turn():
+                time.sleep(0.001)
+
+        waitUntil(holds, turn)
+
+    def test_deaths(self) -> None:
+        """
+        The owner is killed with datagrams on their way, again and again: each that is for one of those left
+        is answered.
+        """
+        children = {port: self.begin(port) for port in range(4000, 4000 + CHILDREN)}
+        rounds = 0
+        while len(children) > 1:
+            sent = set()
+            for n in range(60):
+                if n == 30:
+                    # They begin one after the other, and the eldest is the owner.
+                    children.pop(min(children)).kill()
+                for port in children:
+                    sent.add((b"%d %d" % (rounds, n), (self.here, port)))
+                    self.peer.transport.write(b"%d %d" % (rounds, n), (self.here, port))
+                self.far.turn()
+            sent = {(data, source) for data, source in sent if source[1] in children}
+            self.untilLive(lambda sent=sent: sent <= set(self.peer.got))
+            rounds += 1
+        self.assertEqual(rounds, CHILDREN - 1)

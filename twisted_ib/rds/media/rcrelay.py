@@ -1,0 +1,454 @@
+"""
+RDS of several processes on one address of a host.
+
+There is one connection for two addresses (Linux C{net/rds/connection.c}), so one process of an address has
+it: the I{owner}, which is the first that listens for it.  It hands datagrams on over the device C{shm0}, in a
+port space of its own, by paths that have the peer's address: one from the peer to this address for what the
+peer sends, the opposite for what others here send to it.  So each process sees the peer itself.  Where both
+processes have this address the path is direct.
+
+What is handed on is acknowledged when the other side has acknowledged it: a sender keeps it until then, and
+sends it again when the owner has died.  Another process is the owner then, after L{RDS_TAKEOVER_SECONDS} at
+most.  It is a new instance of RDS to peers, so what was on its way may come twice then.
+
+Congestion maps are handed on too.  Of a process that takes nothing, because it is stopped, what waits for it
+is bounded: beyond L{limits.RDS_RECEIVE_BUDGET} its port is marked congested, beyond L{RDS_HANDED_MOST} the
+peer's connection is not read, and after L{RDS_HANDED_SECONDS} the peer gets its acknowledgements, which it
+waits for with those of all others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+from twisted_ib import limits
+from twisted_ib.errors import HCAError, NoListenerError, RDSUnsupportedError
+from twisted_ib.hca.device.registry import DEFAULT_DEVICE
+from twisted_ib.rds.media.rcprocesses import ProcessMedium
+from twisted_ib.rds.paths.network import Network, Route
+from twisted_ib.rds.paths.path import RDSPath
+from twisted_ib.rds.paths.relay import Pending
+from twisted_ib.rds.protocol.bundle import BUNDLE, datagramsOf
+from twisted_ib.rds.protocol.machine import RDSMessage
+from twisted_ib.rds.protocol.wire import PING_PORT, Fields
+
+if TYPE_CHECKING:
+    from twisted.internet.base import DelayedCall, ReactorBase
+
+    from twisted_ib.hca.device.connections import Service
+    from twisted_ib.rds.media.rcaddresses import AddressMedium
+    from twisted_ib.rds.media.rcconnection import RCConnection
+    from twisted_ib.rds.protocol.congestion import CongestionMap
+
+#: The port space of what is handed on ("RE" in ASCII), and the port in it of the owner of an address, which
+#: no socket can bind.
+RELAY_SPACE: Final = 0x5245
+OWNER_PORT: Final = 1
+#: How often a process that is not the owner looks whether it can be, in seconds.
+RDS_TAKEOVER_SECONDS = 0.25
+#: Bytes that wait for one process, with overhead, until the peer's connection is not read.
+RDS_HANDED_MOST = 16 * 1024 * 1024
+#: How long a peer waits for an acknowledgement because a process takes nothing, in seconds.
+RDS_HANDED_SECONDS = 1.0
+
+_OVERHEAD: Final = limits.RDS_DATAGRAM_OVERHEAD
+_relays: WeakKeyDictionary[ReactorBase, RelayNetwork] = WeakKeyDictionary()
+
+
+class Flow:
+    """
+    What waits for one path, or is on its way there.
+
+    @ivar ports: those that are marked congested because of it.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.ports: set[int] = set()
+        self.told: set[int] = set()
+        self._blocked: set[RDSPath] = set()
+
+    def add(self, message: HandedMessage) -> None:
+        """
+        A message waits; when there are too many, the path that it came from is not read.
+        """
+        self.bytes += message.size + _OVERHEAD
+        if self.bytes > RDS_HANDED_MOST:
+            self._blocked.add(message.origin)
+            message.origin.block(self)
+
+    def remove(self, message: HandedMessage) -> None:
+        """
+        A message has arrived, or is lost.
+        """
+        self.bytes -= message.size + _OVERHEAD
+        if self._blocked and self.bytes < RDS_HANDED_MOST // 2:
+            blocked, self._blocked = self._blocked, set()
+            for path in blocked:
+                path.unblock(self)
+
+    def isFull(self) -> bool:
+        """
+        @return: see L{RDSPath.isFull}.
+        """
+        return self.bytes > RDS_HANDED_MOST + limits.RDS_TCP_DRAIN
+
+
+class HandedMessage(RDSMessage):
+    """
+    A message that is handed on.
+
+    @ivar origin: the path that it came by.
+    @ivar number: its sequence number there; 0 if that of another is enough.
+    @ivar flow: what it waits in.
+    """
+
+    __slots__ = ("flow", "number", "origin")
+
+    def __init__(
+        self, relay: RelayNetwork, origin: RDSPath, flow: Flow, fields: Fields, payload: bytes, number: int
+    ) -> None:
+        RDSMessage.__init__(self, fields[3], fields[4], payload, relay, fields[9])
+        self.origin = origin
+        self.flow = flow
+        self.number = number
+
+
+class RelayMedium(ProcessMedium):
+    """
+    RDS between the processes of an address.
+    """
+
+    counted = "rds_relay"
+    space = RELAY_SPACE
+    network: RelayNetwork
+
+    def __init__(self, network: RelayNetwork) -> None:
+        super().__init__(network, DEFAULT_DEVICE)
+
+    def isUnbound(self, address: str, port: int) -> bool:
+        """
+        See L{RCMedium.isUnbound}: of peers' sockets
+        nobody here knows.
+        """
+        return address in self.network.homes and super().isUnbound(address, port)
+
+    def areBetween(self, session: RCConnection, ours: str, theirs: str) -> bool:
+        """
+        See L{RCMedium.areBetween}: one is ours.
+        """
+        return ours in self.network.homes or theirs in self.network.homes
+
+    def pathTo(self, address: str, host: str, port: int) -> Route:
+        """
+        See L{IRDSMedium.pathTo}.
+        """
+        if port == PING_PORT:
+            # The owner would answer it, and not the peer.
+            raise RDSUnsupportedError(f"another process of {address} has the connection: no pings")
+        return self.servedPath(address, host, port)
+
+    def servedBy(self, address: str, host: str, port: int) -> int | None:
+        """
+        See L{ProcessMedium.servedBy}; what is not of this host is the owner's.
+        """
+        if host in self.network.homes:
+            return super().servedBy(address, host, port)
+        return super().servedBy(address, address, OWNER_PORT)
+
+
+class RelayNetwork(Network):
+    """
+    The network between the processes of our addresses; one for each reactor.
+
+    @ivar homes: the media of our addresses.
+    """
+
+    medium: RelayMedium
+
+    def __init__(self, reactor: ReactorBase) -> None:
+        self.homes: dict[str, AddressMedium] = {}
+        self._owned: dict[str, Service] = {}
+        self._looks: dict[str, DelayedCall] = {}
+        self._flows: dict[RDSPath, Flow] = {}
+        self._late: dict[RDSPath, DelayedCall] = {}
+        self._nobody: dict[tuple[str, int], float] = {}
+        super().__init__(reactor, lambda network: RelayMedium(self))
+
+    # -- our addresses
+
+    def open(self, home: AddressMedium, address: str, port: int) -> None:
+        """
+        A socket binds a port of an address.
+
+        @raise ServiceInUseError: another process has it.
+        """
+        before = self.homes.get(address)
+        self.homes[address] = home
+        try:
+            # The sockets are those of the address's own network.
+            self.bind([address], port, None)
+        except BaseException:
+            if before is None:
+                del self.homes[address]
+            raise
+
+    def shut(self, address: str, port: int) -> None:
+        """
+        A socket is closed.
+        """
+        self.unbind([address], port)
+        if not self.isOurs(address):
+            del self.homes[address]
+            owned, look = self._owned.pop(address, None), self._looks.pop(address, None)
+            if owned is not None:
+                owned.close()
+            if look is not None:
+                look.cancel()
+
+    def owns(self, address: str) -> None:
+        """
+        This process has become the owner of an address: what it waits to send goes by its own paths now.
+        """
+        medium = self.medium
+        channel = medium.channel(address)
+        self._owned[address] = channel.device.listen(RELAY_SPACE, address, OWNER_PORT, medium.listener)
+        self.homes[address].moved()
+        for path in list(self.paths.values()):
+            if path.local == address and path.remote not in self.homes:
+                medium.relocate(path)
+
+    def follow(self, address: str) -> None:
+        """
+        Another process is the owner: look from time to time whether it still is.
+        """
+        if address not in self._looks:
+            self._looks[address] = self.reactor.callLater(RDS_TAKEOVER_SECONDS, self._look, address)
+
+    def _look(self, address: str) -> None:
+        del self._looks[address]
+        try:
+            self.homes[address].lead(address)
+        except (HCAError, OSError):
+            self.follow(address)
+
+    def isElsewhere(self, host: str, port: int) -> bool:
+        """
+        See L{IRelay.isElsewhere}.
+        """
+        if host not in self.homes or (host, port) in self.sockets or port == PING_PORT:
+            return False
+        return self.medium.servedBy(host, host, port) is not None
+
+    def route(self, address: str, host: str, port: int) -> Route:
+        """
+        See L{Network.route}, of messages whose process is gone.
+        """
+        home = self.homes.get(address)
+        if home is not None:
+            return home.network.route(address, host, port)
+        if not self.isElsewhere(host, port):
+            raise NoListenerError(f"no process of {host} has port {port}")
+        return self.medium.pathTo(address, host, port)
+
+    # -- handing on
+
+    def handIn(self, network: Network, path: Route, fields: Fields, payload: bytes) -> bool:
+        """
+        See L{IRelay.handIn}.
+        """
+        assert isinstance(path, RDSPath)  # A loopback path leads to a socket that is here.
+        port, key = fields[4], (path.remote, path.local, fields[4])
+        target = self._routes.get(key)
+        if target is None or target.closed:
+            if self._isNobodys(path.local, port):
+                return False
+            target = self._routes[key] = self.medium.servedPath(*key)
+        assert isinstance(target, RDSPath)
+        target.machine.ownMap = path.machine.peerMap
+        network.counters["recv_handed_on"] += 1
+        self._hand(path, target, fields, payload)
+        flow = self._flows[target]
+        if flow.bytes > limits.RDS_RECEIVE_BUDGET and port not in flow.ports:
+            flow.ports.add(port)
+            network.setCongested(path.local, port, True)
+        if path not in self._late:
+            self._await(path, fields[0])
+        return True
+
+    def _isNobodys(self, address: str, port: int) -> bool:
+        # Remembered for a while: a peer can send any number of messages to ports that nobody has.
+        now = self.reactor.seconds()
+        if now < self._nobody.get((address, port), 0.0):
+            return True
+        if self.isElsewhere(address, port):
+            return False
+        if len(self._nobody) >= limits.RDS_ROUTES or len(self._routes) >= limits.RDS_ROUTES:
+            self._nobody.clear()
+            self._routes.clear()
+        self._nobody[address, port] = now + RDS_TAKEOVER_SECONDS
+        return True
+
+    def _await(self, path: RDSPath, number: int) -> None:
+        self._late[path] = self.reactor.callLater(RDS_HANDED_SECONDS, self._tooLate, path, number)
+
+    def deliver(self, path: Route, fields: Fields, payload: bytes) -> None:
+        """
+        Deliver a message to the socket here, or send it to the peer.
+        """
+        home, address = self.homes.get(path.local), path.remote
+        if home is not None:
+            socket = home.network.sockets.get((path.local, fields[4]))
+            if socket is None:
+                home.network.counters["recv_drop_no_sock"] += 1
+            else:
+                socket.messageReceived(path, fields, payload)
+            return
+        home = self.homes.get(address)
+        assert isinstance(path, RDSPath)
+        if home is None or address not in self._owned:
+            # Not acknowledged: it is sent again to the owner.
+            self._pendingOf(path).add(fields[0])
+            return
+        network = home.network
+        target = network.path((address, path.local), address, path.local)
+        path.machine.ownMap = target.machine.peerMap
+        pieces = datagramsOf(payload, 0, len(payload)) if fields[5] & BUNDLE else [payload]
+        network.counters["send_handed_on"] += len(pieces)
+        # Those of one message arrive in order: the last tells of all.
+        for piece in pieces[:-1]:
+            self._hand(path, target, fields, piece, False)
+        for piece in pieces[-1:]:
+            self._hand(path, target, fields, piece)
+
+    def _pendingOf(self, path: RDSPath) -> Pending:
+        if path.pending is None:
+            path.pending = Pending()
+        return path.pending
+
+    def _hand(
+        self, path: RDSPath, target: RDSPath, fields: Fields, payload: bytes, isLast: bool = True
+    ) -> None:
+        flow = self._flows.get(target)
+        if flow is None:
+            flow = self._flows[target] = Flow()
+        message = HandedMessage(self, path, flow, fields, payload, fields[0] if isLast else 0)
+        if isLast:
+            self._pendingOf(path).add(fields[0])
+        flow.add(message)
+        target.send(message)
+
+    def messageDone(self, message: HandedMessage) -> None:
+        """
+        The other side has what was handed on.
+        """
+        flow, origin = message.flow, message.origin
+        flow.remove(message)
+        if flow.ports and flow.bytes < limits.RDS_RECEIVE_BUDGET // 2:
+            ports, flow.ports = flow.ports, set()
+            self._unmark(origin.local, ports)
+        if message.number and origin.pending is not None and origin.pending.take(message.number):
+            self._confirm(origin)
+
+    messageDropped = messageDone
+
+    def _confirm(self, path: RDSPath) -> None:
+        owe = getattr(path.carrier, "owe", None)
+        if owe is not None:
+            owe()
+
+    def _tooLate(self, path: RDSPath, number: int) -> None:
+        del self._late[path]
+        pending = path.pending
+        if not pending:
+            return
+        if pending.confirmed(number) >= number:
+            self._await(path, pending.last)
+            return
+        path.network.counters["recv_handed_late"] += len(pending)
+        pending.clear()
+        self._confirm(path)
+
+    # -- congestion
+
+    def _unmark(self, address: str, ports: set[int]) -> None:
+        home = self.homes.get(address)
+        if home is not None:
+            marked = {port for flow in self._flows.values() for port in flow.ports | flow.told}
+            for port in ports - marked:
+                home.network.setCongested(address, port, False)
+
+    def mapChanged(self, path: Route) -> None:
+        """
+        See L{IRelay.mapChanged}: those that send to the peer hold back what is for its congested ports.
+        """
+        for each in list(self.paths.values()):
+            if (each.remote, each.local) == (path.local, path.remote) and isinstance(path, RDSPath):
+                each.machine.ownMap = path.machine.peerMap
+                each.mapChanged()
+
+    def mapOf(self, address: str) -> CongestionMap:
+        """
+        See L{Network.mapOf}: our addresses have one map.
+        """
+        home = self.homes.get(address)
+        return super().mapOf(address) if home is None else home.network.mapOf(address)
+
+    def congestionChanged(self, path: Route) -> None:
+        """
+        Ports of another process, or of the peer, have been marked or cleared.
+        """
+        home = self.homes.get(path.local)
+        if home is not None:
+            if path.held:
+                for socket in set(home.network.sockets.values()):
+                    socket.portsCleared(path)
+            return
+        home = self.homes.get(path.remote)
+        if home is None or not isinstance(path, RDSPath):
+            return
+        flow = self._flows.setdefault(path, Flow())
+        before, flow.told = flow.told, path.machine.peerMap.ports()
+        for port in flow.told - before:
+            home.network.setCongested(path.remote, port, True)
+        self._unmark(path.remote, before - flow.told)
+
+    # -- the end of others
+
+    def forget(self, path: RDSPath) -> list[RDSMessage]:
+        """
+        See L{Network.forget}; ports of the process are not congested any more.
+        """
+        flow = self._flows.pop(path, None)
+        if flow is not None:
+            self._unmark(path.remote, flow.ports | flow.told)
+        return super().forget(path)
+
+    def peerGone(self, path: RDSPath, reason: Exception) -> None:
+        """
+        See L{Network.peerGone}.
+        """
+        home = self.homes.get(path.local)
+        if home is not None:
+            home.network.peerGone(path, reason)
+
+    def _sleep(self) -> None:
+        super()._sleep()
+        for late in self._late.values():
+            late.cancel()
+        self._late.clear()
+        self._flows.clear()
+
+
+def relayOf(reactor: ReactorBase) -> RelayNetwork:
+    """
+    @return: the one of a reactor.
+    """
+    found = _relays.get(reactor)
+    if found is None:
+        found = _relays[reactor] = RelayNetwork(reactor)
+    return found
+
+
+__all__ = ["OWNER_PORT", "RELAY_SPACE", "RelayNetwork", "relayOf"]
