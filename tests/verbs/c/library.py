@@ -25,15 +25,17 @@ def built() -> Path:
         raise SkipTest(f"the libraries cannot be built: {error}") from None
 
 
-def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(*command: str, seconds: float = HANG_SECONDS, **environment: str) -> subprocess.CompletedProcess[str]:
     """
     Run a C program on the libraries.
+
+    @param seconds: after which it hangs.
     """
     return subprocess.run(
         command,
         env={**os.environ, "LD_LIBRARY_PATH": str(built()), **environment},
         capture_output=True,
         text=True,
-        timeout=HANG_SECONDS,
+        timeout=seconds,
         check=False,
     )

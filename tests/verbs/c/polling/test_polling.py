@@ -6,10 +6,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from benchmarks import polling
+from tests.support.waiting import HANG_SECONDS
 from tests.verbs.c.library import run
 from tests.verbs.c.test_calls import ProgramTestCase
 
 SOURCE = Path(__file__).with_name("polling.c")
+DESTROYED, RING = SOURCE.with_name("destroyed.c"), SOURCE.with_name("ring.c")
+#: Of a queue under fire, more than it has time for.
+MESSAGES = 2_000_000
+OPTIONS = ("-rdynamic", "-ldl", "-O1")
 
 
 class PollingTestCase(ProgramTestCase):
@@ -17,14 +23,16 @@ class PollingTestCase(ProgramTestCase):
     The stories of C{polling.c}.
     """
 
-    def story(self, *words: object) -> None:
+    def story(self, *words: object, source: Path = SOURCE, seconds: float = HANG_SECONDS) -> None:
         """
         Run one.
 
         @param words: its name, and how much of it.
+        @param source: the program.
+        @param seconds: after which it hangs.
         """
-        program = self.compiled(SOURCE, "-rdynamic", "-ldl", "-O1")
-        result = run(program, *map(str, words), TWISTED_IB_DEVICE="shm0")
+        program = self.compiled(source, *OPTIONS)
+        result = run(program, *map(str, words), seconds=seconds, TWISTED_IB_DEVICE="shm0")
         self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))
 
 
@@ -65,11 +73,25 @@ class PollingTests(PollingTestCase):
         """
         self.story("changes", 30)
 
+    def test_destroyed(self) -> None:
+        """
+        Queue pairs are destroyed amid traffic, each end of a connection first, and queues resized, while a
+        thread polls: each completion comes once, in order, and all of the end that is left.
+        """
+        self.story(20, source=DESTROYED)
+
     def test_fire(self) -> None:
         """
-        Four threads poll four queues, of four senders: each message comes once, with its octets, in order.
+        Eight threads poll eight queues, of eight senders, for ten seconds: each message comes once, with its
+        octets, in order.
         """
-        self.story("fire", 300, 4, 4)
+        self.story("fire", MESSAGES, 8, 8, 10)
+
+    def test_ring(self) -> None:
+        """
+        Four threads take from one ring while another adds, and takes back: each completion once, whole.
+        """
+        self.story(20_000, 4, source=RING)
 
     def test_together(self) -> None:
         """
@@ -80,9 +102,9 @@ class PollingTests(PollingTestCase):
 
     def test_killed(self) -> None:
         """
-        A peer is killed amid polling.
+        Twenty peers are killed amid polling.
         """
-        self.story("killed", 2)
+        self.story("killed", 20)
 
     def test_memory(self) -> None:
         """
@@ -96,3 +118,13 @@ class PollingTests(PollingTestCase):
         A program that is connected and does nothing takes a fiftieth of a processor at most.
         """
         self.story("idle", 3)
+
+    def test_beside(self) -> None:
+        """
+        Beside two threads that poll in vain a thread of Python has nine tenths of the time in Python at
+        least, as most of their polls do not enter it.
+        """
+        found = polling.measured(self.compiled(polling.SOURCE, *OPTIONS))["beside"]
+        self.assertGreater(found.entries, 0)
+        self.assertLess(2 * found.entries, found.polls)
+        self.assertGreater(found.kept, 0.9)
