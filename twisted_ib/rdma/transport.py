@@ -185,7 +185,8 @@ class RDMATransport(Transport):
         except HCAError:
             self.queuePair.close()
             raise
-        self._regions = Regions(device, self.pd, self)
+        # Made with the first one: most connections have none, and it refers to this one.
+        self._regions: Regions | None = None
         queue: Any = self
         self.work = WorkQueues(self.queuePair, self.pd, queue, queue, device.timers, _PLACES)
         self.privateData: bytes = owner.privateData
@@ -455,7 +456,13 @@ class RDMATransport(Transport):
         self.checkCaller()
         if self.queuePair.device is None:
             raise MemoryRegionError("the connection has ended")
-        return self._regions.register(sizeOrBuffer, access)
+        return self._openRegions().register(sizeOrBuffer, access)
+
+    def _openRegions(self) -> Regions:
+        regions = self._regions
+        if regions is None:
+            regions = self._regions = Regions(self.channel.device, self.pd, self)
+        return regions
 
     def grant(
         self, region: RDMARegion, access: int, offset: int = 0, length: int | None = None
@@ -469,7 +476,7 @@ class RDMATransport(Transport):
         # it.
         if not pieces:
             raise MemoryAccessError("a window has at least one byte")
-        return self._regions.open(region, checkInteger("access", access), pieces[0], self.queuePair)
+        return self._openRegions().open(region, checkInteger("access", access), pieces[0], self.queuePair)
 
     # -- for ib-ss
 
@@ -825,7 +832,7 @@ class RDMATransport(Transport):
 
         @raise MemoryAccessError: It is not of this connection, or has no such bytes.
         """
-        piece = self._regions.piece(region, offset, length)
+        piece = self._openRegions().piece(region, offset, length)
         return (piece,) if piece.length else ()
 
     def closeQueuePair(self) -> None:
@@ -838,8 +845,12 @@ class RDMATransport(Transport):
         # First the queue pair: while it exists the peer's requests may still touch the memory.
         queuePair.close()
         self.failAll()
-        self._regions.close()
+        if self._regions is not None:
+            self._regions.close()
         self.channel.device.memory.deallocateDomain(self.pd)
+        # All of these refer to each other; without the cycles they are freed at once.
+        self.work.forget()
+        queuePair.consumer = queuePair.work = self._known = None
 
     # -- the batch
 

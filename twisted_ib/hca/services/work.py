@@ -361,6 +361,12 @@ class WorkQueues:
         self.sendCompletions.release("work queues")
         self.receiveCompletions.release("work queues")
 
+    def forget(self) -> None:
+        """
+        After L{closed}: let go of the completion queues, where who has them has these.
+        """
+        del self.sendCompletions, self.receiveCompletions
+
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
         """
         A record arrived: see L{QueuePair.delivered}.
