@@ -1066,7 +1066,7 @@ class RDMATransport(Transport):
         connection, self.connection = self.connection, None
         self.closeQueuePair()
         if connection is not None:
-            self.channel.device.disconnect(connection, disconnectData)
+            self.channel.device.disconnect(connection, disconnectData, False)
 
     def reset(self) -> None:
         """
