@@ -185,15 +185,13 @@ class RDMATransport(Transport):
         except HCAError:
             self.queuePair.close()
             raise
-        # Made with the first one: most connections have none, and it refers to this one.
         self._regions: Regions | None = None
         queue: Any = self
         self.work = WorkQueues(self.queuePair, self.pd, queue, queue, device.timers, _PLACES)
         self.privateData: bytes = owner.privateData
         self.peerPrivateData = b""
         self.connection: IConnection | None = None
-        self.reading = False
-        self.attached = True
+        self.reading, self.attached = False, True
         self.held: deque[tuple[int | None, bytes | int]] | None = None
         self.heldBytes = 0
         self.loss: Exception | None = None
@@ -456,13 +454,7 @@ class RDMATransport(Transport):
         self.checkCaller()
         if self.queuePair.device is None:
             raise MemoryRegionError("the connection has ended")
-        return self._openRegions().register(sizeOrBuffer, access)
-
-    def _openRegions(self) -> Regions:
-        regions = self._regions
-        if regions is None:
-            regions = self._regions = Regions(self.channel.device, self.pd, self)
-        return regions
+        return regionsOf(self).register(sizeOrBuffer, access)
 
     def grant(
         self, region: RDMARegion, access: int, offset: int = 0, length: int | None = None
@@ -476,7 +468,7 @@ class RDMATransport(Transport):
         # it.
         if not pieces:
             raise MemoryAccessError("a window has at least one byte")
-        return self._openRegions().open(region, checkInteger("access", access), pieces[0], self.queuePair)
+        return regionsOf(self).open(region, checkInteger("access", access), pieces[0], self.queuePair)
 
     # -- for ib-ss
 
@@ -832,7 +824,7 @@ class RDMATransport(Transport):
 
         @raise MemoryAccessError: It is not of this connection, or has no such bytes.
         """
-        piece = self._openRegions().piece(region, offset, length)
+        piece = regionsOf(self).piece(region, offset, length)
         return (piece,) if piece.length else ()
 
     def closeQueuePair(self) -> None:
@@ -848,9 +840,8 @@ class RDMATransport(Transport):
         if self._regions is not None:
             self._regions.close()
         self.channel.device.memory.deallocateDomain(self.pd)
-        # All of these refer to each other; without the cycles they are freed at once.
         self.work.forget()
-        queuePair.consumer = queuePair.work = self._known = None
+        self._known = None
 
     # -- the batch
 
@@ -1091,3 +1082,13 @@ class RDMATransport(Transport):
         """
         self.connection = None
         self._end()
+
+
+def regionsOf(messages: RDMATransport) -> Regions:
+    """
+    Return a connection's regions, made with the first one: most have none.
+    """
+    regions = messages._regions
+    if regions is None:
+        regions = messages._regions = Regions(messages.channel.device, messages.pd, messages)
+    return regions

@@ -363,9 +363,11 @@ class WorkQueues:
 
     def forget(self) -> None:
         """
-        After L{closed}: let go of the completion queues, where who has them has these.
+        After L{closed}, let go of the queue pair's consumer, which has the completion queues and these.
         """
+        # All of these refer to each other; without the cycles they are freed at once.
         del self.sendCompletions, self.receiveCompletions
+        self.queuePair.consumer = self.queuePair.work = None
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
         """
