@@ -19,7 +19,7 @@ from twisted.internet.protocol import ClientFactory, Factory, Protocol
 from twisted.python.versions import Version
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from benchmarks.counted import Stream
+from benchmarks.counted import Made, Stream
 from benchmarks.counting import perOne
 from benchmarks.counting import steps as bytecodes
 from tests.hca.addressed import onWire
@@ -289,6 +289,38 @@ class BytecodeTests(SynchronousTestCase):
     """
 
     names = "twisted_ib.sdp", "SDP"
+
+    def assertNoGarbage(self) -> None:
+        """
+        Check that all of a connection that has ended is free at once, with no collection of garbage.
+        """
+        ownRunDirectory(self)
+        stream = Stream(self.names)
+        self.addCleanup(stream.place.close)
+        self.patch(Made, "buildProtocol", lambda made, addr: made.protocol())
+        connect: Any = stream.connects(len(DATA))
+        connect(1)
+        gc.collect()
+        gc.disable()
+        try:
+            connect(10)
+            # Protocols and transports, and the factory that counts them.
+            self.assertLess(gc.collect(), 10)
+        finally:
+            gc.enable()
+
+    def test_garbage(self) -> None:
+        """
+        Nothing of a connection waits for the garbage collector.
+        """
+        self.assertNoGarbage()
+
+    def test_messageGarbage(self) -> None:
+        """
+        The same over C{ib:}.
+        """
+        self.names = "twisted_ib.rdma", "RDMA"
+        self.assertNoGarbage()
 
     def perOne(self, way: str, few: int, many: int, *where: str) -> float:
         """

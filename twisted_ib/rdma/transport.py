@@ -185,14 +185,13 @@ class RDMATransport(Transport):
         except HCAError:
             self.queuePair.close()
             raise
-        self._regions = Regions(device, self.pd, self)
+        self._regions: Regions | None = None
         queue: Any = self
         self.work = WorkQueues(self.queuePair, self.pd, queue, queue, device.timers, _PLACES)
         self.privateData: bytes = owner.privateData
         self.peerPrivateData = b""
         self.connection: IConnection | None = None
-        self.reading = False
-        self.attached = True
+        self.reading, self.attached = False, True
         self.held: deque[tuple[int | None, bytes | int]] | None = None
         self.heldBytes = 0
         self.loss: Exception | None = None
@@ -455,7 +454,7 @@ class RDMATransport(Transport):
         self.checkCaller()
         if self.queuePair.device is None:
             raise MemoryRegionError("the connection has ended")
-        return self._regions.register(sizeOrBuffer, access)
+        return regionsOf(self).register(sizeOrBuffer, access)
 
     def grant(
         self, region: RDMARegion, access: int, offset: int = 0, length: int | None = None
@@ -469,7 +468,7 @@ class RDMATransport(Transport):
         # it.
         if not pieces:
             raise MemoryAccessError("a window has at least one byte")
-        return self._regions.open(region, checkInteger("access", access), pieces[0], self.queuePair)
+        return regionsOf(self).open(region, checkInteger("access", access), pieces[0], self.queuePair)
 
     # -- for ib-ss
 
@@ -825,7 +824,7 @@ class RDMATransport(Transport):
 
         @raise MemoryAccessError: It is not of this connection, or has no such bytes.
         """
-        piece = self._regions.piece(region, offset, length)
+        piece = regionsOf(self).piece(region, offset, length)
         return (piece,) if piece.length else ()
 
     def closeQueuePair(self) -> None:
@@ -838,8 +837,11 @@ class RDMATransport(Transport):
         # First the queue pair: while it exists the peer's requests may still touch the memory.
         queuePair.close()
         self.failAll()
-        self._regions.close()
+        if self._regions is not None:
+            self._regions.close()
         self.channel.device.memory.deallocateDomain(self.pd)
+        self.work.forget()
+        self._known = None
 
     # -- the batch
 
@@ -1055,7 +1057,7 @@ class RDMATransport(Transport):
         connection, self.connection = self.connection, None
         self.closeQueuePair()
         if connection is not None:
-            self.channel.device.disconnect(connection, disconnectData)
+            self.channel.device.disconnect(connection, disconnectData, False)
 
     def reset(self) -> None:
         """
@@ -1080,3 +1082,13 @@ class RDMATransport(Transport):
         """
         self.connection = None
         self._end()
+
+
+def regionsOf(messages: RDMATransport) -> Regions:
+    """
+    Return a connection's regions, made with the first one: most have none.
+    """
+    regions = messages._regions
+    if regions is None:
+        regions = messages._regions = Regions(messages.channel.device, messages.pd, messages)
+    return regions

@@ -104,6 +104,7 @@ INPUTS: dict[Input, Callable[[], Any]] = {
     Input.STALE: lambda: None,
     Input.PATH_LOST: lambda: None,
     Input.FINISH: lambda: None,
+    Input.LEAVE: lambda: b"",
     Input.OPEN: lambda: REP(localQPN=LOCAL_QPN, privateData=b"yes"),
 }
 
@@ -197,6 +198,7 @@ EXPECTED: dict[State, dict[Input, Effect]] = {
         I_.LAP: (S.ESTABLISHED, "APR", None, None),
         I_.CLOSE: (S.DREQ_SENT, "DREQ", None, PERIOD),
         I_.FINISH: (S.IDLE, None, None, None),
+        I_.LEAVE: (S.IDLE, "DREQ", None, None),
         I_.STALE: (S.DREQ_SENT, "DREQ", None, PERIOD),
         I_.DREQ: (S.TIMEWAIT, "DREP", E.DISCONNECTED, None),
         I_.REJ: (S.TIMEWAIT, None, E.DISCONNECTED, None),

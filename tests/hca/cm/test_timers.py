@@ -365,6 +365,47 @@ class LosslessTests(SynchronousTestCase):
         net.wait(2.0)
         self.assertEqual((len(net.a), len(net.b), net.a.counters["retransmitted"]), (0, 0, 0))
 
+    def test_left(self) -> None:
+        """
+        A side that waits for no answer sends one DREQ, which has none, and is rid of the connection at once,
+        with no deadline set; the other one gets its data.
+        """
+        net = self.net
+        active, passive = net.open(7)
+        net.carried.clear()
+        self.assertTrue(active.leave(net.now, b"bye"))
+        self.assertEqual((active.state, len(net.a), net.a.deadline()), (State.IDLE, 0, None))
+        self.assertFalse(active.leave(net.now))
+        net.pump()
+        self.assertEqual(net.carried, [("a", DREQ)])
+        self.assertEqual((net.kinds("b"), len(net.b)), ([Event.DISCONNECTED], 0))
+        self.assertTrue(passive.disconnectData.startswith(b"bye"))
+
+    def test_bothLeft(self) -> None:
+        """
+        Neither side minds that the other one has left as well.
+        """
+        net = self.net
+        ends = net.open(7)
+        net.carried.clear()
+        for end in ends:
+            end.leave(net.now)
+        net.pump()
+        self.assertEqual(net.carried, [("a", DREQ), ("b", DREQ)])
+        counted = [sum(table.counters.values()) for table in (net.a, net.b)]
+        self.assertEqual((counted, len(net.a), len(net.b)), ([0, 0], 0, 0))
+
+    def test_leftByAStranger(self) -> None:
+        """
+        Where messages are lost the same DREQ is answered, and one that awaits an answer gets it everywhere.
+        """
+        for lossless, isLast in (False, True), (True, False):
+            net = Net()
+            net.b.lossless = lossless
+            _, passive = net.open(7)
+            found = send(net.b, DREQ(passive.remoteID, passive.localID, passive.localQPN, b"", isLast), "a")
+            self.assertEqual(list(map(type, found)), [DREP])
+
     def test_noTimewait(self) -> None:
         """
         A connection that has ended keeps no ids: nothing of it is on its way.

@@ -29,7 +29,7 @@ Output = tuple[Any, int, bytes]
 
 # Module globals: looking a member up on an enumeration is much slower.
 _IDLE, _ACCEPT, _READY, _CLOSE = State.IDLE, Input.ACCEPT, Input.READY, Input.CLOSE
-_OPEN = Input.OPEN
+_OPEN, _LEAVE = Input.OPEN, Input.LEAVE
 
 
 class ConnectionContext(Protocol):
@@ -212,6 +212,14 @@ class Connection:
         @return: False if it has ended or is ending. DISCONNECTED follows only if L{state} is DREQ_SENT now.
         """
         return self.feed(_CLOSE, privateData, now)
+
+    def leave(self, now: float, privateData: bytes = b"") -> bool:
+        """
+        End the connection as L{disconnect}, on a medium that loses nothing, where no answer is awaited.
+
+        @return: False if it has ended or is ending. DISCONNECTED follows only if L{state} is DREQ_SENT now.
+        """
+        return self.feed(_LEAVE, privateData, now) or self.feed(_CLOSE, privateData, now)
 
     def finish(self, now: float) -> bool:
         """

@@ -69,6 +69,8 @@ class Input(IntEnum):
     FINISH = 23
     #: As ACCEPT or READY on such a medium, for consumers that have no use for an RTU.
     OPEN = 24
+    #: As CLOSE on such a medium, for a consumer that waits for no answer.
+    LEAVE = 25
 
 
 class Event(IntEnum):

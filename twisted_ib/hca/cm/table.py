@@ -496,16 +496,16 @@ class ConnectionTable:
     def _takeDREQ(self, source: Any, message: DREQ, now: float) -> None:
         connection = self._connections.get(message.remoteCommunicationID)
         if connection is None or connection.remoteID != message.localCommunicationID:
+            if message.isLast and self.lossless:
+                return  # Both ends leave.
             self.counters["unknownID"] += 1
-            # Answered without state, ids swapped: the peer retransmits its DREQ until a DREP comes (Linux
-            # cm.c cm_issue_drep).
+            # Answered without state: the peer repeats its DREQ until a DREP comes (Linux cm.c cm_issue_drep).
             reply = DREP(message.remoteCommunicationID, message.localCommunicationID)
             self.send((source, reply.attribute, self.pack(reply)))
         elif connection.destination is not source and connection.destination != source:
             self.counters["foreignSource"] += 1
         elif connection.localQPN != message.remoteQPN:
-            # IBTA vol. 1 12.6.10: the DREQ names our queue pair; Linux cm.c cm_dreq_handler ignores another
-            # one's too.
+            # IBTA vol. 1 12.6.10: it names our queue pair; Linux cm.c cm_dreq_handler ignores another one's.
             self.counters["wrongQPN"] += 1
         elif not connection.feed(_DREQ, message, now):
             self.counters["unexpected"] += 1

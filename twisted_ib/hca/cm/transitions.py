@@ -282,12 +282,20 @@ def _sendDREQ(connection: Connection, message: object, now: float) -> None:
     _sendRequest(connection, request, now)
 
 
+def _sendLast(connection: Connection, message: bytes, now: float) -> None:
+    table = connection.table
+    connection.output = None
+    request = DREQ(connection.localID, connection.remoteID, connection.remoteQPN, message, True)
+    table.send((connection.destination, DREQ.attribute, table.pack(request)))
+
+
 def _answerDREQ(connection: Connection, message: DREQ, now: float) -> None:
     # Answered here; Linux cma.c differs and leaves it to rdma_disconnect, where a consumer that is slow to
     # close keeps the peer in DREQ_SENT.
     connection.output = None
     connection.disconnectData = message.privateData
-    _sendFinal(connection, DREP())
+    if not (message.isLast and connection.table.lossless):
+        _sendFinal(connection, DREP())
     connection.table.report(_DISCONNECTED, connection, message)
 
 
@@ -437,6 +445,7 @@ TRANSITIONS = Machine[State, Input, Row | None](
                 Input.CLOSE: (State.DREQ_SENT, _sendDREQ),
                 # No TIMEWAIT: behind the consumers' last messages nothing is on the way.
                 Input.FINISH: (State.IDLE, _drop),
+                Input.LEAVE: (State.IDLE, _sendLast),
                 # Linux cm.c cm_match_req: after the REJ to the new REQ the old connection is closed by a
                 # DREQ, in case that the peer does remember it.
                 Input.STALE: (State.DREQ_SENT, _sendDREQ),

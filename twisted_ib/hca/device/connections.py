@@ -289,13 +289,19 @@ class Services:
                 f"{limits.MANAGEMENT_SENDS} messages wait until the peer's process reads them; connect later"
             )
 
-    def disconnect(self, connection: Any, privateData: bytes = b"") -> bool:
+    def disconnect(self, connection: Any, privateData: bytes = b"", isAwaited: bool = True) -> bool:
         """
         End a connection, with private data for the peer's user.
 
+        @param isAwaited: whether its user is to hear of the peer's answer.
         @return: whether C{peerDisconnected} will be called when the peer has answered.
         """
-        connection.disconnect(self._device.clock(), privateData)
+        if isAwaited or not self.cm.lossless:
+            connection.disconnect(self._device.clock(), privateData)
+        else:
+            # Both refer to each other, a cycle for the garbage collector.
+            connection.user = None
+            connection.leave(self._device.clock(), privateData)
         if self.cm.events:
             self.dispatch()
         return bool(connection.state is State.DREQ_SENT)

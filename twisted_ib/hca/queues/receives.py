@@ -115,6 +115,8 @@ class Receives:
 
     def clear(self) -> None:
         """
-        Forget the queue pair's own.
+        Forget the queue pair's own, and the work queues: nothing is taken any more.
         """
         self._own = ()
+        # They refer to each other; without the cycle both are freed at once.
+        del self._work

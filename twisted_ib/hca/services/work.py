@@ -361,6 +361,14 @@ class WorkQueues:
         self.sendCompletions.release("work queues")
         self.receiveCompletions.release("work queues")
 
+    def forget(self) -> None:
+        """
+        After L{closed}, let go of the queue pair's consumer, which has the completion queues and these.
+        """
+        # All of these refer to each other; without the cycles they are freed at once.
+        del self.sendCompletions, self.receiveCompletions
+        self.queuePair.consumer = self.queuePair.work = None
+
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
         """
         A record arrived: see L{QueuePair.delivered}.
