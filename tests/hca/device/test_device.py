@@ -313,7 +313,7 @@ class ServiceTests(DeviceTestCase):
             data = bytearray(wanted.privateData)
             data[48:50] = b"\xfe\x80"
             wanted.privateData = bytes(data)
-            self.b.services._requested(connection, wanted, False)
+            self.b.services._requested(connection, wanted)
             self.assertEqual(listener.log, ["requested"])
             self.assertIs(connection.listener, listener)
 
@@ -327,7 +327,7 @@ class ServiceTests(DeviceTestCase):
         data = bytearray(wanted.privateData)
         data[48:64] = bytes(10) + b"\xff\xff\x7f\x00\x00\x01"
         wanted.privateData = bytes(data)
-        self.b.services._requested(connection, wanted, False)
+        self.b.services._requested(connection, wanted)
         self.assertEqual((listener.log, connection.reject.call_count), ([], 1))
 
     def test_dispatchOtherPortSpace(self) -> None:

@@ -41,6 +41,7 @@ from twisted_ib.hca.connection.path import ANY_PATH
 from twisted_ib.hca.connection.rdmacm import PortSpace, textOf, unpackAddress
 from twisted_ib.hca.host.addresses import freePort, normalise
 from twisted_ib.hca.memory.keys import DrawnAhead
+from twisted_ib.hca.wire.cm import REQ, SIDR_REQ
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -376,7 +377,7 @@ class Services:
                     continue
                 user = connection.user
                 if kind is _REQUEST or kind is _LOOKUP:
-                    self._requested(connection, message, kind is _LOOKUP)
+                    self._requested(connection, message)
                 elif user is None:
                     listener = self._listenerOf(connection)
                     if listener is not None:
@@ -428,9 +429,13 @@ class Services:
         connection.listener = listener
         listener.connectionRequested(connection, request)
 
-    def _requested(self, connection: Any, message: Any, isLookup: bool) -> None:
+    def _requested(self, connection: Any, message: REQ | SIDR_REQ) -> None:
         addresses: dict[str, Any] = connection.listener
-        request: Any = lookupOf(message) if isLookup else requestOf(message)
+        request: Any
+        if isinstance(message, SIDR_REQ):
+            isLookup, request = True, lookupOf(message)
+        else:
+            isLookup, request = False, requestOf(message)
         if _SERVED in addresses:
             listener = addresses[_SERVED]
         else:

@@ -299,9 +299,9 @@ def _end(number: int, frame: object) -> NoReturn:
 def _run(count: int, device: str, isApart: bool, words: Sequence[str]) -> int:
     # Ignored, as it may be by what has started this, it would have no child leave a status.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for number in _ENDS:
-        if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, _end)
+    for ends in _ENDS:
+        if signal.getsignal(ends) is signal.SIG_DFL:
+            signal.signal(ends, _end)
     found = addresses(count, isApart)
     hosts = Hosts({**os.environ, RUN_HOSTS: " ".join(found)}, isApart)
     with tempfile.TemporaryDirectory(prefix="ib-run-") as folder:
