@@ -238,7 +238,6 @@ class FakeDevice:
     turns = 0
     traits = LOCAL
     lossless = True
-    sourcesForgeable = False
     address: str | None = None
     closed = False
 

@@ -261,6 +261,7 @@ class Connection:
                         return b""
                 else:
                     self._awaits = True
+                    # As sleep() does, without a call more.
                     if loop.lead(self.readable, None) is None:
                         loop.follow(self.readable, None)
                     self._awaits = False
@@ -284,8 +285,7 @@ class Connection:
             loop.poll()
         else:
             deadline = None if timeout is None else monotonic() + timeout
-            over = loop.lead(self.readable, deadline)
-            if over is False or (over is None and not loop.follow(self.readable, deadline)):
+            if not loop.sleep(self.readable, deadline):
                 raise TimeoutError("timed out")
         if self.inbox:
             return True

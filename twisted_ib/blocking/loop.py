@@ -353,6 +353,14 @@ class BlockingLoop:
         """
         if ready() or (kernel is not None and kernel.poll(0)):
             return True
+        return self.sleep(ready, deadline, kernel)
+
+    def sleep(
+        self, ready: Callable[[], object], deadline: float | None, kernel: select.poll | None = None
+    ) -> bool:
+        """
+        L{wait} for a condition that does not hold now.
+        """
         over = self.lead(ready, deadline, kernel)
         return self.follow(ready, deadline, kernel) if over is None else over
 
@@ -360,7 +368,7 @@ class BlockingLoop:
         self, ready: Callable[[], object], deadline: float | None, kernel: select.poll | None = None
     ) -> bool | None:
         """
-        L{wait} for a condition that does not hold now, and drive the devices, if no other thread does.
+        L{sleep}, and drive the devices, if no other thread does.
 
         @return: As L{wait}; L{None} if others must L{follow}: another thread leads, or leads next.
         """
@@ -423,7 +431,7 @@ class BlockingLoop:
         self, ready: Callable[[], object], deadline: float | None, kernel: select.poll | None = None
     ) -> bool:
         """
-        L{wait} while other threads drive them.
+        L{sleep} while other threads drive them.
         """
         waiter = Waiter(ready, GRACE_SECONDS)
         while True:

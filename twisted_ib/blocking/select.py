@@ -163,14 +163,12 @@ def wait(
             # Without descriptors of the kernel it is a sleep as that of C{recv}.
             poller = _pollerOf(watch.shared) if watch.shared else None
             ready = watch.ready if isStale is None else lambda: watch.ready() or isStale()  # noqa: B023
-            inTime: bool | None = ready() or (poller is not None and bool(poller.poll(0)))
+            inTime = ready() or (poller is not None and bool(poller.poll(0)))
             if inTime or seconds == 0:
                 # Also where some are ready at once: they hide none of the others, nor leave peers unserved.
                 loop.poll()
             else:
-                inTime = loop.lead(ready, deadline, poller)
-                if inTime is None:
-                    inTime = loop.follow(ready, deadline, poller)
+                inTime = loop.sleep(ready, deadline, poller)
             found = watch.events()
             others = [] if poller is None else poller.poll(0)
             if found or others or not inTime:

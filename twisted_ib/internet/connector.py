@@ -273,9 +273,9 @@ class Attempt(ActiveSide):
             self.forget()
             self._tryNext(failures.connectError(reason, self._connector.where(self._peer)))
 
-    def request(self, path: IPeerPath) -> ConnectRequest:
+    def send(self, path: IPeerPath) -> IConnection:
         """
-        @return: the REQ of this round.
+        Send the REQ of this round.
         """
         channel, connector = self._channel, self._connector
         assert channel is not None
@@ -289,7 +289,7 @@ class Attempt(ActiveSide):
             # Only there is silence the rule.  Elsewhere 10,000 connects at once would lie apart in memory
             # for what they keep meanwhile, and be slower for their whole life.
             self._request = request
-        return request
+        return self.device.sendRequest(path, request, self, self.device.clock())
 
     def join(self, connection: IConnection, reply: ConnectReply) -> bool:
         """

@@ -273,7 +273,7 @@ class Port(base.BasePort):
             channel.count(_UNSUPPORTED.get(unsupported, "bad_service_type"))
             connection.reject(unsupported, b"", channel.now())
             return
-        if self.reading and channel.device.sourcesForgeable:
+        if self.reading and not channel.device.lossless:
             # A REP costs little and reserves little (L{HalfOpenAccept}); queued, forged REQs would use up the
             # turn's accepts before an honest one.
             self._acceptLogged(connection, request, greeting, ends)
@@ -359,7 +359,7 @@ class Port(base.BasePort):
         try:
             # Over IP the source of a REQ is unproven until the RTU.  Within a host the path has proved the
             # process.
-            if channel.device.sourcesForgeable:
+            if not channel.device.lossless:
                 self.halfOpen(self, channel.device, connection, request, greeting)
                 return
             transport = self.transport(channel, here, peer, self, self.sessionno)

@@ -84,11 +84,11 @@ class Connection(ActiveSide):
         else:
             self.find(self.device.services.connectHCA, gid)
 
-    def request(self, path: IPeerPath) -> ConnectRequest:
+    def send(self, path: IPeerPath) -> IConnection:
         """
-        See L{ActiveSide.request}.
+        See L{ActiveSide.send}.
         """
-        return ConnectRequest(
+        request = ConnectRequest(
             serviceID=self._service,
             privateData=self._privateData,
             localQPN=self.queuePair.number,
@@ -98,6 +98,7 @@ class Connection(ActiveSide):
             rnrRetryCount=_RETRIES,
             pathMTU=_MTU,
         )
+        return self.device.sendRequest(path, request, self, self.device.clock())
 
     def unsent(self, reason: Exception) -> None:
         """

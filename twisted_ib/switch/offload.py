@@ -22,7 +22,7 @@ from twisted_ib.switch.reason import Fallback
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPeerPath
-    from twisted_ib.hca.connection import ConnectRequest
+    from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.internet.batchedcalls import Shared
     from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.switch.connecting import Attempt as Connect
@@ -62,15 +62,15 @@ class _SwitchedAttempt(Attempt):
             return super()._reach(channel)
         return channel.device.fabric.reach(counterpart.guid, self)
 
-    def request(self, path: IPeerPath) -> ConnectRequest:
+    def send(self, path: IPeerPath) -> IConnection:
         """
-        @return: the REQ.
+        Send the REQ.
         """
         # Checked again right before the REQ: since the search the server may have closed its TCP socket, and
         # another process may have bound the port.
         if not self._connector.stands():
             raise NoListenerError("it listens no more")
-        return super().request(path)
+        return super().send(path)
 
     def connectionLost(self, reason: Failure) -> None:
         """

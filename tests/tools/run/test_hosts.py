@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import signal
 import sys
 from pathlib import Path
@@ -20,7 +21,6 @@ from tests.tools.run.case import RunTestCase
 from twisted_ib import limits
 from twisted_ib.settings import RUN_DIR, RUN_HOST, RUN_HOSTS
 from twisted_ib.tools.run import hosts
-from twisted_ib.tools.run.clibraries import lacking
 from twisted_ib.tools.run.hosts import Hosts, addresses, refusal
 from twisted_ib.tools.run.program import StartError
 from twisted_ib.tools.run.run import parseArguments
@@ -391,13 +391,6 @@ class CommandTests(RunTestCase):
         self.assertEqual((process.returncode, error), (0, ""), out)
         return sorted(out.splitlines())
 
-    def requireLibraries(self) -> None:
-        """
-        Skip where C{ib-run} starts programs of Python only, and so no shell.
-        """
-        if lacking():
-            self.skipTest("the extra [c] is not installed")
-
     def refuseNamespaces(self) -> None:
         """
         Have C{unshare} fail.
@@ -445,7 +438,6 @@ class CommandTests(RunTestCase):
         A host's program starts a command on the other, also after that one's program has ended: it has that
         host's network and run directory.
         """
-        self.requireLibraries()
         reason = refusal()
         if reason:
             self.skipTest(f"there may be no namespaces here: {reason}")
@@ -455,9 +447,39 @@ class CommandTests(RunTestCase):
         """
         As in namespaces.
         """
-        self.requireLibraries()
         self.refuseNamespaces()
         self.assertEqual(self.both(_STARTS), ["0: 1 1 roce0=roce:127.77.0.2 a  b", "0: host 1"])
+
+    def test_commandWithoutLibraries(self) -> None:
+        """
+        Without the extra C{[c]} a command is started, too.
+        """
+        (self.folder / "sitecustomize.py").write_text("import sys\nsys.modules['cffi'] = None\n")
+        self.environment["PYTHONPATH"] = f"{self.folder}:{self.environment['PYTHONPATH']}"
+        self.refuseNamespaces()
+        self.assertEqual(self.both(_STARTS), ["0: 1 1 roce0=roce:127.77.0.2 a  b", "0: host 1"])
+        self.assertEqual(self.both(_STARTS, "--subnet"), ["0: 1 subnet ib0=ib a  b", "0: host 1"])
+
+    def test_terminated(self) -> None:
+        """
+        SIGTERM and SIGHUP end the programs, as SIGINT does.
+        """
+        fifo = self.folder / "fifo"
+        os.mkfifo(fifo)
+        waits = f"import select; held = open({str(fifo)!r}, 'w')\nprint('ready', flush=True)\n"
+        waits += f"select.select([], [], [], {HANG_SECONDS})"
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            held = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+            self.addCleanup(os.close, held)
+            process = self.running("-q", "--subnet", "2", "-c", waits)
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(2)]
+            self.assertEqual(sorted(lines), ["0: ready\n", "1: ready\n"])
+            process.send_signal(number)
+            self.assertEqual((*process.communicate(), process.returncode), ("", "", 128 + number))
+            # Its last writer is gone.
+            self.assertEqual(select.select([held], [], [], HANG_SECONDS / 2), ([held], [], []))
+            self.assertEqual(os.read(held, 1), b"")
 
     def test_ignored(self) -> None:
         """
@@ -483,5 +505,4 @@ class CommandTests(RunTestCase):
         """
         It has C{ib0}, as the host has.
         """
-        self.requireLibraries()
         self.assertEqual(self.both(_STARTS, "--subnet"), ["0: 1 subnet ib0=ib a  b", "0: host 1"])

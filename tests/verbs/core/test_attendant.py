@@ -5,13 +5,16 @@ The thread that serves peers while the program is busy elsewhere.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from twisted_ib.drive.sleeper import Sleeper
 from twisted_ib.verbs.core import attendant
 from twisted_ib.verbs.core.attendant import FEW_DRIVES, LEAST_PAUSE, MOST_PAUSE, ProgressThread
+from twisted_ib.verbs.core.hub import Hub
 
 
 class PauseTests(SynchronousTestCase):
@@ -20,16 +23,23 @@ class PauseTests(SynchronousTestCase):
     """
 
     def pauses(
-        self, count: int, isAwaited: bool, driven: float, drives: int = 1, isWanted: bool | None = None
+        self,
+        count: int,
+        isAwaited: bool,
+        driven: float,
+        drives: int = 1,
+        isWanted: bool | None = None,
+        unwatch: Callable[[], object] | None = None,
     ) -> tuple[list[float], int]:
         """
         @param drives: of the program in each pause.
         @param isWanted: what a pause in C finds; L{None} if it is in Python.
+        @param unwatch: called before each pause in Python.
         @param isAwaited: whether another thread waits.
         @param driven: when the program has driven last.
         @return: the pauses of the thread, and how often it served.
         """
-        hub = mock.MagicMock(isAwaited=isAwaited, driven=driven, watch=None)
+        hub = mock.MagicMock(isAwaited=isAwaited, driven=driven, watch=None, unwatch=unwatch)
         type(hub).drives = mock.PropertyMock(side_effect=range(0, 1000, drives))
         hub.attend.return_value = False
         found: list[float] = []
@@ -77,3 +87,16 @@ class PauseTests(SynchronousTestCase):
         for case in ((False, recent, 1, False), (True, 0.0, 1, True)):
             found, served = self.pauses(5, *case)
             self.assertEqual((found[1], served), (2 * LEAST_PAUSE, 0))
+
+    def test_unwatched(self) -> None:
+        """
+        Before a pause in Python nothing is kept for those in C, nor before a sleep.
+        """
+        for isAwaited, times in ((True, 5), (False, 0)):
+            unwatch = mock.Mock()
+            self.pauses(5, isAwaited, 0.0, 1, True, unwatch)
+            self.assertEqual(unwatch.call_count, times)
+        sleeper, hub = Sleeper(), Hub()
+        self.addCleanup(sleeper.close)
+        hub.unwatch = sleeper.wake
+        hub.attend(sleeper)

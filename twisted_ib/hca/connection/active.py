@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from twisted_ib.errors import PathLostError
     from twisted_ib.hca.base.interfaces import IPeerPath, Search
     from twisted_ib.hca.connection.interfaces import IConnection
-    from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest, Rejection
+    from twisted_ib.hca.connection.request import ConnectReply, Rejection
 
 
 class Asking(Protocol):
@@ -49,10 +49,12 @@ class ActiveSide:
 
     # -- what a protocol has of its own
 
-    def request(self, path: IPeerPath) -> ConnectRequest:
+    def send(self, path: IPeerPath) -> IConnection:
         """
-        @return: the request to send.
-        @raise HCAError: there is none.
+        Send the request.
+
+        @return: the connection that it asks for.
+        @raise HCAError: none was sent.
         """
         raise NotImplementedError
 
@@ -121,8 +123,7 @@ class ActiveSide:
         if self.isOver:
             return
         try:
-            request = self.request(path)
-            self.connection = self.device.sendRequest(path, request, self, self.device.clock())
+            self.connection = self.send(path)
         except HCAError as reason:
             self.unsent(reason)
 

@@ -41,7 +41,7 @@ from twisted_ib.hca.connection.path import ANY_PATH
 from twisted_ib.hca.connection.rdmacm import PortSpace, textOf, unpackAddress
 from twisted_ib.hca.host.addresses import freePort, normalise
 from twisted_ib.hca.memory.keys import DrawnAhead
-from twisted_ib.hca.wire.cm import REP, REQ, SIDR_REQ
+from twisted_ib.hca.wire.cm import REQ, SIDR_REQ
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -394,9 +394,12 @@ class Services:
                     connection.user = None
                     user.peerDisconnected(connection)
                 elif kind is _REPLY:
-                    if message.localEECN:
-                        self._answered(connection, message)
-                    user.replied(connection, replyOf(message))
+                    reply = replyOf(message)
+                    # A lossless medium negotiates nothing of its own.
+                    if not self.cm.lossless:
+                        assert isinstance(connection, Connection)
+                        connection.destination.readReply(reply, connection.localQPN)
+                    user.replied(connection, reply)
                 # Optional: only verbs identifiers report the RTU; to the other users the REP is enough
                 # (IBTA vol. 1 12.9.8).
                 elif kind is _ESTABLISHED:
@@ -413,12 +416,6 @@ class Services:
             # If a user raised, the events of the others must not wait for the next message.
             if events:
                 self._device.markDirty(self)
-
-    def _answered(self, connection: Connection | Lookup, message: REP) -> None:
-        assert isinstance(connection, Connection)
-        queuePair = self._device.queuePairs.get(connection.localQPN)
-        if queuePair is not None and queuePair.proposal is not None:
-            queuePair.proposal = queuePair.proposal.answered(message)
 
     def endOfBatch(self) -> None:
         """
@@ -440,8 +437,11 @@ class Services:
 
     def _requested(self, connection: Any, message: REQ | SIDR_REQ) -> None:
         addresses: dict[str, Any] = connection.listener
-        isLookup = isinstance(message, SIDR_REQ)
-        request: Any = lookupOf(message) if isinstance(message, SIDR_REQ) else requestOf(message)
+        request: Any
+        if isinstance(message, SIDR_REQ):
+            isLookup, request = True, lookupOf(message)
+        else:
+            isLookup, request = False, requestOf(message)
         if _SERVED in addresses:
             listener = addresses[_SERVED]
         else:

@@ -239,10 +239,9 @@ class Device(DeviceProgress):
         # The port of an adapter of a subnet may have one already.
         self.guid = self.cm.caGUID = fabric.guid
         self.resolveBy(RESOLUTIONS[traits.peers](self))
-        #: Whether no message of connection management is lost while the peer lives.
+        #: Whether no message of connection management is lost while the peer lives; else a request to connect
+        #: proves nothing about its source, either.
         self.lossless = self.cm.lossless = traits.proof is not Proof.ANSWER
-        #: Whether a request to connect proves nothing about its source.
-        self.sourcesForgeable = not self.lossless
         if self.lossless:
             self.cm.draw = self._draw
         else:
@@ -278,7 +277,7 @@ class Device(DeviceProgress):
         )
         #: The form of its datagrams' records.
         self.datagramForm = FORMS[self.port.linkLayer]
-        if self.sourcesForgeable:
+        if not self.lossless:
             # Any host may send a management datagram at any time.
             _ = self.mads
         self.paths.joined()

@@ -71,6 +71,13 @@ def loopbackGID(guid: int) -> int:
     return IPV4_MAPPED | _LOOPBACK | guid >> 1 & _LOOPBACK_HOSTS
 
 
+def isLoopback(gid: int) -> bool:
+    """
+    @return: whether a GID can be a L{loopbackGID}.
+    """
+    return loopbackGID(gid << 1) == gid
+
+
 def isMulticast(gid: int) -> bool:
     """
     @return: whether a GID is a multicast address.

@@ -84,7 +84,7 @@ class AddressListener(RequestListener):
         """
         Accept a REQ: its sender has still to show that it has the address, unless the connection below has.
         """
-        if not channel.device.sourcesForgeable:
+        if channel.device.lossless:
             super().accept(channel, connection, request, asked)
             return
         try:

@@ -118,13 +118,13 @@ class ConnectAttempt(ActiveSide):
         """
         raise NotImplementedError
 
-    def request(self, path: IPeerPath) -> ConnectRequest:
+    def send(self, path: IPeerPath) -> IConnection:
         """
-        Create the queue pair, and the REQ.
+        Create the queue pair, and send the REQ.
         """
         session = self.session = self.medium.newSession(self.key, self._channel)
         service, local, remote, said = self.hello()
-        return ConnectRequest(
+        request = ConnectRequest(
             serviceID=service,
             localQPN=session.queuePair.number,
             responderResources=limits.RDMA_READS,
@@ -137,6 +137,7 @@ class ConnectAttempt(ActiveSide):
             rnrRetryCount=RETRIES,
             privateData=RDMACMHeader(local, 0, remote).pack() + said,
         )
+        return self.device.sendRequest(path, request, self, self.device.clock())
 
     def join(self, connection: IConnection, reply: ConnectReply) -> bool:
         """

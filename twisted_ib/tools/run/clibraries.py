@@ -70,8 +70,11 @@ def searchPath(folders: list[str], environ: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def _asStarted() -> Iterator[None]:
-    # Python ignores these at its start, and a program that takes its place would inherit that.
+def asStarted() -> Iterator[None]:
+    """
+    Have the signals that Python ignores at its start as they were: a program that takes its place inherits
+    them.
+    """
     before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
     try:
         yield
@@ -110,7 +113,7 @@ def become(program: NotPython, words: list[str], isViewed: bool, say: Callable[[
     environment[SEARCHED] = searchPath(folders, os.environ)
     say(text)
     try:
-        with _asStarted():
+        with asStarted():
             os.execve(program.path, words, environment)
     except OSError as error:
         raise StartError(f"{program.path}: {error.strerror}", NOT_RUNNABLE) from None

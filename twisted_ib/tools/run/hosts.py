@@ -26,6 +26,7 @@ from typing import BinaryIO, NoReturn, cast
 
 from twisted_ib.settings import RUN_DIR, RUN_HOST, RUN_HOSTS, RUN_INSIDE
 from twisted_ib.tools.program import INTERRUPTED
+from twisted_ib.tools.run.clibraries import asStarted, chooseDevice, lacking
 from twisted_ib.tools.run.program import NOT_RUNNABLE, StartError
 
 #: In a host's namespace, before the program: it waits until its interface is there.
@@ -41,6 +42,8 @@ _NAMESPACES = ("unshare", "--user", "--map-root-user", "--net")
 #: How long a namespace may take to come, and a program to end when it is asked to, seconds.
 _NAMESPACE_SECONDS, _END_SECONDS = 30.0, 5.0
 _PIECE = 65536
+#: Signals that end the programs, too, as SIGINT does.
+_ENDS = (signal.SIGTERM, signal.SIGHUP)
 #: What hosts have, each its own; and in a subnet, where all share the run directory of this name.
 _ROCE, _ADAPTER, _SUBNET = "roce0", "ib0", "subnet"
 #: The end of the name of a link to a host's namespace, behind that of its run directory.
@@ -286,9 +289,19 @@ def runInSubnet(count: int, words: Sequence[str]) -> int:
     return _run(count, _ADAPTER, False, words)
 
 
+def _end(number: int, frame: object) -> NoReturn:
+    # Once: the programs are ended on the way out.
+    for each in _ENDS:
+        signal.signal(each, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
 def _run(count: int, device: str, isApart: bool, words: Sequence[str]) -> int:
     # Ignored, as it may be by what has started this, it would have no child leave a status.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for ends in _ENDS:
+        if signal.getsignal(ends) is signal.SIG_DFL:
+            signal.signal(ends, _end)
     found = addresses(count, isApart)
     hosts = Hosts({**os.environ, RUN_HOSTS: " ".join(found)}, isApart)
     with tempfile.TemporaryDirectory(prefix="ib-run-") as folder:
@@ -312,7 +325,7 @@ def _run(count: int, device: str, isApart: bool, words: Sequence[str]) -> int:
 def becomeOn(host: str, words: Sequence[str], command: Sequence[str]) -> NoReturn:
     """
     Become a command of the shell on another host of the same C{--hosts}, with that host's device, as rsh(1)
-    would do; it does not come back.
+    would do; it does not come back.  C programs find the libraries if the extra C{[c]} is installed.
 
     @param host: its address.
     @param words: C{ib-run}'s options.
@@ -334,10 +347,17 @@ def becomeOn(host: str, words: Sequence[str], command: Sequence[str]) -> NoRetur
             "that ib-run --hosts gave its program",
             NOT_RUNNABLE,
         )
-    begun = _command(_ADAPTER if inSubnet else _ROCE, host, [*words, "sh", "-c", " ".join(command)])
+    environment = {**os.environ, RUN_HOST: number, RUN_DIR: directory}
+    begun, device = ["sh", "-c", " ".join(command)], _ADAPTER if inSubnet else _ROCE
+    if lacking():
+        # What is Python in it, or starts that, needs no C library.
+        chooseDevice(device, None if inSubnet else host, environment)
+    else:
+        begun = _command(device, host, [*words, *begun])
     if os.path.lexists(directory + _NAMESPACE) or os.path.lexists(own + _NAMESPACE):
         begun = ["nsenter", f"--net={directory}{_NAMESPACE}", *begun]
-    os.execvpe(begun[0], begun, {**os.environ, RUN_HOST: number, RUN_DIR: directory})
+    with asStarted():
+        os.execvpe(begun[0], begun, environment)
 
 
 __all__ = ["Hosts", "addresses", "becomeOn", "refusal", "runInSubnet", "runOnHosts"]

@@ -286,13 +286,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     options, asked = parseArguments(words)
+    if options.config is not None:
+        os.environ[CONFIG] = os.path.abspath(options.config)
     try:
         if any(getattr(options, name[2:]) is not None for name in _ELSEWHERE):
             return _elsewhere(options, asked, words)
         if options.device is not None:
             chooseDevice(options.device, options.address, os.environ)
-        if options.config is not None:
-            os.environ[CONFIG] = os.path.abspath(options.config)
         if options.check:
             # Imported here: it opens devices.
             from twisted_ib.tools.run.check import check

@@ -157,6 +157,14 @@ class Arrivals:
             watched = self._watched
         return bool(lib.twisted_ib_await(watched[0], int(seconds * 1e9)))
 
+    def forget(self) -> None:
+        """
+        Keep no ring mapped until L{watch} is called again: it may not be for long, and rings close meanwhile.
+        """
+        if self._paths:
+            with hub:
+                self._follow([])
+
     def _follow(self, paths: list[_Ring]) -> None:
         # The pointers keep no memory, but these objects do, and the views keep the rings mapped.
         ends = [path.ends() for path in paths]

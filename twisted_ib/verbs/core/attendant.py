@@ -56,6 +56,8 @@ class ProgressThread:
                 isWanted = False
                 # A thread that sleeps in wait() is woken for what comes.
                 if hub.watch is None or hub.isAwaited:
+                    if hub.unwatch is not None:
+                        hub.unwatch()
                     self._over.wait(pause)
                 else:
                     isWanted = hub.watch(pause)

@@ -65,6 +65,7 @@ class Hub:
     @ivar watch: waits for so many seconds, or until records wait that no thread takes, and says whether they
         do; without the lock.  L{None} where nothing does.  Only the thread that serves peers calls it, and
         for a moment perhaps its successor too.
+    @ivar unwatch: has C{watch} keep no memory until it is called again; L{None} where nothing does.
     @ivar settle: posts what a program has left to another thread; L{None} where none does.
     @ivar unshown: mirrors of completion queues that lack completions: they get them before the lock is
         released.
@@ -90,6 +91,7 @@ class Hub:
         self._sleepers: set[Sleeper] = set()
         self.watchers: set[Wakes] = set()
         self.watch: Callable[[float], bool] | None = None
+        self.unwatch: Callable[[], object] | None = None
         self.settle: Callable[[], object] | None = None
         self.drives = 0
         self.driven = 0.0
@@ -463,6 +465,8 @@ class Hub:
                 before = self.drives
                 # A thread in wait() already drives: a second sleeper would wake for the same doorbells.
                 sleep = None if n or self._sleepers else self._sleepOn(sleeper)
+                if sleep is not None and self.unwatch is not None:
+                    self.unwatch()
             if sleep is not None:
                 sleep.sleep()
             elif n and self.watch is not None:

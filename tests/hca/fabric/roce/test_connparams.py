@@ -16,7 +16,7 @@ from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.roce import connparams
 from twisted_ib.hca.fabric.roce.connparams import connectionParameters
 from twisted_ib.hca.transport.parameters import ConnectionParameters
-from twisted_ib.hca.wire.cm import REP, REQ
+from twisted_ib.hca.wire.cm import REQ
 
 
 class AgreementTests(PacketTestCase):
@@ -114,7 +114,7 @@ class AgreementTests(PacketTestCase):
             reply = ConnectReply(localQPN=7)
             proposal = path.prepareReply(reply, ConnectRequest(localQPN=0xC123, localEECN=said))
             self.assertEqual((proposal.peerPort, reply.localEECN != 0), (found, found != 0))
-            answered = proposal.answered(REP(localQPN=0xC123, localEECN=said))
+            answered = proposal.answered(ConnectReply(localQPN=0xC123, localEECN=said))
             self.assertEqual(answered.peerPort, found)
 
     def test_attributes(self) -> None:

@@ -101,6 +101,36 @@ published[0], ring.spin = 64, 3600 * 1000 * MILLISECOND
 assert sum(lib.twisted_ib_await(ring, 0) for _ in range(256)) > 128
 """)
 
+    def test_asPolling(self) -> None:
+        """
+        When a pause is looked through, and what comes of each, is as L{AdaptivePolling
+        <twisted_ib.hca.base.polling.AdaptivePolling>} has it.
+        """
+        self.inC("""
+from twisted_ib.hca.base.polling import AdaptivePolling, SPIN_SECONDS
+now = [0.0]
+polling = AdaptivePolling(lambda: now[0], lambda: None)
+def looks():
+    global isLooked
+    isLooked, now[0] = True, now[0] + (0 if isThere else 1)
+    return isThere
+for hits in range(0, 257):
+    for isThere in False, True:
+        for turns in 1, 62, 63, 64:
+            polling.hits, polling.turns, isLooked = hits / 256, turns, False
+            polling.spin(looks, answer=2 * SPIN_SECONDS)
+            for _ in range(1000):
+                ring.hits, ring.turns = hits, turns
+                published[0], ring.spin = 64 * isThere, 3600 * 1000 * MILLISECOND if isThere else 0
+                lib.twisted_ib_await(ring, 0)
+                # A long yield to another process, which forgets all before, is no part of the rule.
+                if abs(ring.hits - polling.hits * 256) < 1 or ring.hits not in (0, 128):
+                    break
+            assert ring.turns == polling.turns
+            assert abs(ring.hits - polling.hits * 256) < 1, (hits, isThere, turns, ring.hits, polling.hits)
+            assert isLooked == (hits >= 128 or turns == 63), (hits, turns)
+""")
+
     def test_none(self) -> None:
         """
         Without rings it sleeps.
@@ -179,6 +209,26 @@ waiting.lib = SimpleNamespace(twisted_ib_await=looks)
 assert arrivals.watch(1.0)
 for each in cells:
     each.append(0)
+hub.devices.clear()
+"""
+        )
+
+    def test_forgotten(self) -> None:
+        """
+        While nothing looks for long no ring is kept mapped; the next look finds it again.
+        """
+        self.inC(
+            _DEVICE
+            + """
+from array import array
+from types import SimpleNamespace
+cells = array("Q", [64]), array("Q", [0])
+device.rings.append(SimpleNamespace(alive=True, owed=None, ends=lambda: tuple(map(memoryview, cells))))
+for _ in range(2):
+    assert arrivals.watch(3600.0)
+    arrivals.forget()
+    for each in cells:
+        each.append(0)
 hub.devices.clear()
 """
         )

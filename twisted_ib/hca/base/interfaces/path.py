@@ -116,6 +116,13 @@ class IPeerPath(Interface):
         @return: the parameters as a queue pair's C{proposal}, or L{None}.
         """
 
+    def readReply(reply: ConnectReply, number: int) -> None:
+        """
+        Take these parameters from the peer's reply.
+
+        @param number: the queue pair that the request named.
+        """
+
 
 class IPath(IPeerPath):
     """

@@ -35,7 +35,7 @@ from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.device.addressing.resolution import Resolution, isWaiting
 from twisted_ib.hca.host.addresses import isPeersAddress, localAddresses, normalise
 from twisted_ib.hca.services.address import AddressPath
-from twisted_ib.hca.wire.grh import guidGID, isMulticast, loopbackGID
+from twisted_ib.hca.wire.grh import guidGID, isLoopback, isMulticast, loopbackGID
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import DatagramPath, IPeerPath, ITwinPath, PathUser, Search, Waiter
@@ -199,7 +199,7 @@ class ProcessResolution(Resolution):
         if isGUID and (guid == self.guid or guid in self._pendingPaths or guid in self._callers):
             return guid
         text = normalise(str(IPv6Address(gid)))
-        if loopbackGID(gid << 1) == gid:
+        if isLoopback(gid):
             made = self._ofLoopback(gid)
             if len(made) == 1:
                 return made.pop()

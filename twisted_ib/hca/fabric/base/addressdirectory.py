@@ -7,6 +7,7 @@ device has this address.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
@@ -16,6 +17,7 @@ from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import NoRouteError, ServiceInUseError
 from twisted_ib.hca.connection.rdmacm import gidNumber, gidText
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch, Fabric
+from twisted_ib.hca.fabric.base.waker import LinkWaker
 from twisted_ib.hca.host.addresses import conflict, freePort, normalise, wildcard
 from twisted_ib.hca.wire.grh import isMulticast
 
@@ -47,11 +49,13 @@ class PeerAddress:
 @mypyc_attr(allow_interpreted_subclasses=True)
 class AddressDirectory(Fabric):
     """
-    The half of a fabric that deals with services and peers.
+    The half of a fabric that deals with services and peers, and with its descriptor.
 
     @ivar address: the HCA's IP address, as text without a scope.
     @ivar gid: the same as a GID.
     """
+
+    _waker: LinkWaker
 
     def __init__(self, owner: Any, guid: int, address: str) -> None:
         """
@@ -64,6 +68,32 @@ class AddressDirectory(Fabric):
         self._services: set[tuple[int, str]] = set()
         # Weak: a path lasts as long as it is referenced, so packets with forged sources consume no memory.
         self._peers: WeakValueDictionary[str, Any] = WeakValueDictionary()
+
+    # -- the descriptor
+
+    def signal(self) -> None:
+        """
+        Make L{fileno} readable: there is something to do.
+        """
+        self._waker.signal()
+
+    def attend(self) -> None:
+        """
+        Reset L{signal}.
+        """
+        self._waker.attend()
+
+    def watch(self, fd: int, call: Callable[[], object]) -> None:
+        """
+        Have L{attend} call C{call} while another descriptor is readable.
+        """
+        self._waker.watch(fd, call)
+
+    def fileno(self) -> int:
+        """
+        @return: a descriptor that is readable when there is work.
+        """
+        return self._waker.fileno()
 
     # -- services
 

@@ -244,6 +244,13 @@ class RecordPath(Waiters):
         """
         return None
 
+    def readReply(self, reply: Any, number: int) -> None:
+        """
+        Take these parameters from the peer's reply.
+
+        @param number: The queue pair that the request named.
+        """
+
     def _enter(self, queuePair: BoundQueuePair) -> None:
         number = queuePair.number
         if self.absent.pop(number, False):

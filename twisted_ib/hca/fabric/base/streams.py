@@ -203,30 +203,6 @@ class ConnectedFabric(AddressDirectory):
         """
         return (self,) if self.streams else ()
 
-    def signal(self) -> None:
-        """
-        Make L{fileno} readable: there is something to do.
-        """
-        self._waker.signal()
-
-    def attend(self) -> None:
-        """
-        Reset L{signal}.
-        """
-        self._waker.attend()
-
-    def watch(self, fd: int, call: Callable[[], object]) -> None:
-        """
-        Have L{attend} call C{call} while another descriptor is readable.
-        """
-        self._waker.watch(fd, call)
-
-    def fileno(self) -> int:
-        """
-        @return: a descriptor that is readable when there is work.
-        """
-        return self._waker.fileno()
-
     def deadline(self) -> float | None:
         """
         @return: when L{tick} should be called next, or L{None}.
@@ -296,6 +272,11 @@ class ConnectionPath:
         """
 
     def prepareReply(self, reply: ConnectReply, request: ConnectRequest) -> None:
+        """
+        No effect.
+        """
+
+    def readReply(self, reply: ConnectReply, number: int) -> None:
         """
         No effect.
         """

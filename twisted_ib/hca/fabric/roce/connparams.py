@@ -25,7 +25,6 @@ from twisted_ib.hca.wire.rocev2 import LOWEST_PORT, PORT, flowLabel, sourcePort
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import BoundQueuePair
     from twisted_ib.hca.fabric.roce.packet import PacketFabric
-    from twisted_ib.hca.wire.cm import REP
     from twisted_ib.structs import Packed
 
 
@@ -54,7 +53,7 @@ def _field(index: int) -> Any:
     return property(lambda self: _PROPOSAL.unpack(self)[index])
 
 
-def _said(message: ConnectRequest | ConnectReply | REP) -> int:
+def _said(message: ConnectRequest | ConnectReply) -> int:
     # Others may have anything in the unused field, as the number of their queue pair: were it believed,
     # nothing of theirs would be heard.
     port = message.localEECN
@@ -94,7 +93,7 @@ class Proposal(bytes):
     when: float = _field(5)
     isAwaited: bool = _field(6)
 
-    def answered(self, reply: REP) -> Proposal:
+    def answered(self, reply: ConnectReply) -> Proposal:
         """
         @return: the same, with what is in the peer's answer.
         """
@@ -168,6 +167,15 @@ def answer(fabric: PacketFabric, reply: ConnectReply, request: ConnectRequest) -
     proposal = Proposal.of(reply.startingPSN, mtu, port, peers, retries, fabric.clock(), isAwaited)
     _remember(fabric, reply.localQPN, proposal)
     return proposal
+
+
+def answered(fabric: PacketFabric, reply: ConnectReply, number: int) -> None:
+    """
+    A request of a queue pair is accepted: keep the port that the reply says.
+    """
+    queuePair = fabric.owner.queuePairs.get(number)
+    if queuePair is not None and queuePair.proposal is not None:
+        queuePair.proposal = queuePair.proposal.answered(reply)
 
 
 def sending(fabric: PacketFabric, body: bytes) -> None:

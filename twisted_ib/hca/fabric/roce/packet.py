@@ -475,30 +475,6 @@ class PacketFabric(AddressDirectory):
             self.ringBells()
         return super().arm()
 
-    def signal(self) -> None:
-        """
-        Make L{fileno} readable: there is something to do.
-        """
-        self._waker.signal()
-
-    def attend(self) -> None:
-        """
-        Reset L{signal}.
-        """
-        self._waker.attend()
-
-    def watch(self, fd: int, call: Callable[[], object]) -> None:
-        """
-        Have L{attend} call C{call} while another descriptor is readable.
-        """
-        self._waker.watch(fd, call)
-
-    def fileno(self) -> int:
-        """
-        @return: a descriptor that is readable when there is work.
-        """
-        return self._waker.fileno()
-
     def deadline(self) -> float | None:
         """
         @return: when L{tick} should be called next, or L{None}.

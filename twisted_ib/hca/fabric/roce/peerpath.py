@@ -70,6 +70,12 @@ class PeerPath:
         """
         return connparams.answer(self.fabric, reply, request)
 
+    def readReply(self, reply: ConnectReply, number: int) -> None:
+        """
+        See L{IPeerPath.readReply}.
+        """
+        connparams.answered(self.fabric, reply, number)
+
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
         """
         Send a datagram; it may be lost.

@@ -361,6 +361,12 @@ class QueuePairPath(Waiters):
         """
         return self._way.prepareReply(reply, request)
 
+    def readReply(self, reply: Any, number: int) -> None:
+        """
+        See L{PeerPath.readReply}.
+        """
+        self._way.readReply(reply, number)
+
     def progress(self, budget: int) -> int:
         """
         Resume those that wait for space, once there is some.

@@ -53,6 +53,7 @@ static int twisted_ib_waits(const struct twisted_ib_arrivals *arrivals)
 static int twisted_ib_spin(struct twisted_ib_arrivals *arrivals, long began)
 {
     long before = began, now;
+    unsigned weight;
     int found;
 
     if (++arrivals->turns % RARE && arrivals->hits < 128)
@@ -66,10 +67,11 @@ static int twisted_ib_spin(struct twisted_ib_arrivals *arrivals, long began)
         before = now;
     } while (!found && now - began < arrivals->spin);
     /* Found late, another process would have had to wait no longer for a thread that sleeps. */
+    weight = arrivals->hits < 128 ? 2 : 8;
     if (found && now - began < arrivals->spin)
-        arrivals->hits += (256 - arrivals->hits) / (arrivals->hits < 128 ? 2 : 8);
+        arrivals->hits += (256 - arrivals->hits) / weight;
     else
-        arrivals->hits -= arrivals->hits / 8;
+        arrivals->hits -= arrivals->hits / weight;
     return found;
 }
 

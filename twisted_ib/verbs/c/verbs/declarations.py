@@ -235,8 +235,8 @@ extern struct twisted_ib_posting twisted_ib_posting;
 unsigned int twisted_ib_swap(void);
 void twisted_ib_suspend(struct twisted_ib_queue *);
 struct twisted_ib_arrivals {
-    const uint64_t **published; const uint64_t **consumed; unsigned int count; long spin; unsigned int hits;
-    ...;
+    const uint64_t **published; const uint64_t **consumed; unsigned int count; long spin;
+    unsigned int hits, turns;
 };
 int twisted_ib_await(struct twisted_ib_arrivals *, long);
 struct ibv_global_route {

@@ -16,4 +16,5 @@ from twisted_ib.verbs.core.hub import hub
 MODULES = (address, completion, device, extended, memory, queues, text, work)
 
 connect(ffi, "verbs", TABLE)
-hub.watch = Arrivals().watch
+_arrivals = Arrivals()
+hub.watch, hub.unwatch = _arrivals.watch, _arrivals.forget

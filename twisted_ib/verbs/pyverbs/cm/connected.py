@@ -38,6 +38,7 @@ from twisted_ib.verbs.pyverbs.enums.queues import ibv_qp_state
 from twisted_ib.verbs.pyverbs.qp.qpattr import QPAttr
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.verbs.pyverbs.cm.identifier import Identifier
 
 _E, _S = rdma_cm_event_type, ibv_qp_state
@@ -114,9 +115,9 @@ class Connected(Call):
         self.terms = terms
         self.findPath()
 
-    def request(self, path: Any) -> ConnectRequest:
+    def send(self, path: Any) -> IConnection:
         """
-        @return: the REQ.
+        Send the REQ.
         """
         identifier, terms = self._identifier, self.terms
         here, there = identifier.source, identifier.destination
@@ -134,7 +135,8 @@ class Connected(Call):
         # RoCEv2 packets must not be fragmented (IBTA vol. 1 annex A17), so the MTU that the kernel knows for
         # the path counts; other fabrics carry the largest.
         self._mtu = MTU_CODES[identifier.device.pathMTUTo(path)]
-        return makeRequest(terms, service, self._psn, identifier.lifetime, way, self.header(), self._mtu)
+        request = makeRequest(terms, service, self._psn, identifier.lifetime, way, self.header(), self._mtu)
+        return self.device.sendRequest(path, request, self, self.device.clock())
 
     def unsent(self, error: Exception) -> None:
         """

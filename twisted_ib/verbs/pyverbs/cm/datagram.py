@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, Any
 
-from twisted_ib.errors import HCAError, NoListenerError, PathLostError
+from twisted_ib.errors import NoListenerError, PathLostError
 from twisted_ib.hca.base.operation import QPN_MASK
 from twisted_ib.hca.connection import LookupReply, LookupRequest, SIDRStatus
 from twisted_ib.hca.connection.rdmacm import serviceID
@@ -32,6 +32,7 @@ from twisted_ib.verbs.pyverbs.enums.queues import ibv_qp_state
 from twisted_ib.verbs.pyverbs.qp.qpattr import QPAttr
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import IPeerPath
     from twisted_ib.verbs.pyverbs.cm.identifier import Identifier
 
 _E, _S = rdma_cm_event_type, ibv_qp_state
@@ -50,7 +51,7 @@ class Datagrams(Call):
 
     def __init__(self, identifier: Identifier) -> None:
         super().__init__(identifier)
-        self._lookup: Any = None
+        self.connection: Any = None
         self._privateData = b""
 
     def attributes(self, state: int) -> tuple[QPAttr, int]:
@@ -76,21 +77,15 @@ class Datagrams(Call):
         self._privateData = data
         self.findPath()
 
-    def pathReady(self, path: Any) -> None:
+    def send(self, path: IPeerPath) -> Any:
         """
-        The path is found: send the SIDR_REQ.
+        Send the SIDR_REQ.
         """
-        self._search, self._isAnswered = None, True
-        if self.isOver:
-            return
         identifier = self._identifier
         assert identifier.destination is not None
         service = serviceID(identifier.portSpace, identifier.destination.port)
         request = LookupRequest(service, self._privateData, RESPONSE_TIMEOUT, CM_RETRIES)
-        try:
-            self._lookup = identifier.device.sendLookup(path, request, self, identifier.now())
-        except HCAError as error:
-            self.unsent(error)
+        return identifier.device.sendLookup(path, request, self, identifier.now())
 
     def unsent(self, error: Exception) -> None:
         """
@@ -107,7 +102,7 @@ class Datagrams(Call):
         The SIDR_REP was received.
         """
         identifier = self._identifier
-        self._lookup = None
+        self.connection = None
         # Linux cma.c, cma_sidr_rep_handler reports UNREACHABLE with the SIDR status as event status.
         if reply.status != SIDRStatus.VALID:
             self._over(reply.status, reply.privateData)
@@ -120,11 +115,10 @@ class Datagrams(Call):
             target=Target(address, reply.queuePairNumber, reply.qKey),
         )
 
-    def unreachable(self, lookup: Any) -> None:
+    def unanswered(self) -> None:
         """
         The SIDR_REQ retries are exhausted.
         """
-        self._lookup = None
         self._over(-errno.ETIMEDOUT)
 
     def _over(self, status: int, privateData: bytes = b"") -> None:
@@ -143,7 +137,7 @@ class Datagrams(Call):
         """
         A SIDR_REQ was received.
         """
-        self._lookup = lookup
+        self.connection = lookup
         lookup.user = self
 
     def accept(self, param: ConnParam | None) -> None:
@@ -166,7 +160,7 @@ class Datagrams(Call):
         identifier.step("accept")
         # Linux cma.c answers with the Q_Key of RDMA-CM's UD services too, RDMA_UDP_QKEY.
         reply = LookupReply(queuePairNumber=number, qKey=RDMA_UDP_QKEY, privateData=data)
-        if not self._lookup.answer(reply, identifier.now()):
+        if not self.connection.answer(reply, identifier.now()):
             raise PyverbsRDMAError("The peer is gone", errno.ECONNRESET)
 
     def reject(self, privateData: bytes) -> None:
@@ -178,7 +172,7 @@ class Datagrams(Call):
         identifier = self._identifier
         checkPrivateData(privateData, identifier.privateBytes.lookupReply)
         identifier.step("reject")
-        self._lookup.reject(SIDRStatus.REJECTED, privateData, identifier.now())
+        self.connection.reject(SIDRStatus.REJECTED, privateData, identifier.now())
 
     # -- the end
 
@@ -188,7 +182,7 @@ class Datagrams(Call):
         """
         # Once the lookup has an answer nothing depends on the path any more.
         if self._identifier.stage is Stage.REQ_SENT:
-            self._lookup = None
+            self.connection = None
             self._over(-errno.ETIMEDOUT)
 
     def disconnect(self) -> None:
@@ -201,8 +195,8 @@ class Datagrams(Call):
         """
         Release the lookup; the identifier is closing.
         """
+        lookup, self.connection = self.connection, None
         self.giveUp()
-        lookup, self._lookup = self._lookup, None
         if lookup is not None:
             lookup.user = None
             lookup.close(device.clock())
