@@ -31,8 +31,8 @@ class AddressResolution(Resolution):
 
         @return: the one address fills two slots.
         """
-        # Programs name slot 1 in their text: rxe has its interface's link-local address in slot 0 and the IPv4
-        # address there, and adapters list each address of theirs twice, by RoCE v1 and v2.
+        # Programs name slot 1: rxe has its interface's link-local address in slot 0 and the IPv4 address
+        # there, and adapters list each address twice, by RoCE v1 and v2.
         own = super().gids()
         return own * 2 if len(own) == 1 else own
 
