@@ -249,6 +249,38 @@ class RelayTests(RelayTestCase):
         self.assertEqual(len(self.owners()), 1)
         self.exchange(3)
 
+    def test_acknowledged(self) -> None:
+        """
+        A sender has its acknowledgement when the last process has the datagram: what the owner alone has when
+        it is killed is sent again.
+        """
+        for isIn in (True, False):
+            self.near(2)
+            owner, other = self.nears[-2:]
+            end = self.ends[-1]
+            port = 3999 + len(self.nears)
+            self.until(lambda owner=owner: owner.medium.services)
+            sender, receiver, host, place = self.peer, end, self.here, port
+            stopped = other
+            if not isIn:
+                sender, receiver, host, place, stopped = end, self.peer, self.there, 5000, self.far
+            sender.transport.write(b"first", (host, place))
+            self.until(lambda receiver=receiver: receiver.data[-1:] == [b"first"])
+            self.until(lambda sender=sender: not sender.socket.queued())
+            self.processes.remove(stopped)
+            sent = {b"%d" % n for n in range(20)}
+            for data in sent:
+                sender.transport.write(data, (host, place))
+            self.settle()
+            self.assertGreaterEqual(self.handed(owner), len(sent))
+            self.assertGreaterEqual(sender.socket.queued(), sum(map(len, sent)))
+            self.kill(owner)
+            self.processes.append(stopped)
+            self.until(lambda sent=sent, receiver=receiver: sent <= set(receiver.data))
+            self.until(lambda sender=sender: not sender.socket.queued())
+            end.socket.stopListening()
+            self.until(lambda end=end: not end.socket.connected)
+
     def test_otherKilled(self) -> None:
         """
         One that is not the owner is killed: the others lose nothing, and its port is free.

@@ -8,5 +8,6 @@ Besides:
   - C{rccarrier}: one path of RDS on a queue pair
   - C{rcconnect}: connection attempts of RDS on queue pairs
   - C{rcconnection}: RDS on RC queue pairs
+  - C{rcrelay}: several processes on one address of a host
   - C{tcpcarrier}: the TCP connection that carries a path's messages, with its Twisted transports
 """

@@ -8,9 +8,12 @@ import errno
 import os
 import random
 import select
+import shutil
 import socket
+import sys
 import time
 from collections.abc import Callable
+from subprocess import CalledProcessError, run
 from typing import Any
 from unittest import SkipTest
 from zlib import crc32
@@ -566,3 +569,65 @@ class DeviceTests(SynchronousTestCase):
             os._exit(0 if descriptors() <= before else 1)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.assertEqual(device.fabric.pending(), False)
+
+
+#: Of a host on a link: connects to another of the link where nobody has the port, and says what came of it,
+#: how many requests it repeated, and after how many milliseconds.
+_NOBODY = """
+import sys, time
+from tests.hca.fabric.roce.test_devices import PORT, End
+from tests.hca.fabric.roce.test_roce import DeviceTests
+from twisted_ib.hca.connection.rdmacm import PortSpace
+case = DeviceTests("test_nobody")
+device = case.device(sys.argv[1])
+end = End(device, 64)
+began = time.monotonic()
+device.connect(PortSpace.TCP, sys.argv[2], PORT, end)
+case.until(lambda: end.log, device)
+passed = int(1000 * (time.monotonic() - began))
+print(*end.log, device.cm.counters["retransmitted"], passed)
+case.doCleanups()
+"""
+
+
+class NamespaceTests(SynchronousTestCase):
+    """
+    Hosts with kernels' networks of their own, on a link.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make them.
+        """
+        if os.geteuid():
+            raise SkipTest("needs root")
+        if shutil.which("ip") is None:
+            raise SkipTest("there is no ip here")
+        self.names = [f"twisted-ib-roce-{os.getpid()}-{end}" for end in (1, 2)]
+        try:
+            for name in self.names:
+                self.ip("netns", "add", name)
+                self.addCleanup(self.ip, "netns", "del", name)
+            one, two = self.names
+            self.ip("-n", one, "link", "add", "veth0", "type", "veth", "peer", "name", "veth0", "netns", two)
+            for number, name in enumerate(self.names, 1):
+                self.ip("-n", name, "addr", "add", f"192.0.2.{number}/24", "dev", "veth0")
+                self.ip("-n", name, "link", "set", "veth0", "up")
+        except CalledProcessError as error:
+            raise SkipTest(f"there may be no namespaces here: {error.stderr.strip()}") from None
+
+    def ip(self, *command: str) -> None:
+        """
+        Run C{ip}.
+        """
+        run(["ip", *command], check=True, capture_output=True, text=True, timeout=HANG_SECONDS)
+
+    def test_nobody(self) -> None:
+        """
+        A connect to another host where nobody has the port ends when that host's kernel says so: before a
+        request is repeated, which is after half a second.
+        """
+        command = ["ip", "netns", "exec", self.names[0], sys.executable, "-c", _NOBODY]
+        said = run([*command, "192.0.2.1", "192.0.2.2"], capture_output=True, text=True, timeout=HANG_SECONDS)
+        self.assertEqual((said.stdout.split()[:-1], said.stderr), (["rejected", "8", "0"], ""))
+        self.assertLess(int(said.stdout.split()[-1]), 1000)

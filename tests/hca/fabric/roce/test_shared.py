@@ -13,8 +13,10 @@ import socket
 import struct
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from subprocess import run
+from types import FrameType
 from typing import Any
 from unittest import SkipTest
 from zlib import crc32
@@ -34,6 +36,7 @@ from twisted_ib.errors import DeviceError, NoRouteError, ServiceInUseError
 from twisted_ib.hca.base.operation import ID_SHIFT, QPN_SHIFT
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.device.form import compiledModules
 from twisted_ib.hca.fabric.roce import portgroup
 from twisted_ib.hca.fabric.roce.orphans import MEMORY_BYTES
 from twisted_ib.hca.fabric.roce.packet import PacketFabric
@@ -450,6 +453,58 @@ class SharedTests(DevicesTestCase):
             peer.sendmsg(datagrams, [(17, 103, size)], 0, (self.address, 4791))
         self.until(lambda: one.counters["packets_unknown_qp"] == 2, one, two)
         self.assertEqual([each.counters[name] for each in (one, two) for name in HANDED], [0, 2, 2, 2, 0, 2])
+
+    def kernelCalls(self, neighbours: int, mebibytes: int = 4) -> dict[str, int]:
+        """
+        @return: the system calls of an RDMA WRITE of 1 MiB, several times, to a process with others on its
+            address, both ends together, by name, and the packets sent.
+        """
+        far = self.device(ownAddress(8))
+        near = [self.device(self.address) for _ in range(1 + neighbours)]
+        one, two = End(far, 1 << 20), End(near[0], 1 << 20)
+        near[0].listen(PortSpace.TCP, self.address, PORT, two)
+        far.connect(PortSpace.TCP, self.address, PORT, one)
+        self.until(lambda: one.log and two.log, far, *near)
+        remote = {"remoteAddress": two.region.address, "remoteKey": two.region.remoteKey}
+
+        def write() -> None:
+            for number in range(mebibytes):
+                one.send(number, SendOpcode.RDMA_WRITE, 0, 1 << 20, **remote)
+                self.until(lambda: one.completions, far, near[0])
+                self.assertEqual(one.done(), [(number, WCStatus.SUCCESS)])
+
+        write()
+        calls: Counter[str] = Counter()
+
+        def see(frame: FrameType, event: str, argument: Any) -> None:
+            name = getattr(argument, "__qualname__", "")
+            if event == "c_call" and name.startswith(("KernelSocket.", "epoll.")):
+                calls[name] += 1
+
+        before = far.fabric.packetsSent
+        sys.setprofile(see)
+        try:
+            write()
+        finally:
+            sys.setprofile(None)
+        calls["packets"] = far.fabric.packetsSent - before
+        self.assertEqual(sum(device.counters["packets_handed_on"] for device in near), 0)
+        for device in (far, *near):
+            device.close()
+        return calls
+
+    def test_neighbours(self) -> None:
+        """
+        A flow costs within 3 percent the same system calls, and as many packets, with others on the address
+        as without.
+        """
+        if compiledModules():
+            raise SkipTest("compiled modules: their calls are not counted")
+        alone, beside = self.kernelCalls(0), self.kernelCalls(5)
+        self.assertGreaterEqual(alone["packets"], 4 * 256)
+        self.assertEqual(alone.keys(), beside.keys())
+        for name, count in alone.items():
+            self.assertAlmostEqual(beside[name], count, delta=0.03 * count + 1, msg=name)
 
     def test_group(self) -> None:
         """
