@@ -74,18 +74,16 @@ class Subnet:
             return self.ports["b" if port.node.name == "a" else "a"]
         return next((each for each in self.ports.values() if each.lid == packet.dlid), None)
 
-    def answer(self, port: Any, packet: Packet) -> bytes | None:
+    def take(self, port: Any, packet: Packet) -> bytes | None:
         """
         See L{umad.ISubnet}.
         """
+        if self.manages:
+            return None
+        if packet.octets[3] & 0x80:
+            return b""
         self.asked.append((port.node.name, bytes(packet.octets)))
-        return self.response
-
-    def take(self, port: Any, packet: Packet) -> bool:
-        """
-        See L{umad.ISubnet}.
-        """
-        return self.manages
+        return None if packet.octets[3] == REPRESS else self.response or b""
 
     def switchPorts(self, lid: int | None) -> int:
         """
@@ -398,6 +396,25 @@ class ClientTests(UmadCase):
             self.send(manager, response, 1, queuePair)
             self.assertEqual(self.took(), [(asker, 1, 2, 0, response)])
         self.assertEqual(self.subnet.asked, [])
+
+    def test_report(self) -> None:
+        """
+        A Report goes to what has asked for it, not to a subnet manager at the same port.
+        """
+        asker = self.connect("x")
+        self.manager()
+        report = mad(SA, REPORT, NOTICE)
+        self.send(asker, report, 2, 1)
+        self.assertEqual([octets[3] for _, octets in self.subnet.asked], [REPORT])
+
+    def test_repress(self) -> None:
+        """
+        The end of a trap is for the node that has sent it, whatever its transaction id is.
+        """
+        manager = self.manager()
+        self.send(manager, mad(SUBN, REPRESS, NOTICE, manager << 48 | 5), 2)
+        self.assertEqual([octets[3] for _, octets in self.subnet.asked], [REPRESS])
+        self.assertEqual(self.took(), [])
 
     def test_directedSMInfo(self) -> None:
         """

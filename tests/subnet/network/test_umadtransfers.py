@@ -81,9 +81,8 @@ class ServerTests(UmadCase):
         number = self.connect("m", "a", manager=True)
         delivered: list[Packet] = []
 
-        def take(port: object, packet: Packet) -> bool:
+        def take(port: object, packet: Packet) -> None:
             delivered.append(packet)
-            return True
 
         self.patch(self.subnet, "take", take)
         answer = mad(SA, TABLE, 0x11, transaction=7, **GIVEN)

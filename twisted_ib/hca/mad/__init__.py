@@ -1,10 +1,10 @@
 """
 Management datagrams (MADs) and the agents that serve them (IBTA vol. 1 chapter 13), without I/O.
 
-C{dispatch} finds the agent of a MAD; C{requests} are those that wait for a response, and C{transfers} those
-of many MADs, by the machines of C{rmpp}; C{redirect} has another queue pair serve a class.  C{agents} lists
-the agents that every device begins with: a management class is a module here and a row there.  C{gsi} is
-connection management, C{pma} performance management, C{vendor} OpenIB's ping.
+C{takers} is the table of who takes a MAD, C{dispatch} finds its agent; C{requests} are those that wait for a
+response, and C{transfers} those of many MADs, by the machines of C{rmpp}; C{redirect} has another queue pair
+serve a class.  C{agents} lists the agents that every device begins with: a management class is a module here
+and a row there.  C{gsi} is connection management, C{pma} performance management, C{vendor} OpenIB's ping.
 
 Besides:
 

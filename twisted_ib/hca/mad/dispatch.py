@@ -2,8 +2,8 @@
 Which agent takes a management datagram, and which request a response belongs to.
 
 An L{Agent} is registered for the methods of one version of a management class, as with Linux's
-C{ib_register_mad_agent}.  Subnet management (classes 0x01 and 0x81) is on queue pair 0, all other classes on
-queue pair 1 (IBTA vol. 1 13.5.1).  A datagram that is dropped is counted:
+C{ib_register_mad_agent}.  Which datagrams are for an agent, and which for the sender of a request, says
+L{twisted_ib.hca.mad.takers}.  A datagram that is dropped is counted:
 
   - C{management_malformed}: not 256 octets, or another base version;
   - C{management_wrong_queue_pair}: its class is on the other queue pair;
@@ -29,11 +29,10 @@ from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.mad.redirect import Redirection, Redirections, redirecting, redirectionOf
 from twisted_ib.hca.mad.requests import Answered, Received, ReceivedMAD, Request, Target
 from twisted_ib.hca.mad.rmpp.segments import ACTIVE, RMPP_VERSION, dataAt, isSegment
+from twisted_ib.hca.mad.takers import Taker, queuePairOf, takerOf
 from twisted_ib.hca.mad.transfers import Transfers
 from twisted_ib.hca.wire.grh import DETH, HOP_LIMIT
 from twisted_ib.hca.wire.mad.classes import (
-    COMMUNICATION,
-    SUBNET_CLASSES,
     SUBNET_DIRECTED,
     TRANSFER_HEADERS,
     RMPPHeader,
@@ -56,7 +55,6 @@ from twisted_ib.hca.wire.mad.mad import (
     SET,
     STATUS_AT,
     TRAP,
-    TRAP_REPRESS,
     UNSUPPORTED_METHOD,
     UNSUPPORTED_METHOD_ATTRIBUTE,
     Mad,
@@ -133,7 +131,7 @@ class Agent:
         """
         The queue pair of its class, here and at peers.
         """
-        return SMI_QPN if self.managementClass in SUBNET_CLASSES else GSI_QPN
+        return queuePairOf(self.managementClass)
 
     def send(
         self,
@@ -326,16 +324,15 @@ class Agents:
         base, class_, version, method, _, _, transaction, attribute, _, _ = HEADER.unpack_from(data)
         if base != BASE_VERSION:
             count("management_malformed")
-        elif (class_ in SUBNET_CLASSES) != (number == SMI_QPN):
+        elif queuePairOf(class_) != number:
             count("management_wrong_queue_pair")
-        # Linux mad.c validate_mad: CM messages have method Send, and anything else is dropped unanswered.
-        elif class_ == COMMUNICATION and method != SEND and attribute != CLASS_PORT_INFO:
+        elif (taker := takerOf(class_, method, attribute)) is Taker.NOBODY:
             count("management_unsupported")
         else:
             received = ReceivedMAD(path, number, source, method, transaction, attribute, data, partition)
             if (class_, version) in self._segmented and isSegment(data):
                 self.transfers.received(received, class_, version)
-            elif method & RESPONSE or method == TRAP_REPRESS:
+            elif taker is Taker.REQUESTER:
                 request = self.requestOf(received)
                 if request is None:
                     count("management_unmatched")

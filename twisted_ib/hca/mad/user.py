@@ -20,6 +20,7 @@ from twisted_ib.hca.base.operation import QPN_MASK
 from twisted_ib.hca.mad.dispatch import MAD_RETRIES, MAD_TIMEOUT_SECONDS, Agent
 from twisted_ib.hca.mad.rmpp.receiver import RMPP_TABLE_BYTES
 from twisted_ib.hca.mad.rmpp.segments import TABLE, dataAt, isSegment
+from twisted_ib.hca.mad.takers import isResponse
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.mad.classes import ORGANIZATION_CLASSES, TRANSFER_HEADERS, OrganizationHeader
 from twisted_ib.hca.wire.mad.mad import (
@@ -29,8 +30,6 @@ from twisted_ib.hca.wire.mad.mad import (
     MAD_BYTES,
     METHOD_AT,
     QUEUE_KEY,
-    RESPONSE,
-    TRAP_REPRESS,
     UNSUPPORTED_METHOD_ATTRIBUTE,
     Mad,
     decodeMAD,
@@ -190,10 +189,7 @@ class UserPort:
         found = self._agentOf(number)
         agent = self._sender(found, octets)
         mad = self._parse(agent, octets)
-        method = octets[METHOD_AT]
-        # Linux mad.c ib_response_mad.
-        isResponse = bool(method & RESPONSE) or method == TRAP_REPRESS
-        if isResponse or not timeout:
+        if isResponse(octets[METHOD_AT]) or not timeout:
             agent.post(address, queuePair, mad, queueKey)
             return
         if queuePair & QPN_MASK != agent.number:

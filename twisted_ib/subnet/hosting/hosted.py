@@ -19,6 +19,7 @@ from twisted_ib.hca.mad.attributes.node import NodeInfo
 from twisted_ib.hca.mad.attributes.notice import Notice
 from twisted_ib.hca.mad.attributes.port import Capability, PKeyTable, PortInfo
 from twisted_ib.hca.mad.pma import PMA
+from twisted_ib.hca.mad.takers import Taker
 from twisted_ib.hca.mad.vendor import PING, respond
 from twisted_ib.hca.wire.mad.classes import PERFORMANCE, SMP_ATTRIBUTE, SMP_KEY, SUBNET, SUBNET_CLASSES
 from twisted_ib.hca.wire.mad.mad import (
@@ -28,13 +29,12 @@ from twisted_ib.hca.wire.mad.mad import (
     HEADER,
     MAD_BYTES,
     METHOD_AT,
-    RESPONSE,
     SM_VERSION,
     TRAP_REPRESS,
 )
 from twisted_ib.subnet.hosting.attached import AttachedPort, IAttachedDevice
 from twisted_ib.subnet.hosting.descriptors import cancel
-from twisted_ib.subnet.hosting.manager import HostedManager, isForSM
+from twisted_ib.subnet.hosting.manager import HostedManager
 from twisted_ib.subnet.network.forwarding import Forwarding
 from twisted_ib.subnet.network.graph import Change, Node, Port, build, relink, unlinked
 from twisted_ib.subnet.network.smi import PERMISSIVE_LID, Carrier, Packet, responded
@@ -108,10 +108,7 @@ class HostedSubnet:
         arrived = self._carrier.carry(port, packet)
         if arrived is None:
             return None
-        if self.consumer is not None:
-            octets = self.consumer.take(arrived, packet)
-        else:
-            octets = None if self.take(arrived, packet) else self.answer(arrived, packet)
+        octets = (self.consumer or self).take(arrived, packet)
         if not octets:
             return None
         response = responded(packet, octets)
@@ -144,14 +141,14 @@ class HostedSubnet:
 
     def answer(self, port: Port, packet: Packet) -> bytes | None:
         """
-        See L{ISubnet<twisted_ib.subnet.network.umad.ISubnet>}.
+        Have the port's own agents process a request.
+
+        @param port: the one that it arrived at.
+        @return: the response.
         """
         octets = bytes(packet.octets)
         class_ = octets[CLASS_AT]
         if class_ in SUBNET_CLASSES:
-            if octets[METHOD_AT] == TRAP_REPRESS:
-                self._repress(port, octets)
-                return None
             answer = self._sma.respond(port, octets, self._clock.seconds(), packet.slid)
             self._changed(answer)
             return answer.octets
@@ -161,12 +158,21 @@ class HostedSubnet:
             return respond(octets, port.node.description.encode())
         return None
 
-    def take(self, port: Port, packet: Packet) -> bool:
+    def take(self, port: Port, packet: Packet) -> bytes | None:
         """
         See L{ISubnet<twisted_ib.subnet.network.umad.ISubnet>}.
         """
+        octets = packet.octets
+        if octets[METHOD_AT] == TRAP_REPRESS:
+            # Nodes alone send traps.
+            if octets[CLASS_AT] in SUBNET_CLASSES:
+                self._repress(port, bytes(octets))
+            return None
         isManagers = self.manager is not None and self.manager.take(port, packet)
-        return isManagers or self._deliver(port, packet)
+        if isManagers or self._deliver(port, packet):
+            return None
+        response = None if packet.taker is Taker.REQUESTER else self.answer(port, packet)
+        return response or b""
 
     def switchPorts(self, lid: int | None) -> int:
         """
@@ -353,15 +359,13 @@ class HostedSubnet:
         self._report(countViolations(port, count, violation))
 
     def _deliver(self, port: Port, packet: Packet) -> bool:
-        octets = packet.octets
         found = self.attached.get(port.node.end(port).guid)
-        if found is None:
+        taker = packet.taker
+        if found is None or taker is Taker.NODE:
             return False
-        # Subnet management is that of the node, whatever its device does; its responses are the device's.
-        if octets[CLASS_AT] in SUBNET_CLASSES and not octets[METHOD_AT] & RESPONSE:
-            attribute = int.from_bytes(octets[16:18], "big")
-            if not (found.isSM and isForSM(octets[METHOD_AT], attribute)):
-                return False
+        # A device may ask subnet administration without a subnet manager, but takes no SMP without one.
+        if taker is Taker.MANAGER and packet.octets[CLASS_AT] in SUBNET_CLASSES and not found.isSM:
+            return False
         found.device.received(packet)
         return True
 

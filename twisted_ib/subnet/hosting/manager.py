@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted_ib import limits
 from twisted_ib.hca.base.traits import NodeType
-from twisted_ib.hca.mad.attributes.manager import SMInfo
-from twisted_ib.hca.mad.attributes.notice import Notice
+from twisted_ib.hca.mad.takers import Taker
 from twisted_ib.hca.wire.mad.classes import SUBNET_ADMINISTRATION, SUBNET_CLASSES
-from twisted_ib.hca.wire.mad.mad import HEADER, REPORT, RESPONSE, TRAP, TRAP_REPRESS
+from twisted_ib.hca.wire.mad.mad import HEADER, REPORT, RESPONSE
 from twisted_ib.subnet.hosting.descriptors import cancel, isPending
 from twisted_ib.subnet.sa.agent import Administration
 from twisted_ib.subnet.sm.manager import Manager, Options
@@ -159,7 +158,7 @@ class HostedManager:
         """
         if self.port is None or port.node.end(port) is not self.port or self.port in self._external:
             return False
-        if not _isForManager(packet.octets):
+        if not _isForManager(packet):
             return False
         self.manager.received(packet, self._clock.seconds())
         self._wake()
@@ -203,23 +202,16 @@ class HostedManager:
         return left
 
 
-def _isForManager(octets: bytearray) -> bool:
-    _, class_, _, method, _, _, transaction, attribute, _, _ = HEADER.unpack_from(octets)
+def _isForManager(packet: Packet) -> bool:
+    taker = packet.taker
+    if taker is not Taker.REQUESTER:
+        return taker is Taker.MANAGER
+    # A device may be at the same port: the responses to its requests are its own.
+    _, class_, _, method, _, _, transaction, _, _, _ = HEADER.unpack_from(packet.octets)
     if class_ == SUBNET_ADMINISTRATION:
-        # A device may be at the same port: the responses to its requests, and Reports, are its own.
-        return method == REPORT | RESPONSE or not (method & RESPONSE or method == REPORT)
-    if class_ not in SUBNET_CLASSES or method == TRAP_REPRESS:
-        return False
-    if method & RESPONSE:
-        return bool(transaction >> _NUMBER_SHIFT == TRANSACTIONS >> _NUMBER_SHIFT)
-    return isForSM(method, attribute)
+        return method == REPORT | RESPONSE
+    isOurs = transaction >> _NUMBER_SHIFT == TRANSACTIONS >> _NUMBER_SHIFT
+    return class_ in SUBNET_CLASSES and isOurs
 
 
-def isForSM(method: int, attribute: int) -> bool:
-    """
-    @return: whether an SMP that is no response is for the subnet manager of a port, not for its agent.
-    """
-    return attribute == SMInfo.ID or (method == TRAP and attribute == Notice.ID)
-
-
-__all__ = ["HostedManager", "IHost", "isForSM"]
+__all__ = ["HostedManager", "IHost"]

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 from attrs import define, evolve
 
 from twisted_ib.hca.base.port import PhysicalState
+from twisted_ib.hca.mad.takers import Taker, takerOf
 from twisted_ib.hca.wire.mad.classes import SUBNET_CLASSES, SUBNET_DIRECTED
-from twisted_ib.hca.wire.mad.mad import CLASS_AT, DIRECTION, MAD_BYTES, STATUS_AT
+from twisted_ib.hca.wire.mad.mad import ATTRIBUTE_AT, CLASS_AT, DIRECTION, MAD_BYTES, METHOD_AT, STATUS_AT
 from twisted_ib.limits import SUBNET_HOPS
 from twisted_ib.subnet.network.counters import Counters
 from twisted_ib.subnet.network.forwarding import carriesData, egress
@@ -139,6 +140,14 @@ class Packet:
     octets: bytearray
     length: int = MAD_BYTES
     room: int = 0
+
+    @property
+    def taker(self) -> Taker:
+        """
+        The part of the one that takes it where it arrives.
+        """
+        octets = self.octets
+        return takerOf(octets[CLASS_AT], octets[METHOD_AT], int.from_bytes(octets[ATTRIBUTE_AT], "big"))
 
 
 def responded(request: Packet, response: bytes) -> Packet:

@@ -14,13 +14,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from attrs import define, field
 
-from twisted_ib.hca.wire.mad.classes import (
-    ORGANIZATION_CLASSES,
-    SUBNET_ADMINISTRATION,
-    SUBNET_CLASSES,
-    SUBNET_DIRECTED,
-    VENDOR_CLASSES,
-)
+from twisted_ib.hca.base.operation import SMI_QPN
+from twisted_ib.hca.mad.takers import Taker, queuePairOf
+from twisted_ib.hca.wire.mad.classes import SUBNET_ADMINISTRATION, SUBNET_CLASSES, SUBNET_DIRECTED
 from twisted_ib.hca.wire.mad.mad import (
     BASE_VERSION,
     CLASS_AT,
@@ -28,7 +24,6 @@ from twisted_ib.hca.wire.mad.mad import (
     MAD_BYTES,
     METHOD_AT,
     RESPONSE,
-    TRAP,
     TRAP_REPRESS,
 )
 from twisted_ib.limits import UMAD_CLIENTS
@@ -75,14 +70,10 @@ _ROOM: Final = 224
 #: The status of a request that is lost (errno(3), ETIMEDOUT), so that its sender need not wait.
 TIMED_OUT: Final = 110
 
-_NOTICE: Final = 0x02
-_SM_INFO: Final = 0x20
-
 #: Of subnet administration: SLtoVLMappingTableRecord; Get and GetTable.
 _SL_TO_VL: Final = b"\0\x13"
 _QUERIES: Final = (0x01, 0x12)
 
-_VENDOR_CLASSES: Final = frozenset((*VENDOR_CLASSES, *ORGANIZATION_CLASSES))
 #: The upper 16 bits of a request's transaction id are its client's number.
 _CLIENT_SHIFT: Final = 48
 _TRANSACTION: Final = (1 << _CLIENT_SHIFT) - 1
@@ -134,20 +125,12 @@ class ISubnet(Protocol):
         See L{Carrier.carry<twisted_ib.subnet.network.smi.Carrier.carry>}.
         """
 
-    def answer(self, port: Port, packet: Packet) -> bytes | None:
+    def take(self, port: Port, packet: Packet) -> bytes | None:
         """
-        Let the port's own agents process a request, a trap's repression among them.
+        Hand a MAD to the subnet manager of this process, or to the device of a port or its own agents.
 
         @param port: the one that it arrived at.
-        @return: the response.
-        """
-
-    def take(self, port: Port, packet: Packet) -> bool:
-        """
-        Hand a MAD to the subnet manager of this process, or to the device of a port.
-
-        @param port: the one that it arrived at.
-        @return: whether one of these takes it, and answers by itself.
+        @return: as L{UmadServer.take}.
         """
 
     def switchPorts(self, lid: int | None) -> int:
@@ -379,7 +362,7 @@ class UmadServer:
         if length > MAD_BYTES or base != BASE_VERSION or (directed and smp[HOP_POINTER_AT]):
             self._count("umad_malformed")
             return None
-        if (class_ in SUBNET_CLASSES) != (destination == 0):
+        if (queuePairOf(class_) == SMI_QPN) != (destination == SMI_QPN):
             self._count("umad_wrong_queue_pair")
             return None
         if directed and isReturning(smp):
@@ -409,17 +392,13 @@ class UmadServer:
 
     def take(self, port: Port, packet: Packet) -> bytes | None:
         """
-        Hand a MAD to a client, to the subnet manager of this process, or to the port's device or own agents.
+        Hand a MAD to a client, or to others at the port: L{ISubnet.take}.
 
         @param port: the one that it arrived at.
         @return: the response of these; no octets if nobody takes it, or if they do not answer; L{None} if
             there is nothing to wait for.
         """
         mad = packet.octets
-        method = mad[METHOD_AT]
-        if method == TRAP_REPRESS:
-            self._subnet.answer(port, packet)
-            return None
         client = next(self._takers(port.node.end(port), packet), None)
         if client is not None and isControl(mad):
             return None
@@ -429,14 +408,10 @@ class UmadServer:
         if client is not None:
             return None if self._deliver(client, packet) else b""
         complete(packet)
-        if self._subnet.take(port, packet):
-            return None
-        if not method & RESPONSE:
-            response = self._subnet.answer(port, packet)
-            if response is not None:
-                return response
-        self._count("umad_unclaimed")
-        return b""
+        response = self._subnet.take(port, packet)
+        if response == b"":
+            self._count("umad_unclaimed")
+        return response
 
     def _endsOpenSM(self, mad: bytearray) -> bool:
         # OpenSM 3.3.23 (osm_sa_slvl_record.c), asked for the SLtoVLMappingTableRecords of an input or output
@@ -454,25 +429,25 @@ class UmadServer:
 
     def _takers(self, port: Port, packet: Packet) -> Iterator[_Client]:
         mad = packet.octets
-        class_, attribute = mad[CLASS_AT], int.from_bytes(mad[16:18], "big")
+        class_ = mad[CLASS_AT]
+        if mad[METHOD_AT] == TRAP_REPRESS:
+            # Nodes alone send traps, and their transaction ids are no clients' numbers.
+            return iter(())
         clients = (each for each in reversed(self._clients.values()) if each.port is port)
         # libumad2sim ends its program if that has no agent for the class of a MAD.
-        if mad[METHOD_AT] & RESPONSE:
+        taker = packet.taker
+        if taker is Taker.REQUESTER:
             number = int.from_bytes(mad[8:10], "big")
             return (each for each in clients if each.number == number and class_ in each.classes)
         if packet.destination > 1:
             return (
                 each for each in clients if each.queuePair == packet.destination and class_ in each.classes
             )
-        if class_ in _VENDOR_CLASSES:
+        if taker is Taker.PROGRAM:
             return (each for each in clients if each.classes <= {class_})
-        managers = (each for each in clients if each.manager and not SUBNET_CLASSES.isdisjoint(each.classes))
-        if class_ == SUBNET_ADMINISTRATION or (
-            class_ in SUBNET_CLASSES
-            and (attribute == _SM_INFO or (attribute == _NOTICE and mad[METHOD_AT] == TRAP))
-        ):
+        if taker is Taker.MANAGER:
             # IsSM alone does not make a subnet manager: with SIM_SET_ISSM any tool has it.
-            return managers
+            return (each for each in clients if each.manager and not SUBNET_CLASSES.isdisjoint(each.classes))
         return iter(())
 
     def _deliver(self, client: _Client, packet: Packet) -> bool:

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 #: attribute id, reserved, attribute modifier.
 HEADER: Final[Packed[tuple[int, int, int, int, int, int, int, int, int, int]]] = Struct(">BBBBHHQHHI")
 HEADER_BYTES: Final = HEADER.size
-#: Offsets of the class, which the version follows, of the method and of the status.
+#: Offsets of the class, which the version follows, of the method, of the status and of the attribute id.
 CLASS_AT: Final = 1
 METHOD_AT: Final = 3
 STATUS_AT: Final = 4
+ATTRIBUTE_AT: Final = slice(16, 18)
 MAD_BYTES: Final = 256
 DATA_BYTES: Final = MAD_BYTES - HEADER_BYTES
 #: The well-known Q_Key of queue pair 1 (Linux ib_mad.h IB_QP1_QKEY).
