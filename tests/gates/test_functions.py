@@ -7,7 +7,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+
+from attrs import frozen
 
 from tests.gates.falling import mayOnlyFall
 from tests.test_layering import TreeTestCase, sources
@@ -24,37 +27,56 @@ LONG = {
 _SENTENCES = re.compile(r"(?:\A|[.?!]\s+|\n\n *|^ *[@-][^:\n]*: )(?:What|Who)\b[^\n]*", re.MULTILINE)
 
 
-def nodes(root: Path) -> Iterator[tuple[str, ast.AST]]:
+@frozen
+class Facts:
     """
-    @return: what modules are made of, each with the module's name.
+    Both of a module.
+
+    @ivar long: the lines of each function that has too many, by its name.
+    @ivar riddles: the sentences of docstrings that begin with "What" or "Who".
     """
-    for path in sources(root):
-        name = str(path.relative_to(root / "twisted_ib"))
-        yield from ((name, node) for node in ast.walk(ast.parse(path.read_text())))
+
+    long: dict[str, int]
+    riddles: list[str]
+
+
+# Both tests ask for all modules, and copies of the tree differ from it in a module or two.
+@cache
+def facts(text: str) -> Facts:
+    """
+    @param text: a module's.
+    """
+    long: dict[str, int] = {}
+    riddles: list[str] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if (n := (node.end_lineno or 0) - node.lineno + 1) > MOST_LINES:
+                long[node.name] = n
+        elif not isinstance(node, ast.Module | ast.ClassDef):
+            continue
+        riddles += (found.strip() for found in _SENTENCES.findall(ast.get_docstring(node) or ""))
+    return Facts(long, riddles)
+
+
+def modules(root: Path) -> Iterator[tuple[str, Facts]]:
+    """
+    @return: the modules' names, each with what there is to say of it.
+    """
+    return ((str(each.relative_to(root / "twisted_ib")), facts(each.read_text())) for each in sources(root))
 
 
 def longFunctions(root: Path) -> dict[str, int]:
     """
     @return: the lines of each function that has too many.
     """
-    return {
-        f"{module}: {node.name}": n
-        for module, node in nodes(root)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (n := (node.end_lineno or 0) - node.lineno + 1) > MOST_LINES
-    }
+    return {f"{module}: {name}": n for module, found in modules(root) for name, n in found.long.items()}
 
 
 def riddles(root: Path) -> list[str]:
     """
     @return: the sentences of docstrings that begin with "What" or "Who".
     """
-    return [
-        f"{module}: {found.strip()}"
-        for module, node in nodes(root)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        for found in _SENTENCES.findall(ast.get_docstring(node) or "")
-    ]
+    return [f"{module}: {each}" for module, found in modules(root) for each in found.riddles]
 
 
 class FunctionTests(TreeTestCase):
