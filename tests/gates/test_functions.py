@@ -4,58 +4,19 @@ Functions that one sees at a glance, and docstrings without riddles.
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
-from attrs import frozen
-
+from tests.gates.facts import MOST_LINES, Facts, facts
 from tests.gates.falling import mayOnlyFall
 from tests.test_layering import TreeTestCase, sources
 
-#: Lines of a function at most.
-MOST_LINES = 70
 #: Functions that have more, how many, and why: a call for each packet or record would cost most of all.
 LONG = {
     "hca/fabric/roce/receive.py: take": 131,
     "hca/fabric/shm/ring.py: _drain": 80,
     "verbs/c/building/sharedobject.py: sharedObject": 76,  # One file, in the order of its octets.
 }
-#: Where a sentence of a docstring begins: after another, as a paragraph or as a field.
-_SENTENCES = re.compile(r"(?:\A|[.?!]\s+|\n\n *|^ *[@-][^:\n]*: )(?:What|Who)\b[^\n]*", re.MULTILINE)
-
-
-@frozen
-class Facts:
-    """
-    Both of a module.
-
-    @ivar long: the lines of each function that has too many, by its name.
-    @ivar riddles: the sentences of docstrings that begin with "What" or "Who".
-    """
-
-    long: dict[str, int]
-    riddles: list[str]
-
-
-# Both tests ask for all modules, and copies of the tree differ from it in a module or two.
-@cache
-def facts(text: str) -> Facts:
-    """
-    @param text: a module's.
-    """
-    long: dict[str, int] = {}
-    riddles: list[str] = []
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            if (n := (node.end_lineno or 0) - node.lineno + 1) > MOST_LINES:
-                long[node.name] = n
-        elif not isinstance(node, ast.Module | ast.ClassDef):
-            continue
-        riddles += (found.strip() for found in _SENTENCES.findall(ast.get_docstring(node) or ""))
-    return Facts(long, riddles)
 
 
 def modules(root: Path) -> Iterator[tuple[str, Facts]]:
