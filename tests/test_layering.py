@@ -14,12 +14,11 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from configparser import ConfigParser
-from functools import cache
 from pathlib import Path
 
-from attrs import frozen
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.gates.facts import facts
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import PLUGINS
 from twisted_ib.hca.base.interfaces import (
@@ -114,43 +113,6 @@ def nameOf(root: Path, path: Path) -> str:
     """
     parts = list(path.relative_to(root).with_suffix("").parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-@frozen
-class Facts:
-    """
-    What the rules ask about a module.
-
-    @ivar docstring: Whether it begins with one.
-    @ivar imported: Its imports, those in functions and for annotations included.
-    @ivar attributes: The attributes that it names, each with the last name of what it is asked of.
-    """
-
-    docstring: bool
-    imported: tuple[str, ...]
-    attributes: tuple[tuple[str, str], ...]
-
-
-# Copies of the tree differ from it in a module or two.
-@cache
-def facts(text: str) -> Facts:
-    """
-    @param text: A module's.
-    """
-    tree = ast.parse(text)
-    names: list[str] = []
-    attributes: list[tuple[str, str]] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names.extend(f"{node.module}.{each.name}" for each in node.names)
-        elif isinstance(node, ast.Import):
-            names.extend(each.name for each in node.names)
-        elif isinstance(node, ast.Attribute):
-            value = node.value
-            owner = value.attr if isinstance(value, ast.Attribute) else getattr(value, "id", "")
-            if owner != "path" or ast.unparse(value) != "os.path":
-                attributes.append((owner, node.attr))
-    return Facts(ast.get_docstring(tree) is not None, tuple(names), tuple(attributes))
 
 
 def folderEdges(root: Path) -> set[tuple[str, str]]:

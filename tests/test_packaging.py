@@ -7,6 +7,7 @@ leave nothing in the checkout.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -72,6 +73,16 @@ import twisted_ib, twisted.plugins.twisted_ib_plugin as plugin
 print(*reactors, *parsers, plugin.__file__, twisted_ib.__file__)
 """
 
+# Says what the build requires in each of some environments.
+REQUIRED = """
+import json, os, setuptools.build_meta as b, sys
+required = []
+for case in json.loads(sys.argv[1]):
+    os.environ.update(case)
+    required.append(str(b.get_requires_for_build_wheel()))
+print(*required, sep=" / ")
+"""
+
 
 def backend(hook: str, source: Path, target: Path) -> Path:
     """
@@ -106,7 +117,7 @@ class PackagingTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         """
-        Copy the checkout, with a stray plugin cache in it.
+        See that setuptools can build it.
         """
         try:
             from setuptools import __version__
@@ -114,15 +125,6 @@ class PackagingTests(SynchronousTestCase):
             raise SkipTest("setuptools is not installed") from None
         if int(__version__.split(".")[0]) < 77:
             raise SkipTest("setuptools is older than the build asks for")
-        self.directory = Path(self.mktemp()).resolve()
-        self.checkout = self.directory / "checkout"
-        # Not the shared objects of a compiled wheel that was unpacked here either.
-        ignored = shutil.ignore_patterns("__pycache__", "*.so", "carried")
-        for name in FOLDERS:
-            shutil.copytree(ROOT / name, self.checkout / name, ignore=ignored)
-        for name in FILES:
-            shutil.copy(ROOT / name, self.checkout)
-        (self.checkout / "twisted" / "plugins" / "dropin.cache").write_bytes(b"")
         self.share = {str(path.relative_to(ROOT)) for path in (ROOT / "share").rglob("*") if path.is_file()}
         self.modules = {str(path.relative_to(ROOT)) for path in (ROOT / "twisted_ib").rglob("*.py")} | {
             PLUGIN,
@@ -134,6 +136,20 @@ class PackagingTests(SynchronousTestCase):
             "twisted_ib/py.typed",
             *(f"twisted_ib/{name}.pyi" for name in ("select", "selectors", "socket")),
         }
+
+    def copy(self) -> None:
+        """
+        Copy the checkout, with a stray plugin cache in it.
+        """
+        self.directory = Path(self.mktemp()).resolve()
+        self.checkout = self.directory / "checkout"
+        # Not the shared objects of a compiled wheel that was unpacked here either.
+        ignored = shutil.ignore_patterns("__pycache__", "*.so", "carried")
+        for name in FOLDERS:
+            shutil.copytree(ROOT / name, self.checkout / name, ignore=ignored)
+        for name in FILES:
+            shutil.copy(ROOT / name, self.checkout)
+        (self.checkout / "twisted" / "plugins" / "dropin.cache").write_bytes(b"")
 
     def assertFound(self, site: Path, root: Path) -> None:
         """
@@ -196,6 +212,7 @@ class PackagingTests(SynchronousTestCase):
         A wheel holds every module and the one plugin file, no tests, no
         benchmarks, no cache; and Twisted finds the plugin.
         """
+        self.copy()
         wheel = backend("build_wheel", self.checkout, self.directory / "wheel")
         self.assertTrue(wheel.name.startswith("twisted_ib-"), wheel.name)
         self.assertTrue(wheel.name.endswith("-py3-none-any.whl"), wheel.name)
@@ -216,6 +233,7 @@ class PackagingTests(SynchronousTestCase):
         An sdist has all that the checkout has: from it the tests run, the examples and C{.ci/run}.  A wheel
         built from it is as one built from the checkout.
         """
+        self.copy()
         source = self.unpackSdist()
         there = {str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
         kept = {str(path.relative_to(self.checkout)) for path in self.checkout.rglob("*") if path.is_file()}
@@ -242,6 +260,7 @@ class PackagingTests(SynchronousTestCase):
         """
         With an editable install Twisted finds the plugin in the checkout.
         """
+        self.copy()
         wheel = backend("build_editable", self.checkout, self.directory / "wheel")
         site, names = self.unpackWheel(wheel)
         self.assertEqual(names - {name for name in names if name.endswith(".pth") or ".data/" in name}, set())
@@ -252,19 +271,26 @@ class PackagingTests(SynchronousTestCase):
         Only where C{TWISTED_IB_COMPILE=1} or C{TWISTED_IB_CLIBRARIES=1} asks for it the build needs more than
         setuptools.
         """
-        code = "import setuptools.build_meta as b; print(b.get_requires_for_build_wheel())"
-        for name, word in (("TWISTED_IB_COMPILE", "'mypy >="), ("TWISTED_IB_CLIBRARIES", "'cffi >=")):
-            for value, isMore in (("", False), ("0", False), ("1", True)):
-                result = subprocess.run(
-                    [sys.executable, "-c", code],
-                    cwd=self.checkout,
-                    env={**os.environ, "TWISTED_IB_COMPILE": "", "TWISTED_IB_CLIBRARIES": "", name: value},
-                    capture_output=True,
-                    text=True,
-                    timeout=HANG_SECONDS,
-                )
-                self.assertEqual(result.returncode, 0, result.stderr)
-                self.assertEqual(word in result.stdout.splitlines()[-1], isMore, result.stdout)
+        copied = Path(self.mktemp())
+        copied.mkdir()
+        for name in ("pyproject.toml", "setup.cfg", "setup.py", "README.md"):
+            shutil.copy(ROOT / name, copied)
+        (copied / "twisted_ib").mkdir()
+        shutil.copy(ROOT / "twisted_ib/__init__.py", copied / "twisted_ib")
+        words = {"TWISTED_IB_COMPILE": "mypy >=", "TWISTED_IB_CLIBRARIES": "cffi >="}
+        cases = [dict.fromkeys(words, ""), dict.fromkeys(words, "0")]
+        cases += [{**cases[0], name: "1"} for name in words]
+        result = subprocess.run(
+            [sys.executable, "-c", REQUIRED, json.dumps(cases)],
+            cwd=copied,
+            capture_output=True,
+            text=True,
+            timeout=HANG_SECONDS,
+        )
+        self.assertEqual(result.returncode, 0, result.stderr)
+        required = result.stdout.splitlines()[-1]
+        found = [[name for name, word in words.items() if word in each] for each in required.split(" / ")]
+        self.assertEqual(found, [[], [], *([name] for name in words)], required)
 
     def test_compiledModules(self) -> None:
         """

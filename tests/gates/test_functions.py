@@ -4,57 +4,40 @@ Functions that one sees at a glance, and docstrings without riddles.
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.gates.facts import MOST_LINES, Facts, facts
 from tests.gates.falling import mayOnlyFall
 from tests.test_layering import TreeTestCase, sources
 
-#: Lines of a function at most.
-MOST_LINES = 70
 #: Functions that have more, how many, and why: a call for each packet or record would cost most of all.
 LONG = {
     "hca/fabric/roce/receive.py: take": 131,
     "hca/fabric/shm/ring.py: _drain": 80,
     "verbs/c/building/sharedobject.py: sharedObject": 76,  # One file, in the order of its octets.
 }
-#: Where a sentence of a docstring begins: after another, as a paragraph or as a field.
-_SENTENCES = re.compile(r"(?:\A|[.?!]\s+|\n\n *|^ *[@-][^:\n]*: )(?:What|Who)\b[^\n]*", re.MULTILINE)
 
 
-def nodes(root: Path) -> Iterator[tuple[str, ast.AST]]:
+def modules(root: Path) -> Iterator[tuple[str, Facts]]:
     """
-    @return: what modules are made of, each with the module's name.
+    @return: the modules' names, each with what there is to say of it.
     """
-    for path in sources(root):
-        name = str(path.relative_to(root / "twisted_ib"))
-        yield from ((name, node) for node in ast.walk(ast.parse(path.read_text())))
+    return ((str(each.relative_to(root / "twisted_ib")), facts(each.read_text())) for each in sources(root))
 
 
 def longFunctions(root: Path) -> dict[str, int]:
     """
     @return: the lines of each function that has too many.
     """
-    return {
-        f"{module}: {node.name}": n
-        for module, node in nodes(root)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (n := (node.end_lineno or 0) - node.lineno + 1) > MOST_LINES
-    }
+    return {f"{module}: {name}": n for module, found in modules(root) for name, n in found.long.items()}
 
 
 def riddles(root: Path) -> list[str]:
     """
     @return: the sentences of docstrings that begin with "What" or "Who".
     """
-    return [
-        f"{module}: {found.strip()}"
-        for module, node in nodes(root)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        for found in _SENTENCES.findall(ast.get_docstring(node) or "")
-    ]
+    return [f"{module}: {each}" for module, found in modules(root) for each in found.riddles]
 
 
 class FunctionTests(TreeTestCase):

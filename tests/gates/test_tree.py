@@ -5,17 +5,14 @@ are not checked.  C{python -m tests.gates.any} has that of C{Any}.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 
-from attrs import frozen
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.gates.any import RECORDED, changes, perMille
+from tests.gates.facts import HERE, facts
 from tests.gates.falling import folderOf, mayOnlyFall
 from tests.test_layering import ROOT, nameOf, sources
 
@@ -77,51 +74,6 @@ _OWN = ("hca/base/traits.py", "hca/fabric/", "subnet/port/")
 _IGNORE = re.compile(r"#\s*type:\s*ignore")
 
 
-@frozen
-class Facts:
-    """
-    What a module says.
-
-    @ivar forks: Lines that ask for a trait.
-    @ivar names: What its names stand for: the module that has it, and its name there.
-    @ivar used: The names whose values it uses.
-    @ivar bases: Its classes, each with a base.
-    """
-
-    forks: int
-    names: dict[str, tuple[str, str]]
-    used: set[str]
-    bases: list[tuple[str, str]]
-
-
-# Each test asks for all of them; the trees themselves would burden the collector of garbage.
-@cache
-def facts(root: Path, path: Path) -> Facts:
-    """
-    @return: Those of a module.
-    """
-    parsed = ast.parse(path.read_text())
-    nodes = list(ast.walk(parsed))
-    asking = {
-        node.lineno
-        for node in nodes
-        if isinstance(node, ast.Attribute) and lastName(node.value).strip("_") == "traits"
-    }
-    bases = [
-        (node.name, lastName(base)) for node in nodes if isinstance(node, ast.ClassDef) for base in node.bases
-    ]
-    return Facts(len(asking), imported(nameOf(root, path), nodes), used(parsed), bases)
-
-
-def lastName(node: ast.AST) -> str:
-    """
-    @return: That of an expression of names and dots; subscripts are left out.
-    """
-    if isinstance(node, ast.Subscript):
-        return lastName(node.value)
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-
-
 def forks(root: Path) -> dict[str, int]:
     """
     @return: Lines outside of the fabrics that ask for a trait, by folder.
@@ -131,7 +83,7 @@ def forks(root: Path) -> dict[str, int]:
         name = str(path.relative_to(root / "twisted_ib"))
         if name.startswith(_OWN):
             continue
-        if count := facts(root, path).forks:
+        if count := facts(path.read_text()).forks:
             found[folderOf(name)] += count
     return found
 
@@ -147,43 +99,11 @@ def ignores(root: Path) -> dict[str, int]:
     return found
 
 
-def imported(module: str, nodes: Sequence[ast.AST]) -> dict[str, tuple[str, str]]:
-    """
-    @return: What the names in a module stand for: the module that has it, and its name there.
-    """
-    found: dict[str, tuple[str, str]] = {}
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom) and node.module:
-            found.update((each.asname or each.name, (node.module, each.name)) for each in node.names)
-        elif isinstance(node, ast.ClassDef):
-            found.setdefault(node.name, (module, node.name))
-    return found
-
-
-def used(parsed: ast.Module) -> set[str]:
-    """
-    @return: The names whose values a module uses: not for annotations, not as bases of classes, and not to
-        call a function of the base, as C{Base.__init__(self)}.
-    """
-    names: set[str] = set()
-    left: list[ast.AST] = [parsed]
-    while left:
-        node = left.pop()
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            continue
-        names.update({node.id} if isinstance(node, ast.Name) else ())
-        for field, value in ast.iter_fields(node):
-            if field not in ("annotation", "returns", "bases"):
-                nodes = value if isinstance(value, list) else [value]
-                left += [each for each in nodes if isinstance(each, ast.AST)]
-    return names
-
-
 def cut(root: Path) -> dict[str, str]:
     """
     @return: The classes that nothing but one subclass uses, which is in another module, each with that one.
     """
-    modules = {nameOf(root, path): facts(root, path) for path in sources(root)}
+    modules = {nameOf(root, path): facts(path.read_text()) for path in sources(root)}
 
     def origin(module: str, name: str) -> tuple[str, str]:
         """
@@ -191,7 +111,7 @@ def cut(root: Path) -> dict[str, str]:
         """
         own = (module, name)
         found = modules[module].names.get(name, own) if module in modules else own
-        return found if found == own else origin(*found)
+        return own if found in (own, (HERE, name)) else origin(*found)
 
     under: dict[tuple[str, str], set[tuple[str, str]]] = defaultdict(set)
     apart: set[tuple[str, str]] = set()

@@ -15,11 +15,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.support.waiting import waitUntil
 from twisted_ib.hca.host import libc
 
-# The modules that are imported here are not garbage: a collection then takes a millisecond in place of a
-# hundred, and tests that count descriptors collect before they count.
-gc.collect()
-gc.freeze()
-
 
 def descriptors() -> int:
     """

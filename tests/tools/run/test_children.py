@@ -26,24 +26,27 @@ def write(*words): os.write(1, (" ".join(words) + chr(10)).encode())
 _WHICH = f"""{_WRITE}
 import asyncio
 async def which(): return type(asyncio.get_running_loop()).__module__.split(".")[0]
+# What makes the loops; one that is made imports all that carries connections.
+def maker(): return asyncio.get_event_loop_policy()._loop_factory.__module__.split(".")[0]
 """
 _SOCKET = f"""{_WRITE}
 import socket
-def kind(): return type(socket.create_server(("127.0.0.1", 0))).__module__.split(".")[0]
+# It becomes SDP's with the first that connects or listens.
+def kind(): return type(socket.socket()).__module__.split(".")[0]
 """
 #: The processes of a program, at most so many of each kind: each says what it is, and what loop it has.
 _STARTING = f"""
 import multiprocessing, subprocess, sys
 {_WHICH}
-def say(name): write(name, asyncio.run(which()))
+def say(name): write(name, maker())
 if __name__ == "__main__":
-    say("own")
+    write("own", asyncio.run(which()))
     most = int(sys.argv[1])
     started = []
     for method in ("spawn", "forkserver")[:most]:
         started.append(multiprocessing.get_context(method).Process(target=say, args=(method,)))
         started[-1].start()
-    for words in (["-c", {_WHICH!r} + "write('same', asyncio.run(which()))"],
+    for words in (["-c", {_WHICH!r} + "write('same', maker())"],
                   ["-Wi", "-c", {_SOCKET!r} + "write('blocking', kind())"],
                   ["-m", "grandparent"], ["otherkind.py"])[:most]:
         started.append(subprocess.Popen([sys.executable, *words]))
