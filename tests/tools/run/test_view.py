@@ -15,6 +15,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
 from twisted_ib.errors import LibraryBuildError
 from twisted_ib.hca.device.registry import addDevice, removeDevice
@@ -77,6 +78,23 @@ for name in names:
     result[name] = answers
 print(json.dumps(result))
 """
+#: A thread waits with Python's lock for one of C, which its holder leaves only with Python's.
+_SPINS = """
+import ctypes, threading
+libc = ctypes.PyDLL(None)
+lock, taken, left = ctypes.c_int(), threading.Event(), threading.Event()
+libc.pthread_spin_init(ctypes.byref(lock), 0)
+
+def hold():
+    libc.pthread_spin_lock(ctypes.byref(lock))
+    taken.set()
+    left.wait(0.2)
+    libc.pthread_spin_unlock(ctypes.byref(lock))
+
+threading.Thread(target=hold).start()
+taken.wait()
+print(libc.pthread_spin_lock(ctypes.byref(lock)), libc.pthread_spin_trylock(ctypes.byref(lock)))
+"""
 
 
 class FilesTests(SynchronousTestCase):
@@ -124,6 +142,7 @@ class FilesTests(SynchronousTestCase):
                 "gid_attrs/ndevs/0": "lo",
             },
         )
+        self.assertIn(f"{_OWN}/device/net/lo/dev_id", files)
         (number,) = {path.split("/")[2] for path in files if path.startswith("dev/")}
         self.assertEqual(files[f"sys/class/infiniband_verbs/{number}/ibdev"], "test0")
         self.assertEqual(files[f"{_OWN}/device/infiniband_verbs/{number}/ibdev"], "test0")
@@ -143,6 +162,7 @@ class FilesTests(SynchronousTestCase):
         self.assertEqual(shm[f"{_OWN}/ports/1/gid_attrs/ndevs/0"], "lo")
         ib = self.seen("ib")
         self.assertNotIn(f"{_OWN}/ports/1/gid_attrs/ndevs/0", ib)
+        self.assertEqual([each for each in ib if "/device/net/" in each], [])
         self.assertEqual(ib[f"{_OWN}/ports/1/gid_attrs/types/0"], "IB/RoCE v1")
 
     def test_chosen(self) -> None:
@@ -257,7 +277,7 @@ class LibraryTests(SynchronousTestCase):
         variables = {**os.environ, "LD_PRELOAD": str(self.library), **environment}
         command = [sys.executable, "-c", code, *arguments]
         return subprocess.run(
-            command, env=variables, check=True, capture_output=True, text=True
+            command, env=variables, check=True, capture_output=True, text=True, timeout=HANG_SECONDS
         ).stdout.strip()
 
     def test_functions(self) -> None:
@@ -267,6 +287,7 @@ class LibraryTests(SynchronousTestCase):
         with self.library.open("rb") as file:
             symbols = [*ELFFile(file).get_section_by_name(".dynsym").iter_symbols()]
         names = sorted(each.name for each in symbols if each["st_shndx"] != "SHN_UNDEF")
+        names.remove("pthread_spin_lock")
         self.assertGreater(len(names), 40)
         ofLinks = [each for each in names if "readlink" in each]
         ofFolders = [each for each in names if "dir" in each]
@@ -278,6 +299,12 @@ class LibraryTests(SynchronousTestCase):
                 # There is no such attribute, or none on this file system: it was found.
                 self.assertIn(found, (61, 95) if name.endswith("getxattr") else (0,), name)
                 self.assertEqual(missing, 2, name)
+
+    def test_spinLock(self) -> None:
+        """
+        A thread of a program that is Python leaves Python's lock to the one that has the lock it waits for.
+        """
+        self.assertEqual(self.run_(_SPINS), "0 16")
 
     def test_paths(self) -> None:
         """

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import re
 import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -40,6 +41,13 @@ OTHER = {
     "ibv_reg_dmabuf_mr": errno.EOPNOTSUPP,
     "ibv_read_sysfs_file": errno.ENOENT,
 }
+#: A program of Python, which has a verb called then.
+_ENDED = """
+import ctypes
+verbs = ctypes.CDLL("libibverbs.so.1")
+print(ctypes.pythonapi.Py_AtExit(verbs.ibv_fork_init), flush=True)
+verbs.ibv_fork_init()
+"""
 #: The programs that were compiled: source, libraries and whether it is linked with them.
 _programs: dict[tuple[Path, tuple[str, ...], bool], str] = {}
 
@@ -143,6 +151,14 @@ class LoadedTests(ProgramTestCase):
         for flag in ("local", "global"):
             result = run(path, flag, TWISTED_IB_DEVICE="shm0")
             self.assertEqual((result.stderr, result.stdout), ("", "1 shm0 1\n"), flag)
+
+    def test_ended(self) -> None:
+        """
+        A verb that a program of Python has called after Python's end, when there is no thread's state any
+        more, fails.
+        """
+        result = run(sys.executable, "-c", _ENDED, TWISTED_IB_DEVICE="shm0")
+        self.assertEqual((result.stdout, result.stderr, result.returncode), ("0\n", "", 0))
 
 
 class WrongCallTests(ProgramTestCase):

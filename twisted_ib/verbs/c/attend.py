@@ -6,8 +6,10 @@ end of the process.
 from __future__ import annotations
 
 import signal
+import sys
 from threading import get_ident
 
+from twisted_ib.drive.process import life
 from twisted_ib.verbs.core.attendant import attendance
 from twisted_ib.verbs.core.hub import END_SECONDS, hub
 
@@ -49,6 +51,18 @@ def end() -> None:
         hub.end()
 
 
+def leave() -> None:
+    """
+    Python ends, in a program that is Python.  mpi4py has MPI end after that, when no verb works any more: it
+    ends here, unless the program has told mpi4py not to.
+    """
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None or sys.modules["mpi4py"].rc.finalize is False:
+        return
+    if mpi.Is_initialized() and not mpi.Is_finalized():
+        mpi.Finalize()
+
+
 def isEnding() -> bool:
     """
     @return: whether another thread ends the process.
@@ -56,4 +70,7 @@ def isEnding() -> bool:
     return _ending is not None and _ending != get_ident()
 
 
-__all__ = ["begin", "end", "isEnding"]
+# It runs before the hub's own, which closes the devices.
+life.atEnd(__name__, leave)
+
+__all__ = ["begin", "end", "isEnding", "leave"]

@@ -28,6 +28,7 @@ from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.queues.completion import CompletionQueue, Mirror, WorkCompletion
 from twisted_ib.verbs.core.closes import DeferredCloses
+from twisted_ib.verbs.core.locks import EndingLock
 
 Event = TypeVar("Event")
 Link = TypeVar("Link")
@@ -77,7 +78,7 @@ class Hub:
 
     def _reset(self) -> None:
         # A new one: in a forked child, a thread that does not exist there may hold the old one.
-        self.lock = RLock()
+        self.lock: RLock | EndingLock = RLock()
         self.devices: dict[Device, int] = {}
         # Of a parent none, as its devices.
         self.closes = DeferredCloses(self)
@@ -509,6 +510,7 @@ class Hub:
                 with suppress(HCAError, OSError):
                     device.close()
             self._wakeSleepers()
+        self.lock = EndingLock(self.lock)
 
     def _hasSent(self) -> bool:
         return not any(device.addressPaths.waiting for device in self.devices if not device.closed)

@@ -278,6 +278,8 @@ __attribute__((constructor)) static void watch(void)
  * another may have held Python's lock.  And in a signal's handler that has interrupted a call of its thread: Python
  * is amid something, or waits for a lock that the same thread would wait for again.  A handler in Python runs between
  * two of its instructions, and may call.
+ *
+ * And in a program that is Python when that has ended: functions of C that exit(3) calls then may call.
  */
 int twisted_ib_refused(const char *name, int nested)
 {
@@ -291,6 +293,9 @@ int twisted_ib_refused(const char *name, int nested)
         /* A handler has left the sleep, or it runs in it, and that ends: poll(2) does whatever the handler. */
         if (twisted_ib_asleep.asleep)
             get_up();
+        /* While it ends, this thread still has a state. */
+        if (twisted_ib_in_python && !Py_IsInitialized() && !PyGILState_GetThisThreadState())
+            return ENODEV;
         if (nested || !twisted_ib_inside || twisted_ib_in_python)
             return 0;
         return EDEADLK;

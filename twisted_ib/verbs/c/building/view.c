@@ -1,6 +1,7 @@
 /*
  * A library that is loaded in front of a program: it leads the paths of Linux's RDMA devices to a folder with
- * those of this package (TWISTED_IB_SYSFS), for the C library's functions that take a path.
+ * those of this package (TWISTED_IB_SYSFS), for the C library's functions that take a path.  And in a program that
+ * is Python, a thread that waits for a lock of C leaves Python's to the one that has it.
  *
  * Programs look there for devices before they call libibverbs.  No path but those below is touched, and no
  * function does anything else than the C library's with another path.
@@ -13,6 +14,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -158,3 +160,38 @@ FIRST(ssize_t, llistxattr, (const char *path, char *to, size_t size), (PATH, to,
 FIRST(char *, realpath, (const char *path, char *to), (PATH, to))
 FIRST(char *, __realpath_chk, (const char *path, char *to, size_t room), (PATH, to, room))
 FIRST(char *, canonicalize_file_name, (const char *path), (PATH))
+
+/*
+ * In a program that is Python a thread may wait here with Python's lock: mpi4py's import, in UCX, for a lock of the
+ * thread that makes progress.  rdma-core's functions need no lock of Python's, so that one goes on; here it is in
+ * such a function and waits for Python's, and neither would ever go on.  It is left while the thread waits, and
+ * that alone: a lock that is free is taken as ever.
+ */
+int pthread_spin_lock(pthread_spinlock_t *lock)
+{
+    static int (*real)(pthread_spinlock_t *);
+    static void *(*own)(void), *(*running)(void), *(*leave)(void);
+    static void (*back)(void *);
+    void *state;
+    int status;
+
+    if (pthread_spin_trylock(lock) == 0)
+        return 0;
+    if (real == NULL) {
+        own = (void *(*)(void))dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState");
+        running = (void *(*)(void))dlsym(RTLD_DEFAULT, "_PyThreadState_UncheckedGet");
+        leave = (void *(*)(void))dlsym(RTLD_DEFAULT, "PyEval_SaveThread");
+        back = (void (*)(void *))dlsym(RTLD_DEFAULT, "PyEval_RestoreThread");
+        __atomic_store_n(&real, (int (*)(pthread_spinlock_t *))dlsym(RTLD_NEXT, "pthread_spin_lock"),
+                         __ATOMIC_RELEASE);
+    }
+    if (own == NULL || running == NULL || leave == NULL || back == NULL)
+        return real(lock);
+    state = own();
+    if (state == NULL || state != running())
+        return real(lock);
+    leave();
+    status = real(lock);
+    back(state);
+    return status;
+}
