@@ -132,10 +132,11 @@ class ConnectionTable:
             SIDR_REQ: self._takeSIDR_REQ,
             SIDR_REP: self.lookups.takeREP,
         }
-        self._receivers: dict[int, tuple[_Parse, _Take]] = {
-            attribute: (message.made().parse, take.get(message, self._takeOther))
-            for attribute, message in byAttribute.items()
+        self._takers = {
+            attribute: take.get(message, self._takeOther) for attribute, message in byAttribute.items()
         }
+        #: Of the kinds that have come: to make a parser is much of the start of a program.
+        self._receivers: dict[int, tuple[_Parse, _Take]] = {}
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -146,10 +147,15 @@ class ConnectionTable:
         carries its length.
         """
         self.pack, self.padded = methodcaller("packExact"), 0
-        self._receivers = {
-            message.attribute: (message.parseExact, self._receivers[message.attribute][1])
-            for message in byAttribute.values()
-        }
+        self._receivers.clear()
+
+    def _receiver(self, attribute: int) -> tuple[_Parse, _Take] | None:
+        message = byAttribute.get(attribute)
+        if message is None:
+            return None
+        parse = message.made().parse if self.padded else message.parseExact
+        self._receivers[attribute] = receiver = parse, self._takers[attribute]
+        return receiver
 
     def limitHalfOpen(self, halfOpenPerSource: int, halfOpenInAll: int) -> None:
         """
@@ -221,7 +227,7 @@ class ConnectionTable:
         """
         Process a message of 232 octets. Nothing a peer sends raises an exception.
         """
-        receiver = self._receivers.get(attribute)
+        receiver = self._receivers.get(attribute) or self._receiver(attribute)
         if receiver is None:
             self.counters["unknownAttribute"] += 1
             return
