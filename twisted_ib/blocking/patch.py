@@ -18,7 +18,6 @@ import sys
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -111,10 +110,12 @@ def patch(after: MutableMapping[str, Callable[[ModuleType], object]] | None = No
     if _depth == 1:
         for owner, name, replacement in _NAMES:
             _replace(owner, name, replacement)
+        if after is None:
+            import ssl  # noqa: F401
         for name in _LATER:
-            if after is None or name in sys.modules:
-                _replaceLater(None, import_module(name))
-            else:
+            if name in sys.modules:
+                _replaceLater(None, sys.modules[name])
+            elif after is not None:
                 after[name] = partial(_replaceLater, after.get(name))
     return tuple(dict.fromkeys(getattr(owner, "__module__", owner.__name__) for owner, _, _ in _before))
 
