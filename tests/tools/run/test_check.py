@@ -130,6 +130,13 @@ class FindingTests(SynchronousTestCase):
         self.patch(build, "isCarried", lambda: True)
         (clause,) = [each.text for each in check._libraries(True)]
         self.assertIn("no shared libpython", clause)
+        # A system user has no home.
+        self.patch(build, "keptFolder", lambda: "/proc/absent/libraries")
+        self.patch(build.os, "access", lambda path, mode: str(path) != "/proc")
+        self.assertEqual(
+            [each.text for each in check._libraries(True)][0],
+            "no directory for libraries: /proc is not writable; set XDG_CACHE_HOME",
+        )
         self.patch(build, "wanting", lambda: iter(()))
         self.assertEqual(self.found()[1]["C libraries"], (OK, "found or built when they are first needed"))
 

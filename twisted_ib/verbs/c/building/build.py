@@ -202,6 +202,9 @@ def wanting() -> Iterator[str]:
     @return: what libraries need and this machine has not, with what brings it, a clause each; nothing, if
         there are some or they can be built.
     """
+    place = next(each for each in Path(keptFolder()).parents if each.exists())
+    if not os.access(place, os.W_OK | os.X_OK):
+        yield f"no directory for libraries: {place} is not writable; set XDG_CACHE_HOME"
     try:
         sharedPython()
     except LibraryBuildError as error:
