@@ -121,3 +121,10 @@ class WaitTests(ProgramTestCase):
         A handler that runs in a wait may call.
         """
         self.story("called", *KINDS)
+
+    def test_idle(self) -> None:
+        """
+        A server whose threads wait for connections, completions of two queues and asynchronous events takes a
+        fiftieth of a processor at most, while nothing comes.
+        """
+        self.story("idle", "5")

@@ -12,7 +12,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/time.h>
+#include <unistd.h>
 #include "checks.h"
 
 static struct ibv_context *context;
@@ -155,8 +157,76 @@ static void story(const char *name, const char *which)
     ibv_free_device_list(list);
 }
 
+/* A server's threads wait: for connections, for completions of two queues, and for asynchronous events. */
+static void *waits_for(void *which)
+{
+    waited(which);
+    printf("the wait for a %s event ends\n", (char *)which);
+    return NULL;
+}
+
+static void *waits_on(void *own_channel)
+{
+    struct ibv_cq *its;
+    void *own;
+
+    ibv_get_cq_event(own_channel, &its, &own);
+    printf("the wait for a completion ends\n");
+    return NULL;
+}
+
+static double processor_seconds(void)
+{
+    struct rusage used;
+
+    getrusage(RUSAGE_SELF, &used);
+    return used.ru_utime.tv_sec + used.ru_stime.tv_sec + (used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
+}
+
+/* They take a fiftieth of a processor at most, while nothing comes. */
+static void idle(int seconds)
+{
+    struct ibv_device **list = MADE(ibv_get_device_list(NULL));
+    struct sockaddr_in any = {.sin_family = AF_INET};
+    pthread_t thread;
+    double before;
+    int left = seconds;
+
+    context = MADE(ibv_open_device(list[0]));
+    events = MADE(rdma_create_event_channel());
+    IS(rdma_create_id(events, &id, NULL, RDMA_PS_TCP), 0);
+    IS(rdma_bind_addr(id, (void *)&any), 0);
+    IS(rdma_listen(id, 4), 0);
+    for (int each = 0; each < 2; each++) {
+        channel = MADE(ibv_create_comp_channel(context));
+        cq = MADE(ibv_create_cq(context, 8, NULL, channel, 0));
+        IS(ibv_req_notify_cq(cq, 0), 0);
+        pthread_create(&thread, NULL, waits_on, channel);
+    }
+    pthread_create(&thread, NULL, waits_for, "asynchronous");
+    pthread_create(&thread, NULL, waits_for, "connection");
+    /* Until they sleep: a fifth of a second takes no more than its share. */
+    for (int tries = 0; tries < 100; tries++) {
+        before = processor_seconds();
+        usleep(200000);
+        if (processor_seconds() - before <= 0.004)
+            break;
+    }
+    before = processor_seconds();
+    while ((left = sleep(left)))
+        ;
+    before = processor_seconds() - before;
+    IS(before * 50 <= seconds, 1);
+    if (failures)
+        printf("%.3f seconds of a processor in %d\n", before, seconds);
+}
+
 int main(int words, char **word)
 {
+    if (words == 3 && !strcmp(word[1], "idle")) {
+        idle(atoi(word[2]));
+        return !!failures;
+    }
     for (int which = 2; which < words; which++) {
         int others = failures;
 
