@@ -58,9 +58,6 @@ class TwoTests(SynchronousTestCase):
         @return: the other one, which has begun.
         """
         other = Other(self.managed, Options(priority=priority, key=key))
-        own = self.managed.subnet.manager
-        assert own is not None
-
         before = self.managed.subnet.take
 
         def take(port: Any, packet: Packet) -> bytes | None:

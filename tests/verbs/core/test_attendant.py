@@ -98,5 +98,8 @@ class PauseTests(SynchronousTestCase):
             self.assertEqual(unwatch.call_count, times)
         sleeper, hub = Sleeper(), Hub()
         self.addCleanup(sleeper.close)
-        hub.unwatch = sleeper.wake
+        hub.unwatch = unwatch = mock.Mock()
+        # The sleep ends at once.
+        sleeper.wake()
         hub.attend(sleeper)
+        self.assertEqual(unwatch.call_count, 1)
