@@ -383,6 +383,25 @@ class MeasuringTests(SynchronousTestCase):
         self.assertEqual(environment["PYTHONPYCACHEPREFIX"], "/cache")
 
 
+class _Pair:
+    """
+    In place of two processes: one of everything.
+    """
+
+    isEnded = False
+
+    def place(self, placement):
+        """
+        There are no CPUs to move to.
+        """
+
+    def run(self, row, seconds, patience):
+        return {metric: 1.0 for metric, _, _ in row.metrics}
+
+    def end(self, isHard=False):
+        self.isEnded = True
+
+
 class ProgramTests(SynchronousTestCase):
     """
     The programs, with very short rows.
@@ -424,6 +443,8 @@ class ProgramTests(SynchronousTestCase):
         A run that is ended shows what it has measured until then, and that it was ended.
         """
         original, rows, before = compare.Comparison._runRow, [], signal.getsignal(signal.SIGTERM)
+        pair = _Pair()
+        self.patch(compare, "Pair", lambda *_: pair)
 
         def runRow(comparison, subject, row, placement):
             """
@@ -442,6 +463,7 @@ class ProgramTests(SynchronousTestCase):
         self.assertEqual((status, len(rows)), (1, 1))
         self.assertIn(f"| {rows[0].title}, p50 (us) |", said.getvalue())
         self.assertIn("interrupted", said.getvalue())
+        self.assertTrue(pair.isEnded)
         self.assertEqual(signal.getsignal(signal.SIGTERM), before)
 
     def test_steps(self):

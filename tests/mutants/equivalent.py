@@ -40,8 +40,8 @@ class Equivalent:
         """
         return (
             self.path == path
-            and self.line == source.splitlines()[mutation.line - 1].strip()
             and (self.before, self.after) == (mutation.before, mutation.after)
+            and self.line == source.splitlines()[mutation.line - 1].strip()
         )
 
 
@@ -241,11 +241,12 @@ def without(
 
     @raise LookupError: An entry for one of these modules matches no mutant, or more than it says.
     """
-    every = [(path, each) for path, source in modules.items() for each in mutations(source)]
+    every = {path: mutations(source) for path, source in modules.items()}
     for entry in known:
         if entry.path in modules:
-            found = [pair for pair in every if entry.matches(pair[0], modules[pair[0]], pair[1])]
+            own = every[entry.path]
+            found = [each for each in own if entry.matches(entry.path, modules[entry.path], each)]
             if len(found) != entry.times:
                 raise LookupError(f"{len(found)} mutants match {entry}")
-            every = [pair for pair in every if pair not in found]
-    return every
+            every[entry.path] = [each for each in own if each not in found]
+    return [(path, each) for path, own in every.items() for each in own]
