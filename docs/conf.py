@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from docs.deadlinks import deadLinks  # noqa: E402
+from docs.reference import MOST_OCTETS, octetsOf  # noqa: E402
 
 _setup = ConfigParser()
 _setup.read(ROOT / "setup.cfg")
@@ -59,12 +60,15 @@ def addUnreleased(app: Sphinx, page: str, source: list[str]) -> None:
 
 def checkLinks(app: Sphinx, error: Exception | None) -> None:
     """
-    Refuse a site, reference included, with links that lead nowhere.
+    Refuse a site, reference included, with links that lead nowhere, or with a reference that is too large.
     """
     if error is None and app.builder.format == "html":
         dead = list(deadLinks(Path(app.outdir)))
         if dead:
             raise SphinxError("dead links:\n" + "\n".join(dead))
+        octets = octetsOf(Path(app.outdir) / "api")
+        if octets > MOST_OCTETS:
+            raise SphinxError(f"the reference has {octets} octets, not at most {MOST_OCTETS}")
 
 
 def setup(app: Sphinx) -> None:

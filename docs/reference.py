@@ -5,6 +5,10 @@ pydoctor asks Sphinx inventories for names that are not of this project, and fet
 name is known if Python or the installed Twisted has it (L{docs.links}), and a link to nothing
 is still a warning.
 
+It has what a program uses: what packages export, the modules beside them and those that the documentation
+names, their base classes, and a page for each folder.  What is inside is read in the source: a link to it
+leads to the page of its folder, and its docstrings are checked all the same.
+
 The search finds public modules, classes and functions, whose pages have the rest: with all names and
 docstrings the indexes are most of the site.
 
@@ -14,18 +18,29 @@ Use: C{python -m pydoctor} in the root of the checkout, see C{[tool.pydoctor]} i
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from pydoctor.extensions import ExtRegistrar, ModuleVisitorExt
+from pydoctor.epydoc2stan import format_docstring
+from pydoctor.extensions import DocumentableMixin, ExtRegistrar, ModuleVisitorExt
 from pydoctor.extensions.zopeinterface import ZopeInterfaceClass
-from pydoctor.model import Class, Documentable, DocumentableKind, Function, Module, System
+from pydoctor.model import Class, Documentable, DocumentableKind, Function, Module, Package, System
 from pydoctor.sphinx import SphinxInventory
 from pydoctor.templatewriter import TemplateWriter, search, summary
 from pydoctor.templatewriter.pages import Page
 from pydoctor.templatewriter.writer import flattenToFile
 
 from docs.links import isInterface, urlOf
+
+_ROOT = Path(__file__).resolve().parent.parent
+_OWN = "twisted_ib"
+#: Modules beside the faces that no program imports.
+INSIDE = (f"{_OWN}.compilation", f"{_OWN}.layouts", f"{_OWN}.structs")
+#: Octets of all files; with a page for each module and a tree beside each it was five times as much.
+MOST_OCTETS = 13_000_000
 
 
 class Inventory(SphinxInventory):
@@ -53,6 +68,85 @@ class Reference(System):
         """
         super().__init__(*arguments, **named)
         self.intersphinx = Inventory(logger=self.msg)
+        self._bases: frozenset[str] | None = None
+        self._shown: dict[Documentable, bool] = {}
+
+    def msg(self, section: str, text: str, *arguments: Any, **named: Any) -> None:
+        """
+        Say something; not that a link leads to what has no page: L{Shown.url} knows better.
+        """
+        if not text.startswith("don't link to "):
+            super().msg(section, text, *arguments, **named)
+
+    def postProcess(self) -> None:
+        """
+        All modules are known: so is what each class is derived from.
+        """
+        super().postProcess()
+        self._shown.clear()
+        shown = [each for each in self.objectsOfType(Class) if each.isVisible]
+        self._bases = frozenset(base.fullName() for each in shown for base in each.mro())
+        self._shown.clear()
+
+    def shows(self, ob: Documentable) -> bool:
+        """
+        @return: Whether something has a place in the reference.
+        """
+        found = self._shown.get(ob)
+        if found is None:
+            found = self._shown[ob] = self._isShown(ob)
+        return found
+
+    def _isShown(self, ob: Documentable) -> bool:
+        if ob.kind is None or ob.isPrivate:
+            return False
+        if isinstance(ob, Package) or ob.parent is None:
+            return True
+        if not isinstance(ob, Module):
+            isBase = isinstance(ob, Class) and self._bases is not None and ob.fullName() in self._bases
+            return isBase or self.shows(ob.parent)
+        name = ob.fullName()
+        return name in named() or (name.count(".") < 2 and name not in INSIDE)
+
+
+class Shown(DocumentableMixin):
+    """
+    What of the project has a page, or a part of one.
+    """
+
+    @property
+    def isVisible(self) -> bool:
+        """
+        Whether it has.
+        """
+        return self.system.shows(self)
+
+    @property
+    def url(self) -> str:
+        """
+        Where a link to it leads: what has no place is in a folder that has one.
+        """
+        ob: Any = self
+        while not ob.isVisible:
+            ob = ob.parent
+        return super().url if ob is self else ob.url
+
+
+def octetsOf(folder: Path) -> int:
+    """
+    @return: The octets of all files in a folder.
+    """
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+@cache
+def named() -> frozenset[str]:
+    """
+    @return: The modules that the documentation names.
+    """
+    pages = [_ROOT / "README.md", *(_ROOT / "docs").glob("*.md"), *(_ROOT / "examples").rglob("*.py")]
+    search = re.compile(rf"\b{_OWN}(?:\.\w+)+").findall
+    return frozenset(name for page in pages for name in search(page.read_text()))
 
 
 def isFound(documentable: Documentable) -> bool:
@@ -84,6 +178,14 @@ class Writer(TemplateWriter):
         finally:
             system.allobjects = everything
 
+    def _writeDocsFor(self, ob: Documentable) -> None:
+        super()._writeDocsFor(ob)
+        if not ob.isVisible and not self.dry_run:
+            # Nobody reads it here; a link of it to nothing is an error all the same.
+            format_docstring(ob)
+            for each in ob.contents.values():
+                self._writeDocsFor(each)
+
     def _write(self, system: System, pages: Iterable[type[Page]]) -> None:
         for each in pages:
             with self.build_directory.joinpath(each.filename).open("wb") as file:
@@ -109,6 +211,7 @@ class Interfaces(ModuleVisitorExt):
 
 def setup_pydoctor_extension(registrar: ExtRegistrar) -> None:
     """
-    Tell pydoctor of L{Interfaces}.
+    Tell pydoctor of L{Interfaces} and L{Shown}.
     """
+    registrar.register_mixin(Shown)
     registrar.register_astbuilder_visitor(Interfaces)

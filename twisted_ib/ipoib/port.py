@@ -131,7 +131,7 @@ class IPoIBPort(_Port):
     address: bytes | None = None
     peer: tuple[bytes, int] | None = None
     isLooping = True
-    #: RFC 1112 section 6.1.
+    # RFC 1112 section 6.1.
     hopLimit = 1
     _realPortNumber: int | None = None
     _connectedAddr: tuple[str, int] | None = None

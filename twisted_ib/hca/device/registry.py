@@ -242,7 +242,7 @@ def addDevice(name: str, fabric: str, address: str | None = None, **options: boo
     @param fabric: its fabric, one of L{FABRICS}: C{"shm"}, C{"loopback"}, C{"ib"}, C{"roce"}, C{"iwarp"},
         C{"hardware"}.
     @param address: its own address, for a fabric whose devices have one: C{"roce"} and C{"iwarp"}; or that of
-        its IPoIB interface with the length of the prefix, for C{"ib"}: see L{interfaceOf}; or the name of the
+        its IPoIB interface with the length of the prefix, for C{"ib"}: see C{interfaceOf}; or the name of the
         adapter, for C{"hardware"}.
     @param options: of C{"iwarp"} C{crc}: ask peers for CRCs, which need C{google-crc32c}; and C{markers}: ask
         for markers, and send them to peers that ask. Both are off by default.

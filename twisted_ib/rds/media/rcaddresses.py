@@ -189,7 +189,7 @@ class AddressMedium(RCMedium):
 
     def accepted(self, session: RCConnection, now: float) -> None:
         """
-        A REP was sent: the queue pair is connected when L{arrived} is called.
+        A REP was sent: the queue pair is connected when C{arrived} is called.
         """
         session.asked = now
         self.expect(session)

@@ -1,8 +1,8 @@
 """
 Terminate messages: how a stream ends with an error (RFC 5040 section 4.8).
 
-A L{Termination} names the error by layer, type and code; the table here has those of RFC 5040, 5041, 5044 and
-6581.  The message repeats the headers of the segment at fault, so that its sender can tell which of its
+A L{Termination} names the error by layer, type and code; the table here has those of RFC 5040, 5041, 5044
+and 6581.  The message repeats the headers of the segment at fault, so that its sender can tell which of its
 operations failed.
 """
 
