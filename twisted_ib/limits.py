@@ -408,7 +408,7 @@ SA_SILENT_SECONDS = 0.5
 SA_PATHS = 4096
 SA_PATH_SECONDS = 60.0
 #: Reports whose repetitions are known.
-SA_REPORTS = 256
+SA_REPORTS_KNOWN = 256
 
 # -- the subnet manager
 

@@ -216,6 +216,20 @@ class HouseTests(TreeTestCase):
         self.assertEqual(unsaid(root), expected)
 
 
+class LimitsTests(TreeTestCase):
+    """
+    The bounds.
+    """
+
+    def test_once(self) -> None:
+        """
+        Each has one value: a second one of the same name would hold for the first one's users, too.
+        """
+        body = ast.parse((ROOT / "twisted_ib" / "limits.py").read_text()).body
+        names = [each.id for one in body if isinstance(one, ast.Assign) for each in one.targets]  # type: ignore[attr-defined]
+        self.assertEqual({name for name in names if names.count(name) > 1}, set())
+
+
 class OldNamesTests(TreeTestCase):
     """
     Names that README and docs/ have shown.

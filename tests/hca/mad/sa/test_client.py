@@ -492,7 +492,7 @@ class ReportTests(SATestCase):
         """
         So many Reports are remembered.
         """
-        self.patch(limits, "SA_REPORTS", 3)
+        self.patch(limits, "SA_REPORTS_KNOWN", 3)
         for number in range(5):
             self.report(evolve(self.notice, noticeCount=number))
         self.assertEqual((len(self.client._reports), len(self.came)), (3, 5))

@@ -428,7 +428,7 @@ class SAClient:
             self.count("sa_repeated")
             return
         self._reports[report] = None
-        if len(self._reports) > limits.SA_REPORTS:
+        if len(self._reports) > limits.SA_REPORTS_KNOWN:
             self._reports.popitem(last=False)
         try:
             notice = Notice.parse(data)
