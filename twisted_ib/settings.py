@@ -8,8 +8,11 @@ docs.settings} makes C{docs/settings.md} of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+#: Not typing's, which takes longer to import than the rest of C{ib-run}'s first start; it is true for mypy.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Final
 
 #: The beginning of all variables that are this package's own.
 PREFIX: Final = "TWISTED_IB_"
@@ -23,7 +26,7 @@ USERS, BUILDING, TESTS, RUN = (
 )
 
 
-class Setting(NamedTuple):
+class Setting:
     """
     One variable or statement.
 
@@ -33,11 +36,12 @@ class Setting(NamedTuple):
     @ivar by: of a variable: one of L{USERS}, L{BUILDING}, L{TESTS}, L{RUN}.
     """
 
-    name: str
-    values: str
-    default: str
-    text: str
-    by: str = USERS
+    def __init__(self, name: str, values: str, default: str, text: str, by: str = USERS) -> None:
+        self.name = name
+        self.values = values
+        self.default = default
+        self.text = text
+        self.by = by
 
 
 #: All variables, by name.

@@ -105,7 +105,7 @@ def countWays() -> Counter[str]:
 
     @return: How many by C{"sdp"} and C{"tcp"}, and of the latter by the reason why not the former.
     """
-    from twisted_ib.configuration.parser import CONNECT
+    from twisted_ib.configuration.words import CONNECT
     from twisted_ib.switch.switch import Switch
 
     ways: Counter[str] = Counter()

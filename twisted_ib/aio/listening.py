@@ -13,7 +13,7 @@ from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
 from twisted_ib.aio.streamsocket import INTERNET, ServerStream, StreamSocket
-from twisted_ib.configuration.parser import BOTH, SDP, TCP
+from twisted_ib.configuration.words import BOTH, SDP, TCP
 from twisted_ib.switch.listeners import SocketListeners
 from twisted_ib.switch.reason import Reason
 

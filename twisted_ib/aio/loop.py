@@ -22,7 +22,7 @@ from twisted_ib.aio.listening import Server
 from twisted_ib.aio.reactor import LoopReactor
 from twisted_ib.aio.streamsocket import INTERNET, StreamSocket
 from twisted_ib.aio.transport import StreamTransport
-from twisted_ib.configuration.syntax import LISTEN
+from twisted_ib.configuration.words import LISTEN
 from twisted_ib.switch.reason import EXPLICIT, Reason, carried
 
 if TYPE_CHECKING:

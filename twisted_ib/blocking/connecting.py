@@ -13,7 +13,7 @@ from twisted.internet.abstract import isIPAddress, isIPv6Address
 
 from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
-from twisted_ib.configuration.parser import CONNECT, LISTEN, TCP
+from twisted_ib.configuration.words import CONNECT, LISTEN, TCP
 from twisted_ib.internet.failures import osError
 from twisted_ib.switch.connecting import Attempt
 from twisted_ib.switch.reason import EXPLICIT, Fallback, Reason, carried, kept, stayed

@@ -14,7 +14,7 @@ from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
 from twisted_ib.blocking.connection import Connection
-from twisted_ib.configuration.parser import TCP
+from twisted_ib.configuration.words import TCP
 from twisted_ib.switch.listeners import SocketListeners
 
 if TYPE_CHECKING:

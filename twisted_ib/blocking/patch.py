@@ -14,17 +14,16 @@ import select
 import selectors
 import socket
 import socketserver
-import ssl
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
-from multiprocessing import connection, reduction
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 from twisted_ib.blocking import files
 from twisted_ib.blocking import select as ourSelect
 from twisted_ib.blocking import socket as ourSocket
-from twisted_ib.blocking.tls import wrap_socket
 
 # Before names are replaced: it keeps what they stand for.
 from twisted_ib.hca.host import libc  # noqa: F401
@@ -44,10 +43,10 @@ def _reduce(skt: ourSocket.socket) -> Any:
         raise TypeError(
             f"{skt!r} is SDP's, and this process's alone: call useTCP() before connect() or listen()"
         )
+    from multiprocessing import reduction
+
     return reduction._reduce_socket(skt)  # type: ignore[attr-defined]
 
-
-reduction.ForkingPickler.register(ourSocket.socket, _reduce)
 
 # Its connections are descriptors, with os.read and os.write: they stay TCP.
 _kernelSockets = ModuleType(socket.__name__, socket.__doc__)
@@ -64,12 +63,33 @@ _NAMES: tuple[tuple[Any, str, Any], ...] = (
     (selectors, "EpollSelector", ourSelect.EpollSelector),
     (selectors, "DefaultSelector", ourSelect.DefaultSelector),
     (socketserver, "_ServerSelector", ourSelect.PollSelector),
-    (ssl.SSLContext, "wrap_socket", wrap_socket),
     (socketserver.ForkingMixIn, "server_activate", _activateForking),
-    (connection, "socket", _kernelSockets),
-    (connection, "_WaitSelector", ourSelect.PollSelector),
     *files.CALLS,
 )
+
+
+def _ofTLS(module: Any) -> Iterator[tuple[Any, str, Any]]:
+    from twisted_ib.blocking.tls import wrap_socket
+
+    yield module.SSLContext, "wrap_socket", wrap_socket
+
+
+def _ofReduction(module: Any) -> Iterator[tuple[Any, str, Any]]:
+    module.ForkingPickler.register(ourSocket.socket, _reduce)
+    yield from ()
+
+
+def _ofConnection(module: Any) -> Iterator[tuple[Any, str, Any]]:
+    yield module, "socket", _kernelSockets
+    yield module, "_WaitSelector", ourSelect.PollSelector
+
+
+#: The same of modules that take long to import, and that most programs do not.
+_LATER: dict[str, Callable[[Any], Iterator[tuple[Any, str, Any]]]] = {
+    "ssl": _ofTLS,
+    "multiprocessing.reduction": _ofReduction,
+    "multiprocessing.connection": _ofConnection,
+}
 
 #: How many L{patched} contexts are open, and what the names stood for before.
 _before: list[tuple[Any, str, Any]] = []
@@ -77,19 +97,40 @@ _depth = 0
 _MISSING = object()
 
 
-def patch() -> tuple[str, ...]:
+def patch(after: MutableMapping[str, Callable[[ModuleType], object]] | None = None) -> tuple[str, ...]:
     """
     Replace the names, until L{unpatch} was called as often.
 
+    @param after: Functions that are called after the import of a module, by its name: for modules that nobody
+        has imported yet.  By default they are imported now.
     @return: The modules that it changed.
     """
     global _depth
     _depth += 1
     if _depth == 1:
         for owner, name, replacement in _NAMES:
-            _before.append((owner, name, vars(owner).get(name, _MISSING)))
-            setattr(owner, name, replacement)
-    return tuple(dict.fromkeys(getattr(owner, "__module__", owner.__name__) for owner, _, _ in _NAMES))
+            _replace(owner, name, replacement)
+        if after is None:
+            import ssl  # noqa: F401
+        for name in _LATER:
+            if name in sys.modules:
+                _replaceLater(None, sys.modules[name])
+            elif after is not None:
+                after[name] = partial(_replaceLater, after.get(name))
+    return tuple(dict.fromkeys(getattr(owner, "__module__", owner.__name__) for owner, _, _ in _before))
+
+
+def _replace(owner: Any, name: str, replacement: object) -> None:
+    _before.append((owner, name, vars(owner).get(name, _MISSING)))
+    setattr(owner, name, replacement)
+
+
+def _replaceLater(before: Callable[[ModuleType], object] | None, module: ModuleType) -> None:
+    if before is not None:
+        before(module)
+    if _depth:
+        for each in _LATER[module.__name__](module):
+            _replace(*each)
 
 
 def unpatch() -> None:

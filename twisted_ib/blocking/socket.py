@@ -34,7 +34,7 @@ from twisted_ib.blocking.descriptors import Offloaded, offloaded
 from twisted_ib.blocking.files import sendFile
 from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
-from twisted_ib.configuration.parser import CONNECT, LISTEN
+from twisted_ib.configuration.words import CONNECT, LISTEN
 from twisted_ib.switch.reason import Fallback
 from twisted_ib.switch.switch import Switch
 

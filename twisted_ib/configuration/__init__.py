@@ -8,4 +8,5 @@ Besides:
 
   - C{patterns}: shell patterns for program names, as the C library's C{fnmatch} with no flags matches them
   - C{syntax}: the statements of a file of rules, as values
+  - C{words}: the words of rules that all ask for who follow them
 """

@@ -25,18 +25,12 @@ import re
 from collections.abc import Callable, Container, Mapping
 from types import MappingProxyType
 
-from attrs import define, evolve, field
+from attrs import define, field
 
 from twisted_ib import limits, settings
 from twisted_ib.configuration.lexer import Line, SyntaxMismatch, Token
 from twisted_ib.configuration.patterns import Pattern
 from twisted_ib.configuration.syntax import (
-    BOTH,
-    CONNECT,
-    LISTEN,
-    SDP,
-    TCP,
-    VERDICTS,
     AddressRange,
     Contents,
     DeviceStatement,
@@ -47,15 +41,13 @@ from twisted_ib.configuration.syntax import (
     parseAddress,
     parseOption,
 )
+from twisted_ib.configuration.words import ROLE_WORDS, VERDICTS
 from twisted_ib.errors import RulesError
 
 #: Statements of one file: each listen and connect may compare all of them.
 POLICY_STATEMENTS = 4096
 #: Devices that one file adds.
 POLICY_DEVICES = 64
-
-#: The words for the two roles.
-ROLE_WORDS = MappingProxyType({"listen": LISTEN, "server": LISTEN, "connect": CONNECT, "client": CONNECT})
 
 _NO_OPTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 # At most nine digits, so that 32 bits hold the number.  No leading zeros, as in libsdp's INT.
@@ -163,7 +155,7 @@ class _Parser:
             return network
         if network.length == 0:
             # libsdp takes a prefix length of 0 for an absent one, which is 32 or 128.
-            whole = evolve(network, length=network.width)
+            whole = network._replace(length=network.width)
             self.warn(where, f"a prefix length of 0 counts as none: {whole.text()} matches one address alone")
             return whole
         # Not corrected: a file must have the same effect with libsdp and with us.
@@ -254,7 +246,7 @@ class _Parser:
         if seconds > settings.TIMEOUT_MOST_SECONDS or (kind == "sdp" and seconds == 0):
             raise word.wrong(expected)
         line.end()
-        self.timeouts = evolve(self.timeouts, **{kind: seconds})
+        self.timeouts = self.timeouts._replace(**{kind: seconds})
 
 
 #: The first word of a statement -> the method that parses the rest.
@@ -315,11 +307,6 @@ def parse(
 
 
 __all__ = [
-    "BOTH",
-    "CONNECT",
-    "LISTEN",
-    "SDP",
-    "TCP",
     "AddressRange",
     "Contents",
     "DeviceStatement",

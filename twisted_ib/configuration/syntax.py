@@ -6,14 +6,10 @@ from __future__ import annotations
 
 import re
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
-
-from attrs import frozen
+from typing import NamedTuple
 
 from twisted_ib import settings
 from twisted_ib.configuration.patterns import Pattern
-
-SDP, TCP, BOTH = VERDICTS = ("sdp", "tcp", "both")
-LISTEN, CONNECT = ROLES = ("listen", "connect")
 
 # RFC 3986 section 3.2.2: no leading zeros.  inet_aton(3) reads 010 as octal (RFC 6943 section 3.1.1), so a
 # rule with one would match another address than its author meant.
@@ -53,8 +49,7 @@ def parseOption(text: str) -> tuple[str, bool] | None:
     return (name, value == "yes") if name and value in ("yes", "no") else None
 
 
-@frozen
-class AddressRange:
+class AddressRange(NamedTuple):
     """
     Addresses with a common prefix (RFC 4632 section 3.1, RFC 4291 section 2.3).
 
@@ -97,8 +92,7 @@ class AddressRange:
         return f"{IPv4Address(number) if self.version == 4 else IPv6Address(number)}/{self.length}"
 
 
-@frozen
-class Rule:
+class Rule(NamedTuple):
     """
     A C{use} statement.
 
@@ -117,8 +111,7 @@ class Rule:
     where: str
 
 
-@frozen
-class DeviceStatement:
+class DeviceStatement(NamedTuple):
     """
     A C{device} statement.
 
@@ -134,8 +127,7 @@ class DeviceStatement:
     options: tuple[tuple[str, bool], ...] = ()
 
 
-@frozen
-class Route:
+class Route(NamedTuple):
     """
     A C{route} statement.
 
@@ -149,8 +141,7 @@ class Route:
     where: str
 
 
-@frozen
-class Log:
+class Log(NamedTuple):
     """
     A C{log} statement; what it leaves out is L{None}.
 
@@ -165,8 +156,7 @@ class Log:
     where: str
 
 
-@frozen
-class Timeouts:
+class Timeouts(NamedTuple):
     """
     The values of C{timeout} statements, in seconds.
 
@@ -180,8 +170,7 @@ class Timeouts:
     short: float = settings.TIMEOUT_SHORT_SECONDS
 
 
-@frozen
-class Contents:
+class Contents(NamedTuple):
     """
     The statements of a file.
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from copy import copy
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import attrs
 from twisted.internet import tcp
 
 from twisted_ib.errors import HCAError
@@ -179,7 +179,9 @@ class SocketReport:
         whole = getattr(getattr(user, "main", None), "why", None)
         # The part of a switched port on a device: the port's fallback does not concern it.
         if isinstance(whole, Reason):
-            return attrs.evolve(whole, fallback=None)
+            made = copy(whole)
+            made.fallback = None
+            return made
         if not isinstance(user, tcp.Port | tcp.Connection):
             return None
         return self._whyOfTCP(user)

@@ -6,10 +6,11 @@ The kernel tells C{ib-ss} the rest of them, also while the process is busy.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 from weakref import ref
 
-from attrs import evolve, frozen
+from attrs import frozen
 from twisted.internet import tcp
 
 from twisted_ib import limits
@@ -70,7 +71,9 @@ class TCPReasons:
         if known is not None or len(peers) >= limits.PEERS_SHOWN:
             gone.append(peers.pop(key if known is not None else next(iter(peers)))[1])
         # Of all of them: not when one was asked.
-        [offset] = self._page.add(None, [(_Entry(evolve(why, asked=None, decided=None)), *ANY, *key)], gone)
+        whole = copy(why)
+        whole.asked = whole.decided = None
+        [offset] = self._page.add(None, [(_Entry(whole), *ANY, *key)], gone)
         if offset is not None:
             peers[key] = text, offset
 

@@ -13,7 +13,7 @@ from twisted.internet.endpoints import clientFromString, quoteStringArgument, se
 from twisted.internet.posixbase import PosixReactorBase
 from zope.interface import directlyProvides, providedBy
 
-from twisted_ib.configuration.parser import TCP
+from twisted_ib.configuration.words import TCP
 from twisted_ib.switch.reason import EXPLICIT, Reason, carried
 
 if TYPE_CHECKING:

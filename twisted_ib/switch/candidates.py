@@ -21,7 +21,7 @@ from twisted_ib.hca.device.tcpcounterparts import Counterpart, TCPCounterparts
 from twisted_ib.hca.host.addresses import isLocalAddress
 from twisted_ib.internet.addressing.addresses import reachable, scopeOf, withPort
 from twisted_ib.switch import sockdiag
-from twisted_ib.switch.reason import Fallback
+from twisted_ib.switch.reason import ONE_CPU, Fallback, noListener, remote
 
 #: SDP listeners to which a connect failed that one reactor remembers; beyond it the oldest is evicted.
 OFFLOADS_REMEMBERED = 1024
@@ -32,7 +32,6 @@ OFFLOADS_REMEMBERED = 1024
 SHORT_MESSAGES = 16
 #: So many connections in succession that gained nothing leave a port to TCP.
 GAINLESS_IN_SUCCESSION = 4
-_ONE_CPU = Fallback("one_cpu", "blocking on one CPU: SDP gains nothing here")
 _SHORT_LIVED = Fallback("short_lived", "blocking and short-lived: SDP gains nothing here")
 _ASLEEP = Fallback("asleep", "blocking and mostly asleep: SDP gains nothing here")
 
@@ -94,7 +93,7 @@ class Gainless:
     """
 
     def __init__(self) -> None:
-        # On one CPU a wait for an answer takes the CPU from the answer: a message costs several times TCP's.
+        # A message costs several times TCP's.
         self._isOneCPU = len(os.sched_getaffinity(0)) == 1
         #: By port: how many in succession, why the last one did not gain, and when it ended.
         self._ports: dict[tuple[str, int], tuple[int, Fallback, float]] = {}
@@ -128,7 +127,7 @@ class Gainless:
         if not seconds:
             return None
         if self._isOneCPU:
-            return _ONE_CPU
+            return ONE_CPU
         count, why, since = self._ports.get((host, port), (0, None, now))
         # Afterwards one more that gains nothing suffices.
         return why if count == GAINLESS_IN_SUCCESSION and 0 <= now - since < seconds else None
@@ -166,14 +165,14 @@ class Candidates:
             return Fallback("mapped", f"{host} is an IPv4 address in IPv6")
         # TCP's server on another host cannot be compared with SDP's: C{both} stays on this host.
         if not _isLocal(target, int(now)):
-            return Fallback("remote", f"{host} is not an address of this host")
+            return remote(host)
         try:
             found = self._offered(devices, target, port)
         except (HCAError, OSError) as e:
             return Fallback("run_directory", str(e))
         where = withPort(host, port)
         if not found:
-            return Fallback("no_listener", f"nobody offers SDP on {where}")
+            return noListener(where)
         try:
             listening = sockdiag.listeners(port)
         # Two processes may listen on one port of TCP (SO_REUSEPORT) or of SDP; without the kernel's answer

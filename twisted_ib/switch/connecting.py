@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from twisted.internet import error, tcp
 from twisted.python.failure import Failure
 
-from twisted_ib.configuration.parser import CONNECT, SDP, TCP
+from twisted_ib.configuration.words import CONNECT, SDP, TCP
 from twisted_ib.switch.reason import UNASKED, Fallback, Reason, carried
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from twisted.internet.main import CONNECTION_DONE
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from twisted_ib.configuration.parser import LISTEN, SDP, TCP
+from twisted_ib.configuration.words import LISTEN, SDP, TCP
 from twisted_ib.internet.addressing.addresses import Address, addressOf
 from twisted_ib.switch.reason import Fallback, Reason
 from twisted_ib.switch.sdplistener import SDPListener

@@ -20,7 +20,7 @@ from twisted.internet.error import CannotListenError
 from twisted.python.failure import Failure
 
 from twisted_ib import limits
-from twisted_ib.configuration.parser import BOTH, SDP, TCP
+from twisted_ib.configuration.words import BOTH, SDP, TCP
 from twisted_ib.internet.addressing.addresses import addressOf
 from twisted_ib.internet.channel import channelFor
 from twisted_ib.switch.handle import ListeningHandle

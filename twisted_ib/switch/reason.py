@@ -5,9 +5,8 @@ The decision about a connection or a listener, and its reason.
 from __future__ import annotations
 
 from socket import socket
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
-
-import attrs
 
 from twisted_ib import limits
 from twisted_ib.drive.process import life
@@ -23,8 +22,7 @@ RULE, CLIENT, SOCKET, OTHERS = "rule", "client", "socket", "others"
 EXPLICIT = "explicit"
 
 
-@attrs.frozen
-class Fallback:
+class Fallback(NamedTuple):
     """
     The reason why SDP does not carry a connection that it could have carried.
 
@@ -39,7 +37,26 @@ class Fallback:
         return self.text
 
 
-@attrs.define
+#: That of blocking sockets on one CPU, where a wait for an answer takes the CPU from the answer.
+ONE_CPU = Fallback("one_cpu", "blocking on one CPU: SDP gains nothing here")
+
+
+def remote(host: str) -> Fallback:
+    """
+    @return: why a connection to another host goes over TCP without a rule.
+    """
+    return Fallback("remote", f"{host} is not an address of this host")
+
+
+def noListener(where: str) -> Fallback:
+    """
+    @param where: a host and port.
+    @return: why a connection goes over TCP where nobody offers SDP.
+    """
+    return Fallback("no_listener", f"nobody offers SDP on {where}")
+
+
+# Written out, without attrs: programs that only go over TCP have these classes, too, and start with them.
 class Reason:
     """
     The decision about one connection or listener; times are the reactor's, in seconds.
@@ -54,14 +71,32 @@ class Reason:
     @ivar connected: When the connection was established, or L{None}.
     """
 
-    rule: str
-    verdict: str
-    provider: str = ""
-    device: str | None = None
-    fallback: Fallback | None = None
-    asked: float | None = None
-    decided: float | None = None
-    connected: float | None = None
+    __slots__ = (
+        "__weakref__",
+        "asked",
+        "connected",
+        "decided",
+        "device",
+        "fallback",
+        "provider",
+        "rule",
+        "verdict",
+    )
+
+    def __init__(
+        self,
+        rule: str,
+        verdict: str,
+        provider: str = "",
+        device: str | None = None,
+        fallback: Fallback | None = None,
+        asked: float | None = None,
+        decided: float | None = None,
+        connected: float | None = None,
+    ) -> None:
+        self.rule, self.verdict, self.provider = rule, verdict, provider
+        self.device, self.fallback = device, fallback
+        self.asked, self.decided, self.connected = asked, decided, connected
 
     def __str__(self) -> str:
         carried = self.provider or "undecided"
@@ -137,6 +172,7 @@ def stayed(skt: socket, fallback: Fallback) -> None:
 __all__ = [
     "CLIENT",
     "EXPLICIT",
+    "ONE_CPU",
     "OTHERS",
     "RULE",
     "SOCKET",
@@ -145,7 +181,9 @@ __all__ = [
     "Reason",
     "carried",
     "kept",
+    "noListener",
     "outcomes",
+    "remote",
     "stayed",
     "withdrawn",
 ]

@@ -17,7 +17,7 @@ from weakref import WeakSet
 from twisted.internet.tcp import Server
 from twisted.logger import Logger
 
-from twisted_ib.configuration.parser import CONNECT, LISTEN, SDP, TCP
+from twisted_ib.configuration.words import CONNECT, LISTEN, SDP, TCP
 from twisted_ib.errors import DeviceError, HCAError, WrongThreadError
 from twisted_ib.hca.device.registry import (
     addDevice,

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from twisted_ib.configuration.file import readRules
-from twisted_ib.configuration.parser import LISTEN, SDP, TCP
 from twisted_ib.configuration.syntax import parseAddress
+from twisted_ib.configuration.words import LISTEN, SDP, TCP
 from twisted_ib.errors import HCAError, RulesError
 from twisted_ib.hca.device.registry import (
     addDevice,

@@ -16,8 +16,9 @@ from typing import Any
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from twisted_ib.tools.run import clibraries
-from twisted_ib.tools.run.clibraries import become, chooseDevice, lacking, searchPath
+from twisted_ib.tools.run.clibraries import become, chooseDevice
+from twisted_ib.tools.run.native import again
+from twisted_ib.tools.run.native.again import lacking, searchPath
 from twisted_ib.tools.run.program import NotPython, StartError
 
 if find_spec("elftools") is None or find_spec("cffi") is None:
@@ -117,12 +118,12 @@ class SearchTests(SynchronousTestCase):
         """
         Without the extra C{[c]} nothing is started, and the line says what to install.
         """
-        self.patch(clibraries, "find_spec", lambda name: None)
+        self.patch(again, "find_spec", lambda name: None)
         self.assertEqual(lacking(), ["cffi", "pyelftools"])
         error = self.assertRaises(StartError, become, NotPython("/bin/x", "/bin/x"), ["x"], False, self.fail)
         self.assertIn("need cffi and pyelftools", str(error))
         self.assertIn("pip install 'twisted-ib[c]'", str(error))
-        self.assertEqual(clibraries.searchByPython(True), "")
+        self.assertEqual(again.searchByPython(True), "")
 
 
 class RefusalTests(SynchronousTestCase):

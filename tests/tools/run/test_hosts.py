@@ -20,8 +20,8 @@ from tests.tools.run.case import RunTestCase
 from twisted_ib import limits
 from twisted_ib.settings import RUN_DIR, RUN_HOST, RUN_HOSTS
 from twisted_ib.tools.run import hosts
-from twisted_ib.tools.run.clibraries import lacking
 from twisted_ib.tools.run.hosts import Hosts, addresses, refusal
+from twisted_ib.tools.run.native.again import lacking
 from twisted_ib.tools.run.program import StartError
 from twisted_ib.tools.run.run import parseArguments
 

@@ -120,7 +120,7 @@ class ConnectionTable:
         self.lookups = Lookups(self, randomBits)
         self._timewait, self.ended = Timewait(), Ended()
         self.follow: Callable[[Connection], object] | None = None
-        take: dict[type[AnyMessage], _Take] = {
+        self._takers: dict[type[AnyMessage], _Take] = {
             REQ: self._takeREQ,
             REP: self._takeREP,
             REJ: self._takeREJ,
@@ -132,10 +132,7 @@ class ConnectionTable:
             SIDR_REQ: self._takeSIDR_REQ,
             SIDR_REP: self.lookups.takeREP,
         }
-        self._receivers: dict[int, tuple[_Parse, _Take]] = {
-            attribute: (message.made().parse, take.get(message, self._takeOther))
-            for attribute, message in byAttribute.items()
-        }
+        self._receivers: dict[int, tuple[_Parse, _Take]] = {}  # Of kinds that have come: slow to make.
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -146,10 +143,14 @@ class ConnectionTable:
         carries its length.
         """
         self.pack, self.padded = methodcaller("packExact"), 0
-        self._receivers = {
-            message.attribute: (message.parseExact, self._receivers[message.attribute][1])
-            for message in byAttribute.values()
-        }
+        self._receivers.clear()
+
+    def _receiver(self, attribute: int) -> tuple[_Parse, _Take] | None:
+        if (message := byAttribute.get(attribute)) is None:
+            return None
+        parse = message.made().parse if self.padded else message.parseExact
+        receiver = self._receivers[attribute] = parse, self._takers.get(message, self._takeOther)
+        return receiver
 
     def limitHalfOpen(self, halfOpenPerSource: int, halfOpenInAll: int) -> None:
         """
@@ -221,8 +222,7 @@ class ConnectionTable:
         """
         Process a message of 232 octets. Nothing a peer sends raises an exception.
         """
-        receiver = self._receivers.get(attribute)
-        if receiver is None:
+        if (receiver := self._receivers.get(attribute) or self._receiver(attribute)) is None:
             self.counters["unknownAttribute"] += 1
             return
         parse, take = receiver

@@ -14,7 +14,6 @@ A device belongs to the thread that opened it.
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 import time
 import warnings
@@ -23,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from random import SystemRandom
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.mad.dispatch import Agents
     from twisted_ib.hca.mad.sa.client import SAClient
 
+_RANDOM = SystemRandom()
 #: The lower half of a GID.
 _GUID_BITS = 64
 #: Addresses that name no interface.
@@ -141,7 +142,7 @@ class Device(DeviceProgress):
         name: str = DEFAULT_DEVICE,
         clock: Callable[[], float] = time.monotonic,
         fabric: Callable[[Any, int, Callable[[], float]], Any] | None = None,
-        randomBits: Callable[[int], int] = secrets.randbits,
+        randomBits: Callable[[int], int] = _RANDOM.getrandbits,
         anyThread: bool = False,
         capture: Capture | str | None = None,
         address: str | None = None,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import secrets
 import socket
 import struct
 from collections.abc import Container
 from functools import lru_cache
+from random import SystemRandom
 from typing import TYPE_CHECKING
 
 from twisted_ib import limits
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from twisted_ib.structs import Packed
 
 
+# Not the module secrets, with hashes and the library of OpenSSL.
+_random = SystemRandom()
 #: RFC 6335 section 6: dynamic ports, which are never assigned.
 _FIRST_EPHEMERAL_PORT = 49152
 _PORTS = 65536
@@ -127,13 +129,13 @@ def freePort(taken: Container[int]) -> int:
     # former owner.
     # Section 3.3.2: a number that is taken is drawn again.
     for _ in range(_DRAWS):
-        port = _FIRST_EPHEMERAL_PORT + secrets.randbelow(_PORTS - _FIRST_EPHEMERAL_PORT)
+        port = _FIRST_EPHEMERAL_PORT + _random.randrange(_PORTS - _FIRST_EPHEMERAL_PORT)
         if port not in taken:
             return port
     free = [port for port in range(_FIRST_EPHEMERAL_PORT, _PORTS) if port not in taken]
     if not free:
         raise ServiceInUseError(f"no port from {_FIRST_EPHEMERAL_PORT} up is free")
-    return secrets.choice(free)
+    return _random.choice(free)
 
 
 def namespaceInode() -> int:

@@ -35,7 +35,7 @@ import attrs
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.host.libc import KernelSocket
 from twisted_ib.hca.host.liveness import Liveness
-from twisted_ib.hca.host.rundirectory import RunDirectory
+from twisted_ib.hca.host.rundirectory import SERVICE_START, RunDirectory
 
 #: Entries of dead processes that one HCA removes when it opens, and those of other users that it looks at.
 RECLAIMED_ENTRIES = 256
@@ -78,7 +78,7 @@ def serviceName(serviceID: int, namespace: int, address: str) -> str:
     """
     @return: The name of a service's entry.
     """
-    return f"svc-{serviceID:016x}-{namespace}-{address}"
+    return SERVICE_START % serviceID + f"{namespace}-{address}"
 
 
 def targetName(hca: str, inode: int) -> str:

@@ -43,6 +43,9 @@ LOCK_PAUSE_MOST_SECONDS = 0.1
 SESSION_BASE = "/run/user"
 TEMPORARY_BASES = "/tmp", "/var/tmp", "/dev/shm"
 
+#: How the entry of a service begins, with its id (L{twisted_ib.hca.host.entries}).
+SERVICE_START = "svc-%016x-"
+
 _NOBODY = -1
 _LOCK_NAME = "lock"
 # Linux include/linux/net.h, __SO_ACCEPTCON: the socket listens.
@@ -407,6 +410,7 @@ def openDirectories(
 
 
 __all__ = [
+    "SERVICE_START",
     "RunDirectory",
     "allowedUids",
     "candidates",

@@ -8,8 +8,8 @@ it.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
+from random import SystemRandom
 
 from twisted_ib import limits
 from twisted_ib.hca.memory.keys import DrawnAhead
@@ -35,7 +35,7 @@ class LocalPorts:
         self.ends: dict[str, dict[int, Address | set[Address]]] = {}
         # RFC 6056 section 3.3.1: a random port keeps outsiders from guessing a connection.  Linux cma.c
         # (cma_alloc_any_port) begins at a random number, too.
-        self._drawn = DrawnAhead(secrets.randbits, _EPHEMERAL_BITS)
+        self._drawn = DrawnAhead(SystemRandom().getrandbits, _EPHEMERAL_BITS)
         self._below = self._draw if below is None else below
         self.isFree = isFree
 

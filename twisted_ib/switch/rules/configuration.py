@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from twisted.logger import Logger
 
 from twisted_ib.configuration.file import SYSTEM_FOLDER, readFirst
-from twisted_ib.configuration.syntax import SDP
+from twisted_ib.configuration.words import SDP
 from twisted_ib.errors import RulesError
 from twisted_ib.hca.device.registry import builtInDevices, parseRules
 from twisted_ib.settings import CONFIG, SIMPLE_VARIABLES

@@ -18,11 +18,7 @@ from functools import lru_cache
 from attrs import frozen
 
 from twisted_ib import limits
-from twisted_ib.configuration.parser import ROLE_WORDS
 from twisted_ib.configuration.syntax import (
-    BOTH,
-    SDP,
-    TCP,
     AddressRange,
     Contents,
     DeviceStatement,
@@ -30,6 +26,7 @@ from twisted_ib.configuration.syntax import (
     Timeouts,
     parseAddress,
 )
+from twisted_ib.configuration.words import BOTH, ROLE_WORDS, SDP, TCP
 
 #: Programs whose relevant rules a policy caches.
 POLICY_PROGRAMS = 64

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import stat
 import sys
-import tempfile
 import time
 from collections.abc import Iterable
 
@@ -35,7 +34,10 @@ def logFile(name: str, uid: int) -> str:
     """
     if uid == 0:
         return os.path.join(_SYSTEM_FOLDER, name)
-    folder = f"{os.path.join(tempfile.gettempdir(), name)}.{uid}"
+    # Imported here: with it come compressions, and most logs are none.
+    from tempfile import gettempdir
+
+    folder = f"{os.path.join(gettempdir(), name)}.{uid}"
     try:
         # The temporary folder is everybody's: another user could make the folder first, with a link to a file
         # of ours.

@@ -1,12 +1,26 @@
 """
-C{python -m twisted_ib.tools.run}: the C{ib-run} of another interpreter.
+The command C{ib-run}, also as C{python -m twisted_ib.tools.run}, the C{ib-run} of another interpreter.
 """
 
 from __future__ import annotations
 
 import sys
 
-from twisted_ib.tools.run.run import main
+from twisted_ib.tools.run.native.again import startAgain
+
+
+def main() -> int:
+    """
+    Run C{ib-run}.
+
+    @return: the exit status, if the program ends without one.
+    """
+    # First: what is imported before is imported a second time.
+    startAgain(sys.argv[1:])
+    from twisted_ib.tools.run.run import main
+
+    return main()
+
 
 if __name__ == "__main__":
     sys.exit(main())

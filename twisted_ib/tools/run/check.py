@@ -26,8 +26,8 @@ from twisted_ib.hca.device.registry import (
 from twisted_ib.hca.host import libc
 from twisted_ib.settings import unknown
 from twisted_ib.tools.program import printable, write
-from twisted_ib.tools.run.clibraries import lacking
 from twisted_ib.tools.run.hosts import refusal
+from twisted_ib.tools.run.native.again import lacking
 from twisted_ib.tools.run.program import NotPython, OtherInterpreter, StartError, find
 from twisted_ib.verbs.c.chosen import chosenDevice
 from twisted_ib.verbs.c.kept import isKept, keptFolder

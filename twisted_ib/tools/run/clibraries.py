@@ -1,5 +1,5 @@
 """
-The C libraries of this package for a program: whether they are here, its environment, and its start.
+The C libraries of this package for a program: its environment, and its start.
 
 Modules that know devices, read binaries or build libraries are imported on demand: most programs are Python.
 """
@@ -9,25 +9,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
-from importlib.util import find_spec
 
 from twisted_ib.errors import DeviceError, LibraryBuildError, UnknownDeviceError
-from twisted_ib.settings import DEVICE, DEVICES, RUN_AGAIN
+from twisted_ib.settings import DEVICE, DEVICES
+from twisted_ib.tools.run.native.again import SEARCHED, lacking, searchPath
 from twisted_ib.tools.run.program import NOT_RUNNABLE, NotPython, StartError
-
-#: The loader's variable (ld.so(8)): directories, with colons between.
-SEARCHED = "LD_LIBRARY_PATH"
-#: The modules of the extra [c], and the projects that have them.
-_EXTRA = {"cffi": "cffi", "elftools": "pyelftools"}
-
-
-def lacking() -> list[str]:
-    """
-    @return: the projects of the extra C{[c]} that are not installed.
-    """
-    return [project for module, project in _EXTRA.items() if find_spec(module) is None]
 
 
 def chooseDevice(name: str, address: str | None, environ: MutableMapping[str, str]) -> None:
@@ -59,14 +47,6 @@ def chooseDevice(name: str, address: str | None, environ: MutableMapping[str, st
 
 def _named(item: str) -> str:
     return item.partition("=")[0].strip()
-
-
-def searchPath(folders: list[str], environ: Mapping[str, str]) -> str:
-    """
-    @return: the value of C{LD_LIBRARY_PATH}: these, and what it had.
-    """
-    # An empty entry would be the current directory.
-    return ":".join([*folders, *filter(None, [environ.get(SEARCHED, "")])])
 
 
 @contextmanager
@@ -114,35 +94,3 @@ def become(program: NotPython, words: list[str], isViewed: bool, say: Callable[[
             os.execve(program.path, words, environment)
     except OSError as error:
         raise StartError(f"{program.path}: {error.strerror}", NOT_RUNNABLE) from None
-
-
-def searchByPython(isViewed: bool) -> str:
-    """
-    Have this process find the libraries, if the extra C{[c]} is installed: it starts again, as the loader
-    reads its variables only then.
-
-    @param isViewed: as of L{become}.
-    @return: why they are not there, for the user; C{""} if they are, or nobody has asked for them.
-    """
-    # It has started again, as the same process.
-    if os.environ.pop(RUN_AGAIN, "") == str(os.getpid()) or lacking():
-        return ""
-    from twisted_ib.verbs.c.kept import isKept, keptFolder
-
-    try:
-        folder = keptFolder()
-        if not isKept(folder):
-            from twisted_ib.verbs.c.building.build import libraries
-
-            libraries()
-        if folder in os.environ.get(SEARCHED, "").split(":"):
-            return ""
-        environment = {**os.environ, SEARCHED: searchPath([folder], os.environ), RUN_AGAIN: str(os.getpid())}
-        if isViewed:
-            # Imported here: it knows devices.
-            from twisted_ib.tools.run.native.view import show
-
-            show(folder, environment)
-    except LibraryBuildError as error:
-        return f"no C libraries: {error}"
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)

@@ -74,7 +74,7 @@ def _install(name: str) -> None:
 def _loadSides() -> None:
     # Much to import.  Processes that the program forks, such as the workers of a server, get it with the
     # fork; each would need several times as long for it as for the rest of its start.
-    from twisted_ib.configuration.syntax import ROLES
+    from twisted_ib.configuration.words import ROLES
     from twisted_ib.reactor import socketreport  # noqa: F401
     from twisted_ib.switch.rules.configuration import Configuration
     from twisted_ib.switch.switch import Switch

@@ -17,8 +17,9 @@ from twisted_ib.errors import DeviceError, RulesError
 from twisted_ib.settings import CONFIG, DEVICES, SIMPLE_VARIABLES, unknown
 from twisted_ib.tools.program import ArgumentParser, complain, printable, whole
 from twisted_ib.tools.run.children import Inherited, inherit
-from twisted_ib.tools.run.clibraries import become, chooseDevice, searchByPython
+from twisted_ib.tools.run.clibraries import become, chooseDevice
 from twisted_ib.tools.run.loops import LOOPS, install
+from twisted_ib.tools.run.native.again import searchByPython
 from twisted_ib.tools.run.program import (
     NOT_RUNNABLE,
     Code,

@@ -1,8 +1,8 @@
 """
 The C{socket} of a program under C{ib-run}, until one of them connects or listens: it costs nothing before.
 
-The first that may go over SDP has L{twisted_ib.blocking} imported, and is one of its sockets from then on; so
-are all that are made later.
+The first that may go over SDP (L{twisted_ib.tools.run.offers}) has L{twisted_ib.blocking} imported, and is
+one of its sockets from then on; so are all that are made later.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from twisted_ib.tools.run.hooks import Hooks, importTwisted, quickly
 
 if TYPE_CHECKING:
     from twisted_ib.blocking.socket import socket as Carried
-    from twisted_ib.switch.reason import Fallback
+    from twisted_ib.switch.reason import Fallback, Reason
 
 _Plain = kernel.socket
 #: Loops that wait for descriptors in their own way, with sockets that do not block.
@@ -102,27 +102,27 @@ class socket(_Plain, metaclass=_Sockets):
         """
         See C{socket.connect}.
         """
-        this = _become(self)
+        this, why = _becomeFor(self, address)
         if this is not None:
             load().connect(this, address)
         else:
             try:
                 _Plain.connect(self, address)
             except BlockingIOError:
-                _count(self, self)
+                _count(self, self, why)
                 raise
-            _count(self, self)
+            _count(self, self, why)
 
     def connect_ex(self, address: Any, /) -> int:
         """
         See C{socket.connect_ex}.
         """
-        this = _become(self)
+        this, why = _becomeFor(self, address)
         if this is not None:
             return load().connect_ex(this, address)
         number = _Plain.connect_ex(self, address)
         if number in (0, EINPROGRESS):
-            _count(self, self)
+            _count(self, self, why)
         return number
 
     def listen(self, *arguments: int) -> None:
@@ -155,27 +155,43 @@ def _carried(skt: kernel.socket) -> Carried | None:
 def _become(skt: kernel.socket) -> Carried | None:
     # The same, if it may go over SDP.
     this = _carried(skt)
-    # Not isinstance(), which holds for all.
-    if this is None and socket in type(skt).__mro__:
-        this = cast("Carried", skt)
-        if this.isDirect or not _isTCP(skt) or stays(skt) is not None:
-            return None
+    if this is None and _isOpen(skt):
         full = load()
         if type(skt) is socket:
-            this.__class__ = full
+            cast("Carried", skt).__class__ = full
         return _carried(skt)
     return this
 
 
-def _count(skt: kernel.socket, made: kernel.socket) -> None:
+def _isOpen(skt: kernel.socket) -> bool:
+    # Not isinstance(), which holds for all.
+    isOurs = socket in type(skt).__mro__ and not cast("socket", skt).isDirect
+    return isOurs and _isTCP(skt) and stays(skt) is None
+
+
+def _becomeFor(skt: kernel.socket, address: object) -> tuple[Carried | None, Reason | None]:
+    # The same for a connect; or why the kernel has it, if that is certain.
+    if _full is None and _isOpen(skt):
+        from twisted_ib.tools.run.offers import whyTCP
+
+        why = whyTCP(skt, address)
+        if why is not None:
+            return None, why
+    return _become(skt), None
+
+
+def _count(skt: kernel.socket, made: kernel.socket, why: Reason | None = None) -> None:
     # A loop counts what it connects and accepts itself.
     caller: str = sys._getframe(2).f_globals.get("__name__", "")
     if not _isTCP(skt) or caller.partition(".")[0] in ("asyncio", "twisted"):
         return
-    from twisted_ib.switch.reason import EXPLICIT, Reason, carried, stayed
+    from twisted_ib.switch.reason import EXPLICIT, Reason, carried, kept, stayed
 
     fallback = stays(skt)
-    if fallback is None:
+    if why is not None:
+        kept[made] = why
+        carried("tcp", why)
+    elif fallback is None:
         carried("tcp", Reason(EXPLICIT, "tcp"))
     else:
         stayed(made, fallback)
@@ -215,7 +231,7 @@ def _loaded(hooks: Hooks) -> type[Carried]:
     own = [(each, each.now()) for each in hooks.replaced if each.now() is not each.ours]
     full.stays = staticmethod(stays)
     type.__setattr__(full, "setblocking", _setBlocking)
-    patch.patch()
+    patch.patch(hooks.after)
     for each, value in own:
         setattr(each.module, each.name, value)
     # A loop that is made now may get one of them.

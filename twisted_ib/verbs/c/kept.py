@@ -184,6 +184,7 @@ __all__ = [
     "ORIGIN",
     "ROOT",
     "VIEW",
+    "blake2b",
     "cacheFolder",
     "cffiVersion",
     "checkOwners",

@@ -194,11 +194,12 @@ class DREQ(CMMessage):
     reserved: int = 0
 
 
-@attrs.define
 class DREP(RTU):
     """
     The answer to a DREQ, laid out as an RTU (IBTA vol. 1 12.6.11).
     """
+
+    __slots__ = ()
 
     # Linux ibta_vol1_c12.h, table 113.
     attribute: ClassVar[int] = 0x0016

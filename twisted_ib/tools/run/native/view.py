@@ -5,7 +5,6 @@ loaded in front leads (C{twisted_ib/verbs/c/building/view.c}).
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
@@ -15,7 +14,7 @@ from twisted_ib.configuration.file import readFirst
 from twisted_ib.errors import LibraryBuildError, RulesError
 from twisted_ib.settings import DEVICE, DEVICES, SYSFS
 from twisted_ib.verbs.c.chosen import chosenDevice
-from twisted_ib.verbs.c.kept import VIEW, cacheFolder
+from twisted_ib.verbs.c.kept import VIEW, blake2b, cacheFolder
 
 #: The loader's variable (ld.so(8)).
 PRELOADED = "LD_PRELOAD"
@@ -27,7 +26,7 @@ _MADE_BY = os.path.join(os.path.dirname(__file__), "devicefiles.py")
 def _name(environ: Mapping[str, str]) -> str:
     # By what the files follow from, not by the files: to make them is much to import, and most programs of
     # Python have no need of them.
-    digest = hashlib.sha256()
+    digest = blake2b(digest_size=16)
     try:
         rules = readFirst(environ)
     except (OSError, RulesError):
@@ -38,7 +37,7 @@ def _name(environ: Mapping[str, str]) -> str:
     digest.update(repr((environ.get(DEVICES), environ.get(DEVICE), rules)).encode())
     with open(_MADE_BY, "rb") as file:
         digest.update(file.read())
-    return f"view-{digest.hexdigest()[:32]}"
+    return f"view-{digest.hexdigest()}"
 
 
 def _folder(environ: Mapping[str, str]) -> str:
