@@ -9,8 +9,19 @@ from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from docs.deadlinks import deadLinks
 from docs.links import PYTHON, TWISTED, ZOPE, isInterface, urlOf
 from tests.test_layering import ROOT
+
+#: What the search finds of the small package.
+_FOUND = {
+    "small",
+    "small.inside",
+    "small.inside.deep.Base",
+    "small.seen",
+    "small.seen.Seen",
+    "small.seen.call",
+}
 
 
 class LinkTests(SynchronousTestCase):
@@ -80,17 +91,25 @@ class ContentTests(SynchronousTestCase):
         """
         try:
             from pydoctor.driver import main
+
+            from docs.reference import octetsOf
         except ImportError:
             raise SkipTest("the extra [docs] is not installed") from None
         folder = Path(self.mktemp())
         package, made = folder / "small", folder / "made"
-        package.mkdir(parents=True)
-        (package / "__init__.py").write_text('"""A package."""\n')
+        (package / "inside").mkdir(parents=True)
+        for each in package, package / "inside":
+            (each / "__init__.py").write_text('"""A package."""\n')
+        (package / "inside" / "deep.py").write_text(
+            "'A module.'\nclass Base:\n    'A class.'\nclass Other:\n    'A class.'\n"
+        )
         (package / "seen.py").write_text(
             '"""A module."""\n'
             "def call():\n    'A function.'\n"
             "def _hidden():\n    'A helper.'\n"
-            "class Seen:\n    'A class.'\n    def method(self):\n        'A method.'\n"
+            "from small.inside.deep import Base\n"
+            "class Seen(Base):\n    'A class, not L{small.inside.deep.Other}.'\n"
+            "    def method(self):\n        'A method.'\n"
             "class _Unseen:\n    'A class.'\n"
         )
         options = ["system-class=docs.reference.Reference", "html-writer=docs.reference.Writer"]
@@ -101,11 +120,17 @@ class ContentTests(SynchronousTestCase):
         self.assertEqual(status, 0)
         page = (made / "small.seen.html").read_text()
         self.assertIn("A function.", page)
-        self.assertIn("A helper.", page)
+        self.assertNotIn("A helper.", page)
         self.assertIn("A method.", (made / "small.seen.Seen.html").read_text())
-        self.assertTrue((made / "small.seen._Unseen.html").exists())
-        # Its page has a link into it.
-        self.assertIn("small.seen._Unseen", (made / "classIndex.html").read_text())
+        self.assertFalse((made / "small.seen._Unseen.html").exists())
+        # A base class that is inside a folder has a page, and what else is there has none: a link leads to
+        # the folder.
+        self.assertTrue((made / "small.inside.deep.Base.html").exists())
+        self.assertFalse((made / "small.inside.deep.html").exists())
+        self.assertFalse((made / "small.inside.deep.Other.html").exists())
+        self.assertIn('href="small.inside.html"', (made / "small.seen.Seen.html").read_text())
+        self.assertEqual(list(deadLinks(made)), [])
+        self.assertEqual(octetsOf(made), sum(each.stat().st_size for each in made.rglob("*.*")))
         documents = (made / "all-documents.html").read_text()
         self.assertIn("small.seen.call", documents)
         for unseen in "small.seen._hidden", "small.seen._Unseen", "small.seen.Seen.method":
@@ -113,4 +138,4 @@ class ContentTests(SynchronousTestCase):
         for name in "searchindex.json", "fullsearchindex.json":
             index = json.loads((made / name).read_text())
             found = {vector.partition("/")[2] for vector, _ in index["fieldVectors"]}
-            self.assertEqual(found, {"small", "small.seen", "small.seen.Seen", "small.seen.call"})
+            self.assertEqual(found, _FOUND)
