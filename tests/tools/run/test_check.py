@@ -134,7 +134,7 @@ class FindingTests(SynchronousTestCase):
         self.patch(build, "keptFolder", lambda: "/proc/absent/libraries")
         self.patch(build.os, "access", lambda path, mode: str(path) != "/proc")
         self.assertEqual(
-            [each.text for each in check._libraries(True)][0],
+            next(each.text for each in check._libraries(True)),
             "no directory for libraries: /proc is not writable; set XDG_CACHE_HOME",
         )
         self.patch(build, "wanting", lambda: iter(()))

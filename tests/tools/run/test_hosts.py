@@ -22,7 +22,6 @@ from twisted_ib import limits
 from twisted_ib.settings import RUN_DIR, RUN_HOST, RUN_HOSTS
 from twisted_ib.tools.run import hosts
 from twisted_ib.tools.run.hosts import Hosts, addresses, refusal
-from twisted_ib.tools.run.native.again import lacking
 from twisted_ib.tools.run.program import StartError
 from twisted_ib.tools.run.run import parseArguments
 

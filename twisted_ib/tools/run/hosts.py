@@ -26,7 +26,8 @@ from typing import BinaryIO, NoReturn, cast
 
 from twisted_ib.settings import RUN_DIR, RUN_HOST, RUN_HOSTS, RUN_INSIDE
 from twisted_ib.tools.program import INTERRUPTED
-from twisted_ib.tools.run.clibraries import asStarted, chooseDevice, lacking
+from twisted_ib.tools.run.clibraries import asStarted, chooseDevice
+from twisted_ib.tools.run.native.again import lacking
 from twisted_ib.tools.run.program import NOT_RUNNABLE, StartError
 
 #: In a host's namespace, before the program: it waits until its interface is there.
