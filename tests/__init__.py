@@ -13,6 +13,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Hundreds of processes are started: without byte code each would compile all modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Hypothesis keeps there what it has read of all modules, and its table of characters; each process of
+# trial -j would make that anew, in a folder of its own.
+os.environ.setdefault(
+    "HYPOTHESIS_STORAGE_DIRECTORY", os.path.join(os.path.dirname(__path__[0]), ".hypothesis")
+)
+
 
 class _Frozen:
     """
