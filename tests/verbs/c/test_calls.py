@@ -48,6 +48,30 @@ verbs = ctypes.CDLL("libibverbs.so.1")
 print(ctypes.pythonapi.Py_AtExit(verbs.ibv_fork_init), flush=True)
 verbs.ibv_fork_init()
 """
+#: One that forks by Python.
+_FORKED = """
+import ctypes, os, sys
+verbs = ctypes.CDLL("libibverbs.so.1")
+pointer = ctypes.c_void_p
+for name in ("ibv_get_device_list", "ibv_open_device", "ibv_alloc_pd"):
+    getattr(verbs, name).restype = pointer
+
+def opened():
+    devices = ctypes.cast(verbs.ibv_get_device_list(None), ctypes.POINTER(pointer))
+    return pointer(verbs.ibv_open_device(pointer(devices[0])))
+
+def has(context):
+    return bool(verbs.ibv_alloc_pd(context))
+
+context = opened()
+has(context)
+pid = os.fork()
+if not pid:
+    own = opened()
+    print("child", has(context), has(own), has(opened()), flush=True)
+    os._exit(0)
+print("parent", os.waitpid(pid, 0)[1], has(context), has(opened()), flush=True)
+"""
 #: The programs that were compiled: source, libraries and whether it is linked with them.
 _programs: dict[tuple[Path, tuple[str, ...], bool], str] = {}
 
@@ -105,7 +129,7 @@ class ExportTests(ProgramTestCase):
         """
         Those of the tables, each stub, and what the libraries share.
         """
-        names = ("used", "in_python", "inside", "asleep", "busy", "posts", "settle")
+        names = ("used", "in_python", "inside", "asleep", "busy", "posts", "settle", "forked")
         shared = {("TWISTED_IB_LOCAL", f"twisted_ib_{each}") for each in names}
         for library in LIBRARIES:
             rows = {(row.version, row.name) for row in library.table if row.version}
@@ -151,6 +175,15 @@ class LoadedTests(ProgramTestCase):
         for flag in ("local", "global"):
             result = run(path, flag, TWISTED_IB_DEVICE="shm0")
             self.assertEqual((result.stderr, result.stdout), ("", "1 shm0 1\n"), flag)
+
+    def test_forked(self) -> None:
+        """
+        A child that a program of Python forks opens devices of its own; what its parent has is not there, and
+        stays the parent's.
+        """
+        result = run(sys.executable, "-c", _FORKED, TWISTED_IB_DEVICE="shm0")
+        expected = "child False True True\nparent 0 True True\n"
+        self.assertEqual((result.stdout, result.stderr, result.returncode), (expected, "", 0))
 
     def test_ended(self) -> None:
         """

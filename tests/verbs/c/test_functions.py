@@ -111,7 +111,8 @@ class RowTests(SynchronousTestCase):
             "IBVERBS_1.1 { global: ibv_alloc_pd; ibv_ack_cq_events; };\n"
             "RDMACM_1.0 { global: rdma_get_count; };\n"
             "TWISTED_IB_LOCAL { global: twisted_ib_used; twisted_ib_in_python; twisted_ib_inside; "
-            "twisted_ib_asleep; twisted_ib_busy; twisted_ib_posts; twisted_ib_settle; local: *; };\n",
+            "twisted_ib_asleep; twisted_ib_busy; twisted_ib_posts; twisted_ib_settle; "
+            "twisted_ib_forked; local: *; };\n",
         )
 
 

@@ -51,6 +51,14 @@ def end() -> None:
         hub.end()
 
 
+def forked() -> None:
+    """
+    In a forked child the thread begins with its first call.
+    """
+    global _begun
+    _begun = False
+
+
 def leave() -> None:
     """
     Python ends, in a program that is Python.  mpi4py has MPI end after that, when no verb works any more: it
@@ -73,4 +81,4 @@ def isEnding() -> bool:
 # It runs before the hub's own, which closes the devices.
 life.atEnd(__name__, leave)
 
-__all__ = ["begin", "end", "isEnding", "leave"]
+__all__ = ["begin", "end", "forked", "isEnding", "leave"]

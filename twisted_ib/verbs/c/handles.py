@@ -56,6 +56,15 @@ class Handles:
         # By the objects' identities: the entries keep the objects.
         self._addresses: dict[int, int] = {}
         self._freed: deque[object] = deque(maxlen=FREED_STRUCTURES)
+        self._parents: dict[int, Entry] = {}
+
+    def forked(self) -> None:
+        """
+        Forget all objects but devices in a forked child: they are the parent's, who closes them.
+        """
+        self._parents.update(self.entries)
+        self.entries = {at: each for at, each in self.entries.items() if each.kind == "ibv_device"}
+        self._addresses = {id(each.value): at for at, each in self.entries.items()}
 
     def __len__(self) -> int:
         return len(self.entries)

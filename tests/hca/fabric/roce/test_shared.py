@@ -215,7 +215,7 @@ class GroupTests(SynchronousTestCase):
         self.assertIn("is taken", str(self.assertRaises(DeviceError, self.link)))
         self.assertEqual(pauses, sorted(set(pauses)))
         self.assertLess(sum(pauses), 0.02)
-        self.assertLessEqual(portgroup.JOIN_SECONDS, 1)
+        self.assertLessEqual(portgroup.JOIN_SECONDS, 5)
         alone.close()
         pauses.clear()
         held: list[bool] = []

@@ -62,8 +62,8 @@ from twisted_ib.hca.host.liveness import peerCredentials
 from twisted_ib.hca.host.rundirectory import RunDirectory, openDirectories
 
 #: How long a process waits for the descriptors, in seconds: a thread of any process of the group gives them.
-#: A reactor may wait, too, so it is short.
-JOIN_SECONDS = 1.0
+#: A reactor may wait, too, so it is short; but those that poll in C give it late on a loaded machine.
+JOIN_SECONDS = 5.0
 #: The pauses before a process looks for a group again, in seconds: the port is that of a process that is
 #: being killed, or of one that looks in other directories.
 JOIN_PAUSES = 0.001, 0.002, 0.004, 0.008

@@ -26,7 +26,6 @@ _LINK_LAYERS = {
 }
 #: The version of the kernel's interface, which rdma-core checks.
 _ABI = "6"
-_NDEV = "gid_attrs/ndevs/0"
 
 
 def _interface(address: str | None) -> str:
@@ -61,7 +60,7 @@ def _ofPort(layer: LinkLayer, address: str | None) -> dict[str, str]:
     }
     # One of a subnet has none.
     if layer is LinkLayer.ETHERNET:
-        files[_NDEV] = _interface(address)
+        files["gid_attrs/ndevs/0"] = _interface(address)
     if address:
         files["gids/0"] = _gid(address)
     return files
@@ -88,12 +87,8 @@ def deviceFiles(chosen: str | None) -> dict[str, str]:
         files[f"{own}/node_desc"] = name
         files[f"{own}/hca_type"] = "twisted_ib"
         files[f"{own}/fw_ver"] = FIRMWARE_VERSION
-        port = _ofPort(layer, addressOf(name))
-        for path, text in port.items():
+        for path, text in _ofPort(layer, addressOf(name)).items():
             files[f"{own}/ports/{PORT}/{path}"] = text
-        # Programs list the folder of interfaces.
-        if _NDEV in port:
-            files[f"{own}/device/net/{port[_NDEV]}/dev_id"] = "0x0"
     return files
 
 

@@ -52,8 +52,6 @@ static void check(PyStatus status)
     }
 }
 
-static volatile int forked;
-
 #define SHARED __attribute__((visibility("default")))
 
 /*
@@ -63,6 +61,9 @@ static volatile int forked;
  * Whether a function has been called, and whether the program is Python itself, which had begun before.
  */
 SHARED volatile int twisted_ib_used, twisted_ib_in_python;
+
+/* Whether this is a child, by fork(2), of a process that has called, and Python does not know. */
+SHARED volatile int twisted_ib_forked;
 
 /* How many threads are in Python for a call; and the calls but polls, ever, which may bring completions. */
 SHARED volatile unsigned twisted_ib_busy, twisted_ib_posts;
@@ -80,6 +81,13 @@ SHARED __thread volatile int twisted_ib_inside __attribute__((tls_model("initial
 SHARED __thread struct twisted_ib_sleep {
     int *fds, count, milliseconds, interrupted, asleep;
 } twisted_ib_asleep __attribute__((tls_model("initial-exec")));
+
+/* Python has forked, and made its child's state whole. */
+void twisted_ib_renew(void)
+{
+    twisted_ib_busy = twisted_ib_inside = 0;
+    twisted_ib_forked = 0;
+}
 
 struct twisted_ib_sleep *twisted_ib_own_sleep(void)
 {
@@ -159,7 +167,7 @@ static void finish(void)
     PyGILState_STATE state;
 
     /* Not in a child; nor in a signal's handler that has interrupted a call of this thread. */
-    if (forked || twisted_ib_inside || !Py_IsInitialized() || PyGILState_Check())
+    if (twisted_ib_forked || twisted_ib_inside || !Py_IsInitialized() || PyGILState_Check())
         return;
     state = PyGILState_Ensure();
     PyRun_SimpleString("from twisted_ib.verbs.c.attend import end\nend()\n");
@@ -249,7 +257,7 @@ PyObject *twisted_ib_import(const char *name)
 
 static void in_child(void)
 {
-    forked = forked || twisted_ib_used;
+    twisted_ib_forked = twisted_ib_forked || twisted_ib_used;
 }
 
 /*
@@ -275,7 +283,7 @@ __attribute__((constructor)) static void watch(void)
  * Whether a call is refused.
  *
  * In a fork of a process that has called a function before, of any library: the thread that attends is not in it, and
- * another may have held Python's lock.  And in a signal's handler that has interrupted a call of its thread: Python
+ * another may have held Python's lock; where Python itself forks, its child calls anew (library.py).  And in a signal's handler that has interrupted a call of its thread: Python
  * is amid something, or waits for a lock that the same thread would wait for again.  A handler in Python runs between
  * two of its instructions, and may call.
  *
@@ -285,7 +293,7 @@ int twisted_ib_refused(const char *name, int nested)
 {
     static int said;
 
-    if (!forked) {
+    if (!twisted_ib_forked) {
         if (!twisted_ib_used) {
             twisted_ib_in_python = Py_IsInitialized();
             twisted_ib_used = 1;

@@ -12,7 +12,7 @@ from twisted_ib.verbs.c.functions import AGAIN, Failure, Row
 #: The variables of C{interpreter.c} that the libraries of a process share.
 _SHARED = (
     "twisted_ib_used; twisted_ib_in_python; twisted_ib_inside; twisted_ib_asleep; twisted_ib_busy; "
-    "twisted_ib_posts; twisted_ib_settle;"
+    "twisted_ib_posts; twisted_ib_settle; twisted_ib_forked;"
 )
 _RESULTS = {
     Failure.ERRNO: "refused",

@@ -12,6 +12,7 @@ from threading import Condition
 
 from _twisted_ib_cm import ffi
 
+from twisted_ib.drive.process import life
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.device.device import Device
 from twisted_ib.verbs.c import sockaddr
@@ -151,6 +152,12 @@ class Endpoints:
     """
 
     def __init__(self) -> None:
+        self.forked()
+
+    def forked(self) -> None:
+        """
+        Forget all in a forked child, whose parent's they are.
+        """
         self._changed = Condition()
         self._endpoints: dict[object, Endpoint] = {}
 
@@ -210,6 +217,14 @@ endpoints = Endpoints()
 #: The context and the domain of each device, as pointers.  librdmacm keeps contexts, too, until the process
 #: ends: programs allocate from C{id->verbs}, and what they have must outlive the identifier.
 _devices: dict[Device, tuple[CData, CData]] = {}
+
+
+def _forked() -> None:
+    endpoints.forked()
+    _devices.clear()
+
+
+life.atFork(__name__, inChild=_forked)
 
 
 def sharedDevice(cmid: CMID) -> tuple[CData, CData]:

@@ -22,6 +22,7 @@ SOURCE = """
 /* Of interpreter.c. */
 struct twisted_ib_sleep { int *fds, count, milliseconds, interrupted, asleep; };
 struct twisted_ib_sleep *twisted_ib_own_sleep(void);
+void twisted_ib_renew(void);
 
 #include "completions.c"
 #include "postings.c"
@@ -31,6 +32,8 @@ struct twisted_ib_sleep *twisted_ib_own_sleep(void);
 DECLARATIONS = """
 struct twisted_ib_sleep { int *fds; int count; int milliseconds; int interrupted; ...; };
 struct twisted_ib_sleep *twisted_ib_own_sleep(void);
+void twisted_ib_renew(void);
+void twisted_ib_forget(void);
 enum ibv_mw_type { IBV_MW_TYPE_1, ... };
 enum ibv_wr_opcode { IBV_WR_RDMA_WRITE, ... };
 union ibv_gid { uint8_t raw[16]; ...; };

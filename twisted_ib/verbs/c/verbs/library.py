@@ -4,8 +4,11 @@ The start of libibverbs in its process.
 
 from __future__ import annotations
 
-from _twisted_ib_verbs import ffi
+from _twisted_ib_verbs import ffi, lib
 
+from twisted_ib.drive.process import life
+from twisted_ib.verbs.c import attend, postings
+from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.library import connect
 from twisted_ib.verbs.c.verbs import address, completion, device, extended, memory, queues, text, work
 from twisted_ib.verbs.c.verbs.table import TABLE
@@ -16,5 +19,26 @@ from twisted_ib.verbs.core.hub import hub
 MODULES = (address, completion, device, extended, memory, queues, text, work)
 
 connect(ffi, "verbs", TABLE)
-_arrivals = Arrivals()
-hub.watch, hub.unwatch = _arrivals.watch, _arrivals.forget
+
+
+def _watch() -> None:
+    arrivals = Arrivals()
+    hub.watch, hub.unwatch = arrivals.watch, arrivals.forget
+
+
+_watch()
+
+
+def _forked() -> None:
+    # In a program that is Python, by os.fork(): the child begins anew, and what the parent had is not there.
+    handles.forked()
+    handles.lock.release()
+    attend.forked()
+    lib.twisted_ib_forget()
+    _watch()
+    hub.settle = postings.settle
+    lib.twisted_ib_renew()
+
+
+# After the hub's own.  No other thread has the table amid a change, of which the child would have a half.
+life.atFork(__name__, handles.lock.acquire, handles.lock.release, _forked)
