@@ -8,6 +8,20 @@ import sys
 
 from twisted_ib.tools.run.native.again import startAgain
 
+# Not typing's, as in twisted_ib.settings.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from twisted_ib.tools.program import ArgumentParser
+
+
+def commandLine() -> ArgumentParser:
+    """
+    @return: the parser of the command line.
+    """
+    from twisted_ib.tools.run.run import commandLine
+
+    return commandLine()
+
 
 def main() -> int:
     """
