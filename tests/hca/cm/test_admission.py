@@ -107,10 +107,10 @@ class AdmissionTests(SynchronousTestCase):
         for number in range(200):
             flood(table, f"z{number}", 1)
         self.assertEqual((len(limit.shown), len(limit.strangers)), (20, 20))
-        self.assertEqual({c.destination for c in limit.shown}, {"y"})
+        self.assertEqual({limit.at(number).destination for number in limit.shown}, {"y"})
         flood(table, "x", 1, 100)
         self.assertEqual((len(limit.shown), table.counters["halfOpenExceeded"]), (20, 1))
-        for connection in list(limit.shown):
+        for connection in list(limit.shown.values()):
             connection.reject(28, b"", 0.0)
         for number in range(200):
             flood(table, f"z{number}", 1)
