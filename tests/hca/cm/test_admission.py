@@ -250,11 +250,17 @@ class FloodTests(SynchronousTestCase):
         self.table.receive(source, 0x10, octets, 0, 232, self.now)
         while (event := self.table.nextEvent()) is not None:
             if event[0] is Event.REQUEST and isinstance(event[1], Connection):
-                event[1].accept(REP(localQPN=next(self.numbers)), self.now)
+                self.accept(event[1])
         for answer in answers(self.table):
             if isinstance(answer, REP) and answer.remoteCommunicationID in self.asking:
                 yours, mine = answer.localCommunicationID, answer.remoteCommunicationID
                 self.later(self.turn, partial(self.ready, source, mine, yours))
+
+    def accept(self, connection: Connection) -> None:
+        """
+        The consumer accepts.
+        """
+        connection.accept(REP(localQPN=next(self.numbers)), self.now)
 
     def ready(self, source: str, mine: int, yours: int) -> None:
         """

@@ -10,6 +10,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.hca.cm import test_admission
 from tests.hca.cm.net import PERIOD, answers, ask, listening, send
 from twisted_ib import limits
 from twisted_ib.hca.cm.machine import Connection, Event, State
@@ -261,3 +262,37 @@ class ParkedTests(SynchronousTestCase):
                 gc.collect()
                 left.append(tracemalloc.get_traced_memory()[0])
             self.assertLess(left[1] - left[0], 4096)
+
+
+class ParkedFloodTests(test_admission.FloodTests):
+    """
+    Honest clients amid forged REQs, of which octets are kept.
+    """
+
+    def setUp(self) -> None:
+        """
+        The server parks.
+        """
+        super().setUp()
+        self.names: list[str] = []
+        self.known: dict[str, int] = {}
+        self.listener = Listener()
+        self.table.parked.begin(self.nameOf, self.names.__getitem__, bytes)  # type: ignore[arg-type]
+
+    def nameOf(self, source: Any) -> int:
+        """
+        The number of a source.
+        """
+        if source not in self.known:
+            self.known[source] = len(self.names)
+            self.names.append(source)
+        return self.known[source]
+
+    def accept(self, connection: Connection) -> None:
+        """
+        Accept and park.
+        """
+        connection.listener = self.listener
+        super().accept(connection)
+        self.table.parked.park(connection, b"")
+        self.assertNotIn(connection.localID, self.table._connections)
