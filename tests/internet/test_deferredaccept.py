@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.simulation.streams import ADDRESSES, Client, Sender, Streams
 from twisted_ib import limits
+from twisted_ib.hca.cm.parked import Parked
 from twisted_ib.hca.fabric.base import faults
 from twisted_ib.hca.fabric.roce.peerpath import PeerPath
 from twisted_ib.hca.wire.cm import DREQ, REJ, REP, REQ, RTU
@@ -177,7 +178,9 @@ class PromiseTests(SynchronousTestCase):
         self.streams.connect(Recorder())
         self.wait(0.1)
         (number,) = self.device.cm.accepted
-        psn = self.device.cm.accepted[number].user.proposal.expectedPSN
+        halfOpen: Any = self.device.cm.parked.awaited(number).user  # type: ignore[union-attr]
+        psn = halfOpen.proposal.expectedPSN
+        halfOpen.park()
         self.device.arrivedEarly(number, "10.0.0.9", psn)
         self.device.arrivedEarly(number ^ 1, ADDRESSES[0], psn)
         for other in (-1, limits.TRANSPORT_WINDOW, 1 << 23):
@@ -193,10 +196,9 @@ class PromiseTests(SynchronousTestCase):
         self.lose(1, REP)
         self.streams.connect(Recorder(), 20)
         self.wait(1.0)
-        [connection] = self.device.cm.accepted.values()
-        halfOpen: Any = connection.user
-        self.assertIsInstance(halfOpen._request, bytes)
-        self.assertLessEqual(len(halfOpen._request), 92 + 25)
+        [parked] = self.device.cm.accepted.values()
+        assert isinstance(parked, Parked)
+        self.assertLessEqual(len(parked.record), 29 + 72 + 23 + 25 + 92)
 
     def test_otherTerms(self) -> None:
         """

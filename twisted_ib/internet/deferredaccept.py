@@ -2,7 +2,8 @@
 Half-open connections of a port over IP: a REP was sent, the RTU is awaited.
 
 Anybody can put any source address on a request.  So until the peer's RTU shows that it receives the answer,
-only the number of its queue pair is reserved, without transport, protocol or queue pair: as Linux keeps a
+only the number of its queue pair is reserved, without transport, protocol or queue pair, and octets stand for
+all that is known of it (L{twisted_ib.hca.cm.parked}): as Linux keeps a
 request socket and no connection for a SYN (RFC 4987 section 3.5, "SYN cache"; tcp_minisocks.c).
 """
 
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted_ib.hca.connection import ConnectRequest
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from twisted_ib.hca.connection import ConnectReply
     from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.hca.device.device import Device
@@ -53,9 +56,37 @@ class HalfOpenAccept:
         self.number = device.reserveNumber()
         reply: ConnectReply = port.handshake.reply(self, request, greeting)
         self._request = self._packed(request)
-        self.proposal = connection.destination.prepareReply(reply, request)
+        self.proposal: bytes = connection.destination.prepareReply(reply, request)
         connection.user = self
         connection.accept(reply, device.clock())
+
+    @classmethod
+    def resumed(cls, port: Any, connection: IConnection, number: int, kept: bytes) -> Self:
+        """
+        See L{ParkedUser<twisted_ib.hca.connection.interfaces.ParkedUser>}.
+
+        @return: the same again, the user of its connection.
+        """
+        self = cls.__new__(cls)
+        self.port, self.connection, self.number = port, connection, number
+        request = 1 + kept[0]
+        self.proposal = self.device.parking.proposal(kept[1:request])
+        self._unkept(kept[request:])
+        connection.user = self
+        return self
+
+    def park(self) -> None:
+        """
+        Have octets stand for this object and its connection, until there is news for it.
+        """
+        kept = bytes((len(self.proposal), *self.proposal)) + self._kept()
+        self.device.parking.park(self.connection, kept)
+
+    def _kept(self) -> bytes:
+        return self._request
+
+    def _unkept(self, kept: bytes) -> None:
+        self._request = kept
 
     @property
     def device(self) -> Device:

@@ -360,7 +360,7 @@ class Port(base.BasePort):
             # Over IP the source of a REQ is unproven until the RTU.  Within a host the path has proved the
             # process.
             if not channel.device.lossless:
-                self.halfOpen(self, channel.device, connection, request, greeting)
+                self.halfOpen(self, channel.device, connection, request, greeting).park()
                 return
             transport = self.transport(channel, here, peer, self, self.sessionno)
             channel.acquire(transport)
@@ -388,6 +388,12 @@ class Port(base.BasePort):
         if ":" in self._address.host:
             mine, theirs = self._scoped(mapped(mine)), self._scoped(mapped(theirs))
         return sharedAddress(mine, number), addressOf(theirs, self.handshake.sourcePort(greeting))
+
+    def resumed(self, connection: IConnection, number: int, kept: bytes) -> None:
+        """
+        See L{ParkedUser<twisted_ib.hca.connection.interfaces.ParkedUser>}.
+        """
+        self.halfOpen.resumed(self, connection, number, kept)
 
     def establish(self, halfOpen: HalfOpenAccept, request: ConnectRequest) -> None:
         """

@@ -107,10 +107,10 @@ class AdmissionTests(SynchronousTestCase):
         for number in range(200):
             flood(table, f"z{number}", 1)
         self.assertEqual((len(limit.shown), len(limit.strangers)), (20, 20))
-        self.assertEqual({c.destination for c in limit.shown}, {"y"})
+        self.assertEqual({limit.at(number).destination for number in limit.shown}, {"y"})
         flood(table, "x", 1, 100)
         self.assertEqual((len(limit.shown), table.counters["halfOpenExceeded"]), (20, 1))
-        for connection in list(limit.shown):
+        for connection in list(limit.shown.values()):
             connection.reject(28, b"", 0.0)
         for number in range(200):
             flood(table, f"z{number}", 1)
@@ -250,11 +250,17 @@ class FloodTests(SynchronousTestCase):
         self.table.receive(source, 0x10, octets, 0, 232, self.now)
         while (event := self.table.nextEvent()) is not None:
             if event[0] is Event.REQUEST and isinstance(event[1], Connection):
-                event[1].accept(REP(localQPN=next(self.numbers)), self.now)
+                self.accept(event[1])
         for answer in answers(self.table):
             if isinstance(answer, REP) and answer.remoteCommunicationID in self.asking:
                 yours, mine = answer.localCommunicationID, answer.remoteCommunicationID
                 self.later(self.turn, partial(self.ready, source, mine, yours))
+
+    def accept(self, connection: Connection) -> None:
+        """
+        The consumer accepts.
+        """
+        connection.accept(REP(localQPN=next(self.numbers)), self.now)
 
     def ready(self, source: str, mine: int, yours: int) -> None:
         """

@@ -453,6 +453,11 @@ class AddressedFabric:
         Nobody looks.
         """
 
+    def nameSources(self, parked: Any) -> None:
+        """
+        Nothing is parked.
+        """
+
     def look(self) -> bool:
         """
         Nothing comes.

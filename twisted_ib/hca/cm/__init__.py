@@ -3,7 +3,8 @@ The InfiniBand communication manager (IBTA vol. 1 chapter 12), without I/O.
 
 L{table<twisted_ib.hca.cm.table>} holds all connections of an HCA, C{peer} what it knows of one source. One
 C{machine} is one connection; C{states} and C{transitions} are its state machine. C{sidr} resolves service
-ids of datagram services, C{admission} limits half-open connections, C{timers} keeps deadlines and TIMEWAIT.
+ids of datagram services, C{admission} limits half-open connections and C{parked} keeps them as octets,
+C{timers} keeps deadlines and TIMEWAIT.
 C{transactions} has the transaction ids of messages that travel as MADs; C{messages} turns the requests and
 replies of users (L{twisted_ib.hca.connection}) into messages and back.
 """

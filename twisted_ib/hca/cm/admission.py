@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twisted_ib import limits
+from twisted_ib.hca.cm.parked import Parked, ParkedConnections
 from twisted_ib.hca.cm.peer import Peer
 from twisted_ib.hca.cm.states import State
 
@@ -20,77 +21,98 @@ class HalfOpenLimit:
 
     @ivar halfOpen: REQs of all peers that are not established yet.
     @ivar strangers: if a new REQ over the limit evicts the oldest: the half-open connections of sources
-        without a connection that came up, oldest first, with the time of their REQ.
+        without a connection that came up, by our communication ids, oldest first.
     @ivar shown: the same of sources with one.
     """
 
-    __slots__ = ("_inAll", "_perSource", "_replaces", "halfOpen", "shown", "strangers")
+    __slots__ = ("_inAll", "_parked", "_perSource", "halfOpen", "shown", "strangers")
 
-    def __init__(self, perSource: int, inAll: int, replaces: bool = False) -> None:
+    def __init__(self, perSource: int, inAll: int, parked: ParkedConnections | None = None) -> None:
         """
         @param perSource: half-open connections that one peer may have.
         @param inAll: the same of all peers.
-        @param replaces: whether a REQ over the limit evicts the oldest one.
+        @param parked: those that are kept as octets, if a REQ over the limit evicts the oldest one.
         """
         self._perSource = perSource
         self._inAll = inAll
         self.halfOpen = 0
         # Eviction is for sources that can be forged: dropping new REQs there would let a flood of forged ones
         # lock everybody out (RFC 4987 section 3.4, recycling the oldest half-open TCB).
-        self._replaces = replaces
-        # Dictionaries as ordered sets.
-        self.strangers: dict[Connection, float] = {}
-        self.shown: dict[Connection, float] = {}
+        self._parked = parked
+        if parked is not None:
+            parked.limit = self
+        self.strangers: dict[int, Connection | Parked] = {}
+        self.shown: dict[int, Connection | Parked] = {}
 
     def changed(self, connection: Connection, isHalfOpen: bool, now: float) -> None:
         """
         A connection has become half open, or is no longer.
         """
         peer: Peer = connection.peer
-        guid, key = connection.remoteCAGUID, connection.remoteID
-        if guid != peer.guid:
-            key = peer.key(guid, key)
         if isHalfOpen:
             self.halfOpen += 1
             if peer.only is None:
-                if not peer.halfOpen:
-                    peer.halfOpen = {}
-                peer.halfOpen[key] = connection
-            if self._replaces:
+                peer.noteHalfOpen(connection)
+            if self._parked is not None:
+                connection.since = now
                 # The new one is among its peer's connections already.
-                (self.shown if peer.hasShown() else self.strangers)[connection] = now
+                (self.shown if peer.hasShown() else self.strangers)[connection.localID] = connection
         else:
             self.halfOpen -= 1
             if peer.only is None:
-                del peer.halfOpen[key]
-            if self._replaces:
-                if self.strangers.pop(connection, None) is None:
-                    del self.shown[connection]
+                peer.noHalfOpen(connection)
+            if self._parked is not None:
+                if self.strangers.pop(connection.localID, None) is None:
+                    del self.shown[connection.localID]
                 elif connection.state is State.ESTABLISHED:
-                    self._show(peer)
+                    others: list[Connection | Parked] = [*peer.halfOpen.values()]
+                    others += self._parked.of(self._parked.nameOf(peer.source))
+                    for other in others:
+                        if self.strangers.pop(other.localID, None) is not None:
+                            self.shown[other.localID] = other
                 follow = connection.table.follow
                 if follow is not None and connection.state is State.ESTABLISHED:
                     follow(connection)
 
-    def _show(self, peer: Peer) -> None:
-        for other in peer.halfOpen.values():
-            since = self.strangers.pop(other, None)
-            if since is not None:
-                self.shown[other] = since
-
-    def victim(self, peer: Peer | None, now: float) -> Connection | None:
+    def replace(self, connection: Connection, by: Connection | Parked) -> None:
         """
-        @param peer: the source of a new REQ, L{None} if nothing is known of it.
+        A half-open connection is kept in another form, in its old place.
+        """
+        where = self.strangers if connection.localID in self.strangers else self.shown
+        where[connection.localID] = by
+
+    def at(self, localID: int) -> Connection | Parked | None:
+        """
+        @return: the half-open connection with an id of ours.
+        """
+        return self.strangers.get(localID) or self.shown.get(localID)
+
+    def parked(self) -> list[Parked]:
+        """
+        @return: all that are parked.
+        """
+        every = (*self.strangers.values(), *self.shown.values())
+        return [each for each in every if isinstance(each, Parked)]
+
+    def victim(self, source: object, peer: Peer | None, now: float) -> Connection | Parked | None:
+        """
+        @param source: that of a new REQ.
+        @param peer: what is known of it, if anything is.
         @return: the connection to evict for it; L{None} if there is room, this table does not evict, or none
             may be evicted: then the new one is dropped.
         """
-        if not self._replaces:
+        if self._parked is None:
             return None
         hasShown = peer is not None and peer.hasShown()
+        first: Connection | Parked | None
         # A peer over its own limit evicts one of its own, so that it cannot displace the connections of
         # others.
-        if peer is not None and peer.halfOpens() >= self._perSource:
-            first = peer.oldest()
+        ofPeer = self._parked.halfOpens(source) + (0 if peer is None else peer.halfOpens())
+        if ofPeer >= self._perSource:
+            first = self._parked.oldest(source)
+            if first is None:
+                assert peer is not None
+                first = peer.oldest()
         elif self.halfOpen < self._inAll:
             return None
         else:
@@ -98,19 +120,20 @@ class HalfOpenLimit:
             # that the others leave: neither kind of flood takes the other's places.
             share = self._inAll // 2
             if len(self.strangers) > share:
-                return next(iter(self.strangers))
+                return self.strangers[next(iter(self.strangers))]
             if len(self.shown) > share and not hasShown:
-                return next(iter(self.shown))
-            first = next(iter(self.shown if hasShown else self.strangers))
+                return self.shown[next(iter(self.shown))]
+            kind = self.shown if hasShown else self.strangers
+            first = kind[next(iter(kind))]
         # One that has shown itself is probably no forger: its REP is out and is answered within a round trip,
         # and a REQ that is dropped comes again.  But its address may be forged, so not for long.
-        since = self.shown.get(first)
-        isYoung = since is not None and now - since < limits.CM_HALF_OPEN_SECONDS
+        isYoung = first.localID in self.shown and now - first.since < limits.CM_HALF_OPEN_SECONDS
         return None if isYoung else first
 
-    def lacks(self, peer: Peer | None, connections: int, events: int) -> str | None:
+    def lacks(self, source: object, peer: Peer | None, connections: int, events: int) -> str | None:
         """
-        @param peer: the source of a new REQ, L{None} if nothing is known of it.
+        @param source: that of a new REQ.
+        @param peer: what is known of it, if anything is.
         @param connections: how many the table holds.
         @param events: how many wait for the consumer.
         @return: the name of the counter of the limit that is reached, or L{None}.
@@ -120,6 +143,9 @@ class HalfOpenLimit:
             ofPeer, known = len(peer.halfOpen), len(peer.connections)
             if peer.only is not None:
                 ofPeer, known = peer.halfOpens(), 1
+        if self._parked is not None:
+            parked = self._parked.halfOpens(source)
+            ofPeer, known, connections = ofPeer + parked, known + parked, connections + self._parked.count
         # A REQ over a limit is dropped without a REJ: the peer retransmits (IBTA vol. 1 12.6.5, Max CM
         # Retries), by when there may be room.
         if ofPeer >= self._perSource or self.halfOpen >= self._inAll:

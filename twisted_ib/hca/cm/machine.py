@@ -92,6 +92,7 @@ class Connection:
     @ivar output: the last message, for retransmission; on a medium that pads them, without zeros at its end.
     @ivar deadline: when to retransmit, or L{None}.
     @ivar period: seconds between retransmissions.
+    @ivar since: while it is half open and sources can be forged: when its REQ came.
     @ivar ackSeconds: the path's ACK timeout, which MRA waits and TIMEWAIT add.
     @ivar disconnectData: private data of the DREQ or REJ by which the peer ended the connection; else empty.
     """
@@ -112,6 +113,7 @@ class Connection:
         "remoteID",
         "remoteQPN",
         "retriesLeft",
+        "since",
         "state",
         "table",
         "user",
@@ -138,7 +140,7 @@ class Connection:
         self.disconnectData = b""
         self.deadline: float | None = None
         self.maxRetries = self.retriesLeft = request.maxCMRetries
-        self.period = 0.0
+        self.period = self.since = 0.0
         # Linux cm.c adds the path's timeout to an MRA's service timeout, and keeps TIMEWAIT for as long
         # (cm_enter_timewait).
         self.ackSeconds = timeoutSeconds(request.primaryPath.localACKTimeout)

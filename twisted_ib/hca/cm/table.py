@@ -25,11 +25,12 @@ from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError, ServiceInUseError, WireError
 from twisted_ib.hca.cm.admission import HalfOpenLimit
 from twisted_ib.hca.cm.machine import Connection, Output
+from twisted_ib.hca.cm.parked import Parked, ParkedConnections
 from twisted_ib.hca.cm.peer import Peer
 from twisted_ib.hca.cm.sidr import COUNTED_ID_BITS, Lookup, Lookups
 from twisted_ib.hca.cm.states import COUNTERS, Event, Input, State
 from twisted_ib.hca.cm.timers import Deadlines, Ended, Timewait, answerSeconds
-from twisted_ib.hca.cm.transitions import HALF_OPEN, askAgain
+from twisted_ib.hca.cm.transitions import HALF_OPEN, askAgain, refuse
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.wire.cm import (
     BODY_BYTES,
@@ -85,6 +86,7 @@ class ConnectionTable:
     @ivar quietUntil: until then an RTU may mean a process that had this address before us, and draws no REJ.
     @ivar follow: if not L{None}, called with each connection that is established, and that has ended; where
         sources can be forged.
+    @ivar parked: half-open connections that are kept as octets.
     @ivar accepted: connections whose REP was sent and whose RTU is awaited, by their queue pair number.
     @ivar events: queue of L{nextEvent}.
     @ivar outputs: queue of L{nextOutput}; a user that must put one back does so with C{appendleft}.
@@ -113,8 +115,9 @@ class ConnectionTable:
         self._halfOpenLimit = HalfOpenLimit(halfOpenPerSource, halfOpenInAll)
         self._listeners: dict[int, Any] = {}
         self._connections: dict[int, Connection] = {}
-        self.accepted: dict[int, Connection] = {}
+        self.accepted: dict[int, Connection | Parked] = {}
         self._peers: dict[Any, Peer] = {}
+        self.parked = ParkedConnections(self, self._connections, self._peers)
         self._deadlines: Deadlines[Connection] = Deadlines(self._connections)
         self.arm, self.disarm = self._deadlines.set, self._deadlines.clear
         self.lookups = Lookups(self, randomBits)
@@ -135,7 +138,7 @@ class ConnectionTable:
         self._receivers: dict[int, tuple[_Parse, _Take]] = {}  # Of kinds that have come: slow to make.
 
     def __len__(self) -> int:
-        return len(self._connections)
+        return len(self._connections) + self.parked.count
 
     def keepLengths(self) -> None:
         """
@@ -162,7 +165,7 @@ class ConnectionTable:
         @param halfOpenInAll: the same of all sources.
         """
         self.sourcesForgeable = True
-        self._halfOpenLimit = HalfOpenLimit(halfOpenPerSource, halfOpenInAll, True)
+        self._halfOpenLimit = HalfOpenLimit(halfOpenPerSource, halfOpenInAll, self.parked)
         self.lookups.limitHalfOpen(halfOpenPerSource, halfOpenInAll)
 
     def listen(self, serviceID: int, listener: object) -> None:
@@ -192,7 +195,7 @@ class ConnectionTable:
         @raise ResourceLimitError: there are too many connections.
         @raise ValueError: a field of the request does not fit.
         """
-        if len(self._connections) >= limits.CM_CONNECTIONS:
+        if len(self._connections) + self.parked.count >= limits.CM_CONNECTIONS:
             raise ResourceLimitError(f"{limits.CM_CONNECTIONS} connections are open")
         if (ended := self._timewait.heap) and ended[0][0] <= now:
             self._expire(now)
@@ -239,6 +242,7 @@ class ConnectionTable:
         """
         End all connections: each peer is sent one DREQ or REJ, which nobody will repeat.
         """
+        self.parked.resumeAll()
         for connection in list(self._connections.values()):
             connection.abandon(now)
 
@@ -252,6 +256,7 @@ class ConnectionTable:
         self.outputs.clear()
         self.outputs.extend(kept)
         lost: list[Connection | Lookup] = [*self.lookups.pathLost(source)]
+        self.parked.resumeAll(name=self.parked.nameOf(source))
         peer = self._peers.get(source)
         if peer is not None:
             connections = [*peer.calling.values(), *([peer.only] if peer.only else peer.connections.values())]
@@ -287,8 +292,8 @@ class ConnectionTable:
             message or tick.
         """
         found, asked = self._deadlines.soonest() if self._deadlines.heap else None, self.lookups.deadlines
-        if asked.heap or withTimewait:
-            for when in asked.soonest(), self._timewait.soonest() if withTimewait else None:
+        if asked.heap or withTimewait or self.parked.count:
+            for when in asked.soonest(), self.parked.look, self._timewait.soonest() if withTimewait else None:
                 if when is not None and (found is None or when < found):
                     found = when
         return found
@@ -304,6 +309,7 @@ class ConnectionTable:
             else:
                 self.counters["unreachable"] += 1
                 connection.feed(Input.EXHAUSTED, None, now)
+        self.parked.tick(now)
         self.lookups.tick(now)
         self._expire(now)
 
@@ -355,6 +361,8 @@ class ConnectionTable:
             # 0 is no communication id: in a REJ and in our tables it means "not known".
             self.counters["invalidID"] += 1
             return
+        if self.parked.count and self.parked.isOld(source, message, now):
+            return
         peer = self._peers.get(source)
         if peer is not None:
             # Before the listener is looked up: a repeated REQ belongs to its connection, even if the
@@ -365,14 +373,14 @@ class ConnectionTable:
         if message.serviceID not in self._listeners:
             self.counters["noListener"] += 1
             # IBTA vol. 1 12.6.7.2 reason 8: nobody listens. RDMA-CM applications see ECONNREFUSED.
-            self._refuse(source, message, MessageKind.REQ, RejectReason.INVALID_SERVICE_ID)
+            refuse(self, source, message, MessageKind.REQ, RejectReason.INVALID_SERVICE_ID)
             return
-        victim = self._halfOpenLimit.victim(peer, now) if self.sourcesForgeable else None
+        victim = self._halfOpenLimit.victim(source, peer, now) if self.sourcesForgeable else None
         if victim is not None:
             self.counters["halfOpenReplaced"] += 1
-            victim.feed(Input.EXHAUSTED, None, now)
+            self.parked.resume(victim).feed(Input.EXHAUSTED, None, now)
             peer = self._peers.get(source)  # The evicted one may have been its only connection.
-        lacking = self._halfOpenLimit.lacks(peer, len(self._connections), len(self.events))
+        lacking = self._halfOpenLimit.lacks(source, peer, len(self._connections), len(self.events))
         if lacking is not None:
             self.counters[lacking] += 1
             if self.lossless:
@@ -414,7 +422,7 @@ class ConnectionTable:
         # IBTA vol. 1 12.6.7.2 reason 10: the peer has restarted, or has not noticed the end of the old
         # connection.
         self.counters["stale"] += 1
-        self._refuse(peer.source, message, MessageKind.REQ, RejectReason.STALE_CONNECTION)
+        refuse(self, peer.source, message, MessageKind.REQ, RejectReason.STALE_CONNECTION)
         if known is not None:
             known.feed(Input.STALE, None, now)
         return True
@@ -442,7 +450,7 @@ class ConnectionTable:
             # IBTA vol. 1 12.6.7.2 reason 10: the queue pair of this REP belongs to a connection that we
             # still hold (Linux cm.c cm_rep_handler).
             self.counters["stale"] += 1
-            self._refuse(source, message, MessageKind.REP, RejectReason.STALE_CONNECTION)
+            refuse(self, source, message, MessageKind.REP, RejectReason.STALE_CONNECTION)
             known.feed(Input.STALE, None, now)
             return
         peer.know(connection, message)
@@ -459,6 +467,7 @@ class ConnectionTable:
             if peer is not None:
                 key = peer.key(guid, message.localCommunicationID)
                 connection = peer.isOnly(key, -1) or peer.halfOpen.get(key)
+            connection = connection or self.parked.givenUp(source, guid, message.localCommunicationID)
             if connection is None:
                 # A peer that has confirmed the connection knows our id and must use it.
                 self.counters["unknownID"] += 1
@@ -495,6 +504,7 @@ class ConnectionTable:
 
     def _takeDREQ(self, source: Any, message: DREQ, now: float) -> None:
         connection = self._connections.get(message.remoteCommunicationID)
+        connection = connection or self.parked.claimed(source, message)
         if connection is None or connection.remoteID != message.localCommunicationID:
             if message.isLast and self.lossless:
                 return  # Both ends leave.
@@ -532,14 +542,14 @@ class ConnectionTable:
         # The source must be the connection's and both ids must match, unless the sender's is not known yet:
         # a third party must not end a connection whose id it has guessed.
         connection = self._connections.get(message.remoteCommunicationID)
+        connection = connection or self.parked.claimed(source, message)
         if connection is None:
             self.counters["unknownID"] += 1
             return None
         if connection.destination is not source and connection.destination != source:
             self.counters["foreignSource"] += 1
             return None
-        remoteID = connection.remoteID
-        if remoteID and remoteID != message.localCommunicationID:
+        if connection.remoteID and connection.remoteID != message.localCommunicationID:
             self.counters["unknownID"] += 1
             return None
         return connection
@@ -551,17 +561,7 @@ class ConnectionTable:
     def _disown(self, source: Any, message: REP | RTU, kind: MessageKind, now: float) -> None:
         number = message.remoteCommunicationID
         if number not in self._connections and not self.ended.isKnown(number, now):
-            self._refuse(source, message, kind, RejectReason.INVALID_COMMUNICATION_ID)
-
-    def _refuse(self, source: Any, message: REQ | REP | RTU, kind: MessageKind, reason: RejectReason) -> None:
-        reject = REJ(
-            remoteCommunicationID=message.localCommunicationID,
-            messageRejected=kind,
-            reason=reason,
-        )
-        if not isinstance(message, REQ):
-            reject.localCommunicationID = message.remoteCommunicationID
-        self.send((source, reject.attribute, self.pack(reject)))
+            refuse(self, source, message, kind, RejectReason.INVALID_COMMUNICATION_ID)
 
     def _newID(self) -> int:
         # Random: an off-path attacker cannot guess it (RFC 6528 for TCP's sequence numbers), and after a
@@ -590,7 +590,7 @@ class ConnectionTable:
         _, _, ending, key, localQPN = self._timewait.pop()
         peer: Peer = ending
         peer.endTimewait(key)
-        if not (peer.only or peer.connections or peer.calling or peer.waiting):
+        if not peer.isNeeded():
             self._peers.pop(peer.source, None)
         # Linux ib_cm.h IB_CM_TIMEWAIT_EXIT: only now may the consumer reuse the queue pair number.
         self.events.append((_TIMEWAIT_EXIT, None, localQPN))

@@ -86,6 +86,24 @@ def askAgain(table: ConnectionContext, destination: Any, localID: int, remoteID:
     table.send((destination, MRA.attribute, table.pack(message)))
 
 
+def refuse(
+    table: ConnectionContext,
+    destination: Any,
+    message: REQ | REP | RTU,
+    kind: MessageKind,
+    reason: RejectReason,
+) -> None:
+    """
+    Answer a message of nobody's by a REJ.
+
+    @param kind: what it was, as a REJ has it.
+    """
+    reject = REJ(remoteCommunicationID=message.localCommunicationID, messageRejected=kind, reason=reason)
+    if not isinstance(message, REQ):
+        reject.localCommunicationID = message.remoteCommunicationID
+    table.send((destination, reject.attribute, table.pack(reject)))
+
+
 def _sendFinal(connection: Connection, message: MRA | REJ | RTU | DREP | APR) -> None:
     # MRA, REJ, RTU, DREP and APR need no answer: nothing is kept and no timer runs.
     message.localCommunicationID = connection.localID

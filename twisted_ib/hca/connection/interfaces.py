@@ -9,7 +9,7 @@ L{ConnectionStateError<twisted_ib.errors.ConnectionStateError>} if the user has 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from zope.interface import Attribute, Interface
 
@@ -230,4 +230,55 @@ class ILookup(Interface):
     def close(now: float) -> bool:
         """
         Its user has no more use for it.
+        """
+
+
+class ParkedUser(Protocol):
+    """
+    The listener of connections that are parked.
+    """
+
+    def resumed(self, connection: IConnection, number: int, kept: bytes) -> object:
+        """
+        There is news for a connection: make its C{user}.
+
+        @param number: our queue pair number, which the reply had.
+        @param kept: what was given to L{Parking.park}.
+        """
+
+
+class Parking(Protocol):
+    """
+    Where connections that await the peer's confirmation are kept as octets, until there is news for them.
+
+    @ivar ofListener: how many there are, by listener.
+    @ivar proposal: makes what C{IPeerPath.prepareReply} has returned of its octets.
+    """
+
+    ofListener: dict[ParkedUser, int]
+    proposal: Callable[[bytes], bytes]
+
+    def begin(
+        self,
+        nameOf: Callable[[object], int],
+        sourceOf: Callable[[int], IPeerPath],
+        proposal: Callable[[bytes], bytes],
+    ) -> None:
+        """
+        Park connections from now on.
+
+        @param nameOf: gives the name of a source: the GID of its path.
+        @param sourceOf: gives the path to a GID.
+        """
+
+    def park(self, connection: IConnection, kept: bytes) -> None:
+        """
+        Have octets stand for a connection that awaits the RTU, and for its user; else do nothing.
+
+        @param kept: what the user needs when its listener is asked for it again.
+        """
+
+    def resumeAll(self, listener: ParkedUser | None = None, name: int | None = None) -> None:
+        """
+        Resume all; those of a listener, or of a source with this name, if one is given.
         """

@@ -339,7 +339,7 @@ class Services:
         """
         # IBTA vol. 1 12.9.8: data travels on another queue pair than the RTU and may overtake it, or the RTU
         # is lost.
-        connection = self.cm.accepted.get(number)
+        connection = self.cm.parked.awaited(number)
         if connection is not None:
             connection.established(self._device.clock())
             self.dispatch()

@@ -78,7 +78,7 @@ from twisted_ib.hca.wire.headers import PSN_MASK
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Buffer, DatagramPath, IPeerPath, PathUser, Search, Segment
     from twisted_ib.hca.capture.capture import Capture
-    from twisted_ib.hca.connection.interfaces import IAddressResolver, IConnector
+    from twisted_ib.hca.connection.interfaces import IAddressResolver, IConnector, Parking
     from twisted_ib.hca.device.addressing.fabric import IDeviceFabric
     from twisted_ib.hca.fabric.base.streams import IAdapterFabric
     from twisted_ib.hca.host.queryserver import QueryServer
@@ -248,6 +248,7 @@ class Device(DeviceProgress):
         else:
             # Fewer half-open connections are admitted than from processes that the kernel has identified.
             self.cm.limitHalfOpen(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
+            fabric.nameSources(self.parking)
             # Sessions of a process that has just ended here may be meant still (RFC 9293 3.6.1, quiet time).
             self.cm.quietUntil = self.clock() + limits.CM_ENDED_SECONDS
             slot: int = fabric.slot
@@ -698,9 +699,9 @@ class Device(DeviceProgress):
         @param address: the packet's source.
         @param psn: 24 bits.
         """
-        connection = self.cm.accepted.get(number)
         # A packet of another source proves nothing about the peer of the REP.
-        if connection is None or connection.destination.peer.address != address:
+        connection = self.cm.parked.awaited(number, lambda path: path.peer.address == address)
+        if connection is None:
             return
         # The first data counts as the RTU (IBTA vol. 1 12.9.8).  Only the receiver of the REP knows the
         # starting PSN, so a stranger must guess one of 2^24 within the window (RFC 5961 has the same defence
@@ -708,6 +709,8 @@ class Device(DeviceProgress):
         proposal = getattr(connection.user, "proposal", None)
         if proposal is not None and (psn - proposal.expectedPSN) & PSN_MASK < limits.TRANSPORT_WINDOW:
             self.communicationEstablished(number)
+        elif hasattr(connection.user, "park"):
+            connection.user.park()
 
     def queuePairClosed(self, queuePair: StreamQueuePair) -> None:
         """
@@ -720,6 +723,13 @@ class Device(DeviceProgress):
             if queuePair.work is None:
                 # Each refers to the other; without the cycle both are freed at once.
                 queuePair.consumer = None
+
+    @property
+    def parking(self) -> Parking:
+        """
+        Where connections that await the peer's confirmation are kept as octets.
+        """
+        return self.services.cm.parked
 
     @property
     def cm(self) -> Manager:

@@ -38,6 +38,7 @@ from twisted_ib.rds.paths.rdmaoperations import DeviceMemory
 from twisted_ib.rds.paths.rows import PROVIDER, networkRows
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.connection.interfaces import Parking
     from twisted_ib.hca.device.device import Device
     from twisted_ib.hca.host.socketpage.page import SocketPage
     from twisted_ib.rds.paths.network import Network
@@ -57,6 +58,7 @@ class RCMedium:
     @ivar network: the sockets that use it.
     @ivar sessions: connected queue pairs, by the peer's GUID or by both addresses.
     @ivar expected: those whose REP was sent and whose RTU is awaited, by the same keys.
+    @ivar parking: where the rest of those is kept as octets.
     @ivar calls: connection attempts, by the same keys.
     @cvar provider: the provider's name, for C{ib-ss}.
     @cvar acknowledges: whether messages request acknowledgements: only where Linux may be the peer;
@@ -81,6 +83,7 @@ class RCMedium:
         self.name = DEFAULT_DEVICE if device is None else device
         self.sessions: dict[Any, RCConnection] = {}
         self.expected: dict[Any, Expected] = {}
+        self.parking: dict[Parking, None] = {}
         self.calls: dict[Any, ConnectAttempt] = {}
         self._domains: dict[Any, DeviceMemory] = {}
         self._laters: dict[RDSPath, PendingCall] = {}
@@ -207,7 +210,7 @@ class RCMedium:
         """
         See L{IRDSMedium.whenQuiet}: DREQs that are still to be sent are the device's business.
         """
-        for session in [*self.sessions.values(), *self.expected.values()]:
+        for session in self._all():
             session.close()
         for call in list(self.calls.values()):
             call.done()
@@ -324,7 +327,7 @@ class RCMedium:
             return
         call = self.calls.get(key)
         if call is None:
-            expected = self.expected.get(key)
+            expected = self.expectedFor(key)
             # A REP was sent and its RTU is awaited: a REQ of ours would cross it, and Linux would drop the
             # connection that is just coming up (ib_cm.c, rds_ib_cm_handle_connect).
             if expected and self.channel(path.local).now() - expected.asked < RDS_DUEL_SECONDS:
@@ -346,7 +349,8 @@ class RCMedium:
         """
         @raise ResourceLimitError: there are too many queue pairs.
         """
-        if len(self.sessions) + len(self.expected) >= RDS_SESSIONS:
+        parked = sum(parking.ofListener[self.listener] for parking in self.parking)
+        if len(self.sessions) + len(self.expected) + parked >= RDS_SESSIONS:
             raise ResourceLimitError("too many connections of RDS")
 
     def newSession(self, key: Any, channel: DeviceChannel) -> RCConnection:
@@ -387,12 +391,23 @@ class RCMedium:
         """
         A REP was sent whose RTU is awaited; it replaces an older one for the same peer.
         """
-        old = self.expected.get(session.key)
+        old = self.expectedFor(session.key)
         if old is not None:
             # A repeated REQ does not extend the wait: forged ones could keep us from connecting for ever.
             session.asked = old.asked
             old.close()
         self.expected[session.key] = session
+
+    def expectedFor(self, key: Any) -> Expected | None:
+        """
+        @return: what is expected of a key.
+        """
+        return self.expected.get(key)
+
+    def _all(self) -> list[Expected]:
+        for parking in list(self.parking):
+            parking.resumeAll(self.listener)
+        return [*self.sessions.values(), *self.expected.values()]
 
     def ceased(self, session: Expected) -> None:
         """
@@ -453,7 +468,7 @@ class RCMedium:
         """
         The device is going: close the sockets.
         """
-        for session in [*self.sessions.values(), *self.expected.values()]:
+        for session in self._all():
             session.broken(PeerGoneError("the device is going"))
         for socket in set(self.network.sockets.values()):
             stop = getattr(socket, "stopListening", None)

@@ -9,7 +9,8 @@ Source: Linux 6.1 C{net/rds/ib_cm.c}, C{net/rds/rdma_transport.c}.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from zope.interface import implementer
 
@@ -25,6 +26,7 @@ from twisted_ib.rds.protocol.private import REJECTED_VERSION
 if TYPE_CHECKING:
     from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.rds.media.rc import RCMedium
+    from twisted_ib.structs import Packed
 
 #: How long a connecting end rejects the peer's REQs: longer than a REQ takes to be answered, in seconds.
 RDS_DUEL_SECONDS = 0.5
@@ -32,6 +34,8 @@ RDS_DUEL_SECONDS = 0.5
 #: The private data of a REJ while this end is connecting.  Linux retries after zeros; a number that is no
 #: reason known to it is ignored, and its attempt waits for ever (rds_rdma_cm_event_handler_cmn).
 _BUSY = bytes(4)
+#: What is kept of a L{HalfOpenSession} besides: C{peerHas} and C{asked}.
+_KEPT: Final[Packed[tuple[int, float]]] = Struct(">Qd")
 
 
 class Asked(NamedTuple):
@@ -56,6 +60,10 @@ class HalfOpenSession(HalfOpenAccept):
 
     __slots__ = ("asked", "key", "peerHas")
 
+    asked: float
+    key: tuple[str, str]
+    peerHas: int
+
     def __init__(
         self, port: RequestListener, device: Any, connection: IConnection, request: Any, asked: Asked
     ):
@@ -63,6 +71,15 @@ class HalfOpenSession(HalfOpenAccept):
         self.peerHas = asked.peerHas
         self.asked = device.clock()
         super().__init__(port, device, connection, request, asked)
+
+    def _kept(self) -> bytes:
+        return _KEPT.pack(self.peerHas, self.asked) + self._request
+
+    def _unkept(self, kept: bytes) -> None:
+        self.peerHas, self.asked = _KEPT.unpack_from(kept)
+        self._request = kept[_KEPT.size :]
+        # As the request was read: the device's own address, and the path's.
+        self.key = self.device.fabric.address, self.connection.destination.peer.address
 
     def _end(self) -> None:
         self.port.medium.ceased(self)
@@ -159,6 +176,16 @@ class RequestListener:
             rnrRetryCount=RETRIES,
             privateData=asked.answer,
         )
+
+    def resumed(self, connection: IConnection, number: int, kept: bytes) -> None:
+        """
+        See L{ParkedUser<twisted_ib.hca.connection.interfaces.ParkedUser>}.
+        """
+        session = HalfOpenSession.resumed(self, connection, number, kept)
+        self.medium.expected[session.key] = session
+        parked = session.device.parking
+        if self not in parked.ofListener:
+            self.medium.parking.pop(parked, None)
 
     def establish(self, halfOpen: HalfOpenSession, request: ConnectRequest) -> None:
         """

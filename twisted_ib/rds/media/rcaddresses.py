@@ -16,11 +16,11 @@ from zope.interface import implementer
 from twisted_ib.errors import HCAError, RDSUnsupportedError, RDSWireError, ServiceInUseError
 from twisted_ib.hca.connection import ConnectRequest, RejectReason
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES as CM_HEADER_BYTES
-from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, serviceID
+from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, gidNumber, serviceID
 from twisted_ib.hca.device.registry import addressOf
 from twisted_ib.hca.host.addresses import normalise
 from twisted_ib.internet.channel import DeviceChannel
-from twisted_ib.rds.media.rc import RCMedium
+from twisted_ib.rds.media.rc import Expected, RCMedium
 from twisted_ib.rds.media.rcaccept import RDS_DUEL_SECONDS, Asked, HalfOpenSession, RequestListener
 from twisted_ib.rds.media.rcconnect import ConnectAttempt, received
 from twisted_ib.rds.media.rcrelay import RelayNetwork, relayOf
@@ -95,6 +95,10 @@ class AddressListener(RequestListener):
         else:
             if connection.user is halfOpen:
                 self.medium.expect(halfOpen)
+                halfOpen.park()
+                if connection.user is None:
+                    self.medium.ceased(halfOpen)
+                    self.medium.parking[channel.device.parking] = None
 
     def read(self, channel: DeviceChannel, connection: IConnection, request: ConnectRequest) -> Asked | None:
         """
@@ -277,6 +281,14 @@ class AddressMedium(RCMedium):
         @return: L{None}: RDS drops messages to unbound ports silently, so another host gives no answer.
         """
         return None
+
+    def expectedFor(self, key: tuple[str, str]) -> Expected | None:
+        """
+        See L{RCMedium.expectedFor}.
+        """
+        ours, theirs = key
+        self.channel(ours).device.parking.resumeAll(self.listener, gidNumber(theirs))
+        return super().expectedFor(key)
 
     def accepted(self, session: RCConnection, now: float) -> None:
         """

@@ -42,7 +42,7 @@ class FloodTests(FloodTestCase):
         self.assertTrue(
             all(
                 connection.listener.__class__.__name__ == "_Deaf"
-                for connection in self.device.cm._halfOpenLimit.strangers
+                for connection in self.device.cm._halfOpenLimit.strangers.values()
             )
         )
 

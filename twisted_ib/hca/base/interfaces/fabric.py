@@ -15,6 +15,8 @@ from twisted_ib.hca.base.traits import Traits
 if TYPE_CHECKING:
     from select import epoll
 
+    from twisted_ib.hca.connection.interfaces import Parking
+
 
 class IFabricProgress(Interface):
     """
@@ -308,6 +310,13 @@ class IPacketFabric(IFabric, IAddressDirectory):
         """
         A connection may be established now, or have ended: another process that shares the address ends it
         if this one dies.
+        """
+
+    def nameSources(parked: Parking) -> None:
+        """
+        Say how the sources of requests are named, of which octets are kept alone.
+
+        @param parked: to be told.
         """
 
 

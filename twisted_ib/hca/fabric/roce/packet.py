@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from math import inf
+from operator import attrgetter
 from struct import Struct
 from typing import Any, ClassVar, Final
 
@@ -23,10 +24,11 @@ from twisted_ib.hca.base.operation import GSI_QPN, QPN_MASK, UD_SEND_ONLY
 from twisted_ib.hca.base.traits import ROUTED, Traits
 from twisted_ib.hca.cm.states import State
 from twisted_ib.hca.connection.codes import RejectReason
+from twisted_ib.hca.connection.interfaces import Parking
 from twisted_ib.hca.connection.rdmacm import gidOf, gidText
 from twisted_ib.hca.fabric.base.addressdirectory import AddressDirectory
 from twisted_ib.hca.fabric.base.waker import LinkWaker
-from twisted_ib.hca.fabric.roce.connparams import sending
+from twisted_ib.hca.fabric.roce.connparams import Proposal, sending
 from twisted_ib.hca.fabric.roce.orphans import Orphan
 from twisted_ib.hca.fabric.roce.peerpath import PeerPath
 from twisted_ib.hca.fabric.roce.portgroup import PortGroup
@@ -54,6 +56,7 @@ PACKET_PATIENCE_SECONDS = 0.0005
 _MAD_OFFSET: Final = BTH.size + DETH.size
 _NUMBER: Final = Struct(">I")
 _HOP_LIMIT_OFFSET: Final = 7
+_GID: Final = attrgetter("peer.gid")
 
 
 class PacketFabric(AddressDirectory):
@@ -228,6 +231,12 @@ class PacketFabric(AddressDirectory):
         @return: a new ICRC state for packets to an address from a UDP source port.
         """
         return ICRCState(gidOf(self.address), gidOf(address), port)
+
+    def nameSources(self, parked: Parking) -> None:
+        """
+        See L{IPacketFabric<twisted_ib.hca.base.interfaces.IPacketFabric>}.
+        """
+        parked.begin(_GID, lambda gid: self.pathTo(gidText(gid)), Proposal)
 
     def undelivered(self, address: str, datagram: bytes) -> None:
         """
