@@ -76,20 +76,11 @@ RUN = {
 }
 #: What none of them needs, but for Twisted's own reactor.
 UNUSED = ("OpenSSL", "cryptography", "http.cookiejar", "twisted.internet.endpoints", "twisted_ib.hca.mad")
-_BLOCKING = (
-    "asyncio",
-    "concurrent.futures",
-    "email",
-    "ssl",
-    "_hashlib",
-    "multiprocessing",
-    "lzma",
-    "secrets",
-)
+_BLOCKING = ("asyncio", "concurrent.futures", "email", "ssl", "multiprocessing", "lzma", "secrets")
 #: Nor one that does nothing, nor one with blocking sockets.
 _UNUSED_BY = {
     "pass": ("_hashlib", "shutil"),
-    _TCP: (*_BLOCKING, "attr", "shutil", "twisted_ib.hca.device"),
+    _TCP: (*_BLOCKING, "_hashlib", "attr", "shutil", "twisted_ib.hca.device"),
     _LISTENS: _BLOCKING,
     _SOCKETS: _BLOCKING,
 }

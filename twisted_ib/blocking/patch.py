@@ -68,24 +68,30 @@ _NAMES: tuple[tuple[Any, str, Any], ...] = (
 )
 
 
-def _ofTLS(module: Any) -> Iterator[tuple[Any, str, Any]]:
+def _ofTLS() -> Iterator[tuple[object, str, object]]:
+    import ssl
+
     from twisted_ib.blocking.tls import wrap_socket
 
-    yield module.SSLContext, "wrap_socket", wrap_socket
+    yield ssl.SSLContext, "wrap_socket", wrap_socket
 
 
-def _ofReduction(module: Any) -> Iterator[tuple[Any, str, Any]]:
-    module.ForkingPickler.register(ourSocket.socket, _reduce)
+def _ofReduction() -> Iterator[tuple[object, str, object]]:
+    from multiprocessing import reduction
+
+    reduction.ForkingPickler.register(ourSocket.socket, _reduce)
     yield from ()
 
 
-def _ofConnection(module: Any) -> Iterator[tuple[Any, str, Any]]:
-    yield module, "socket", _kernelSockets
-    yield module, "_WaitSelector", ourSelect.PollSelector
+def _ofConnection() -> Iterator[tuple[object, str, object]]:
+    from multiprocessing import connection
+
+    yield connection, "socket", _kernelSockets
+    yield connection, "_WaitSelector", ourSelect.PollSelector
 
 
 #: The same of modules that take long to import, and that most programs do not.
-_LATER: dict[str, Callable[[Any], Iterator[tuple[Any, str, Any]]]] = {
+_LATER: dict[str, Callable[[], Iterator[tuple[object, str, object]]]] = {
     "ssl": _ofTLS,
     "multiprocessing.reduction": _ofReduction,
     "multiprocessing.connection": _ofConnection,
@@ -120,7 +126,7 @@ def patch(after: MutableMapping[str, Callable[[ModuleType], object]] | None = No
     return tuple(dict.fromkeys(getattr(owner, "__module__", owner.__name__) for owner, _, _ in _before))
 
 
-def _replace(owner: Any, name: str, replacement: object) -> None:
+def _replace(owner: object, name: str, replacement: object) -> None:
     _before.append((owner, name, vars(owner).get(name, _MISSING)))
     setattr(owner, name, replacement)
 
@@ -129,7 +135,7 @@ def _replaceLater(before: Callable[[ModuleType], object] | None, module: ModuleT
     if before is not None:
         before(module)
     if _depth:
-        for each in _LATER[module.__name__](module):
+        for each in _LATER[module.__name__]():
             _replace(*each)
 
 

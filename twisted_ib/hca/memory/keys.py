@@ -15,18 +15,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Container
-from typing import TYPE_CHECKING
+from hashlib import shake_128
 
 from twisted_ib.errors import ResourceLimitError
-
-if TYPE_CHECKING:
-    from hashlib import shake_128
-else:
-    try:
-        # That of hashlib, which imports OpenSSL first.
-        from _sha3 import shake_128
-    except ImportError:
-        from hashlib import shake_128
 
 #: Bits of an index, and of a queue pair number (IBTA vol. 1 9.2).
 INDEX_BITS = 24
