@@ -8,10 +8,30 @@ from __future__ import annotations
 import signal
 import sys
 from threading import get_ident
+from typing import Protocol, cast
 
 from twisted_ib.drive.process import life
 from twisted_ib.verbs.core.attendant import attendance
 from twisted_ib.verbs.core.hub import END_SECONDS, hub
+
+
+class _MPI(Protocol):
+    def Is_initialized(self) -> bool: ...
+
+    def Is_finalized(self) -> bool: ...
+
+    def Finalize(self) -> None: ...
+
+
+class _Options(Protocol):
+    finalize: bool | None
+
+
+class _MPI4Py(Protocol):
+    # Of mpi4py, which is not installed here.
+    MPI: _MPI
+    rc: _Options
+
 
 _begun = False
 #: The thread that ends the process.
@@ -64,10 +84,11 @@ def leave() -> None:
     Python ends, in a program that is Python.  mpi4py has MPI end after that, when no verb works any more: it
     ends here, unless the program has told mpi4py not to.
     """
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is None or sys.modules["mpi4py"].rc.finalize is False:
+    if "mpi4py.MPI" not in sys.modules:
         return
-    if mpi.Is_initialized() and not mpi.Is_finalized():
+    package = cast("_MPI4Py", sys.modules["mpi4py"])
+    mpi = package.MPI
+    if package.rc.finalize is not False and mpi.Is_initialized() and not mpi.Is_finalized():
         mpi.Finalize()
 
 

@@ -64,7 +64,7 @@ class Handles:
         """
         self._parents.update(self.entries)
         self.entries = {at: each for at, each in self.entries.items() if each.kind == "ibv_device"}
-        self._addresses = {id(each.value): at for at, each in self.entries.items()}
+        self._addresses = {one: at for one, at in self._addresses.items() if at in self.entries}
 
     def __len__(self) -> int:
         return len(self.entries)
