@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from math import inf
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -167,6 +168,8 @@ class ParkedTests(SynchronousTestCase):
         self.assertEqual(self.table.deadline(), 5.0 + period)
         self.table.tick(5.0 + period)
         self.assertEqual([type(each) for each in answers(self.table)], [REP])
+        # What was repeated is young no longer.
+        self.assertEqual([each.since for each in self.parked.of(10)], [-inf])
         end = 5.0 + period + 3 * period
         self.assertEqual((self.table.deadline(), self.live()), (end, []))
         self.table.tick(end - 0.01)
@@ -200,6 +203,7 @@ class ParkedTests(SynchronousTestCase):
         for count in 1, 2, CM_PARKED_LISTED, CM_PARKED_LISTED + 1, many:
             found = {number: self.ask("10", number)[0] for number in range(1, count + 1)}
             self.assertEqual((self.parked.halfOpens("10"), len(self.parked.of(10))), (count, count))
+            self.assertEqual(isinstance(self.parked._sources[10], dict), count > CM_PARKED_LISTED)
             oldest = self.parked.oldest("10")
             assert oldest is not None
             self.assertEqual((oldest.remoteID, self.parked.find("10", -1, count)), (1, self.at(found[count])))

@@ -49,10 +49,15 @@ class HalfOpenLimit:
         A connection has become half open, or is no longer.
         """
         peer: Peer = connection.peer
+        guid, key = connection.remoteCAGUID, connection.remoteID
+        if guid != peer.guid:
+            key = peer.key(guid, key)
         if isHalfOpen:
             self.halfOpen += 1
             if peer.only is None:
-                peer.noteHalfOpen(connection)
+                if not peer.halfOpen:
+                    peer.halfOpen = {}
+                peer.halfOpen[key] = connection
             if self._parked is not None:
                 connection.since = now
                 # The new one is among its peer's connections already.
@@ -60,7 +65,7 @@ class HalfOpenLimit:
         else:
             self.halfOpen -= 1
             if peer.only is None:
-                peer.noHalfOpen(connection)
+                del peer.halfOpen[key]
             if self._parked is not None:
                 if self.strangers.pop(connection.localID, None) is None:
                     del self.shown[connection.localID]

@@ -240,7 +240,7 @@ class ParkedConnections:
         limit.replace(connection, parked)
         peer: Peer = connection.peer
         if peer.only is None:
-            peer.noHalfOpen(connection)
+            del peer.halfOpen[peer.key(connection.remoteCAGUID, connection.remoteID)]
         peer.forget(connection)
         if not peer.isNeeded():
             self._peers.pop(connection.destination, None)
@@ -302,9 +302,11 @@ class ParkedConnections:
         connection.period, connection.ackSeconds = timeoutSeconds(period), timeoutSeconds(ack)
         connection.localQPN, connection.output, connection.state = localQPN, found.reply, State.REP_SENT
         connection.since, connection.listener = found.since, found.listener
-        peer.enter(connection, guid, remoteID, number)
+        peer.know(connection, REQ(localCommunicationID=remoteID, localCAGUID=guid, localQPN=number))
         if peer.only is None:
-            peer.noteHalfOpen(connection)
+            if not peer.halfOpen:
+                peer.halfOpen = {}
+            peer.halfOpen[peer.key(guid, remoteID)] = connection
         self._connections[localID] = table.accepted[localQPN] = connection
         limit.replace(connection, connection)
         table.arm(connection, when)

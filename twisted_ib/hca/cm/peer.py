@@ -92,20 +92,12 @@ class Peer:
         """
         Enter a connection under the ids that its REQ or REP announced.
         """
-        remoteID, number = message.localCommunicationID, message.localQPN
+        guid, remoteID, number = message.localCAGUID, message.localCommunicationID, message.localQPN
+        if self.guid < 0:
+            self.guid = guid
         if number == remoteID:
             # So it is between processes: one integer for both.
             number = message.localQPN = remoteID
-        self.enter(connection, message.localCAGUID, remoteID, number)
-
-    def enter(self, connection: Connection, guid: int, remoteID: int, number: int) -> None:
-        """
-        The same.
-
-        @param number: the peer's queue pair number.
-        """
-        if self.guid < 0:
-            self.guid = guid
         connection.remoteID, connection.remoteQPN = remoteID, number
         if guid == self.guid:
             guid = self.guid
@@ -126,20 +118,6 @@ class Peer:
         self.connections = {self.key(first.remoteCAGUID, first.remoteQPN): first}
         if HALF_OPEN[first.state]:
             self.halfOpen = {self.key(first.remoteCAGUID, first.remoteID): first}
-
-    def noteHalfOpen(self, connection: Connection) -> None:
-        """
-        One of several connections that are known is half open.
-        """
-        if not self.halfOpen:
-            self.halfOpen = {}
-        self.halfOpen[self.key(connection.remoteCAGUID, connection.remoteID)] = connection
-
-    def noHalfOpen(self, connection: Connection) -> None:
-        """
-        It is no longer.
-        """
-        del self.halfOpen[self.key(connection.remoteCAGUID, connection.remoteID)]
 
     def isNeeded(self) -> bool:
         """

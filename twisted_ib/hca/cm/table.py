@@ -86,7 +86,7 @@ class ConnectionTable:
     @ivar quietUntil: until then an RTU may mean a process that had this address before us, and draws no REJ.
     @ivar follow: if not L{None}, called with each connection that is established, and that has ended; where
         sources can be forged.
-    @ivar parked: half-open connections that are kept as octets.
+    @ivar parked: those half-open that are kept as octets.
     @ivar accepted: connections whose REP was sent and whose RTU is awaited, by their queue pair number.
     @ivar events: queue of L{nextEvent}.
     @ivar outputs: queue of L{nextOutput}; a user that must put one back does so with C{appendleft}.
@@ -309,7 +309,8 @@ class ConnectionTable:
             else:
                 self.counters["unreachable"] += 1
                 connection.feed(Input.EXHAUSTED, None, now)
-        self.parked.tick(now)
+        if self.parked.look is not None:
+            self.parked.tick(now)
         self.lookups.tick(now)
         self._expire(now)
 
@@ -481,8 +482,7 @@ class ConnectionTable:
         self._feed(connection, Input.REJ_STALE if stale else Input.REJ, message, now)
 
     def _takeMRA(self, source: Any, message: MRA, now: float) -> None:
-        connection = self._find(source, message)
-        if connection is None:
+        if (connection := self._find(source, message)) is None:
             return
         if message.messageMRAed == MessageKind.REQ:
             self._feed(connection, Input.MRA_REQ, message, now)

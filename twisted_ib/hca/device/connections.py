@@ -339,9 +339,9 @@ class Services:
         """
         # IBTA vol. 1 12.9.8: data travels on another queue pair than the RTU and may overtake it, or the RTU
         # is lost.
-        connection = self.cm.parked.awaited(number)
-        if connection is not None:
-            connection.established(self._device.clock())
+        found = self.cm.accepted.get(number)
+        if found is not None:
+            self.cm.parked.resume(found).established(self._device.clock())
             self.dispatch()
 
     def pathLost(self, path: IPeerPath, reason: PathLostError) -> None:
