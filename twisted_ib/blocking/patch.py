@@ -107,7 +107,7 @@ def patch(after: MutableMapping[str, Callable[[ModuleType], object]] | None = No
     """
     Replace the names, until L{unpatch} was called as often.
 
-    @param after: What is called after the import of a module, by its name: those that nobody has imported yet
+    @param after: Functions that are called after the import of a module, by its name: those that nobody has imported yet
         have their turn then, if they are given a place here, and else are imported now.
     @return: The modules that it changed.
     """

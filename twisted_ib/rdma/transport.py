@@ -169,13 +169,12 @@ class RDMATransport(Transport):
         self.corked = self.stuck = False
         self.asked: dict[int, PendingRequest] = {}
         self.sent: dict[int, WorkCompletion] | None = None
-        self._confirming = 0
+        self._confirming = self._numbers = 0
         self.waiting: deque[_Waiting] | None = None
         self.gathered: list[Any] | None = None
         self.onTheWay: Sequence[Any] = ()
         # A deque is 760 bytes, which a connection that only writes never needs.
         self.completions: deque[WorkCompletion] | tuple[()] = ()
-        self._numbers = 0
         self.queuePair: QueuePair = device.createQueuePair(self)
         self.queuePair.maxMessage = self.maxMessageSize
         try:

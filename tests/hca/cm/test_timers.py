@@ -15,6 +15,7 @@ from twisted_ib import limits
 from twisted_ib.hca.cm import timers, transitions
 from twisted_ib.hca.cm.admission import HalfOpenLimit
 from twisted_ib.hca.cm.machine import Connection, Event, State
+from twisted_ib.hca.cm.transitions import DREQ_LAST
 from twisted_ib.hca.connection import PathRecord, RejectReason
 from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REJ, REP, REQ, RTU, timeoutSeconds
 
@@ -399,11 +400,11 @@ class LosslessTests(SynchronousTestCase):
         """
         Where messages are lost the same DREQ is answered, and one that awaits an answer gets it everywhere.
         """
-        for lossless, isLast in (False, True), (True, False):
+        for lossless, last in (False, DREQ_LAST), (True, 0):
             net = Net()
             net.b.lossless = lossless
             _, passive = net.open(7)
-            found = send(net.b, DREQ(passive.remoteID, passive.localID, passive.localQPN, b"", isLast), "a")
+            found = send(net.b, DREQ(passive.remoteID, passive.localID, passive.localQPN, b"", last), "a")
             self.assertEqual(list(map(type, found)), [DREP])
 
     def test_noTimewait(self) -> None:

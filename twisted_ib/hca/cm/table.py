@@ -30,7 +30,7 @@ from twisted_ib.hca.cm.peer import Peer
 from twisted_ib.hca.cm.sidr import COUNTED_ID_BITS, Lookup, Lookups
 from twisted_ib.hca.cm.states import COUNTERS, Event, Input, State
 from twisted_ib.hca.cm.timers import Deadlines, Ended, Timewait, answerSeconds
-from twisted_ib.hca.cm.transitions import HALF_OPEN, askAgain, refuse
+from twisted_ib.hca.cm.transitions import DREQ_LAST, HALF_OPEN, askAgain, refuse
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.wire.cm import (
     BODY_BYTES,
@@ -506,7 +506,7 @@ class ConnectionTable:
         connection = self._connections.get(message.remoteCommunicationID)
         connection = connection or self.parked.claimed(source, message)
         if connection is None or connection.remoteID != message.localCommunicationID:
-            if message.isLast and self.lossless:
+            if message.reserved & DREQ_LAST and self.lossless:
                 return  # Both ends leave.
             self.counters["unknownID"] += 1
             # Answered without state: the peer repeats its DREQ until a DREP comes (Linux cm.c cm_issue_drep).

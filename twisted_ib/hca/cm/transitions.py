@@ -37,6 +37,8 @@ CM_READY_REPEATS = 5
 #: The longest service timeout of an MRA that is granted, about eight seconds, once per message: code 31
 #: would keep a half-open connection for over two hours (IBTA vol. 1 12.6.6).
 CM_SERVICE_TIMEOUT_CODE = 21
+#: A reserved bit of a DREQ that is ours between processes alone: its sender awaits no DREP.
+DREQ_LAST = 1
 #: When a REQ that found no room comes again, where nothing is repeated unasked: a timeout code, about one
 #: second, as TCP's first SYN (RFC 6298 section 2).
 CM_AGAIN_CODE = 18
@@ -303,7 +305,7 @@ def _sendDREQ(connection: Connection, message: object, now: float) -> None:
 def _sendLast(connection: Connection, message: bytes, now: float) -> None:
     table = connection.table
     connection.output = None
-    request = DREQ(connection.localID, connection.remoteID, connection.remoteQPN, message, True)
+    request = DREQ(connection.localID, connection.remoteID, connection.remoteQPN, message, DREQ_LAST)
     table.send((connection.destination, DREQ.attribute, table.pack(request)))
 
 
@@ -312,7 +314,7 @@ def _answerDREQ(connection: Connection, message: DREQ, now: float) -> None:
     # close keeps the peer in DREQ_SENT.
     connection.output = None
     connection.disconnectData = message.privateData
-    if not (message.isLast and connection.table.lossless):
+    if not (message.reserved & DREQ_LAST and connection.table.lossless):
         _sendFinal(connection, DREP())
     connection.table.report(_DISCONNECTED, connection, message)
 

@@ -300,8 +300,9 @@ class Services:
             connection.disconnect(self._device.clock(), privateData)
         else:
             # Both refer to each other, a cycle for the garbage collector.
-            connection.user = None
-            connection.leave(self._device.clock(), privateData)
+            ending: Connection = connection
+            ending.user = None
+            ending.leave(self._device.clock(), privateData)
         if self.cm.events:
             self.dispatch()
         return bool(connection.state is State.DREQ_SENT)

@@ -7,7 +7,7 @@ port space of its own, by paths that have the peer's address: one from the peer 
 peer sends, the opposite for what others here send to it.  So each process sees the peer itself.  Where both
 processes have this address the path is direct.
 
-What is handed on is acknowledged when the other side has acknowledged it: a sender keeps it until then, and
+A datagram that is handed on is acknowledged when the other side has acknowledged it: a sender keeps it until then, and
 sends it again when the owner has died.  Another process is the owner then, after L{RDS_TAKEOVER_SECONDS} at
 most.  It is a new instance of RDS to peers, so what was on its way may come twice then.
 
@@ -58,7 +58,7 @@ _relays: WeakKeyDictionary[ReactorBase, RelayNetwork] = WeakKeyDictionary()
 
 class Flow:
     """
-    What waits for one path, or is on its way there.
+    The messages that wait for one path, or are on their way there.
 
     @ivar ports: those that are marked congested because of it.
     """

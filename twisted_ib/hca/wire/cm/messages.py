@@ -181,7 +181,6 @@ class DREQ(CMMessage):
     Disconnect request, from either side (IBTA vol. 1 12.6.10).
 
     @ivar remoteQPN: the queue pair of the I{receiver} of this message.
-    @ivar isLast: a reserved bit, and ours between processes alone: its sender awaits no DREP.
     """
 
     # Linux ibta_vol1_c12.h, table 112.
@@ -192,7 +191,6 @@ class DREQ(CMMessage):
     remoteCommunicationID: int = bits(4, 32)
     remoteQPN: int = bits(8, 24)
     privateData: bytes = lastOctets(privateDataBytes)
-    isLast: bool = flag(11, 0)
     reserved: int = 0
 
 
