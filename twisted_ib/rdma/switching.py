@@ -199,14 +199,14 @@ class Switch(ActiveSide, ABC):
         channel.acquire(transport)
         return transport
 
-    def request(self, path: IPeerPath) -> ConnectRequest:
+    def send(self, path: IPeerPath) -> IConnection:
         """
-        See L{ActiveSide.request}.
+        See L{ActiveSide.send}.
         """
         assert self.transport is not None
         request = handshake.request(self.transport, self.host, self.peer)
         request.serviceID = self.serviceID or request.serviceID
-        return request
+        return self.device.sendRequest(path, request, self, self.device.clock())
 
     def join(self, connection: IConnection, reply: ConnectReply) -> bool:
         """
