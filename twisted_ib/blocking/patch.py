@@ -107,8 +107,8 @@ def patch(after: MutableMapping[str, Callable[[ModuleType], object]] | None = No
     """
     Replace the names, until L{unpatch} was called as often.
 
-    @param after: Functions that are called after the import of a module, by its name: those that nobody has imported yet
-        have their turn then, if they are given a place here, and else are imported now.
+    @param after: Functions that are called after the import of a module, by its name: those of modules that
+        nobody has imported yet have their turn then, if they are given a place here, and else at once.
     @return: The modules that it changed.
     """
     global _depth

@@ -724,12 +724,12 @@ class SilenceTests(RequesterCase):
 
     def test_shortest(self) -> None:
         """
-        A timeout of microseconds counts as our ACK delay: the peer may wait for a processor.
+        A timeout of microseconds counts as L{limits.TRANSPORT_RESEND_LEAST}.
         """
         self.connect(evolve(self.parameters, timeout=8.192e-6, retries=1))
         self.post(SEND_ONLY)
         self.brief()
-        self.later(2 * 4.096e-6 * 2**15 - 0.001)
+        self.later(2 * limits.TRANSPORT_RESEND_LEAST - 0.001)
         self.assertEqual(self.end.refusals, [])
         self.later(0.002)
         self.assertEqual(self.end.refusals, [(1, SILENT)])

@@ -137,9 +137,10 @@ class FilesTests(SynchronousTestCase):
                 "sm_lid": "0x0",
                 "sm_sl": "0",
                 "pkeys/0": "0xffff",
-                "gids/0": "0000:0000:0000:0000:0000:ffff:7f00:0001",
-                "gid_attrs/types/0": "RoCE v2",
-                "gid_attrs/ndevs/0": "lo",
+                # As verbs have it: in two slots.
+                **dict.fromkeys(("gids/0", "gids/1"), "0000:0000:0000:0000:0000:ffff:7f00:0001"),
+                **dict.fromkeys(("gid_attrs/types/0", "gid_attrs/types/1"), "RoCE v2"),
+                **dict.fromkeys(("gid_attrs/ndevs/0", "gid_attrs/ndevs/1"), "lo"),
             },
         )
         (number,) = {path.split("/")[2] for path in files if path.startswith("dev/")}
@@ -155,6 +156,7 @@ class FilesTests(SynchronousTestCase):
         iwarp = self.seen("iwarp", "::1")
         self.assertEqual(iwarp[f"{_OWN}/node_type"], "4: RNIC")
         self.assertEqual(iwarp[f"{_OWN}/ports/1/gid_attrs/types/0"], "RoCE v2")
+        self.assertNotIn(f"{_OWN}/ports/1/gid_attrs/types/1", iwarp)
         self.assertEqual(iwarp[f"{_OWN}/ports/1/gids/0"], "0000:0000:0000:0000:0000:0000:0000:0001")
         shm = self.seen("shm")
         self.assertNotIn(f"{_OWN}/ports/1/gids/0", shm)

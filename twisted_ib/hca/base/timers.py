@@ -43,16 +43,14 @@ def timeoutSeconds(code: int) -> float | None:
 _ACK_DELAY: Final = _TIMEOUT_UNIT * 2**ACK_DELAY_CODE
 
 
-def silenceSeconds(timeout: float | None, attempts: int) -> float | None:
+def ackSeconds(code: int) -> float | None:
     """
-    The time after which a silent peer is given up.
+    The local ACK timeout of a queue pair, in seconds; L{None}, for code 0, is unlimited.
 
-    @param timeout: the local ACK timeout of the queue pair, seconds; L{None} for ever.  One that is below our
-        own ACK delay counts as that: the other end may be a process that waits for a processor, and adapters
-        and Linux (rxe_qp.c, qp_timeout_jiffies) have a least one, too.
-    @param attempts: how often it is sent.
+    One below our own ACK delay counts as that: the other end may be a process that waits for a processor.
+    Others have a least one, too, as Linux's software adapter of a clock tick (rxe_qp.c, qp_timeout_jiffies).
     """
-    return None if timeout is None else max(timeout, _ACK_DELAY) * attempts
+    return max(_ACK_DELAY, timeoutSeconds(code) or 0.0) if code else None
 
 
 class Timer:

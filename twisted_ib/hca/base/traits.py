@@ -126,6 +126,7 @@ class Traits:
         them; else peers are those of the same thread, or addresses.
     @ivar nodeType: of its HCAs; it follows from the transport.
     @ivar hasAddress: whether an HCA has an IP address of its own, which no other HCA has.
+    @ivar gidSlots: how many slots of the GID table an IP address of its own fills.
     @ivar completion: what a successful request has done.
     @ivar joinsWildcards: whether programs that listen on all devices listen on those that were added; else
         they are used by name alone.
@@ -143,6 +144,7 @@ class Traits:
     inRunDirectory: bool = False
     nodeType: NodeType = field(init=False)
     hasAddress: bool = field(init=False)
+    gidSlots: int = 1
     completion: Completion = Completion.TAKEN
     joinsWildcards: bool = True
 
@@ -162,8 +164,9 @@ SHARED = evolve(LOCAL, zeroCopy=True, inRunDirectory=True)
 #: Between ports of a subnet, by records that travel as those of C{SHARED}.  A port that listens everywhere
 #: has the host's IP addresses, which a subnet does not know.
 SUBNET = evolve(SHARED, peers=Peers.SUBNET, linkLayer=LinkLayer.INFINIBAND, joinsWildcards=False)
-#: Between hosts, by packets.
-ROUTED = Traits(peers=Peers.ADDRESSES, proof=Proof.ANSWER, packets=True)
+#: Between hosts, by packets.  Programs name slot 1 of the GID table: rxe has the link-local address in slot 0
+#: and the IPv4 address there, and adapters an address twice, by RoCE v1 and by v2.  Two equal slots are ours.
+ROUTED = Traits(peers=Peers.ADDRESSES, proof=Proof.ANSWER, packets=True, gidSlots=2)
 #: Of C{enum ibv_wr_opcode}: what RFC 5040 has, and the two that stay on this side (LOCAL_INV, BIND_MW).
 _RDMA_WRITE, _SEND, _RDMA_READ, _LOCAL_INV, _BIND_MW, _SEND_WITH_INV = 0, 2, 4, 7, 8, 9
 _OF_RFC_5040 = frozenset((_RDMA_WRITE, _SEND, _RDMA_READ, _LOCAL_INV, _BIND_MW, _SEND_WITH_INV))

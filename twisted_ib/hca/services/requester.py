@@ -30,7 +30,7 @@ from twisted_ib.hca.base.operation import (
     SILENT,
 )
 from twisted_ib.hca.base.states import QPState, QPType
-from twisted_ib.hca.base.timers import Timer, rnrSeconds, silenceSeconds, timeoutSeconds
+from twisted_ib.hca.base.timers import Timer, ackSeconds, rnrSeconds
 from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import SendFlags
 from twisted_ib.hca.services.operations.local import LocalOperation
@@ -228,9 +228,9 @@ class Requester(SendQueue):
         # ever.
         if self._timer is None:
             attributes = work.attributes
-            seconds = silenceSeconds(timeoutSeconds(attributes.timeout), attributes.retries + 1)
+            seconds = ackSeconds(attributes.timeout)
             if seconds is not None:
-                self._timer = work.timers.start(seconds, self._unreachable)
+                self._timer = work.timers.start(seconds * (attributes.retries + 1), self._unreachable)
 
     def _unreachable(self) -> None:
         self._timer = None
@@ -327,7 +327,7 @@ class Requester(SendQueue):
                 return
             operation.absences += 1
             work.count("completer_retry_err")
-            self._repeat(operation, silenceSeconds(timeoutSeconds(attributes.timeout), 1))
+            self._repeat(operation, ackSeconds(attributes.timeout))
         else:
             self._fail(operation, _NAK_STATUS.get(syndrome, WCStatus.REM_OP_ERR))
 

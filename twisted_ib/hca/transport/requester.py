@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import BAD_RESPONSE, RNR_EXHAUSTED, SILENT
-from twisted_ib.hca.base.timers import rnrSeconds, silenceSeconds
+from twisted_ib.hca.base.timers import rnrSeconds
 from twisted_ib.hca.transport.parameters import (
     ACKNOWLEDGE_REQUEST,
     SOLICITED_EVENT,
@@ -106,7 +106,7 @@ class Requester:
         self._retries = self._rnrRetries = 0
         self.due: float | None = None
         self._isPaused = False
-        self._patience = silenceSeconds(parameters.timeout, parameters.retries + 1)
+        self._patience = self._silence()
         self._since = self._armedAt = self._lostTime = self._timedAt = self._silentAt = 0.0
         self._timed = self._lostAt = -1
         # Losses before _recover have shrunk the window already (RFC 6582 section 3.2);
@@ -123,7 +123,7 @@ class Requester:
             self._recover = self._counted = parameters.firstPSN
             self.pacing = SendWindow(parameters.timeout, parameters.roundTrip, parameters.retries)
         self._terms = parameters
-        self._patience = silenceSeconds(parameters.timeout, parameters.retries + 1)
+        self._patience = self._silence()
         self.pacing.limit(parameters.timeout, parameters.retries)
         self.pacing.told(parameters.roundTrip)
 
@@ -518,6 +518,15 @@ class Requester:
         self.due = now + rnrSeconds(syndrome)
 
     # -- timers
+
+    def _silence(self) -> float | None:
+        # The shortest timeout is that of a retransmission: IBTA vol. 1 9.7.6.1.3 permits up to
+        # four times what was asked for, and a reactor's turn may take longer than a timeout of
+        # microseconds.
+        timeout = self._terms.timeout
+        if timeout is None:
+            return None
+        return max(timeout, limits.TRANSPORT_RESEND_LEAST) * (self._terms.retries + 1)
 
     def _arm(self, now: float) -> None:
         patience = self._patience

@@ -7,9 +7,10 @@ port space of its own, by paths that have the peer's address: one from the peer 
 peer sends, the opposite for what others here send to it.  So each process sees the peer itself.  Where both
 processes have this address the path is direct.
 
-A datagram that is handed on is acknowledged when the other side has acknowledged it: a sender keeps it until then, and
-sends it again when the owner has died.  Another process is the owner then, after L{RDS_TAKEOVER_SECONDS} at
-most.  It is a new instance of RDS to peers, so what was on its way may come twice then.
+A datagram that is handed on is acknowledged when the other side has acknowledged it: a sender keeps it until
+then, and sends it again when the owner has died.  Another process is the owner then, after
+L{RDS_TAKEOVER_SECONDS} at most.  It is a new instance of RDS to peers, so what was on its way may
+come twice then.
 
 Congestion maps are handed on too.  Of a process that takes nothing, because it is stopped, what waits for it
 is bounded: beyond L{limits.RDS_RECEIVE_BUDGET} its port is marked congested, beyond L{RDS_HANDED_MOST} the

@@ -124,18 +124,22 @@ class AgreementTests(PacketTestCase):
         device = self.device(HERE)
         queuePair = device.createQueuePair(Consumer())
         self.assertEqual(connectionParameters(device.fabric, queuePair, None).timeout, None)
+        # Programs that leave an ACK timeout of microseconds: our own ACK delay, between the copies, too.
+        for code, seconds in ((4, 4.096e-6 * 2**15), (14, 4.096e-6 * 2**15), (16, 4.096e-6 * 2**16)):
+            queuePair.attributes = {"timeout": code, "retry_cnt": 7}
+            self.assertEqual(connectionParameters(device.fabric, queuePair, None).timeout, seconds)
         queuePair.attributes = {
             "path_mtu": 1,
             "sq_psn": 5,
             "rq_psn": 6,
             "retry_cnt": 1,
             "rnr_retry": 2,
-            "timeout": 14,
+            "timeout": 16,
             "min_rnr_timer": 12,
             "max_rd_atomic": 3,
             "max_dest_rd_atomic": 4,
         }
         self.assertEqual(
             connectionParameters(device.fabric, queuePair, None),
-            ConnectionParameters(256, 5, 6, 1, 2, timeoutSeconds(14), 12, 3, 4, None),
+            ConnectionParameters(256, 5, 6, 1, 2, timeoutSeconds(16), 12, 3, 4, None),
         )

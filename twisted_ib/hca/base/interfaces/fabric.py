@@ -217,6 +217,7 @@ class IAddressDirectory(IDirectory):
     """
 
     address: str = Attribute("The HCA's own IP address, as text without a scope.")
+    gidSlots: int = Attribute("How many slots of the GID table it fills.")
 
     def reachGID(gid: int, user: PathUser) -> Search:
         """

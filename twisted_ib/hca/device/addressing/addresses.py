@@ -28,13 +28,9 @@ class AddressResolution(Resolution):
     def gids(self) -> list[str]:
         """
         See L{Resolution.gids}.
-
-        @return: the one address fills two slots.
         """
-        # Programs name slot 1: rxe has its interface's link-local address in slot 0 and the IPv4 address
-        # there, and adapters list each address twice, by RoCE v1 and v2.
         own = super().gids()
-        return own * 2 if len(own) == 1 else own
+        return own * self._device.fabric.gidSlots if len(own) == 1 else own
 
     def sourceFor(self, address: str) -> str:
         """

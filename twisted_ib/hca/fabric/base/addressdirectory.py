@@ -69,6 +69,13 @@ class AddressDirectory(Fabric):
         # Weak: a path lasts as long as it is referenced, so packets with forged sources consume no memory.
         self._peers: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
+    @property
+    def gidSlots(self) -> int:
+        """
+        How many slots of the GID table the address fills.
+        """
+        return self.traits.gidSlots
+
     # -- the descriptor
 
     def signal(self) -> None:

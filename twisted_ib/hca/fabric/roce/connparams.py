@@ -14,7 +14,7 @@ import attrs
 
 from twisted_ib import limits
 from twisted_ib.hca.base.attributes import ACK_DELAY_CODE, MTU_CODES
-from twisted_ib.hca.base.timers import timeoutSeconds
+from twisted_ib.hca.base.timers import ackSeconds, timeoutSeconds
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.transport.parameters import ConnectionParameters
@@ -216,7 +216,7 @@ def connectionParameters(
         expectedPSN=told.get("rq_psn", 0),
         retries=told.get("retry_cnt", 0),
         rnrRetries=told.get("rnr_retry", 0),
-        timeout=timeoutSeconds(told.get("timeout", 0)),
+        timeout=ackSeconds(told.get("timeout", 0)),
         minRNRTimer=told.get("min_rnr_timer", 0),
         reads=told.get("max_rd_atomic", 0),
         peerReads=told.get("max_dest_rd_atomic", 0),

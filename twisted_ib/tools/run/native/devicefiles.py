@@ -44,7 +44,7 @@ def _gid(address: str) -> str:
     return whole.exploded
 
 
-def _ofPort(layer: LinkLayer, address: str | None) -> dict[str, str]:
+def _ofPort(layer: LinkLayer, address: str | None, slots: int) -> dict[str, str]:
     port, (name, kind) = Port(linkLayer=layer), _LINK_LAYERS[layer]
     files = {
         "state": f"{port.state.value}: {port.state.name}",
@@ -56,13 +56,14 @@ def _ofPort(layer: LinkLayer, address: str | None) -> dict[str, str]:
         "sm_lid": "0x0",
         "sm_sl": "0",
         "pkeys/0": "0xffff",
-        "gid_attrs/types/0": kind,
     }
-    # One of a subnet has none.
-    if layer is LinkLayer.ETHERNET:
-        files["gid_attrs/ndevs/0"] = _interface(address)
-    if address:
-        files["gids/0"] = _gid(address)
+    for slot in range(slots):
+        files[f"gid_attrs/types/{slot}"] = kind
+        # One of a subnet has none.
+        if layer is LinkLayer.ETHERNET:
+            files[f"gid_attrs/ndevs/{slot}"] = _interface(address)
+        if address:
+            files[f"gids/{slot}"] = _gid(address)
     return files
 
 
@@ -77,7 +78,7 @@ def deviceFiles(chosen: str | None) -> dict[str, str]:
         if chosen not in (None, name):
             continue
         traits, verbs, own = traitsOf(name), f"uverbs{number}", f"sys/class/infiniband/{name}"
-        node, layer = traits.nodeType, traits.linkLayer
+        node, layer, slots = traits.nodeType, traits.linkLayer, traits.gidSlots
         files[f"dev/infiniband/{verbs}"] = ""
         files[f"sys/class/infiniband_verbs/{verbs}/ibdev"] = name
         files[f"sys/class/infiniband_verbs/{verbs}/abi_version"] = "1"
@@ -87,7 +88,7 @@ def deviceFiles(chosen: str | None) -> dict[str, str]:
         files[f"{own}/node_desc"] = name
         files[f"{own}/hca_type"] = "twisted_ib"
         files[f"{own}/fw_ver"] = FIRMWARE_VERSION
-        for path, text in _ofPort(layer, addressOf(name)).items():
+        for path, text in _ofPort(layer, addressOf(name), slots).items():
             files[f"{own}/ports/{PORT}/{path}"] = text
     return files
 
