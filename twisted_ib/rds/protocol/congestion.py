@@ -62,7 +62,7 @@ class CongestionMap:
         """
         @return: the congested ports.
         """
-        marked = ((at << 3, bits) for at, bits in enumerate(self._bits) if bits)
+        marked = [(at << 3, bits) for at, bits in enumerate(bytes(self._bits)) if bits]
         return {first + bit for first, bits in marked for bit in range(8) if bits >> bit & 1}
 
     def pack(self) -> bytes:

@@ -444,6 +444,12 @@ class FabricConnection:
         self.end()
         return True
 
+    def leave(self, now: float, privateData: bytes = b"") -> bool:
+        """
+        The same for a user that waits for no answer.
+        """
+        return self.disconnect(now, privateData)
+
     def finish(self, now: float) -> bool:
         """
         End it, as both users know already.
