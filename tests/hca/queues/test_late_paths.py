@@ -79,12 +79,12 @@ class LateTests(SynchronousTestCase):
         """
         for failed in (False, True):
             self.setUp()
-            self.climb(timeout=14, retry_cnt=3)
+            self.climb(timeout=16, retry_cnt=3)
             if failed:
                 self.a.qp.pathFailed(NoRouteError("no such HCA"))
             self.a.send(1, WRITE)
             self.a.send(2, WRITE)
-            self.p.pass_(4 * 4.096e-6 * 2**14 - 0.001)
+            self.p.pass_(4 * 4.096e-6 * 2**16 - 0.001)
             self.assertEqual((self.a.statuses(), self.a.qp.state), ([], QPState.RTS))
             self.p.pass_(0.002)
             self.assertEqual(self.a.statuses(), [(1, WCStatus.RETRY_EXC_ERR), (2, FLUSH)])
