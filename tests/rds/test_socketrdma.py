@@ -579,15 +579,15 @@ class SharedTests(Atomics, ProcessesTestCase):
 
     def test_absent(self) -> None:
         """
-        An operation for a queue pair that is gone is repeated seven times, at each local ACK timeout; then
-        the connection is lost.
+        An operation for a queue pair that is gone is repeated seven times, at each local ACK timeout, the
+        least that there is; then the connection is lost.
         """
         memory = self.owner.registerMemory(8)
         self.result(self.port.rdmaWrite(memory.cookie, b"x", self.there))
         (session,), (theirs,) = self.a.medium.sessions.values(), self.b.medium.sessions.values()
         del theirs.queuePair.path.table[theirs.queuePair.number]
         self.port.rdmaWrite(memory.cookie, b"y", self.there).addErrback(lambda reason: None)
-        wait = 7 * 4.096e-6 * 2**14
+        wait = 7 * 4.096e-6 * 2**15
         self.pass_(wait - 0.01, 0.001)
         self.assertIsNone(session.loss)
         self.pass_(0.02, 0.001)

@@ -300,9 +300,8 @@ class Services:
             connection.disconnect(self._device.clock(), privateData)
         else:
             # Both refer to each other, a cycle for the garbage collector.
-            ending: Connection = connection
-            ending.user = None
-            ending.leave(self._device.clock(), privateData)
+            connection.user = None
+            connection.leave(self._device.clock(), privateData)
         if self.cm.events:
             self.dispatch()
         return bool(connection.state is State.DREQ_SENT)
