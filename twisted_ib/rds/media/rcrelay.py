@@ -258,8 +258,9 @@ class RelayNetwork(Network):
         """
         See L{IRelay.handIn}.
         """
-        assert isinstance(path, RDSPath)  # A loopback path leads to a socket that is here.
         port, key = fields[4], (path.remote, path.local, fields[4])
+        if not isinstance(path, RDSPath):
+            return self._passOn(network, key, fields, payload)
         target = self._routes.get(key)
         if target is None or target.closed:
             if self._isNobodys(path.local, port):
@@ -276,6 +277,16 @@ class RelayNetwork(Network):
         if path not in self._late:
             self._await(path, fields[0])
         return True
+
+    def _passOn(self, network: Network, key: tuple[str, str, int], fields: Fields, payload: bytes) -> bool:
+        # Ours, of a loopback path: another process has bound the port since its route was found.
+        if self._isNobodys(key[1], key[2]):
+            return False
+        network.reroute()
+        target = network.route(*key)
+        if isinstance(target, RDSPath):
+            target.send(RDSMessage(fields[3], fields[4], payload, None, fields[9], fields[5] & BUNDLE))
+        return isinstance(target, RDSPath)
 
     def _isNobodys(self, address: str, port: int) -> bool:
         # Remembered for a while: a peer can send any number of messages to ports that nobody has.
