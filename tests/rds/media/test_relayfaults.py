@@ -6,7 +6,29 @@ from __future__ import annotations
 
 from typing import Any
 
+from twisted.trial.unittest import SynchronousTestCase
+
 from tests.rds.media.test_relay import RelayTestCase
+from twisted_ib.rds.paths.relay import Pending
+from twisted_ib.rds.protocol.wire import NO_EXTENSIONS, NO_PADDING, packChecksummed
+
+
+class PendingTests(SynchronousTestCase):
+    """
+    What is acknowledged of what is handed on.
+    """
+
+    def test_refused(self) -> None:
+        """
+        After the first that is refused nothing is acknowledged, and no other is kept.
+        """
+        pending = Pending()
+        pending.add(5)
+        for number in range(7, 1000):
+            pending.refuse(number)
+        self.assertEqual([pending.confirmed(999), len(pending)], [4, 1])
+        self.assertTrue(pending.take(5))
+        self.assertEqual([pending.confirmed(999), len(pending)], [6, 0])
 
 
 class RelayFaultTests(RelayTestCase):
@@ -69,3 +91,52 @@ class RelayFaultTests(RelayTestCase):
         self.assertRaises(ZeroDivisionError, self.settle)
         self.settle()
         self.assertEqual((end.data, end.socket.queued()), ([b"next"], 0))
+
+    def post(self, number: int, source: int, port: int) -> None:
+        """
+        Have the peer send a message of one byte.
+        """
+        (session,) = self.far.medium.sessions.values()
+        header = packChecksummed(number, 0, 1, source, port, 0, 0, NO_PADDING, 0, NO_EXTENSIONS)
+        session.post(header, b"z", 1)
+
+    def test_unnumbered(self) -> None:
+        """
+        A peer's message without a number is handed on, and awaited by nobody.
+        """
+        self.warm()
+        self.post(0, 5000, 4001)
+        self.peer.transport.write(b"after", (self.here, 4000))
+        self.until(lambda: self.ends[0].data[-1:] == [b"after"] and self.ends[1].data[-1:] == [b"z"])
+        (path,) = self.nears[0].network.paths.values()
+        self.assertEqual(len(path.pending), 0)
+        self.assertEqual(len(self.nears[0].medium.sessions), 1)
+
+    def test_restarted(self) -> None:
+        """
+        What a restarted peer sends to a process that takes nothing is not acknowledged, though its numbers are
+        lower than those of its predecessor, for which the process had not taken all either.
+        """
+        self.warm()
+        for _ in range(100):
+            self.peer.transport.write(b"old", (self.here, 4001))
+        self.pass_(0.2)
+        stopped = self.nears[1]
+        self.processes.remove(stopped)
+        self.peer.transport.write(b"late", (self.here, 4001))
+        self.pass_(0.05)
+        (path,) = self.nears[0].network.paths.values()
+        before = path.pending
+        self.assertEqual(len(before), 1)
+        self.kill(self.far)
+        self.far = self.process()
+        self.peer = self.far.listen(5000, self.there)
+        for n in range(5):
+            self.peer.transport.write(b"new%d" % n, (self.here, 4001))
+        self.until(lambda: len(path.pending or ()) == 5)
+        self.pass_(0.05)
+        self.assertGreaterEqual(self.peer.socket.queued(), 5 * 4)
+        self.processes.append(stopped)
+        self.until(lambda: self.ends[1].data[-6:] == [b"late", *(b"new%d" % n for n in range(5))])
+        self.until(lambda: not self.peer.socket.queued())
+        self.assertEqual((len(before), len(path.pending)), (0, 0))

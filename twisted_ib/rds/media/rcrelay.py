@@ -100,11 +100,13 @@ class HandedMessage(RDSMessage):
     A message that is handed on.
 
     @ivar origin: the path that it came by.
-    @ivar number: its sequence number there; 0 if that of another is enough.
+    @ivar number: its sequence number there; 0 if it has none, or that of another is enough.
+    @ivar pending: what it is in, if it has a number.
     @ivar flow: what it waits in.
     """
 
-    __slots__ = ("flow", "number", "origin")
+    __slots__ = ("flow", "number", "origin", "pending")
+    pending: Pending
 
     def __init__(
         self, relay: RelayNetwork, origin: RDSPath, flow: Flow, fields: Fields, payload: bytes, number: int
@@ -274,8 +276,8 @@ class RelayNetwork(Network):
         if flow.bytes > limits.RDS_RECEIVE_BUDGET and port not in flow.ports:
             flow.ports.add(port)
             network.setCongested(path.local, port, True)
-        if path not in self._late:
-            self._await(path, fields[0])
+        if path not in self._late and path.pending:
+            self._await(path, path.pending)
         return True
 
     def _passOn(self, network: Network, key: tuple[str, str, int], fields: Fields, payload: bytes) -> bool:
@@ -301,8 +303,9 @@ class RelayNetwork(Network):
         self._nobody[address, port] = now + RDS_TAKEOVER_SECONDS
         return True
 
-    def _await(self, path: RDSPath, number: int) -> None:
-        self._late[path] = self.reactor.callLater(RDS_HANDED_SECONDS, self._tooLate, path, number)
+    def _await(self, path: RDSPath, pending: Pending) -> None:
+        call = self.reactor.callLater(RDS_HANDED_SECONDS, self._tooLate, path, pending, pending.last)
+        self._late[path] = call
 
     def deliver(self, path: Route, fields: Fields, payload: bytes) -> None:
         """
@@ -320,7 +323,8 @@ class RelayNetwork(Network):
         assert isinstance(path, RDSPath)
         if home is None or address not in self._owned:
             # Not acknowledged: it is sent again to the owner.
-            self._pendingOf(path).add(fields[0])
+            if fields[0]:
+                self._pendingOf(path, fields[0]).refuse(fields[0])
             return
         network = home.network
         target = network.path((address, path.local), address, path.local)
@@ -333,10 +337,12 @@ class RelayNetwork(Network):
         for piece in pieces[-1:]:
             self._hand(path, target, fields, piece)
 
-    def _pendingOf(self, path: RDSPath) -> Pending:
-        if path.pending is None:
-            path.pending = Pending()
-        return path.pending
+    def _pendingOf(self, path: RDSPath, number: int) -> Pending:
+        pending = path.pending
+        # Without RETRANSMITTED a lower number is a restarted peer's, see PathMachine.received.
+        if pending is None or number <= pending.last:
+            pending = path.pending = Pending()
+        return pending
 
     def _hand(
         self, path: RDSPath, target: RDSPath, fields: Fields, payload: bytes, isLast: bool = True
@@ -345,8 +351,10 @@ class RelayNetwork(Network):
         if flow is None:
             flow = self._flows[target] = Flow()
         message = HandedMessage(self, path, flow, fields, payload, fields[0] if isLast else 0)
-        if isLast:
-            self._pendingOf(path).add(fields[0])
+        # Number 0 is that of what is not acknowledged.
+        if message.number:
+            message.pending = self._pendingOf(path, message.number)
+            message.pending.add(message.number)
         flow.add(message)
         target.send(message)
 
@@ -359,7 +367,7 @@ class RelayNetwork(Network):
         if flow.ports and flow.bytes < limits.RDS_RECEIVE_BUDGET // 2:
             ports, flow.ports = flow.ports, set()
             self._unmark(origin.local, ports)
-        if message.number and origin.pending is not None and origin.pending.take(message.number):
+        if message.number and message.pending.take(message.number):
             self._confirm(origin)
 
     messageDropped = messageDone
@@ -369,13 +377,13 @@ class RelayNetwork(Network):
         if owe is not None:
             owe()
 
-    def _tooLate(self, path: RDSPath, number: int) -> None:
+    def _tooLate(self, path: RDSPath, before: Pending, number: int) -> None:
         del self._late[path]
         pending = path.pending
         if not pending:
             return
-        if pending.confirmed(number) >= number:
-            self._await(path, pending.last)
+        if pending is not before or pending.confirmed(number) >= number:
+            self._await(path, pending)
             return
         path.network.counters["recv_handed_late"] += len(pending)
         pending.clear()
