@@ -4,12 +4,16 @@ Tests of L{twisted_ib.rds.media.rcrelay}: what peers and other processes get wro
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.rds.media.test_relay import RelayTestCase
+from tests.support.ownaddress import ownAddress
+from twisted_ib import limits
 from twisted_ib.rds.paths.relay import Pending
+from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import NO_EXTENSIONS, NO_PADDING, packChecksummed
 
 
@@ -114,8 +118,8 @@ class RelayFaultTests(RelayTestCase):
 
     def test_restarted(self) -> None:
         """
-        What a restarted peer sends to a process that takes nothing is not acknowledged, though its numbers are
-        lower than those of its predecessor, for which the process had not taken all either.
+        What a restarted peer sends to a process that takes nothing is not acknowledged, though its numbers
+        are lower than those of its predecessor, of which the process had not taken all either.
         """
         self.warm()
         for _ in range(100):
@@ -140,3 +144,75 @@ class RelayFaultTests(RelayTestCase):
         self.until(lambda: self.ends[1].data[-6:] == [b"late", *(b"new%d" % n for n in range(5))])
         self.until(lambda: not self.peer.socket.queued())
         self.assertEqual((len(before), len(path.pending)), (0, 0))
+
+    def test_sourcePorts(self) -> None:
+        """
+        What comes from a port that no socket has is not handed on, either way: a path's pongs are its own.
+        """
+        self.warm()
+        dropped = self.counters()["recv_drop_no_sock"]
+        for n in range(10):
+            self.post(1000 + n, n % 2, 4001)
+        self.until(lambda: self.counters()["recv_drop_no_sock"] == dropped + 10)
+        for n in range(10):
+            (path,) = (
+                each for each in self.nears[1].network.relay.paths.values() if each.remote == self.there
+            )
+            path.send(RDSMessage(n % 2, 5000, b"z"))
+        self.until(lambda: self.counters()["recv_drop_no_sock"] == dropped + 20)
+        self.assertEqual([end.data for end in (self.peer, *self.ends)], [[b"hi"] * 2, [b"hi"], [b"hi"]])
+
+    def test_fullIn(self) -> None:
+        """
+        What is for a process to which there can be no path is dropped, and what follows is not.
+        """
+        self.warm()
+        self.near(1)
+        relay = self.nears[0].network.relay
+        for path in relay.paths.values():
+            path.held += 1
+        self.patch(limits, "RDS_PATHS", len(relay.paths))
+        self.peer.transport.write(b"x", (self.here, 4002))
+        self.peer.transport.write(b"y", (self.here, 4000))
+        self.until(lambda: self.ends[0].data[-1:] == [b"y"])
+        self.assertEqual(self.counters()["recv_drop_no_sock"], 1)
+
+    def test_fullOut(self) -> None:
+        """
+        What another process sends to a host to which there can be no path is dropped, and what follows is
+        not.
+        """
+        self.warm()
+        network = self.nears[0].network
+        for path in network.paths.values():
+            path.held += 1
+        other = self.ends[1].transport
+        deliver = network.relay.deliver
+
+        def deliverFull(*args: Any) -> None:
+            # Only there: the sender has the same limits.
+            self.patch(limits, "RDS_PATHS", len(network.paths))
+            deliver(*args)
+            self.patch(limits, "RDS_PATHS", most)
+
+        most = limits.RDS_PATHS
+        self.patch(network.relay, "deliver", deliverFull)
+        other.write(b"x", (ownAddress(9), 5000))
+        self.until(lambda: self.counters()["recv_drop_no_sock"] == 1)
+        other.write(b"y", (self.there, 5000))
+        self.until(lambda: self.peer.data[-1:] == [b"y"])
+        self.assertEqual(len(network.paths), 1)
+
+    def test_boundLate(self) -> None:
+        """
+        A port that nobody had is found as soon as a process has bound it.
+        """
+        self.warm(1)
+        self.peer.transport.write(b"too early", (self.here, 4001))
+        self.until(lambda: self.counters()["recv_drop_no_sock"] == 1)
+        # Longer than a tick of the kernel's clock, which the directory's time has.
+        time.sleep(0.02)
+        self.near(1)
+        self.peer.transport.write(b"you are there", (self.here, 4001))
+        self.until(lambda: self.ends[1].data == [b"you are there"])
+        self.assertEqual(self.counters()["recv_drop_no_sock"], 1)

@@ -19,7 +19,7 @@ waits for with those of all others.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from twisted_ib import limits
@@ -31,7 +31,7 @@ from twisted_ib.rds.paths.path import RDSPath
 from twisted_ib.rds.paths.relay import Pending
 from twisted_ib.rds.protocol.bundle import BUNDLE, datagramsOf
 from twisted_ib.rds.protocol.machine import RDSMessage
-from twisted_ib.rds.protocol.wire import PING_PORT, Fields
+from twisted_ib.rds.protocol.wire import LOWEST_PORT, PING_PORT, Fields
 
 if TYPE_CHECKING:
     from twisted.internet.base import DelayedCall, ReactorBase
@@ -175,7 +175,7 @@ class RelayNetwork(Network):
         self._looks: dict[str, DelayedCall] = {}
         self._flows: dict[RDSPath, Flow] = {}
         self._late: dict[RDSPath, DelayedCall] = {}
-        self._nobody: dict[tuple[str, int], float] = {}
+        self._nobody: dict[tuple[str, int], tuple[float, list[int]]] = {}
         super().__init__(reactor, lambda network: RelayMedium(self))
 
     # -- our addresses
@@ -261,13 +261,20 @@ class RelayNetwork(Network):
         See L{IRelay.handIn}.
         """
         port, key = fields[4], (path.remote, path.local, fields[4])
-        if not isinstance(path, RDSPath):
-            return self._passOn(network, key, fields, payload)
-        target = self._routes.get(key)
-        if target is None or target.closed:
-            if self._isNobodys(path.local, port):
-                return False
-            target = self._routes[key] = self.medium.servedPath(*key)
+        # To port 0 or 1 the process would answer a pong.
+        if fields[3] < LOWEST_PORT:
+            return False
+        try:
+            if not isinstance(path, RDSPath):
+                return self._passOn(network, key, fields, payload)
+            target = self._routes.get(key)
+            if target is None or target.closed:
+                if self._isNobodys(path.local, port):
+                    return False
+                target = self._routes[key] = self.medium.servedPath(*key)
+        except HCAError:
+            # Too many paths: there is none to that process.
+            return False
         assert isinstance(target, RDSPath)
         target.machine.ownMap = path.machine.peerMap
         network.counters["recv_handed_on"] += 1
@@ -291,16 +298,21 @@ class RelayNetwork(Network):
         return isinstance(target, RDSPath)
 
     def _isNobodys(self, address: str, port: int) -> bool:
-        # Remembered for a while: a peer can send any number of messages to ports that nobody has.
+        # Remembered for a while, if no process binds a port: a peer can send any number of messages to ports
+        # that nobody has.
         now = self.reactor.seconds()
-        if now < self._nobody.get((address, port), 0.0):
+        # Shared memory's fabric.
+        fabric: Any = self.medium.channel(address).device.fabric
+        stamps = fabric.rendezvous.stamps()
+        until, before = self._nobody.get((address, port), (0.0, stamps))
+        if now < until and stamps == before:
             return True
         if self.isElsewhere(address, port):
             return False
         if len(self._nobody) >= limits.RDS_ROUTES or len(self._routes) >= limits.RDS_ROUTES:
             self._nobody.clear()
             self._routes.clear()
-        self._nobody[address, port] = now + RDS_TAKEOVER_SECONDS
+        self._nobody[address, port] = now + RDS_TAKEOVER_SECONDS, stamps
         return True
 
     def _await(self, path: RDSPath, pending: Pending) -> None:
@@ -327,7 +339,13 @@ class RelayNetwork(Network):
                 self._pendingOf(path, fields[0]).refuse(fields[0])
             return
         network = home.network
-        target = network.path((address, path.local), address, path.local)
+        try:
+            if fields[3] < LOWEST_PORT:
+                raise NoListenerError(f"no socket has port {fields[3]}")
+            target = network.path((address, path.local), address, path.local)
+        except HCAError:
+            network.counters["recv_drop_no_sock"] += 1
+            return
         path.machine.ownMap = target.machine.peerMap
         pieces = datagramsOf(payload, 0, len(payload)) if fields[5] & BUNDLE else [payload]
         network.counters["send_handed_on"] += len(pieces)
