@@ -105,6 +105,13 @@ class Search:
             )
         self.checkOwner()
 
+    def stamps(self) -> list[int]:
+        """
+        @return: other numbers when something may be found that was not, but for changes within a tick of the
+            kernel's clock.
+        """
+        return [directory.stamp() for directory in self._directories]
+
     def lookup(self, serviceID: int, address: str) -> list[Entry]:
         """
         Find the HCAs that listen on a service.  Entries may be dead: L{connect} finds out.
@@ -117,7 +124,7 @@ class Search:
         address = addresses.normalise(address)
         # One fstat(2) per directory instead of a readlink(2) and two stat(2) per candidate: a client that
         # connects often looks up the same service.
-        stamps = [directory.stamp() for directory in self._directories]
+        stamps = self.stamps()
         known = self._known.get((serviceID, address))
         if known is not None and known[0] == stamps:
             return known[1]
@@ -269,7 +276,7 @@ class Search:
         @raise RunDirectoryError: they cannot be read.
         """
         self._check()
-        stamps = [directory.stamp() for directory in self._directories]
+        stamps = self.stamps()
         known = self._groups.get(group)
         if known is not None and known[0] == stamps:
             return known[1]

@@ -20,7 +20,7 @@ waits for with those of all others.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from twisted_ib import limits
@@ -32,7 +32,7 @@ from twisted_ib.rds.paths.path import RDSPath
 from twisted_ib.rds.paths.relay import Pending
 from twisted_ib.rds.protocol.bundle import BUNDLE, datagramsOf
 from twisted_ib.rds.protocol.machine import RDSMessage
-from twisted_ib.rds.protocol.wire import PING_PORT, Fields
+from twisted_ib.rds.protocol.wire import LOWEST_PORT, PING_PORT, Fields
 
 if TYPE_CHECKING:
     from twisted.internet.base import DelayedCall, ReactorBase
@@ -101,11 +101,13 @@ class HandedMessage(RDSMessage):
     A message that is handed on.
 
     @ivar origin: the path that it came by.
-    @ivar number: its sequence number there; 0 if that of another is enough.
+    @ivar number: its sequence number there; 0 if it has none, or that of another is enough.
+    @ivar pending: what it is in, if it has a number.
     @ivar flow: what it waits in.
     """
 
-    __slots__ = ("flow", "number", "origin")
+    __slots__ = ("flow", "number", "origin", "pending")
+    pending: Pending
 
     def __init__(
         self, relay: RelayNetwork, origin: RDSPath, flow: Flow, fields: Fields, payload: bytes, number: int
@@ -174,7 +176,7 @@ class RelayNetwork(Network):
         self._looks: dict[str, DelayedCall] = {}
         self._flows: dict[RDSPath, Flow] = {}
         self._late: dict[RDSPath, DelayedCall] = {}
-        self._nobody: dict[tuple[str, int], float] = {}
+        self._nobody: dict[tuple[str, int], tuple[float, list[int]]] = {}
         super().__init__(reactor, lambda network: RelayMedium(self))
 
     # -- our addresses
@@ -259,13 +261,21 @@ class RelayNetwork(Network):
         """
         See L{IRelay.handIn}.
         """
-        assert isinstance(path, RDSPath)  # A loopback path leads to a socket that is here.
         port, key = fields[4], (path.remote, path.local, fields[4])
-        target = self._routes.get(key)
-        if target is None or target.closed:
-            if self._isNobodys(path.local, port):
-                return False
-            target = self._routes[key] = self.medium.servedPath(*key)
+        # To port 0 or 1 the process would answer a pong.
+        if fields[3] < LOWEST_PORT:
+            return False
+        try:
+            if not isinstance(path, RDSPath):
+                return self._passOn(network, key, fields, payload)
+            target = self._routes.get(key)
+            if target is None or target.closed:
+                if self._isNobodys(path.local, port):
+                    return False
+                target = self._routes[key] = self.medium.servedPath(*key)
+        except HCAError:
+            # Too many paths: there is none to that process.
+            return False
         assert isinstance(target, RDSPath)
         target.machine.ownMap = path.machine.peerMap
         network.counters["recv_handed_on"] += 1
@@ -274,25 +284,41 @@ class RelayNetwork(Network):
         if flow.bytes > limits.RDS_RECEIVE_BUDGET and port not in flow.ports:
             flow.ports.add(port)
             network.setCongested(path.local, port, True)
-        if path not in self._late:
-            self._await(path, fields[0])
+        if path not in self._late and path.pending:
+            self._await(path, path.pending)
         return True
 
+    def _passOn(self, network: Network, key: tuple[str, str, int], fields: Fields, payload: bytes) -> bool:
+        # Ours, of a loopback path: another process has bound the port since its route was found.
+        if self._isNobodys(key[1], key[2]):
+            return False
+        network.reroute()
+        target = network.route(*key)
+        if isinstance(target, RDSPath):
+            target.send(RDSMessage(fields[3], fields[4], payload, None, fields[9], fields[5] & BUNDLE))
+        return isinstance(target, RDSPath)
+
     def _isNobodys(self, address: str, port: int) -> bool:
-        # Remembered for a while: a peer can send any number of messages to ports that nobody has.
+        # Remembered for a while, if no process binds a port: a peer can send any number of messages to ports
+        # that nobody has.
         now = self.reactor.seconds()
-        if now < self._nobody.get((address, port), 0.0):
+        # Shared memory's fabric.
+        fabric: Any = self.medium.channel(address).device.fabric
+        stamps = fabric.rendezvous.stamps()
+        until, before = self._nobody.get((address, port), (0.0, stamps))
+        if now < until and stamps == before:
             return True
         if self.isElsewhere(address, port):
             return False
         if len(self._nobody) >= limits.RDS_ROUTES or len(self._routes) >= limits.RDS_ROUTES:
             self._nobody.clear()
             self._routes.clear()
-        self._nobody[address, port] = now + RDS_TAKEOVER_SECONDS
+        self._nobody[address, port] = now + RDS_TAKEOVER_SECONDS, stamps
         return True
 
-    def _await(self, path: RDSPath, number: int) -> None:
-        self._late[path] = self.reactor.callLater(RDS_HANDED_SECONDS, self._tooLate, path, number)
+    def _await(self, path: RDSPath, pending: Pending) -> None:
+        call = self.reactor.callLater(RDS_HANDED_SECONDS, self._tooLate, path, pending, pending.last)
+        self._late[path] = call
 
     def deliver(self, path: Route, fields: Fields, payload: bytes) -> None:
         """
@@ -310,10 +336,17 @@ class RelayNetwork(Network):
         assert isinstance(path, RDSPath)
         if home is None or address not in self._owned:
             # Not acknowledged: it is sent again to the owner.
-            self._pendingOf(path).add(fields[0])
+            if fields[0]:
+                self._pendingOf(path, fields[0]).refuse(fields[0])
             return
         network = home.network
-        target = network.path((address, path.local), address, path.local)
+        try:
+            if fields[3] < LOWEST_PORT:
+                raise NoListenerError(f"no socket has port {fields[3]}")
+            target = network.path((address, path.local), address, path.local)
+        except HCAError:
+            network.counters["recv_drop_no_sock"] += 1
+            return
         path.machine.ownMap = target.machine.peerMap
         pieces = datagramsOf(payload, 0, len(payload)) if fields[5] & BUNDLE else [payload]
         network.counters["send_handed_on"] += len(pieces)
@@ -323,10 +356,12 @@ class RelayNetwork(Network):
         for piece in pieces[-1:]:
             self._hand(path, target, fields, piece)
 
-    def _pendingOf(self, path: RDSPath) -> Pending:
-        if path.pending is None:
-            path.pending = Pending()
-        return path.pending
+    def _pendingOf(self, path: RDSPath, number: int) -> Pending:
+        pending = path.pending
+        # Without RETRANSMITTED a lower number is a restarted peer's, see PathMachine.received.
+        if pending is None or number <= pending.last:
+            pending = path.pending = Pending()
+        return pending
 
     def _hand(
         self, path: RDSPath, target: RDSPath, fields: Fields, payload: bytes, isLast: bool = True
@@ -335,8 +370,10 @@ class RelayNetwork(Network):
         if flow is None:
             flow = self._flows[target] = Flow()
         message = HandedMessage(self, path, flow, fields, payload, fields[0] if isLast else 0)
-        if isLast:
-            self._pendingOf(path).add(fields[0])
+        # Number 0 is that of what is not acknowledged.
+        if message.number:
+            message.pending = self._pendingOf(path, message.number)
+            message.pending.add(message.number)
         flow.add(message)
         target.send(message)
 
@@ -349,7 +386,7 @@ class RelayNetwork(Network):
         if flow.ports and flow.bytes < limits.RDS_RECEIVE_BUDGET // 2:
             ports, flow.ports = flow.ports, set()
             self._unmark(origin.local, ports)
-        if message.number and origin.pending is not None and origin.pending.take(message.number):
+        if message.number and message.pending.take(message.number):
             self._confirm(origin)
 
     messageDropped = messageDone
@@ -359,13 +396,13 @@ class RelayNetwork(Network):
         if owe is not None:
             owe()
 
-    def _tooLate(self, path: RDSPath, number: int) -> None:
+    def _tooLate(self, path: RDSPath, before: Pending, number: int) -> None:
         del self._late[path]
         pending = path.pending
         if not pending:
             return
-        if pending.confirmed(number) >= number:
-            self._await(path, pending.last)
+        if pending is not before or pending.confirmed(number) >= number:
+            self._await(path, pending)
             return
         path.network.counters["recv_handed_late"] += len(pending)
         pending.clear()

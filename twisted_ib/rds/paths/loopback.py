@@ -93,33 +93,40 @@ class RDSLoopbackPath:
 
     def _deliver(self) -> None:
         self._call = None
-        network, opposite = self.network, self._opposite()
         # Bounded for each turn: two sockets that answer each other must not starve the reactor.
-        for _ in range(min(len(self._waiting), limits.RDS_MESSAGES_PER_TURN)):
-            if self._blockers or not self._waiting:
-                break
-            message = self._waiting.popleft()
-            # The operation before its message, as on an RC queue pair.
-            if isinstance(message, OperationMessage):
-                # Only media of devices have such messages.
-                medium: Any = network.medium
-                message.execute(medium.domain(self.local))
-            if message.once and message.silent:
-                pass
-            elif message.destinationPort == PING_PORT:
-                network.counters["recv_ping"] += 1
-                network.counters["send_pong"] += 1
-                # A pong: loopback has no state machine that would answer.
-                opposite.send(RDSMessage(PING_PORT, message.sourcePort))
-            else:
-                payload = message.payload
-                # A bundle's pieces may not be joined yet.
-                whole = payload if isinstance(payload, bytes) else b"".join(payload)
-                network.deliver(opposite, self._fields(message), whole)
-            if message.owner is not None:
-                message.owner.messageDone(message)
-        if not network.dormant:
-            self._want()
+        try:
+            for _ in range(min(len(self._waiting), limits.RDS_MESSAGES_PER_TURN)):
+                if self._blockers or not self._waiting:
+                    break
+                message = self._waiting.popleft()
+                try:
+                    self._deliverOne(message)
+                finally:
+                    if message.owner is not None:
+                        message.owner.messageDone(message)
+        finally:
+            if not self.network.dormant:
+                self._want()
+
+    def _deliverOne(self, message: RDSMessage) -> None:
+        network, opposite = self.network, self._opposite()
+        # The operation before its message, as on an RC queue pair.
+        if isinstance(message, OperationMessage):
+            # Only media of devices have such messages.
+            medium: Any = network.medium
+            message.execute(medium.domain(self.local))
+        if message.once and message.silent:
+            return
+        if message.destinationPort == PING_PORT:
+            network.counters["recv_ping"] += 1
+            network.counters["send_pong"] += 1
+            # A pong: loopback has no state machine that would answer.
+            opposite.send(RDSMessage(PING_PORT, message.sourcePort))
+            return
+        payload = message.payload
+        # A bundle's pieces may not be joined yet.
+        whole = payload if isinstance(payload, bytes) else b"".join(payload)
+        network.deliver(opposite, self._fields(message), whole)
 
     def _fields(self, message: RDSMessage) -> Fields:
         return (

@@ -123,8 +123,7 @@ class Network:
         for address in addresses:
             self.sockets[address, port] = socket
         self.dormant = False
-        self.epoch += 1
-        self._routes.clear()
+        self.reroute()
 
     def unbind(self, addresses: list[str], port: int) -> None:
         """
@@ -135,8 +134,7 @@ class Network:
             # Linux cong.c (rds_cong_remove_socket): the next owner of the port must not inherit the mark.
             self.setCongested(address, port, False)
             self.medium.unbind(address, port)
-        self.epoch += 1
-        self._routes.clear()
+        self.reroute()
         if not any(port >= LOWEST_PORT for _, port in self.sockets):
             self._sleep()
 
@@ -165,6 +163,13 @@ class Network:
         raise ResourceLimitError("no port is free")
 
     # -- paths
+
+    def reroute(self) -> None:
+        """
+        Sockets have come or gone: look for all of them again.
+        """
+        self.epoch += 1
+        self._routes.clear()
 
     def route(self, address: str, host: str, port: int) -> Route:
         """

@@ -410,6 +410,8 @@ class RDSPath:
             self.network.congestionChanged(self)
         elif outcome is Outcome.RESTARTED:
             _log.info("RDS on {host} was restarted", host=self.remote)
+            # Its numbers begin again.
+            self.pending = None
         if self.carrier is not None:
             self._pump()
 

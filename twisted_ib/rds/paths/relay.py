@@ -27,6 +27,9 @@ class Pending:
     def __init__(self) -> None:
         self._numbers: deque[int] = deque()
         self._taken: set[int] = set()
+        self._refused: int | None = None
+        #: The last that was handed on or refused.
+        self.last = 0
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -37,7 +40,16 @@ class Pending:
 
         @param number: its sequence number; they rise.
         """
+        self.last = number
         self._numbers.append(number)
+
+    def refuse(self, number: int) -> None:
+        """
+        A message is not handed on: neither it nor one after it is ever acknowledged.
+        """
+        self.last = number
+        if self._refused is None:
+            self._refused = number
 
     def take(self, number: int) -> bool:
         """
@@ -55,13 +67,6 @@ class Pending:
             taken.discard(numbers.popleft())
         return True
 
-    @property
-    def last(self) -> int:
-        """
-        The last that is awaited.
-        """
-        return self._numbers[-1]
-
     def clear(self) -> None:
         """
         Wait for them no longer.
@@ -74,6 +79,8 @@ class Pending:
         @param last: the last sequence number received.
         @return: the last that can be acknowledged.
         """
+        if self._refused is not None:
+            last = min(last, self._refused - 1)
         return min(last, self._numbers[0] - 1) if self._numbers else last
 
 
