@@ -469,6 +469,35 @@ class AdmissionTests(RelayTestCase):
             self.assertNotIn(name, [path.remote for path in owner.network.paths.values()])
         self.assertEqual(self.flushLoggedErrors(), [])
 
+    def test_squatter(self) -> None:
+        """
+        Who has the port of owners without the connections is not followed: the bind fails until it is gone.
+        """
+        process = self.process()
+        process.listen(6000, ownAddress(3))
+        medium = relayOf(process.reactor).medium
+        device = medium.channel(self.here).device
+        service = device.listen(rcrelay.RELAY_SPACE, self.here, rcrelay.OWNER_PORT, medium.listener)
+        self.assertRaises(CannotListenError, self.near, 1)
+        process = self.process()
+        self.assertRaises(CannotListenError, process.listen, 4000, self.here)
+        self.assertEqual((process.network.sockets, process.medium.services), ({}, {}))
+        service.close()
+        process.listen(4000, self.here)
+
+    def test_otherUsersService(self) -> None:
+        """
+        Where another user's process has the service nothing is sent to it.
+        """
+        self.meet(2)
+        relay = relayOf(self.nears[0].reactor)
+        self.assertTrue(relay.isElsewhere(self.here, 4001))
+        rendezvous = relay.medium.channel(self.here).device.fabric.rendezvous
+        self.patch(rendezvous, "uid", geteuid() + 1)
+        self.patch(rendezvous, "checkOwner", lambda: None)
+        self.assertFalse(relay.isElsewhere(self.here, 4001))
+        self.assertEqual(relay.medium.portsOf(self.here, self.guid(self.nears[1])), set())
+
     def test_otherUser(self) -> None:
         """
         A process of another user is neither dialled nor accepted, though the run directory lets it in.

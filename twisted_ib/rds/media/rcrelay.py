@@ -272,9 +272,8 @@ class RelayNetwork(Network):
         self.unbind([address], port)
         if not self.isOurs(address):
             del self.homes[address]
-            owned, look = self._owned.pop(address, None), self._looks.pop(address, None)
-            if owned is not None:
-                owned.close()
+            self.ownsNoMore(address)
+            look = self._looks.pop(address, None)
             if look is not None:
                 look.cancel()
 
@@ -289,6 +288,14 @@ class RelayNetwork(Network):
         for path in list(self.paths.values()):
             if path.local == address and path.remote not in self.homes:
                 medium.relocate(path)
+
+    def ownsNoMore(self, address: str) -> None:
+        """
+        This process gives the connections of an address up, if it has them.
+        """
+        owned = self._owned.pop(address, None)
+        if owned is not None:
+            owned.close()
 
     def isOwner(self, address: str) -> bool:
         """
