@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from os import geteuid
 from subprocess import PIPE, Popen
 from typing import Any
 
@@ -20,6 +21,10 @@ from twisted_ib import limits
 from twisted_ib.drive.sleeper import awaitReady
 from twisted_ib.errors import RDSUnsupportedError
 from twisted_ib.rds.media import rcrelay
+from twisted_ib.rds.media.rcprocesses import ProcessAttempt
+from twisted_ib.rds.media.rcrelay import RelayNetwork, relayOf
+from twisted_ib.rds.paths.path import RDSPath
+from twisted_ib.rds.protocol.machine import RDSMessage
 
 #: How many processes share an address, and how many of them are of the system's.
 PROCESSES, CHILDREN = 16, 4
@@ -72,6 +77,57 @@ class RelayTestCase(ProcessesTestCase):
         """
         process.kill()
         self.processes.remove(process)
+
+    def meet(self, count: int) -> None:
+        """
+        Begin processes, each of which the peer has had a datagram from and has sent one.
+        """
+        self.near(count)
+        for at, end in enumerate(self.ends):
+            self.peer.transport.write(b"in", (self.here, 4000 + at))
+            end.transport.write(b"out", (self.there, 5000))
+        self.until(lambda: len(self.peer.got) == count and all(end.got for end in self.ends))
+        self.settle()
+
+    def guid(self, process: Process) -> int:
+        """
+        @return: that of the HCA by which a process meets the others.
+        """
+        return int(relayOf(process.reactor).medium.channel(self.here).device.guid)
+
+    def forger(self) -> RelayNetwork:
+        """
+        @return: that of a process of another address, which sends what it wants to.
+        """
+        process = self.process()
+        process.listen(6000, ownAddress(3))
+        return self.lenient(process)
+
+    def lenient(self, process: Process) -> RelayNetwork:
+        """
+        Have a process break the rules.
+
+        @return: its network.
+        """
+        relay = relayOf(process.reactor)
+        self.patch(relay.medium, "_hasMoved", lambda path: False)
+        self.patch(relay.medium, "areBetween", lambda session, ours, theirs: True)
+        for name in ("messageDone", "messageDropped"):
+            self.patch(relay, name, lambda message: None)
+        return relay
+
+    def forge(
+        self, relay: RelayNetwork, source: tuple[str, int], to: tuple[str, int], at: Process
+    ) -> RDSPath:
+        """
+        Have a process send in another's name.
+
+        @return: the path that it went by.
+        """
+        path = relay.path((source[0], to[0], self.guid(at)), source[0], to[0])
+        path.send(RDSMessage(source[1], to[1], b"forged", relay))
+        self.pass_(0.3)
+        return path
 
     def owners(self) -> list[Process]:
         """
@@ -373,6 +429,89 @@ class RelayTests(RelayTestCase):
         self.assertLess(max(flow.bytes for flow in flows), 500000)
         self.processes.append(self.nears[1])
         self.until(lambda: self.ends[1].data.count(bytes(100000)) == 20)
+
+
+class AdmissionTests(RelayTestCase):
+    """
+    Who may hand on.
+    """
+
+    def test_forged(self) -> None:
+        """
+        A process that has no port of an address speaks neither for it nor for its peers.
+        """
+        self.meet(2)
+        relay = self.forger()
+        before = [list(end.got) for end in (self.peer, *self.ends)]
+        here, there = self.here, self.there
+        self.forge(relay, (there, 5000), (here, 4001), self.nears[1])
+        self.forge(relay, ("192.0.2.1", 5000), (here, 4000), self.nears[0])
+        self.forge(relay, (here, 4001), (there, 5000), self.nears[0])
+        self.assertEqual([list(end.got) for end in (self.peer, *self.ends)], before)
+
+    def test_notOwner(self) -> None:
+        """
+        Nor does one that has a port of the address speak for its peers.
+        """
+        self.meet(3)
+        relay = self.lenient(self.nears[2])
+        self.forge(relay, (self.there, 5000), (self.here, 4001), self.nears[1])
+        self.assertEqual(self.ends[1].data, [b"in"])
+
+    def test_names(self) -> None:
+        """
+        What is no address, or not its normal form, names no path.
+        """
+        self.meet(2)
+        relay, owner = self.lenient(self.nears[1]), self.nears[0]
+        for name in ("garbage", "::ffff:192.0.2.1"):
+            self.forge(relay, (self.here, 4001), (name, 5000), owner)
+            self.assertNotIn(name, [path.remote for path in owner.network.paths.values()])
+        self.assertEqual(self.flushLoggedErrors(), [])
+
+    def test_squatter(self) -> None:
+        """
+        Who has the port of owners without the connections is not followed: the bind fails until it is gone.
+        """
+        process = self.process()
+        process.listen(6000, ownAddress(3))
+        medium = relayOf(process.reactor).medium
+        device = medium.channel(self.here).device
+        service = device.listen(rcrelay.RELAY_SPACE, self.here, rcrelay.OWNER_PORT, medium.listener)
+        self.assertRaises(CannotListenError, self.near, 1)
+        process = self.process()
+        self.assertRaises(CannotListenError, process.listen, 4000, self.here)
+        self.assertEqual((process.network.sockets, process.medium.services), ({}, {}))
+        service.close()
+        process.listen(4000, self.here)
+
+    def test_otherUsersService(self) -> None:
+        """
+        Where another user's process has the service nothing is sent to it.
+        """
+        self.meet(2)
+        relay = relayOf(self.nears[0].reactor)
+        self.assertTrue(relay.isElsewhere(self.here, 4001))
+        rendezvous = relay.medium.channel(self.here).device.fabric.rendezvous
+        self.patch(rendezvous, "uid", geteuid() + 1)
+        self.patch(rendezvous, "checkOwner", lambda: None)
+        self.assertFalse(relay.isElsewhere(self.here, 4001))
+        self.assertEqual(relay.medium.portsOf(self.here, self.guid(self.nears[1])), set())
+
+    def test_otherUser(self) -> None:
+        """
+        A process of another user is neither dialled nor accepted, though the run directory lets it in.
+        """
+        self.patch(rcrelay, "geteuid", lambda: geteuid() + 1)
+        self.near(2)
+        sessions = relayOf(self.nears[0].reactor).medium.sessions
+        for send in (rcrelay.RelayAttempt.send, ProcessAttempt.send):
+            self.patch(rcrelay.RelayAttempt, "send", send)
+            self.peer.transport.write(b"in", (self.here, 4001))
+            self.ends[1].transport.write(b"out", (self.there, 5000))
+            self.pass_(1.0)
+            self.assertEqual((self.peer.got, self.ends[1].got, sessions), ([], [], {}))
+        self.assertGreater(relayOf(self.nears[0].reactor).counters["recv_bad_request"], 0)
 
 
 class ProcessTests(RelayTestCase):

@@ -147,6 +147,27 @@ class Search:
                     found.append(Entry(int(hca[4:], 16), hca, directory, where, inode, uid))
         return found
 
+    def ports(self, prefix: int, address: str, guid: int) -> set[int]:
+        """
+        @param prefix: the service id of port 0.
+        @param address: in normal form.
+        @return: the ports that an HCA of our user serves at just this address.
+        @raise RunDirectoryError: the directories cannot be read.
+        """
+        self._check()
+        found, hca = set(), f"hca-{guid:016x}"
+        for directory in self._directories:
+            for name in directory.names():
+                match = SERVICE.match(name)
+                if match is None or (int(match[2]), match[3]) != (self.namespace, address):
+                    continue
+                port = int(match[1], 16) - prefix
+                if port >> 16 == 0 and any(
+                    (target, uid) == (hca, self.uid) for target, _, uid in self._pointed(directory, name)
+                ):
+                    found.add(port)
+        return found
+
     def _pointed(self, directory: RunDirectory, name: str) -> list[tuple[str, int, int]]:
         targets = targetsOf(directory.readLink(name))
         if not targets:

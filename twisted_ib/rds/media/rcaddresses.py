@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from twisted_ib.hca.connection.interfaces import IConnection
+    from twisted_ib.hca.device.connections import Service
     from twisted_ib.rds.media.rcconnection import RCConnection
     from twisted_ib.rds.paths.network import Route
     from twisted_ib.rds.paths.path import RDSPath
@@ -170,12 +171,15 @@ class AddressMedium(RCMedium):
         if address in self.services:
             return
         try:
-            self.lead(address)
+            service = self._listen(address)
         except ServiceInUseError:
             if not self._isRelayed(address):
                 raise
             assert self.relay is not None
             self.relay.follow(address)
+        else:
+            # Who has only the port of owners is none.
+            self._lead(address, service)
 
     def lead(self, address: str) -> None:
         """
@@ -183,8 +187,12 @@ class AddressMedium(RCMedium):
 
         @raise ServiceInUseError: another process has them.
         """
-        device = self.channel(address).device
-        service = device.listen(TCP_SPACE, address, servicePort(address), self.listener)
+        self._lead(address, self._listen(address))
+
+    def _listen(self, address: str) -> Service:
+        return self.channel(address).device.listen(TCP_SPACE, address, servicePort(address), self.listener)
+
+    def _lead(self, address: str, service: Service) -> None:
         self.services[address] = service
         if self._isRelayed(address):
             assert self.relay is not None
@@ -257,6 +265,9 @@ class AddressMedium(RCMedium):
         """
         service = self.services.pop(address, None)
         if service is not None:
+            if self._isRelayed(address):
+                # Before: the next one has both then.
+                relayOf(self.network.reactor).ownsNoMore(address)
             service.close()
         channel.release(self)
 

@@ -16,7 +16,7 @@ sent to the port's new HCA as new ones: it cannot have seen them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from zope.interface import implementer
@@ -39,6 +39,7 @@ from twisted_ib.rds.protocol.wire import PING_PORT
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPeerPath
     from twisted_ib.hca.connection.interfaces import IConnection
+    from twisted_ib.hca.device.device import Device
     from twisted_ib.rds.media.rcconnection import RCConnection
     from twisted_ib.rds.paths.network import Route
     from twisted_ib.rds.paths.path import RDSPath
@@ -194,7 +195,7 @@ class ProcessMedium(RCMedium):
         """
         channel = self.channel(host)
         device = channel.device
-        found = device.fabric.serving(self.space << 16 | port, host)
+        found = self.serving(device, host, port)
         named = device.guidOf(host)
         if named:
             # Each HCA answers pings, and no other has its GID.
@@ -205,6 +206,12 @@ class ProcessMedium(RCMedium):
             if channel.now() - self._dead.get(guid, _LONG_AGO) > RDS_DEAD_SECONDS:
                 return int(guid)
         return None
+
+    def serving(self, device: Device, host: str, port: int) -> Sequence[int]:
+        """
+        @return: the GUIDs of the HCAs that serve a socket, best first.
+        """
+        return device.fabric.serving(self.space << 16 | port, host)
 
     def serves(self, host: str, port: int) -> bool | None:
         """

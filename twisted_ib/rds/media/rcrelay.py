@@ -9,8 +9,8 @@ processes have this address the path is direct.
 
 A datagram that is handed on is acknowledged when the other side has acknowledged it: a sender keeps it until
 then, and sends it again when the owner has died.  Another process is the owner then, after
-L{RDS_TAKEOVER_SECONDS} at most.  It is a new instance of RDS to peers, so what was on its way may
-come twice then.
+L{RDS_TAKEOVER_SECONDS} at most.  It is a new instance of RDS to peers, so what was on its way may come twice
+then.
 
 Congestion maps are handed on too.  Of a process that takes nothing, because it is stopped, what waits for it
 is bounded: beyond L{limits.RDS_RECEIVE_BUDGET} its port is marked congested, beyond L{RDS_HANDED_MOST} the
@@ -20,13 +20,15 @@ waits for with those of all others.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from os import geteuid
+from typing import TYPE_CHECKING, Any, Final, cast
 from weakref import WeakKeyDictionary
 
 from twisted_ib import limits
-from twisted_ib.errors import HCAError, NoListenerError, RDSUnsupportedError
+from twisted_ib.errors import HCAError, NoListenerError, PathLostError, RDSUnsupportedError, RDSWireError
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE
-from twisted_ib.rds.media.rcprocesses import ProcessMedium
+from twisted_ib.hca.host.addresses import normalise
+from twisted_ib.rds.media.rcprocesses import ProcessAttempt, ProcessListener, ProcessMedium
 from twisted_ib.rds.paths.network import Network, Route
 from twisted_ib.rds.paths.path import RDSPath
 from twisted_ib.rds.paths.relay import Pending
@@ -35,9 +37,18 @@ from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import LOWEST_PORT, PING_PORT, Fields
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from twisted.internet.base import DelayedCall, ReactorBase
 
+    from twisted_ib.hca.base.interfaces import IPeerPath
+    from twisted_ib.hca.connection import ConnectRequest
+    from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.hca.device.connections import Service
+    from twisted_ib.hca.device.device import Device
+    from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
+    from twisted_ib.internet.channel import DeviceChannel
+    from twisted_ib.rds.media.rcaccept import Asked
     from twisted_ib.rds.media.rcaddresses import AddressMedium
     from twisted_ib.rds.media.rcconnection import RCConnection
     from twisted_ib.rds.protocol.congestion import CongestionMap
@@ -55,6 +66,11 @@ RDS_HANDED_SECONDS = 1.0
 
 _OVERHEAD: Final = limits.RDS_DATAGRAM_OVERHEAD
 _relays: WeakKeyDictionary[ReactorBase, RelayNetwork] = WeakKeyDictionary()
+
+
+def _isOurUsers(path: IPeerPath) -> bool:
+    # From the kernel (unix(7), SO_PEERCRED), as the fabric read it.
+    return bool(path.peer.uid == geteuid())
 
 
 class Flow:
@@ -118,13 +134,43 @@ class HandedMessage(RDSMessage):
         self.number = number
 
 
+class RelayAttempt(ProcessAttempt):
+    """
+    An attempt to connect another process.
+    """
+
+    def send(self, path: IPeerPath) -> IConnection:
+        """
+        See L{ConnectAttempt.send}: processes of other users learn nothing.
+        """
+        if not _isOurUsers(path):
+            raise PathLostError("a process of another user")
+        return super().send(path)
+
+
+class RelayListener(ProcessListener):
+    """
+    The listener for other processes.
+    """
+
+    def read(self, channel: DeviceChannel, connection: IConnection, request: ConnectRequest) -> Asked | None:
+        """
+        See L{RequestListener.read}: processes of other users have no part in our addresses.
+        """
+        if not _isOurUsers(connection.destination):
+            raise RDSWireError("a REQ of another user's process")
+        return super().read(channel, connection, request)
+
+
 class RelayMedium(ProcessMedium):
     """
-    RDS between the processes of an address.
+    RDS between the processes of an address, which are those of one user (portgroup.py).
     """
 
     counted = "rds_relay"
     space = RELAY_SPACE
+    attemptClass = RelayAttempt
+    listenerClass = RelayListener
     network: RelayNetwork
 
     def __init__(self, network: RelayNetwork) -> None:
@@ -139,9 +185,33 @@ class RelayMedium(ProcessMedium):
 
     def areBetween(self, session: RCConnection, ours: str, theirs: str) -> bool:
         """
-        See L{RCMedium.areBetween}: one is ours.
+        See L{RCMedium.areBetween}: the owner of our address speaks for peers, and those that have a port of
+        an address speak for it to its owner.
         """
-        return ours in self.network.homes or theirs in self.network.homes
+        network, guid = self.network, session.key
+        try:
+            if (normalise(ours), normalise(theirs)) != (ours, theirs):
+                return False
+            if ours in network.homes:
+                return theirs in network.homes or OWNER_PORT in self.portsOf(ours, guid)
+            return network.isOwner(theirs) and bool(self.portsOf(theirs, guid))
+        except (HCAError, OSError, ValueError):
+            return False
+
+    def serving(self, device: Device, host: str, port: int) -> Sequence[int]:
+        """
+        See L{ProcessMedium.serving}: of our own user.
+        """
+        return self._fabric(host).servingOurs(RELAY_SPACE << 16 | port, host)
+
+    def portsOf(self, address: str, guid: int) -> set[int]:
+        """
+        @return: the ports of an address that the process with an HCA has.
+        """
+        return self._fabric(address).portsOf(guid, RELAY_SPACE << 16, address)
+
+    def _fabric(self, address: str) -> SharedMemoryFabric:
+        return cast("SharedMemoryFabric", self.channel(address).device.fabric)
 
     def pathTo(self, address: str, host: str, port: int) -> Route:
         """
@@ -204,9 +274,8 @@ class RelayNetwork(Network):
         self.unbind([address], port)
         if not self.isOurs(address):
             del self.homes[address]
-            owned, look = self._owned.pop(address, None), self._looks.pop(address, None)
-            if owned is not None:
-                owned.close()
+            self.ownsNoMore(address)
+            look = self._looks.pop(address, None)
             if look is not None:
                 look.cancel()
 
@@ -221,6 +290,20 @@ class RelayNetwork(Network):
         for path in list(self.paths.values()):
             if path.local == address and path.remote not in self.homes:
                 medium.relocate(path)
+
+    def ownsNoMore(self, address: str) -> None:
+        """
+        This process gives the connections of an address up, if it has them.
+        """
+        owned = self._owned.pop(address, None)
+        if owned is not None:
+            owned.close()
+
+    def isOwner(self, address: str) -> bool:
+        """
+        @return: whether this process is the owner of an address.
+        """
+        return address in self._owned
 
     def follow(self, address: str) -> None:
         """

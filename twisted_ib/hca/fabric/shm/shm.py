@@ -276,6 +276,20 @@ class SharedMemoryFabric(HotPaths):
         """
         return [entry.guid for entry in self.rendezvous.lookup(serviceID, address)]
 
+    def servingOurs(self, serviceID: int, address: str) -> list[int]:
+        """
+        @return: as L{serving}, of our own user only.
+        """
+        found = self.rendezvous.lookup(serviceID, address)
+        return [entry.guid for entry in found if entry.uid == self.rendezvous.uid]
+
+    def portsOf(self, guid: int, prefix: int, address: str) -> set[int]:
+        """
+        @param prefix: the service id of port 0.
+        @return: the ports that an HCA of our own user serves at an address.
+        """
+        return self.rendezvous.ports(prefix, address, guid)
+
     def proves(self, path: Any, guid: int) -> bool | None:
         """
         Check that the peer at the other end of a path owns a GUID: see L{IFabric}.
