@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
+import twisted_ib
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
 from twisted_ib.errors import LibraryBuildError
@@ -31,6 +33,7 @@ else:
     from twisted_ib.tools.run.native.devicefiles import deviceFiles
     from twisted_ib.verbs.c.building import build
 
+_SOURCE = Path(twisted_ib.__file__).with_name("verbs") / "c/building/view.c"
 _OWN = "sys/class/infiniband/test0"
 #: A process in which each function of the library in front is called by ctypes, with a path, after what is
 #: before it and before what is after it.  It prints those that failed.
@@ -78,22 +81,42 @@ for name in names:
     result[name] = answers
 print(json.dumps(result))
 """
-#: A thread waits with Python's lock for one of C, which its holder leaves only with Python's.
-_SPINS = """
-import ctypes, threading
+#: A lock of C, which is called with Python's held.
+_SPIN = """
+import ctypes, sys, threading
 libc = ctypes.PyDLL(None)
-lock, taken, left = ctypes.c_int(), threading.Event(), threading.Event()
+lock, waiting = ctypes.c_int(), threading.Event()
 libc.pthread_spin_init(ctypes.byref(lock), 0)
-
+def spin(name): return getattr(libc, f"pthread_spin_{name}")(ctypes.byref(lock))
+"""
+#: A thread waits with Python's lock for one of C, which its holder leaves only with Python's.
+_LEFT = f"""{_SPIN}
 def hold():
-    libc.pthread_spin_lock(ctypes.byref(lock))
-    taken.set()
-    left.wait(0.2)
-    libc.pthread_spin_unlock(ctypes.byref(lock))
+    spin("lock")
+    waiting.set()
+    threading.Event().wait(0.2)
+    spin("unlock")
 
 threading.Thread(target=hold).start()
-taken.wait()
-print(libc.pthread_spin_lock(ctypes.byref(lock)), libc.pthread_spin_trylock(ctypes.byref(lock)))
+waiting.wait()
+print(spin("lock"), spin("trylock"))
+"""
+#: One that waits has left Python's lock when the first goes on, which keeps that and frees the other.
+_NEVER_BOTH = f"""{_SPIN}
+sys.setswitchinterval(1000)
+def wait():
+    waiting.set()
+    print(spin("lock"))
+
+spin("lock")
+thread = threading.Thread(target=wait)
+thread.start()
+waiting.wait()
+spin("unlock")
+libc.usleep(200000)
+print(spin("trylock"))
+spin("unlock")
+thread.join()
 """
 
 
@@ -239,6 +262,42 @@ class FolderTests(SynchronousTestCase):
         self.assertRaises(self.failureException, view._folder, environments[-1])
 
 
+def _inFront(library: Path, code: str, *arguments: str, **environment: str) -> str:
+    variables = {**os.environ, "LD_PRELOAD": str(library), **environment}
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(
+        command, env=variables, check=True, capture_output=True, text=True, timeout=HANG_SECONDS
+    ).stdout.strip()
+
+
+class SpinLockTests(SynchronousTestCase):
+    """
+    Locks of C in a program that is Python, of each version: the extra [c] is not needed.
+    """
+
+    def setUp(self) -> None:
+        """
+        Compile the library in front.
+        """
+        if shutil.which("gcc") is None:
+            self.skipTest("there is no gcc")
+        self.library = Path(self.mktemp()).absolute()
+        command = ["gcc", "-shared", "-fPIC", "-w", str(_SOURCE), "-o", str(self.library), "-ldl"]
+        subprocess.run(command, check=True)
+
+    def test_left(self) -> None:
+        """
+        A thread leaves Python's lock to the one that has the lock it waits for.
+        """
+        self.assertEqual(_inFront(self.library, _LEFT), "0 16")
+
+    def test_neverBoth(self) -> None:
+        """
+        A thread has not got the lock while it waits for Python's, which may never come where Python ends.
+        """
+        self.assertEqual(_inFront(self.library, _NEVER_BOTH), "0\n0")
+
+
 class LibraryTests(SynchronousTestCase):
     """
     The library in front of the C library.
@@ -274,11 +333,7 @@ class LibraryTests(SynchronousTestCase):
         """
         @return: what a process of Python writes that has the library in front.
         """
-        variables = {**os.environ, "LD_PRELOAD": str(self.library), **environment}
-        command = [sys.executable, "-c", code, *arguments]
-        return subprocess.run(
-            command, env=variables, check=True, capture_output=True, text=True, timeout=HANG_SECONDS
-        ).stdout.strip()
+        return _inFront(self.library, code, *arguments, **environment)
 
     def test_functions(self) -> None:
         """
@@ -299,12 +354,6 @@ class LibraryTests(SynchronousTestCase):
                 # There is no such attribute, or none on this file system: it was found.
                 self.assertIn(found, (61, 95) if name.endswith("getxattr") else (0,), name)
                 self.assertEqual(missing, 2, name)
-
-    def test_spinLock(self) -> None:
-        """
-        A thread of a program that is Python leaves Python's lock to the one that has the lock it waits for.
-        """
-        self.assertEqual(self.run_(_SPINS), "0 16")
 
     def test_paths(self) -> None:
         """

@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -164,8 +165,9 @@ FIRST(char *, canonicalize_file_name, (const char *path), (PATH))
 /*
  * In a program that is Python a thread may wait here with Python's lock: mpi4py's import, in UCX, for a lock of the
  * thread that makes progress.  rdma-core's functions need no lock of Python's, so that one goes on; here it is in
- * such a function and waits for Python's, and neither would ever go on.  It is left while the thread waits, and
- * that alone: a lock that is free is taken as ever.
+ * such a function and waits for Python's, and neither would ever go on.  It is left between two looks at the lock,
+ * and that alone: a lock that is free is taken as ever.  Nobody waits for Python's with this one: where Python ends
+ * such a thread never goes on, and would keep it.
  */
 int pthread_spin_lock(pthread_spinlock_t *lock)
 {
@@ -173,13 +175,15 @@ int pthread_spin_lock(pthread_spinlock_t *lock)
     static void *(*own)(void), *(*running)(void), *(*leave)(void);
     static void (*back)(void *);
     void *state;
-    int status;
 
     if (pthread_spin_trylock(lock) == 0)
         return 0;
-    if (real == NULL) {
+    if (__atomic_load_n(&real, __ATOMIC_ACQUIRE) == NULL) {
         own = (void *(*)(void))dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState");
-        running = (void *(*)(void))dlsym(RTLD_DEFAULT, "_PyThreadState_UncheckedGet");
+        /* Public from Python 3.13 on; before, by its name of then. */
+        running = (void *(*)(void))dlsym(RTLD_DEFAULT, "PyThreadState_GetUnchecked");
+        if (running == NULL)
+            running = (void *(*)(void))dlsym(RTLD_DEFAULT, "_PyThreadState_UncheckedGet");
         leave = (void *(*)(void))dlsym(RTLD_DEFAULT, "PyEval_SaveThread");
         back = (void (*)(void *))dlsym(RTLD_DEFAULT, "PyEval_RestoreThread");
         __atomic_store_n(&real, (int (*)(pthread_spinlock_t *))dlsym(RTLD_NEXT, "pthread_spin_lock"),
@@ -190,8 +194,10 @@ int pthread_spin_lock(pthread_spinlock_t *lock)
     state = own();
     if (state == NULL || state != running())
         return real(lock);
-    leave();
-    status = real(lock);
-    back(state);
-    return status;
+    do {
+        leave();
+        sched_yield();
+        back(state);
+    } while (pthread_spin_trylock(lock) != 0);
+    return 0;
 }
