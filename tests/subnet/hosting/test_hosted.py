@@ -185,9 +185,9 @@ class HostedTests(SynchronousTestCase):
         self.subnet.load(parse(UNLINKED, "star"))
         request = bytearray(mad(PERF, GET, PORT_COUNTERS))
         request[65] = 2
-        # No request: the node has sent no such trap, and does not answer it.
+        # No request: nobody has sent such a trap, and the node does not answer it.
         repress = bytearray(mad(PERF, REPRESS, PORT_COUNTERS))
-        self.assertIsNone(self.subnet.take(self.port("s"), Packet(1, 1, 1, 1, repress)))
+        self.assertEqual(self.subnet.take(self.port("s"), Packet(1, 1, 1, 1, repress)), b"")
         answer = self.subnet.answer(self.port("s"), Packet(1, 1, 1, 1, request))
         assert answer is not None
         data = answer[64:]

@@ -16,6 +16,7 @@ from tests.hca.queues.keyed_pair import DeviceSide, piece
 from tests.subnet.port.subnets import LEAVES, OnSubnetRings, SubnetTestCase
 from twisted_ib import limits
 from twisted_ib.errors import NoRouteError
+from twisted_ib.hca.base.attributes import ACK_DELAY_CODE
 from twisted_ib.hca.base.operation import RESUME
 from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.base.states import QPState
@@ -33,8 +34,9 @@ SEND, READ = SendOpcode.SEND, SendOpcode.RDMA_READ
 OK, RETRIES = WCStatus.SUCCESS, WCStatus.RETRY_EXC_ERR
 #: P_Keys: limited and full members of one partition, full members of another.
 LIMITED, FULL, OTHER = 0x0123, 0x8123, 0x8456
-#: Code 10: 4.2 ms; with one repetition a request fails soon.
-SOON = {"timeout": 10, "retry_cnt": 1}
+#: The least timeout, 134 ms; with one repetition a request fails soon, and has failed then.
+SOON = {"timeout": ACK_DELAY_CODE, "retry_cnt": 1}
+SOON_SECONDS = 0.3
 #: What an answer of subnet administration takes.
 ANSWER_SECONDS = 0.01
 
@@ -89,7 +91,7 @@ class CutContract:
         """
         two.receive(1, piece(two.register(8)))
         one.say(2, b"said")
-        self.run_(0.05, self.a, self.c)
+        self.run_(SOON_SECONDS, self.a, self.c)
         statuses: list[tuple[int, WCStatus]] = one.statuses()
         return statuses
 
@@ -158,7 +160,7 @@ class CutContract:
         self.assertEqual((one.statuses(), bytes(target.view)), ([(1, OK)], b"data"))
         self.manager.setRoute(self.port("s"), self.c.port.lid, NO_PORT)
         one.send(2, READ, piece(target), **fields)
-        self.run_(0.05, self.a, self.c)
+        self.run_(SOON_SECONDS, self.a, self.c)
         self.assertEqual(one.statuses(), [(2, RETRIES)])
 
     def test_pathLost(self: Any) -> None:
@@ -189,7 +191,7 @@ class LoopbackTests(CutContract, SubnetTestCase):
         failing, _ = self.sides()
         self.assertEqual(self.said(one, two), [])
         failing.say(5, b"in vain")
-        self.run_(0.1, self.a, self.c)
+        self.run_(SOON_SECONDS, self.a, self.c)
         self.assertEqual(failing.statuses(), [(5, RETRIES)])
         self.manager.setRoute(self.port("s"), self.c.port.lid, 3)
         self.run_(1.0, self.a, self.c)

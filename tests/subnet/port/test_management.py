@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from attrs import evolve
+
 from tests.hca.hcas import settle
 from tests.hca.mad.test_redirect import Server
 from tests.hca.mad.test_vendor import QUESTION
@@ -25,8 +27,16 @@ from twisted_ib.hca.mad.attributes.node import NodeInfo
 from twisted_ib.hca.mad.vendor import PING as PING_CLASS
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.grh import guidGID
-from twisted_ib.hca.wire.mad.classes import COMMUNICATION, SUBNET, SUBNET_DIRECTED, DirectedHeader
-from twisted_ib.hca.wire.mad.mad import Mad, decodeMAD
+from twisted_ib.hca.wire.mad.classes import (
+    COMMUNICATION,
+    DEVICE_MANAGEMENT,
+    PERFORMANCE,
+    SUBNET,
+    SUBNET_DIRECTED,
+    VENDOR_CLASSES,
+    DirectedHeader,
+)
+from twisted_ib.hca.wire.mad.mad import TRAP, TRAP_REPRESS, Mad, decodeMAD
 from twisted_ib.subnet.hosting.hostthread import TOPOLOGY
 from twisted_ib.subnet.network.smi import PERMISSIVE_LID, Packet
 from twisted_ib.subnet.network.topology import parse
@@ -474,6 +484,52 @@ class MADTests(SubnetTestCase):
         self.server.received(number, MESSAGE.pack(self.a.port.lid, 0, 1, 1, 0, 256, bytes(octets)))
         settle(self.a)
         self.assertEqual(len(self.responses), 1)
+
+    def test_represses(self) -> None:
+        """
+        A TrapRepress that a device sends ends the Trap of a device or a program, of any class but subnet
+        management, also at the subnet's own manager.
+        """
+        self.subnet.manage(Options())
+        self.addCleanup(self.subnet.close)
+        lid = self.c.port.lid
+        for class_ in (DEVICE_MANAGEMENT, PERFORMANCE, VENDOR_CLASSES[0]):
+            self.subnet.consumer = None
+            agent = self.c.mads.register(class_, 1, (TRAP,), self.repress)
+            asking = self.a.mads.register(class_, 1, (), self.responses.append)
+            trap = Mad(class_, 1, TRAP, 0, 5)
+            self.assertEqual(self.ask(asking, lid, trap).method, TRAP_REPRESS)
+            number = self.attach()
+            self.assertEqual(self.ask(asking, lid, trap).method, TRAP_REPRESS)
+            (repressed,) = self.asked(number, lid, trap.pack())
+            self.assertEqual((repressed.managementClass, repressed.method), (class_, TRAP_REPRESS))
+            agent.close()
+            asking.close()
+
+    def repress(self, trap: Any) -> None:
+        """
+        C{c} answers a Trap.
+        """
+        agent = self.c.mads.register(trap.mad.managementClass, 1, (), self.responses.append)
+        address = AddressVector(0, lid=trap.path.peer.lid, isGlobal=False)
+        agent.post(address, trap.source, evolve(trap.mad, method=TRAP_REPRESS))
+
+    def test_repressesOfPrograms(self) -> None:
+        """
+        So does one that a program sends: the transaction id is the device's.  One that nobody waits for does
+        not come back.
+        """
+        number = self.attach()
+        agent = self.a.mads.register(PING_CLASS, 1, (), self.responses.append)
+        address = AddressVector(0, lid=self.port("b").lid, isGlobal=False)
+        agent.send(address, decodeMAD(mad(PING, TRAP, 0)), self.responses.append, **ONCE)
+        ((_, message),) = self.wire.sent
+        octets = bytearray(MESSAGE.unpack(message)[6])
+        octets[3] = TRAP_REPRESS
+        for name in "aad":
+            self.assertEqual(self.asked(number, self.port(name).lid, bytes(octets)), [])
+        self.assertEqual([each.method for each in self.responses], [TRAP_REPRESS])
+        self.assertEqual((self.a.counters["management_unmatched"], self.lost["umad_unclaimed"]), (1, 1))
 
     def test_dropped(self) -> None:
         """

@@ -34,7 +34,7 @@ class Taker(Enum):
     """
     The parts.
 
-    @cvar REQUESTER: the one that has sent the request; of a trap it is the node.
+    @cvar REQUESTER: the one that has sent the request or the trap; a subnet's own traps are its nodes'.
     @cvar MANAGER: the subnet manager at the port; where there is none it is L{NODE}, or nobody.
     @cvar NODE: the subnet management agent of the node.
     @cvar AGENT: the agent of the class.

@@ -28,9 +28,7 @@ from twisted_ib.hca.wire.mad.mad import (
     GET,
     HEADER,
     MAD_BYTES,
-    METHOD_AT,
     SM_VERSION,
-    TRAP_REPRESS,
 )
 from twisted_ib.subnet.hosting.attached import AttachedPort, IAttachedDevice
 from twisted_ib.subnet.hosting.descriptors import cancel
@@ -162,11 +160,8 @@ class HostedSubnet:
         """
         See L{ISubnet<twisted_ib.subnet.network.umad.ISubnet>}.
         """
-        octets = packet.octets
-        if octets[METHOD_AT] == TRAP_REPRESS:
-            # Nodes alone send traps.
-            if octets[CLASS_AT] in SUBNET_CLASSES:
-                self._repress(port, bytes(octets))
+        if packet.isRepress:
+            self._repress(port, bytes(packet.octets))
             return None
         isManagers = self.manager is not None and self.manager.take(port, packet)
         if isManagers or self._deliver(port, packet):

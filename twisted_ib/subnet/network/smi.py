@@ -15,7 +15,15 @@ from attrs import define, evolve
 from twisted_ib.hca.base.port import PhysicalState
 from twisted_ib.hca.mad.takers import Taker, takerOf
 from twisted_ib.hca.wire.mad.classes import SUBNET_CLASSES, SUBNET_DIRECTED
-from twisted_ib.hca.wire.mad.mad import ATTRIBUTE_AT, CLASS_AT, DIRECTION, MAD_BYTES, METHOD_AT, STATUS_AT
+from twisted_ib.hca.wire.mad.mad import (
+    ATTRIBUTE_AT,
+    CLASS_AT,
+    DIRECTION,
+    MAD_BYTES,
+    METHOD_AT,
+    STATUS_AT,
+    TRAP_REPRESS,
+)
 from twisted_ib.limits import SUBNET_HOPS
 from twisted_ib.subnet.network.counters import Counters
 from twisted_ib.subnet.network.forwarding import carriesData, egress
@@ -148,6 +156,14 @@ class Packet:
         """
         octets = self.octets
         return takerOf(octets[CLASS_AT], octets[METHOD_AT], int.from_bytes(octets[ATTRIBUTE_AT], "big"))
+
+    @property
+    def isRepress(self) -> bool:
+        """
+        Whether it ends a trap of subnet management: nodes alone send these, and their transaction ids are no
+        clients' numbers.
+        """
+        return self.octets[METHOD_AT] == TRAP_REPRESS and self.octets[CLASS_AT] in SUBNET_CLASSES
 
 
 def responded(request: Packet, response: bytes) -> Packet:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from attrs import define, field
 
 from twisted_ib.hca.base.operation import SMI_QPN
-from twisted_ib.hca.mad.takers import Taker, queuePairOf
+from twisted_ib.hca.mad.takers import Taker, isResponse, queuePairOf
 from twisted_ib.hca.wire.mad.classes import SUBNET_ADMINISTRATION, SUBNET_CLASSES, SUBNET_DIRECTED
 from twisted_ib.hca.wire.mad.mad import (
     BASE_VERSION,
@@ -23,8 +23,6 @@ from twisted_ib.hca.wire.mad.mad import (
     HEADER,
     MAD_BYTES,
     METHOD_AT,
-    RESPONSE,
-    TRAP_REPRESS,
 )
 from twisted_ib.limits import UMAD_CLIENTS
 from twisted_ib.subnet.network.smi import (
@@ -346,7 +344,7 @@ class UmadServer:
                 return
             if response and self._back(client, arrived, packet, response):
                 return
-        if not mad[METHOD_AT] & RESPONSE:
+        if not isResponse(mad[METHOD_AT]):
             self._bounce(client, octets, packet)
 
     def _parse(self, client: _Client, octets: bytes) -> Packet | None:
@@ -356,7 +354,6 @@ class UmadServer:
         dlid, slid, destination, source, _, length, mad = MESSAGE.unpack(octets)
         base, class_, _, method, _, _, transaction, _, _, _ = HEADER.unpack_from(mad)
         directed = class_ == SUBNET_DIRECTED
-        response = method & RESPONSE
         smp = bytearray(mad)
         # In a directed route ibsim's messages have hop pointer 0, whatever the direction.
         if length > MAD_BYTES or base != BASE_VERSION or (directed and smp[HOP_POINTER_AT]):
@@ -367,7 +364,7 @@ class UmadServer:
             return None
         if directed and isReturning(smp):
             smp[HOP_POINTER_AT] = smp[HOP_COUNT_AT] + 1 & 0xFF
-        if not response:
+        if not isResponse(method):
             transaction = transaction & _TRANSACTION | client.number << _CLIENT_SHIFT
             smp[8:16] = transaction.to_bytes(8, "big")
         # An adapter fills in the source LID: a program sends in the name of no other port.
@@ -430,8 +427,7 @@ class UmadServer:
     def _takers(self, port: Port, packet: Packet) -> Iterator[_Client]:
         mad = packet.octets
         class_ = mad[CLASS_AT]
-        if mad[METHOD_AT] == TRAP_REPRESS:
-            # Nodes alone send traps, and their transaction ids are no clients' numbers.
+        if packet.isRepress:
             return iter(())
         clients = (each for each in reversed(self._clients.values()) if each.port is port)
         # libumad2sim ends its program if that has no agent for the class of a MAD.
