@@ -474,9 +474,7 @@ class RelayNetwork(Network):
             marked = {port for flow in flows for each, port in flow.ports if each == address}
             for flow in flows:
                 marked.update(*(ports for path, ports in flow.told.items() if path.remote == address))
-            # Those of our own sockets are the sockets' business.
-            ours = {port for each, port in home.network.sockets if each == address}
-            home.network.remap(address, congested - ours, cleared - marked - ours)
+            home.network.remap(address, congested, cleared - marked)
 
     def _release(self, flow: Flow) -> None:
         ports, flow.ports = flow.ports, set()
