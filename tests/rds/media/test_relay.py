@@ -431,6 +431,102 @@ class RelayTests(RelayTestCase):
         self.until(lambda: self.ends[1].data.count(bytes(100000)) == 20)
 
 
+class FlowTests(RelayTestCase):
+    """
+    What waits for processes, and what they say of their ports.
+    """
+
+    def test_peers(self) -> None:
+        """
+        What waits for a process is bounded, and its port congested, whoever sends it.
+        """
+        self.meet(2)
+        self.patch(limits, "RDS_RECEIVE_BUDGET", 300000)
+        others = [self.process() for _ in range(4)]
+        peers = [process.listen(5000, ownAddress(10 + n)) for n, process in enumerate(others)]
+        self.processes.remove(self.nears[1])
+        for peer in peers:
+            peer.transport.write(bytes(100000), (self.here, 4001))
+        paths = [path for process in others for path in process.network.paths.values()]
+        self.until(lambda: len(paths) == 4 and all(path.isCongested(4001) for path in paths))
+        flows = relayOf(self.nears[0].reactor)._flows
+        self.assertGreater(flows[self.guid(self.nears[1])].bytes, 400000)
+        self.processes.append(self.nears[1])
+        self.until(lambda: self.ends[1].data.count(bytes(100000)) == 4)
+        self.until(lambda: not any(path.isCongested(4001) for path in paths))
+
+    def test_peersBound(self) -> None:
+        """
+        Beyond the bound no peer of it is read.
+        """
+        self.meet(2)
+        self.patch(rcrelay, "RDS_HANDED_MOST", 300000)
+        others = [self.process() for _ in range(4)]
+        peers = [process.listen(5000, ownAddress(10 + n)) for n, process in enumerate(others)]
+        self.processes.remove(self.nears[1])
+        for peer in peers:
+            for _ in range(5):
+                peer.transport.write(bytes(100000), (self.here, 4001))
+        network = self.nears[0].network
+        self.until(lambda: sum(bool(path._blockers) for path in network.paths.values()) == 4)
+        self.pass_(2.0)
+        flow = relayOf(self.nears[0].reactor)._flows[self.guid(self.nears[1])]
+        self.assertLess(flow.bytes, 1000000)
+        self.processes.append(self.nears[1])
+        self.until(lambda: self.ends[1].data.count(bytes(100000)) == 20)
+
+    def say(self, process: Process, congested: set[int], cleared: set[int]) -> None:
+        """
+        A process says to the owner which ports are congested.
+        """
+        ports = process.network.mapOf(self.here)
+        for port in congested:
+            ports.mark(port)
+        for port in cleared:
+            ports.clear(port)
+        for path in relayOf(process.reactor).paths.values():
+            path.mapChanged()
+        self.pass_(0.3)
+
+    def test_othersPorts(self) -> None:
+        """
+        A process speaks for its own ports only: it neither marks nor clears those of another.
+        """
+        self.meet(3)
+        (path,) = self.far.network.paths.values()
+        self.nears[0].network.setCongested(self.here, 4000, True)
+        self.pass_(0.3)
+        self.say(self.nears[1], {700, 4000, 4001, 4002}, set())
+        self.assertEqual(path.machine.peerMap.ports(), {4000, 4001})
+        self.say(self.nears[1], set(), {700, 4000, 4001, 4002})
+        self.assertEqual(path.machine.peerMap.ports(), {4000})
+
+    def test_oneMap(self) -> None:
+        """
+        Ports that are congested at once, or clear, are one map for the peer.
+        """
+        self.meet(2)
+        ports = {self.nears[1].listen(0, self.here).socket._realPort for _ in range(20)}
+        (path,) = self.nears[0].network.paths.values()
+        sent: list[set[int]] = []
+        self.patch(path, "mapChanged", lambda: sent.append(self.nears[0].network.mapOf(self.here).ports()))
+        self.say(self.nears[1], ports, set())
+        self.say(self.nears[1], set(), ports)
+        self.assertEqual(sent, [ports, set()])
+
+    def test_inherited(self) -> None:
+        """
+        A port that was congested because its process is dead is not when the owner binds it.
+        """
+        self.meet(2)
+        (path,) = self.far.network.paths.values()
+        self.say(self.nears[1], {4001}, set())
+        self.assertTrue(path.isCongested(4001))
+        self.kill(self.nears[1])
+        self.nears[0].listen(4001, self.here)
+        self.until(lambda: not path.isCongested(4001))
+
+
 class AdmissionTests(RelayTestCase):
     """
     Who may hand on.

@@ -37,7 +37,7 @@ from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import LOWEST_PORT, PING_PORT, Fields
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from twisted.internet.base import DelayedCall, ReactorBase
 
@@ -75,15 +75,17 @@ def _isOurUsers(path: IPeerPath) -> bool:
 
 class Flow:
     """
-    The messages that wait for one path, or are on their way there.
+    The messages that wait for one process, or for one peer, or are on their way there.
 
-    @ivar ports: those that are marked congested because of it.
+    @ivar bytes: of all its paths together; beyond L{RDS_HANDED_MOST} nothing more is read.
+    @ivar ports: those that are marked congested because of it, with their addresses.
+    @ivar told: those that it has said are, by the path that it said it on.
     """
 
     def __init__(self) -> None:
         self.bytes = 0
-        self.ports: set[int] = set()
-        self.told: set[int] = set()
+        self.ports: set[tuple[str, int]] = set()
+        self.told: dict[RDSPath, set[int]] = {}
         self._blocked: set[RDSPath] = set()
 
     def add(self, message: HandedMessage) -> None:
@@ -244,7 +246,7 @@ class RelayNetwork(Network):
         self.homes: dict[str, AddressMedium] = {}
         self._owned: dict[str, Service] = {}
         self._looks: dict[str, DelayedCall] = {}
-        self._flows: dict[RDSPath, Flow] = {}
+        self._flows: dict[Hashable, Flow] = {}
         self._late: dict[RDSPath, DelayedCall] = {}
         self._nobody: dict[tuple[str, int], tuple[float, list[int]]] = {}
         super().__init__(reactor, lambda network: RelayMedium(self))
@@ -262,6 +264,7 @@ class RelayNetwork(Network):
         try:
             # The sockets are those of the address's own network.
             self.bind([address], port, None)
+            self._inherit(address, port)
         except BaseException:
             if before is None:
                 del self.homes[address]
@@ -363,9 +366,9 @@ class RelayNetwork(Network):
         target.machine.ownMap = path.machine.peerMap
         network.counters["recv_handed_on"] += 1
         self._hand(path, target, fields, payload)
-        flow = self._flows[target]
-        if flow.bytes > limits.RDS_RECEIVE_BUDGET and port not in flow.ports:
-            flow.ports.add(port)
+        flow = self._flowOf(target)
+        if flow.bytes > limits.RDS_RECEIVE_BUDGET and (path.local, port) not in flow.ports:
+            flow.ports.add((path.local, port))
             network.setCongested(path.local, port, True)
         if path not in self._late and path.pending:
             self._await(path, path.pending)
@@ -446,12 +449,21 @@ class RelayNetwork(Network):
             pending = path.pending = Pending()
         return pending
 
+    def _owing(self, path: RDSPath) -> Hashable:
+        # All paths to a process share what may wait for it; a peer has one path.
+        return (self.medium.keyOf(path) or path) if path.network is self else path
+
+    def _flowOf(self, path: RDSPath) -> Flow:
+        key = self._owing(path)
+        flow = self._flows.get(key)
+        if flow is None:
+            flow = self._flows[key] = Flow()
+        return flow
+
     def _hand(
         self, path: RDSPath, target: RDSPath, fields: Fields, payload: bytes, isLast: bool = True
     ) -> None:
-        flow = self._flows.get(target)
-        if flow is None:
-            flow = self._flows[target] = Flow()
+        flow = self._flowOf(target)
         message = HandedMessage(self, path, flow, fields, payload, fields[0] if isLast else 0)
         # Number 0 is that of what is not acknowledged.
         if message.number:
@@ -467,8 +479,7 @@ class RelayNetwork(Network):
         flow, origin = message.flow, message.origin
         flow.remove(message)
         if flow.ports and flow.bytes < limits.RDS_RECEIVE_BUDGET // 2:
-            ports, flow.ports = flow.ports, set()
-            self._unmark(origin.local, ports)
+            self._release(flow)
         if message.number and message.pending.take(message.number):
             self._confirm(origin)
 
@@ -493,12 +504,28 @@ class RelayNetwork(Network):
 
     # -- congestion
 
-    def _unmark(self, address: str, ports: set[int]) -> None:
+    def _remap(self, address: str, congested: set[int], cleared: set[int]) -> None:
         home = self.homes.get(address)
         if home is not None:
-            marked = {port for flow in self._flows.values() for port in flow.ports | flow.told}
-            for port in ports - marked:
-                home.network.setCongested(address, port, False)
+            flows = self._flows.values()
+            marked = {port for flow in flows for each, port in flow.ports if each == address}
+            for flow in flows:
+                marked.update(*(ports for path, ports in flow.told.items() if path.remote == address))
+            home.network.remap(address, congested, cleared - marked)
+
+    def _release(self, flow: Flow) -> None:
+        ports, flow.ports = flow.ports, set()
+        for address in {address for address, _ in ports}:
+            self._remap(address, set(), {port for each, port in ports if each == address})
+
+    def _inherit(self, address: str, port: int) -> None:
+        # A socket that is bound here is not congested, whoever had the port before.
+        for flow in self._flows.values():
+            flow.ports.discard((address, port))
+            for path, ports in flow.told.items():
+                if path.remote == address:
+                    ports.discard(port)
+        self.homes[address].network.setCongested(address, port, False)
 
     def mapChanged(self, path: Route) -> None:
         """
@@ -529,11 +556,19 @@ class RelayNetwork(Network):
         home = self.homes.get(path.remote)
         if home is None or not isinstance(path, RDSPath):
             return
-        flow = self._flows.setdefault(path, Flow())
-        before, flow.told = flow.told, path.machine.peerMap.ports()
-        for port in flow.told - before:
-            home.network.setCongested(path.remote, port, True)
-        self._unmark(path.remote, before - flow.told)
+        told = self._flowOf(path).told
+        before, now = told.get(path, set()), path.machine.peerMap.ports()
+        if now - before:
+            # A process speaks for its own ports only.
+            now &= before | self._portsOf(path)
+        told[path] = now
+        self._remap(path.remote, now - before, before - now)
+
+    def _portsOf(self, path: RDSPath) -> set[int]:
+        try:
+            return self.medium.portsOf(path.remote, self.medium.keyOf(path))
+        except (HCAError, OSError):
+            return set()
 
     # -- the end of others
 
@@ -541,10 +576,15 @@ class RelayNetwork(Network):
         """
         See L{Network.forget}; ports of the process are not congested any more.
         """
-        flow = self._flows.pop(path, None)
+        waiting = super().forget(path)
+        key = self._owing(path)
+        flow = self._flows.get(key)
         if flow is not None:
-            self._unmark(path.remote, flow.ports | flow.told)
-        return super().forget(path)
+            if all(self._owing(each) != key for each in self.paths.values()):
+                del self._flows[key]
+                self._release(flow)
+            self._remap(path.remote, set(), flow.told.pop(path, set()))
+        return waiting
 
     def peerGone(self, path: RDSPath, reason: Exception) -> None:
         """

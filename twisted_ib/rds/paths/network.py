@@ -267,13 +267,21 @@ class Network:
         """
         Mark or clear a port of ours, and send the map to all peers.
         """
+        self.remap(address, {port} if congested else set(), set() if congested else {port})
+
+    def remap(self, address: str, congested: set[int], cleared: set[int]) -> None:
+        """
+        Mark and clear ports of ours, and send the map once to all peers.
+        """
         ports = self.mapOf(address)
-        if not (ports.mark(port) if congested else ports.clear(port)):
+        isMarked = sum(map(ports.mark, congested))
+        isCleared = sum(map(ports.clear, cleared))
+        if not isMarked and not isCleared:
             return
         for path in self.routes():
             if path.local == address and isinstance(path, RDSPath):
                 path.mapChanged()
-        if not congested:
+        if isCleared:
             for loop in list(self.loopbackPaths.values()):
                 if loop.remote == address:
                     self.congestionChanged(loop)
