@@ -11,6 +11,8 @@ import selectors
 import socket
 import socketserver
 import ssl
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -30,6 +32,57 @@ from twisted_ib.blocking.connection import RECEIVE_BYTES, Connection
 from twisted_ib.blocking.patch import patch, patched, unpatch
 
 _Plain = socket.socket
+
+#: What has not been imported before the names are replaced.
+_IMPORTED = """
+import socket, sys, threading
+from twisted_ib.blocking.patch import patch, unpatch
+def say():
+    from multiprocessing import connection, reduction
+    known = reduction.ForkingPickler._extra_reducers
+    print(connection.socket is not socket, all(each in known for each in (plain, socket.socket)))
+plain = socket.socket
+assert "multiprocessing.connection" not in sys.modules
+"""
+_NOW = f"""{_IMPORTED}
+patch()
+say()
+unpatch()
+from multiprocessing import connection
+assert connection.socket is socket
+"""
+#: Another thread's import ends between two looks at what is imported.
+_MEANWHILE = f"""{_IMPORTED}
+class After(dict):
+    def get(self, name):
+        thread = threading.Thread(target=__import__, args=(name,))
+        thread.start()
+        thread.join()
+        return super().get(name)
+patch(After())
+say()
+"""
+#: Another thread's import takes long.
+_SLOWLY = f"""{_IMPORTED}
+from importlib.machinery import SourceFileLoader
+inside, seen = threading.Event(), threading.Event()
+load = SourceFileLoader.get_code
+def get_code(self, name):
+    if name == sys.argv[1]:
+        inside.set()
+        seen.wait(0.2)
+    return load(self, name)
+SourceFileLoader.get_code = get_code
+thread = threading.Thread(target=__import__, args=("multiprocessing.connection",))
+thread.start()
+inside.wait()
+after = {{}}
+patch(after)
+thread.join()
+for name in list(after):
+    after.pop(name)(sys.modules[name])
+say()
+"""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -83,6 +136,17 @@ class PatchTests(BlockingTestCase):
         self.assertFalse(hasattr(socketserver.ForkingMixIn, "server_activate"))
         self.assertRaises(RuntimeError, unpatch)
         self.flushWarnings()
+
+    def test_imported(self) -> None:
+        """
+        So are those of modules that are imported later, or by another thread meanwhile; multiprocessing gives
+        away sockets that were made before, too.
+        """
+        slowly = [(_SLOWLY, name) for name in ("multiprocessing.connection", "multiprocessing.reduction")]
+        for words in ((_NOW,), (_MEANWHILE,), *slowly):
+            command = [sys.executable, "-c", *words]
+            said = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=HANG_SECONDS).stdout
+            self.assertEqual(said, b"True True\n", words)
 
     def test_descriptors(self) -> None:
         """

@@ -43,6 +43,10 @@ def _reduce(skt: ourSocket.socket) -> Any:
         raise TypeError(
             f"{skt!r} is SDP's, and this process's alone: call useTCP() before connect() or listen()"
         )
+    return _reducePlain(skt)
+
+
+def _reducePlain(skt: socket.socket) -> Any:
     from multiprocessing import reduction
 
     return reduction._reduce_socket(skt)  # type: ignore[attr-defined]
@@ -79,6 +83,10 @@ def _ofTLS() -> Iterator[tuple[object, str, object]]:
 def _ofReduction() -> Iterator[tuple[object, str, object]]:
     from multiprocessing import reduction
 
+    # It has registered what the name stood for when it was imported: earlier sockets are of another class.
+    for owner, name, original in _before:
+        if (owner, name) == (socket, "socket"):
+            reduction.ForkingPickler.register(original, _reducePlain)
     reduction.ForkingPickler.register(ourSocket.socket, _reduce)
     yield from ()
 
@@ -114,15 +122,21 @@ def patch(after: MutableMapping[str, Callable[[ModuleType], object]] | None = No
     global _depth
     _depth += 1
     if _depth == 1:
+        if after is None:
+            # Before names are replaced, which they may keep.
+            import multiprocessing.connection  # noqa: F401
+            import ssl  # noqa: F401
         for owner, name, replacement in _NAMES:
             _replace(owner, name, replacement)
-        if after is None:
-            import ssl  # noqa: F401
+        calls = {} if after is None else after
         for name in _LATER:
+            calls[name] = partial(_replaceLater, calls.get(name))
+            # Looked at after that: another thread may be importing it, which the first waits for.
             if name in sys.modules:
-                _replaceLater(None, sys.modules[name])
-            elif after is not None:
-                after[name] = partial(_replaceLater, after.get(name))
+                tuple(_LATER[name]())
+                call = calls.pop(name, None)
+                if call is not None:
+                    call(sys.modules[name])
     return tuple(dict.fromkeys(getattr(owner, "__module__", owner.__name__) for owner, _, _ in _before))
 
 

@@ -102,6 +102,35 @@ if __name__ == "__main__":
         worker.join()
 """
 
+#: Sockets from before and after the first listened are given away; multiprocessing is imported later,
+#: or by another thread meanwhile.
+_GIVEN = """
+import socket, sys, threading
+from importlib.machinery import SourceFileLoader
+inside, listening = threading.Event(), threading.Event()
+load = SourceFileLoader.get_code
+def get_code(self, name):
+    if name == "multiprocessing.reduction":
+        inside.set()
+        listening.wait(0.2)
+    return load(self, name)
+SourceFileLoader.get_code = get_code
+early = socket.socket()
+thread = threading.Thread(target=__import__, args=("multiprocessing.connection",))
+if sys.argv[1] == "meanwhile":
+    thread.start()
+    inside.wait()
+socket.create_server(("127.0.0.1", 0)).close()
+listening.set()
+if not inside.is_set():
+    thread.start()
+thread.join()
+from multiprocessing import connection, reduction
+for each in early, socket.socket():
+    reduction.ForkingPickler.dumps(each)
+print(type(early) is not socket.socket, connection.socket is not socket)
+"""
+
 
 class ChildrenTests(RunTestCase):
     """
@@ -134,8 +163,23 @@ class ChildrenTests(RunTestCase):
         Workers that get the socket that listens offer SDP on it, and each connection is answered.
         """
         (self.folder / "workers.py").write_text(_WORKERS)
+        # On a loaded machine a worker may answer later than clients wait for SDP by default.
+        rules = self.folder / "rules"
+        rules.write_text(f"timeout sdp {HANG_SECONDS}\nuse both listen * *:*\nuse both connect * *:*\n")
+        self.environment["TWISTED_IB_CONFIG"] = str(rules)
         said, complaints = self.running("-q", "workers.py").communicate(timeout=HANG_SECONDS)
         self.assertEqual((said, complaints), ("sdp True\n" * 4, ""))
+
+    def test_given(self) -> None:
+        """
+        Sockets can be given away whenever they were made and C{multiprocessing} was imported, whose own
+        connections stay the kernel's.
+        """
+        (self.folder / "given.py").write_text(_GIVEN)
+        processes = [self.running("-q", "given.py", when) for when in ("before", "meanwhile")]
+        for process in processes:
+            said, complaints = process.communicate(timeout=HANG_SECONDS)
+            self.assertEqual((said, complaints), ("True True\n", ""))
 
     def test_summary(self) -> None:
         """
