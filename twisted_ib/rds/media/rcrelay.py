@@ -34,6 +34,8 @@ from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import LOWEST_PORT, PING_PORT, Fields
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from twisted.internet.base import DelayedCall, ReactorBase
 
     from twisted_ib.hca.device.connections import Service
@@ -174,6 +176,8 @@ class RelayNetwork(Network):
         self._owned: dict[str, Service] = {}
         self._looks: dict[str, DelayedCall] = {}
         self._flows: dict[RDSPath, Flow] = {}
+        #: What waits of each other process, by its GUID.
+        self._senders: dict[int, Flow] = {}
         self._late: dict[RDSPath, DelayedCall] = {}
         self._nobody: dict[tuple[str, int], tuple[float, list[int]]] = {}
         super().__init__(reactor, lambda network: RelayMedium(self))
@@ -202,7 +206,10 @@ class RelayNetwork(Network):
         """
         self.unbind([address], port)
         if not self.isOurs(address):
-            del self.homes[address]
+            network = self.homes.pop(address).network
+            # Not acknowledged: it is sent again to the next owner.
+            self._drop(network, lambda origin: origin.remote == address)
+            self._drop(self, lambda origin: origin.network is network and origin.local == address)
             owned, look = self._owned.pop(address, None), self._looks.pop(address, None)
             if owned is not None:
                 owned.close()
@@ -278,8 +285,8 @@ class RelayNetwork(Network):
         assert isinstance(target, RDSPath)
         target.machine.ownMap = path.machine.peerMap
         network.counters["recv_handed_on"] += 1
-        self._hand(path, target, fields, payload)
-        flow = self._flows[target]
+        flow = self._flows.setdefault(target, Flow())
+        self._hand(flow, path, target, fields, payload)
         if flow.bytes > limits.RDS_RECEIVE_BUDGET and port not in flow.ports:
             flow.ports.add(port)
             network.setCongested(path.local, port, True)
@@ -349,11 +356,12 @@ class RelayNetwork(Network):
         path.machine.ownMap = target.machine.peerMap
         pieces = datagramsOf(payload, 0, len(payload)) if fields[5] & BUNDLE else [payload]
         network.counters["send_handed_on"] += len(pieces)
+        flow = self._senders.setdefault(path.key[2], Flow())
         # Those of one message arrive in order: the last tells of all.
         for piece in pieces[:-1]:
-            self._hand(path, target, fields, piece, False)
+            self._hand(flow, path, target, fields, piece, False)
         for piece in pieces[-1:]:
-            self._hand(path, target, fields, piece)
+            self._hand(flow, path, target, fields, piece)
 
     def _pendingOf(self, path: RDSPath, number: int) -> Pending:
         pending = path.pending
@@ -363,11 +371,8 @@ class RelayNetwork(Network):
         return pending
 
     def _hand(
-        self, path: RDSPath, target: RDSPath, fields: Fields, payload: bytes, isLast: bool = True
+        self, flow: Flow, path: RDSPath, target: RDSPath, fields: Fields, payload: bytes, isLast: bool = True
     ) -> None:
-        flow = self._flows.get(target)
-        if flow is None:
-            flow = self._flows[target] = Flow()
         message = HandedMessage(self, path, flow, fields, payload, fields[0] if isLast else 0)
         # Number 0 is that of what is not acknowledged.
         if message.number:
@@ -380,15 +385,29 @@ class RelayNetwork(Network):
         """
         The other side has what was handed on.
         """
+        self._leave(message)
+        if message.number and message.pending.take(message.number):
+            self._confirm(message.origin)
+
+    messageDropped = messageDone
+
+    def _leave(self, message: HandedMessage) -> None:
         flow, origin = message.flow, message.origin
         flow.remove(message)
         if flow.ports and flow.bytes < limits.RDS_RECEIVE_BUDGET // 2:
             ports, flow.ports = flow.ports, set()
             self._unmark(origin.local, ports)
-        if message.number and message.pending.take(message.number):
-            self._confirm(origin)
+        if not flow.bytes and self._senders.get(origin.key[-1]) is flow:
+            del self._senders[origin.key[-1]]
 
-    messageDropped = messageDone
+    def _drop(self, network: Network, isGone: Callable[[RDSPath], bool]) -> None:
+        def isMeant(message: RDSMessage) -> bool:
+            return isinstance(message, HandedMessage) and isGone(message.origin)
+
+        for path in list(network.paths.values()):
+            for message in path.machine.dropAll(isMeant):
+                if isinstance(message, HandedMessage):
+                    self._leave(message)
 
     def _confirm(self, path: RDSPath) -> None:
         owe = getattr(path.carrier, "owe", None)
@@ -455,8 +474,12 @@ class RelayNetwork(Network):
 
     def forget(self, path: RDSPath) -> list[RDSMessage]:
         """
-        See L{Network.forget}; ports of the process are not congested any more.
+        See L{Network.forget}; ports of the process are not congested any more, and what it has sent waits no
+        longer.
         """
+        if path.pending:
+            for network in {home.network for home in self.homes.values()}:
+                self._drop(network, lambda origin: origin is path)
         flow = self._flows.pop(path, None)
         if flow is not None:
             self._unmark(path.remote, flow.ports | flow.told)
@@ -476,6 +499,7 @@ class RelayNetwork(Network):
             late.cancel()
         self._late.clear()
         self._flows.clear()
+        self._senders.clear()
 
 
 def relayOf(reactor: ReactorBase) -> RelayNetwork:
