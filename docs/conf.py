@@ -20,8 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # pydoctor imports docs.reference, and reads pyproject.toml of the current directory.
 sys.path.insert(0, str(ROOT))
 
-from docs.deadlinks import deadLinks  # noqa: E402
-from docs.reference import MOST_OCTETS, octetsOf  # noqa: E402
+from docs.deadlinks import MOST_OCTETS, deadLinks, octetsOf  # noqa: E402
 
 _setup = ConfigParser()
 _setup.read(ROOT / "setup.cfg")

@@ -39,8 +39,6 @@ _ROOT = Path(__file__).resolve().parent.parent
 _OWN = "twisted_ib"
 #: Modules beside the faces that no program imports.
 INSIDE = (f"{_OWN}.compilation", f"{_OWN}.layouts", f"{_OWN}.structs")
-#: Octets of all files; with a page for each module and a tree beside each it was ten times as much.
-MOST_OCTETS = 9_000_000
 
 
 class Inventory(SphinxInventory):
@@ -130,13 +128,6 @@ class Shown(DocumentableMixin):
         while not ob.isVisible:
             ob = ob.parent
         return super().url if ob is self else ob.url
-
-
-def octetsOf(folder: Path) -> int:
-    """
-    @return: The octets of all files in a folder.
-    """
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 @cache

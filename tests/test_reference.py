@@ -92,7 +92,7 @@ class ContentTests(SynchronousTestCase):
         try:
             from pydoctor.driver import main
 
-            from docs.reference import octetsOf
+            from docs.deadlinks import octetsOf
         except ImportError:
             raise SkipTest("the extra [docs] is not installed") from None
         folder = Path(self.mktemp())

@@ -69,8 +69,8 @@ _ASYNCIO = "import asyncio; asyncio.run(asyncio.sleep(0))"
 RUN = {
     "pass": (17, 0),
     _TCP: (30, 0),
-    _LISTENS: (232, 67),
-    _SOCKETS: (236, 67),
+    _LISTENS: (233, 67),
+    _SOCKETS: (237, 67),
     _ASYNCIO: (201, 67),
     _RUN: (209, 77),
 }
@@ -174,9 +174,11 @@ class StartupTests(SynchronousTestCase):
         """
         if lacking():
             raise SkipTest("the extra [c] is not installed")
-        said = subprocess.run(
-            [sys.executable, "-c", _FIRST], capture_output=True, timeout=HANG_SECONDS, env=_environment()
-        )
+        # The first of all may build the libraries.
+        for _ in range(2):
+            said = subprocess.run(
+                [sys.executable, "-c", _FIRST], capture_output=True, timeout=HANG_SECONDS, env=_environment()
+            )
         names = json.loads(said.stdout)
         self.assertLessEqual(len([name for name in names if name.startswith("twisted_ib")]), FIRST)
         self.assertEqual([name for name in names if name in ("argparse", "threading", "_hashlib")], [])

@@ -20,7 +20,7 @@ from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib.drive.sleeper import awaitReady
 from twisted_ib.errors import RDSUnsupportedError
-from twisted_ib.rds.media import rcrelay
+from twisted_ib.rds.media import rcrelay, rcrelaymedium
 from twisted_ib.rds.media.rcprocesses import ProcessAttempt
 from twisted_ib.rds.media.rcrelay import RelayNetwork, relayOf
 from twisted_ib.rds.paths.path import RDSPath
@@ -598,7 +598,7 @@ class AdmissionTests(RelayTestCase):
         """
         A process of another user is neither dialled nor accepted, though the run directory lets it in.
         """
-        self.patch(rcrelay, "geteuid", lambda: geteuid() + 1)
+        self.patch(rcrelaymedium, "geteuid", lambda: geteuid() + 1)
         self.near(2)
         sessions = relayOf(self.nears[0].reactor).medium.sessions
         for send in (rcrelay.RelayAttempt.send, ProcessAttempt.send):

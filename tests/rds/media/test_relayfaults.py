@@ -216,3 +216,70 @@ class RelayFaultTests(RelayTestCase):
         self.peer.transport.write(b"you are there", (self.here, 4001))
         self.until(lambda: self.ends[1].data == [b"you are there"])
         self.assertEqual(self.counters()["recv_drop_no_sock"], 1)
+
+    def kept(self, at: int = 0) -> int:
+        """
+        @return: how many messages wait in a process for peers and for other processes.
+        """
+        network = self.nears[at].network
+        paths = [*network.paths.values(), *network.relay.paths.values()]
+        return sum(1 for path in paths for _ in path.messages())
+
+    def test_senderEnds(self) -> None:
+        """
+        What another process has sent to a host that takes nothing is one count, and gone when it has ended.
+        """
+        self.warm()
+        relay = self.nears[0].network.relay
+        for at in range(5):
+            for _ in range(2):
+                self.ends[1].transport.write(bytes(100000), (ownAddress(10 + at), 5000))
+        self.until(lambda: self.kept() == 10)
+        self.assertEqual([flow.bytes // 100000 for flow in relay._senders.values()], [10])
+        home = next(iter(relay.homes.values())).network
+        self.assertFalse(set(home.paths.values()) & set(relay._flows))
+        self.kill(self.nears[1])
+        self.until(lambda: not self.kept())
+        self.assertEqual(relay._senders, {})
+
+    def test_ownerCloses(self) -> None:
+        """
+        What waits in the owner when it closes its last socket is sent by the next owner, and never again by
+        it.
+        """
+        self.warm()
+        self.processes.remove(self.far)
+        self.ends[1].transport.write(b"once", (self.there, 5000))
+        self.settle()
+        self.assertEqual(self.kept(), 1)
+        self.ends[0].socket.stopListening()
+        self.settle()
+        self.assertEqual(self.kept(), 0)
+        self.processes.append(self.far)
+        self.until(lambda: self.peer.data[-1:] == [b"once"])
+        self.until(lambda: not self.ends[1].socket.queued())
+        self.ends[1].socket.stopListening()
+        self.pass_(1.0)
+        del self.peer.got[:]
+        again = self.nears[0].listen(4000, self.here)
+        again.transport.write(b"new", (self.there, 5000))
+        self.until(lambda: self.peer.data)
+        self.pass_(1.0)
+        self.assertEqual(self.peer.data, [b"new"])
+
+    def test_ownerClosesIn(self) -> None:
+        """
+        What waits in the owner for a process that takes nothing is not kept when the owner has closed its
+        last socket, and not acknowledged: the peer sends it to the next.
+        """
+        self.warm()
+        stopped = self.nears[1]
+        self.processes.remove(stopped)
+        self.peer.transport.write(b"once", (self.here, 4001))
+        self.settle()
+        self.assertEqual(self.kept(), 1)
+        self.ends[0].socket.stopListening()
+        self.settle()
+        self.assertEqual(self.kept(), 0)
+        self.processes.append(stopped)
+        self.assertGreater(self.peer.socket.queued(), 0)

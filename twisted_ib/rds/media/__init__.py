@@ -9,5 +9,6 @@ Besides:
   - C{rcconnect}: connection attempts of RDS on queue pairs
   - C{rcconnection}: RDS on RC queue pairs
   - C{rcrelay}: several processes on one address of a host
+  - C{rcrelaymedium}: the medium between them
   - C{tcpcarrier}: the TCP connection that carries a path's messages, with its Twisted transports
 """

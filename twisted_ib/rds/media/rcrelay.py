@@ -20,15 +20,12 @@ waits for with those of all others.
 
 from __future__ import annotations
 
-from os import geteuid
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from twisted_ib import limits
-from twisted_ib.errors import HCAError, NoListenerError, PathLostError, RDSUnsupportedError, RDSWireError
-from twisted_ib.hca.device.registry import DEFAULT_DEVICE
-from twisted_ib.hca.host.addresses import normalise
-from twisted_ib.rds.media.rcprocesses import ProcessAttempt, ProcessListener, ProcessMedium
+from twisted_ib.errors import HCAError, NoListenerError
+from twisted_ib.rds.media.rcrelaymedium import OWNER_PORT, RELAY_SPACE, RelayMedium
 from twisted_ib.rds.paths.network import Network, Route
 from twisted_ib.rds.paths.path import RDSPath
 from twisted_ib.rds.paths.relay import Pending
@@ -37,26 +34,14 @@ from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import LOWEST_PORT, PING_PORT, Fields
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable
 
     from twisted.internet.base import DelayedCall, ReactorBase
 
-    from twisted_ib.hca.base.interfaces import IPeerPath
-    from twisted_ib.hca.connection import ConnectRequest
-    from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.hca.device.connections import Service
-    from twisted_ib.hca.device.device import Device
-    from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
-    from twisted_ib.internet.channel import DeviceChannel
-    from twisted_ib.rds.media.rcaccept import Asked
     from twisted_ib.rds.media.rcaddresses import AddressMedium
-    from twisted_ib.rds.media.rcconnection import RCConnection
     from twisted_ib.rds.protocol.congestion import CongestionMap
 
-#: The port space of what is handed on ("RE" in ASCII), and the port in it of the owner of an address, which
-#: no socket can bind.
-RELAY_SPACE: Final = 0x5245
-OWNER_PORT: Final = 1
 #: How often a process that is not the owner looks whether it can be, in seconds.
 RDS_TAKEOVER_SECONDS = 0.25
 #: Bytes that wait for one process, with overhead, until the peer's connection is not read.
@@ -66,11 +51,6 @@ RDS_HANDED_SECONDS = 1.0
 
 _OVERHEAD: Final = limits.RDS_DATAGRAM_OVERHEAD
 _relays: WeakKeyDictionary[ReactorBase, RelayNetwork] = WeakKeyDictionary()
-
-
-def _isOurUsers(path: IPeerPath) -> bool:
-    # From the kernel (unix(7), SO_PEERCRED), as the fabric read it.
-    return bool(path.peer.uid == geteuid())
 
 
 class Flow:
@@ -136,103 +116,6 @@ class HandedMessage(RDSMessage):
         self.number = number
 
 
-class RelayAttempt(ProcessAttempt):
-    """
-    An attempt to connect another process.
-    """
-
-    def send(self, path: IPeerPath) -> IConnection:
-        """
-        See L{ConnectAttempt.send}: processes of other users learn nothing.
-        """
-        if not _isOurUsers(path):
-            raise PathLostError("a process of another user")
-        return super().send(path)
-
-
-class RelayListener(ProcessListener):
-    """
-    The listener for other processes.
-    """
-
-    def read(self, channel: DeviceChannel, connection: IConnection, request: ConnectRequest) -> Asked | None:
-        """
-        See L{RequestListener.read}: processes of other users have no part in our addresses.
-        """
-        if not _isOurUsers(connection.destination):
-            raise RDSWireError("a REQ of another user's process")
-        return super().read(channel, connection, request)
-
-
-class RelayMedium(ProcessMedium):
-    """
-    RDS between the processes of an address, which are those of one user (portgroup.py).
-    """
-
-    counted = "rds_relay"
-    space = RELAY_SPACE
-    attemptClass = RelayAttempt
-    listenerClass = RelayListener
-    network: RelayNetwork
-
-    def __init__(self, network: RelayNetwork) -> None:
-        super().__init__(network, DEFAULT_DEVICE)
-
-    def isUnbound(self, address: str, port: int) -> bool:
-        """
-        See L{RCMedium.isUnbound}: of peers' sockets
-        nobody here knows.
-        """
-        return address in self.network.homes and super().isUnbound(address, port)
-
-    def areBetween(self, session: RCConnection, ours: str, theirs: str) -> bool:
-        """
-        See L{RCMedium.areBetween}: the owner of our address speaks for peers, and those that have a port of
-        an address speak for it to its owner.
-        """
-        network, guid = self.network, session.key
-        try:
-            if (normalise(ours), normalise(theirs)) != (ours, theirs):
-                return False
-            if ours in network.homes:
-                return theirs in network.homes or OWNER_PORT in self.portsOf(ours, guid)
-            return network.isOwner(theirs) and bool(self.portsOf(theirs, guid))
-        except (HCAError, OSError, ValueError):
-            return False
-
-    def serving(self, device: Device, host: str, port: int) -> Sequence[int]:
-        """
-        See L{ProcessMedium.serving}: of our own user.
-        """
-        return self._fabric(host).servingOurs(RELAY_SPACE << 16 | port, host)
-
-    def portsOf(self, address: str, guid: int) -> set[int]:
-        """
-        @return: the ports of an address that the process with an HCA has.
-        """
-        return self._fabric(address).portsOf(guid, RELAY_SPACE << 16, address)
-
-    def _fabric(self, address: str) -> SharedMemoryFabric:
-        return cast("SharedMemoryFabric", self.channel(address).device.fabric)
-
-    def pathTo(self, address: str, host: str, port: int) -> Route:
-        """
-        See L{IRDSMedium.pathTo}.
-        """
-        if port == PING_PORT:
-            # The owner would answer it, and not the peer.
-            raise RDSUnsupportedError(f"another process of {address} has the connection: no pings")
-        return self.servedPath(address, host, port)
-
-    def servedBy(self, address: str, host: str, port: int) -> int | None:
-        """
-        See L{ProcessMedium.servedBy}; what is not of this host is the owner's.
-        """
-        if host in self.network.homes:
-            return super().servedBy(address, host, port)
-        return super().servedBy(address, address, OWNER_PORT)
-
-
 class RelayNetwork(Network):
     """
     The network between the processes of our addresses; one for each reactor.
@@ -247,6 +130,8 @@ class RelayNetwork(Network):
         self._owned: dict[str, Service] = {}
         self._looks: dict[str, DelayedCall] = {}
         self._flows: dict[Hashable, Flow] = {}
+        #: What waits of each other process, by its GUID.
+        self._senders: dict[int, Flow] = {}
         self._late: dict[RDSPath, DelayedCall] = {}
         self._nobody: dict[tuple[str, int], tuple[float, list[int]]] = {}
         super().__init__(reactor, lambda network: RelayMedium(self))
@@ -276,7 +161,10 @@ class RelayNetwork(Network):
         """
         self.unbind([address], port)
         if not self.isOurs(address):
-            del self.homes[address]
+            network = self.homes.pop(address).network
+            # Not acknowledged: it is sent again to the next owner.
+            self._drop(network, lambda origin: origin.remote == address)
+            self._drop(self, lambda origin: origin.network is network and origin.local == address)
             self.ownsNoMore(address)
             look = self._looks.pop(address, None)
             if look is not None:
@@ -365,8 +253,8 @@ class RelayNetwork(Network):
         assert isinstance(target, RDSPath)
         target.machine.ownMap = path.machine.peerMap
         network.counters["recv_handed_on"] += 1
-        self._hand(path, target, fields, payload)
         flow = self._flowOf(target)
+        self._hand(flow, path, target, fields, payload)
         if flow.bytes > limits.RDS_RECEIVE_BUDGET and (path.local, port) not in flow.ports:
             flow.ports.add((path.local, port))
             network.setCongested(path.local, port, True)
@@ -388,9 +276,7 @@ class RelayNetwork(Network):
         # Remembered for a while, if no process binds a port: a peer can send any number of messages to ports
         # that nobody has.
         now = self.reactor.seconds()
-        # Shared memory's fabric.
-        fabric: Any = self.medium.channel(address).device.fabric
-        stamps = fabric.rendezvous.stamps()
+        stamps = self.medium.stamps(address)
         until, before = self._nobody.get((address, port), (0.0, stamps))
         if now < until and stamps == before:
             return True
@@ -436,11 +322,12 @@ class RelayNetwork(Network):
         path.machine.ownMap = target.machine.peerMap
         pieces = datagramsOf(payload, 0, len(payload)) if fields[5] & BUNDLE else [payload]
         network.counters["send_handed_on"] += len(pieces)
+        flow = self._senders.setdefault(path.key[2], Flow())
         # Those of one message arrive in order: the last tells of all.
         for piece in pieces[:-1]:
-            self._hand(path, target, fields, piece, False)
+            self._hand(flow, path, target, fields, piece, False)
         for piece in pieces[-1:]:
-            self._hand(path, target, fields, piece)
+            self._hand(flow, path, target, fields, piece)
 
     def _pendingOf(self, path: RDSPath, number: int) -> Pending:
         pending = path.pending
@@ -461,9 +348,8 @@ class RelayNetwork(Network):
         return flow
 
     def _hand(
-        self, path: RDSPath, target: RDSPath, fields: Fields, payload: bytes, isLast: bool = True
+        self, flow: Flow, path: RDSPath, target: RDSPath, fields: Fields, payload: bytes, isLast: bool = True
     ) -> None:
-        flow = self._flowOf(target)
         message = HandedMessage(self, path, flow, fields, payload, fields[0] if isLast else 0)
         # Number 0 is that of what is not acknowledged.
         if message.number:
@@ -476,14 +362,28 @@ class RelayNetwork(Network):
         """
         The other side has what was handed on.
         """
+        self._leave(message)
+        if message.number and message.pending.take(message.number):
+            self._confirm(message.origin)
+
+    messageDropped = messageDone
+
+    def _leave(self, message: HandedMessage) -> None:
         flow, origin = message.flow, message.origin
         flow.remove(message)
         if flow.ports and flow.bytes < limits.RDS_RECEIVE_BUDGET // 2:
             self._release(flow)
-        if message.number and message.pending.take(message.number):
-            self._confirm(origin)
+        if not flow.bytes and self._senders.get(origin.key[-1]) is flow:
+            del self._senders[origin.key[-1]]
 
-    messageDropped = messageDone
+    def _drop(self, network: Network, isGone: Callable[[RDSPath], bool]) -> None:
+        def isMeant(message: RDSMessage) -> bool:
+            return isinstance(message, HandedMessage) and isGone(message.origin)
+
+        for path in list(network.paths.values()):
+            for message in path.machine.dropAll(isMeant):
+                if isinstance(message, HandedMessage):
+                    self._leave(message)
 
     def _confirm(self, path: RDSPath) -> None:
         owe = getattr(path.carrier, "owe", None)
@@ -574,8 +474,12 @@ class RelayNetwork(Network):
 
     def forget(self, path: RDSPath) -> list[RDSMessage]:
         """
-        See L{Network.forget}; ports of the process are not congested any more.
+        See L{Network.forget}; ports of the process are not congested any more, and what it has sent waits no
+        longer.
         """
+        if path.pending:
+            for network in {home.network for home in self.homes.values()}:
+                self._drop(network, lambda origin: origin is path)
         waiting = super().forget(path)
         key = self._owing(path)
         flow = self._flows.get(key)
@@ -600,6 +504,7 @@ class RelayNetwork(Network):
             late.cancel()
         self._late.clear()
         self._flows.clear()
+        self._senders.clear()
 
 
 def relayOf(reactor: ReactorBase) -> RelayNetwork:

@@ -26,6 +26,7 @@ Source: Linux 6.1 C{net/rds/send.c}, C{recv.c}, C{connection.c}.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, Final
 
@@ -314,6 +315,15 @@ class PathMachine:
         def isMeant(message: RDSMessage) -> bool:
             return message.owner is owner and (port is None or message.destinationPort == port)
 
+        return self.dropAll(isMeant)
+
+    def dropAll(self, isMeant: Callable[[RDSMessage], bool]) -> list[RDSMessage]:
+        """
+        Drop messages.
+
+        @param isMeant: says of each whether it is meant.
+        @return: the dropped messages.
+        """
         dropped = [message for message in self.waiting if isMeant(message)]
         if dropped:
             self.waiting = deque([message for message in self.waiting if not isMeant(message)])

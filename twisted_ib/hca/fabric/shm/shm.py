@@ -290,6 +290,12 @@ class SharedMemoryFabric(HotPaths):
         """
         return self.rendezvous.ports(prefix, address, guid)
 
+    def stamps(self) -> list[int]:
+        """
+        @return: what changes where a process of this host begins to serve something, or ends.
+        """
+        return self.rendezvous.stamps()
+
     def proves(self, path: Any, guid: int) -> bool | None:
         """
         Check that the peer at the other end of a path owns a GUID: see L{IFabric}.
