@@ -601,8 +601,8 @@ class AdmissionTests(RelayTestCase):
         self.patch(rcrelaymedium, "geteuid", lambda: geteuid() + 1)
         self.near(2)
         sessions = relayOf(self.nears[0].reactor).medium.sessions
-        for send in (rcrelay.RelayAttempt.send, ProcessAttempt.send):
-            self.patch(rcrelay.RelayAttempt, "send", send)
+        for send in (rcrelaymedium.RelayAttempt.send, ProcessAttempt.send):
+            self.patch(rcrelaymedium.RelayAttempt, "send", send)
             self.peer.transport.write(b"in", (self.here, 4001))
             self.ends[1].transport.write(b"out", (self.there, 5000))
             self.pass_(1.0)
