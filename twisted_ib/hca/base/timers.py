@@ -36,11 +36,11 @@ def timeoutSeconds(code: int) -> float | None:
     """
     The duration of a timeout code, in seconds; L{None}, for code 0, is unlimited.
     """
-    return _TIMEOUT_UNIT * 2**code if code else None
+    return _TIMEOUT_UNIT * (1 << code) if code else None
 
 
 #: Our devices may take so long to answer, as their port attributes say.
-_ACK_DELAY: Final = _TIMEOUT_UNIT * 2**ACK_DELAY_CODE
+_ACK_DELAY: Final = _TIMEOUT_UNIT * (1 << ACK_DELAY_CODE)
 
 
 def ackSeconds(code: int) -> float | None:

@@ -97,6 +97,16 @@ class IConnection(Interface):
         End it, in whatever state it is, and hear no more of it.
         """
 
+    def disconnect(now: float, privateData: bytes = b"") -> bool:
+        """
+        End it; its user hears of the peer's answer.
+        """
+
+    def leave(now: float, privateData: bytes = b"") -> bool:
+        """
+        End it, where no message is lost, for a user that waits for no answer.
+        """
+
 
 class IConnector(Interface):
     """

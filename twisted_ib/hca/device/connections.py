@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from twisted_ib.hca.base.interfaces import Buffer, IPeerPath, PathUser, Search
+    from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.hca.device.device import Device
 
 #: Offsets of the IP version and the destination address in private data, by port space: SDP's Hello
@@ -296,12 +297,13 @@ class Services:
         @param isAwaited: whether its user is to hear of the peer's answer.
         @return: whether C{peerDisconnected} will be called when the peer has answered.
         """
+        ending: IConnection = connection
         if isAwaited or not self.cm.lossless:
-            connection.disconnect(self._device.clock(), privateData)
+            ending.disconnect(self._device.clock(), privateData)
         else:
             # Both refer to each other, a cycle for the garbage collector.
-            connection.user = None
-            connection.leave(self._device.clock(), privateData)
+            ending.user = None
+            ending.leave(self._device.clock(), privateData)
         if self.cm.events:
             self.dispatch()
         return bool(connection.state is State.DREQ_SENT)
