@@ -109,7 +109,7 @@ class Reference(System):
 
 class Shown(DocumentableMixin):
     """
-    What of the project has a page, or a part of one.
+    A part of the project that has a page, or a place on one.
     """
 
     @property

@@ -156,11 +156,7 @@ class ParkedConnections:
         proposal: Callable[[bytes], bytes],
     ) -> None:
         """
-        Park connections from now on.
-
-        @param nameOf: gives the name of a source: the GID of its path.
-        @param sourceOf: gives the path to a GID.
-        @param proposal: see L{ParkedConnections}.
+        See L{Parking<twisted_ib.hca.connection.interfaces.Parking>}.
         """
         self.nameOf, self.sourceOf, self.proposal = nameOf, sourceOf, proposal
 
@@ -216,9 +212,7 @@ class ParkedConnections:
 
     def park(self, connection: IConnection, kept: bytes) -> None:
         """
-        Have octets stand for a connection that awaits the RTU, and for its user; else do nothing.
-
-        @param kept: what the user needs when its listener is asked for it again.
+        See L{Parking<twisted_ib.hca.connection.interfaces.Parking>}.
         """
         if not isinstance(connection, Connection):
             return
@@ -315,7 +309,7 @@ class ParkedConnections:
 
     def resumeAll(self, listener: ParkedUser | None = None, name: int | None = None) -> None:
         """
-        Resume all; those of a listener, or of a source with this name, if one is given.
+        See L{Parking<twisted_ib.hca.connection.interfaces.Parking>}.
         """
         if self.count and self.limit is not None:
             for parked in self.limit.parked() if name is None else tuple(self.of(name)):

@@ -173,12 +173,12 @@ class AddressMedium(RCMedium):
         try:
             service = self._listen(address)
         except ServiceInUseError:
-            if not self._isRelayed(address):
+            relay = self._relayFor(address)
+            if relay is None:
                 raise
-            assert self.relay is not None
-            self.relay.follow(address)
+            relay.follow(address)
         else:
-            # Who has only the port of owners is none.
+            # Another process that has only the port of owners is no owner.
             self._lead(address, service)
 
     def lead(self, address: str) -> None:
@@ -194,51 +194,53 @@ class AddressMedium(RCMedium):
 
     def _lead(self, address: str, service: Service) -> None:
         self.services[address] = service
-        if self._isRelayed(address):
-            assert self.relay is not None
+        relay = self._relayFor(address)
+        if relay is not None:
             try:
-                self.relay.owns(address)
+                relay.owns(address)
             except BaseException:
                 self.services.pop(address).close()
                 raise
 
-    def _isRelayed(self, address: str) -> bool:
+    def _relayFor(self, address: str) -> RelayNetwork | None:
+        # The one that hands the datagrams of an address on.
         relay = self.relay
-        return relay is not None and relay.homes.get(address) is self
+        return None if relay is None or relay.homes.get(address) is not self else relay
 
     def bind(self, address: str, port: int) -> None:
         """
         See L{IRDSMedium.bind}: the port is free in all processes of the address.
         """
-        isShared = self._share(address, port)
+        relay = self._share(address, port)
         try:
             super().bind(address, port)
         except BaseException:
-            if isShared:
-                relayOf(self.network.reactor).shut(address, port)
+            if relay is not None:
+                relay.shut(address, port)
             raise
 
-    def _share(self, address: str, port: int) -> bool:
+    def _share(self, address: str, port: int) -> RelayNetwork | None:
         try:
             if getattr(self.channel(address).device.fabric, "group", None) is None:
-                return False
+                return None
             relay = relayOf(self.network.reactor)
             relay.open(self, address, port)
         except ServiceInUseError:
             raise
         except (HCAError, OSError, ValueError):
             # Without a run directory, say: one process then has all sockets.
-            return False
+            return None
         self.relay = self.network.relay = relay
-        return True
+        return relay
 
     def unbind(self, address: str, port: int) -> None:
         """
         See L{IRDSMedium.unbind}.
         """
         super().unbind(address, port)
-        if self._isRelayed(address):
-            relayOf(self.network.reactor).shut(address, port)
+        relay = self._relayFor(address)
+        if relay is not None:
+            relay.shut(address, port)
 
     def domain(self, address: str) -> DeviceMemory:
         """
@@ -265,9 +267,10 @@ class AddressMedium(RCMedium):
         """
         service = self.services.pop(address, None)
         if service is not None:
-            if self._isRelayed(address):
+            relay = self._relayFor(address)
+            if relay is not None:
                 # Before: the next one has both then.
-                relayOf(self.network.reactor).ownsNoMore(address)
+                relay.ownsNoMore(address)
             service.close()
         channel.release(self)
 
@@ -282,7 +285,7 @@ class AddressMedium(RCMedium):
         See L{IRDSMedium.pathTo}.
         """
         relay = self.relay
-        isOthers = relay is not None and self._isRelayed(address) and address not in self.services
+        isOthers = self._relayFor(address) is not None and address not in self.services
         if relay is not None and (isOthers or relay.isElsewhere(host, port)):
             return relay.medium.pathTo(address, host, port)
         return self.network.path((address, host), address, host)

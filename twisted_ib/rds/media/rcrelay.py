@@ -130,7 +130,7 @@ class RelayNetwork(Network):
         self._owned: dict[str, Service] = {}
         self._looks: dict[str, DelayedCall] = {}
         self._flows: dict[Hashable, Flow] = {}
-        #: What waits of each other process, by its GUID.
+        #: The messages of each other process that wait, by its GUID.
         self._senders: dict[int, Flow] = {}
         self._late: dict[RDSPath, DelayedCall] = {}
         self._nobody: dict[tuple[str, int], tuple[float, list[int]]] = {}
