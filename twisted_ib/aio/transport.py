@@ -152,9 +152,6 @@ class StreamTransport(_FlowControl):
     # -- reading
 
     def set_protocol(self, protocol: Any) -> None:
-        """
-        See C{asyncio.BaseTransport}.
-        """
         self._protocol: _Protocol | None = protocol
         self._failing = ""
         isBuffered = isinstance(protocol, protocols.BufferedProtocol)
@@ -199,29 +196,17 @@ class StreamTransport(_FlowControl):
             logger.warning("Executing %r of %r took %.3f seconds", feed, self, seconds)
 
     def get_protocol(self) -> Any:
-        """
-        See C{asyncio.BaseTransport}.
-        """
         return self._protocol
 
     def is_reading(self) -> bool:
-        """
-        See C{asyncio.ReadTransport}.
-        """
         return not self._closing and not self._paused
 
     def pause_reading(self) -> None:
-        """
-        See C{asyncio.ReadTransport}.
-        """
         if self.is_reading():
             self._paused = True
             self._stream.stopReading()
 
     def resume_reading(self) -> None:
-        """
-        See C{asyncio.ReadTransport}.
-        """
         if self._paused and not self._closing:
             self._paused = False
             self._stream.startReading()
@@ -259,9 +244,6 @@ class StreamTransport(_FlowControl):
         return 0 if self._over else int(self._stream.unsent())
 
     def can_write_eof(self) -> bool:
-        """
-        See C{asyncio.WriteTransport}.
-        """
         return bool(self._stream.halfCloses)
 
     def shut(self, how: int) -> None:
@@ -298,15 +280,9 @@ class StreamTransport(_FlowControl):
     # -- the end
 
     def is_closing(self) -> bool:
-        """
-        See C{asyncio.BaseTransport}.
-        """
         return self._closing
 
     def close(self) -> None:
-        """
-        See C{asyncio.BaseTransport}.
-        """
         if not self._closing:
             self._closing = True
             # As asyncio's own: with nothing to wait for it is closed already.
@@ -320,9 +296,6 @@ class StreamTransport(_FlowControl):
                 self._stream.loseConnection()
 
     def abort(self) -> None:
-        """
-        See C{asyncio.WriteTransport}.
-        """
         self._force_close(None)
 
     def _force_close(self, exc: BaseException | None) -> None:

@@ -195,9 +195,6 @@ class Transport(_ConsumerMixin, _LogOwner):
         return addressOf(self._peerHost, self._peerPort)
 
     def unregisterProducer(self) -> None:
-        """
-        See L{interfaces.IConsumer<twisted.internet.interfaces.IConsumer>}.
-        """
         # The next producer begins unpaused.
         self.producerPaused = False
         super().unregisterProducer()

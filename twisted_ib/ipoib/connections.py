@@ -85,9 +85,6 @@ class Connection(ActiveSide):
             self.find(self.device.services.connectHCA, gid)
 
     def send(self, path: IPeerPath) -> IConnection:
-        """
-        See L{ActiveSide.send}.
-        """
         request = ConnectRequest(
             serviceID=self._service,
             privateData=self._privateData,
@@ -114,22 +111,13 @@ class Connection(ActiveSide):
         return False
 
     def connected(self, reply: ConnectReply) -> None:
-        """
-        See L{ActiveSide.connected}.
-        """
         self._service = 0
         self._owner.machine.connected(self, reply.privateData, self.device.clock())
 
     def refused(self, rejection: Rejection) -> None:
-        """
-        See L{ActiveSide.refused}.
-        """
         self.ended()
 
     def unanswered(self) -> None:
-        """
-        See L{ActiveSide.unanswered}.
-        """
         self.ended()
 
     def ended(self) -> None:
@@ -184,9 +172,6 @@ class Connection(ActiveSide):
     # -- the end
 
     def failed(self, reason: Exception) -> None:
-        """
-        See L{IConsumer}.
-        """
         self.ended()
 
     def peerDisconnected(self, connection: IConnection) -> None:
@@ -197,9 +182,6 @@ class Connection(ActiveSide):
         self.ended()
 
     def forked(self) -> None:
-        """
-        See L{IConsumer}.
-        """
         self.isOver = True
 
     def close(self) -> None:
@@ -248,9 +230,6 @@ class Connections:
         return made
 
     def connectionRequested(self, connection: IConnection, request: ConnectRequest) -> None:
-        """
-        See L{IServiceListener}.
-        """
         device = self.device
         now = device.clock()
         if request.unsupported is not None:

@@ -120,15 +120,9 @@ class Driver:
     # -- datagrams
 
     def datagramReceived(self, source: DatagramSource, buffer: Any, start: int, stop: int) -> None:
-        """
-        See L{IDatagramConsumer}.
-        """
         self.machine.datagramReceived(source.vector.gid, buffer, start, stop, self.clock())
 
     def post(self, path: Path, number: int, frame: Any) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         try:
             self._datagrams.post(path.handle, number, self._queueKey, frame)
         except QueuePairError:
@@ -136,9 +130,6 @@ class Driver:
             self.device.count("datagrams_lost")
 
     def postGroup(self, group: Group, frame: Any) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         try:
             self._datagrams.post(group.path.handle, MULTICAST_QPN, group.qKey, frame)
         except QueuePairError:
@@ -158,15 +149,9 @@ class Driver:
         self._queuePair.close()
 
     def forked(self) -> None:
-        """
-        See L{IDatagramConsumer}.
-        """
         self._isClosed = True
 
     def deliver(self, buffer: Any, start: int, stop: int) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         try:
             self.consumer.packetReceived(buffer, start, stop)
         except Exception:
@@ -176,9 +161,6 @@ class Driver:
     # -- connections
 
     def connect(self, gid: int, number: int, privateData: bytes) -> Connection:
-        """
-        See L{IMachineDriver}.
-        """
         return self._connections.connect(gid, number, privateData)
 
     #: See L{IMachineDriver}: a connection is its own handle.
@@ -188,10 +170,6 @@ class Driver:
     # -- the subnet
 
     def resolve(self, gid: int) -> None:
-        """
-        See L{IMachineDriver}.
-        """
-
         def taken(outcome: AddressVector | HCAError) -> None:
             if self._isClosed:
                 return
@@ -207,9 +185,6 @@ class Driver:
         self.access.path(gid, taken)
 
     def join(self, mgid: int, isSendOnly: bool, template: Group | None) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         before = self._groups.get(mgid)
         joined = self._groups[mgid] = _Joined()
         taken = partial(self._joined, joined, mgid, isSendOnly, template)
@@ -252,9 +227,6 @@ class Driver:
         queuePair.modify(QPState.RTS, qkey=key)
 
     def leave(self, mgid: int) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         joined = self._groups.pop(mgid, None)
         if joined is not None:
             self._leave(mgid, joined)
@@ -297,9 +269,6 @@ class Driver:
     # -- time
 
     def deadlineChanged(self) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         when, timer = self.machine.deadline(), self._timer
         # Too early is harmless, and cheaper than a new timer for each change.
         if when is None or (timer is not None and timer.when <= when):
@@ -340,9 +309,6 @@ class Driver:
                 self.wake()
 
     def count(self, name: str) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         self.counters[name] += 1
 
     # -- the end

@@ -136,38 +136,23 @@ class Resolver:
         return next(((each, str(own.ip)) for each, own in own if target in own.network), None)
 
     def isOwn(self, address: str) -> bool:
-        """
-        See L{IAddressResolver}.
-        """
         return self.find(address) is not None
 
     def sourceFor(self, address: str) -> str:
-        """
-        See L{IAddressResolver}.
-        """
         found = self._reaches(address.partition("%")[0])
         return "" if found is None else found[1]
 
     def gidOf(self, address: str) -> int:
-        """
-        See L{IAddressResolver}.
-        """
         reached = self._reaches(address)
         return 0 if reached is None else reached[0].gidOf(address)
 
     def locate(self, address: str, found: Callable[[int | HCAError], object]) -> None:
-        """
-        See L{IAddressResolver}.
-        """
         reached = self._reaches(address)
         assert reached is not None
         search = Deferred.fromCoroutine(_search(reached[0], address))
         search.addCallbacks(found, lambda failure: found(failure.value))
 
     def resolve(self, address: str, user: Any, seconds: float = 0.0) -> _Search:
-        """
-        See L{IAddressResolver}.
-        """
         search, found = _Search(self._device, user), self._reaches(address)
         assert found is not None
         search.begin(found[0], address, seconds)

@@ -125,22 +125,13 @@ class ConstantAccess:
         self._mtu = min(GROUP_MTU, device.pathMTU)
 
     def path(self, gid: int, taken: TakesPath) -> None:
-        """
-        See L{ISubnetAccess}.
-        """
         taken(AddressVector(gid))
 
     def join(self, mgid: int, isSendOnly: bool, template: Group | None, taken: TakesGroup) -> _Constant:
-        """
-        See L{ISubnetAccess}.
-        """
         taken(Group(mgid, 0, QUEUE_KEY, self._mtu, hopLimit=1, pKey=self._pKey))
         return _Constant()
 
     def silent(self) -> Deferred[bool]:
-        """
-        See L{ISubnetAccess}.
-        """
         return succeed(False)
 
 
@@ -175,9 +166,6 @@ class _Member:
             self._taken(outcome if isinstance(outcome, HCAError) else _groupOf(outcome, self._device.pathMTU))
 
     def close(self, closed: Callable[[], object]) -> None:
-        """
-        See L{IMembership}.
-        """
         self._taken = None
         if self._handle is None:
             closed()
@@ -201,10 +189,6 @@ class AdministrationAccess:
         _ = device.sa
 
     def path(self, gid: int, taken: TakesPath) -> None:
-        """
-        See L{ISubnetAccess}.
-        """
-
         def answered(outcome: PathRecord | HCAError) -> None:
             taken(outcome if isinstance(outcome, HCAError) else _vectorOf(outcome))
 
@@ -216,9 +200,6 @@ class AdministrationAccess:
             taken(error)
 
     def join(self, mgid: int, isSendOnly: bool, template: Group | None, taken: TakesGroup) -> _Member:
-        """
-        See L{ISubnetAccess}.
-        """
         values = {"pKey": self._pKey}
         if template is not None:
             values |= {name: getattr(template, name) for name in _MAKING}
@@ -231,9 +212,6 @@ class AdministrationAccess:
         return member
 
     def silent(self) -> Deferred[bool]:
-        """
-        See L{ISubnetAccess}.
-        """
         told: Deferred[bool] = Deferred(lambda _: asked.cancel())
         asked = self._device.sa.silent(told.callback)
         return told

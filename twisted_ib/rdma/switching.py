@@ -200,38 +200,23 @@ class Switch(ActiveSide, ABC):
         return transport
 
     def send(self, path: IPeerPath) -> IConnection:
-        """
-        See L{ActiveSide.send}.
-        """
         assert self.transport is not None
         request = handshake.request(self.transport, self.host, self.peer)
         request.serviceID = self.serviceID or request.serviceID
         return self.device.sendRequest(path, request, self, self.device.clock())
 
     def join(self, connection: IConnection, reply: ConnectReply) -> bool:
-        """
-        See L{ActiveSide.join}.
-        """
         assert self.transport is not None
         handshake.replied(self.transport, connection, reply)
         return True
 
     def connected(self, reply: ConnectReply) -> None:
-        """
-        See L{ActiveSide.connected}.
-        """
         self.succeed()
 
     def refused(self, rejection: Rejection) -> None:
-        """
-        See L{ActiveSide.refused}.
-        """
         self.failed(failures.rejected(f"{self.peer.host}", rejection.reason))
 
     def unanswered(self) -> None:
-        """
-        See L{ActiveSide.unanswered}.
-        """
         self.failed("the peer does not answer")
 
     def answer(self, connection: IConnection, request: ConnectRequest) -> bool:

@@ -52,9 +52,6 @@ class SocketSwitch(Switch):
         self.former.stopReading()
 
     def drained(self) -> None:
-        """
-        See L{Switch.drained}.
-        """
         # Not within doWrite(): the reactor would find that the descriptor has gone.
         self._turn = self.former.reactor.callLater(0, self._take)
 
@@ -81,9 +78,6 @@ class SocketSwitch(Switch):
         self.failed("the TCP connection has ended")
 
     def discard(self) -> None:
-        """
-        See L{Switch.discard}.
-        """
         if self._turn is not None and self._turn.active():
             self._turn.cancel()
         self._serveNoMore()

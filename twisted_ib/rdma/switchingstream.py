@@ -51,9 +51,6 @@ class StreamSwitch(Switch):
         self.former.startReading()
 
     def drained(self) -> None:
-        """
-        See L{Switch.drained}.
-        """
         stream = self.former
         self._path, self._remote = stream.connection.destination, stream.queuePair.remote
         try:
@@ -68,9 +65,6 @@ class StreamSwitch(Switch):
             self.failed(e)
 
     def discard(self) -> None:
-        """
-        See L{Switch.discard}.
-        """
         self._serveNoMore()
         if self._retry is not None and self._retry.active():
             self._retry.cancel()

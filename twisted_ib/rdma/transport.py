@@ -312,9 +312,6 @@ class RDMATransport(Transport):
     def sendRegistered(
         self, region: RDMARegion, offset: int = 0, length: int | None = None
     ) -> Deferred[None]:
-        """
-        See L{IRDMATransport.sendRegistered}.
-        """
         self.checkCaller()
         pieces = self.pieces(region, offset, length)
         self._checkLength(sum([piece.length for piece in pieces]))
@@ -328,9 +325,6 @@ class RDMATransport(Transport):
         region: RDMARegion | None = None,
         offset: int = 0,
     ) -> Deferred[Any]:
-        """
-        See L{IRDMATransport.rdmaRead}.
-        """
         self.checkCaller()
         length = checkInteger("length", length)
         # IBTA vol. 1 9.7.7: a message has at most 2^31 bytes.
@@ -359,9 +353,6 @@ class RDMATransport(Transport):
         offset: int = 0,
         length: int | None = None,
     ) -> Deferred[None]:
-        """
-        See L{IRDMATransport.rdmaWrite}.
-        """
         return self._rdmaWrite(data, remoteAddress, remoteKey, None, offset, length)
 
     def rdmaWriteWithImmediate(
@@ -373,9 +364,6 @@ class RDMATransport(Transport):
         offset: int = 0,
         length: int | None = None,
     ) -> Deferred[None]:
-        """
-        See L{IRDMATransport.rdmaWriteWithImmediate}.
-        """
         number = immediateData(immediate)
         return self._rdmaWrite(data, remoteAddress, remoteKey, number, offset, length)
 
@@ -414,17 +402,11 @@ class RDMATransport(Transport):
         )
 
     def compareAndSwap(self, remoteAddress: int, remoteKey: int, compare: int, swap: int) -> Deferred[int]:
-        """
-        See L{IRDMATransport.compareAndSwap}.
-        """
         opcode = SendOpcode.ATOMIC_CMP_AND_SWP
         compare, swap = checkInteger("compare", compare), checkInteger("swap", swap)
         return self._atomic(WCOpcode.COMP_SWAP, opcode, remoteAddress, remoteKey, compare, swap)
 
     def fetchAdd(self, remoteAddress: int, remoteKey: int, add: int) -> Deferred[int]:
-        """
-        See L{IRDMATransport.fetchAdd}.
-        """
         opcode = SendOpcode.ATOMIC_FETCH_AND_ADD
         # IBTA vol. 1 9.4.5: the sum is taken modulo 2^64, so a negative addend subtracts.
         addend = checkInteger("what to add", add) % _64_BITS
@@ -447,9 +429,6 @@ class RDMATransport(Transport):
         )
 
     def registerMemory(self, sizeOrBuffer: Any, access: int | None = None) -> RDMARegion:
-        """
-        See L{IRDMATransport.registerMemory}.
-        """
         self.checkCaller()
         if self.queuePair.device is None:
             raise MemoryRegionError("the connection has ended")
@@ -458,9 +437,6 @@ class RDMATransport(Transport):
     def grant(
         self, region: RDMARegion, access: int, offset: int = 0, length: int | None = None
     ) -> RDMAWindow:
-        """
-        See L{IRDMATransport.grant}.
-        """
         self.checkCaller()
         pieces = self.pieces(region, offset, length)
         # IBTA vol. 1 10.6.7.2, o10-37.2.40: only a window of type 1 can be bound to no bytes, which unbinds

@@ -64,9 +64,6 @@ class IBAsyncioReactor(IBReactorBase, AsyncioSelectorReactor):
         self.setTurn(None)
 
     def setTurn(self, turn: Callable[[float | None], object] | None) -> None:
-        """
-        See L{IBReactorBase.setTurn<twisted_ib.reactor.base.IBReactorBase.setTurn>}.
-        """
         self._selector.select = self.doPoll if turn is None else turn
 
     def callFromThread(self, *arguments: object, **options: object) -> None:

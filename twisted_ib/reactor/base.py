@@ -84,9 +84,6 @@ class IBReactorBase(_Reactor):
     # -- channels
 
     def addChannel(self, channel: DeviceChannel) -> None:
-        """
-        See L{IReactorCompletionChannels}.
-        """
         self._poll((*self._channels, channel))
         poller = self._poller
         if poller is not None:
@@ -94,9 +91,6 @@ class IBReactorBase(_Reactor):
         super().addReader(channel)
 
     def removeChannel(self, channel: DeviceChannel) -> None:
-        """
-        See L{IReactorCompletionChannels}.
-        """
         self._poll(tuple(c for c in self._channels if c is not channel))
         if channel not in self._watched:
             super().removeReader(channel)
@@ -106,16 +100,10 @@ class IBReactorBase(_Reactor):
         self._alone = channels[0].device if len(channels) == 1 else None
 
     def watchChannel(self, channel: DeviceChannel) -> None:
-        """
-        See L{IReactorCompletionChannels}.
-        """
         self._watched += (channel,)
         super().addReader(channel)
 
     def unwatchChannel(self, channel: DeviceChannel) -> None:
-        """
-        See L{IReactorCompletionChannels}.
-        """
         self._watched = tuple(c for c in self._watched if c is not channel)
         if channel not in self._channels:
             super().removeReader(channel)
@@ -336,9 +324,6 @@ class IBReactorBase(_Reactor):
         privateData: bytes = b"",
         maxMessageSize: int = limits.RDMA_MESSAGE,
     ) -> Any:
-        """
-        See L{IReactorRDMA.listenRDMA}.
-        """
         from twisted_ib.rdma.port import listenRDMA
 
         return listenRDMA(self, port, factory, interface, backlog, device, privateData, maxMessageSize)
@@ -354,9 +339,6 @@ class IBReactorBase(_Reactor):
         privateData: bytes = b"",
         maxMessageSize: int = limits.RDMA_MESSAGE,
     ) -> Any:
-        """
-        See L{IReactorRDMA.connectRDMA}.
-        """
         from twisted_ib.rdma.port import connectRDMA
 
         return connectRDMA(
@@ -373,9 +355,6 @@ class IBReactorBase(_Reactor):
         maxPacketSize: int = limits.RDS_MESSAGE,
         device: str | None = None,
     ) -> Any:
-        """
-        See L{IReactorRDS.listenRDS}.
-        """
         from twisted_ib.rds.port import listenRDS
 
         return listenRDS(self, port, protocol, interface, maxPacketSize, device)

@@ -44,9 +44,6 @@ class IBReactor(IBReactorBase, _Base):
         super().__init__(DeviceLoop())
 
     def addChannel(self, channel: DeviceChannel) -> None:
-        """
-        See L{IReactorCompletionChannels<twisted_ib.interfaces.IReactorCompletionChannels>}.
-        """
         super().addChannel(channel)
         if self._poller is not None:
             self.waker.register(self._poller)
@@ -64,9 +61,6 @@ class IBReactor(IBReactorBase, _Base):
     doIteration = IBReactorBase.doPoll
 
     def setTurn(self, turn: Callable[[float | None], object] | None) -> None:
-        """
-        See L{IBReactorBase.setTurn}.
-        """
         if turn is None:
             vars(self).pop("doIteration", None)
         else:

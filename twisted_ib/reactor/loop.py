@@ -137,9 +137,6 @@ class AsyncioDeviceLoop(DeviceLoop):
         self.events = events
 
     def calm(self, reactor: IBReactorBase) -> float | None:
-        """
-        See L{DeviceLoop.calm}.
-        """
         events = self.events
         # Names of asyncio.base_events, the same from Python 3.10 to 3.14.  The reactor's own calls are among
         # these: AsyncioSelectorReactor has one timer for them.

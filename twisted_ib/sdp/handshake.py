@@ -235,9 +235,6 @@ class GIDHandshake(Handshake):
     _pack = staticmethod(gidOf)
 
     def request(self, stream: Stream, local: Address, peer: Address) -> ConnectRequest:
-        """
-        See L{Handshake.request}.
-        """
         request = Handshake.request(self, stream, local, peer)
         # AF_IB's listeners are found by the GID of the request's path (Linux cma.c cma_save_ib_info).  Other
         # devices fill it in themselves.
@@ -246,9 +243,6 @@ class GIDHandshake(Handshake):
         return request
 
     def addresses(self, hello: Greeting) -> tuple[str, str]:
-        """
-        See L{Handshake.addresses}.
-        """
         return textOf(hello.destinationAddress), textOf(hello.sourceAddress)
 
 

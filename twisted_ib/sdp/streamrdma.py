@@ -44,9 +44,6 @@ class StreamQueues(WorkQueues):
     __slots__ = ()
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
-        """
-        See L{QueuePair.delivered<twisted_ib.hca.queues.queuepair.QueuePair.delivered>}.
-        """
         queuePair = self.queuePair
         # A stream's messages never consume receive requests: credits (Bufs) already guarantee a receive.
         if opcode == SEND_ONLY:

@@ -124,9 +124,6 @@ class SDPTransport(Transport, Stream):
     # -- ITransport
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
-        """
-        See L{interfaces.IConsumer}.
-        """
         self.direct = 0
         Transport.registerProducer(self, producer, streaming)
 
@@ -234,18 +231,12 @@ class SDPTransport(Transport, Stream):
             raise misused(self.channel.device)
 
     def registerMemory(self, sizeOrBuffer: Any, access: int | None = None) -> RDMARegion:
-        """
-        See L{ISDPTransport.registerMemory}.
-        """
         self.checkCaller()
         return self.openExtensions().openRDMA().register(sizeOrBuffer, access)
 
     def writeRegistered(
         self, region: RDMARegion, offset: int = 0, length: int | None = None
     ) -> Deferred[None]:
-        """
-        See L{ISDPTransport.writeRegistered}.
-        """
         self.checkCaller()
         ended = self._writeDisconnected or self._aborting or self.queuePair.path is None
         if not self.connected or ended or self.disconnSent:
@@ -267,9 +258,6 @@ class SDPTransport(Transport, Stream):
         return extensions.zeroCopySend.queueRegistered(region, piece)
 
     def sendUrgent(self, byte: bytes) -> None:
-        """
-        See L{ISDPTransport.sendUrgent}.
-        """
         self.checkCaller()
         if not isinstance(byte, bytes):
             raise TypeError("Data must be bytes")
@@ -283,9 +271,6 @@ class SDPTransport(Transport, Stream):
             self.openExtensions().zeroCopySend.queueUrgent(byte)
 
     def setZeroCopyThresholds(self, registered: int | None = None, plain: int | None = None) -> None:
-        """
-        See L{ISDPTransport.setZeroCopyThresholds}.
-        """
         self.checkCaller()
         if registered is not None:
             registered = checkInteger("registered", registered)
@@ -379,9 +364,6 @@ class SDPTransport(Transport, Stream):
             self._tell(protocol.readConnectionLost)
 
     def writeConnectionLost(self, reason: Failure) -> None:
-        """
-        See L{interfaces.IHalfCloseableDescriptor}.
-        """
         self.connectionLost(reason)
 
     def leaving(self) -> bool:

@@ -149,9 +149,6 @@ class WatchedTimers(Timers):
         self._known: float | None = None
 
     def start(self, seconds: float, expired: Callable[[], None]) -> Timer:
-        """
-        See L{Timers.start}.
-        """
         timer = super().start(seconds, expired)
         if self._known is None or timer.when < self._known:
             self._known = timer.when
@@ -159,8 +156,5 @@ class WatchedTimers(Timers):
         return timer
 
     def deadline(self) -> float | None:
-        """
-        See L{Timers.deadline}.
-        """
         self._known = super().deadline()
         return self._known

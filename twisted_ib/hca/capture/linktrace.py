@@ -47,55 +47,31 @@ class TracedLink:
     # -- ILink, passed on
 
     def pathMTUTo(self, destination: str) -> int:
-        """
-        See L{ILink}.
-        """
         found: int = self._link.pathMTUTo(destination)
         return found
 
     def sourcePort(self, wanted: int) -> int:
-        """
-        See L{ILink}.
-        """
         found: int = self._link.sourcePort(wanted)
         return found
 
     def receive(self, budget: int) -> int:
-        """
-        See L{ILink}.
-        """
         found: int = self._link.receive(budget)
         return found
 
     def pending(self) -> bool:
-        """
-        See L{ILink}.
-        """
         return bool(self._link.pending())
 
     def fileno(self) -> int:
-        """
-        See L{ILink}.
-        """
         found: int = self._link.fileno()
         return found
 
     def join(self, group: str) -> None:
-        """
-        See L{ILink}.
-        """
         self._link.join(group)
 
     def leave(self, group: str) -> None:
-        """
-        See L{ILink}.
-        """
         self._link.leave(group)
 
     def close(self) -> None:
-        """
-        See L{ILink}.
-        """
         self._link.close()
 
     @property

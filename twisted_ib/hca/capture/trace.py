@@ -80,30 +80,18 @@ class Trace:
         fabric.trace(self)
 
     def tracedPaths(self, base: Any) -> Any:
-        """
-        See L{IFabricObserver}.
-        """
         return type("TracedPath", (_TracedPath, base), {"trace": self})
 
     def tracedLink(self, link: Any) -> TracedLink:
-        """
-        See L{IFabricObserver}.
-        """
         return TracedLink(link, self.capture, self.interface)
 
     def tracedStream(self, stream: Any, isInitiator: bool, leftover: bytes) -> Any:
-        """
-        See L{IFabricObserver}.
-        """
         try:
             return TracedStream(stream, isInitiator, self.capture, self.interface, leftover)
         except OSError:
             return stream  # The peer has reset it: there is nothing to show.
 
     def tracedMAD(self, isOutbound: bool, packet: Any) -> None:
-        """
-        See L{IFabricObserver}.
-        """
         capture, fabric = self.capture, self.fabric
         source = fabric.guid if isOutbound else fabric.route(packet.slid) or packet.slid
         if capture.closed or (not isOutbound and source in capture.guids):

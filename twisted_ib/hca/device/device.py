@@ -568,15 +568,9 @@ class Device(DeviceProgress):
         stop: int,
         partition: int = 0,
     ) -> None:
-        """
-        See L{IFabricOwner}.
-        """
         self.mads.received(path, number, source, buffer, start, stop, partition)
 
     def pathLost(self, path: IPeerPath, reason: PathLostError) -> None:
-        """
-        See L{IFabricOwner}.
-        """
         # First the tables that would still hand out the path, then the users, who may ask for another at
         # once.
         self.addressPaths.pathLost(path)
@@ -609,15 +603,9 @@ class Device(DeviceProgress):
         stop: int,
         partition: int = 0,
     ) -> None:
-        """
-        See L{IFabricOwner}.
-        """
         self.paths.datagramReceived(path, opcode, number, buffer, start, stop, partition)
 
     def pathAccepted(self, path: IPeerPath) -> None:
-        """
-        See L{IFabricOwner}.
-        """
         self.paths.pathAccepted(path)
 
     # -- queue pairs

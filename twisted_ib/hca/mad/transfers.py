@@ -124,9 +124,6 @@ class Sending(Transfer):
         self._post, self._ended = post, ended
 
     def step(self, take: Callable[..., list[bytes]], *arguments: Any) -> None:
-        """
-        See L{Transfer.step}.
-        """
         for mad in take(*arguments):
             self._post(mad)
         status = self.machine.status
@@ -144,9 +141,6 @@ class Sending(Transfer):
         self.step(self.machine.arrived)
 
     def cancel(self) -> None:
-        """
-        See L{Transfer.cancel}.
-        """
         self._ended = None
         if self.machine.status is None:
             self.step(self.machine.abort, TransferStatus.UNSPECIFIED)
@@ -172,9 +166,6 @@ class Receiving(Transfer):
         self.first = self.latest = first
 
     def step(self, take: Callable[..., list[bytes]], *arguments: Any) -> None:
-        """
-        See L{Transfer.step}.
-        """
         transfers, machine = self.transfers, self.machine
         before = machine.held
         mads = take(*arguments)
@@ -188,9 +179,6 @@ class Receiving(Transfer):
             transfers.ended(self)
 
     def cancel(self) -> None:
-        """
-        See L{Transfer.cancel}.
-        """
         self.request = None
         if self.machine.status is None:
             self.step(self.machine.abort, TransferStatus.UNSPECIFIED)

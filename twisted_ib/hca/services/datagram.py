@@ -189,9 +189,6 @@ class DatagramRequester(SendQueue):
         )
 
     def flush(self, first: WCStatus) -> None:
-        """
-        See L{SendQueue.flush}.
-        """
         work, unsent, status = self.work, self._unsent, first
         assert work is not None
         while unsent:

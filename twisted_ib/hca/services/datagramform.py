@@ -186,9 +186,6 @@ class RoutedForm(DatagramForm):
     size = GRH_BYTES
 
     def pack(self, queuePair: Any, vector: AddressVector, behind: int) -> bytes:
-        """
-        See L{DatagramForm.pack}.
-        """
         return packGRH(
             *(vector.trafficClass, vector.flowLabel, length(behind), vector.hopLimit),
             *(queuePair.device.gid, vector.gid),
@@ -202,15 +199,9 @@ class RoutedForm(DatagramForm):
         return gid
 
     def vector(self, key: int, hopLimit: int) -> AddressVector:
-        """
-        See L{DatagramForm.vector}.
-        """
         return AddressVector(key, hopLimit=hopLimit)
 
     def group(self, head: bytes) -> int:
-        """
-        See L{DatagramForm.group}.
-        """
         # Most are for an HCA's own GID, which costs no call.
         if head[0] >> 4 == _IPV6 and head[_DESTINATION] not in _GROUPS:
             return 0
@@ -218,22 +209,13 @@ class RoutedForm(DatagramForm):
         return gid if isMulticast(gid) else 0
 
     def grh(self, head: bytes) -> bytes:
-        """
-        See L{DatagramForm.grh}.
-        """
         return head[:GRH_BYTES]
 
     def describe(self, port: Port, completion: Any, head: bytes) -> None:
-        """
-        See L{DatagramForm.describe}.
-        """
         completion.flags |= _GRH_FLAG
         completion.serviceLevel = 0 if head[0] >> 4 == _IPV6 else _IPV4_FRAME
 
     def reply(self, head: bytes) -> AddressVector:
-        """
-        See L{DatagramForm.reply}.
-        """
         source, _, label, trafficClass, _ = route(head)
         return AddressVector(source, flowLabel=label, hopLimit=_REPLY_HOPS, trafficClass=trafficClass)
 
@@ -266,9 +248,6 @@ class LocalForm(DatagramForm):
     completion = LocalCompletion
 
     def pack(self, queuePair: Any, vector: AddressVector, behind: int) -> bytes:
-        """
-        See L{DatagramForm.pack}.
-        """
         following, grh = _NEXT_BTH, _NO_GRH
         if vector.isGlobal:
             following, grh = _NEXT_GRH, FORMS[LinkLayer.ETHERNET].pack(queuePair, vector, behind)
@@ -289,17 +268,11 @@ class LocalForm(DatagramForm):
         return AddressVector(0, lid=key, isGlobal=False)
 
     def group(self, head: bytes) -> int:
-        """
-        See L{DatagramForm.group}.
-        """
         # Datagrams to groups have a GRH (IBTA vol. 1 10.5).
         gid = destination(self.grh(head)) if self._hasGRH(head) else 0
         return gid if isMulticast(gid) else 0
 
     def grh(self, head: bytes) -> bytes:
-        """
-        See L{DatagramForm.grh}.
-        """
         return head[_LOCAL.size : self.size]
 
     @staticmethod
@@ -307,9 +280,6 @@ class LocalForm(DatagramForm):
         return bool(_LOCAL.unpack_from(head)[2] & _NEXT_MASK == _NEXT_GRH)
 
     def describe(self, port: Port, completion: Any, head: bytes) -> None:
-        """
-        See L{DatagramForm.describe}.
-        """
         completion.sourceLID, target, level, _ = _LOCAL.unpack_from(head)
         completion.pathBits = target & (1 << port.lmc) - 1
         completion.serviceLevel = level >> _SERVICE_LEVEL_SHIFT
@@ -317,9 +287,6 @@ class LocalForm(DatagramForm):
             completion.flags |= _GRH_FLAG
 
     def reply(self, head: bytes) -> AddressVector:
-        """
-        See L{DatagramForm.reply}.
-        """
         lid, _, level, _ = _LOCAL.unpack_from(head)
         level >>= _SERVICE_LEVEL_SHIFT
         if not self._hasGRH(head):
@@ -342,9 +309,6 @@ class LocalForm(DatagramForm):
         return source, target, level >> _SERVICE_LEVEL_SHIFT, partition, grh
 
     def check(self, queuePair: QueuePair, key: int, head: bytes, behind: int) -> str:
-        """
-        See L{DatagramForm.check}.
-        """
         source, target, level, partition = _LOCAL.unpack_from(head)
         following, grh, device = level & _NEXT_MASK, self.grh(head), queuePair.device
         isOurs = bool(device.port.hasLID(target))

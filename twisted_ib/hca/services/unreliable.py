@@ -56,9 +56,6 @@ class UnreliableRequester(Requester):
         self._gone = False
 
     def pump(self) -> None:
-        """
-        See L{Requester.pump}.
-        """
         super().pump()
         while self._gone and self.work is not None and self.onTheWay:
             self._complete()
@@ -92,9 +89,6 @@ class UnreliableRequester(Requester):
             self._go()
 
     def pathFound(self) -> None:
-        """
-        See L{Requester.pathFound}.
-        """
         self._gone = False
         # Positions count bytes of one path and begin anew with the next.
         self._acknowledged = 0

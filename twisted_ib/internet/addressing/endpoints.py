@@ -199,9 +199,6 @@ class EndpointFactory(ClientFactory):
         self._wrappedFactory.doStart()
 
     def doStop(self) -> None:
-        """
-        See L{doStart}.
-        """
         self._wrappedFactory.doStop()
 
     def buildProtocol(self, addr: Any) -> Any:

@@ -121,9 +121,6 @@ class Machine:
     # -- packets out
 
     def send(self, frame: Buffer, now: float) -> None:
-        """
-        See L{IMachine}.
-        """
         try:
             if frame[0] == _IPV4_FIRST:
                 (destination,) = _IPV4_DESTINATION(frame)
@@ -255,33 +252,21 @@ class Machine:
             self._wait(membership.waiting, frame, "group_waiting")
 
     def joinGroup(self, group: bytes) -> None:
-        """
-        See L{IMachine}.
-        """
         if not ip.isMulticast(group):
             raise ValueError(f"{ip_address(group)} is not a multicast address")
         self._groups.want(self._mgid(group))
 
     def leaveGroup(self, group: bytes) -> None:
-        """
-        See L{IMachine}.
-        """
         self._groups.unwant(self._mgid(group))
 
     def _mgid(self, group: bytes) -> int:
         return multicastGID(group, self._settings.pKey)
 
     def joined(self, mgid: int, group: Group, now: float) -> None:
-        """
-        See L{IMachine}.
-        """
         self._now = now
         self._groups.joined(mgid, group)
 
     def joinFailed(self, mgid: int, error: Exception, now: float) -> None:
-        """
-        See L{IMachine}.
-        """
         self._now = now
         self._groups.failed(mgid, error)
         if self._groups.broadcast.group is None:
@@ -307,9 +292,6 @@ class Machine:
     # -- packets in
 
     def datagramReceived(self, sourceGID: int, buffer: Buffer, start: int, stop: int, now: float) -> None:
-        """
-        See L{IMachine}.
-        """
         if sourceGID == self._gid:
             self.count("own_source")
             return
@@ -349,9 +331,6 @@ class Machine:
     # -- neighbours and their ports
 
     def lookup(self, address: bytes, now: float) -> None:
-        """
-        See L{IMachine}.
-        """
         self._now = now
         if address in self._routes.own:
             self._driver.found(address, self.hardwareAddress, None)
@@ -453,16 +432,10 @@ class Machine:
                 self.count("neighbour_waiting")
 
     def pathResolved(self, gid: int, path: Any, now: float) -> None:
-        """
-        See L{IMachine}.
-        """
         self._now = now
         self._peers.resolved(gid, path)
 
     def pathFailed(self, gid: int, now: float) -> None:
-        """
-        See L{IMachine}.
-        """
         self._now = now
         self._peers.failed(gid)
 
@@ -499,30 +472,18 @@ class Machine:
     # -- connections
 
     def connected(self, handle: Any, privateData: bytes, now: float) -> None:
-        """
-        See L{IMachine}.
-        """
         self._now = now
         self._connections.connected(handle, privateData)
 
     def connectFailed(self, handle: Any, now: float) -> None:
-        """
-        See L{IMachine}.
-        """
         self._now = now
         self._connections.failed(handle)
 
     def connectionRequested(self, handle: Any, gid: int, privateData: bytes, now: float) -> bytes | None:
-        """
-        See L{IMachine}.
-        """
         self._now = now
         return self._connections.requested(handle, gid, privateData)
 
     def connectedReceived(self, handle: Any, buffer: Buffer, start: int, stop: int, now: float) -> None:
-        """
-        See L{IMachine}.
-        """
         incoming = self._connections.incoming.get(handle)
         if incoming is None:
             return
@@ -535,9 +496,6 @@ class Machine:
         self.datagramReceived(incoming.source[0], buffer, start, stop, now)
 
     def connectionEnded(self, handle: Any, now: float) -> None:
-        """
-        See L{IMachine}.
-        """
         self._now = now
         peer = self._connections.ended(handle)
         if peer is not None:
@@ -548,36 +506,21 @@ class Machine:
     # -- the interface
 
     def begin(self, now: float) -> None:
-        """
-        See L{IMachine}.
-        """
         self._now = now
         self._groups.begin()
 
     def subnetChanged(self, now: float) -> None:
-        """
-        See L{IMachine}.
-        """
         self._now = now
         self._peers.renew()
 
     def deadline(self) -> float | None:
-        """
-        See L{IMachine}.
-        """
         return self._timers.deadline()
 
     def tick(self, now: float) -> None:
-        """
-        See L{IMachine}.
-        """
         self._now = now
         self._timers.tick(now)
 
     def close(self, now: float) -> None:
-        """
-        See L{IMachine}.
-        """
         self._now = now
         for neighbour in list(self.neighbours.entries.values()):
             self.neighbours.forget(neighbour)

@@ -100,15 +100,9 @@ class ZeroCopyMachine(Machine):
         return self._marked(self._capped(Machine.header, length, receives), flags)
 
     def update(self, receives: int) -> bytes | None:
-        """
-        See L{Machine.update<twisted_ib.sdp.protocol.machine.Machine.update>}.
-        """
         return self._marked(self._capped(Machine.update, receives))
 
     def controlMessage(self, mid: int, receives: int, body: bytes = b"", flags: int = 0) -> bytes | None:
-        """
-        See L{Machine.controlMessage<twisted_ib.sdp.protocol.machine.Machine.controlMessage>}.
-        """
         return self._marked(self._capped(Machine.controlMessage, mid, receives, body, flags))
 
     def notice(self, receives: int) -> bytes | None:
@@ -239,9 +233,6 @@ class ZeroCopyMachine(Machine):
     # -- receiving
 
     def receive(self, buffer: Any, start: int, stop: int) -> bytes | None:
-        """
-        See L{Machine.receive<twisted_ib.sdp.protocol.machine.Machine.receive>}.
-        """
         data = Machine.receive(self, buffer, start, stop)
         if data:
             zero = self.zero
@@ -405,9 +396,6 @@ class ZeroCopyMachine(Machine):
     # -- closing
 
     def feed(self, event: Input) -> Action:
-        """
-        See L{Machine.feed<twisted_ib.sdp.protocol.machine.Machine.feed>}.
-        """
         # DisConn goes behind all own SrcAvails (OpenIB sdp_send.c sdp_send_ctrl_disconnect).
         if event is Input.DISCONN and self.zero.sink.adverts:
             raise SDPError("DisConn while a SrcAvail is outstanding")

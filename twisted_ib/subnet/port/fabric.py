@@ -238,9 +238,6 @@ class SubnetFabric:
         self.attachPage = getattr(inner, "attachPage", None)
 
     def trace(self, observer: _Observer) -> None:
-        """
-        See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>}.
-        """
         self._records.trace(observer)
         self._observer = observer
         while self._passed:
@@ -290,9 +287,6 @@ class SubnetFabric:
         return int(self._records.sleeps)
 
     def octets(self) -> tuple[int, int] | None:
-        """
-        See L{IFabricProgress<twisted_ib.hca.base.interfaces.IFabricProgress>}.
-        """
         found: tuple[int, int] | None = self._records.octets()
         return found
 
@@ -379,27 +373,15 @@ class SubnetFabric:
         return int(self.port.generation)
 
     def route(self, lid: int) -> int:
-        """
-        See L{ISubnetDirectory}.
-        """
         return int(self.port.route(lid))
 
     def has(self, guid: int) -> bool:
-        """
-        See L{ISubnetDirectory}.
-        """
         return bool(self.port.has(guid))
 
     def named(self, description: str) -> int:
-        """
-        See L{ISubnetDirectory}.
-        """
         return int(self.port.named(description))
 
     def lidOf(self, guid: int) -> int:
-        """
-        See L{ISubnetDirectory}.
-        """
         return int(self.owner.port.lid if guid == self.guid else self.port.lidOf(guid))
 
     def guids(self, gid: int) -> tuple[set[int], set[int]]:
@@ -409,9 +391,6 @@ class SubnetFabric:
         return set(), set()
 
     def members(self, lid: int) -> tuple[int, ...]:
-        """
-        See L{ISubnetDirectory}.
-        """
         found: tuple[int, ...] = self.port.members(lid)
         if not self._joined:
             return found
@@ -426,25 +405,16 @@ class SubnetFabric:
         return members
 
     def settings(self) -> PortChange:
-        """
-        See L{ISubnetDirectory}.
-        """
         found: PortChange = self.port.settings()
         return found
 
     def violated(self, violation: KeyViolation) -> None:
-        """
-        See L{ISubnetDirectory}.
-        """
         # The latest of each turn of the device: a flood of bad packets must not become one of messages.
         count, _ = self._violations.get(violation.isQueueKey, (0, None))
         self._violations[violation.isQueueKey] = count + 1, violation
         self._wait()
 
     def setSM(self, isSM: bool) -> None:
-        """
-        See L{ISubnetDirectory}.
-        """
         self.port.setSM(isSM)
 
     # -- MADs
@@ -466,9 +436,6 @@ class SubnetFabric:
             self._observer.tracedMAD(isOutbound, packet)
 
     def managementPath(self, lid: int) -> ManagementPath:
-        """
-        See L{ISubnetDirectory}.
-        """
         return ManagementPath(self, lid)
 
     def sendMAD(self, lid: int, source: int, number: int, octets: bytes) -> None:
@@ -570,16 +537,10 @@ class SubnetFabric:
                 yield path, number
 
     def forked(self) -> None:
-        """
-        See L{IFabricConnections<twisted_ib.hca.base.interfaces.IFabricConnections>}.
-        """
         self.port.forked()
         self._records.forked()
 
     def close(self) -> None:
-        """
-        See L{IFabricConnections<twisted_ib.hca.base.interfaces.IFabricConnections>}.
-        """
         try:
             self.port.close()
         finally:

@@ -165,18 +165,12 @@ class SubnetPath(_Path):
         self._numbers: dict[int, int] = {}
 
     def bind(self, queuePair: BoundQueuePair, message: Any = None) -> Any:
-        """
-        See L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}.
-        """
         bound = super().bind(queuePair, message)
         self._numbers[queuePair.remote] = queuePair.number
         self.modified(queuePair)
         return bound
 
     def unbind(self, queuePair: BoundQueuePair) -> None:
-        """
-        See L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}.
-        """
         super().unbind(queuePair)
         self._told.pop(queuePair.number, None)
         if self._numbers.get(queuePair.remote) == queuePair.number:
@@ -246,9 +240,6 @@ class SubnetPath(_Path):
             self.violated(KeyViolation(False, theirs, source, owner.port.lid, 0, *ends))
 
     def queuePairs(self) -> list[StreamQueuePair]:
-        """
-        See L{RecordPath<twisted_ib.hca.fabric.base.path.RecordPath>}.
-        """
         return [each.queuePair if each.__class__ is Unreachable else each for each in super().queuePairs()]
 
     def prepareRequest(self, request: ConnectRequest) -> None:

@@ -28,16 +28,10 @@ class Send(Test):
     summary = "messages (SEND and RECEIVE) between two programs"
 
     def server(self, reactor: Any, port: int, device: str | None) -> IStreamServerEndpoint:
-        """
-        See L{Test.server}.
-        """
         most = limits.PERF_MESSAGE
         return RDMAServerEndpoint(reactor, port, _BACKLOG, device=device, maxMessageSize=most)
 
     def client(self, reactor: Any, host: str, port: int, device: str | None) -> IStreamClientEndpoint:
-        """
-        See L{Test.client}.
-        """
         return RDMAClientEndpoint(reactor, host, port, device=device, maxMessageSize=limits.PERF_MESSAGE)
 
 
@@ -50,15 +44,9 @@ class SDP(Test):
     summary = "streams of sdp:, as a Twisted protocol uses them"
 
     def server(self, reactor: Any, port: int, device: str | None) -> IStreamServerEndpoint:
-        """
-        See L{Test.server}.
-        """
         return SDPServerEndpoint(reactor, port, _BACKLOG, device=device)
 
     def client(self, reactor: Any, host: str, port: int, device: str | None) -> IStreamClientEndpoint:
-        """
-        See L{Test.client}.
-        """
         return SDPClientEndpoint(reactor, host, port, device=device)
 
 
@@ -72,15 +60,9 @@ class TCP(Test):
     hasDevice = False
 
     def server(self, reactor: Any, port: int, device: str | None) -> IStreamServerEndpoint:
-        """
-        See L{Test.server}.
-        """
         # The switch is bypassed: with the reactor C{ib} a TCP endpoint might otherwise become SDP by its
         # rules.
         return TCP4ServerEndpoint(direct(reactor), port, _BACKLOG)
 
     def client(self, reactor: Any, host: str, port: int, device: str | None) -> IStreamClientEndpoint:
-        """
-        See L{Test.client}.
-        """
         return TCP4ClientEndpoint(direct(reactor), host, port)

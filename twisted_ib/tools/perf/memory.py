@@ -102,15 +102,9 @@ class OneSided(Send):
         raise NotImplementedError
 
     def latency(self, link: Link, message: bytes, span: Span, counts: defaultdict[int, int]) -> Run:
-        """
-        See L{Test.latency}.
-        """
         return Requests(self.request(link, len(message)), 1, span, counts)
 
     def bandwidth(self, link: Link, message: bytes, span: Span) -> Run:
-        """
-        See L{Test.bandwidth}.
-        """
         # More requests than the responder's resources wait in the send queue (IBTA vol. 1 9.7.4), which keeps
         # it busy.
         return Requests(self.request(link, len(message)), limits.PERF_DEPTH, span)
@@ -133,9 +127,6 @@ class Write(OneSided):
         link.memory.region.view[: len(message)] = message
 
     def request(self, link: Link, size: int) -> Callable[[], Deferred[Any]]:
-        """
-        See L{OneSided.request}.
-        """
         memory: Memory = link.memory
         write = link.transport.rdmaWrite
         region, address, key = memory.region, memory.address, memory.key
@@ -174,9 +165,6 @@ class Read(OneSided):
         link.memory.region.view[: len(message)] = bytes(len(message))
 
     def request(self, link: Link, size: int) -> Callable[[], Deferred[Any]]:
-        """
-        See L{OneSided.request}.
-        """
         memory: Memory = link.memory
         read = link.transport.rdmaRead
         region, address, key = memory.region, memory.address, memory.key
@@ -201,9 +189,6 @@ class Atomic(OneSided):
     only = _COUNTER
 
     def request(self, link: Link, size: int) -> Callable[[], Deferred[Any]]:
-        """
-        See L{OneSided.request}.
-        """
         memory: Memory = link.memory
         fetchAdd = link.transport.fetchAdd
         address, key = memory.address, memory.key

@@ -26,9 +26,6 @@ class AddressResolution(Resolution):
     hasSMI = False
 
     def gids(self) -> list[str]:
-        """
-        See L{Resolution.gids}.
-        """
         own = super().gids()
         return own * self._device.fabric.gidSlots if len(own) == 1 else own
 
@@ -39,16 +36,10 @@ class AddressResolution(Resolution):
         return self._device.address or address
 
     def isLocal(self, address: str) -> bool:
-        """
-        See L{Resolution.isLocal}.
-        """
         device = self._device
         return address == device.address or (device.resolver is not None and device.resolver.isOwn(address))
 
     def isPeers(self, path: IPeerPath, address: str) -> bool:
-        """
-        See L{Resolution.isPeers}.
-        """
         resolver = self._device.resolver
         # As on any link whose addresses are found by ARP, there is no other proof of one than that.  Who
         # connects has asked for this host, and so told its own address, before.
@@ -70,22 +61,13 @@ class AddressResolution(Resolution):
         return 0
 
     def reach(self, key: int, user: PathUser) -> Search | None:
-        """
-        See L{Resolution.reach}.
-        """
         return self._device.fabric.reachGID(key, user)
 
     def reachHCA(self, gid: int, user: PathUser) -> Search | None:
-        """
-        See L{Resolution.reachHCA}.
-        """
         self.check(gid)
         return self.reach(gid, user)
 
     def resolvePath(self, queuePair: QueuePair) -> None:
-        """
-        See L{Resolution.resolvePath}.
-        """
         vector = queuePair.vector
         self.check(vector.gid)
         self._device.fabric.reachGID(vector.gid, PendingPath(queuePair, vector))

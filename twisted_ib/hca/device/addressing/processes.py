@@ -142,9 +142,6 @@ class ProcessResolution(Resolution):
     # -- addresses
 
     def gids(self) -> list[str]:
-        """
-        See L{Resolution.gids}.
-        """
         # IBTA vol. 1 annex A17: one entry per IP address of the host.  Read when asked for, as they come and
         # go.
         return [*super().gids(), normalise(gidText(loopbackGID(self.guid))), *localAddresses()]
@@ -156,9 +153,6 @@ class ProcessResolution(Resolution):
         return address
 
     def isLocal(self, address: str) -> bool:
-        """
-        See L{Resolution.isLocal}.
-        """
         device = self._device
         if device.resolver is not None and device.resolver.isOwn(address):
             return True
@@ -167,9 +161,6 @@ class ProcessResolution(Resolution):
         return isPeersAddress(address, int(device.clock()))
 
     def isPeers(self, path: IPeerPath, address: str) -> bool:
-        """
-        See L{Resolution.isPeers}.
-        """
         resolver = self._device.resolver
         if resolver is not None and resolver.sourceFor(address):
             return bool(resolver.gidOf(address) == self.gidOf(path))
@@ -179,9 +170,6 @@ class ProcessResolution(Resolution):
     # -- GIDs
 
     def isOfGUID(self, address: str) -> bool:
-        """
-        See L{Resolution.isOfGUID}.
-        """
         # IBTA vol. 1 4.1.1: a link-local GID is made of the GUID.  RFC 4007 section 11: with a zone it is the
         # address of an interface of this host.
         return address.startswith("fe80:") and "%" not in address
@@ -246,9 +234,6 @@ class ProcessResolution(Resolution):
         return self._device.fabric.reach(self.check(key), user)
 
     def reachHCA(self, gid: int, user: PathUser) -> Search | None:
-        """
-        See L{Resolution.reachHCA}.
-        """
         return self._device.fabric.reach(self.check(gid), user)
 
     # -- queue pairs
@@ -344,9 +329,6 @@ class ProcessResolution(Resolution):
         return None
 
     def isProven(self, path: DatagramPath) -> bool:
-        """
-        See L{Resolution.isProven}.
-        """
         return bool(self._proves(path, path.peer.guid))
 
     def _proves(self, path: DatagramPath, guid: int) -> bool | None:
@@ -361,9 +343,6 @@ class ProcessResolution(Resolution):
         return proof
 
     def pathAccepted(self, path: IPeerPath) -> None:
-        """
-        See L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
-        """
         guid = path.peer.guid
         # Only a lower GUID dials paths for queue pairs; others dial for connection management, which needs no
         # lookup here.
@@ -408,9 +387,6 @@ class ProcessResolution(Resolution):
             super().queuePairClosed(queuePair)
 
     def close(self) -> None:
-        """
-        See L{Resolution.close}.
-        """
         for pendingPaths in list(self._pendingPaths.values()):
             pendingPaths.end()
         for group in self._groups.values():

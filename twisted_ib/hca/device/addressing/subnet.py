@@ -149,29 +149,17 @@ class SubnetResolution(ProcessResolution):
         return Resolution.gids(self)
 
     def hasGID(self, gid: int) -> bool:
-        """
-        See L{Resolution.hasGID<twisted_ib.hca.device.addressing.resolution.Resolution.hasGID>}.
-        """
         return gid == self._device.gid or gid in self._device.port.gids
 
     def guidOf(self, address: str) -> int:
-        """
-        See L{Resolution.guidOf<twisted_ib.hca.device.addressing.resolution.Resolution.guidOf>}.
-        """
         # RFC 4007 section 11: what has a zone is the address of an interface of this host.
         return 0 if "%" in address else guidOf(address, self._device.port.subnetPrefix)
 
     def hostNamed(self, name: str) -> str:
-        """
-        See L{Resolution.hostNamed<twisted_ib.hca.device.addressing.resolution.Resolution.hostNamed>}.
-        """
         guid = self._device.fabric.named(name)
         return normalise(gidText(self._device.port.subnetPrefix << _GUID_BITS | guid)) if guid else ""
 
     def unknownHost(self, name: str) -> str:
-        """
-        See L{Resolution.unknownHost<twisted_ib.hca.device.addressing.resolution.Resolution.unknownHost>}.
-        """
         return (
             f"no node of the subnet with a device has the description {name!r}, and no address was found for"
             f" it; a host of {self._device.name} is a GID, the description of a node, or this host"
@@ -185,15 +173,9 @@ class SubnetResolution(ProcessResolution):
         return address if isPeersAddress(address, int(device.clock())) else normalise(gidText(device.gid))
 
     def isLocal(self, address: str) -> bool:
-        """
-        See L{Resolution.isLocal<twisted_ib.hca.device.addressing.resolution.Resolution.isLocal>}.
-        """
         return gidNumber(address) in self._device.port.gids or super().isLocal(address)
 
     def isPeers(self, path: IPeerPath, address: str) -> bool:
-        """
-        See L{Resolution.isPeers<twisted_ib.hca.device.addressing.resolution.Resolution.isPeers>}.
-        """
         # A GID names an HCA of the subnet, and no resolver has it.
         guid = self.guidOf(address)
         return guid == path.peer.guid if guid else super().isPeers(path, address)
@@ -237,24 +219,15 @@ class SubnetResolution(ProcessResolution):
         return fabric.reach(guid, _Search(self, key, guid, user))
 
     def reachHCA(self, gid: int, user: PathUser) -> Search | None:
-        """
-        See L{Resolution.reachHCA<twisted_ib.hca.device.addressing.resolution.Resolution.reachHCA>}.
-        """
         # The directory finds an HCA of the subnet by its GID, whatever the service.
         return self._device.fabric.resolve(0, gidText(gid), user)
 
     def gidOf(self, path: DatagramPath) -> int:
-        """
-        See L{Resolution.gidOf<twisted_ib.hca.device.addressing.resolution.Resolution.gidOf>}.
-        """
         prefix: int = self._device.port.subnetPrefix
         guid: int = path.peer.guid
         return prefix << _GUID_BITS | guid
 
     def lidOf(self, path: DatagramPath) -> int:
-        """
-        See L{Resolution.lidOf<twisted_ib.hca.device.addressing.resolution.Resolution.lidOf>}.
-        """
         lid: int = path.peer.lid
         return lid
 
@@ -276,22 +249,13 @@ class SubnetResolution(ProcessResolution):
     # -- queue pairs
 
     def keyOf(self, queuePair: StreamQueuePair) -> int:
-        """
-        See L{ProcessResolution.keyOf}.
-        """
         lid: int = queuePair.vector.lid
         return lid
 
     def find(self, key: int, pendingPaths: PendingPaths) -> Search | None:
-        """
-        See L{ProcessResolution.find}.
-        """
         return super().find(self._routed(key), pendingPaths)
 
     def pendingOf(self, guid: int) -> list[PendingPaths]:
-        """
-        See L{ProcessResolution.pendingOf}.
-        """
         route = self._device.fabric.route
         return [each for each in self._pendingPaths.values() if route(each.key) == guid]
 
@@ -321,8 +285,5 @@ class SubnetResolution(ProcessResolution):
         return self._device.fabric.managementPath(key) if number <= GSI_QPN else super().hold(key, number)
 
     def release(self, way: Any) -> None:
-        """
-        See L{Resolution.release<twisted_ib.hca.device.addressing.resolution.Resolution.release>}.
-        """
         if isinstance(way, AddressPath):
             super().release(way)

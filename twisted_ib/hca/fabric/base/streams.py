@@ -375,9 +375,6 @@ class FabricConnection:
         return True
 
     def accept(self, reply: ConnectReply, now: float, isConfirmed: bool = True) -> bool:
-        """
-        See L{IConnection.accept}.
-        """
         if not self._require("requested"):
             return False
         self.stage = "accepted" if isConfirmed else "up"
@@ -389,9 +386,6 @@ class FabricConnection:
             raise
 
     def reject(self, reason: RejectReason, privateData: bytes, now: float) -> bool:
-        """
-        See L{IConnection.reject}.
-        """
         if self.stage != "replied" and not self._require("requested"):
             return False
         isSent = self.refuse(privateData)
@@ -411,18 +405,12 @@ class FabricConnection:
         return self.stage != "ended"
 
     def ready(self, now: float, privateData: bytes = b"", isConfirmed: bool = True) -> bool:
-        """
-        See L{IConnection.ready}.
-        """
         if not self._require("replied"):
             return False
         self.stage = "up"
         return self.confirm()
 
     def abandon(self, now: float) -> bool:
-        """
-        See L{IConnection.abandon}.
-        """
         self.user = None
         return self.disconnect(now)
 

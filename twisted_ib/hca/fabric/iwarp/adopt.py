@@ -66,9 +66,6 @@ class AdoptedPath(StreamPeerPath):
         self._ended = ended
 
     def connected(self) -> tuple[socket.socket, bytes] | None:
-        """
-        See L{StreamPeerPath.connected}.
-        """
         made, self._socket = self._socket, None
         leftover, self._leftover = self._leftover, b""
         # The second request over one connection: nothing is left to make it with.
@@ -76,15 +73,9 @@ class AdoptedPath(StreamPeerPath):
 
     @property
     def isSpent(self) -> bool:
-        """
-        See L{StreamPeerPath.isSpent}.
-        """
         return self._socket is None
 
     def closed(self) -> None:
-        """
-        See L{StreamPeerPath.closed}.
-        """
         ended, self._ended = self._ended, None
         if ended is not None:
             ended()

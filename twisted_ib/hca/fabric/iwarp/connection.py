@@ -46,9 +46,6 @@ class MPAConnection(FabricConnection):
         self.unreached()
 
     def sendReply(self, reply: ConnectReply) -> bool:
-        """
-        See L{FabricConnection.sendReply}.
-        """
         if self.stage == "accepted":
             self.expect()
         else:
@@ -58,9 +55,6 @@ class MPAConnection(FabricConnection):
         return True
 
     def refuse(self, privateData: bytes) -> bool:
-        """
-        See L{FabricConnection.refuse}.
-        """
         stream = self.stream
         if stream is not None:
             if stream.startup is not None:
@@ -83,16 +77,10 @@ class MPAConnection(FabricConnection):
         return True
 
     def withdraw(self) -> None:
-        """
-        See L{FabricConnection.withdraw}.
-        """
         if self.stream is not None:
             self.stream.close()
 
     def end(self) -> None:
-        """
-        See L{FabricConnection.end}.
-        """
         if self.stream is not None:
             self.stream.finish()
         # FIN has no answer of its own: the peer's FIN follows when its program is done.
@@ -107,17 +95,11 @@ class MPAConnection(FabricConnection):
         return isThere
 
     def established(self) -> None:
-        """
-        See L{FabricConnection.established}.
-        """
         self._service.unanswered.discard(self)
         self._inTime()
         super().established()
 
     def replied(self, reply: ConnectReply) -> None:
-        """
-        See L{FabricConnection.replied}.
-        """
         self._inTime()
         super().replied(reply)
 
@@ -127,9 +109,6 @@ class MPAConnection(FabricConnection):
             timer.cancel()
 
     def over(self) -> None:
-        """
-        See L{FabricConnection.over}.
-        """
         super().over()
         self._inTime()
         self._service.connections.pop(self, None)

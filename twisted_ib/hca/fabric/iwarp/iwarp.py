@@ -287,9 +287,6 @@ class IWARPFabric(ConnectedFabric):
         return path
 
     def trace(self, observer: Any) -> None:
-        """
-        See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>}.
-        """
         self._observer = observer
 
     def shown(self, made: socket.socket, isInitiator: bool, leftover: bytes) -> Any:

@@ -109,9 +109,6 @@ class MPAService(FabricConnector):
     # -- active
 
     def sendRequest(self, path: IPeerPath, request: ConnectRequest, user: Any, now: float) -> MPAConnection:
-        """
-        See L{IConnector}.
-        """
         if len(self.connections) >= limits.CM_CONNECTIONS:
             raise ResourceLimitError(f"{limits.CM_CONNECTIONS} connections are open")
         assert isinstance(path, StreamPeerPath)

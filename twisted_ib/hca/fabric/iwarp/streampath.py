@@ -354,9 +354,6 @@ class StreamPath(Waiters, ConnectionPath):
         return self._posted
 
     def wantSpace(self, waiter: Waiter) -> None:
-        """
-        See L{IPath.wantSpace}.
-        """
         self.waiting[waiter] = None
 
     def sendFrame(self, octets: bytes) -> None:

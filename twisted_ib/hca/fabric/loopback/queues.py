@@ -81,15 +81,9 @@ class LoopbackPath(RecordPath):
             self._room = room
 
     def holdBack(self, held: bool) -> None:
-        """
-        See L{RecordPath.holdBack}.
-        """
         self._room = -1 if held else _ROOM
 
     def position(self) -> int:
-        """
-        @return: See L{RecordPath.position}.
-        """
         return self._tail
 
     def _isLow(self) -> bool:

@@ -129,9 +129,6 @@ class PacketFabric(AddressDirectory):
         keepFreed()  # Copies of what is on its way.
 
     def trace(self, observer: Any) -> None:
-        """
-        See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>}.
-        """
         self.link = self.transmitter.link = observer.tracedLink(self.link)
 
     def pathMTUTo(self, address: str) -> int:

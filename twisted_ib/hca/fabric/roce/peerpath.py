@@ -59,21 +59,12 @@ class PeerPath:
         """
 
     def prepareRequest(self, request: ConnectRequest) -> None:
-        """
-        See L{IPeerPath.prepareRequest}.
-        """
         connparams.propose(self.fabric, self.peer.gid, request)
 
     def prepareReply(self, reply: ConnectReply, request: ConnectRequest) -> Any:
-        """
-        See L{IPeerPath.prepareReply}.
-        """
         return connparams.answer(self.fabric, reply, request)
 
     def readReply(self, reply: ConnectReply, number: int) -> None:
-        """
-        See L{IPeerPath.readReply}.
-        """
         connparams.answered(self.fabric, reply, number)
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
@@ -88,9 +79,6 @@ class PeerPath:
         return True
 
     def respond(self, word: int, record: bytes, partition: int) -> bool:
-        """
-        See L{IPeerPath.respond}.
-        """
         # IBTA vol. 1 13.5.4: a response is in the partition of its request; ours may be the full membership
         # of it and theirs a limited one.
         fabric = self.fabric

@@ -274,9 +274,6 @@ class RingPath(HostPath):
             self._room = room
 
     def holdBack(self, held: bool) -> None:
-        """
-        See L{RecordPath.holdBack}.
-        """
         # No record fits into less than nothing, so post() needs no test of its own.
         self._room = -1 if held else self._size - limits.RING_RESERVE
 
@@ -301,16 +298,10 @@ class RingPath(HostPath):
         return False
 
     def resumeWaiting(self) -> int:
-        """
-        See L{RecordPath.resumeWaiting}.
-        """
         self._bulkWaits = False
         return RecordPath.resumeWaiting(self)
 
     def position(self) -> int:
-        """
-        @return: See L{RecordPath.position}.
-        """
         return self._tail
 
     # -- up
@@ -513,9 +504,6 @@ class RingPath(HostPath):
         return self.pending()
 
     def wantSpace(self, waiter: Waiter) -> None:
-        """
-        See L{RecordPath.wantSpace}.
-        """
         self.waiting[waiter] = None
         if self.asleep:
             # So that it wakes and sleeps again, with the position for this waiter in WAIT.
@@ -561,23 +549,14 @@ class RingPath(HostPath):
         return self._offers
 
     def offer(self, segment: Segment) -> int:
-        """
-        @return: See L{RecordPath.offer}.
-        """
         offers = self._offersOf()
         return 0 if offers is None else offers.offer(segment)
 
     def withdraw(self, segment: Segment) -> None:
-        """
-        See L{RecordPath.withdraw}.
-        """
         if self._offers is not None:
             self._offers.withdraw(segment)
 
     def offered(self, number: int) -> memoryview | None:
-        """
-        @return: See L{RecordPath.offered}.
-        """
         offers = self._offersOf()
         if offers is None:
             return None
@@ -601,9 +580,6 @@ class RingPath(HostPath):
             raise PeerEndedError("the peer closed its HCA or died")
 
     def lost(self, reason: PathLostError) -> None:
-        """
-        See L{RecordPath.lost}.
-        """
         if isinstance(reason, PeerEndedError):
             reason.needed = lastWords(self._peerCells, WORDS)
             unread = self._unread()

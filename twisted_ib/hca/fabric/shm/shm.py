@@ -138,9 +138,6 @@ class SharedMemoryFabric(HotPaths):
         return self.segmentClass.create(max(size, 8)) if self.rings else None
 
     def trace(self, observer: Any) -> None:
-        """
-        See L{IFabric}.
-        """
         super().trace(observer)
         self.carrierClass = observer.tracedPaths(self.carrierClass)
 
@@ -158,9 +155,6 @@ class SharedMemoryFabric(HotPaths):
             raise
 
     def attachPage(self, page: SocketPage) -> None:
-        """
-        See L{IListed}.
-        """
         self.rendezvous.attach(page)
 
     def _watch(self) -> None:
@@ -694,9 +688,6 @@ class SharedMemoryFabric(HotPaths):
         return n
 
     def arm(self) -> bool:
-        """
-        See L{HotPaths.arm<twisted_ib.hca.fabric.shm.hotpaths.HotPaths.arm>}.
-        """
         # Here because it is off the data path, yet runs before every wait.
         if os.geteuid() != self._user:
             self._follow()
@@ -744,9 +735,6 @@ class SharedMemoryFabric(HotPaths):
         return [p.path for p in self._pairs if p.path is not None]
 
     def octets(self) -> tuple[int, int]:
-        """
-        See L{Fabric.octets<twisted_ib.hca.fabric.base.fabric.Fabric.octets>}.
-        """
         paths = {*self.paths(), *self._detached}
         return _sum([self._octetsBefore, *(path.octets() for path in paths)])
 

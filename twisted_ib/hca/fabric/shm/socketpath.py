@@ -155,9 +155,6 @@ class SocketPath(HostPath):
         return self._publish(word, [body], len(body), most)
 
     def holdBack(self, held: bool) -> None:
-        """
-        See L{RecordPath.holdBack}.
-        """
         self._held = held
 
     def _publish(self, word: int, pieces: list[Any], total: int, most: int) -> bool:
@@ -207,21 +204,12 @@ class SocketPath(HostPath):
         return False
 
     def position(self) -> int:
-        """
-        @return: See L{RecordPath.position}.
-        """
         return self._posted
 
     def octets(self) -> tuple[int, int]:
-        """
-        @return: See L{RecordPath.octets}.
-        """
         return self._octetsSent, self._octetsReceived
 
     def wantSpace(self, waiter: Waiter) -> None:
-        """
-        See L{RecordPath.wantSpace}.
-        """
         self.waiting[waiter] = None
         self._watch()
 

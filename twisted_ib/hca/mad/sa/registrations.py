@@ -215,24 +215,15 @@ class GroupRegistration(Registration):
         super().__init__((MCMemberRecord, values["mgid"] or object(), values["joinState"]), values)
 
     def register(self, gid: int) -> Mad:
-        """
-        See L{Registration.register}.
-        """
         self.values["portGID"] = gid
         return request(SET, *select(MCMemberRecord, self.values))
 
     def unregister(self) -> Mad | None:
-        """
-        See L{Registration.unregister}.
-        """
         # IBTA vol. 1 15.2.5.17.3.
         values = {name: self.values.get(name) for name in ("mgid", "portGID", "joinState")}
         return request(DELETE, *select(MCMemberRecord, values)) if values["mgid"] else None
 
     def accepted(self, data: bytes) -> None:
-        """
-        See L{Registration.accepted}.
-        """
         record = parsed(MCMemberRecord, data)
         asked = self.values["mgid"] or record.mgid
         if not asked or record.mgid != asked or record.mlid <= LARGEST_UNICAST_LID:
@@ -259,33 +250,21 @@ class ServiceRegistration(Registration):
         super().__init__((ServiceRecord, values["serviceID"], values["servicePKey"]), values)
 
     def register(self, gid: int) -> Mad:
-        """
-        See L{Registration.register}.
-        """
         self.values["serviceGID"] = gid
         return request(SET, *select(ServiceRecord, self.values))
 
     def unregister(self) -> Mad | None:
-        """
-        See L{Registration.unregister}.
-        """
         # IBTA vol. 1 15.2.5.14: these three identify a record.
         names = ("serviceID", "serviceGID", "servicePKey")
         return request(DELETE, *select(ServiceRecord, {name: self.values[name] for name in names}))
 
     def accepted(self, data: bytes) -> None:
-        """
-        See L{Registration.accepted}.
-        """
         record = parsed(ServiceRecord, data)
         if record.serviceID != self.values["serviceID"]:
             raise SAResponseError(f"the answer is for service {record.serviceID:#x}: try again")
         self.record = record
 
     def lasts(self) -> float | None:
-        """
-        See L{Registration.lasts}.
-        """
         lease: int = self.values["serviceLease"]
         return None if lease == NO_LEASE_END else float(lease)
 
@@ -301,21 +280,12 @@ class EventRegistration(Registration):
         super().__init__((InformInfo, *sorted(values.items())), values)
 
     def register(self, gid: int) -> Mad:
-        """
-        See L{Registration.register}.
-        """
         return request(SET, InformInfo(**self.values))
 
     def unregister(self) -> Mad | None:
-        """
-        See L{Registration.unregister}.
-        """
         return request(SET, evolve(InformInfo(**self.values), subscribe=0))
 
     def accepted(self, data: bytes) -> None:
-        """
-        See L{Registration.accepted}.
-        """
         self.record = parsed(InformInfo, data)
 
     def matches(self, notice: Notice) -> bool:

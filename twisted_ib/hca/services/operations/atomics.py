@@ -53,18 +53,12 @@ class AtomicResponse(Response):
         self._answer = b""
 
     def execute(self, work: WorkContext) -> None:
-        """
-        See L{Response.execute}.
-        """
         # An atomic must never execute twice (IBTA vol. 1 9.4.5): the result also marks that it was
         # done, while it waits for room or for READs before it.
         if not self._answer:
             self._answer = ATOMIC_RESULT.pack(self._execute(work))
 
     def publish(self, work: WorkContext, path: IPath, remote: int) -> bool:
-        """
-        See L{Response.publish}.
-        """
         self.execute(work)
         if not path.post(ATOMIC_ACKNOWLEDGE << 24 | remote, b"", self._answer, ATOMIC_RESULT.size):
             return False
@@ -104,9 +98,6 @@ class Atomic(RespondedOperation):
         super().__init__(request.id, int(request.flags), ATOMIC_BYTES)
 
     def publish(self, path: IPath, remote: int, pd: ProtectionDomain) -> bool:
-        """
-        See L{Operation.publish}.
-        """
         request = self.request
         locate(pd, request.pieces, 0, ATOMIC_BYTES, LOCAL_WRITE)
         header = ATOMIC.pack(request.remoteAddress, request.remoteKey, *self.operands())
@@ -121,9 +112,6 @@ class Atomic(RespondedOperation):
     def take(
         self, path: IPath, pd: ProtectionDomain, opcode: int, buffer: Any, start: int, stop: int
     ) -> WCStatus:
-        """
-        See L{RespondedOperation.take}.
-        """
         if opcode != ATOMIC_ACKNOWLEDGE or stop - start != ATOMIC_RESULT.size:
             return WCStatus.BAD_RESP_ERR
         (value,) = ATOMIC_RESULT.unpack_from(buffer, start)
@@ -144,9 +132,6 @@ class CompareSwap(Atomic):
     code = COMPARE_SWAP
 
     def operands(self) -> tuple[int, int]:
-        """
-        See L{Atomic.operands}.
-        """
         return self.request.swap, self.request.compare
 
 
@@ -162,9 +147,6 @@ class FetchAdd(Atomic):
     code = FETCH_ADD
 
     def operands(self) -> tuple[int, int]:
-        """
-        See L{Atomic.operands}.
-        """
         # Verbs have the addend in compare_add, the AtomicETH in swap-or-add, with compare 0: see Linux
         # rxe_req.c, init_req_packet().
         return self.request.compare, 0

@@ -52,9 +52,6 @@ class AtomicWriteResponse(Response):
         self.done = self._isExecuted = False
 
     def execute(self, work: WorkContext) -> None:
-        """
-        See L{Response.execute}.
-        """
         # Once: a repeat could overwrite what someone else has written since.
         if not self._isExecuted:
             view, offset = work.pd.memory.check(
@@ -64,9 +61,6 @@ class AtomicWriteResponse(Response):
             self._isExecuted = True
 
     def publish(self, work: WorkContext, path: IPath, remote: int) -> bool:
-        """
-        See L{Response.publish}.
-        """
         self.execute(work)
         if not path.post(READ_RESPONSE_ONLY << 24 | remote, b"", b"", 0):
             return False
@@ -96,17 +90,11 @@ class AtomicWrite(RespondedOperation):
 
     @classmethod
     def check(cls, request: SendRequest, inline: int) -> None:
-        """
-        See L{Operation.check}.
-        """
         length = total(request.pieces) if request.inline is None else len(request.inline)
         if length != ATOMIC_BYTES:
             raise QueuePairError(f"an ATOMIC WRITE has {ATOMIC_BYTES} bytes, not {length}")
 
     def publish(self, path: IPath, remote: int, pd: ProtectionDomain) -> bool:
-        """
-        See L{Operation.publish}.
-        """
         request = self.request
         value = request.inline
         if value is None:
@@ -117,9 +105,6 @@ class AtomicWrite(RespondedOperation):
     def take(
         self, path: IPath, pd: ProtectionDomain, opcode: int, buffer: Any, start: int, stop: int
     ) -> WCStatus:
-        """
-        See L{RespondedOperation.take}.
-        """
         # A READ response of no bytes (Linux rxe_resp.c send_read_response_ack()).
         if opcode != READ_RESPONSE_ONLY or start != stop:
             return WCStatus.BAD_RESP_ERR

@@ -34,9 +34,6 @@ class LocalOperation(Operation):
 
     @property
     def started(self) -> bool:
-        """
-        See L{Operation.started}.
-        """
         return self.done
 
     def execute(self, work: WorkContext) -> None:
@@ -90,9 +87,6 @@ class BindWindow(LocalOperation):
 
     @classmethod
     def check(cls, request: SendRequest, inline: int) -> None:
-        """
-        See L{Operation.check}.
-        """
         super().check(request, inline)
         if request.bind is None:
             raise QueuePairError("a BIND_MW without what to bind")

@@ -168,16 +168,10 @@ class MessageOperation(Operation):
         self.begun = self.answered = False
 
     def rewind(self) -> None:
-        """
-        See L{Operation.rewind}.
-        """
         super().rewind()
         self.sent = 0
 
     def publish(self, path: IPath, remote: int, pd: ProtectionDomain) -> bool:
-        """
-        See L{Operation.publish}.
-        """
         length = self.length
         short = length < PULL_LEAST and length <= limits.INLINE_MESSAGE
         if not short or self.inline is not None or len(self.request.pieces) != 1:

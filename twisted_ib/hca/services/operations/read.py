@@ -59,9 +59,6 @@ class ReadResponse(Response):
         self.done = False
 
     def publish(self, work: WorkContext, path: IPath, remote: int) -> bool:
-        """
-        See L{Response.publish}.
-        """
         # Checked again per record, and not only when the request came: a region that is
         # deregistered during a long READ must not leak what its memory holds next.  Linux
         # rxe_resp.c read_reply() looks the rkey up again, too (rxe_recheck_mr()).
@@ -104,16 +101,10 @@ class Read(RespondedOperation):
         super().__init__(request.id, int(request.flags), total(request.pieces))
 
     def rewind(self) -> None:
-        """
-        See L{Operation.rewind}.
-        """
         super().rewind()
         self.received = 0
 
     def publish(self, path: IPath, remote: int, pd: ProtectionDomain) -> bool:
-        """
-        See L{Operation.publish}.
-        """
         request = self.request
         # For the error only: a list that cannot be written fails before the peer is asked, with
         # LOC_PROT_ERR.
@@ -124,9 +115,6 @@ class Read(RespondedOperation):
     def take(
         self, path: IPath, pd: ProtectionDomain, opcode: int, buffer: Any, start: int, stop: int
     ) -> WCStatus:
-        """
-        See L{RespondedOperation.take}.
-        """
         shape = ANSWERS.get(opcode & OPERATION_MASK)
         source = payload(path, opcode, buffer, start, stop)
         if shape is None or source is None:

@@ -72,9 +72,6 @@ class IncomingSend(IncomingMessage):
             self.room = room
 
     def place(self, work: WorkContext, source: bytes | memoryview, ends: bool) -> None:
-        """
-        See L{IncomingMessage.place}.
-        """
         count, done, parts = len(source), self.done, self.parts
         if done + count > self.room:
             raise Refused(
@@ -111,9 +108,6 @@ class IncomingSend(IncomingMessage):
         self.done = done + count
 
     def hand(self, queuePair: QueuePair, extra: Packed[Any] | None, value: int, solicited: bool) -> None:
-        """
-        See L{IncomingMessage.hand}.
-        """
         data = b"" if self.parts is None else self.parts.take()
         if extra is IMMEDIATE:
             queuePair.consumer.immediateReceived(value, data, 0, len(data))
@@ -123,9 +117,6 @@ class IncomingSend(IncomingMessage):
             queuePair.consumer.received(data, 0, len(data))
 
     def putBack(self, work: WorkContext, receives: Receives) -> None:
-        """
-        See L{IncomingMessage.putBack}.
-        """
         receive = self.drop()
         if receive is not None:
             receives.putBack(receive)
@@ -133,9 +124,6 @@ class IncomingSend(IncomingMessage):
             work.queuePair.posted += 1
 
     def drop(self) -> ReceiveRequest | None:
-        """
-        See L{IncomingMessage.drop}.
-        """
         if self.parts is not None:
             self.parts.drop()
         return self.receive
@@ -214,9 +202,6 @@ class Inline(Send):
         self.begun = self.answered = False
 
     def publish(self, path: IPath, remote: int, pd: ProtectionDomain) -> bool:
-        """
-        See L{Operation.publish}.
-        """
         length = self.length
         if length > limits.INLINE_MESSAGE or self.flags & _SOLICITED_FLAG or self.immediate is not None:
             return self._publishParts(path, remote, pd)

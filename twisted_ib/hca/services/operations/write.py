@@ -62,9 +62,6 @@ class IncomingWrite(IncomingMessage):
         return made
 
     def place(self, work: WorkContext, source: bytes | memoryview, ends: bool) -> None:
-        """
-        See L{IncomingMessage.place}.
-        """
         count, done = len(source), self.done
         # Rights were checked for the RETH's length: no byte beyond it may be written, nor may the
         # message end early (Linux rxe_resp.c check_rkey(), resid).
@@ -85,9 +82,6 @@ class IncomingWrite(IncomingMessage):
         self.done = done + count
 
     def hand(self, queuePair: QueuePair, extra: Packed[Any] | None, value: int, solicited: bool) -> None:
-        """
-        See L{IncomingMessage.hand}.
-        """
         queuePair.posted -= 1
         queuePair.consumer.remoteMemoryWritten(value, self.length)
 

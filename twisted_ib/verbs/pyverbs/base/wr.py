@@ -228,9 +228,6 @@ class AtomicTarget(RDMATarget):
         self.compare_add, self.swap = compare_add, swap
 
     def fill(self, request: SendRequest) -> None:
-        """
-        See L{RDMATarget.fill}.
-        """
         super().fill(request)
         # libibverbs/verbs.h wr.atomic: compare_add is the operand of FETCH_ADD too; swap is ignored there.
         request.compare, request.swap = self.compare_add, self.swap

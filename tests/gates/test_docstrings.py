@@ -1,0 +1,149 @@
+"""
+All that is public is documented: a method where its class has it first, in an interface or in a base.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from attrs import frozen
+from zope.interface.interface import InterfaceClass
+
+from tests.test_layering import ROOT, TreeTestCase, nameOf, sources
+
+
+@frozen
+class Documented:
+    """
+    A class.
+
+    @ivar has: its public methods, each with whether it has a docstring.
+    @ivar above: the full names of its bases and of the interfaces that it implements.
+    """
+
+    has: dict[str, bool]
+    above: list[str]
+
+
+def _dotted(node: ast.AST) -> str:
+    if isinstance(node, ast.Subscript):
+        return _dotted(node.value)
+    return (
+        f"{_dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    )
+
+
+def _above(node: ast.ClassDef) -> Iterator[str]:
+    yield from map(_dotted, node.bases)
+    for each in node.decorator_list:
+        if isinstance(each, ast.Call) and _dotted(each.func) == "implementer":
+            yield from map(_dotted, each.args)
+
+
+@cache
+def _classesOf(module: str, text: str) -> dict[str, Documented]:
+    tree = ast.parse(text)
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names.update((each.asname or each.name, f"{node.module}.{each.name}") for each in node.names)
+        elif isinstance(node, ast.Import):
+            names.update((each.name, each.name) for each in node.names)
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            has: dict[str, bool] = {}
+            for each in node.body:
+                if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and not each.name.startswith("_"):
+                    # A property's setter is documented with it.
+                    has[each.name] = ast.get_docstring(each) is not None or has.get(each.name, False)
+            parts = (each.partition(".") for each in _above(node))
+            above = [names.get(first, f"{module}.{first}") + dot + rest for first, dot, rest in parts]
+            found[f"{module}.{node.name}"] = Documented(has, above)
+    return found
+
+
+def classes(root: Path) -> dict[str, Documented]:
+    """
+    @return: the classes of the package, by their full names.
+    """
+    found: dict[str, Documented] = {}
+    for path in sources(root):
+        found.update(_classesOf(nameOf(root, path), path.read_text()))
+    return found
+
+
+@cache
+def _ofOthers(name: str, method: str) -> bool:
+    # Whether a class of Python's or Twisted's documents a method.
+    module, _, last = name.rpartition(".")
+    try:
+        value: Any = getattr(import_module(module), last)
+    except (ImportError, AttributeError, ValueError):
+        return False
+    if isinstance(value, InterfaceClass):
+        return bool(method in value and value[method].__doc__)
+    return not isinstance(value, ModuleType) and bool(getattr(getattr(value, method, None), "__doc__", None))
+
+
+def inherits(known: dict[str, Documented], name: str, method: str) -> bool:
+    """
+    @return: whether a base of a class, or an interface of it, documents a method.
+    """
+    for above in known[name].above:
+        if above not in known:
+            # Some are exported by their folders.
+            package, _, last = above.rpartition(".")
+            inside = [each for each in known if each.startswith(f"{package}.") and each.endswith(f".{last}")]
+            above = inside[0] if len(inside) == 1 else above
+        if above in known:
+            if known[above].has.get(method) or inherits(known, above, method):
+                return True
+        elif not above.startswith("twisted_ib.") and _ofOthers(above, method):
+            return True
+    return False
+
+
+def undocumented(root: Path) -> list[str]:
+    """
+    @return: the public methods of public classes that nothing documents.
+    """
+    known = classes(root)
+    return [
+        f"{name}.{method}"
+        for name, each in known.items()
+        if not name.rpartition(".")[2].startswith("_")
+        for method, isDocumented in each.has.items()
+        if not isDocumented and not inherits(known, name, method)
+    ]
+
+
+class DocstringTests(TreeTestCase):
+    """
+    The tree, and copies of it.
+    """
+
+    def test_methods(self) -> None:
+        """
+        A method has a docstring, or one that it overrides has; one without is found.
+        """
+        self.assertEqual(undocumented(ROOT), [])
+        root = self.copied()
+        (root / "twisted_ib/sdp/more.py").write_text(
+            "from twisted.internet.interfaces import ITransport\n"
+            "from zope.interface import implementer\n"
+            "from twisted_ib.sdp.other import Other\n\n\n"
+            "@implementer(ITransport)\nclass More(Other[int]):\n"
+            "    def write(self, data): ...\n    def said(self): ...\n    def more(self): ...\n"
+        )
+        (root / "twisted_ib/sdp/other.py").write_text(
+            "class Other:\n    def said(self):\n        'Said.'\n    def more(self): ...\n"
+        )
+        expected = ["twisted_ib.sdp.more.More.more", "twisted_ib.sdp.other.Other.more"]
+        self.assertEqual(undocumented(root), expected)
