@@ -1,10 +1,14 @@
 """
 All that is public is documented: a method where its class has it first, in an interface or in a base.
+
+A class implements a protocol of typing by its methods alone.  It names the protocol in its docstring, as
+C{see L{ILink}}.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -17,6 +21,9 @@ from zope.interface.interface import InterfaceClass
 
 from tests.test_layering import ROOT, TreeTestCase, nameOf, sources
 
+#: An interface in a class's docstring.
+_SEEN = re.compile(r"\b[Ss]ee\s+L\{(?:[^{}<]*<)?([\w.]+)>?\}")
+
 
 @frozen
 class Documented:
@@ -24,7 +31,8 @@ class Documented:
     A class.
 
     @ivar has: its public methods, each with whether it has a docstring.
-    @ivar above: the full names of its bases and of the interfaces that it implements.
+    @ivar above: the full names of its bases and of the interfaces that it implements, or names in its
+        docstring.
     """
 
     has: dict[str, bool]
@@ -44,6 +52,7 @@ def _above(node: ast.ClassDef) -> Iterator[str]:
     for each in node.decorator_list:
         if isinstance(each, ast.Call) and _dotted(each.func) == "implementer":
             yield from map(_dotted, each.args)
+    yield from _SEEN.findall(ast.get_docstring(node) or "")
 
 
 @cache
@@ -63,8 +72,11 @@ def _classesOf(module: str, text: str) -> dict[str, Documented]:
                 if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and not each.name.startswith("_"):
                     # A property's setter is documented with it.
                     has[each.name] = ast.get_docstring(each) is not None or has.get(each.name, False)
-            parts = (each.partition(".") for each in _above(node))
-            above = [names.get(first, f"{module}.{first}") + dot + rest for first, dot, rest in parts]
+            above = []
+            for each in _above(node):
+                first, dot, rest = each.partition(".")
+                own = first if first == "twisted_ib" else f"{module}.{first}"
+                above.append(names.get(first, own) + dot + rest)
             found[f"{module}.{node.name}"] = Documented(has, above)
     return found
 
@@ -141,6 +153,7 @@ class DocstringTests(TreeTestCase):
             "from twisted_ib.sdp.other import Other\n\n\n"
             "@implementer(ITransport)\nclass More(Other[int]):\n"
             "    def write(self, data): ...\n    def said(self): ...\n    def more(self): ...\n"
+            "class Shape:\n    'See L{Other<twisted_ib.sdp.other.Other>}.'\n    def said(self): ...\n"
         )
         (root / "twisted_ib/sdp/other.py").write_text(
             "class Other:\n    def said(self):\n        'Said.'\n    def more(self): ...\n"

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 class SwitchedConnect:
     """
-    The connect of one address; to its L{Attempt} the face, and to its transport the connector.
+    The connect of one address; to its L{Attempt} the face, and to its transport the connector.  See
+    L{Face<twisted_ib.switch.connecting.Face>}.
 
     @ivar attempt: The attempt that connects.
     """
@@ -64,15 +65,9 @@ class SwitchedConnect:
     # -- for the attempt
 
     def boundPair(self) -> tuple[str, int]:
-        """
-        See L{Face.boundPair<twisted_ib.switch.connecting.Face.boundPair>}.
-        """
         return ("", 0) if self._bound is None else withScope(self._bound.getsockname())
 
     def makeTransport(self, channel: DeviceChannel, host: Address, peer: Address) -> RedirectedClient:
-        """
-        See L{Face.makeTransport<twisted_ib.switch.connecting.Face.makeTransport>}.
-        """
         return ClientStream(channel, host, peer, self)
 
     def buildProtocol(self, addr: object) -> Any:
@@ -82,9 +77,6 @@ class SwitchedConnect:
         return StreamSocket(self._connected)
 
     def carried(self, transport: RedirectedClient) -> socket.socket | None:
-        """
-        See L{Face.carried<twisted_ib.switch.connecting.Face.carried>}.
-        """
         bound, self._bound = self._bound, None
         return bound
 
@@ -96,16 +88,10 @@ class SwitchedConnect:
             self._done.set_result(stream)
 
     def overTCP(self) -> None:
-        """
-        See L{Face.overTCP<twisted_ib.switch.connecting.Face.overTCP>}.
-        """
         if not self._done.done():
             self._done.set_result(None)
 
     def failed(self, reason: Exception) -> None:
-        """
-        See L{Face.failed<twisted_ib.switch.connecting.Face.failed>}.
-        """
         if not self._done.done():
             self._done.set_exception(osError(reason))
 

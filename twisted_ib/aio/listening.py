@@ -133,21 +133,12 @@ class SocketPort(SocketListeners):
         return self.socket.fileno()
 
     def logPrefix(self) -> str:
-        """
-        Return the prefix of log lines about the port.
-        """
         return "asyncio"
 
     def close(self) -> None:
-        """
-        Close the SDP listeners.
-        """
         self.connectionLost(Failure(ConnectionAbortedError()))
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        Close the SDP listeners.
-        """
         self.connected = False
         self._closeCompanions(reason)
 

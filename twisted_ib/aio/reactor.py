@@ -48,9 +48,6 @@ class LoopReactor(IBAsyncioReactor):
         """
 
     def inOtherThread(self) -> bool:
-        """
-        Return whether the event loop runs, and in another thread than the caller.
-        """
         thread = self._asyncioEventloop._thread_id  # type: ignore[attr-defined]
         return thread not in (None, get_ident())
 

@@ -317,22 +317,13 @@ class DeviceChannel:
     # -- turns
 
     def fileno(self) -> int:
-        """
-        Return the device's descriptor.
-        """
         descriptor: int = self.device.fabric.fileno()
         return descriptor
 
     def logPrefix(self) -> str:
-        """
-        Return the device's name.
-        """
         return self.device.name
 
     def doRead(self) -> None:
-        """
-        The descriptor is readable.
-        """
         self._guarded(self.device.fabric.attend)
         if not self.polled:
             self.turn()

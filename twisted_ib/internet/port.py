@@ -176,11 +176,6 @@ class Port(base.BasePort):
     # -- listening
 
     def startListening(self) -> None:
-        """
-        Listen.
-
-        @raise CannotListenError: the port or address is not available.
-        """
         try:
             address = self._bindAddress()
             channel = channelFor(self.reactor, self.device, address)
@@ -227,9 +222,6 @@ class Port(base.BasePort):
         raise ServiceInUseError("no port is free for IPv4 and IPv6")
 
     def getHost(self) -> Address:
-        """
-        Return the address that is listened on.
-        """
         return self._address
 
     def _say(self, text: str) -> None:
@@ -462,9 +454,6 @@ class Port(base.BasePort):
     # -- reading
 
     def startReading(self) -> None:
-        """
-        Accept connections.
-        """
         self.reading = True
         if self.requests:
             self._wantTurn()

@@ -103,9 +103,6 @@ class ConnectedTransport(Transport):
         """
 
     def stopReading(self) -> None:
-        """
-        Pause delivery.
-        """
         # The protocol controls delivery from now on: the next turn must not resume it.
         settling, self._settling = self._settling, None
         if settling is not None:
@@ -246,9 +243,6 @@ class ClientTransport(ConnectedTransport):
         self._log(self.connector.connectionLost, reason)
 
     def abandon(self) -> None:
-        """
-        Release everything: the handshake failed.
-        """
         self._givePortBack()
         super().abandon()
 

@@ -269,15 +269,9 @@ class DelegatingParser(_Parser):
     """
 
     def parseStreamServer(self, reactor: IReactorCore, *args: Any, **kwargs: Any) -> Any:
-        """
-        Return a server endpoint.
-        """
         return self._made(self._server, reactor, args, kwargs)
 
     def parseStreamClient(self, reactor: IReactorCore, *args: Any, **kwargs: Any) -> Any:
-        """
-        Return a client endpoint.
-        """
         return self._made(self._client, reactor, args, kwargs)
 
     def _made(self, name: str, reactor: object, args: Sequence[str], kwargs: Mapping[str, str]) -> Any:

@@ -426,7 +426,4 @@ class Transport(_ConsumerMixin, _LogOwner):
     logstr: Any = Computed(lambda transport: transport._logName())
 
     def logPrefix(self) -> str:
-        """
-        Return the prefix of log lines about this connection.
-        """
         return str(self.logstr)

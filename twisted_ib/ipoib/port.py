@@ -211,9 +211,6 @@ class IPoIBPort(_Port):
         return f"(UDP Port {self._realPortNumber} Closed)"
 
     def connectionLost(self, reason: Any = None) -> None:
-        """
-        Close the port now.
-        """
         self.forgetFlows()
         _Port.connectionLost(self, reason)
         self._realPortNumber = None

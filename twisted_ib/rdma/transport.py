@@ -524,9 +524,6 @@ class RDMATransport(Transport):
             self.connectionLost(CONNECTION_DONE)
 
     def stopReading(self) -> None:
-        """
-        Pause: post no receives until C{startReading}.
-        """
         self.reading = False
         # While closing, receives stay posted: the peer's pending messages would otherwise block its own
         # close.

@@ -221,12 +221,6 @@ class SDPTransport(Transport, Stream):
     # -- ISDPTransport
 
     def checkCaller(self) -> None:
-        """
-        Check the calling thread.
-
-        @raise WrongThreadError: This is not the reactor's thread.
-        @raise DeviceClosedError: This is a forked child.
-        """
         if get_ident() != self.thread:
             raise misused(self.channel.device)
 
@@ -367,9 +361,6 @@ class SDPTransport(Transport, Stream):
         self.connectionLost(reason)
 
     def leaving(self) -> bool:
-        """
-        Return whether the application has closed and reads no more.
-        """
         return bool(self.disconnecting)
 
     def connectionLost(self, reason: Failure) -> None:
@@ -385,9 +376,6 @@ class SDPTransport(Transport, Stream):
         Transport.connectionLost(self, reason)
 
     def writing(self) -> bool:
-        """
-        Return whether a producer is paused or a close waits.
-        """
         return Transport.writing(self) or (self._writeDisconnecting and not self._writeDisconnected)
 
     def drained(self) -> None:

@@ -181,7 +181,7 @@ class Attempt:
 class SwitchedClient(tcp.Client):
     """
     The client of a L{SwitchedConnector} while it connects, and afterwards if TCP carries the connection.
-    When it has its socket and the peer's address, and would connect, it asks the switch.
+    When it has its socket and the peer's address, and would connect, it asks the switch.  See L{Face}.
 
     @ivar attempt: The attempt that connects.
     @ivar why: The decision.
@@ -221,21 +221,12 @@ class SwitchedClient(tcp.Client):
     # -- for the attempt
 
     def overTCP(self) -> None:
-        """
-        See L{Face.overTCP}.
-        """
         super().doConnect()
 
     def failed(self, reason: Exception) -> None:
-        """
-        See L{Face.failed}.
-        """
         self.failIfNotConnected(reason)
 
     def boundPair(self) -> tuple[str, int]:
-        """
-        See L{Face.boundPair}.
-        """
         if not self._isBound:
             return "", 0
         # With the scope of a link-local address (RFC 4007 section 11).
@@ -243,17 +234,11 @@ class SwitchedClient(tcp.Client):
         return str(name[0]), name[1]
 
     def makeTransport(self, channel: DeviceChannel, host: Address, peer: Address) -> RedirectedClient:
-        """
-        See L{Face.makeTransport}.
-        """
         from twisted_ib.switch.serverclient import RedirectedClient
 
         return RedirectedClient(channel, host, peer, self.connector)
 
     def buildProtocol(self, addr: IAddress) -> Any:
-        """
-        See L{Face.buildProtocol}.
-        """
         return self.connector.buildProtocol(addr)
 
     def carried(self, transport: RedirectedClient) -> Any:

@@ -63,9 +63,6 @@ class _SwitchedAttempt(Attempt):
         return channel.device.fabric.reach(counterpart.guid, self)
 
     def send(self, path: IPeerPath) -> IConnection:
-        """
-        Send the REQ.
-        """
         # Checked again right before the REQ: since the search the server may have closed its TCP socket, and
         # another process may have bound the port.
         if not self._connector.stands():

@@ -90,9 +90,6 @@ class SDPListener(SDPPort):
             raise
 
     def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
-        """
-        A REQ came.
-        """
         if self.reading or self.main.alone:
             super().connectionRequested(connection, request)
             return
@@ -116,9 +113,6 @@ class SDPListener(SDPPort):
         return made
 
     def isTaken(self, peer: Address) -> bool:
-        """
-        Return whether another connection of the port has this peer's address and number.
-        """
         # Each process draws its own numbers, while the kernel never gives two TCP connections to one port the
         # same one.
         return peer.port in self.main.peers.get(peer.host, ())

@@ -57,9 +57,6 @@ class RedirectedServer(SDPServer):
         super().connectionLost(reason)
 
     def abandon(self) -> None:
-        """
-        Release everything: the handshake failed.
-        """
         self._leavePeers()
         super().abandon()
 

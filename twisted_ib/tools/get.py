@@ -118,9 +118,6 @@ class Body(Protocol):
         self.ended: Deferred[BaseException] = Deferred()
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Write a piece of the body.
-        """
         if self.ended.called:
             return
         try:

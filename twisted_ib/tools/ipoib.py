@@ -151,9 +151,6 @@ class ChildEnd:
         reactor.addReader(self)
 
     def fileno(self) -> int:
-        """
-        @return: the pidfd.
-        """
         return self._descriptor
 
     def logPrefix(self) -> str:
@@ -163,9 +160,6 @@ class ChildEnd:
         return PROGRAM
 
     def doRead(self) -> None:
-        """
-        The child has ended.
-        """
         self._reactor.removeReader(self)
         os.close(self._descriptor)
         _, status = os.waitpid(self._pid, 0)

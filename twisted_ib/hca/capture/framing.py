@@ -116,7 +116,7 @@ def hardwareOf(gid: int) -> bytes:
 
 class RoutedFraming:
     """
-    RoCEv2 in Ethernet frames.
+    RoCEv2 in Ethernet frames: see L{Framing}.
     """
 
     hasPartitions = False
@@ -126,9 +126,6 @@ class RoutedFraming:
     def packet(
         self, way: Direction, port: int, packet: Packet, trafficClass: int = 0, hopLimit: int = HOPS
     ) -> bytes:
-        """
-        See L{Framing.packet}.
-        """
         version = ipVersion(way.fromGID, way.toGID)
         datagram = UDPDatagram(
             *(way.fromGID, way.toGID, port, packet.pack()),
@@ -140,9 +137,6 @@ class RoutedFraming:
         return ethernet(hardware(way.source), target, version) + datagram.pack()
 
     def datagram(self, way: Direction, port: int, packet: Packet, head: bytes) -> bytes:
-        """
-        See L{Framing.datagram}.
-        """
         fromGID, toGID, label, trafficClass, hopLimit = self.form.shown(head)
         way = Direction(way.source, way.target, fromGID, toGID, label)
         return self.packet(way, port, packet, trafficClass, hopLimit)
@@ -150,7 +144,7 @@ class RoutedFraming:
 
 class LocalFraming:
     """
-    InfiniBand packets.
+    InfiniBand packets: see L{Framing}.
     """
 
     hasPartitions = True
@@ -164,16 +158,10 @@ class LocalFraming:
         self._lidOf = lidOf
 
     def packet(self, way: Direction, port: int, packet: Packet) -> bytes:
-        """
-        See L{Framing.packet}.
-        """
         source, target = self._lidOf(way.source), self._lidOf(way.target)
         return LinkPacket(source, target, packet.pack(), b"", way.level).pack()
 
     def datagram(self, way: Direction, port: int, packet: Packet, head: bytes) -> bytes:
-        """
-        See L{Framing.datagram}.
-        """
         source, target, level, partition, grh = self.form.shown(head)
         packet = evolve(packet, bth=evolve(packet.bth, partition=partition))
         return LinkPacket(source, target, packet.pack(), grh, level).pack()

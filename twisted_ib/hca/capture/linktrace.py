@@ -25,7 +25,7 @@ from twisted_ib.hca.wire.rocev2 import UDPDatagram, ethernet, hardwareAddress, i
 @implementer(ILink)
 class TracedLink:
     """
-    A link that shows its datagrams to a capture.
+    A link that shows its datagrams to a capture: see L{ILink}.
 
     @ivar user: see L{ILink}.
     """

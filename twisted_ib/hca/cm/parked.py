@@ -155,9 +155,6 @@ class ParkedConnections:
         sourceOf: Callable[[int], IPeerPath],
         proposal: Callable[[bytes], bytes],
     ) -> None:
-        """
-        See L{Parking<twisted_ib.hca.connection.interfaces.Parking>}.
-        """
         self.nameOf, self.sourceOf, self.proposal = nameOf, sourceOf, proposal
 
     def _held(self, source: object) -> Parked | list[Parked] | dict[int, Parked] | None:
@@ -211,9 +208,6 @@ class ParkedConnections:
         return found
 
     def park(self, connection: IConnection, kept: bytes) -> None:
-        """
-        See L{Parking<twisted_ib.hca.connection.interfaces.Parking>}.
-        """
         if not isinstance(connection, Connection):
             return
         limit, output, when = self.limit, connection.output, connection.deadline
@@ -308,9 +302,6 @@ class ParkedConnections:
         return connection
 
     def resumeAll(self, listener: ParkedUser | None = None, name: int | None = None) -> None:
-        """
-        See L{Parking<twisted_ib.hca.connection.interfaces.Parking>}.
-        """
         if self.count and self.limit is not None:
             for parked in self.limit.parked() if name is None else tuple(self.of(name)):
                 if listener is None or parked.listener is listener:

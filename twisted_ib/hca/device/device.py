@@ -412,9 +412,6 @@ class Device(DeviceProgress):
     # -- what is known of it
 
     def count(self, name: str) -> None:
-        """
-        Add one to a counter.
-        """
         self.counters[name] += 1
 
     def warn(self, text: str) -> None:

@@ -348,12 +348,6 @@ class StreamQueuePair(RecordReceiver):
     # -- up
 
     def delivered(self, opcode: int, buffer: Buffer, start: int, stop: int) -> int:
-        """
-        A record arrived.
-
-        @param buffer: The medium's own buffer, whose slices are L{bytes}; valid during this call only.
-        @return: 0, or the syndrome of a NAK.
-        """
         work = self.work
         if work is not None:
             syndrome: int = work.delivered(opcode, buffer, start, stop)

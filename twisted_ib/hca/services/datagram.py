@@ -153,9 +153,6 @@ class DatagramRequester(SendQueue):
         """
 
     def pump(self) -> None:
-        """
-        Send what is posted, if the state permits.
-        """
         work, unsent = self.work, self._unsent
         if work is None:
             return

@@ -471,11 +471,6 @@ class Requester(SendQueue):
             )
 
     def flush(self, first: WCStatus) -> None:
-        """
-        Complete everything in order with WR_FLUSH_ERR.
-
-        @param first: the status of the oldest instead, if it is the one that failed.
-        """
         work, status = self.work, first
         assert work is not None
         self._cancelTimer()

@@ -66,11 +66,6 @@ class ServerEndpoint:
         self._more = more
 
     def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
-        """
-        Listen.
-
-        @return: Fires with the port, or fails with C{CannotListenError}.
-        """
         return execute(
             type(self).listenCall,
             self._reactor,
@@ -126,11 +121,6 @@ class ClientEndpoint:
         self._connected: ref[EndpointFactory] | None = None
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        """
-        Connect.
-
-        @return: Fires with the connected protocol, or fails; cancelling it ends the attempt.
-        """
         try:
             factory = EndpointFactory(protocolFactory, self)
             where = self._reactor, self._host, self._port, factory

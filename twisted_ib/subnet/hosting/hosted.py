@@ -45,7 +45,8 @@ from twisted_ib.subnet.sma.traps import Traps
 
 class HostedSubnet:
     """
-    The nodes and links of a topology, with what real ones have in firmware.
+    The nodes and links of a topology, with what real ones have in firmware: see
+    L{ISubnet<twisted_ib.subnet.network.umad.ISubnet>}.
 
     @ivar graph: its nodes.
     @ivar counters: of its ports.
@@ -116,9 +117,6 @@ class HostedSubnet:
     # -- ISubnet
 
     def find(self, name: str) -> Port | None:
-        """
-        See L{ISubnet<twisted_ib.subnet.network.umad.ISubnet>}.
-        """
         node = next(iter(self._nodes.values())) if not name else self._nodes.get(name)
         if node is None:
             nodes = (*self._nodes.values(), *self._plugged)
@@ -126,15 +124,9 @@ class HostedSubnet:
         return None if node is None else next(node.each())
 
     def name(self, port: Port) -> str:
-        """
-        See L{ISubnet<twisted_ib.subnet.network.umad.ISubnet>}.
-        """
         return next((name for name, node in self._nodes.items() if node is port.node), "")
 
     def carry(self, port: Port, packet: Packet) -> Port | None:
-        """
-        See L{ISubnet<twisted_ib.subnet.network.umad.ISubnet>}.
-        """
         return self._carrier.carry(port, packet)
 
     def answer(self, port: Port, packet: Packet) -> bytes | None:
@@ -157,9 +149,6 @@ class HostedSubnet:
         return None
 
     def take(self, port: Port, packet: Packet) -> bytes | None:
-        """
-        See L{ISubnet<twisted_ib.subnet.network.umad.ISubnet>}.
-        """
         if packet.isRepress:
             self._repress(port, bytes(packet.octets))
             return None
@@ -170,9 +159,6 @@ class HostedSubnet:
         return response or b""
 
     def switchPorts(self, lid: int | None) -> int:
-        """
-        See L{ISubnet<twisted_ib.subnet.network.umad.ISubnet>}.
-        """
         return min(
             (
                 len(node.ports) - 1
@@ -183,28 +169,16 @@ class HostedSubnet:
         )
 
     def nodeInfo(self, port: Port) -> bytes:
-        """
-        See L{ISubnet<twisted_ib.subnet.network.umad.ISubnet>}.
-        """
         return self._get(port, NodeInfo.ID)
 
     def portInfo(self, port: Port, number: int) -> bytes:
-        """
-        See L{ISubnet<twisted_ib.subnet.network.umad.ISubnet>}.
-        """
         other = port.node.port(number) if number else None
         return self._get(port, PortInfo.ID, 0 if other is None else number)
 
     def partitions(self, port: Port) -> bytes:
-        """
-        See L{ISubnet<twisted_ib.subnet.network.umad.ISubnet>}.
-        """
         return self._get(port, PKeyTable.ID)
 
     def setSM(self, port: Port, isSM: bool, isGone: bool = False) -> None:
-        """
-        See L{ISubnet<twisted_ib.subnet.network.umad.ISubnet>}.
-        """
         if isSM and self.manager is not None:
             self.manager.opened(port)
         self._report(setSM(port, isSM))

@@ -233,60 +233,33 @@ class SubnetLink:
             self._look()
 
     def settings(self) -> PortChange:
-        """
-        @return: its settings.
-        """
         return self._known
 
     def route(self, lid: int) -> int:
-        """
-        See L{AttachedPort.route<twisted_ib.subnet.hosting.attached.AttachedPort.route>}.
-        """
         return self._current.routes.get(lid, 0)
 
     def members(self, lid: int) -> tuple[int, ...]:
-        """
-        See L{AttachedPort.members<twisted_ib.subnet.hosting.attached.AttachedPort.members>}.
-        """
         return self._current.groups.get(lid, ())
 
     def connects(self, guid: int, partition: int) -> bool:
-        """
-        See L{AttachedPort.connects<twisted_ib.subnet.hosting.attached.AttachedPort.connects>}.
-        """
         found = self._current.devices.get(guid)
         return found is not None and found.isReached and partition in self._current.accepted[guid]
 
     def refresh(self) -> None:
-        """
-        See L{AttachedPort.refresh<twisted_ib.subnet.hosting.attached.AttachedPort.refresh>}.
-        """
         if self._pair.fileno() >= 0:
             self.readable()
 
     def has(self, guid: int) -> bool:
-        """
-        See L{AttachedPort.has<twisted_ib.subnet.hosting.attached.AttachedPort.has>}.
-        """
         return guid in self._current.devices
 
     def named(self, description: str) -> int:
-        """
-        See L{AttachedPort.named<twisted_ib.subnet.hosting.attached.AttachedPort.named>}.
-        """
         return guidNamed(self._current.devices.items(), description)
 
     def lidOf(self, guid: int) -> int:
-        """
-        See L{AttachedPort.lidOf<twisted_ib.subnet.hosting.attached.AttachedPort.lidOf>}.
-        """
         found = self._current.devices.get(guid)
         return 0 if found is None else found.lid
 
     def send(self, packet: Packet) -> None:
-        """
-        See L{AttachedPort.send<twisted_ib.subnet.hosting.attached.AttachedPort.send>}.
-        """
         with suppress(PathLostError):
             sendWithDescriptors(self._pair, packMAD(packet))
 
@@ -303,16 +276,10 @@ class SubnetLink:
                 raise DeviceError(f"the host of subnet {self._name} does not read")
 
     def violated(self, count: int, violation: KeyViolation) -> None:
-        """
-        See L{AttachedPort.violated<twisted_ib.subnet.hosting.attached.AttachedPort.violated>}.
-        """
         with suppress(PathLostError):
             sendWithDescriptors(self._pair, packViolated(count, violation))
 
     def close(self) -> None:
-        """
-        See L{AttachedPort.close<twisted_ib.subnet.hosting.attached.AttachedPort.close>}.
-        """
         self._stop()
         if self._pair.fileno() >= 0:
             self._forget()

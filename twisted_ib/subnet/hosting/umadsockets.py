@@ -72,7 +72,7 @@ class _Connection:
 
 class UmadSockets:
     """
-    Serves a subnet over ibsim's protocol.
+    Serves a subnet over ibsim's protocol: see L{IWire<twisted_ib.subnet.network.umad.IWire>}.
 
     Messages of another user are dropped and counted as C{umad_other_user}.
     """
@@ -120,9 +120,6 @@ class UmadSockets:
     # -- IWire
 
     def attach(self, number: int, identity: int) -> bool:
-        """
-        See L{IWire<twisted_ib.subnet.network.umad.IWire>}.
-        """
         try:
             sock = _bound(_name(self._name, f"out{number}"))
         except OSError:
@@ -145,15 +142,9 @@ class UmadSockets:
         return True
 
     def detach(self, number: int) -> None:
-        """
-        See L{IWire<twisted_ib.subnet.network.umad.IWire>}.
-        """
         self._connections.pop(number).close(self._remove)
 
     def send(self, number: int, message: bytes) -> bool:
-        """
-        See L{IWire<twisted_ib.subnet.network.umad.IWire>}.
-        """
         connection = self._connections.get(number)
         if connection is None:
             # An earlier message has found it gone.

@@ -176,7 +176,8 @@ class _Checked:
 @implementer(IFabric, ISubnetDirectory)
 class SubnetFabric:
     """
-    The fabric of one HCA of a subnet.
+    The fabric of one HCA of a subnet, and the device at its port: see
+    L{IAttachedDevice<twisted_ib.subnet.hosting.attached.IAttachedDevice>}.
 
     @ivar port: its port: an L{AttachedPort<twisted_ib.subnet.hosting.attached.AttachedPort>}.
     @ivar guid: that of the port, which is the HCA's.
@@ -360,9 +361,6 @@ class SubnetFabric:
         self._joined.add(group)
 
     def leave(self, group: int) -> None:
-        """
-        Undo L{join}.
-        """
         self._joined.discard(group)
 
     @property
@@ -421,15 +419,9 @@ class SubnetFabric:
 
     @property
     def isWatching(self) -> bool:
-        """
-        See L{IAttachedDevice<twisted_ib.subnet.hosting.attached.IAttachedDevice>}.
-        """
         return self.owner.capture is not None
 
     def passed(self, isOutbound: bool, packet: Packet) -> None:
-        """
-        See L{IAttachedDevice<twisted_ib.subnet.hosting.attached.IAttachedDevice>}.
-        """
         if self._observer is None:
             self._passed.append((isOutbound, packet))
         else:
@@ -448,9 +440,6 @@ class SubnetFabric:
         self.port.send(Packet(self.owner.port.lid, lid, source, number, bytearray(octets)))
 
     def received(self, packet: Packet) -> None:
-        """
-        See L{IAttachedDevice<twisted_ib.subnet.hosting.attached.IAttachedDevice>}.
-        """
         # Connections are made where their data goes: over paths.
         if packet.octets[CLASS_AT] == COMMUNICATION or len(self._mads) >= limits.SUBNET_MADS:
             self.owner.count("management_dropped")
@@ -472,17 +461,11 @@ class SubnetFabric:
     # -- changes
 
     def portChanged(self, change: PortChange) -> None:
-        """
-        See L{IAttachedDevice<twisted_ib.subnet.hosting.attached.IAttachedDevice>}.
-        """
         if self._isReady:
             self._changes.append(change)
             self._wait()
 
     def rerouted(self) -> None:
-        """
-        See L{IAttachedDevice<twisted_ib.subnet.hosting.attached.IAttachedDevice>}.
-        """
         if self._isReady:
             self._isRerouted = True
             self._wait()

@@ -150,9 +150,6 @@ class Administration:
     # -- the manager
 
     def swept(self, now: float) -> None:
-        """
-        See L{IAdministration<twisted_ib.subnet.sm.interfaces.IAdministration>}.
-        """
         self._now = now
         self.store.forget()
         self.paths.forget()
@@ -170,29 +167,17 @@ class Administration:
         self.events.happened(trap, mgid, partial(_share, (key,)))
 
     def notify(self, notice: Notice, gid: int, now: float) -> None:
-        """
-        See L{IAdministration<twisted_ib.subnet.sm.interfaces.IAdministration>}.
-        """
         self._now = now
         self.events.notify(notice, gid)
 
     def deadline(self) -> float | None:
-        """
-        See L{IAdministration<twisted_ib.subnet.sm.interfaces.IAdministration>}.
-        """
         return self.timers.deadline()
 
     def expired(self, now: float) -> None:
-        """
-        See L{IAdministration<twisted_ib.subnet.sm.interfaces.IAdministration>}.
-        """
         self._now = now
         self.timers.tick(now)
 
     def reset(self) -> None:
-        """
-        See L{IAdministration<twisted_ib.subnet.sm.interfaces.IAdministration>}.
-        """
         self.timers = Timers(self.clock)
         self._known = {}
         self.store.forget()
@@ -202,9 +187,6 @@ class Administration:
     # -- requests
 
     def received(self, packet: Packet, now: float) -> None:
-        """
-        See L{IAdministration<twisted_ib.subnet.sm.interfaces.IAdministration>}.
-        """
         self._now = now
         octets = bytes(packet.octets)
         try:

@@ -40,9 +40,6 @@ class Echo(Protocol):
     transport: IStream
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Bytes came.
-        """
         self.transport.write(data)
 
 
@@ -162,9 +159,6 @@ class Caller(_Waiting):
         return self._done
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Part of the echo came.
-        """
         self._arrived += len(data)
         if self._arrived < len(self._message):
             return
@@ -194,9 +188,6 @@ class Collector(_Waiting):
         return self._done
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Part of the echo came.
-        """
         self._parts.append(data)
         self._wanted -= len(data)
         if self._wanted <= 0:
@@ -261,9 +252,6 @@ class Source(_Waiting):
         self._paused = True
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Part of the acknowledgement came.
-        """
         self._acknowledged += data
         if len(self._acknowledged) == 32:
             self._finish(self._acknowledged)

@@ -55,9 +55,6 @@ class Echo(Buffered):
     """
 
     def buffer_updated(self, count: int) -> None:
-        """
-        Bytes came.
-        """
         self.transport.write(bytes(self.buffer[:count]))
 
 
@@ -126,9 +123,6 @@ class Client(Buffered):
         return await self.call(message, 0, [])
 
     def buffer_updated(self, count: int) -> None:
-        """
-        Part of an answer came.
-        """
         self.wanted -= count
         if not self.deadline:
             self.parts.append(bytes(self.buffer[:count]))
@@ -162,21 +156,12 @@ class Client(Buffered):
         return await self.done
 
     def pause_writing(self) -> None:
-        """
-        The transport has enough.
-        """
         self.mayWrite.clear()
 
     def resume_writing(self) -> None:
-        """
-        It has not.
-        """
         self.mayWrite.set()
 
     def connection_lost(self, reason: Exception | None) -> None:
-        """
-        Closed.
-        """
         self.lost.set_result(None)
         if self.wanted > 0 and not self.done.done():
             self.done.set_exception(reason or ConnectionError("closed"))

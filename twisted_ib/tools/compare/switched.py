@@ -61,9 +61,6 @@ class SwitchingEndpoint:
         self._endpoint = endpoint
 
     def connect(self, factory: IProtocolFactory) -> Deferred[Any]:
-        """
-        Connect, and switch.
-        """
         made = Factory.forProtocol(lambda: Switching(lambda: factory.buildProtocol(None)))  # type: ignore
         connected: Deferred[Any] = self._endpoint.connect(made)
         return connected.addCallback(lambda switching: switching.done)

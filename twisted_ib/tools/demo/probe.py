@@ -52,10 +52,6 @@ class CountedEndpoint:
         self._transports = transports
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[Any]:
-        """
-        Connect; the Deferred fires with the protocol.
-        """
-
         def connected(protocol: Any) -> Any:
             # A switch that fell back to TCP would make the comparison worthless.
             if not isinstance(protocol.transport, SDPTransport):
@@ -130,9 +126,6 @@ class Fetcher(Protocol):
         return self._done
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Count a part, and hash it if that is wanted.
-        """
         if self._digest is not None:
             self._digest.update(data)
         self._missing -= len(data)

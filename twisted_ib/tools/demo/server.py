@@ -51,9 +51,6 @@ class FileServer(Protocol):
     path = ""
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Send the file.
-        """
         file = open(self.path, "rb")
         sent: Deferred[bytes] = FileSender().beginFileTransfer(file, self.transport)
         # It fails if the client has gone.

@@ -70,16 +70,10 @@ class Link(Protocol):
         self._owner.made(self)
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Pass on received bytes, or a message.
-        """
         # A replaceable attribute costs one call less than a test of the phase for each message.
         self.take(data)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """
-        Notify the owner.
-        """
         self._owner.lost(self, reason)
 
     def say(self, **message: Any) -> None:

@@ -220,9 +220,6 @@ class Task(DatagramProtocol):
             self._fail(ProgramError(sentence(error)))
 
     def datagramReceived(self, datagram: bytes, addr: Any) -> None:
-        """
-        Process a message.
-        """
         peer = self._peers.get(addr)
         if peer is None:
             # RDS has no connections: anyone may send to the port.

@@ -75,9 +75,6 @@ class Control(Protocol):
         return waiting
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Collect bytes.
-        """
         self._data += data
         # The dialogue never has more than the parameters and one byte: a bound, whatever connects to the
         # port.

@@ -82,7 +82,7 @@ class Code:
 
 class Module:
     """
-    C{-m MODULE}.
+    C{-m MODULE}: see L{Code}.
     """
 
     def __init__(self, name: str) -> None:
@@ -92,21 +92,12 @@ class Module:
         self.name = name
 
     def prepare(self, arguments: list[str]) -> None:
-        """
-        See L{Code.prepare}.
-        """
         _prepare("-m", arguments, self.folder())
 
     def folder(self) -> str:
-        """
-        See L{Code.folder}.
-        """
         return os.getcwd()
 
     def run(self) -> None:
-        """
-        See L{Code.run}.
-        """
         _newMain()
         # Python itself calls this for -m (Modules/main.c pymain_run_module).
         _runAsMain(self.name, True)
@@ -114,7 +105,7 @@ class Module:
 
 class Script:
     """
-    A file of Python, or a folder or ZIP archive with a C{__main__.py}.
+    A file of Python, or a folder or ZIP archive with a C{__main__.py}: see L{Code}.
     """
 
     def __init__(self, path: str, name: str) -> None:
@@ -127,15 +118,9 @@ class Script:
         self._isArchive = os.path.isdir(path) or _begins(path, b"PK\x03\x04")
 
     def prepare(self, arguments: list[str]) -> None:
-        """
-        See L{Code.prepare}.
-        """
         _prepare(self._path, arguments, self.folder())
 
     def folder(self) -> str:
-        """
-        See L{Code.folder}.
-        """
         # A script's folder is where it really lies (Modules/getpath.py), an archive is itself the entry.
         return self._absolute() if self._isArchive else os.path.dirname(os.path.realpath(self._path))
 
@@ -144,9 +129,6 @@ class Script:
         return os.path.join(os.getcwd(), self._path)
 
     def run(self) -> None:
-        """
-        See L{Code.run}.
-        """
         main: Any = _newMain()
         if self._isArchive:
             _runAsMain("__main__", False)

@@ -146,6 +146,7 @@ class IDirectory(Interface):
         @return: an object with C{cancel()}.
         @raise NoRouteError: this fabric does not reach the address.
         @raise NoListenerError: no HCA serves it.
+        @raise HiddenListenerError: one does, but not for this process.
         """
 
     # IBTA vol. 1 10.5: each HCA joins for all its queue pairs; they are attached by the device.

@@ -280,9 +280,6 @@ class ProcessResolution(Resolution):
                 raise ResourceLimitError(f"{PENDING_PATHS} HCAs are waited for already")
 
     def leave(self, queuePair: StreamQueuePair) -> None:
-        """
-        Stop the resolution for a queue pair, if there is one.
-        """
         pendingPaths = self._met.pop(queuePair, None)
         if pendingPaths is not None:
             del pendingPaths.waiting[queuePair]
@@ -355,9 +352,6 @@ class ProcessResolution(Resolution):
             self._proves(path, guid)
 
     def pathLost(self, path: IPeerPath) -> None:
-        """
-        Forget a path.
-        """
         guid = path.peer.guid
         self._proofs.pop(path, None)
         callers = self._callers.get(guid)
@@ -378,9 +372,6 @@ class ProcessResolution(Resolution):
     # -- ends
 
     def queuePairClosed(self, queuePair: StreamQueuePair) -> None:
-        """
-        Forget a destroyed queue pair.
-        """
         if self._met:
             self.leave(queuePair)
         if self._attached:

@@ -267,9 +267,6 @@ class SubnetResolution(ProcessResolution):
         return not path.peer.guid or super().isProven(path)
 
     def pathLost(self, path: IPeerPath) -> None:
-        """
-        Forget a path.
-        """
         super().pathLost(path)
         for found in [each for each in self._lidPaths.values() if each.path is path]:
             del self._lidPaths[found.lid]

@@ -342,9 +342,6 @@ class FaultyLink:
         trafficClass: int = 0,
         hopLimit: int = 64,
     ) -> bool:
-        """
-        See L{ILink.send<twisted_ib.hca.fabric.base.link.ILink>}.
-        """
         now = self._clock()
         if self.refusal is not None and self.refusal(now):
             return False

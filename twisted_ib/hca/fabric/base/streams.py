@@ -204,9 +204,6 @@ class ConnectedFabric(AddressDirectory):
         return (self,) if self.streams else ()
 
     def deadline(self) -> float | None:
-        """
-        @return: when L{tick} should be called next, or L{None}.
-        """
         return self.timers.deadline()
 
     def tick(self, now: float) -> None:

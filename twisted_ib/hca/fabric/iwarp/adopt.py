@@ -81,9 +81,6 @@ class AdoptedPath(StreamPeerPath):
             ended()
 
     def close(self) -> None:
-        """
-        Close a connection that has no queue pair yet.
-        """
         self._ended = None
         made, self._socket = self._socket, None
         if made is not None:

@@ -203,9 +203,6 @@ class IWARPFabric(ConnectedFabric):
         return port
 
     def withdraw(self, serviceID: int, address: str) -> None:
-        """
-        Undo L{publish} or L{publishAny}.
-        """
         super().withdraw(serviceID, address)
         listener = self._listeners.get(serviceID & _PORT)
         if listener is not None and listener.serviceID == serviceID:
@@ -228,9 +225,6 @@ class IWARPFabric(ConnectedFabric):
     # -- peers
 
     def newPath(self, address: str) -> StreamPeerPath:
-        """
-        @return: a path to a peer's address.
-        """
         return StreamPeerPath(self, address)
 
     def bind(self, way: StreamPeerPath, queuePair: QueuePair) -> StreamPath:
@@ -376,9 +370,6 @@ class IWARPFabric(ConnectedFabric):
     # -- sleeping and waking
 
     def pending(self) -> bool:
-        """
-        @return: whether there is something to do.
-        """
         if self._isClosed:
             return False
         if self.soon or self.inbox or self.bells or self._ready:

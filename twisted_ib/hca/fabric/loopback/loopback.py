@@ -51,20 +51,11 @@ class LoopbackFabric(ThreadDirectory):
             os.set_blocking(fd, False)
 
     def couple(self, path: LoopbackPath, other: LoopbackPath) -> None:
-        """
-        Make one path of two ends.
-        """
         path.other, other.other = other, path
 
     # -- progress
 
     def progress(self, budget: int = limits.RECORDS_PER_TURN) -> int:
-        """
-        Deliver what has arrived.
-
-        @param budget: Records per path at most.
-        @return: How many records were consumed.
-        """
         n = 0
         # A copy: an upcall may open or close paths.
         for path in tuple(self._ends):
@@ -82,18 +73,12 @@ class LoopbackFabric(ThreadDirectory):
         return n
 
     def ringBells(self) -> None:
-        """
-        End the batch: wake sleeping fabrics that have something to consume.
-        """
         bells, self.bells = self.bells, []
         for path in bells:
             if path.ring():
                 self.rung += 1
 
     def pending(self) -> bool:
-        """
-        @return: Whether L{progress} has something to do.
-        """
         for path in self._ends:
             if path.pending():
                 return True
@@ -113,34 +98,22 @@ class LoopbackFabric(ThreadDirectory):
         return True
 
     def signal(self) -> None:
-        """
-        Make L{fileno} readable.
-        """
         # At most one byte is in the pipe, so that writing never blocks or fails.
         if not self._woken:
             self._woken = True
             os.write(self._pipe[1], b"!")
 
     def attend(self) -> None:
-        """
-        Read the byte from the pipe.
-        """
         if self._woken and not self._closed:
             self._woken = False
             os.read(self._pipe[0], 1)
 
     def fileno(self) -> int:
-        """
-        @return: A descriptor that is readable when there is work.
-        """
         return self._pipe[0]
 
     # -- the end
 
     def forked(self) -> None:
-        """
-        In a forked child: make every use of a path an error.
-        """
         self.withdrawAll()
         for path in self._ends:
             # The other end exists in the child as well, but its consumers are the parent's.
@@ -148,9 +121,6 @@ class LoopbackFabric(ThreadDirectory):
         self._ends = []
 
     def close(self) -> None:
-        """
-        Withdraw all services, end all paths, free everything.
-        """
         if self._closed:
             return
         self._closed = self._woken = True

@@ -54,9 +54,6 @@ class LoopbackPath(RecordPath):
     # -- down
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
-        """
-        Publish a copy: see L{RecordPath.post}.
-        """
         other = self.other
         # 8 bytes of header, rounded up to 64, as a record takes on a ring.
         end = (self._tail + len(header) + length + 71) & -64
@@ -71,9 +68,6 @@ class LoopbackPath(RecordPath):
         return True
 
     def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
-        """
-        Publish a small record from the reserve: see L{RecordPath.postReserved}.
-        """
         room, self._room = self._room, limits.RING_BULK if refusal else _MANAGEMENT_ROOM
         try:
             return self.post(word, b"", body, len(body))
@@ -151,9 +145,6 @@ class LoopbackPath(RecordPath):
         return n
 
     def pending(self) -> bool:
-        """
-        @return: Whether L{progress} has something to do.
-        """
         if self.other.closed:
             return True
         if self.owed is not None:

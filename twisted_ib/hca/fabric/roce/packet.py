@@ -132,9 +132,6 @@ class PacketFabric(AddressDirectory):
         self.link = self.transmitter.link = observer.tracedLink(self.link)
 
     def pathMTUTo(self, address: str) -> int:
-        """
-        @return: see L{ILink<twisted_ib.hca.fabric.base.link.ILink>}.
-        """
         found: int = self.link.pathMTUTo(address)
         return found
 
@@ -181,9 +178,6 @@ class PacketFabric(AddressDirectory):
         return port
 
     def withdraw(self, serviceID: int, address: str) -> None:
-        """
-        Undo L{publish} or L{publishAny}.
-        """
         super().withdraw(serviceID, address)
         if self.group is not None and all(service != serviceID for service, _ in self._services):
             self.group.services.remove(serviceID)
@@ -200,9 +194,6 @@ class PacketFabric(AddressDirectory):
         self.link.join(self._group(group))
 
     def leave(self, group: int) -> None:
-        """
-        Undo L{join}.
-        """
         self.link.leave(self._group(group))
 
     def _group(self, group: int) -> str:
@@ -212,9 +203,6 @@ class PacketFabric(AddressDirectory):
         return address
 
     def newPath(self, address: str) -> PeerPath:
-        """
-        @return: a path to a peer's address.
-        """
         return PeerPath(self, address)
 
     def paths(self) -> list[QueuePairPath]:
@@ -230,9 +218,6 @@ class PacketFabric(AddressDirectory):
         return ICRCState(gidOf(self.address), gidOf(address), port)
 
     def nameSources(self, parked: Parking) -> None:
-        """
-        See L{IPacketFabric<twisted_ib.hca.base.interfaces.IPacketFabric>}.
-        """
         parked.begin(_GID, lambda gid: self.pathTo(gidText(gid)), Proposal)
 
     def undelivered(self, address: str, datagram: bytes) -> None:
@@ -256,9 +241,6 @@ class PacketFabric(AddressDirectory):
     # -- queue pairs
 
     def follow(self, connection: Any) -> None:
-        """
-        See L{IPacketFabric<twisted_ib.hca.base.interfaces.IPacketFabric>}.
-        """
         group, state = self.group, connection.state
         if group is None or self._closed:
             return
@@ -449,9 +431,6 @@ class PacketFabric(AddressDirectory):
     # -- sleeping and waking
 
     def pending(self) -> bool:
-        """
-        @return: whether there is something to do.
-        """
         if self._closed:
             return False
         if self.transmitter.stalled:
@@ -470,11 +449,6 @@ class PacketFabric(AddressDirectory):
         return (self,) if self.sessions.byNumber else ()
 
     def arm(self) -> bool:
-        """
-        Make the descriptor readable when work arrives, from now on.
-
-        @return: False if there is work already.
-        """
         # The process is about to sleep: no more packets come that could carry these acknowledgements.
         if self._delayedAcks:
             self._acknowledge()
@@ -482,9 +456,6 @@ class PacketFabric(AddressDirectory):
         return super().arm()
 
     def deadline(self) -> float | None:
-        """
-        @return: when L{tick} should be called next, or L{None}.
-        """
         found = self.sessions.deadline()
         if self.transmitter.stalled and (found is None or self.transmitter.again < found):
             return self.transmitter.again

@@ -86,9 +86,6 @@ class PeerPath:
         return True
 
     def sendManagement(self, attribute: int, body: bytes, transaction: int = 0) -> None:
-        """
-        Send a CM message.
-        """
         self.fabric.sendManagement(self.peer.address, attribute, body, transaction)
 
     def unsent(self) -> int:

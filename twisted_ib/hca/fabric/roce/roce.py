@@ -159,7 +159,7 @@ def _takesNothing(made: socket.socket) -> None:
 
 class RoCELink:
     """
-    The UDP sockets of one address.
+    The UDP sockets of one address: see L{ILink}.
 
     @ivar address: the address, without a scope.
     @ivar pathMTU: the path MTU that its interface permits.
@@ -376,9 +376,6 @@ class RoCELink:
         trafficClass: int = 0,
         hopLimit: int = HOP_LIMIT,
     ) -> bool:
-        """
-        See L{ILink}.
-        """
         sender = self._senders.get(port, self._main)
         where = self._where(destination, PORT) if self._isIPv6 else (destination, PORT)
         if len(pieces) == 1 and not trafficClass and hopLimit == HOP_LIMIT:  # sendmsg costs more.
@@ -430,9 +427,6 @@ class RoCELink:
     # -- receiving
 
     def receive(self, budget: int) -> int:
-        """
-        See L{ILink}.
-        """
         n = 0
         poll, receivers = self._poller.poll, self._receivers
         ready, self._ready = self._ready, None
@@ -514,16 +508,10 @@ class RoCELink:
         return True
 
     def pending(self) -> bool:
-        """
-        See L{ILink}.
-        """
         self._ready = ready = self._poller.poll(0) or None
         return ready is not None
 
     def fileno(self) -> int:
-        """
-        See L{ILink}.
-        """
         return self._poller.fileno()
 
     # -- multicast
@@ -561,9 +549,6 @@ class RoCELink:
         self._groups[group] = made
 
     def leave(self, group: str) -> None:
-        """
-        See L{ILink}.
-        """
         made = self._groups.pop(group, None)
         if made is not None:
             self._poller.unregister(made)

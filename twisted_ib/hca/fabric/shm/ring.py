@@ -169,9 +169,6 @@ class RingPath(HostPath):
     # -- down
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
-        """
-        Publish one record: see L{RecordPath.post}.
-        """
         k = len(header)
         total = k + length
         t = self._tail
@@ -263,9 +260,6 @@ class RingPath(HostPath):
         return self._tail - self._skipped, max(0, self._head - self._passed)
 
     def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
-        """
-        Publish a small record from the reserve: see L{RecordPath.postReserved}.
-        """
         room = self._room
         self._room = self._size - (0 if refusal else limits.REFUSAL_RESERVE)
         try:
@@ -449,9 +443,6 @@ class RingPath(HostPath):
     # -- sleeping and waking
 
     def pending(self) -> bool:
-        """
-        @return: Whether L{progress} has something to do.
-        """
         peer = self._peerCells
         if peer[TAIL] != self._head:
             # While a refusal is owed nothing can be delivered, so unread records alone are no work.
@@ -485,11 +476,6 @@ class RingPath(HostPath):
         self.asleep = True
 
     def rouse(self) -> bool:
-        """
-        Check a sleeping path after some bell has rung.
-
-        @return: Whether there is something to do.
-        """
         peer = self._peerCells
         # The first test is that of pending(), which mostly has nothing else to look at.
         if (peer[TAIL] != self._head or self.waiting or self.unacknowledged) and self.pending():
@@ -510,9 +496,6 @@ class RingPath(HostPath):
             self.fabric.ringLater(self)
 
     def wake(self) -> None:
-        """
-        Wake up: the peer need not ring any more.
-        """
         if self.asleep:
             cells = self._cells
             cells[SLEEP] = cells[SLEEP] + 1

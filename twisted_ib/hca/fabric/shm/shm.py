@@ -131,10 +131,6 @@ class SharedMemoryFabric(HotPaths):
         self._poller.register(self._signal.fd, select.EPOLLIN | select.EPOLLET)
 
     def allocate(self, size: int) -> Segment | None:
-        """
-        @return: Memory that peers can map, or L{None} without shared memory.
-        @raise OSError: there is no memory.
-        """
         return self.segmentClass.create(max(size, 8)) if self.rings else None
 
     def trace(self, observer: Any) -> None:
@@ -259,15 +255,9 @@ class SharedMemoryFabric(HotPaths):
         return self.rendezvous.publishAny(prefix, address)
 
     def withdraw(self, serviceID: int, address: str) -> None:
-        """
-        Undo L{publish}.
-        """
         self.rendezvous.withdraw(serviceID, address)
 
     def serving(self, serviceID: int, address: str) -> list[int]:
-        """
-        @return: The GUIDs of the HCAs that serve the address, best first: see L{IFabric}.
-        """
         return [entry.guid for entry in self.rendezvous.lookup(serviceID, address)]
 
     def servingOurs(self, serviceID: int, address: str) -> list[int]:
@@ -323,37 +313,20 @@ class SharedMemoryFabric(HotPaths):
         self.rendezvous.join(group)
 
     def leave(self, group: int) -> None:
-        """
-        Undo L{join}.
-        """
         self.rendezvous.leave(group)
 
     def guids(self, gid: int) -> tuple[set[int], set[int]]:
-        """
-        @return: The GUIDs of HCAs of this host: see L{IFabric}.
-        """
         entries = [entry for entry in self.rendezvous.hcas() if loopbackGID(entry.guid) == gid]
         ours = livingGUIDs([entry for entry in entries if entry.uid == self.rendezvous.uid])
         # Others are not asked in vain.
         return ours, set() if ours else livingGUIDs(entries)
 
     def members(self, group: int) -> tuple[int, ...]:
-        """
-        @return: The GUIDs in a multicast group: see L{IFabric}.
-        """
         return self.rendezvous.members(group)
 
     # -- other HCAs
 
     def resolve(self, serviceID: int, address: str, user: PathUser) -> PathRequest:
-        """
-        Find the path to an HCA that serves C{serviceID} at C{address}.
-
-        @param user: Gets C{pathReady(path)}, perhaps before this returns, or C{connectFailed(error)} later.
-        @raise NoRouteError: the address is not one of this host.
-        @raise NoListenerError: no live process serves it.
-        @raise HiddenListenerError: one does, but not for this process.
-        """
         checkLocal(address)
         self.rendezvous.checkOwner()
         failure: HCAError | None = None
@@ -380,12 +353,6 @@ class SharedMemoryFabric(HotPaths):
         raise failure
 
     def reach(self, guid: int, user: PathUser) -> PathRequest:
-        """
-        Find the path to the HCA with a GUID.
-
-        @param user: See L{resolve}.
-        @raise NoListenerError: there is no such HCA.
-        """
         try:
             entry = self.rendezvous.find(guid)
             if entry is None:
@@ -464,15 +431,9 @@ class SharedMemoryFabric(HotPaths):
     # -- descriptors
 
     def fileno(self) -> int:
-        """
-        @return: A descriptor that is readable when L{attend} has work.
-        """
         return self._poller.fileno()
 
     def signal(self) -> None:
-        """
-        Make L{fileno} readable.
-        """
         self._signal.ring()
 
     def registerWith(self, poller: epoll) -> None:
@@ -502,9 +463,6 @@ class SharedMemoryFabric(HotPaths):
             self._poller.unregister(fd)
 
     def attend(self) -> None:
-        """
-        Serve the sockets: connecting peers, handshakes, deaths.
-        """
         # epoll_wait(2) serves ready descriptors round robin, so none starves beyond this bound.
         for fd, _ in self._poller.poll(0, DESCRIPTORS_PER_TURN):
             if fd in self._listeners:
@@ -696,9 +654,6 @@ class SharedMemoryFabric(HotPaths):
     # -- time and the end
 
     def deadline(self) -> float | None:
-        """
-        @return: When L{tick} should be called next, or L{None}.
-        """
         found = self._pairs.deadline() if self._pairs.greeting else None
         for when in self._listeners.deadline, self._redials.deadline, self._lookAt:
             if when is not None and (found is None or when < found):
@@ -729,9 +684,6 @@ class SharedMemoryFabric(HotPaths):
             self._redial(guid, users)
 
     def paths(self) -> list[Any]:
-        """
-        @return: The paths to living peers.
-        """
         return [p.path for p in self._pairs if p.path is not None]
 
     def octets(self) -> tuple[int, int]:
@@ -739,17 +691,11 @@ class SharedMemoryFabric(HotPaths):
         return _sum([self._octetsBefore, *(path.octets() for path in paths)])
 
     def forked(self) -> None:
-        """
-        In a forked child: make every use of a path an error.
-        """
         for path in self.paths():
             path.forked()
         self.hot = ()
 
     def close(self) -> None:
-        """
-        Withdraw all entries, end all paths, free everything.
-        """
         gone = PathLostError("the device was closed")
         self._closing = True
         try:

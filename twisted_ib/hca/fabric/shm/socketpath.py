@@ -132,9 +132,6 @@ class SocketPath(HostPath):
     # -- down
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
-        """
-        Send one record: see L{RecordPath.post}.
-        """
         # A connection management record waits: nothing ordinary may overtake it (see Management).
         if self._held:
             return False
@@ -147,9 +144,6 @@ class SocketPath(HostPath):
         return self._publish(word, pieces, len(header) + length, self._size // 2)
 
     def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
-        """
-        Send a small record from the reserve: see L{RecordPath.postReserved}.
-        """
         # A refusal is bounded by the kernel alone.
         most = self._used if refusal else self._size // 4 * 3
         return self._publish(word, [body], len(body), most)
@@ -315,9 +309,6 @@ class SocketPath(HostPath):
     # -- sleeping and waking
 
     def pending(self) -> bool:
-        """
-        @return: Whether L{progress} has something to do.
-        """
         if self._ended:
             return False
         waiting = self.unacknowledged

@@ -116,9 +116,6 @@ class Connected(Call):
         self.findPath()
 
     def send(self, path: Any) -> IConnection:
-        """
-        Send the REQ.
-        """
         identifier, terms = self._identifier, self.terms
         here, there = identifier.source, identifier.destination
         assert here is not None and there is not None and terms is not None
@@ -150,9 +147,6 @@ class Connected(Call):
             self._over(_E.RDMA_CM_EVENT_UNREACHABLE, status=-errnoFor(error))
 
     def replied(self, connection: Any, reply: ConnectReply) -> None:
-        """
-        The REP was received.
-        """
         identifier, terms = self._identifier, self.terms
         assert terms is not None
         path = connection.destination
@@ -257,15 +251,9 @@ class Connected(Call):
     # -- the end
 
     def rejected(self, connection: Any, rejection: Rejection) -> None:
-        """
-        A REJ was received.
-        """
         self._over(_E.RDMA_CM_EVENT_REJECTED, status=rejection.reason, privateData=rejection.privateData)
 
     def unreachable(self, connection: Any) -> None:
-        """
-        The CM retries are exhausted.
-        """
         self._over(_E.RDMA_CM_EVENT_UNREACHABLE, status=-errno.ETIMEDOUT)
 
     def peerDisconnected(self, connection: Any) -> None:
@@ -289,9 +277,6 @@ class Connected(Call):
         self._identifier.report(_E.RDMA_CM_EVENT_TIMEWAIT_EXIT)
 
     def pathLost(self, reason: PathLostError) -> None:
-        """
-        The path to the peer is gone.
-        """
         stage = self._identifier.stage
         isEnding, self._isEnding = self._isEnding, False
         # A live connection was cut; one still being made was never reached.  The events are those of the DREQ

@@ -78,9 +78,6 @@ class Datagrams(Call):
         self.findPath()
 
     def send(self, path: IPeerPath) -> Any:
-        """
-        Send the SIDR_REQ.
-        """
         identifier = self._identifier
         assert identifier.destination is not None
         service = serviceID(identifier.portSpace, identifier.destination.port)
@@ -116,9 +113,6 @@ class Datagrams(Call):
         )
 
     def unanswered(self) -> None:
-        """
-        The SIDR_REQ retries are exhausted.
-        """
         self._over(-errno.ETIMEDOUT)
 
     def _over(self, status: int, privateData: bytes = b"") -> None:
@@ -177,9 +171,6 @@ class Datagrams(Call):
     # -- the end
 
     def pathLost(self, reason: PathLostError) -> None:
-        """
-        The path to the peer is gone.
-        """
         # Once the lookup has an answer nothing depends on the path any more.
         if self._identifier.stage is Stage.REQ_SENT:
             self.connection = None

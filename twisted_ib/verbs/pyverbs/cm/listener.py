@@ -120,9 +120,6 @@ class Listener:
     # -- what the device asks
 
     def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
-        """
-        A REQ was received.
-        """
         now = self._device.clock()
         # A datagram service answers SIDR_REQs only: to a REQ it is a service that nobody listens on, reason 8
         # (IBTA vol. 1 12.6.7.2).
