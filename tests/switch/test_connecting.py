@@ -162,6 +162,28 @@ class ConnectingTests(SwitchTestsBuilder):
 
         self.play(scenario)
 
+    def test_noFallback(self) -> None:
+        """
+        Under a rule C{sdp} the reason of the last attempt is the connect's: its type where it is an error of
+        connects, and its words, without those of a TCP that was not asked.
+        """
+        self.rules("use sdp connect * *:*\n")
+
+        async def scenario(reactor: Any) -> None:
+            port = reactor.listenTCP(0, Server(), interface="127.0.0.1")
+            for reason, text in (
+                (error.TCPTimedOutError(110, "it is silent"), ": 110: SDP: it is silent."),
+                (error.ConnectionRefusedError(111, "nobody is there"), ": 111: SDP: nobody is there."),
+            ):
+                client, attempted = Client(), self.attempted()
+                reactor.connectTCP("127.0.0.1", port.getHost().port, client)
+                (await attempted).failIfNotConnected(reason)
+                self.assertEqual(await client.done, "failed")
+                self.assertIs(type(client.reason), type(reason))
+                self.assertEqual(str(client.reason)[-len(text) :], text)
+
+        self.play(scenario)
+
     def test_gone(self) -> None:
         """
         A server that has gone between the look and the REQ is not asked.

@@ -239,6 +239,42 @@ class ListeningTests(SwitchTestsBuilder):
 
         self.play(scenario)
 
+    def test_busyNumber(self) -> None:
+        """
+        Under a rule C{both} a number that is in use for SDP is in use, on whichever device: nothing is
+        listened on then, by TCP neither.
+        """
+        self.rules("use both listen * *:*\n")
+        addDevice("lo5", "loopback")
+        self.addCleanup(removeDevice, "lo5")
+        start = listeners.SDPListener.startListening
+        refusing: list[str] = []
+
+        def sometimes(this: Any) -> None:
+            if this.device in refusing:
+                reason = OSError(errno.EADDRINUSE, "taken")
+                raise error.CannotListenError(this.interface, this.port, reason)
+            start(this)
+
+        self.patch(listeners.SDPListener, "startListening", sometimes)
+
+        async def scenario(reactor: Any) -> None:
+            port = reactor.listenTCP(0, Server(), interface="127.0.0.1")
+            number = port.getHost().port
+            self.assertEqual(explain(port).device, "shm0,lo5")
+            await port.stopListening()
+            for name in ("shm0", "lo5"):
+                refusing[:] = [name]
+                failure = self.assertRaises(
+                    error.CannotListenError, reactor.listenTCP, number, Server(), 50, "127.0.0.1"
+                )
+                self.assertEqual(failure.socketError.errno, errno.EADDRINUSE)
+            refusing.clear()
+            port = reactor.listenTCP(number, Server(), interface="127.0.0.1")
+            self.assertEqual(explain(port).device, "shm0,lo5")
+
+        self.play(scenario)
+
     def test_anyTrouble(self) -> None:
         """
         Whatever a device has, a program that asks for TCP gets TCP.

@@ -4,11 +4,14 @@ Tests for L{twisted_ib.switch.switch}, without a reactor.
 
 from __future__ import annotations
 
+from threading import get_ident
+from types import SimpleNamespace
 from typing import Any
 
 from twisted.logger import Logger, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
+from twisted_ib.errors import WrongThreadError
 from twisted_ib.hca.device.device import addDevice, removeDevice
 from twisted_ib.switch import switch as module
 from twisted_ib.switch.reason import Fallback, Reason
@@ -86,3 +89,61 @@ class DeviceTests(SynchronousTestCase):
             addDevice(name, fabric, address)
             self.addCleanup(removeDevice, name)
         self.assertEqual(Switch(Configuration({}, "p")).devicesFor("127.0.0.1"), ("shm0", "lo5"))
+
+
+class ChannelTests(SynchronousTestCase):
+    """
+    The channels of a reactor, which may be those of several devices and threads.
+    """
+
+    def setUp(self) -> None:
+        """
+        A switch, and a reactor that has open and closed devices of this thread and of others.
+        """
+        self.switch = Switch(Configuration({}, "p"))
+        self.running: list[Any] = []
+        self.devices = [
+            SimpleNamespace(name=name, closed=closed, thread=get_ident() + thread, countersBeside=None)
+            for name, closed, thread in (
+                ("theirs", False, 1),
+                ("again", True, 1),
+                ("again", False, 0),
+                ("gone", True, 1),
+            )
+        ]
+        self.reactor: Any = SimpleNamespace(
+            running=False,
+            inOtherThread=lambda: False,
+            callWhenRunning=lambda *call: self.running.append(call),
+        )
+        self.patch(module, "channelsOf", lambda _: [SimpleNamespace(device=each) for each in self.devices])
+
+    def test_thread(self) -> None:
+        """
+        The thread of a device is asked of its open channel; where it has none, of the reactor.
+        """
+        for name in ("again", "gone", "unknown"):
+            self.switch.checkThread(self.reactor, name)
+        self.assertRaises(WrongThreadError, self.switch.checkThread, self.reactor, "theirs")
+        self.reactor.inOtherThread = lambda: True
+        self.switch.checkThread(self.reactor, "again")
+        for name in ("theirs", "gone", "unknown"):
+            self.assertRaises(WrongThreadError, self.switch.checkThread, self.reactor, name)
+
+    def test_counters(self) -> None:
+        """
+        Only the device that is used shows the switch's counters, and gets its thread once.
+        """
+        theirs, *rest = self.devices
+        for running in (False, False, True):
+            self.reactor.running = running
+            self.switch.opened(self.reactor, "theirs")
+        self.assertIs(theirs.countersBeside, self.switch.counters)
+        self.assertEqual([each.countersBeside for each in rest], [None] * 3)
+        self.assertEqual(
+            [(call, channel.device) for call, channel in self.running], [(self.switch._adopt, theirs)]
+        )
+        self.reactor.running = True
+        self.switch.opened(self.reactor, "again")
+        self.assertIs(rest[1].countersBeside, self.switch.counters)
+        self.assertEqual(len(self.running), 1)
