@@ -1,6 +1,6 @@
 """
-The subjects whose users move messages by blocking calls: C{multiprocessing.connection}, its shape in
-L{twisted_ib.queues}, pyzmq over C{ipc://}, and iceoryx2, where both ends look in a busy loop.
+The subjects whose users move messages by blocking calls: C{multiprocessing}'s connections and queues, their
+shapes in L{twisted_ib.queues}, pyzmq over C{ipc://}, and iceoryx2, where both ends look in a busy loop.
 
 Talks to the driver as L{benchmarks.worker} does:
 C{python -m benchmarks.links (server|client) REACTOR LIBRARY}.  The two processes agree on what comes
@@ -12,11 +12,16 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import multiprocessing
 import os
+import pickle
+import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from multiprocessing import context
 from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.reduction import ForkingPickler
 from pickle import PickleBuffer
 from time import perf_counter, perf_counter_ns
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -31,9 +36,9 @@ if TYPE_CHECKING:
 
     from twisted_ib import queues
 
-#: Bytes that may be under way in a stream of iceoryx2, and messages of any size.
 #: Messages from this size on are objects with a buffer, where a subject has such.
 LARGE = 64 * 1024
+#: Bytes that may be under way in a stream of iceoryx2, and messages of any size.
 UNDER_WAY, LEAST_MESSAGES, MOST_MESSAGES = 4 << 20, 4, 256
 #: Bytes of the stream whose contents are compared.
 CHECKED_BYTES = 1 << 20
@@ -101,6 +106,100 @@ def _overQueues(control: Connection, place: str, size: int, isServer: bool) -> L
         return accepted[0].receive()
 
     return Link(lambda data: accepted[0].send(data), receive, lambda: None)
+
+
+class Handed:
+    """
+    A descriptor that was handed over, by its number among these.
+    """
+
+    received: Sequence[int] = ()
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def detach(self) -> int:
+        """
+        @return: What it is in this process.
+        """
+        return self.received[self.number]
+
+
+class _Handing:
+    """
+    Stands for the process that C{multiprocessing} pickles queues for.
+    """
+
+    DupFd = Handed
+
+    def __init__(self) -> None:
+        self.fds: list[int] = []
+
+    def duplicate_for_child(self, fd: int) -> int:
+        """
+        @return: Its number.
+        """
+        self.fds.append(fd)
+        return len(self.fds) - 1
+
+
+def _handOver(pair: socket.socket, queues: Sequence[Any]) -> None:
+    handing = _Handing()
+    context.set_spawning_popen(handing)
+    try:
+        pickled = bytes(ForkingPickler.dumps(queues))
+    finally:
+        context.set_spawning_popen(None)
+    socket.send_fds(pair, [pickled], handing.fds)
+
+
+def _overPairOf(make: Callable[[], Any], place: str, isServer: bool) -> Link:
+    """
+    Two queues, one for each way, of the client.
+    """
+    queues: list[Any] = []
+    if isServer:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(f"{place}-handed")
+        listener.listen()
+
+        def receive() -> bytes:
+            """
+            The client has handed them over when the first message comes.
+            """
+            if not queues:
+                with listener, listener.accept()[0] as pair:
+                    os.unlink(f"{place}-handed")
+                    pickled, Handed.received, *_ = socket.recv_fds(pair, 1 << 16, 64)
+                queues.extend(pickle.loads(pickled))
+            return _bytesOf(queues[0].get())
+
+        return Link(lambda data: queues[1].put(_objectOf(data)), receive, lambda: None)
+    queues.extend((make(), make()))
+    with socket.socket(socket.AF_UNIX) as pair:
+        pair.connect(f"{place}-handed")
+        _handOver(pair, queues)
+    up, down = queues
+    return Link(lambda data: up.put(_objectOf(data)), lambda: _bytesOf(down.get()), lambda: None)
+
+
+def _objectOf(data: bytes) -> bytes | Array:
+    return data if len(data) < LARGE else Array(data)
+
+
+def _bytesOf(found: Any) -> bytes:
+    return found if isinstance(found, bytes) else found.data
+
+
+def _overQueue(control: Connection, place: str, size: int, isServer: bool) -> Link:
+    # Whose semaphores have names until they are deleted.
+    return _overPairOf(multiprocessing.get_context("spawn").Queue, place, isServer)
+
+
+def _overOurQueue(control: Connection, place: str, size: int, isServer: bool) -> Link:
+    from twisted_ib import queues
+
+    return _overPairOf(queues.Queue, place, isServer)
 
 
 def _overZMQ(control: Connection, place: str, size: int, isServer: bool) -> Link:
@@ -186,6 +285,8 @@ LIBRARIES: dict[str, Callable[[Connection, str, int, bool], Link]] = {
     "multiprocessing": _overConnection,
     "pipe": _overPipe,
     "queues": _overQueues,
+    "queue": _overQueue,
+    "queues-queue": _overOurQueue,
     "zmq": _overZMQ,
     "iceoryx2": _overIceoryx,
 }

@@ -326,6 +326,7 @@ COMPILED_TARGETS: dict[str, Targets] = {
     "echo10000": _times("msg/s", split=9),
     "connects": _times("conn/s", split=2.5),
     **{name: _times("msg/s", split=3) for name in ("dgs64", "dgs1k", "dgs16k", "dgs64k")},
+    "mp64": _times("p50", split=6.2),
 }
 
 byName: dict[str, Row] = {row.name: row for row in ROWS}

@@ -227,7 +227,10 @@ SUBJECTS: tuple[Subject, ...] = (
     ),
     _ofProcesses("pipe", "multiprocessing.connection"),
     _ofProcesses("queues", "twisted_ib.queues", part="queues"),
+    _ofProcesses("queue", "multiprocessing.Queue"),
+    _ofProcesses("queues-queue", "twisted_ib.queues.Queue", part="queues"),
     _ofProcesses("zmq-pair", "pyzmq, ipc://", "zmq"),
+    _ofProcesses("iceoryx2-pair", "iceoryx2, busy loops", "iceoryx2"),
     _ofMessages("rds-ib", "RDS on ib, shm0", "ib", "rds"),
     _ofMessages("rds-epoll", "RDS on epoll, shm0", "epoll", "rds"),
     _ofMessages(

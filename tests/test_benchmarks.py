@@ -410,8 +410,8 @@ class ProgramTests(SynchronousTestCase):
     @cvar rows: What is measured of them.
     """
 
-    subjects: tuple[str, ...] = ("tcp", "sdp-ib")
-    rows: tuple[str, ...] = ("rt64", "connects")
+    subjects: tuple[str, ...] = ("tcp", "sdp-ib", "pipe", "queue", "queues-queue")
+    rows: tuple[str, ...] = ("rt64", "connects", "mp64")
 
     def test_compare(self):
         """

@@ -565,6 +565,8 @@ QUEUE_BUFFER_BYTES = 64 * 1024
 QUEUE_BUFFERS = 1024
 #: Seconds after which who sleeps looks again: a peer may be killed between a message and its wake-up.
 QUEUE_LOOK_SECONDS = 0.5
+#: Processes with buffers whose room a queue with a bound has again if they are killed.
+QUEUE_FEEDERS = 48
 #: Calls of a connection that wait on a reactor or an event loop, to receive, and as many to send.
 QUEUE_CALLS = 4096
 #: Bytes that such a connection moves in one turn of the loop; each record counts as 4096 more.

@@ -1,25 +1,40 @@
 """
 Processes that are killed at random moments while they use connections and queues, and what becomes of the
 others.
+
+    python -m tests.queues.killing [MOMENTS] [SEED]
+
+A second is counted as a hundred sleeps of a hundredth: they take longer where the others get the processor
+late, too.
 """
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import random
+import socket
+import sys
+import tempfile
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing import connection
+from pathlib import Path
 from queue import Empty
 from typing import Any
 
+from tests.queues.test_connection import openDescriptors
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
-from twisted_ib.queues import Broadcast, JoinableQueue, Pipe, Queue, SimpleQueue
+from twisted_ib.queues import Broadcast, Client, JoinableQueue, Listener, Pipe, Queue, SimpleQueue
 
 #: Lengths of messages: in one record, in several, longer than the ring.
 LENGTHS = (0, 64, 40000, limits.QUEUE_RECORD + 1, limits.QUEUE_RING + 1)
+#: Sleeps of a hundredth of a second until the others have gone on.
+TIMELY = 100
 _fork = multiprocessing.get_context("fork")
 
 
@@ -37,14 +52,63 @@ def _started(call: Any, *arguments: object) -> Any:
     return process
 
 
-def _killLater(process: Any, seconds: float) -> threading.Timer:
-    timer = threading.Timer(seconds, process.kill)
-    timer.start()
-    return timer
+class Killing(threading.Thread):
+    """
+    Kills a process, and counts the sleeps until the others have gone on.
+
+    @ivar isOver: set once it is dead.
+    @ivar most: the most sleeps of these.
+    """
+
+    def __init__(self, process: Any, seconds: float, release: Callable[[], object] = lambda: None) -> None:
+        """
+        Begin; no other process must be started before the end.
+
+        @param seconds: after which it is killed.
+        @param release: ends what waits here for ever.
+        """
+        super().__init__(daemon=True)
+        self._process, self._seconds, self._release = process, seconds, release
+        self._done = threading.Event()
+        self.isOver = threading.Event()
+        self._count = self.most = 0
+        self.start()
+
+    def run(self) -> None:
+        """
+        Do it.
+        """
+        time.sleep(self._seconds)
+        self._process.kill()
+        connection.wait([self._process.sentinel])
+        self.isOver.set()
+        end = time.monotonic() + HANG_SECONDS
+        while not self._done.wait(0.01):
+            self._count += 1
+            self.most = max(self.most, self._count)
+            if time.monotonic() > end:
+                self._release()
+
+    def wentOn(self) -> None:
+        """
+        Begin to count anew.
+        """
+        self._count = 0
+
+    def end(self) -> str:
+        """
+        @return: What is wrong, or nothing.
+        """
+        self.isOver.wait(HANG_SECONDS)
+        self._done.set()
+        self.join(HANG_SECONDS)
+        self._process.join(HANG_SECONDS)
+        return "" if self.most <= TIMELY else f"the others took {self.most} sleeps of a hundredth of a second"
 
 
-def _echo(mine: Any, theirs: Any) -> None:
-    theirs.close()
+def _echo(mine: Any, theirs: Any = None) -> None:
+    if theirs is not None:
+        theirs.close()
     while True:
         mine.send(mine.recv())
 
@@ -55,6 +119,31 @@ def _send(mine: Any, theirs: Any) -> None:
     while True:
         mine.send(_message(number))
         number += 1
+
+
+def _ignore(mine: Any, theirs: Any) -> None:
+    theirs.close()
+    time.sleep(HANG_SECONDS)
+
+
+def _talk(mine: Any, call: Any, killing: Killing | None = None) -> str:
+    # Until the end of the other side, which is killed.
+    number = 0
+    try:
+        while True:
+            if call is not _send:
+                mine.send(_message(number))
+            if call is not _ignore and not _isWhole(mine.recv()):
+                return "a message is not as it was"
+            number += 1
+    except (EOFError, OSError):
+        # Of OSErrors only that of an end within a message can be.
+        return "" if killing is None or killing.isOver.wait(HANG_SECONDS) else "it ended by itself"
+
+
+def _shutDown(mine: Any) -> None:
+    with suppress(OSError), socket.socket(fileno=os.dup(mine.fileno())) as pair:
+        pair.shutdown(socket.SHUT_RDWR)
 
 
 def ofConnection(seconds: float, call: Any) -> str:
@@ -68,22 +157,78 @@ def ofConnection(seconds: float, call: Any) -> str:
     mine, theirs = Pipe()
     process = _started(call, theirs, mine)
     theirs.close()
-    timer = _killLater(process, seconds)
-    number = 0
-    try:
-        while True:
-            if call is _echo:
-                mine.send(_message(number))
-            if not _isWhole(mine.recv()):
-                return "a message is not as it was"
-            number += 1
-    except (EOFError, OSError):
-        # Of OSErrors only that of an end within a message can be.
-        return "" if process.exitcode is None or process.exitcode < 0 else "it ended by itself"
-    finally:
-        timer.join()
-        process.join(HANG_SECONDS)
-        mine.close()
+    killing = Killing(process, seconds, lambda: _shutDown(mine))
+    wrong = _talk(mine, call, killing)
+    wrong = killing.end() or wrong
+    mine.close()
+    return wrong
+
+
+def _listen(address: str, authkey: bytes | None) -> None:
+    with Listener(address, authkey=authkey) as listener, listener.accept() as mine:
+        _echo(mine)
+
+
+def _call(address: str, authkey: bytes | None, count: int) -> None:
+    with Client(address, authkey=authkey) as mine:
+        mine.send(os.getpid())
+        for number in range(count):
+            mine.send(_message(number))
+
+
+def ofListener(seconds: float, authkey: bytes | None) -> str:
+    """
+    Have a process killed that listens, or accepts, or serves this one.
+
+    @param seconds: after so many.
+    @param authkey: what both know.
+    @return: What is wrong, or nothing.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        address = str(Path(folder, "listener"))
+        process = _started(_listen, address, authkey)
+        found: list[Any] = []
+        killing = Killing(process, seconds, lambda: found and _shutDown(found[0]))
+        wrong = ""
+        # It may be killed before it listens, or while it asks for the secret.
+        while not found and not killing.isOver.is_set():
+            with suppress(OSError, EOFError):
+                found.append(Client(address, authkey=authkey))
+        for mine in found:
+            wrong = _talk(mine, _echo, killing)
+            mine.close()
+        return killing.end() or wrong
+
+
+def ofClient(seconds: float, authkey: bytes | None) -> str:
+    """
+    Have one of two processes killed that connect to this one.
+
+    @param seconds: after so many.
+    @param authkey: what both know.
+    @return: What is wrong, or nothing.
+    """
+    count, wrong = 20, ""
+    with Listener(backlog=2, authkey=authkey) as listener:
+        victim, other = (_started(_call, listener.address, authkey, each) for each in (1 << 30, count))
+        killing = Killing(victim, seconds)
+        isServed = False
+        while not wrong and not isServed:
+            # In the handshake of the one that is killed.
+            with suppress(OSError, EOFError), listener.accept() as mine:
+                pid, number = mine.recv(), 0
+                with suppress(OSError, EOFError):
+                    while True:
+                        if mine.recv() != _message(number):
+                            wrong = "a message is not as it was"
+                        number += 1
+                        killing.wentOn()
+                isServed = pid == other.pid
+                if isServed and number != count:
+                    wrong = f"{number} messages of {count} have come"
+        wrong = killing.end() or wrong
+        other.join(HANG_SECONDS)
+    return wrong
 
 
 def _produce(queue: Any, first: int) -> None:
@@ -99,25 +244,25 @@ def _consume(queue: Any, results: Any) -> None:
     while True:
         got = queue.get()
         results.put((os.getpid(), _isWhole(got)))
+        if isinstance(queue, JoinableQueue):
+            queue.task_done()
 
 
-def ofQueue(seconds: float, kind: Any, victim: int, patience: float) -> str:
+def ofQueue(seconds: float, kind: Any, victim: int, *arguments: int) -> str:
     """
     Have one of two producers or two consumers of a queue killed.
 
     @param seconds: after so many.
-    @param kind: the queue's class.
+    @param kind: the queue's class, and its arguments.
     @param victim: which one.
-    @param patience: seconds after which the others should have gone on.
     @return: What is wrong, or nothing.
     """
-    queue, results = kind(), Queue()
+    queue, results = kind(*arguments), Queue()
     processes = [_started(_produce, queue, 1000 * number) for number in range(2)]
     processes += [_started(_consume, queue, results) for _ in range(2)]
+    killing = Killing(processes[victim], seconds)
     try:
-        timer = _killLater(processes[victim], seconds)
-        timer.join()
-        processes[victim].join(HANG_SECONDS)
+        killing.isOver.wait(HANG_SECONDS)
         # What was taken before; then the others go on.  The queue of results had a killed writer too.
         consumers = {processes[each].pid for each in (2, 3) if each != victim}
         seen: set[int] = set()
@@ -125,17 +270,19 @@ def ofQueue(seconds: float, kind: Any, victim: int, patience: float) -> str:
         left = results.qsize() + 50
         while left > 0 or not seen & consumers:
             try:
-                pid, isWhole = results.get(True, patience)
+                pid, isWhole = results.get(True, HANG_SECONDS)
             except Empty:
-                return f"nothing came for {patience} s"
+                return "nothing comes"
+            killing.wentOn()
             if not isWhole:
                 return "an object is not as it was"
             seen.add(pid)
             left -= 1
             if time.monotonic() > end:
                 return "the others do not go on"
-        return ""
+        return killing.end()
     finally:
+        killing.end()
         for each in processes:
             each.kill()
             each.join(HANG_SECONDS)
@@ -159,13 +306,12 @@ def _readAll(writer: Broadcast) -> None:
             reader.recv()
 
 
-def ofBroadcast(seconds: float, victim: int, patience: float) -> str:
+def ofBroadcast(seconds: float, victim: int) -> str:
     """
     Have the writer of a broadcast, or one of its two readers, killed.
 
     @param seconds: after so many.
     @param victim: 0 for the writer.
-    @param patience: seconds after which the other reader, this process, should have gone on.
     @return: What is wrong, or nothing.
     """
     writer = Broadcast(2, size=4 << 20)
@@ -173,24 +319,42 @@ def ofBroadcast(seconds: float, victim: int, patience: float) -> str:
     processes = [_started(call, writer) for call in (_broadcast, _readAll)]
     writer.close()
     writer.readers[0].close()
-    timer = _killLater(processes[victim], seconds)
+    killing = Killing(processes[victim], seconds)
     left = 50
     try:
         while left or not victim:
-            if not reader.poll(patience):
-                return f"nothing came for {patience} s"
+            if not reader.poll(HANG_SECONDS):
+                return "nothing comes"
             if not _isWhole(reader.recv()):
                 return "a message is not as it was"
-            left -= not timer.is_alive()
-        return ""
+            killing.wentOn()
+            left -= killing.isOver.is_set()
+        return killing.end()
     except EOFError:
-        return "the writer has ended" if victim else ""
+        return "the writer has ended" if victim else killing.end()
     finally:
-        timer.join()
+        killing.end()
         reader.close()
         for each in processes:
             each.kill()
             each.join(HANG_SECONDS)
+
+
+#: What is killed, in turns.
+KINDS: tuple[Callable[[float, random.Random], str], ...] = (
+    lambda seconds, drawn: ofConnection(seconds, _echo),
+    lambda seconds, drawn: ofQueue(seconds, Queue, drawn.randrange(4)),
+    lambda seconds, drawn: ofConnection(seconds, _send),
+    lambda seconds, drawn: ofQueue(seconds, SimpleQueue, drawn.randrange(4)),
+    lambda seconds, drawn: ofBroadcast(seconds, 0),
+    lambda seconds, drawn: ofQueue(seconds, JoinableQueue, drawn.randrange(4)),
+    lambda seconds, drawn: ofListener(seconds, drawn.choice((None, b"secret"))),
+    lambda seconds, drawn: ofConnection(seconds, _ignore),
+    lambda seconds, drawn: ofBroadcast(seconds, 1),
+    lambda seconds, drawn: ofQueue(seconds, Queue, drawn.randrange(4), drawn.randrange(1, 4)),
+    lambda seconds, drawn: ofClient(seconds, drawn.choice((None, b"secret"))),
+    lambda seconds, drawn: ofQueue(seconds, JoinableQueue, drawn.randrange(4), drawn.randrange(1, 4)),
+)
 
 
 def _shared() -> set[str]:
@@ -198,28 +362,38 @@ def _shared() -> set[str]:
     return {each for each in os.listdir("/dev/shm") if not each.startswith("sem.")}
 
 
-def story(seed: int, moments: int, patience: float = HANG_SECONDS) -> list[str]:
+def _kept() -> int:
+    gc.collect()
+    return len(openDescriptors())
+
+
+def story(seed: int, moments: int) -> list[str]:
     """
     @param seed: of the moments.
     @param moments: how many.
-    @param patience: seconds after which others should have gone on.
     @return: What was wrong, with the number of the moment.
     """
-    random_ = random.Random(seed)
-    before = _shared()
+    drawn = random.Random(seed)
+    before, kept = _shared(), _kept()
     found = []
     for number in range(moments):
-        seconds = random_.random() * 0.02
-        if number % 8 == 6:
-            wrong = ofBroadcast(seconds, number // 8 % 2, patience)
-        elif number % 2:
-            kind = (Queue, SimpleQueue, JoinableQueue)[number // 2 % 3]
-            wrong = ofQueue(seconds, kind, random_.randrange(4), patience)
-        else:
-            wrong = ofConnection(seconds, (_echo, _send)[number // 2 % 2])
+        wrong = KINDS[number % len(KINDS)](drawn.random() * 0.02, drawn)
         if wrong:
             found.append(f"seed {seed}, moment {number}: {wrong}")
-    return found + [f"{each} is left" for each in sorted(_shared() - before)]
+    found += [f"{each} is left" for each in sorted(_shared() - before)]
+    return found + [f"{_kept() - kept} descriptors are left"] * (_kept() != kept)
 
 
-__all__ = ["ofBroadcast", "ofConnection", "ofQueue", "story"]
+def main(moments: int, seed: int) -> int:
+    """
+    Kill.
+
+    @return: The process's exit status.
+    """
+    found = story(seed, moments)
+    print(f"{moments} moments, seed {seed}: {len(found)} wrong", *found, sep="\n")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int((sys.argv[1:2] or [1000])[0]), int((sys.argv[2:3] or [random.randrange(1 << 30)])[0])))

@@ -8,19 +8,20 @@ import random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.queues.killing import story
+from tests.queues.killing import KINDS, story
 
-#: Moments.
-SHORT = 16
+#: Moments: three of each kind.
+SHORT = 3 * len(KINDS)
 
 
 class KilledTests(SynchronousTestCase):
     """
-    Nobody waits for ever, what arrives is whole, and nothing is left.
+    The others get the data or the end within a second, what arrives is whole, and nothing is left.
     """
 
     def test_moments(self) -> None:
         """
-        An end of a connection, a producer or a consumer of a queue, and a writer or a reader of a broadcast.
+        An end of a connection, a listener or a client, a producer or a consumer of each kind of queue, and
+        the writer or a reader of a broadcast.
         """
         self.assertEqual(story(random.randrange(1 << 30), SHORT), [])

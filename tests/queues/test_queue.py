@@ -20,7 +20,7 @@ from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib.queues import JoinableQueue, Queue, SimpleQueue, ring, wait
 from twisted_ib.queues.locks import RobustLock, SharedPage
-from twisted_ib.queues.queue import UNFINISHED
+from twisted_ib.queues.queue import BUFFERED, BUFFERS, UNFINISHED
 from twisted_ib.queues.ring import AWAKE, BELLS, TAKEN
 
 #: The checkout.
@@ -292,6 +292,50 @@ class KilledTests(PipeTestCase):
             self.killedWithin(lambda queue=queue: _killWithin(queue))
             thread.join(HANG_SECONDS)
             self.assertEqual(got, [1])
+
+    def test_buffer(self) -> None:
+        """
+        What a process has in its buffer when it is killed takes no room of a bounded queue; nor do those of
+        processes that have ended, or of one more than are counted, which lives.
+        """
+        queue: Queue = Queue(2)
+        one, other = self.pipe()
+        for _ in range(3):
+            with queue._wlock:
+                process = self.forked(lambda: (queue.put(1), queue.put(2), other.send(1), signal.pause()))
+                one.recv()
+                self.assertTrue(queue.full())
+                self.assertRaises(Full, queue.put_nowait, 3)
+                process.kill()
+                process.join(HANG_SECONDS)
+            queue.put(3, timeout=HANG_SECONDS)
+            queue.put(4, timeout=HANG_SECONDS)
+            self.assertEqual([queue.get(), queue.get(), queue.qsize()], [3, 4, 0])
+        queue._feeder.waiting += 1
+        queue.put(5)
+        self.assertEqual(queue.get(), 5)
+        queue._feeder.waiting -= 1
+        queue.close()
+        queue.join_thread()
+        queue._closed = False
+        self.assertEqual([*queue._cells[BUFFERED : BUFFERED + limits.QUEUE_FEEDERS]], [0] * 48)
+        queue._recover()
+        self.assertEqual(queue.qsize(), 0)
+
+    def test_buffers(self) -> None:
+        """
+        One buffer more than are counted is not: it works like the others, but for that.
+        """
+        queue: Queue = Queue(1)
+        locks = [RobustLock(queue._page, BUFFERS + number) for number in range(limits.QUEUE_FEEDERS)]
+        for lock in locks:
+            self.assertTrue(lock.acquire(False))
+            self.addCleanup(lock.release)
+        queue.put(_LONG)
+        self.assertEqual((queue._feeder._cell, queue.qsize()), (0, 1))
+        self.assertEqual(queue.get(), _LONG)
+        queue.put(1)
+        self.assertEqual(queue.get(), 1)
 
     def test_nothingLeft(self) -> None:
         """

@@ -25,7 +25,7 @@ _MUTEX: Final = 64
 _SHARED: Final = 1
 _ROBUST: Final = 1
 #: Cells of a page, in units of eight bytes.
-_CELLS: Final = 32
+_CELLS: Final = 64
 
 _slow = ctypes.CDLL(None)
 # Without letting go of the GIL: for calls that never wait.

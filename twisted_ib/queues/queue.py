@@ -31,9 +31,11 @@ LATER: Final = 1
 GOT: Final = 2
 LOST: Final = 3
 UNFINISHED: Final = 4
+#: How many objects are in the buffer of each process that has one; who feeds the ring of it has the lock.
+BUFFERED: Final = 5
 
-#: Locks: for the counters, for readers, for writers.
-_COUNTERS, _READERS, _WRITERS = range(3)
+#: Locks: for the counters, for readers, for writers, for buffers.
+_COUNTERS, _READERS, _WRITERS, BUFFERS = range(4)
 
 #: For a queue without a bound, as SEM_VALUE_MAX is in C{multiprocessing}.
 _MANY: Final = (1 << 31) - 1
@@ -125,7 +127,11 @@ class _Feeder:
     def __init__(self, pipe: _LockedPipe, counters: RobustLock) -> None:
         self._reader, self._writer = pipe._reader, pipe._writer
         self._cells, self._wlock, self._counters = pipe._cells, pipe._wlock, counters
+        self._page = pipe._page
         self._buffer: deque[Any] = deque()
+        # Of this buffer; none if too many processes have one.
+        self._cell = 0
+        self.isReady = threading.Event()
         self._notEmpty = threading.Condition()
         self.waiting = 0
         self.ignoresEnd = False
@@ -136,20 +142,44 @@ class _Feeder:
         Add an object.
         """
         with self._notEmpty:
-            self.waiting += 1
+            self._count(1)
             self._buffer.append(obj)
             self._notEmpty.notify()
+
+    def _count(self, change: int) -> None:
+        self.waiting += change
+        if self._cell:
+            self._cells[self._cell] = self.waiting
 
     def run(self) -> None:
         """
         Send what is added.
         """
+        lock = self._taken()
+        self.isReady.set()
+        try:
+            self._feed()
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def _taken(self) -> RobustLock | None:
+        for number in range(limits.QUEUE_FEEDERS):
+            lock = RobustLock(self._page, BUFFERS + number)
+            if not self._cells[BUFFERED + number] and lock.acquire(False):
+                self._cell = BUFFERED + number
+                return lock
+        return None
+
+    def _feed(self) -> None:
         while True:
             with self._notEmpty:
                 while not self._buffer:
                     self._notEmpty.wait()
                 obj = self._buffer.popleft()
             if obj is _SENTINEL:
+                with self._notEmpty:
+                    self._count(-1)
                 self._reader.close()
                 self._writer.close()
                 return
@@ -165,7 +195,7 @@ class _Feeder:
                     self._cells[LOST] += 1
                 self.failed(error, obj)
             with self._notEmpty:
-                self.waiting -= 1
+                self._count(-1)
             # Not until the next comes.
             del obj
 
@@ -240,6 +270,8 @@ class Queue(_LockedPipe):
         while True:
             lock.acquire()
             got = cells[GOT]
+            if self.full():
+                self._recover()
             if not self.full():
                 return
             lock.release()
@@ -249,6 +281,17 @@ class Queue(_LockedPipe):
             if not block or left <= 0:
                 raise Full
             futex.wait(cells, GOT, got, left)
+
+    def _recover(self) -> None:
+        # Count as lost what processes that were killed had in their buffers.  The counters are locked.
+        cells = self._cells
+        for number, count in enumerate(cells[BUFFERED : BUFFERED + limits.QUEUE_FEEDERS]):
+            if count:
+                lock = RobustLock(self._page, BUFFERS + number)
+                if lock.acquire(False):
+                    cells[BUFFERED + number] = 0
+                    cells[LOST] += count
+                    lock.release()
 
     # -- putting
 
@@ -271,10 +314,10 @@ class Queue(_LockedPipe):
                 if not isBound:
                     self._counters.acquire()
                     isBound = True
-                self._cells[LATER] += 1
                 if self._thread is None:
                     self._start(self._feeder)
                 self._feeder.append(obj)
+                self._cells[LATER] += 1
         finally:
             if isBound:
                 self._counters.release()
@@ -309,6 +352,7 @@ class Queue(_LockedPipe):
         feeder.ignoresEnd, feeder.failed = self._ignore_epipe, self._on_queue_feeder_error
         self._thread = threading.Thread(target=feeder.run, name="QueueFeederThread", daemon=True)
         self._thread.start()
+        feeder.isReady.wait()
         if not self._joincancelled:
             join = Finalize(self._thread, _join, [weakref.ref(self._thread)], exitpriority=-5)
             self._jointhread = join

@@ -9,7 +9,6 @@ import random
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.queues.killing import story
-from tests.support.waiting import PATIENCE
 
 MOMENTS = 1000
 
@@ -21,6 +20,6 @@ class KilledTests(SynchronousTestCase):
 
     def test_moments(self) -> None:
         """
-        Nobody waits for more than a second, what arrives is whole, and nothing is left.
+        The others get the data or the end within a second, what arrives is whole, and nothing is left.
         """
-        self.assertEqual(story(random.randrange(1 << 30), MOMENTS, PATIENCE), [])
+        self.assertEqual(story(random.randrange(1 << 30), MOMENTS), [])

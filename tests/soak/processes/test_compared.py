@@ -13,4 +13,5 @@ class ComparisonTests(test_benchmarks.ProgramTests):
     """
 
     subjects = ("tcp", "sdp-ib", "blocking", "asyncio", "multiprocessing", "zmq", "iceoryx2")
-    rows = ("rt64", "stream64k", "echo100", "connects")
+    subjects += ("pipe", "queues", "queue", "queues-queue", "zmq-pair", "iceoryx2-pair")
+    rows = ("rt64", "stream64k", "echo100", "connects", "mp64", "mp1m")
