@@ -276,6 +276,22 @@ class UserTests(ChannelTestCase):
         self.assertEqual((end.turn(), [owner.ends for owner in owners]), (1, [1, 1, 1]))
         self.assertEqual(end.turn(), 0)
 
+    def test_timerOutsideOfATurn(self) -> None:
+        """
+        Without polling, a timer that is started outside of a turn and is the next due is waited for.
+        """
+        end = self.end(False)
+        end.channel.acquire(Keeper())
+        end.turn()
+        self.assertEqual(end.reactor.getDelayedCalls(), [])
+        over: list[int] = []
+        for seconds in (2.0, 1.0, 3.0):
+            end.device.timers.start(seconds, partial(over.append, int(seconds)))
+        for passed in (1, 2, 3):
+            end.turn()
+            end.reactor.advance(1.0)
+            self.assertEqual(over, list(range(1, passed + 1)))
+
     def wokenBy(self, reactor: Any) -> tuple[Owner, list[Any]]:
         """
         @return: What is to have its batch on a reactor that does not poll, and the wake-ups by descriptor.

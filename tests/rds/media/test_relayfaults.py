@@ -283,3 +283,15 @@ class RelayFaultTests(RelayTestCase):
         self.assertEqual(self.kept(), 0)
         self.processes.append(stopped)
         self.assertGreater(self.peer.socket.queued(), 0)
+        self.until(lambda: self.ends[1].data[-1:] == [b"once"])
+
+    def test_ownerClosesEarlier(self) -> None:
+        """
+        When the owner has closed its last socket and only the peer has something to send, it reaches the next
+        owner, though its first request finds none.
+        """
+        self.warm()
+        self.ends[0].socket.stopListening()
+        self.settle()
+        self.peer.transport.write(b"to the next", (self.here, 4001))
+        self.until(lambda: self.ends[1].data[-1:] == [b"to the next"])

@@ -79,9 +79,12 @@ class Timer:
 class Timers:
     """
     The running timers of one device.
+
+    @ivar wanted: called when one is started that is due before all others, which nothing waits for yet; or
+        L{None}.
     """
 
-    __slots__ = ("_clock", "_heap", "_sweepAt")
+    __slots__ = ("_clock", "_heap", "_sweepAt", "wanted")
 
     # Cancelled timers stay in the heap, as removal from its middle is linear.  They are swept when the heap
     # has twice the size that it had after the last sweep, and more than this.
@@ -91,6 +94,7 @@ class Timers:
         self._clock = clock
         self._heap: list[Timer] = []
         self._sweepAt = self._IDLE
+        self.wanted: Callable[[], None] | None = None
 
     def start(self, seconds: float, expired: Callable[[], None]) -> Timer:
         """
@@ -103,6 +107,8 @@ class Timers:
             self._sweepAt = max(self._IDLE, 2 * len(heap))
         timer = Timer(self._clock() + seconds, expired)
         heappush(heap, timer)
+        if self.wanted is not None and heap[0] is timer:
+            self.wanted()
         return timer
 
     def deadline(self) -> float | None:

@@ -395,11 +395,13 @@ class PacketFabric(AddressDirectory):
         if attribute == DREQ.attribute and (self.bells or self._busy):
             # After the packets of its connection: a NAK tells the peer why, a DREQ does not.
             self._pendingDREQs.append((address, attribute, body, transaction))
-            self._want()
         else:
             if attribute == REQ.attribute:
                 sending(self, body)
             self._sendManagement(address, attribute, body, transaction)
+        # Also where it has left already: outside of a turn nothing else begins to wait for the answer, and what
+        # is lost would never be repeated.
+        self._want()
 
     def _sendManagement(self, address: str, attribute: int, body: bytes, transaction: int) -> None:
         head = communicationHeader(transaction, attribute)
