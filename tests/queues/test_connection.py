@@ -515,6 +515,27 @@ class PollTests(PipeTestCase):
         pipes[2][0].close()
         self.assertEqual(wait(ends), [ends[2]])
 
+    def test_takenMeanwhile(self) -> None:
+        """
+        A reader that takes the last wake-up while the next record is published gets one more, and one only.
+        """
+        reader, acquire = self.other._reader, ring._acquire
+        cells = reader._cells
+        self.one.send_bytes(b"1")
+
+        def takes() -> None:
+            self.patch(ring, "_acquire", acquire)
+            self.assertEqual(reader._socket.recv(9), b"!")
+            cells[TAKEN], cells[AWAKE] = cells[BELLS], 1
+            acquire()
+
+        self.patch(ring, "_acquire", takes)
+        for each in (b"2", b"3"):
+            self.one.send_bytes(each)
+            self.assertEqual((cells[TAKEN], cells[BELLS]), (1, 2))
+        self.assertEqual(reader._socket.recv(9, socket.MSG_PEEK), b"!")
+        self.assertEqual([self.other.recv_bytes() for _ in range(3)], [b"1", b"2", b"3"])
+
     def test_lateWakeUp(self) -> None:
         """
         A wake-up whose message was read before it is no message.
@@ -649,6 +670,17 @@ class FaultTests(PipeTestCase):
         self.addCleanup(os.close, other)
         os.ftruncate(other, os.fstat(fd).st_size)
         self.assertRaises(OSError, checkMemory, other)
+
+    def test_format(self) -> None:
+        """
+        The memory is what the first octets of a client name, whichever release of this package it has: the
+        cells of the writer and those of the reader are in cache lines of their own.
+        """
+        self.assertEqual(listening._HELLO, b"twisted_ib queues 1")
+        writers, readers = (TAIL, BELLS), (HEAD, AWAKE, TAKEN, ring.WATCHED)
+        self.assertEqual((writers, readers, ring.ROOM), ((0, 1), (8, 9, 10, 11), 16))
+        self.assertEqual((ring.SLEEPS, ring.POLLED, FIRST, ring.LAST), (1, 2, 1, 2))
+        self.assertEqual((ring.PAGE, ring._SIZE, ring._RECORD), (4096, 1 << 19, 1 << 17))
 
     def test_machine(self) -> None:
         """
@@ -832,13 +864,18 @@ class ListenerTests(PipeTestCase):
                 with listener.accept() as accepted:
                     accepted.send(len(listener._handshakes))
 
+            def close() -> None:
+                listener.close()
+
             self.assertEqual(len(listener._handshakes), 1)
             # As a thread that accepts meanwhile.
             with listener._accepting:
                 self.forked(serve)
             with Client(to) as client:
                 self.assertEqual(client.recv(), 0)
+            self.forked(close).join(HANG_SECONDS)
             self.assertEqual(len(listener._handshakes), 1)
+            self.assertRaises(BlockingIOError, silent.recv, 1, socket.MSG_DONTWAIT)
             silent.close()
             self.assertRaises(ConnectionAbortedError, listener.accept)
             got[0].close()

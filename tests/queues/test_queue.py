@@ -4,6 +4,7 @@ Tests of queues between processes, and of what survives that their users are kil
 
 from __future__ import annotations
 
+import errno
 import gc
 import multiprocessing
 import os
@@ -18,7 +19,7 @@ from tests.queues.test_connection import Array, PipeTestCase, openDescriptors
 from tests.support.commands import running
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
-from twisted_ib.queues import JoinableQueue, Queue, SimpleQueue, ring, wait
+from twisted_ib.queues import JoinableQueue, Queue, SimpleQueue, locks, ring, wait
 from twisted_ib.queues.locks import RobustLock, SharedPage
 from twisted_ib.queues.queue import BUFFERED, BUFFERS, UNFINISHED
 from twisted_ib.queues.ring import AWAKE, BELLS, TAKEN
@@ -230,6 +231,14 @@ class KilledTests(PipeTestCase):
         self.assertTrue(lock.acquire(False))
         lock.release()
         self.assertRaises(OSError, lock.release)
+
+    def test_lockOfProcesses(self) -> None:
+        """
+        A C library that has no locks of several processes is an error, and no lock that does not wake them.
+        """
+        self.patch(locks, "_SHARED", 2)
+        error = self.assertRaises(OSError, locks.SharedPage)
+        self.assertEqual(error.errno, errno.EINVAL)
 
     def test_lockWaits(self) -> None:
         """

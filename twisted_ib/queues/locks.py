@@ -33,6 +33,16 @@ _quick = ctypes.PyDLL(None)
 for _each in (_slow, _quick):
     for _name in ("trylock", "unlock", "consistent"):
         getattr(_each, f"pthread_mutex_{_name}").argtypes = [ctypes.c_void_p]
+
+
+def _checked(result: int, function: object, arguments: tuple[object, ...]) -> int:
+    if result:
+        raise OSError(result, os.strerror(result))
+    return result
+
+
+for _name in ("mutexattr_init", "mutexattr_setpshared", "mutexattr_setrobust", "mutex_init"):
+    getattr(_slow, f"pthread_{_name}").errcheck = _checked
 _slow.pthread_mutex_timedlock.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
 _try = _quick.pthread_mutex_trylock
 _unlock = _quick.pthread_mutex_unlock
@@ -50,6 +60,7 @@ class SharedPage:
     def __init__(self, fd: int = -1) -> None:
         """
         @param fd: a page that another process has made; else a new one is.
+        @raise OSError: the C library has no locks of several processes, or none that outlive their owner.
         """
         isNew = fd < 0
         if isNew:

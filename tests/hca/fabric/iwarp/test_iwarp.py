@@ -317,6 +317,20 @@ class ListenerTests(IWARPTestCase):
         self.until(lambda: not fabric.streams)
         self.assertEqual(dict(fabric.halfOpen), {})
 
+    def test_privateData(self) -> None:
+        """
+        More private data than MPA carries (RFC 5044 7.1.1) is a refusal of our own; nothing is sent.
+        """
+        end, (host, port) = self.listening()
+        caller = End(self.device(ONE))
+        caller.device.connect(SPACE, host, port, caller)
+        caller.call(caller.path, bytes(HEADER_BYTES + 513), SPACE << 16 | port)
+        self.until(lambda: caller.events)
+        self.assertEqual(caller.events, ["rejected"])
+        self.assertEqual(caller.reason.reason, RejectReason.UNSUPPORTED_REQUEST)
+        self.until(lambda: not end.device.fabric.streams)
+        self.assertEqual((caller.device.fabric.streams, end.events), ({}, []))
+
     def test_addresses(self) -> None:
         """
         An address that is not of this host is refused by name; other addresses are no way to queue pairs.
