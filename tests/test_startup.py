@@ -1,5 +1,6 @@
 """
-The imports of a program that only starts: modules are counted, not milliseconds.
+The imports of a program that only starts, and what is left to do at its end: modules and objects are counted,
+not milliseconds.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
@@ -98,6 +101,18 @@ from twisted_ib.tools.run.__main__ import main
 main()
 """
 
+#: Objects of programs that are to do something when the interpreter takes them apart, which is not before it
+#: collects garbage: they are parts of cycles.
+_CYCLE = "class Own: pass\nown = Own(); own.self = own\n"
+FINALIZED = (
+    f"{_CYCLE}class Last:\n def __del__(self): print('last', flush=True)\nown.last = Last()",
+    f"{_CYCLE}own.file = open('written', 'w'); own.file.write('text')",
+    f"{_CYCLE}def wait():\n try: yield\n finally: print('end', flush=True)\n"
+    "own.wait = wait(); next(own.wait)",
+)
+#: Says at the end of the process whether its objects are left alone.
+_LEFT = "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count() > 0))\n"
+
 
 def modules(program: str) -> set[str]:
     """
@@ -167,6 +182,42 @@ class StartupTests(SynchronousTestCase):
             self.assertLessEqual((len(own), len(twisted)), (most, ofTwisted), program)
             unused = () if program == _RUN else (*UNUSED, *_UNUSED_BY.get(program, ()))
             self.assertEqual([name for name in names if name in unused], [], program)
+
+    def test_end(self) -> None:
+        """
+        Nor is what they have imported taken apart at their end.
+        """
+        watched = "gc.callbacks.append(lambda *_: None)"
+        for program, isLeft in (("", True), (watched, False), (FINALIZED[0], False)):
+            self.assertIn(f"{isLeft}\n", self.said(f"{_LEFT}{_SOCKETS}{program}"))
+        # Without connections there is little.
+        self.assertEqual(self.said(_LEFT), "False\n")
+
+    def said(self, program: str, options: Sequence[str] = ("-m", "twisted_ib.tools.run", "-q")) -> str:
+        """
+        @return: the output of a program, by default under C{ib-run}.
+        """
+        command = [sys.executable, *options, "-c", program]
+        done = subprocess.run(
+            command, capture_output=True, check=True, timeout=HANG_SECONDS, env=_environment(), text=True
+        )
+        return done.stdout
+
+    def test_finalizers(self) -> None:
+        """
+        Objects that have something to do at the end of a program do it as under Python, files and generators
+        included.
+        """
+        for program in FINALIZED:
+            path = self.mktemp()
+            program = program.replace("written", path)
+            found = []
+            for options in ((), ("-m", "twisted_ib.tools.run", "-q")):
+                said = self.said(f"{_SOCKETS}{program}", options)
+                found.append((said, Path(path).read_text() if os.path.exists(path) else ""))
+                Path(path).unlink(missing_ok=True)
+            self.assertNotEqual(found[0], ("", ""))
+            self.assertEqual(found[0], found[1])
 
     def test_firstStart(self) -> None:
         """

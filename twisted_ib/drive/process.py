@@ -136,7 +136,8 @@ class Life:
         """
         The process ends.
         """
-        callAll(each.calls[0] for each in reversed(self._ends))
+        # No generator: nothing that has begun and not ended is seen by one of them.
+        callAll([each.calls[0] for each in reversed(self._ends)])
 
 
 def callAll(calls: Iterable[Call | None]) -> None:

@@ -388,29 +388,32 @@ class HelloAck(Greeting):
         self._checkGreeting(self.actualReceiveBytes)
 
 
-@frozen(kw_only=True)
 class DisConn(SDPMessage):
     """
     No more data in this direction: the FIN of SDP.
     """
 
+    __slots__ = ()
+
     mid = MID.DISCONN
 
 
-@frozen(kw_only=True)
 class AbortConn(SDPMessage):
     """
     The connection is aborted, undelivered data included; only after a DisConn (annex A4.5.3.2).
     """
 
+    __slots__ = ()
+
     mid = MID.ABORT_CONN
 
 
-@frozen(kw_only=True)
 class SendSm(SDPMessage):
     """
     The sink will not read the SrcAvail: the source is to send the rest as Data.
     """
+
+    __slots__ = ()
 
     mid = MID.SEND_SM
 
@@ -465,30 +468,33 @@ class ModeChange(SDPMessage):
         return {"transition": Transition(values[0])}
 
 
-@frozen(kw_only=True)
 class SrcAvailCancel(SDPMessage):
     """
     The source cancels all of its SrcAvails.
     """
 
+    __slots__ = ()
+
     mid = MID.SRC_AVAIL_CANCEL
     ofSource = True
 
 
-@frozen(kw_only=True)
 class SinkAvailCancel(SDPMessage):
     """
     The sink cancels all of its SinkAvails.
     """
 
+    __slots__ = ()
+
     mid = MID.SINK_AVAIL_CANCEL
 
 
-@frozen(kw_only=True)
 class SinkCancelAck(SDPMessage):
     """
     The source dropped at least one SinkAvail without completing it.
     """
+
+    __slots__ = ()
 
     mid = MID.SINK_CANCEL_ACK
 
@@ -534,11 +540,12 @@ class SuspComm(SDPMessage):
     serviceID: int
 
 
-@frozen(kw_only=True)
 class SuspCommAck(SDPMessage):
     """
     The answer to L{SuspComm}.
     """
+
+    __slots__ = ()
 
     mid = MID.SUSP_COMM_ACK
 
@@ -591,11 +598,12 @@ class SrcAvail(StreamMessage):
             raise SDPWireError(f"SrcAvail of {self.length} bytes carries {len(self.payload)} of them")
 
 
-@frozen(kw_only=True)
 class Data(StreamMessage):
     """
     Stream bytes; without payload it only announces Bufs and MSeqAck.
     """
+
+    __slots__ = ()
 
     mid = MID.DATA
 
