@@ -12,9 +12,9 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from benchmarks.subjects import BEFORE
-from benchmarks.subjects import byName as subjectByName
 from benchmarks.summary import Results, labelOf, short
+from benchmarks.transports import BEFORE
+from benchmarks.transports import byName as subjectByName
 
 #: Where the repository keeps them.
 BEST = Path(__file__).resolve().parent / "results" / "best.json"
@@ -25,7 +25,7 @@ _UNSTEADY = frozenset({("idle", "kernel")})
 
 def kindOf(machine: Mapping[str, object]) -> str:
     """
-    @param machine: Facts of L{benchmarks.machine}.
+    @param machine: Facts of L{benchmarks.conditions}.
 
     @return: What figures of one machine have to have in common with those of another to be its figures too.
     """

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from time import perf_counter, perf_counter_ns, sleep
 from typing import Any
 
+from benchmarks.clients import SPACE_SECONDS, answerRows, chunksOf, latencies, manyDescriptors
 from benchmarks.footprint import IDLE_TIMES, REST_SECONDS, SETTLE_SECONDS, Idleness
-from benchmarks.measuring import SPACE_SECONDS, answerRows, chunksOf, latencies, manyDescriptors
 from twisted_ib.tools.compare.measuring import Figures, cpuNanoseconds, pattern
 
 HEAD = struct.Struct(">QB")

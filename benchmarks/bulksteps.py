@@ -20,8 +20,8 @@ from typing import Any
 
 from attrs import frozen
 
+from benchmarks.clients import chunksOf
 from benchmarks.copysteps import HEAD, PAGE, RECORD, RINGS, TAIL, awaitCell, memoryOf, positionsOf
-from benchmarks.measuring import chunksOf
 from benchmarks.steps import Table
 
 #: Sizes of writes, by name.

@@ -21,8 +21,8 @@ from typing import Any
 
 from benchmarks import short
 from benchmarks.best import BEST, Best, asMarkdown
-from benchmarks.machine import describe
-from benchmarks.processes import (
+from benchmarks.conditions import describe
+from benchmarks.pairs import (
     PLACEMENTS,
     ROOT,
     Neighbours,
@@ -34,9 +34,9 @@ from benchmarks.processes import (
 from benchmarks.rows import ROWS, Row
 from benchmarks.rows import byName as rowByName
 from benchmarks.startup import StartError, start
-from benchmarks.subjects import BASELINE, BASELINES, BEFORE, COMPILED, SUBJECTS, Subject
-from benchmarks.subjects import byName as subjectByName
 from benchmarks.summary import Results
+from benchmarks.transports import BASELINE, BASELINES, BEFORE, COMPILED, SUBJECTS, Subject
+from benchmarks.transports import byName as subjectByName
 from benchmarks.ucx import UCXPair
 from twisted_ib.tools.compare.processes import WorkerError
 
@@ -273,7 +273,7 @@ class Comparison:
             if any(self._runs(subject, row) and not (row.isFresh or row.isStart) for row in rows):
                 self._start(subject)
         placement = PLACEMENTS[name]
-        with Neighbours(placement.neighbours):
+        with Neighbours(name == "contended"):
             for pair in self._pairs.values():
                 pair.place(placement)
             for row in rows:

@@ -12,7 +12,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from benchmarks.measuring import chunksOf
+from benchmarks.clients import chunksOf
 from benchmarks.stepping import Both, Swallow, connected
 from benchmarks.steps import Table
 from twisted_ib import limits

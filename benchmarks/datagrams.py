@@ -19,15 +19,14 @@ from time import perf_counter_ns
 from typing import Any
 
 from attrs import define
-from twisted.application.reactors import installReactor
-from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IPushProducer
 from twisted.internet.protocol import ClientFactory, DatagramProtocol, Factory
 from twisted.internet.task import deferLater
 from twisted.protocols.basic import Int32StringReceiver
 from zope.interface import implementer
 
-from benchmarks.measuring import latencies
+from benchmarks.clients import latencies
 from twisted_ib.tools.compare.measuring import (
     ContentError,
     Figures,
@@ -36,7 +35,7 @@ from twisted_ib.tools.compare.measuring import (
     measured,
     pattern,
 )
-from twisted_ib.tools.compare.worker import Commands, failed
+from twisted_ib.tools.compare.twistedprocess import run
 
 HOST = "127.0.0.1"
 CONTROL_BYTES = 48
@@ -500,10 +499,11 @@ class Client:
             raise ContentError(f"messages of {size} bytes differ")
 
 
-async def _runRow(reactor: Any, command: dict[str, Any]) -> dict[str, object]:
+async def _runRow(reactor: Any, line: bytes) -> dict[str, object]:
     """
     Run one workload.
     """
+    command = json.loads(line)
     kind, *device, echoPort = str(command["echo"]).split()
     port = int(str(command["sink"]).split()[-1])
     processes = os.getpid(), command["server"]
@@ -541,21 +541,7 @@ def main(arguments: list[str]) -> None:
     C{datagrams (server|client) REACTOR "KIND [DEVICE ADDRESS]" NODELAY}
     """
     role, reactorName, words, _ = arguments
-    installReactor(reactorName)
-    from twisted.internet import reactor as _reactor
-    from twisted.internet import stdio
-
-    reactor: Any = _reactor
-    Factory.noisy = False
-    isClient = role == "client"
-    commands = Commands(reactor, (lambda line: _runRow(reactor, json.loads(line))) if isClient else None)
-    stdio.StandardIO(commands)
-    if isClient:
-        reactor.callWhenRunning(commands.tell, {"ready": True})
-    else:
-        started = ensureDeferred(_serve(reactor, words))
-        started.addErrback(failed).addCallback(commands.tell)
-    reactor.run()
+    run(role, reactorName, lambda reactor: _serve(reactor, words), _runRow)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,10 @@ from statistics import median
 
 from attrs import evolve, frozen
 
-from benchmarks.machine import describe, inWords
-from benchmarks.processes import PLACEMENTS, Pair, environmentFor
+from benchmarks.conditions import describe, inWords
+from benchmarks.pairs import PLACEMENTS, Pair, environmentFor
 from benchmarks.rows import Row
-from benchmarks.subjects import Subject, byName
+from benchmarks.transports import Subject, byName
 from twisted_ib.tools.compare.subjects import SWITCHED
 
 KIB = 1024

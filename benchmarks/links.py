@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from attrs import frozen
 
-from benchmarks.measuring import answerRows, chunksOf, latencies
+from benchmarks.clients import answerRows, chunksOf, latencies
 from twisted_ib.tools.compare.measuring import Figures, cpuNanoseconds, pattern
 
 if TYPE_CHECKING:

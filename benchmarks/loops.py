@@ -16,9 +16,9 @@ from importlib import import_module
 from time import perf_counter
 from typing import Any
 
+from benchmarks.clients import answerRows, chunksOf, latencies, manyDescriptors
 from benchmarks.footprint import IDLE_TIMES, REST_SECONDS, SETTLE_SECONDS, Idleness
-from benchmarks.measuring import answerRows, chunksOf, latencies, manyDescriptors
-from twisted_ib.tools.compare.loops import HOST, Client, serve
+from twisted_ib.tools.compare.asyncioprocess import HOST, Client, serve
 from twisted_ib.tools.compare.measuring import (
     ContentError,
     Figures,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from benchmarks.subjects import BASELINES
+from benchmarks.transports import BASELINES
 
 KIB = 1024
 MIB = 1024 * KIB

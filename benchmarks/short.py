@@ -18,12 +18,12 @@ from typing import Any
 from attrs import define, field, frozen
 
 from benchmarks.best import Standing
+from benchmarks.conditions import inWords
 from benchmarks.counting import MEASURES
-from benchmarks.machine import inWords
-from benchmarks.processes import ROOT
+from benchmarks.pairs import ROOT
 from benchmarks.rows import byName as rowByName
-from benchmarks.subjects import BEFORE
 from benchmarks.summary import FALLEN, Results, short
+from benchmarks.transports import BEFORE
 
 #: Those whose times it compares.
 SUBJECTS = ("sdp-ib", "ib", "sdp-roce", "rds-ib")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
-from benchmarks.subjects import BASELINE, Subject
+from benchmarks.transports import BASELINE, Subject
 from twisted_ib.tools.compare.measuring import Figures
 
 #: Starts for one figure, of which the shortest counts.

@@ -22,7 +22,7 @@ from typing import Any
 from attrs import define, field
 from twisted.application.reactors import installReactor
 
-from benchmarks.machine import describe, inWords
+from benchmarks.conditions import describe, inWords
 
 
 @define

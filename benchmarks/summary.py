@@ -10,10 +10,10 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from benchmarks.machine import inWords
+from benchmarks.conditions import inWords
 from benchmarks.rows import BULK_CEILING, COMPILED_TARGETS, Row, Target
 from benchmarks.rows import byName as rowByName
-from benchmarks.subjects import BASELINES, BEFORE, COMPILED
+from benchmarks.transports import BASELINES, BEFORE, COMPILED
 
 #: What is compared with the same subject of another tree, by the other's mark.
 _HEADINGS = {
@@ -86,7 +86,7 @@ class Results:
     """
     Everything that was measured.
 
-    @ivar machine: facts of L{benchmarks.machine}.
+    @ivar machine: facts of L{benchmarks.conditions}.
     @ivar settings: How it was run.
     @ivar absent: Subjects that this machine has not, and why.
     @ivar titles: Headings of subjects, by name.

@@ -17,10 +17,10 @@ from statistics import median
 
 from attrs import evolve, frozen
 
-from benchmarks.machine import describe, inWords
-from benchmarks.processes import PLACEMENTS, Pair, environmentFor
+from benchmarks.conditions import describe, inWords
+from benchmarks.pairs import PLACEMENTS, Pair, environmentFor
 from benchmarks.rows import byName as rows
-from benchmarks.subjects import byName as subjects
+from benchmarks.transports import byName as subjects
 
 #: The most that may be added, as a share of epoll's.
 ADDED = 0.03

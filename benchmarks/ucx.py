@@ -13,10 +13,11 @@ import socket
 import subprocess
 import time
 
-from benchmarks.processes import Placement, workloadOf
+from benchmarks.pairs import PLACEMENTS, workloadOf
 from benchmarks.rows import Row
-from benchmarks.subjects import UCX_PROGRAM, Subject
+from benchmarks.transports import UCX_PROGRAM, Subject
 from twisted_ib.tools.compare.processes import WorkerError, cpusOf
+from twisted_ib.tools.compare.subjects import Placement
 
 #: The tests of ucx_perftest, by workload.
 _TESTS = {"roundTrip": "tag_lat", "stream": "tag_bw", "rdmaWrite": "ucp_put_bw", "rdmaRead": "ucp_get"}
@@ -28,7 +29,7 @@ _START_SECONDS = 5.0
 
 class UCXPair:
     """
-    Like L{Pair<benchmarks.processes.Pair>}, with two new processes for each run.
+    Like L{Pair<benchmarks.pairs.Pair>}, with two new processes for each run.
     """
 
     def __init__(self, subject: Subject, environment: dict[str, str]) -> None:
@@ -37,7 +38,7 @@ class UCXPair:
         """
         self._subject = subject
         self._environment = environment | {"UCX_TLS": "shm,self", "UCX_WARN_UNUSED_ENV_VARS": "n"}
-        self._placement = Placement("free", None, None)
+        self._placement = PLACEMENTS["free"]
 
     def place(self, placement: Placement) -> None:
         """

@@ -13,13 +13,11 @@ import os
 import sys
 from typing import Any
 
-from twisted.application.reactors import installReactor
-from twisted.internet.defer import ensureDeferred
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.protocol import Protocol
 from twisted.internet.threads import deferToThread
 
-from benchmarks.measuring import manyDescriptors
-from twisted_ib.tools.compare.worker import SERVICES, Commands, failed, serve
+from benchmarks.clients import manyDescriptors
+from twisted_ib.tools.compare.twistedprocess import SERVICES, run, serve
 
 
 class ThreadEcho(Protocol):
@@ -34,7 +32,7 @@ class ThreadEcho(Protocol):
         deferToThread(bytes, data).addCallback(self.transport.write)  # type: ignore[union-attr]
 
 
-async def _runRow(reactor: Any, command: dict[str, Any]) -> dict[str, object]:
+async def _runRow(reactor: Any, line: bytes) -> dict[str, object]:
     """
     Connect to the server and run one workload against it.
     """
@@ -42,6 +40,7 @@ async def _runRow(reactor: Any, command: dict[str, Any]) -> dict[str, object]:
     from benchmarks.workloads import WORKLOADS
     from twisted_ib.tools.compare.switched import clientFrom
 
+    command = json.loads(line)
     bench = Bench(
         reactor=reactor,
         echo=clientFrom(reactor, command["echo"]),
@@ -72,21 +71,7 @@ def main(arguments: list[str]) -> None:
     """
     role, reactorName, endpoint, noDelay = arguments
     manyDescriptors()
-    installReactor(reactorName)
-    from twisted.internet import reactor as _reactor
-    from twisted.internet import stdio
-
-    reactor: Any = _reactor
-    Factory.noisy = False
-    isClient = role == "client"
-    commands = Commands(reactor, (lambda line: _runRow(reactor, json.loads(line))) if isClient else None)
-    stdio.StandardIO(commands)
-    if role == "server":
-        started = ensureDeferred(_serve(reactor, endpoint, noDelay == "1"))
-        started.addErrback(failed).addCallback(commands.tell)
-    else:
-        reactor.callWhenRunning(commands.tell, {"ready": True})
-    reactor.run()
+    run(role, reactorName, lambda reactor: _serve(reactor, endpoint, noDelay == "1"), _runRow)
 
 
 if __name__ == "__main__":

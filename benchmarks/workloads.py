@@ -16,8 +16,8 @@ from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
 
 from benchmarks.bench import CONNECTING, Bench, many
+from benchmarks.clients import SPACE_SECONDS, chunksOf, latencies
 from benchmarks.crowds import crowd, idle, scale
-from benchmarks.measuring import SPACE_SECONDS, chunksOf, latencies
 from benchmarks.registered import rdmaRead, rdmaWrite, rdmaWriteCold
 from twisted_ib.tools.compare.applications import Caller, Collector, Source
 from twisted_ib.tools.compare.measuring import (

@@ -16,14 +16,14 @@ import sys
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from benchmarks import compare, footprint, machine, subjects
-from benchmarks.measuring import COLD_BUFFERS, chunksOf, latencies
-from benchmarks.processes import ROOT, environmentFor, isCompiled, workloadOf
+from benchmarks import compare, conditions, footprint, transports
+from benchmarks.clients import COLD_BUFFERS, chunksOf, latencies
+from benchmarks.pairs import ROOT, environmentFor, isCompiled, workloadOf
 from benchmarks.rows import COMPILED_TARGETS, ROWS, Target
 from benchmarks.rows import byName as rowByName
-from benchmarks.subjects import BEFORE, COMPILED
-from benchmarks.subjects import byName as subjectByName
 from benchmarks.summary import Results, Verdict
+from benchmarks.transports import BEFORE, COMPILED
+from benchmarks.transports import byName as subjectByName
 from benchmarks.workloads import WORKLOADS
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.device.form import compiledModules
@@ -132,7 +132,7 @@ class VerdictTests(SynchronousTestCase):
         """
         Of some rounds, each subject's by its name with C{_} for C{-}.
         """
-        results = Results(machine.describe(), {"rounds": 3})
+        results = Results(conditions.describe(), {"rounds": 3})
         for subject, rounds in figures.items():
             for each in rounds:
                 results.add(placement, row, subject.replace("_", "-"), each)
@@ -328,8 +328,18 @@ class VerdictTests(SynchronousTestCase):
 
 class MeasuringTests(SynchronousTestCase):
     """
-    L{benchmarks.measuring}, L{benchmarks.footprint}, L{benchmarks.subjects}
+    L{benchmarks.clients}, L{benchmarks.footprint}, L{benchmarks.transports}
     """
+
+    def test_oneHarness(self):
+        """
+        No module here has the name of one that C{ib-perf compare} has: what both need is there.
+        """
+        mine, theirs = (
+            {path.stem for path in (ROOT / each).glob("*.py")} - {"__init__"}
+            for each in ("benchmarks", "twisted_ib/tools/compare")
+        )
+        self.assertEqual(mine & theirs, set())
 
     def test_percentiles(self):
         """
@@ -365,7 +375,7 @@ class MeasuringTests(SynchronousTestCase):
         self.patch(shutil, "which", lambda name: None)
         self.assertEqual(subjectByName["ucx"].absence(), "ucx_perftest is not installed")
         self.assertEqual(subjectByName["tcp"].absence(), "")
-        self.patch(subjects, "find_spec", lambda name: None)
+        self.patch(transports, "find_spec", lambda name: None)
         self.assertEqual(subjectByName["zmq"].absence(), "zmq cannot be imported")
         tree = self.mktemp()
         os.makedirs(os.path.join(tree, "twisted_ib"))

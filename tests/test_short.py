@@ -18,11 +18,11 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from benchmarks import compare, counting, short
 from benchmarks.best import BEST, Best, asMarkdown, kindOf
-from benchmarks.processes import ROOT
+from benchmarks.pairs import ROOT
 from benchmarks.rows import byName
 from benchmarks.short import Count, Report
-from benchmarks.subjects import BASELINES, BEFORE
 from benchmarks.summary import Results
+from benchmarks.transports import BASELINES, BEFORE
 from tests.support.calls import called
 
 #: Facts of a machine.

@@ -10,10 +10,10 @@ from typing import Any
 from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.hca.fabric import faults
 from tests.simulation.streams import ADDRESSES, Client, Sender, Streams
 from twisted_ib import limits
 from twisted_ib.hca.cm.parked import Parked
-from twisted_ib.hca.fabric.base import faults
 from twisted_ib.hca.fabric.roce.peerpath import PeerPath
 from twisted_ib.hca.wire.cm import DREQ, REJ, REP, REQ, RTU
 from twisted_ib.rdma.port import connectRDMA, listenRDMA

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from twisted_ib.hca.fabric.base import faults
+from tests.hca.fabric import faults
 
 if TYPE_CHECKING:
     from tests.simulation.run import Run

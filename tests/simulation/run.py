@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 from unittest import mock
 
+from tests.hca.fabric.faults import FaultyLink, Replay
 from tests.simulation.kinds import KINDS
 from tests.simulation.worker import RELIABLE, UNRELIABLE, DatagramWorker, Worker
 from tests.simulation.world import Host, Link, World
@@ -19,7 +20,6 @@ from twisted_ib import limits
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.connection import PathRecord
 from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, gidOf
-from twisted_ib.hca.fabric.base.faults import FaultyLink, Replay
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.wire.cm import REP, REQ
 from twisted_ib.hca.wire.opcodes import MTU_BYTES

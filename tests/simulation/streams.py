@@ -13,9 +13,9 @@ from unittest import mock
 from twisted.internet.protocol import ClientFactory, Factory, Protocol
 from twisted.python.failure import Failure
 
+from tests.hca.fabric.faults import FaultyLink
 from tests.sdp.pair import Keeper, PollingReactor
 from tests.simulation.world import Link, World, deviceOn
-from twisted_ib.hca.fabric.base.faults import FaultyLink
 from twisted_ib.internet import connector, port
 from twisted_ib.internet.channel import DeviceChannel
 from twisted_ib.sdp.port import connectSDP, listenSDP

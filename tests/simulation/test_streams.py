@@ -12,8 +12,8 @@ from random import Random
 from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.hca.fabric import faults
 from tests.simulation.streams import Client, Receiver, Sender, Streams
-from twisted_ib.hca.fabric.base import faults
 
 MIB = 1 << 20
 #: The longest that a transfer may take, in virtual seconds.

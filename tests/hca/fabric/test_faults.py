@@ -1,5 +1,5 @@
 """
-Tests of L{twisted_ib.hca.fabric.base.faults}.
+Tests of L{tests.hca.fabric.faults}.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from twisted_ib.hca.fabric.base import faults
-from twisted_ib.hca.fabric.base.faults import FaultyLink
+from tests.hca.fabric import faults
+from tests.hca.fabric.faults import FaultyLink
 
 DATA = bytes(range(100))
 TIMES = 2000

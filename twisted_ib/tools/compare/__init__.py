@@ -1,5 +1,5 @@
 """
-C{ib-perf compare}: Twisted's transports and others, side by side.  Begin with C{compare}.
+C{ib-perf compare}: Twisted's transports and others, side by side.  Begin with C{comparison}.
 
 Each subject is a server and a client, both processes.  The driver, which has no reactor, tells the client
 over a pipe what to measure, and reads the figures.
@@ -7,7 +7,7 @@ over a pipe what to measure, and reads the figures.
 Besides:
 
   - C{applications}: the applications of C{ib-perf compare} under Twisted
-  - C{loops}: the subjects of other event loops
+  - C{asyncioprocess}: the subjects of other event loops
   - C{measuring}: how all clients measure
   - C{plot}: the results of C{ib-perf compare} as a picture
   - C{processes}: the processes of C{ib-perf compare}
@@ -16,5 +16,5 @@ Besides:
   - C{switched}: TCP connections that switch to RDMA before they are measured, as both processes of a subject
     make them
   - C{text}: the results of C{ib-perf compare} as text, with bars
-  - C{worker}: a process of C{ib-perf compare} under Twisted
+  - C{twistedprocess}: a process of C{ib-perf compare} under Twisted
 """

@@ -2,7 +2,8 @@
 How all clients measure: the time of round trips, and the rate of a stream until its last byte has arrived.
 
 A client has C{call}, C{collect} or C{send}, whose results can be awaited, under Twisted and asyncio alike
-(L{applications<twisted_ib.tools.compare.applications>}, L{loops<twisted_ib.tools.compare.loops>}).
+(L{applications<twisted_ib.tools.compare.applications>},
+L{asyncioprocess<twisted_ib.tools.compare.asyncioprocess>}).
 """
 
 from __future__ import annotations

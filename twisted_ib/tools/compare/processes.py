@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any
 
 from twisted_ib.tools.compare.measuring import WARM, Figures
-from twisted_ib.tools.compare.subjects import Placement, Subject
+from twisted_ib.tools.compare.subjects import CLIENT, SERVER, Placement, Subject
 from twisted_ib.tools.program import pythonProgram
 
 #: How long a process may take to start, to answer beyond the time that it measures, and to end by itself.
@@ -161,14 +161,16 @@ class Pair:
     Server and client of one subject.
     """
 
-    def __init__(self, subject: Subject, folder: str) -> None:
+    def __init__(self, subject: Subject, folder: str, environment: Mapping[str, str] | None = None) -> None:
         """
         Start nothing yet.
 
         @param folder: an empty one of their own.
+        @param environment: by default this process's.
         """
         self._subject = subject
         self._folder = folder
+        self._environment = environment
         self._places: dict[str, str] = {}
         self._workers: list[Worker] = []
 
@@ -176,13 +178,15 @@ class Pair:
         """
         Start both.
         """
+        for role in (SERVER, CLIENT):
+            self._workers.append(Worker(self._command(role), self._folder, role, self._environment))
+
+    def _command(self, role: str) -> list[str]:
         subject = self._subject
         module = f"twisted_ib.tools.compare.{subject.program}"
         program = f"import {module} as program; program.main(sys.argv[1:])"
-        serving = [subject.server, str(int(subject.noDelay))] if subject.server else []
-        for role, more in (("server", serving), ("client", [])):
-            command = pythonProgram(program, [role, subject.reactor, *more])
-            self._workers.append(Worker(command, self._folder, role))
+        serving = [subject.server, str(int(subject.noDelay))] if subject.server and role == SERVER else []
+        return pythonProgram(program, [role, subject.reactor, *serving])
 
     def ready(self, deadline: float) -> None:
         """
@@ -232,9 +236,11 @@ class Pair:
         )
         return client.hear(seconds * _LONGER + ANSWER_SECONDS)
 
-    def end(self) -> None:
+    def end(self, isHard: bool = False) -> None:
         """
         End both, or what was started of them.
+
+        @param isHard: at once: thousands of connections take long to close.
         """
         for worker in reversed(self._workers):
-            worker.end()
+            worker.end(isHard)

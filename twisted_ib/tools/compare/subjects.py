@@ -13,6 +13,9 @@ from attrs import frozen
 from twisted_ib import limits
 from twisted_ib.tools.compare.measuring import LATENCY, THROUGHPUT
 
+#: The roles of a subject's processes.
+SERVER, CLIENT = "server", "client"
+
 
 @frozen
 class Subject:
@@ -36,7 +39,7 @@ class Subject:
     reactor: str
     server: str
     client: str
-    program: str = "worker"
+    program: str = "twistedprocess"
     noDelay: bool = False
     most: int = sys.maxsize
     package: str = ""
@@ -76,9 +79,9 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("ib", "ib:", "ib", *_IB, most=limits.INLINE_MESSAGE),
     Subject("switched", "TCP, switched", "epoll", *_SWITCHED, most=limits.INLINE_MESSAGE),
     Subject("unix", "UNIX", "epoll", *_UNIX),
-    Subject("asyncio", "asyncio, TCP", "asyncio", "", "{port}", "loops"),
-    Subject(AIO, "asyncio, SDP", AIO, "", "{port}", "loops"),
-    Subject("uvloop", "uvloop, TCP", "uvloop", "", "{port}", "loops", package="uvloop"),
+    Subject("asyncio", "asyncio, TCP", "asyncio", "", "{port}", "asyncioprocess"),
+    Subject(AIO, "asyncio, SDP", AIO, "", "{port}", "asyncioprocess"),
+    Subject("uvloop", "uvloop, TCP", "uvloop", "", "{port}", "asyncioprocess", package="uvloop"),
 )
 
 #: The subject that others are compared with, where it takes part.
@@ -97,14 +100,14 @@ class Placement:
     """
     The CPUs of a subject's two processes.
 
-    @ivar server: the index of the server's CPU among those that we may use.
+    @ivar server: the index of the server's CPU among those that we may use; L{None} for all of them.
     @ivar client: the client's.
     """
 
     name: str
     title: str
-    server: int
-    client: int
+    server: int | None
+    client: int | None
 
     def absence(self) -> str:
         """

@@ -16,7 +16,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from twisted_ib import limits
-from twisted_ib.tools.compare import compare
+from twisted_ib.tools.compare import comparison
 from twisted_ib.tools.perf import rds
 from twisted_ib.tools.perf.client import MEASUREMENTS, Client
 from twisted_ib.tools.perf.exchange import SDP, TCP, Send
@@ -71,8 +71,8 @@ def commandLine() -> ArgumentParser:
     # L{main} passes its arguments on: it has a dialogue and options of its own.
     summary = "requests and acknowledgements over RDS, as rds-stress"
     tests.add_parser(rds.NAME, help=summary, add_help=False)
-    description = f"Compare {compare.SUMMARY}."
-    compare.addOptions(tests.add_parser(compare.NAME, help=compare.SUMMARY, description=description))
+    description = f"Compare {comparison.SUMMARY}."
+    comparison.addOptions(tests.add_parser(comparison.NAME, help=comparison.SUMMARY, description=description))
     return parser
 
 
@@ -188,9 +188,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] == [rds.NAME]:
         return rds.main(given[1:])
     options = parseArguments(given)
-    if options.test == compare.NAME:
+    if options.test == comparison.NAME:
         # It has no reactor: all that is measured is in other processes.
-        return compare.main(options)
+        return comparison.main(options)
     try:
         return runProgram(PROGRAM, lambda reactor: Deferred.fromCoroutine(run(reactor, options)))
     except OSError as error:

@@ -1,11 +1,10 @@
 """
 The common part of fabrics: directories (C{neighbours} of a thread, C{addressdirectory}), paths of records,
-queue pair 1 of a path, the C{link} of packets, and fault injection for tests.
+queue pair 1 of a path, and the C{link} of packets.
 
 Besides:
 
   - C{fabric}: the base of all fabrics, whatever carries their records
-  - C{faults}: a link that loses, delays, duplicates and corrupts datagrams, for tests and experiments
   - C{forked}: a forked child's use of its parent's device
   - C{lastwords}: what a process leaves in shared memory about its streams, to be read when it has died
   - C{management}: queue pairs 0 and 1 of a path

@@ -10,39 +10,27 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
 
-from attrs import frozen
-
 from benchmarks.rows import Row
-from benchmarks.subjects import Subject
-from twisted_ib.tools.compare.processes import START_SECONDS, Worker, WorkerError, cpusOf
+from benchmarks.transports import Subject
+from twisted_ib.tools.compare import processes, subjects
+from twisted_ib.tools.compare.processes import START_SECONDS, WorkerError
+from twisted_ib.tools.compare.subjects import CLIENT, Placement
 
 #: The checkout: what the processes import from.
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@frozen
-class Placement:
-    """
-    Where the two processes run.
-
-    @ivar server: Index of the server's CPU among those that we may use, or
-        None for all.
-    @ivar neighbours: One busy process runs on every CPU besides.
-    """
-
-    name: str
-    server: int | None
-    client: int | None
-    neighbours: bool = False
-
-
+#: The placements by name; under C{contended} one busy process runs on every CPU besides.
 PLACEMENTS: dict[str, Placement] = {
-    "split": Placement("split", 0, 1),
-    "same": Placement("same", 0, 0),
-    "free": Placement("free", None, None),
-    "contended": Placement("contended", None, None, neighbours=True),
+    each.name: each
+    for each in (
+        *subjects.PLACEMENTS,
+        Placement("free", "both ends on any CPU", None, None),
+        Placement("contended", "both ends on any CPU, all of them busy", None, None),
+    )
 }
 
 
@@ -121,10 +109,12 @@ def workloadOf(row: Row, subject: Subject) -> str:
     return row.registered if row.registered and hasMemory else row.workload
 
 
-class Pair:
+class Pair(processes.Pair):
     """
-    Server and client of one subject.
+    Server and client of one subject, which run its program of this folder.
     """
+
+    _subject: Subject
 
     def __init__(self, subject: Subject, environment: dict[str, str] | None = None) -> None:
         """
@@ -132,62 +122,41 @@ class Pair:
 
         @param environment: See L{environmentFor}.
         """
-        self._subject = subject
-        self._folder = tempfile.mkdtemp(prefix="compare-")
-        module = f"benchmarks.{subject.program}"
-        tail = [subject.server, str(int(subject.noDelay))]
-        reactors = subject.reactor, subject.clientReactor or subject.reactor
-        environment = environment or environmentFor()
-        program = [sys.executable, "-m", module]
-        self._server, self._client = (
-            Worker([*program, role, reactor, *tail], self._folder, role, environment)
-            for role, reactor in zip(("server", "client"), reactors, strict=True)
-        )
+        super().__init__(subject, tempfile.mkdtemp(prefix="compare-"), environment or environmentFor())
+        self.start()
         try:
-            self._places = self._server.hear(START_SECONDS)
-            self._client.hear(START_SECONDS)
+            self.ready(monotonic() + START_SECONDS)
         except WorkerError:
             self.end()
             raise
 
-    def place(self, placement: Placement) -> None:
-        """
-        Move both processes to their CPUs.
-        """
-        available = sorted(os.sched_getaffinity(0))
-        for worker, index in (
-            (self._server, placement.server),
-            (self._client, placement.client),
-        ):
-            worker.place(cpusOf(index, available))
+    def _command(self, role: str) -> list[str]:
+        subject = self._subject
+        reactor = (role == CLIENT and subject.clientReactor) or subject.reactor
+        tail = [role, reactor, subject.server, str(int(subject.noDelay))]
+        return [sys.executable, "-m", f"benchmarks.{subject.program}", *tail]
 
     def run(self, row: Row, seconds: float, patience: float) -> dict[str, float]:
         """
         Run one row.
         """
-        endpoints = {
-            name: self._subject.client.format(port=self._places[name], path=os.path.join(self._folder, name))
-            for name in self._places
-        }
-        self._client.tell(
+        server, client = self._workers
+        client.tell(
             {
-                **endpoints,
+                **self._places,
                 "workload": workloadOf(row, self._subject),
                 "size": row.size,
                 "seconds": seconds,
                 "noDelay": self._subject.noDelay,
                 "count": row.count,
-                "server": self._server.process.pid,
+                "server": server.process.pid,
             }
         )
-        return self._client.hear(patience)
+        return client.hear(patience)
 
     def end(self, isHard: bool = False) -> None:
         """
         End both and clean up.
-
-        @param isHard: At once: thousands of connections take long to close.
         """
-        self._client.end(isHard)
-        self._server.end(isHard)
+        super().end(isHard)
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -24,6 +24,7 @@ from twisted.python.failure import Failure
 
 from twisted_ib.tools.compare.applications import Caller, Collector, Echo, Sink, Source
 from twisted_ib.tools.compare.measuring import CALLER, COLLECTOR, SOURCE, perform
+from twisted_ib.tools.compare.subjects import SERVER
 from twisted_ib.tools.compare.switched import clientFrom, servicesFor
 
 #: The longest command.
@@ -125,11 +126,19 @@ async def serve(
     return places
 
 
-def main(arguments: Sequence[str]) -> None:
+def run(
+    role: str,
+    reactorName: str,
+    serving: Callable[[Any], Coroutine[Any, Any, dict[str, object]]],
+    answering: Callable[[Any, bytes], Coroutine[Any, Any, dict[str, object]]],
+) -> None:
     """
-    Run one process: C{(server|client) REACTOR [ENDPOINT NODELAY]}.
+    Be one process, until the driver is done with it.
+
+    @param role: L{SERVER} or L{CLIENT}.
+    @param serving: listens, with a reactor, and returns the ports.
+    @param answering: runs the row of a line, with a reactor.
     """
-    role, reactorName, *rest = arguments
     installReactor(reactorName)
     # After the installation, which they would do otherwise.
     from twisted.internet import reactor as installed
@@ -137,13 +146,25 @@ def main(arguments: Sequence[str]) -> None:
 
     reactor: Any = installed
     Factory.noisy = False
-    isServer = role == "server"
-    commands = Commands(reactor, None if isServer else partial(measure, reactor, {}))
+    commands = Commands(reactor, None if role == SERVER else partial(answering, reactor))
     stdio.StandardIO(commands)
-    if isServer:
-        endpoint, noDelay = rest
-        started = Deferred.fromCoroutine(serve(reactor, endpoint, noDelay == "1"))
+    if role == SERVER:
+        started = Deferred.fromCoroutine(serving(reactor))
         started.addErrback(failed).addCallback(commands.tell)
     else:
         reactor.callWhenRunning(commands.tell, {"ready": True})
     reactor.run()
+
+
+def main(arguments: Sequence[str]) -> None:
+    """
+    Run one process: C{(server|client) REACTOR [ENDPOINT NODELAY]}.
+    """
+    role, reactorName, *rest = arguments
+    clients: dict[str, Any] = {}
+    run(
+        role,
+        reactorName,
+        lambda reactor: serve(reactor, rest[0], rest[1] == "1"),
+        lambda reactor, line: measure(reactor, clients, line),
+    )

@@ -1,9 +1,7 @@
 """
 The subjects that are compared: a reactor and a pair of endpoint strings each.
 
-The protocols are the same for every subject; only
-these strings differ.  C{{path}} stands for a UNIX socket path, C{{port}} for
-the port that the server got.
+A server replaces C{{path}} by the path of a UNIX socket.
 """
 
 from __future__ import annotations
@@ -14,8 +12,12 @@ from importlib.util import find_spec
 
 from attrs import evolve, frozen
 
+from twisted_ib.tools.compare import subjects
+
 #: Ends the names of subjects with another tree's code: another commit's, or the compiled form of this one.
 BEFORE, COMPILED = "@before", "@compiled"
+#: The UNIX socket of a service, for its client.
+_PATH = "{folder}/{name}"
 #: The workloads of each subject without Twisted, by its program.
 _LOOP = ("roundTrip", "stream", "cold", "crowd", "scale", "connects", "idle")
 _LINK = ("roundTrip", "stream", "cold")
@@ -29,36 +31,26 @@ _PROCESSES = ("roundTrip",)
 
 
 @frozen
-class Subject:
+class Subject(subjects.Subject):
     """
     One way of moving bytes between two processes.
 
-    @ivar reactor: The reactor's name as C{twistd --reactor} takes it, or C{""}
-        for a program without Twisted.
-    @ivar noDelay: C{TCP_NODELAY} is set on both ends.
+    @ivar reactor: C{""} for a program without Twisted.
     @ivar messages: It carries messages of at most 64 KiB, and has registered memory.
     @ivar program: The module of this package that both processes run; C{""} if there is a
         program outside for it.
     @ivar workloads: All that it can do; L{None} for everything.
     @ivar clientReactor: The client's reactor, C{""} if it is the server's.
     @ivar family: Which rows it runs: those of the same family.
-    @ivar package: The package that it needs, C{""} if none.
     @ivar part: The folder of C{twisted_ib} that it needs and an older tree may lack; C{""} if none.
     @ivar tree: The folder whose code it runs; C{""} for this checkout.
     """
 
-    name: str
-    title: str
-    reactor: str
-    server: str
-    client: str
-    noDelay: bool = False
-    messages: bool = False
     program: str = "worker"
+    messages: bool = False
     workloads: tuple[str, ...] | None = None
     clientReactor: str = ""
     family: str = ""
-    package: str = ""
     part: str = ""
     tree: str = ""
 
@@ -132,7 +124,7 @@ def _ofLibrary(name: str, title: str, package: str) -> Subject:
     """
     A subject of L{benchmarks.links}.
     """
-    return Subject(name, title, "", package, "{path}", program="links", workloads=_LINK, package=package)
+    return Subject(name, title, "", package, _PATH, program="links", workloads=_LINK, package=package)
 
 
 def _ofProcesses(name: str, title: str, package: str = "", part: str = "") -> Subject:
@@ -145,7 +137,7 @@ def _ofProcesses(name: str, title: str, package: str = "", part: str = "") -> Su
         title,
         "",
         library,
-        "{path}",
+        _PATH,
         program="links",
         workloads=_PROCESSES,
         family="processes",
@@ -182,10 +174,10 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("sdp-epoll", "sdp: on epoll", "epoll", *_SDP),
     Subject("sdp-asyncio", "sdp: on asyncio", "asyncio", *_SDP),
     Subject("tcp-nagle", "TCP, Nagle", "epoll", *_TCP),
-    Subject("unix", "UNIX", "epoll", "unix:{path}:backlog=1024", "unix:{path}"),
+    Subject("unix", "UNIX", "epoll", "unix:{path}:backlog=1024", "unix:{folder}/{name}"),
     Subject("asyncio", "asyncio", "", "asyncio", "{port}", program="loops", workloads=_LOOP),
     Subject("uvloop", "uvloop", "", "uvloop", "{port}", program="loops", workloads=_LOOP, package="uvloop"),
-    Subject("blocking", "blocking UNIX", "", "{path}", "{path}", program="blocking", workloads=_LOOP),
+    Subject("blocking", "blocking UNIX", "", "{path}", _PATH, program="blocking", workloads=_LOOP),
     _ofLibrary("multiprocessing", "multiprocessing.connection", "multiprocessing"),
     _ofLibrary("zmq", "pyzmq, ipc://", "zmq"),
     _ofLibrary("iceoryx2", "iceoryx2, busy loops", "iceoryx2"),

@@ -5,11 +5,11 @@ The source of the figures: the machine, its software, and its other load.
 from __future__ import annotations
 
 import os
-import platform
 import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
 
+from twisted_ib.tools.machine import describe as describeMachine
 from twisted_ib.tools.machine import ofFile, versionOf
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -21,14 +21,15 @@ def describe() -> dict[str, object]:
     """
     @return: facts of this machine, by name.
     """
+    found = describeMachine()
     return {
-        "CPU": ofFile("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
-        "CPUs": len(os.sched_getaffinity(0)),
+        "CPU": found["CPU"],
+        "CPUs": int(found["CPUs"]),
         "caches": _caches(),
         "memory": ofFile("/proc/meminfo", "MemTotal"),
-        "kernel": f"{platform.system()} {platform.release()}",
+        "kernel": found["kernel"],
         "virtual": "hypervisor" in ofFile("/proc/cpuinfo", "flags").split(),
-        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "python": found["Python"],
         **{name: versionOf(name) for name in _PACKAGES},
         "commit": _commit(),
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -1,5 +1,5 @@
 """
-Fault injection: a link that loses, delays, duplicates and corrupts datagrams, for tests and experiments.
+Fault injection: a link that loses, delays, duplicates and corrupts datagrams.
 
 L{FaultyLink} wraps an L{ILink<twisted_ib.hca.fabric.base.link.ILink>} and sends through a chain of faults.
 A fault is called with a datagram and the time, and returns pairs of a delay in seconds and octets: none if
@@ -49,9 +49,6 @@ class Loss:
         self._dice, self._rate = dice, rate
 
     def __call__(self, datagram: bytes, now: float) -> Deliveries:
-        """
-        See L{Fault}.
-        """
         return [] if self._dice.random() < self._rate else [(0.0, datagram)]
 
 
@@ -61,9 +58,6 @@ class AcknowledgementLoss(Loss):
     """
 
     def __call__(self, datagram: bytes, now: float) -> Deliveries:
-        """
-        See L{Fault}.
-        """
         # A lost ACK makes the requester repeat a request that was executed: the duplicate requests of IBTA
         # vol. 1 9.7.5.1, which must not be executed twice.
         if datagram[0] not in _ACKNOWLEDGEMENTS:
@@ -83,9 +77,6 @@ class Duplication:
         self._dice, self._rate, self._most = dice, rate, most
 
     def __call__(self, datagram: bytes, now: float) -> Deliveries:
-        """
-        See L{Fault}.
-        """
         if self._dice.random() >= self._rate:
             return [(0.0, datagram)]
         return [(0.0, datagram), (self._dice.random() * self._most, datagram)]
@@ -103,9 +94,6 @@ class Reordering:
         self._dice, self._rate, self._most = dice, rate, most
 
     def __call__(self, datagram: bytes, now: float) -> Deliveries:
-        """
-        See L{Fault}.
-        """
         # IBTA vol. 1 9.7.5.2.3: to a responder a gap in the PSNs looks the same whether a packet is late or
         # lost, so this tests that a late original after its retransmission does no harm.
         late = self._dice.random() < self._rate
@@ -125,9 +113,6 @@ class Delay:
         self._dice, self._seconds, self._jitter = dice, seconds, jitter
 
     def __call__(self, datagram: bytes, now: float) -> Deliveries:
-        """
-        See L{Fault}.
-        """
         return [(self._seconds + self._dice.random() * self._jitter, datagram)]
 
 
@@ -140,9 +125,6 @@ class Corruption:
         self._dice, self._rate = dice, rate
 
     def __call__(self, datagram: bytes, now: float) -> Deliveries:
-        """
-        See L{Fault}.
-        """
         if self._dice.random() < self._rate:
             damaged = bytearray(datagram)
             # One bit, which a CRC-32 always detects (IBTA vol. 1 7.8.1): such a datagram must never be
@@ -162,9 +144,6 @@ class Truncation:
         self._dice, self._rate = dice, rate
 
     def __call__(self, datagram: bytes, now: float) -> Deliveries:
-        """
-        See L{Fault}.
-        """
         if self._dice.random() < self._rate:
             datagram = datagram[: 1 + self._dice.randrange(len(datagram))]
         return [(0.0, datagram)]
@@ -184,9 +163,6 @@ class Bursts:
         self._left = 0
 
     def __call__(self, datagram: bytes, now: float) -> Deliveries:
-        """
-        See L{Fault}.
-        """
         if not self._left and self._dice.random() < self._rate:
             self._left = 1 + self._dice.randrange(self._most)
         if not self._left:
@@ -209,9 +185,6 @@ class Outages:
         self._silence, self._period, self._begin = silence, silence + link, begin
 
     def __call__(self, datagram: bytes, now: float) -> Deliveries:
-        """
-        See L{Fault}.
-        """
         silent = now >= self._begin and (now - self._begin) % self._period < self._silence
         return [] if silent else [(0.0, datagram)]
 
@@ -228,9 +201,6 @@ class LinkDown:
         self._begin = begin
 
     def __call__(self, datagram: bytes, now: float) -> Deliveries:
-        """
-        See L{Fault}.
-        """
         return [] if now >= self._begin else [(0.0, datagram)]
 
 
@@ -255,9 +225,6 @@ class Replay:
         self._remembering = False
 
     def __call__(self, datagram: bytes, now: float) -> Deliveries:
-        """
-        See L{Fault}.
-        """
         if self._remembering:
             self._old.append(datagram)
         elif self._old and self._dice.random() < self._rate:

@@ -1,5 +1,5 @@
 """
-Tests for L{twisted_ib.tools.compare.compare}, and for C{ib-perf compare} as a process.
+Tests for L{twisted_ib.tools.compare.comparison}, and for C{ib-perf compare} as a process.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import begun, programOf, refusal
 from tests.support.waiting import HANG_SECONDS, waitUntil
-from twisted_ib.tools.compare import compare, subjects
-from twisted_ib.tools.compare.compare import SIZES, Comparison
+from twisted_ib.tools.compare import comparison, subjects
+from twisted_ib.tools.compare.comparison import SIZES, Comparison
 from twisted_ib.tools.compare.processes import WorkerError
 from twisted_ib.tools.compare.subjects import PLACEMENTS, SUBJECTS, Placement, Subject, inUnits
 from twisted_ib.tools.perf import perf
@@ -145,7 +145,7 @@ class RoundTests(SynchronousTestCase):
         """
         Have no processes, and two CPUs.
         """
-        self.patch(compare, "Pair", FakePair)
+        self.patch(comparison, "Pair", FakePair)
         self.patch(FakePair, "log", [])
         self.patch(FakePair, "failing", {})
         self.patch(os, "sched_getaffinity", lambda _: {0, 1})
