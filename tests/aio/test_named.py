@@ -5,11 +5,13 @@ Streams by name.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import socket
 from typing import Any
 
 from tests.aio.case import HOST, LoopTestCase, Recorder
+from twisted_ib.aio import named
 from twisted_ib.aio.connecting import withScope
 from twisted_ib.reactor import explain
 
@@ -75,6 +77,13 @@ class NamedTests(LoopTestCase):
             server.close()
 
         self.play(scenario())
+
+    def test_backlog(self) -> None:
+        """
+        As many clients wait as by default in asyncio.
+        """
+        default = inspect.signature(asyncio.AbstractEventLoop.create_server).parameters["backlog"].default
+        self.assertEqual(named._BACKLOG, default)
 
     def test_paused(self) -> None:
         """

@@ -100,7 +100,8 @@ class SwitchTests(LoopTestCase):
             _, writer = await asyncio.open_connection(HOST, port)
             why = explain(writer)
             self.assertEqual((why.provider, why.rule.rpartition(":")[2]), ("tcp", "2"))
-            await made
+            why = explain(await made)
+            self.assertEqual((why.provider, why.rule.rpartition(":")[2]), ("tcp", "1"))
             writer.close()
             server.close()
 

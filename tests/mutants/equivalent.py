@@ -228,6 +228,20 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "2",
         "every write is an event, whatever is added (eventfd(2))",
     ),
+    Equivalent(
+        "twisted_ib/switch/sockdiag.py",
+        "asking.send(_MESSAGE.pack(_MESSAGE.size + len(request), _BY_FAMILY, _REQUEST_DUMP, 1, 0) + request)",
+        "0",
+        "1",
+        "the kernel does not read who asks: it knows the socket (netlink(7))",
+    ),
+    Equivalent(
+        "twisted_ib/switch/switch.py",
+        "break",
+        "break",
+        "continue",
+        "nothing changes any more in the few turns that are left",
+    ),
 )
 
 

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 from twisted.internet.error import CannotListenError
 from twisted.trial.unittest import SynchronousTestCase
 
-from twisted_ib.switch.listeners import SocketListeners
+from twisted_ib.switch.listeners import SocketListeners, refusal
 
 #: What a device may say, by letters of the cases below.
 _REFUSALS = {"b": OSError(errno.EADDRINUSE, "taken"), "o": OSError(errno.EIO, "broken")}
@@ -95,3 +95,16 @@ class RefusedTests(SynchronousTestCase):
             fell = port.mock.fellBack.call_count
             refused = bool(told) and verdict != "tcp"
             self.assertEqual(fell, int(refused and outcome == "tcp"), case)
+
+    def test_words(self) -> None:
+        """
+        A refusal has the number of its reason, which says that it is SDP's; what has none is
+        EADDRNOTAVAIL.
+        """
+        for reason, number, text in (
+            (OSError(errno.EACCES, "may not"), errno.EACCES, "SDP: may not"),
+            (OSError(errno.EACCES, ""), errno.EACCES, f"SDP: [Errno {errno.EACCES}] "),
+            (ValueError("odd"), errno.EADDRNOTAVAIL, "SDP: odd"),
+        ):
+            made = refusal(CannotListenError("127.0.0.1", 5, reason))
+            self.assertEqual((made.errno, made.strerror), (number, text))

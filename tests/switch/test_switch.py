@@ -71,6 +71,22 @@ class FallbackTests(SynchronousTestCase):
         self.assertEqual(len(self.logged), 4)
 
 
+class SettledTests(SynchronousTestCase):
+    """
+    The log of decisions.
+    """
+
+    def test_level(self) -> None:
+        """
+        A listen or connect is a line of libsdp's level 7.
+        """
+        configuration, logged = Configuration({}, "p"), []
+        self.patch(configuration, "log", lambda *line: logged.append(line))
+        why = Reason("rules:1", "both", "tcp")
+        Switch(configuration).settled("listen", why, "::1", 80)
+        self.assertEqual(logged, [(7, f"listen [::1]:80: {why}")])
+
+
 class DeviceTests(SynchronousTestCase):
     """
     The devices for an address.

@@ -398,7 +398,8 @@ class RuleLogTests(ConfigurationCase):
         Lines of the statement's level and above go to standard error, matches among them.
         """
         matched = "listen *:80: tcp ("
-        for level, expected in ((9, ["bad"]), (7, ["open", "bad"]), (4, [matched, "open", "bad"])):
+        cases = (9, ["bad"]), (7, ["open", "bad"]), (5, ["open", "bad"]), (4, [matched, "open", "bad"])
+        for level, expected in cases:
             rules = self.rules(f"log min-level {level}\nuse tcp listen * *:*")
             rules.reload()
             with mock.patch.object(sys, "stderr") as stderr:

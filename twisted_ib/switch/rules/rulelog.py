@@ -19,8 +19,8 @@ from collections.abc import Iterable
 from twisted_ib.configuration.syntax import Log
 from twisted_ib.settings import LOG_LEVEL
 
-#: libsdp's levels: matches, listens and connects, warnings, errors.
-MATCH, SUMMARY, WARNING, ERROR = 4, 7, 8, 9
+#: libsdp's levels: matches, warnings, errors.
+MATCH, WARNING, ERROR = 4, 8, 9
 
 _SYSTEM_FOLDER = "/var/log"
 
@@ -117,4 +117,4 @@ class RuleLog:
             os.close(descriptor)
 
 
-__all__ = ["ERROR", "MATCH", "SUMMARY", "WARNING", "RuleLog", "logFile"]
+__all__ = ["ERROR", "MATCH", "WARNING", "RuleLog", "logFile"]

@@ -1,0 +1,73 @@
+"""
+Tests for L{twisted_ib.aio.reactor}: the reactor of an event loop, whoever made that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.aio.case import LoopTestCase
+from twisted_ib.aio.reactor import LoopReactor, reactorOf
+
+
+class OwnTests(LoopTestCase):
+    """
+    An event loop of this package.
+    """
+
+    def test_own(self) -> None:
+        """
+        It is asked for its own.
+        """
+        self.assertIs(reactorOf(self.loop), self.loop.reactor)
+        self.assertIsInstance(self.loop.reactor, LoopReactor)
+
+
+class OthersTests(SynchronousTestCase):
+    """
+    asyncio's own event loop.
+    """
+
+    def test_life(self) -> None:
+        """
+        It has one reactor, which closes with it, and not with a C{close} that is refused as it runs; then the
+        event loop is as it was.
+        """
+        events = asyncio.SelectorEventLoop()
+        self.addCleanup(events.close)
+        closed: list[LoopReactor] = []
+        close = LoopReactor.close
+
+        def noted(reactor: LoopReactor) -> None:
+            closed.append(reactor)
+            close(reactor)
+
+        self.patch(LoopReactor, "close", noted)
+        made = reactorOf(events)
+        self.assertIs(reactorOf(events), made)
+
+        async def closing() -> None:
+            self.assertRaises(RuntimeError, events.close)
+
+        events.run_until_complete(closing())
+        self.assertEqual(closed, [])
+        self.assertIs(reactorOf(events), made)
+        events.close()
+        events.close()
+        self.assertEqual((closed, events.is_closed()), ([made], True))
+
+    def test_thread(self) -> None:
+        """
+        Before the event loop runs any thread is its own.
+        """
+        events = asyncio.SelectorEventLoop()
+        self.addCleanup(events.close)
+        made = reactorOf(events)
+        self.assertFalse(made.inOtherThread())
+
+        async def asking() -> tuple[bool, bool]:
+            return made.inOtherThread(), await asyncio.to_thread(made.inOtherThread)
+
+        self.assertEqual(events.run_until_complete(asking()), (False, True))
