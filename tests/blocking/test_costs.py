@@ -127,9 +127,13 @@ class CostTests(BlockingTestCase):
             for _ in range(MESSAGES):
                 total[name] += called(lambda name=name: getattr(one, name)(DATA), PACKAGE).total()
                 total["recv"] += called(lambda: other.recv(len(DATA)), PACKAGE).total()
+        buffer = bytearray(len(DATA))
+        for _ in range(MESSAGES):
+            one.sendall(DATA)
+            total["recv_into"] += called(lambda: other.recv_into(buffer), PACKAGE).total()
         total["recv"] //= 2
         found = {name: number // MESSAGES for name, number in total.items()}
-        mayOnlyFall(self, found, {"send": 6, "sendall": 6, "recv": 16})
+        mayOnlyFall(self, found, {"send": 6, "sendall": 6, "recv": 16, "recv_into": 17})
 
     def test_patched(self) -> None:
         """
@@ -243,9 +247,9 @@ class CostTests(BlockingTestCase):
         del made[:]
         found = [(other.fileno(), selecting._IN)]
         waits = (
-            (lambda: self.assertEqual(poller.poll(), found), 72),
-            (lambda: self.assertEqual(selecting.select([other], [], [])[0], [other]), 73),
-            (lambda: self.assertEqual(epoller.poll(), found), 82),
+            (lambda: self.assertEqual(poller.poll(), found), 65),
+            (lambda: self.assertEqual(selecting.select([other], [], [])[0], [other]), 66),
+            (lambda: self.assertEqual(epoller.poll(), found), 78),
         )
         sleeps = self.asleep(lambda: one.sendall(DATA))
 

@@ -68,6 +68,8 @@ class DrivenReactor(IBReactor):
         self._askAt = 0.0
         #: Whether the last sleep has found a descriptor of the kernel's ready; L{None} if it has not looked.
         self.kernelReady: bool | None = None
+        #: The epoll object's, which is readable when a turn has something to do.
+        self.descriptor = self._poller.fileno()
         # Calls of callWhenRunning() need no run() to wait for.
         self._started = True
 
@@ -164,7 +166,7 @@ class DrivenReactor(IBReactor):
                     events = self._poller.poll(limit, most)
                 else:
                     found = kernel.poll(milliseconds(limit))
-                    isOwn = any(descriptor == self.descriptor for descriptor, _ in found)
+                    isOwn = self.descriptor in dict(found)
                     self.kernelReady = len(found) > isOwn
                     events = None if isOwn else []
             finally:
@@ -192,13 +194,6 @@ class DrivenReactor(IBReactor):
         The devices that are polled.
         """
         return self._channels
-
-    @property
-    def descriptor(self) -> int:
-        """
-        The epoll object's, which is readable when a turn has something to do.
-        """
-        return int(self._poller.fileno())
 
 
 class BlockingLoop:

@@ -12,6 +12,7 @@ import os
 import select as kernel
 import selectors
 from collections.abc import Callable, Iterable
+from functools import partial
 from math import ceil
 from threading import RLock
 from time import monotonic
@@ -69,7 +70,8 @@ def eventsOf(skt: socket, mask: int) -> int:
     if part.listens:
         return _IN & mask if part.accepted else 0
     found = 0
-    if mask & _IN and part.readable():
+    if mask & _IN and (part.size or part.ended or part.lost):
+        # As its readable() says.
         found = _IN
     if mask & _OUT and part.writable():
         found |= _OUT
@@ -128,7 +130,9 @@ class _Watch:
         for descriptor, skt, mask in self.sockets:
             made = skt._connecting
             # Which of these is to be looked at again has no events yet.
-            if skt.sdp is not None if made is None else made.error is not None:
+            offload = skt._sdp
+            hasPart = offload is not None and offload.part is not None
+            if hasPart if made is None else made.error is not None:
                 events = eventsOf(skt, mask)
                 if events:
                     found[descriptor] = events
@@ -175,6 +179,58 @@ def wait(
                 return found, others
 
 
+def _waitOne(descriptor: int, mask: int, deadline: float | None, isNow: bool) -> int | None:
+    """
+    Wait for one connection over SDP and nothing else, as most programs do.
+
+    @return: Its events, 0 when the time is over; L{None} if it is for L{wait}.
+    """
+    skt = offloaded.get(descriptor)
+    offload = None if skt is None or skt._connecting is not None else skt._sdp
+    if skt is None or offload is None:
+        return None
+    part, loop = offload.part, theLoop()
+    if part is None or part.listens or part.loop is not loop:
+        return None
+    ready = partial(eventsOf, skt, mask)
+    with loop:
+        inTime = bool(ready())
+        if inTime or isNow:
+            loop.poll()
+        else:
+            inTime = loop.sleep(ready, deadline)
+        found = eventsOf(skt, mask)
+        # Another thread may have closed it.
+        isSame = skt._sdp is offload and offload.part is part
+        return found if isSame and (found or not inTime) else None
+
+
+def _waitFor(
+    ours: list[tuple[int, int]], others: list[tuple[int, int]], seconds: float | None
+) -> tuple[dict[int, int], list[tuple[int, int]]]:
+    """
+    L{wait} for what no other thread changes.
+    """
+    if len(ours) == 1 and not others:
+        deadline = None if seconds is None else monotonic() + seconds
+        ((descriptor, mask),) = ours
+        found = _waitOne(descriptor, mask, deadline, seconds == 0)
+        if found is not None:
+            return ({descriptor: found} if found else {}), []
+        seconds = None if deadline is None else max(0.0, deadline - monotonic())
+    return wait(lambda: (ours, others), seconds)
+
+
+def _divided(masks: dict[int, int]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """
+    @return: The descriptors of SDP, with their events, and the others.
+    """
+    divided: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
+    for item in masks.items():
+        divided[item[0] not in offloaded].append(item)
+    return divided
+
+
 # -- select
 
 
@@ -196,28 +252,31 @@ def select(
     """
     if not offloaded:
         return _select(rlist, wlist, xlist, timeout)
-    lists = [list(rlist), list(wlist), list(xlist)]
-    by = [[_descriptor(each) for each in those] for those in lists]
+    lists = (list(rlist), list(wlist), list(xlist))
+    by: tuple[list[int], ...] = ([], [], [])
     masks: dict[int, int] = {}
-    for descriptors, mask in zip(by, (_IN, _OUT, kernel.POLLPRI), strict=True):
-        for each in descriptors:
-            masks[each] = masks.get(each, 0) | mask
-    ours = [item for item in masks.items() if item[0] in offloaded]
+    # Loops, as each list in brackets is a call.
+    for those, descriptors, mask in zip(lists, by, (_IN, _OUT, kernel.POLLPRI), strict=True):
+        for each in those:
+            at = each if each.__class__ is int else _descriptor(each)
+            descriptors.append(at)
+            masks[at] = masks.get(at, 0) | mask
+    ours, others = _divided(masks)
     if not ours:
-        return _select(lists[0], lists[1], lists[2], timeout)
+        return _select(*lists, timeout)
     if timeout is not None and timeout < 0:
         raise ValueError("timeout must be non-negative")
-    others = [item for item in masks.items() if item[0] not in offloaded]
-    found, more = wait(lambda: (ours, others), timeout)
+    found, more = _waitFor(ours, others, timeout)
     for descriptor, events in more:
         if events & kernel.POLLNVAL:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         found[descriptor] = found.get(descriptor, 0) | events
+    result: tuple[list[Any], ...] = ([], [], [])
     wants = (_READABLE, _WRITABLE, kernel.POLLPRI)
-    result = [
-        [each for each, at in zip(those, descriptors, strict=True) if found.get(at, 0) & want]
-        for those, descriptors, want in zip(lists, by, wants, strict=True)
-    ]
+    for taken, those, descriptors, want in zip(result, lists, by, wants, strict=True):
+        for each, at in zip(those, descriptors, strict=True):
+            if found.get(at, 0) & want:
+                taken.append(each)
     return result[0], result[1], result[2]
 
 
@@ -263,14 +322,11 @@ class Poll:
         """
         See C{select.poll.poll}.
         """
-        masks = self._masks
-        ours = [(each, masks[each]) for each in masks.keys() & offloaded.keys()] if offloaded else ()
+        ours, others = _divided(self._masks)
         if not ours:
             return self._kernel.poll(timeout)
-        taken = dict(ours)
-        others = [item for item in masks.items() if item[0] not in taken]
         seconds = None if timeout is None or timeout < 0 else ceil(timeout) * 1e-3
-        found, more = wait(lambda: (ours, others), seconds)
+        found, more = _waitFor(ours, others, seconds)
         for descriptor, events in more:
             found[descriptor] = found.get(descriptor, 0) | events
         return list(found.items())

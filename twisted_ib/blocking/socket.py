@@ -121,7 +121,7 @@ class socket(_Plain, metaclass=_Sockets):
         return part if part.__class__ is Connection else None
 
     def _carrying(self) -> Connection | None:
-        # As _connection(), for calls with bytes; recv(), send() and sendall() inline it for a connection.
+        # As _connection(), for calls with bytes; the most usual inline it for a connection.
         connection = self._connection()
         if connection is None and self._connecting is not None:
             # connect(2): it is in progress.
@@ -339,7 +339,8 @@ class socket(_Plain, metaclass=_Sockets):
         """
         See C{socket.recv_into}.
         """
-        connection = self._carrying()
+        part = self._sdp and self._sdp.part
+        connection = part if part.__class__ is Connection else self._carrying()
         if connection is None:
             return super().recv_into(buffer, nbytes, flags)
         if nbytes < 0:

@@ -641,9 +641,9 @@ class LoopTests(TurnCase):
                 said.append(milliseconds)
                 return [(reactor.descriptor, 1)] if len(said) < 3 else [(-7, 1)]
 
-        self.patch(reactor, "_poller", SimpleNamespace(poll=lambda *_: [], fileno=lambda: 77))
+        self.patch(reactor, "_poller", SimpleNamespace(poll=lambda *_: []))
         self.assertTrue(loop.lead(lambda: False, None, Kernel()))
-        self.assertEqual(said, [select.POLLIN, milliseconds(None), 10, 77])
+        self.assertEqual(said, [select.POLLIN, milliseconds(None), 10, reactor.descriptor])
         del said[:]
         reactor._loop.turns = 15
         self.assertTrue(loop.lead(lambda: False, monotonic() + 1e6, Kernel()))
