@@ -420,8 +420,8 @@ class PacketFabric(AddressDirectory):
             if attribute == REQ.attribute:
                 sending(self, body)
             self._sendManagement(address, attribute, body, transaction)
-        # Also where it has left already: outside of a turn nothing else begins to wait for the answer, and what
-        # is lost would never be repeated.
+        # Also where it has left already: outside of a turn nothing else begins to wait for the answer, and
+        # what is lost would never be repeated.
         self._want()
 
     def _sendManagement(self, address: str, attribute: int, body: bytes, transaction: int) -> None:
