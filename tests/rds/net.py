@@ -267,6 +267,7 @@ class MemoryMedium:
     name = "memory"
     acknowledges = True
     sharesAddresses = False
+    relay = None
 
     def __init__(self, wire: Wire, network: Network) -> None:
         self.wire = wire

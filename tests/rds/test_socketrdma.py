@@ -676,6 +676,7 @@ class TCPTests(ProcessesTestCase):
             """
 
             acknowledges = sharesAddresses = False
+            relay = None
 
             def __init__(self, network: Network) -> None:
                 """

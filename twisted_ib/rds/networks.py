@@ -1,12 +1,13 @@
 """
-The networks of a reactor, one for each device that RDS is used on, and the medium of each.
+The networks of a reactor, one for each device that RDS is used on, and the medium of each.  One more is
+between the processes of an address (L{twisted_ib.rds.media.rcrelay}).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from twisted_ib.hca.base.socketrows import addSource
@@ -16,7 +17,8 @@ from twisted_ib.rds.paths.rows import networkRows
 if TYPE_CHECKING:
     from twisted.internet.base import ReactorBase
 
-
+#: The name of the network between the processes of an address, which no device has.
+_RELAY: Final = "/"
 _TCP = "tcp"
 _networks: WeakKeyDictionary[Any, dict[str, Network]] = WeakKeyDictionary()
 
@@ -30,14 +32,23 @@ def networkFor(reactor: ReactorBase, device: str | None) -> Network:
     name = device or ""
     found = networks.get(name)
     if found is None:
-        found = networks[name] = Network(reactor, _mediumFor(name))
+        found = networks[name] = Network(reactor, _mediumFor(reactor, name))
         if name == _TCP:
             # Networks on devices are reported by their channels.
             addSource(reactor, partial(networkRows, found))
     return found
 
 
-def _mediumFor(name: str) -> Callable[[Network], Any]:
+def _relayFor(reactor: ReactorBase) -> Any:
+    from twisted_ib.rds.media.rcrelay import RelayNetwork
+
+    networks = _networks[reactor]
+    if _RELAY not in networks:
+        networks[_RELAY] = RelayNetwork(reactor)
+    return networks[_RELAY]
+
+
+def _mediumFor(reactor: ReactorBase, name: str) -> Callable[[Network], Any]:
     if name == _TCP:
         # Imported on use: RDS over TCP needs no HCA, and the other way round.
         from twisted_ib.rds.media.tcp import TCPMedium
@@ -48,5 +59,7 @@ def _mediumFor(name: str) -> Callable[[Network], Any]:
     from twisted_ib.rds.media.rcaddresses import AddressMedium
     from twisted_ib.rds.media.rcprocesses import ProcessMedium, SubnetMedium
 
-    media = {Peers.ADDRESSES: AddressMedium, Peers.PROCESSES: ProcessMedium, Peers.SUBNET: SubnetMedium}
-    return partial(media[traitsOf(name or DEFAULT_DEVICE).peers], device=name or None)
+    peers, device = traitsOf(name or DEFAULT_DEVICE).peers, name or None
+    if peers is Peers.ADDRESSES:
+        return partial(AddressMedium, device=device, relay=partial(_relayFor, reactor))
+    return partial(SubnetMedium if peers is Peers.SUBNET else ProcessMedium, device=device)

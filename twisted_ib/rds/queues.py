@@ -115,6 +115,17 @@ class SocketQueues:
         self._queued += message.size + _OVERHEAD - MOST
         return message
 
+    def separate(self, bundle: RDSMessage) -> list[RDSMessage]:
+        """
+        @param bundle: a message that is on no path any more.
+        @return: its datagrams as messages of their own, for a peer that may not know bundles.
+        """
+        octets = b"".join(bundle.payload) if isinstance(bundle.payload, list) else bundle.payload
+        pieces = datagramsOf(octets, 0, len(octets))
+        made = [RDSMessage(bundle.sourcePort, bundle.destinationPort, piece, self) for piece in pieces]
+        self._queued += sum(each.size + _OVERHEAD for each in made) - bundle.size - _OVERHEAD
+        return made
+
     def closeBundles(self) -> None:
         """
         Send all open bundles.

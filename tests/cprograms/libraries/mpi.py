@@ -98,6 +98,15 @@ class Implementation:
         """
         self._checked(self.started((str(ring),), ranks, device), ranks, device)
 
+    def runOnAddress(self, ring: Path, ranks: int) -> None:
+        """
+        Run the ring once on C{roce0}, all ranks on one address.
+
+        @raise LabError: some data were wrong, or it has not ended well.
+        """
+        tool = *_TOOL, "--device", "roce0", "--address", ownAddress(1)
+        self._checked((*self.command.split(), "-n", str(ranks), *tool, str(ring)), ranks, "roce0")
+
     def runOnHosts(self, ring: Path, ranks: int) -> None:
         """
         Run the ring once, each rank on a host of C{ib-run --hosts}: the first host starts the others by

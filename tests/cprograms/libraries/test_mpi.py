@@ -68,7 +68,17 @@ def _testOnHosts(implementation: Implementation) -> Callable[[RingTests], None]:
     return test
 
 
+def _testOnAddress(implementation: Implementation) -> Callable[[RingTests], None]:
+    def test(self: RingTests) -> None:
+        implementation.runOnAddress(self.ringOf(implementation), 4)
+
+    test.__doc__ = f"4 ranks of {implementation.name} that share an address of roce0."
+    return test
+
+
 for _implementation in IMPLEMENTATIONS:
     for _device in _implementation.devices:
         setattr(RingTests, f"test_{_implementation.name}_{_device}", _test(_implementation, _device))
+    if "roce0" in _implementation.devices:
+        setattr(RingTests, f"test_{_implementation.name}_address", _testOnAddress(_implementation))
     setattr(RingTests, f"test_{_implementation.name}_hosts", _testOnHosts(_implementation))

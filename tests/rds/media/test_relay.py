@@ -20,9 +20,11 @@ from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib.drive.sleeper import awaitReady
 from twisted_ib.errors import RDSUnsupportedError
+from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
+from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rds.media import rcrelay, rcrelaymedium
 from twisted_ib.rds.media.rcprocesses import ProcessAttempt
-from twisted_ib.rds.media.rcrelay import RelayNetwork, relayOf
+from twisted_ib.rds.media.rcrelay import RelayNetwork
 from twisted_ib.rds.paths.path import RDSPath
 from twisted_ib.rds.protocol.machine import RDSMessage
 
@@ -38,6 +40,26 @@ class Echo(DatagramProtocol):
     def datagramReceived(self, datagram, source):
         self.transport.write(datagram, source)
 listenRDS(reactor, int(sys.argv[2]), Echo(), sys.argv[1], device="roce0")
+os.write(1, b"ready\\n")
+reactor.run()
+"""
+#: The same on a reactor that polls, but for the answers: the devices that it looks at in each turn, the paths
+#: to other processes, and how often it has looked at shm0.
+_POLLED = """
+import os, sys
+from twisted_ib.reactor import ibreactor
+ibreactor.install()
+from twisted.internet import reactor
+from twisted.internet.protocol import DatagramProtocol
+from twisted_ib.internet.channel import channelFor
+from twisted_ib.rds import listenRDS
+class Answer(DatagramProtocol):
+    def datagramReceived(self, datagram, source):
+        relay = self.transport.network.medium.relay
+        found = [*sorted(each.device.name for each in reactor._channels), len(relay.paths)]
+        turns = channelFor(reactor, "shm0").device.turns
+        self.transport.write(f"{found}: {turns}".encode(), source)
+listenRDS(reactor, int(sys.argv[2]), Answer(), sys.argv[1], device="roce0")
 os.write(1, b"ready\\n")
 reactor.run()
 """
@@ -93,7 +115,7 @@ class RelayTestCase(ProcessesTestCase):
         """
         @return: that of the HCA by which a process meets the others.
         """
-        return int(relayOf(process.reactor).medium.channel(self.here).device.guid)
+        return int(process.medium.relay.medium.channel(self.here).device.guid)
 
     def forger(self) -> RelayNetwork:
         """
@@ -109,7 +131,7 @@ class RelayTestCase(ProcessesTestCase):
 
         @return: its network.
         """
-        relay = relayOf(process.reactor)
+        relay = process.medium.relay
         self.patch(relay.medium, "_hasMoved", lambda path: False)
         self.patch(relay.medium, "areBetween", lambda session, ours, theirs: True)
         for name in ("messageDone", "messageDropped"):
@@ -239,7 +261,7 @@ class RelayTests(RelayTestCase):
         """
         self.near(2)
         self.exchange(1)
-        relay = self.nears[0].network.relay
+        relay = self.nears[0].medium.relay
         looks = []
         self.patch(relay, "isElsewhere", lambda host, port: looks.append(port))
         for _ in range(20):
@@ -272,6 +294,56 @@ class RelayTests(RelayTestCase):
         self.until(lambda: not self.ends[0].socket.connected and self.owners())
         self.exchange(3)
         self.assertEqual(len(self.owners()), 1)
+
+    def test_closedElsewhere(self) -> None:
+        """
+        When the owner has closed its last socket of an address and has one of another, all others go on with
+        the next owner, and so does the peer.
+        """
+        self.near(4)
+        self.nears[0].listen(4000, ownAddress(4))
+        self.exchange(3)
+        self.ends[0].socket.stopListening()
+        self.until(lambda: not self.ends[0].socket.connected)
+        self.exchange(3)
+        self.assertEqual(len(self.owners()), 2)
+        self.assertFalse([path for path in self.nears[0].network.paths.values() if path.carrier])
+
+    def test_bundleMoved(self) -> None:
+        """
+        Datagrams that were one message between the processes are not for the peer, when their sender becomes
+        the owner; each counts against the socket's budget until it is acknowledged.
+        """
+        self.near(2)
+        self.exchange(1)
+        self.processes.remove(self.nears[0])
+        end, sent = self.ends[1], [b"", b"a", bytes(2000), bytes(2000), b"b"]
+        for data in sent:
+            end.transport.write(data, (self.there, 5000))
+        self.settle()
+        self.nears[0].kill()
+        self.until(lambda: len(self.peer.got) >= 2 + len(sent))
+        self.assertEqual([data for data in self.peer.data if data in sent], sent)
+        self.until(lambda: not end.socket.queued())
+
+    def test_dying(self) -> None:
+        """
+        While an owner is being killed, and has one of its two services yet, another process can bind, and is
+        the owner thereafter.
+        """
+        for isFirst in (True, False):
+            self.near(1)
+            owner = self.nears[-1]
+            self.until(lambda owner=owner: owner in self.owners())
+            gone = next(
+                each for each in channelsOf(owner.reactor) if (each.device.name == "roce0") is isFirst
+            )
+            gone.leave()
+            gone.device.close()
+            self.near(1)
+            self.kill(owner)
+            self.until(lambda: self.owners() == self.nears[-1:])
+            self.kill(self.nears[-1])
 
     def test_killed(self) -> None:
         """
@@ -347,7 +419,7 @@ class RelayTests(RelayTestCase):
         for _ in range(10):
             self.peer.transport.write(b"lost", (self.here, 4001))
         self.exchange(20)
-        self.until(lambda: self.nears[0].medium.services and not self.nears[0].network.relay._late)
+        self.until(lambda: self.nears[0].medium.services and not self.nears[0].medium.relay._late)
         end = self.nears[2].listen(4001, self.here)
         self.pass_(1.0)
         self.peer.transport.write(b"again", (self.here, 4001))
@@ -425,7 +497,7 @@ class RelayTests(RelayTestCase):
         (near,) = self.nears[0].network.paths.values()
         self.until(lambda: near._blockers)
         self.pass_(2.0)
-        flows = self.nears[0].network.relay._flows.values()
+        flows = self.nears[0].medium.relay._flows.values()
         self.assertLess(max(flow.bytes for flow in flows), 500000)
         self.processes.append(self.nears[1])
         self.until(lambda: self.ends[1].data.count(bytes(100000)) == 20)
@@ -449,7 +521,7 @@ class FlowTests(RelayTestCase):
             peer.transport.write(bytes(100000), (self.here, 4001))
         paths = [path for process in others for path in process.network.paths.values()]
         self.until(lambda: len(paths) == 4 and all(path.isCongested(4001) for path in paths))
-        flows = relayOf(self.nears[0].reactor)._flows
+        flows = self.nears[0].medium.relay._flows
         self.assertGreater(flows[self.guid(self.nears[1])].bytes, 400000)
         self.processes.append(self.nears[1])
         self.until(lambda: self.ends[1].data.count(bytes(100000)) == 4)
@@ -470,7 +542,7 @@ class FlowTests(RelayTestCase):
         network = self.nears[0].network
         self.until(lambda: sum(bool(path._blockers) for path in network.paths.values()) == 4)
         self.pass_(2.0)
-        flow = relayOf(self.nears[0].reactor)._flows[self.guid(self.nears[1])]
+        flow = self.nears[0].medium.relay._flows[self.guid(self.nears[1])]
         self.assertLess(flow.bytes, 1000000)
         self.processes.append(self.nears[1])
         self.until(lambda: self.ends[1].data.count(bytes(100000)) == 20)
@@ -484,7 +556,7 @@ class FlowTests(RelayTestCase):
             ports.mark(port)
         for port in cleared:
             ports.clear(port)
-        for path in relayOf(process.reactor).paths.values():
+        for path in process.medium.relay.paths.values():
             path.mapChanged()
         self.pass_(0.3)
 
@@ -565,16 +637,37 @@ class AdmissionTests(RelayTestCase):
             self.assertNotIn(name, [path.remote for path in owner.network.paths.values()])
         self.assertEqual(self.flushLoggedErrors(), [])
 
-    def test_squatter(self) -> None:
+    def squat(self) -> Any:
         """
-        Who has the port of owners without the connections is not followed: the bind fails until it is gone.
+        @return: the port of owners, which a process has without the connections.
         """
         process = self.process()
         process.listen(6000, ownAddress(3))
-        medium = relayOf(process.reactor).medium
-        device = medium.channel(self.here).device
-        service = device.listen(rcrelay.RELAY_SPACE, self.here, rcrelay.OWNER_PORT, medium.listener)
-        self.assertRaises(CannotListenError, self.near, 1)
+        medium: Any = process.medium.relay.medium
+        return medium.serve(medium.channel(self.here), self.here, rcrelaymedium.OWNER_PORT)
+
+    def test_squatter(self) -> None:
+        """
+        Who has the port of owners without the connections, as one that is being killed for a moment, keeps
+        nobody from binding; when it is gone, another is the owner.
+        """
+        service = self.squat()
+        self.near(2)
+        self.assertEqual(self.owners(), [])
+        service.close()
+        self.until(self.owners)
+        for at, end in enumerate(self.ends):
+            self.peer.transport.write(b"in", (self.here, 4000 + at))
+            end.transport.write(b"out", (self.there, 5000))
+        self.until(lambda: len(self.peer.got) == 2 and all(end.got for end in self.ends))
+        self.assertEqual(len(self.owners()), 1)
+
+    def test_otherUsersSquatter(self) -> None:
+        """
+        Another user's process that has the port of owners is not followed: the bind fails until it is gone.
+        """
+        service = self.squat()
+        self.patch(SharedMemoryFabric, "servingOurs", lambda fabric, service, address: [])
         process = self.process()
         self.assertRaises(CannotListenError, process.listen, 4000, self.here)
         self.assertEqual((process.network.sockets, process.medium.services), ({}, {}))
@@ -586,7 +679,7 @@ class AdmissionTests(RelayTestCase):
         Where another user's process has the service nothing is sent to it.
         """
         self.meet(2)
-        relay = relayOf(self.nears[0].reactor)
+        relay = self.nears[0].medium.relay
         self.assertTrue(relay.isElsewhere(self.here, 4001))
         rendezvous = relay.medium.channel(self.here).device.fabric.rendezvous
         self.patch(rendezvous, "uid", geteuid() + 1)
@@ -600,14 +693,14 @@ class AdmissionTests(RelayTestCase):
         """
         self.patch(rcrelaymedium, "geteuid", lambda: geteuid() + 1)
         self.near(2)
-        sessions = relayOf(self.nears[0].reactor).medium.sessions
+        sessions = self.nears[0].medium.relay.medium.sessions
         for send in (rcrelaymedium.RelayAttempt.send, ProcessAttempt.send):
             self.patch(rcrelaymedium.RelayAttempt, "send", send)
             self.peer.transport.write(b"in", (self.here, 4001))
             self.ends[1].transport.write(b"out", (self.there, 5000))
             self.pass_(1.0)
             self.assertEqual((self.peer.got, self.ends[1].got, sessions), ([], [], {}))
-        self.assertGreater(relayOf(self.nears[0].reactor).counters["recv_bad_request"], 0)
+        self.assertGreater(self.nears[0].medium.relay.counters["recv_bad_request"], 0)
 
 
 class ProcessTests(RelayTestCase):
@@ -615,11 +708,11 @@ class ProcessTests(RelayTestCase):
     Processes of their own, which are killed.
     """
 
-    def begin(self, port: int) -> Popen[bytes]:
+    def begin(self, port: int, program: str = _ECHO) -> Popen[bytes]:
         """
         @return: a process that echoes what comes to a port.
         """
-        child = Popen([sys.executable, "-c", _ECHO, self.here, str(port)], stdout=PIPE)
+        child = Popen([sys.executable, "-c", program, self.here, str(port)], stdout=PIPE)
         self.addCleanup(child.wait)
         self.addCleanup(child.kill)
         assert child.stdout is not None
@@ -663,3 +756,26 @@ class ProcessTests(RelayTestCase):
             self.untilLive(lambda sent=sent: sent <= set(self.peer.got))
             rounds += 1
         self.assertEqual(rounds, CHILDREN - 1)
+
+    def test_alone(self) -> None:
+        """
+        A reactor that polls looks at C{shm0} only while another process on the address has datagrams.
+        """
+
+        def ask(port: int) -> tuple[bytes, int]:
+            count = len(self.peer.got)
+            self.peer.transport.write(b"", (self.here, port))
+            self.untilLive(lambda: len(self.peer.got) > count)
+            names, _, turns = self.peer.data[-1].partition(b": ")
+            return names, int(turns)
+
+        alone, shared = b"['roce0', 0]", b"['roce0', 'shm0', 1]"
+        self.begin(4000, _POLLED)
+        self.assertEqual([ask(4000) for _ in range(100)], [(alone, 0)] * 100)
+        other = self.begin(4001, _POLLED)
+        self.assertEqual(ask(4000), (alone, 0))
+        self.assertEqual((ask(4001)[0], ask(4000)[0]), (shared, shared))
+        other.kill()
+        self.untilLive(lambda: ask(4000)[0] == alone)
+        before = ask(4000)
+        self.assertEqual([ask(4000) for _ in range(100)], [before] * 100)

@@ -156,7 +156,7 @@ class RelayFaultTests(RelayTestCase):
         self.until(lambda: self.counters()["recv_drop_no_sock"] == dropped + 10)
         for n in range(10):
             (path,) = (
-                each for each in self.nears[1].network.relay.paths.values() if each.remote == self.there
+                each for each in self.nears[1].medium.relay.paths.values() if each.remote == self.there
             )
             path.send(RDSMessage(n % 2, 5000, b"z"))
         self.until(lambda: self.counters()["recv_drop_no_sock"] == dropped + 20)
@@ -168,7 +168,7 @@ class RelayFaultTests(RelayTestCase):
         """
         self.warm()
         self.near(1)
-        relay = self.nears[0].network.relay
+        relay = self.nears[0].medium.relay
         for path in relay.paths.values():
             path.held += 1
         self.patch(limits, "RDS_PATHS", len(relay.paths))
@@ -187,7 +187,7 @@ class RelayFaultTests(RelayTestCase):
         for path in network.paths.values():
             path.held += 1
         other = self.ends[1].transport
-        deliver = network.relay.deliver
+        deliver = network.medium.relay.deliver
 
         def deliverFull(*args: Any) -> None:
             # Only there: the sender has the same limits.
@@ -196,7 +196,7 @@ class RelayFaultTests(RelayTestCase):
             self.patch(limits, "RDS_PATHS", most)
 
         most = limits.RDS_PATHS
-        self.patch(network.relay, "deliver", deliverFull)
+        self.patch(network.medium.relay, "deliver", deliverFull)
         other.write(b"x", (ownAddress(9), 5000))
         self.until(lambda: self.counters()["recv_drop_no_sock"] == 1)
         other.write(b"y", (self.there, 5000))
@@ -222,7 +222,7 @@ class RelayFaultTests(RelayTestCase):
         @return: how many messages wait in a process for peers and for other processes.
         """
         network = self.nears[at].network
-        paths = [*network.paths.values(), *network.relay.paths.values()]
+        paths = [*network.paths.values(), *network.medium.relay.paths.values()]
         return sum(1 for path in paths for _ in path.messages())
 
     def test_senderEnds(self) -> None:
@@ -230,7 +230,7 @@ class RelayFaultTests(RelayTestCase):
         What another process has sent to a host that takes nothing is one count, and gone when it has ended.
         """
         self.warm()
-        relay = self.nears[0].network.relay
+        relay = self.nears[0].medium.relay
         for at in range(5):
             for _ in range(2):
                 self.ends[1].transport.write(bytes(100000), (ownAddress(10 + at), 5000))

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.connection.interfaces import Parking
     from twisted_ib.hca.device.device import Device
     from twisted_ib.hca.host.socketpage.page import SocketPage
+    from twisted_ib.rds.media.rcrelay import RelayNetwork
     from twisted_ib.rds.paths.network import Network
 
 #: Those that await the peer's RTU.
@@ -60,6 +61,7 @@ class RCMedium:
     @ivar expected: those whose REP was sent and whose RTU is awaited, by the same keys.
     @ivar parking: where the rest of those is kept as octets.
     @ivar calls: connection attempts, by the same keys.
+    @ivar relay: hands datagrams on between the processes of an address, or L{None}.
     @cvar provider: the provider's name, for C{ib-ss}.
     @cvar acknowledges: whether messages request acknowledgements: only where Linux may be the peer;
         otherwise each batch is acknowledged.
@@ -70,6 +72,7 @@ class RCMedium:
     @cvar listenerClass: makes the listener of its services.
     """
 
+    relay: RelayNetwork | None = None
     provider = PROVIDER
     acknowledges: ClassVar[bool]
     sharesAddresses: ClassVar[bool]
@@ -183,12 +186,18 @@ class RCMedium:
             if not ports:
                 del self.bound[address]
             raise
-        channel.acquire(self)
+        self.attend(channel)
         if channel.shown is not None and self.counted == RCMedium.counted:
             page = channel.shown.openPage()
             [offset] = page.add(self.name, [(self, address, port, "", 0)])
             self._rows[address, port] = page, offset
         channel.device.counting[self.counted] = self.counters
+
+    def attend(self, channel: DeviceChannel) -> None:
+        """
+        Have the reactor look at a device on which a socket is bound.
+        """
+        channel.acquire(self)
 
     def unbind(self, address: str, port: int) -> None:
         """

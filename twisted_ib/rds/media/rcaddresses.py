@@ -23,17 +23,18 @@ from twisted_ib.internet.channel import DeviceChannel
 from twisted_ib.rds.media.rc import Expected, RCMedium
 from twisted_ib.rds.media.rcaccept import RDS_DUEL_SECONDS, Asked, HalfOpenSession, RequestListener
 from twisted_ib.rds.media.rcconnect import ConnectAttempt, received
-from twisted_ib.rds.media.rcrelay import RelayNetwork, relayOf
 from twisted_ib.rds.paths.carrier import IRDSMedium
 from twisted_ib.rds.protocol.private import MAJOR, MINOR, PrivateData, agreed, servicePort
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from twisted.internet.defer import Deferred
 
     from twisted_ib.hca.connection.interfaces import IConnection
-    from twisted_ib.hca.device.connections import Service
     from twisted_ib.rds.media.rcconnection import RCConnection
-    from twisted_ib.rds.paths.network import Route
+    from twisted_ib.rds.media.rcrelay import RelayNetwork
+    from twisted_ib.rds.paths.network import Network, Route
     from twisted_ib.rds.paths.path import RDSPath
     from twisted_ib.rds.paths.rdmaoperations import DeviceMemory
 
@@ -152,8 +153,13 @@ class AddressMedium(RCMedium):
     sharesAddresses = False
     attemptClass = AddressAttempt
     listenerClass = AddressListener
-    #: Hands datagrams on between the processes of an address, if there can be several.
-    relay: RelayNetwork | None = None
+
+    def __init__(self, network: Network, device: str | None, relay: Callable[[], RelayNetwork]) -> None:
+        """
+        @param relay: gives the network between the processes of an address.
+        """
+        super().__init__(network, device)
+        self._relayOf = relay
 
     def localAddresses(self) -> list[str]:
         """
@@ -171,29 +177,21 @@ class AddressMedium(RCMedium):
         if address in self.services:
             return
         try:
-            service = self._listen(address)
+            self.lead(address)
         except ServiceInUseError:
             relay = self._relayFor(address)
             if relay is None:
                 raise
             relay.follow(address)
-        else:
-            # Another process that has only the port of owners is no owner.
-            self._lead(address, service)
 
     def lead(self, address: str) -> None:
         """
         Have the connections of an address, for all of its processes.
 
-        @raise ServiceInUseError: another process has them.
+        @raise ServiceInUseError: another process has them, or has died and is not quite gone.
         """
-        self._lead(address, self._listen(address))
-
-    def _listen(self, address: str) -> Service:
-        return self.channel(address).device.listen(TCP_SPACE, address, servicePort(address), self.listener)
-
-    def _lead(self, address: str, service: Service) -> None:
-        self.services[address] = service
+        device = self.channel(address).device
+        self.services[address] = device.listen(TCP_SPACE, address, servicePort(address), self.listener)
         relay = self._relayFor(address)
         if relay is not None:
             try:
@@ -223,14 +221,14 @@ class AddressMedium(RCMedium):
         try:
             if getattr(self.channel(address).device.fabric, "group", None) is None:
                 return None
-            relay = relayOf(self.network.reactor)
+            relay = self._relayOf()
             relay.open(self, address, port)
         except ServiceInUseError:
             raise
         except (HCAError, OSError, ValueError):
             # Without a run directory, say: one process then has all sockets.
             return None
-        self.relay = self.network.relay = relay
+        self.relay = relay
         return relay
 
     def unbind(self, address: str, port: int) -> None:
@@ -272,6 +270,10 @@ class AddressMedium(RCMedium):
                 # Before: the next one has both then.
                 relay.ownsNoMore(address)
             service.close()
+            for path in list(self.network.paths.values()) if relay is not None else ():
+                # Peers go on with the next one; sockets of other addresses may be left here.
+                if path.local == address:
+                    path.close()
         channel.release(self)
 
     def keyOf(self, path: RDSPath) -> Any:

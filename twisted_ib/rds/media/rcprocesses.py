@@ -283,7 +283,9 @@ class ProcessMedium(RCMedium):
             except (HCAError, OSError):
                 message.owner.messageDropped(message)
                 continue
-            target.send(message)
+            isWhole = target.bundles or not message.flags
+            for each in [message] if isWhole else message.owner.separate(message):
+                target.send(each)
         if path.key[2] in self._dead:
             # Stream sessions with the dead process end at once, without waiting for their probes.
             for socket in set(network.sockets.values()):

@@ -20,12 +20,12 @@ waits for with those of all others.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
 
 from twisted_ib import limits
-from twisted_ib.errors import HCAError, NoListenerError
-from twisted_ib.rds.media.rcrelaymedium import OWNER_PORT, RELAY_SPACE, RelayMedium
+from twisted_ib.errors import HCAError, NoListenerError, ServiceInUseError
+from twisted_ib.rds.media.rcrelaymedium import OWNER_PORT, RelayMedium
 from twisted_ib.rds.paths.network import Network, Route
 from twisted_ib.rds.paths.path import RDSPath
 from twisted_ib.rds.paths.relay import Pending
@@ -50,7 +50,6 @@ RDS_HANDED_MOST = 16 * 1024 * 1024
 RDS_HANDED_SECONDS = 1.0
 
 _OVERHEAD: Final = limits.RDS_DATAGRAM_OVERHEAD
-_relays: WeakKeyDictionary[ReactorBase, RelayNetwork] = WeakKeyDictionary()
 
 
 class Flow:
@@ -173,14 +172,25 @@ class RelayNetwork(Network):
     def owns(self, address: str) -> None:
         """
         This process has become the owner of an address: what it waits to send goes by its own paths now.
+
+        @raise ServiceInUseError: the one before has not gone yet.
+        @raise DeviceError: a process of another user is in the way.
         """
         medium = self.medium
-        channel = medium.channel(address)
-        self._owned[address] = channel.device.listen(RELAY_SPACE, address, OWNER_PORT, medium.listener)
+        try:
+            self._owned[address] = medium.serve(medium.channel(address), address, OWNER_PORT)
+        except ServiceInUseError:
+            medium.checkOwner(address)
+            raise
         self.homes[address].moved()
-        for path in list(self.paths.values()):
-            if path.local == address and path.remote not in self.homes:
-                medium.relocate(path)
+        self._move(address)
+
+    def _move(self, address: str) -> None:
+        # What goes by a process that is the owner no more goes by the one that is.
+        owner = self.medium.servedBy(address, address, OWNER_PORT)
+        for path in list(self.paths.values()) if owner is not None else ():
+            if path.local == address and path.remote not in self.homes and path.key[2] != owner:
+                self.medium.relocate(path)
 
     def ownsNoMore(self, address: str) -> None:
         """
@@ -209,10 +219,12 @@ class RelayNetwork(Network):
             self.homes[address].lead(address)
         except (HCAError, OSError):
             self.follow(address)
+            with suppress(HCAError, OSError):
+                self._move(address)
 
     def isElsewhere(self, host: str, port: int) -> bool:
         """
-        See L{IRelay.isElsewhere}.
+        @return: whether another process of one of our addresses has a port.
         """
         if host not in self.homes or (host, port) in self.sockets or port == PING_PORT:
             return False
@@ -233,7 +245,9 @@ class RelayNetwork(Network):
 
     def handIn(self, network: Network, path: Route, fields: Fields, payload: bytes) -> bool:
         """
-        See L{IRelay.handIn}.
+        Hand a peer's message on to the process of its port.
+
+        @return: False if there is none.
         """
         port, key = fields[4], (path.remote, path.local, fields[4])
         # To port 0 or 1 the process would answer a pong.
@@ -429,7 +443,7 @@ class RelayNetwork(Network):
 
     def mapChanged(self, path: Route) -> None:
         """
-        See L{IRelay.mapChanged}: those that send to the peer hold back what is for its congested ports.
+        A peer's congestion map has changed: those that send to it hold back what is for its congested ports.
         """
         for each in list(self.paths.values()):
             if (each.remote, each.local) == (path.local, path.remote) and isinstance(path, RDSPath):
@@ -507,14 +521,4 @@ class RelayNetwork(Network):
         self._senders.clear()
 
 
-def relayOf(reactor: ReactorBase) -> RelayNetwork:
-    """
-    @return: the one of a reactor.
-    """
-    found = _relays.get(reactor)
-    if found is None:
-        found = _relays[reactor] = RelayNetwork(reactor)
-    return found
-
-
-__all__ = ["OWNER_PORT", "RELAY_SPACE", "RelayNetwork", "relayOf"]
+__all__ = ["RelayNetwork"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from os import geteuid
 from typing import TYPE_CHECKING, Final, cast
 
-from twisted_ib.errors import HCAError, PathLostError, RDSUnsupportedError, RDSWireError
+from twisted_ib.errors import DeviceError, HCAError, PathLostError, RDSUnsupportedError, RDSWireError
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE
 from twisted_ib.hca.host.addresses import normalise
 from twisted_ib.rds.media.rcprocesses import ProcessAttempt, ProcessListener, ProcessMedium
@@ -81,6 +81,15 @@ class RelayMedium(ProcessMedium):
     def __init__(self, network: RelayNetwork) -> None:
         super().__init__(network, DEFAULT_DEVICE)
 
+    def attend(self, channel: DeviceChannel) -> None:
+        """
+        See L{RCMedium.attend}: a reactor that polls begins to with the first path to another process.
+        """
+        if channel.polled:
+            channel.appear()
+        else:
+            super().attend(channel)
+
     def isUnbound(self, address: str, port: int) -> bool:
         """
         See L{RCMedium.isUnbound}: of peers' sockets
@@ -108,6 +117,14 @@ class RelayMedium(ProcessMedium):
         See L{ProcessMedium.serving}: of our own user.
         """
         return self._fabric(host).servingOurs(RELAY_SPACE << 16 | port, host)
+
+    def checkOwner(self, address: str) -> None:
+        """
+        @raise DeviceError: a process of another user has the port of owners of an address.
+        """
+        ours = self.serving(self.channel(address).device, address, OWNER_PORT)
+        if set(self._fabric(address).serving(RELAY_SPACE << 16 | OWNER_PORT, address)) - set(ours):
+            raise DeviceError(f"a process of another user keeps those of {address} from sharing it")
 
     def portsOf(self, address: str, guid: int) -> set[int]:
         """

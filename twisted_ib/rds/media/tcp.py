@@ -114,6 +114,7 @@ class TCPMedium:
 
     name = "tcp"
     acknowledges = sharesAddresses = False
+    relay = None
 
     def __init__(self, network: Network, port: int = TCP_PORT) -> None:
         self.network = network

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from twisted_ib.errors import HCAError
     from twisted_ib.rds.paths.network import Route
     from twisted_ib.rds.paths.path import RDSPath
+    from twisted_ib.rds.paths.relay import IRelay
     from twisted_ib.rds.protocol.machine import RDSMessage
     from twisted_ib.rds.protocol.wire import Fields
 
@@ -156,6 +157,7 @@ class IRDSMedium(Interface):
     acknowledges: bool = Attribute("Whether its carriers want C{ACK_REQUIRED} in headers (RC).")
 
     sharesAddresses: bool = Attribute("Whether other processes have the same addresses.")
+    relay: IRelay | None = Attribute("Hands datagrams on between the processes of an address.")
 
     def localAddresses() -> list[str]:
         """

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from twisted.internet.base import ReactorBase
 
     from twisted_ib.rds.paths.carrier import IRDSMedium
-    from twisted_ib.rds.paths.relay import IRelay
     from twisted_ib.rds.protocol.machine import RDSMessage
 
 
@@ -45,7 +44,6 @@ class Network:
     @ivar paths: by the medium's key.
     @ivar loopbackPaths: loopback paths, by our two addresses.
     @ivar dormant: whether no socket is open.
-    @ivar relay: hands datagrams on between the processes of an address, or L{None}.
     @ivar epoch: changes whenever cached routes become invalid.
     """
 
@@ -72,7 +70,6 @@ class Network:
         self.paths: dict[Hashable, RDSPath] = {}
         self.loopbackPaths: dict[tuple[str, str], RDSLoopbackPath] = {}
         self.dormant = True
-        self.relay: IRelay | None = None
         self._maps: dict[str, CongestionMap] = {}
         self._routes: dict[tuple[str, str, int], Route] = {}
         self.epoch = 0
@@ -187,8 +184,9 @@ class Network:
         # Linux tcp.c prefers loopback for the host's own addresses (t_prefer_loopback).  Where processes
         # share addresses it is right for our own sockets only.
         isHere = not self._shared and (host == address or self.isOurs(host))
-        if isHere and self.relay is not None:
-            isHere = not self.relay.isElsewhere(host, port)
+        relay = self.medium.relay
+        if isHere and relay is not None:
+            isHere = not relay.isElsewhere(host, port)
         if isHere or (host, port) in self.sockets:
             found = self.loop(address, host)
         else:
@@ -249,7 +247,8 @@ class Network:
         """
         @return: all paths that its sockets may have messages on.
         """
-        shared = [] if self.relay is None else self.relay.paths.values()
+        relay = self.medium.relay
+        shared = [] if relay is None else relay.paths.values()
         return [*self.paths.values(), *self.loopbackPaths.values(), *shared]
 
     # -- congestion maps
@@ -290,8 +289,9 @@ class Network:
         """
         Ports of a peer may have been cleared: let sockets send what they hold back.
         """
-        if self.relay is not None:
-            self.relay.mapChanged(path)
+        relay = self.medium.relay
+        if relay is not None:
+            relay.mapChanged(path)
         if path.held:
             for socket in set(self.sockets.values()):
                 socket.portsCleared(path)
@@ -304,7 +304,8 @@ class Network:
         """
         socket = self.sockets.get((path.local, fields[4]))
         if socket is None:
-            if self.relay is not None and self.relay.handIn(self, path, fields, payload):
+            relay = self.medium.relay
+            if relay is not None and relay.handIn(self, path, fields, payload):
                 return
             # Linux recv.c: dropped silently, but acknowledged; the sender's path must not stop for it.
             self.counters["recv_drop_no_sock"] += 1
