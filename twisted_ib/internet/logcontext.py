@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from twisted.python import context
+from twisted.python import context, log
 from twisted.python.log import ILogContext
 
 
@@ -43,6 +43,22 @@ class UpcallContext(dict[str, Any]):
 
 #: The only one of this process: applications are called in the reactor's thread.
 upcalls = UpcallContext(isError=0)
+
+
+def callLogged(current: object, function: Callable[..., object], *arguments: Any) -> None:
+    """
+    Call an application for a transport or port, and log what it raises, as the reactor does with what
+    C{doRead()} of a TCP or UDP port raises.
+    """
+    upcalls.current = current
+    try:
+        function(*arguments)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        log.err()
+    finally:
+        upcalls.current = None
 
 
 def callInContext(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -37,7 +37,7 @@ from twisted_ib.internet.addressing.addresses import (
 from twisted_ib.internet.addressing.localports import NUMBER_TAKEN
 from twisted_ib.internet.channel import DeviceChannel, channelFor
 from twisted_ib.internet.deferredaccept import HalfOpenAccept
-from twisted_ib.internet.logcontext import callInContext, upcalls
+from twisted_ib.internet.logcontext import callInContext, callLogged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -268,11 +268,11 @@ class Port(base.BasePort):
         if self.reading and not channel.device.lossless:
             # A REP costs little and reserves little (L{HalfOpenAccept}); queued, forged REQs would use up the
             # turn's accepts before an honest one.
-            self._acceptLogged(connection, request, greeting, ends)
+            callLogged(self, self._accept, connection, request, greeting, *ends)
         elif self.reading and not self.requests and self._accepted < self.numberAccepts:
             if self._turn is None:
                 self._wantTurn()
-            self._acceptLogged(connection, request, greeting, ends)
+            callLogged(self, self._accept, connection, request, greeting, *ends)
         elif len(self.requests) < (limits.LISTEN_BACKLOG if self.reading else self.backlog):
             self.requests[connection] = (request, greeting)
             # IBTA vol. 1 12.6.6: the MRA extends the active side's timeout, and its retransmission keeps its
@@ -319,21 +319,8 @@ class Port(base.BasePort):
                 return
             connection = next(iter(self.requests))
             request, greeting = self.requests.pop(connection)
-            self._acceptLogged(connection, request, greeting, self.handshake.addresses(greeting))
-
-    def _acceptLogged(
-        self, connection: IConnection, request: ConnectRequest, greeting: Any, ends: tuple[str, str]
-    ) -> None:
-        upcalls.current = self
-        try:
-            self._accept(connection, request, greeting, *ends)
-        # As the reactor treats what doRead() of a TCP port raises.
-        except KeyboardInterrupt:
-            raise
-        except BaseException:
-            log.err()
-        finally:
-            upcalls.current = None
+            ends = self.handshake.addresses(greeting)
+            callLogged(self, self._accept, connection, request, greeting, *ends)
 
     def _accept(
         self, connection: IConnection, request: ConnectRequest, greeting: Any, mine: str, theirs: str
@@ -398,15 +385,7 @@ class Port(base.BasePort):
             # The port was closed between REP and RTU; the peer believes that it is connected.
             halfOpen.device.disconnect(connection)
             return
-        upcalls.current = self
-        try:
-            self._establish(channel, halfOpen, request)
-        except KeyboardInterrupt:
-            raise
-        except BaseException:
-            log.err()
-        finally:
-            upcalls.current = None
+        callLogged(self, self._establish, channel, halfOpen, request)
 
     def _establish(self, channel: DeviceChannel, halfOpen: HalfOpenAccept, request: ConnectRequest) -> None:
         connection, greeting = halfOpen.connection, self.handshake.requested(request)

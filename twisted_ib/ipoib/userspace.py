@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from ipaddress import ip_address
 from itertools import chain
 from struct import Struct
@@ -19,13 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
-from twisted.python import log
 
 from twisted_ib import limits
 from twisted_ib.errors import DeviceError, HeaderError, InterfaceClosedError, WireError
 from twisted_ib.hca.memory.keys import DrawnAhead
 from twisted_ib.internet.addressing.addresses import FIRST_EPHEMERAL_PORT
-from twisted_ib.internet.logcontext import callInContext, upcalls
+from twisted_ib.internet.logcontext import callInContext, callLogged
 from twisted_ib.ipoib.interface import NOBODY
 from twisted_ib.ipoib.protocol.ip import ICMP, ICMPV6, ErrorRate
 from twisted_ib.ipoib.protocol.stack.flows import ReceiveFlow, SendFlow
@@ -125,7 +123,7 @@ class IPStack:
                 # As in IPv4Flow.frame: a right checksum makes the sum 0 modulo 65535.
                 isRight = not (flow.sum + 2 * length + given + words) % 0xFFFF
                 if isRight and given and length == stop - udp:
-                    self._deliver(flow.port, payload, flow.address)
+                    callLogged(flow.port, flow.port.received, payload, flow.address)
                     return
         self._receive(buffer[start:stop])
 
@@ -139,7 +137,7 @@ class IPStack:
         waiting, self._waiting = self._waiting, []
         for port, datagram, address in waiting:
             # It is the interface that calls; the port may have been connected elsewhere meanwhile.
-            self._callPort(port, partial(port.write, datagram, address))
+            callLogged(port, port.write, datagram, address)
 
     def interfaceFailed(self, error: Exception) -> None:
         """
@@ -375,7 +373,7 @@ class IPStack:
                     return
                 ip = whole
             for port in self._rawPorts:
-                self._deliver(port, ip.packet, None)
+                callLogged(port, port.received, ip.packet, None)
             if not self._isOurs(ip.destination):
                 self.counters["not_for_us"] += 1
             elif ip.protocol == UDP:
@@ -418,7 +416,7 @@ class IPStack:
         address = (str(ip_address(ip.source)), segment.sourcePort)
         if ip.destination not in self.addresses:
             for port in self._receivers(ip, segment):
-                self._deliver(port, payload, address)
+                callLogged(port, port.received, payload, address)
             return
         receiver = self._receiver(ip, segment)
         if receiver is None:
@@ -426,7 +424,7 @@ class IPStack:
             return
         if not isLocal and not self._rawPorts:
             self._remember(ip, segment, receiver, address)
-        self._deliver(receiver, payload, address)
+        callLogged(receiver, receiver.received, payload, address)
 
     def _receiver(self, ip: IPPacket, segment: UDPSegment) -> IPoIBPort | None:
         # The one that fits best, as Linux scores sockets (net/ipv4/udp.c, compute_score).
@@ -464,18 +462,6 @@ class IPStack:
         flow.header = ip.packet[:at]
         flow.size = len(ip.packet)
 
-    def _deliver(self, port: IPoIBPort | RawIPoIBPort, payload: bytes, address: Any) -> None:
-        upcalls.current = port
-        try:
-            port.received(payload, address)
-        # As the reactor treats what doRead() of a UDP port raises.
-        except KeyboardInterrupt:
-            raise
-        except BaseException:
-            log.err()
-        finally:
-            upcalls.current = None
-
     # -- ICMP
 
     def _receiveICMP(self, ip: IPPacket, isLocal: bool) -> None:
@@ -510,20 +496,9 @@ class IPStack:
             return
         if message.isPortUnreachable:
             if port.peer is not None:
-                self._callPort(port, port.refused)
+                callLogged(port, port.refused)
         elif message.isTooBig:
             self._setPathMTU(about.destination, ip.version, message.pathMTU)
-
-    def _callPort(self, port: _Port, function: Callable[[], object]) -> None:
-        upcalls.current = port
-        try:
-            function()
-        except KeyboardInterrupt:
-            raise
-        except BaseException:
-            log.err()
-        finally:
-            upcalls.current = None
 
     def _setPathMTU(self, destination: bytes, version: int, mtu: int) -> None:
         mtu = max(mtu, _LEAST_MTU[version])

@@ -240,13 +240,6 @@ def commandLine() -> ArgumentParser:
     return parser
 
 
-def parseArguments(arguments: Sequence[str]) -> Namespace:
-    """
-    @return: the parsed command line.
-    """
-    return commandLine().parse_args(arguments)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run C{ib-fabric}.
@@ -254,7 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     @param arguments: the command line, by default this process's.
     @return: the exit status.
     """
-    options = parseArguments(sys.argv[1:] if arguments is None else arguments)
+    options = commandLine().parse_args(arguments)
     try:
         topology = read(options.topology)
         manager = Options(partitions=readPartitions(options.partitions)) if options.sm else None

@@ -325,13 +325,6 @@ def commandLine() -> ArgumentParser:
     return parser
 
 
-def parseArguments(arguments: Sequence[str]) -> Namespace:
-    """
-    @return: the parsed command line.
-    """
-    return commandLine().parse_args(arguments)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run C{ib-get}.
@@ -339,7 +332,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     @param arguments: the command line, by default this process's.
     @return: 0 if the whole body was written, else another exit status.
     """
-    options = parseArguments(sys.argv[1:] if arguments is None else arguments)
+    options = commandLine().parse_args(arguments)
     try:
         output = Output(options.output)
     except (OSError, ProgramError) as error:

@@ -228,13 +228,6 @@ def commandLine() -> ArgumentParser:
     return parser
 
 
-def parseArguments(arguments: Sequence[str]) -> Namespace:
-    """
-    @return: the parsed command line.
-    """
-    return commandLine().parse_args(arguments)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run C{ib-policy}.
@@ -242,7 +235,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     @param arguments: the command line, by default this process's.
     @return: the exit status.
     """
-    options = parseArguments(sys.argv[1:] if arguments is None else arguments)
+    options = commandLine().parse_args(arguments)
     run: Callable[[Namespace], int] = options.run
     try:
         return run(options)

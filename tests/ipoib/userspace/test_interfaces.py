@@ -195,7 +195,7 @@ class LoopbackTests(PortContract, OnLoopback):
         self.settle()
         send()
         calls = called(self.settle, PACKAGE)
-        up = ("delivered", "connectedReceived", "deliver", "packetReceived", "_deliver", "received")
+        up = ("delivered", "connectedReceived", "deliver", "packetReceived", "callLogged", "received")
         self.assertEqual([calls[name] for name in up], [1, 1, 1, 1, 1, 2])
         self.assertEqual(len(two.received), 5)
 

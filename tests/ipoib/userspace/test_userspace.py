@@ -499,7 +499,7 @@ class CostTests(StackCase):
             self.assertEqual(calls, {"write": 1, "frame": 1})
             receive = partial(self.net.stacks[1].packetReceived, packet, 0, len(packet))
             calls = called(receive, PACKAGE)
-            self.assertEqual(calls, {"packetReceived": 1, "_deliver": 1, "received": 1})
+            self.assertEqual(calls, {"packetReceived": 1, "callLogged": 1, "received": 1})
 
     def test_nothingKept(self) -> None:
         """

@@ -29,7 +29,7 @@ def parsed(*arguments: str) -> Namespace:
     """
     @return: the options of a command line.
     """
-    return perf.parseArguments(["compare", *arguments])
+    return perf.commandLine().parse_args(["compare", *arguments])
 
 
 class OptionTests(SynchronousTestCase):
@@ -65,7 +65,7 @@ class OptionTests(SynchronousTestCase):
             (["--rounds", "0"], "'0' is no number from 1 to 1000"),
             (["--seconds", "61"], "'61' is no time from 0 to 60 seconds"),
         ):
-            refused = refusal(self, perf.parseArguments, "compare", *arguments)
+            refused = refusal(self, perf.commandLine().parse_args, "compare", *arguments)
             self.assertIn(said, refused)
 
     def test_units(self) -> None:

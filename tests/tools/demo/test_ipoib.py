@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted_ib.hca.mad.attributes.administration import MCMemberRecord
 from twisted_ib.hca.wire.lrh import LinkPacket
 from twisted_ib.ipoib.protocol.wire import ARPPacket
-from twisted_ib.tools.demo.demo import parseArguments
+from twisted_ib.tools.demo.demo import commandLine
 from twisted_ib.tools.demo.ipoib import LINE, Shown, seen
 
 MGID = bytes.fromhex("ff12401bffff000000000000ffffffff")
@@ -95,6 +95,6 @@ class ShownTests(SynchronousTestCase):
         """
         Without a word it is SDP's demonstration.
         """
-        self.assertEqual(parseArguments([]).what, "sdp")
-        options = parseArguments(["ipoib", "--tun=/tun", "--capture=file"])
+        self.assertEqual(commandLine().parse_args([]).what, "sdp")
+        options = commandLine().parse_args(["ipoib", "--tun=/tun", "--capture=file"])
         self.assertEqual((options.what, options.tun, options.capture), ("ipoib", "/tun", "file"))

@@ -53,14 +53,14 @@ class OptionTests(SynchronousTestCase):
         """
         @return: the one line with which a command line is refused.
         """
-        return refusal(self, perf.parseArguments, *arguments)
+        return refusal(self, perf.commandLine().parse_args, *arguments)
 
     def test_defaults(self) -> None:
         """
         Without options: a server on perftest's port, which leaves all to the client.
         """
         for name in ("send", "write", "read", "atomic", "sdp", "tcp"):
-            options = perf.parseArguments([name])
+            options = perf.commandLine().parse_args([name])
             self.assertEqual((options.test, options.host, options.port), (name, None, 18515))
             given = Given.of(options, None)
             self.assertEqual(given, NOTHING)
@@ -71,11 +71,11 @@ class OptionTests(SynchronousTestCase):
         perftest's letters.
         """
         line = "send 10.0.0.1 -s 4K -n 7 -q 3 -d lo0 -p 99 --json"
-        options = perf.parseArguments(line.split())
+        options = perf.commandLine().parse_args(line.split())
         self.assertEqual((options.host, options.ib_dev, options.port), ("10.0.0.1", "lo0", 99))
         self.assertTrue(options.json)
         self.assertEqual(Given.of(options, None), Given((4096,), 7, None, 3))
-        options = perf.parseArguments(["send", "-a", "-D", "0.5"])
+        options = perf.commandLine().parse_args(["send", "-a", "-D", "0.5"])
         self.assertEqual(Given.of(options, None), Given(ALL_SIZES, None, 0.5, None))
 
     def test_allSizes(self) -> None:
@@ -96,7 +96,7 @@ class OptionTests(SynchronousTestCase):
             ("-p", ("0", "65535"), ("-1", "65536", "http")),
         ):
             for text in good:
-                perf.parseArguments(["send", f"{option}{text}"])
+                perf.commandLine().parse_args(["send", f"{option}{text}"])
             for text in bad:
                 said = self.refused("send", option + text if text else f"--{NAMES[option]}=")
                 self.assertIn(repr(text), said)
@@ -116,9 +116,9 @@ class OptionTests(SynchronousTestCase):
         """
         only = BY_NAME["atomic"].only
         for line in ("atomic", "atomic -s 8"):
-            self.assertEqual(Given.of(perf.parseArguments(line.split()), only).sizes, (8,))
+            self.assertEqual(Given.of(perf.commandLine().parse_args(line.split()), only).sizes, (8,))
         for line in ("atomic -s 16", "atomic -a"):
-            options = perf.parseArguments(line.split())
+            options = perf.commandLine().parse_args(line.split())
             self.assertRaises(ProgramError, Given.of, options, only)
 
     def test_noDevice(self) -> None:
@@ -126,7 +126,7 @@ class OptionTests(SynchronousTestCase):
         TCP has no device, and only a server does with any port.
         """
         for line in ("tcp -d shm0", "send 127.0.0.1 -p 0"):
-            running = Deferred.fromCoroutine(perf.run(Clock(), perf.parseArguments(line.split())))
+            running = Deferred.fromCoroutine(perf.run(Clock(), perf.commandLine().parse_args(line.split())))
             self.failureResultOf(running, ProgramError)
 
 

@@ -229,7 +229,7 @@ class OptionTests(SynchronousTestCase):
         """
         The command knows it.
         """
-        self.assertEqual(perf.parseArguments(["rds"]).test, "rds")
+        self.assertEqual(perf.commandLine().parse_args(["rds"]).test, "rds")
 
     def test_addresses(self) -> None:
         """

@@ -56,7 +56,7 @@ class OptionTests(SynchronousTestCase):
         """
         Without options: rping's port and size, and rounds without end.
         """
-        options = ping.parseArguments(["-c"])
+        options = ping.commandLine().parse_args(["-c"])
         found = options.port, options.size, options.count, options.address, options.source, options.device
         self.assertEqual(found, (7174, 64, 0, None, None, None))
         self.assertFalse(options.server or options.persistent or options.validate or options.verbose)
@@ -66,7 +66,7 @@ class OptionTests(SynchronousTestCase):
         Sizes are rping's: 23 to 65535.
         """
         for size in ("23", "65535"):
-            self.assertEqual(ping.parseArguments(["-s", "-S", size]).size, int(size))
+            self.assertEqual(ping.commandLine().parse_args(["-s", "-S", size]).size, int(size))
         for size in ("22", "65536", "x"):
             self.assertIn("no number from 23 to 65535", self.refused("-s", "-S", size))
         self.assertIn("no number", self.refused("-c", "-C", "-1"))

@@ -9,7 +9,6 @@ import shlex
 import shutil
 import socket
 import sys
-from argparse import Namespace
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -318,13 +317,6 @@ def commandLine() -> ArgumentParser:
     return parser
 
 
-def parseArguments(arguments: Sequence[str]) -> Namespace:
-    """
-    @return: the parsed command line.
-    """
-    return commandLine().parse_args(arguments)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run C{ib-demo}.
@@ -332,7 +324,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     @param arguments: the command line, by default this process's.
     @return: 0 if every byte came and matched, else another exit status.
     """
-    options = parseArguments(sys.argv[1:] if arguments is None else arguments)
+    options = commandLine().parse_args(arguments)
 
     def start(reactor: Any) -> Deferred[int]:
         if options.what == "ipoib":

@@ -76,13 +76,6 @@ def commandLine() -> ArgumentParser:
     return parser
 
 
-def parseArguments(arguments: Sequence[str]) -> Namespace:
-    """
-    Parse the command line without the command.
-    """
-    return commandLine().parse_args(arguments)
-
-
 def _addOptions(parser: Any, test: Test) -> None:
     parser.add_argument("host", metavar="HOST", nargs="?", help="the server; without it this is one")
     # Unlike perftest, where -a rules out -D, only -s and -a, and -n and -D, exclude each other.
@@ -187,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Before argparse, which would interpret the options that follow.
     if given[:1] == [rds.NAME]:
         return rds.main(given[1:])
-    options = parseArguments(given)
+    options = commandLine().parse_args(given)
     if options.test == comparison.NAME:
         # It has no reactor: all that is measured is in other processes.
         return comparison.main(options)

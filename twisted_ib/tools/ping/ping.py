@@ -86,14 +86,6 @@ def commandLine() -> ArgumentParser:
     return parser
 
 
-def parseArguments(arguments: Sequence[str]) -> Namespace:
-    """
-    @param arguments: the command line without the command.
-    @return: the options.
-    """
-    return commandLine().parse_args(arguments)
-
-
 def ping(station: VerbsSession, options: Namespace) -> int:
     """
     Run the client.
@@ -157,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name, rest = transfers.programOf(given)
     program: Callable[[Namespace], int] = run
     if name == transfers.NAMES[0]:
-        options = parseArguments(rest)
+        options = commandLine().parse_args(rest)
     else:
         options, program = transfers.parseArguments(name, rest), transfers.run
     try:

@@ -9,7 +9,6 @@ import os
 import socket
 import struct
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -186,13 +185,6 @@ def commandLine() -> ArgumentParser:
     return parser
 
 
-def parseArguments(arguments: Sequence[str]) -> Namespace:
-    """
-    @return: the parsed command line.
-    """
-    return commandLine().parse_args(arguments)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run C{ib-devinfo}.
@@ -200,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     @param arguments: the command line, by default this process's.
     @return: the exit status.
     """
-    options = parseArguments(sys.argv[1:] if arguments is None else arguments)
+    options = commandLine().parse_args(arguments)
     try:
         # Those of processes are listed; a name that is wrong would be none, without a word.
         parseDevices(os.environ.get(DEVICES, ""))
