@@ -108,3 +108,68 @@ class RefusedTests(SynchronousTestCase):
         ):
             made = refusal(CannotListenError("127.0.0.1", 5, reason))
             self.assertEqual((made.errno, made.strerror), (number, text))
+
+
+class DeviceTests(SynchronousTestCase):
+    """
+    Devices that come and go.
+    """
+
+    def test_going(self) -> None:
+        """
+        The listener of a device that goes is closed, and no other; one that cannot be closed keeps none from
+        its end.
+        """
+        for broken in (False, True):
+            port = _Port("default", "both", "")
+            listeners = [Mock(device=name) for name in ("shm0", "lo5")]
+            port.sdpListeners = tuple(listeners)
+            if broken:
+                listeners[0].close.side_effect = ZeroDivisionError("a device's own")
+            port.deviceGoing("shm0")
+            self.assertEqual([each.close.call_count for each in listeners], [1, 0])
+            self.assertEqual((port.sdpListeners, port.why.device), ((listeners[1],), "lo5"))
+            self.assertEqual(port.why.provider, "both")
+            port.deviceGoing("lo5")
+            self.assertEqual((port.sdpListeners, port.why.device, port.why.provider), ((), None, "tcp"))
+            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), int(broken))
+
+    def test_lost(self) -> None:
+        """
+        A port without a TCP socket ends with its last listener, once; another stays.
+        """
+        for alone, connected, ends in ((True, True, 1), (True, False, 0), (False, True, 0)):
+            port = _Port("default", "sdp", "")
+            ended: list[Any] = []
+            self.patch(port, "connectionLost", ended.append)
+            one, other = Mock(), Mock()
+            port.sdpListeners, port.alone, port.connected = (one, other), alone, connected
+            port.listenerLost(one, Mock())
+            self.assertEqual((port.sdpListeners, ended), ((other,), []))
+            port.listenerLost(other, Mock())
+            self.assertEqual(len(ended), ends)
+
+    def test_added(self) -> None:
+        """
+        A port listens on a device that is added later if it listens at all, not on it yet, and the rules name
+        it; a refusal leaves the port as it is.
+        """
+        for at, connected, has, served, told, joined in (
+            (None, True, "", ("new",), "new", []),
+            (Mock(), False, "", ("new",), "new", []),
+            (Mock(), True, "new", ("new",), "new", []),
+            (Mock(), True, "", ("old",), "new", []),
+            (Mock(), True, "old", ("old", "new"), "new", ["new"]),
+        ):
+            port, calls = _Port("default", "both", ""), []
+
+            def join(devices: tuple[str, ...], calls: list[str] = calls) -> list[CannotListenError]:
+                calls.extend(devices)
+                return [CannotListenError("127.0.0.1", 5, _REFUSALS["o"])]
+
+            self.patch(port, "_join", join)
+            self.patch(port, "_devices", lambda served=served: served)
+            port._at, port.connected = at, connected
+            port.sdpListeners = tuple(Mock(device=each) for each in (has,) if each)
+            port.deviceAdded(told)
+            self.assertEqual(calls, joined)

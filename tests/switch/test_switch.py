@@ -7,6 +7,7 @@ from __future__ import annotations
 from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.logger import Logger, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
@@ -107,6 +108,79 @@ class DeviceTests(SynchronousTestCase):
         self.assertEqual(Switch(Configuration({}, "p")).devicesFor("127.0.0.1"), ("shm0", "lo5"))
 
 
+class CandidatesTests(SynchronousTestCase):
+    """
+    Who may serve a connect.
+    """
+
+    def setUp(self) -> None:
+        """
+        A switch that records whom it asks.
+        """
+        self.switch = Switch(Configuration({}, "p"))
+        self.asked: Any = Mock()
+        self.asked.gainless.holds.return_value = None
+        self.switch._candidates = self.asked
+        self.reactor: Any = SimpleNamespace(seconds=lambda: 5.0)
+        self.checked: list[str] = []
+        self.patch(self.switch, "checkThread", lambda reactor, device: self.checked.append(device))
+
+    def find(self, verdict: str, blocks: bool = False) -> Any:
+        """
+        @return: The candidates for a port of this host.
+        """
+        return self.switch.candidatesFor(self.reactor, verdict, "127.0.0.1", 80, blocks)
+
+    def test_verdicts(self) -> None:
+        """
+        None under C{tcp}; under C{sdp} whoever serves the number, under C{both} the server that TCP reaches.
+        """
+        self.assertIsNone(self.find("tcp"))
+        self.assertEqual(self.asked.mock_calls, [])
+        for verdict, call in (("sdp", self.asked.anywhere), ("both", self.asked.here)):
+            call.return_value = found = [SimpleNamespace(device="shm0")]
+            for blocks in (False, True):
+                self.assertIs(self.find(verdict, blocks), found)
+            self.assertEqual(call.call_count, 2)
+        self.assertEqual(self.checked, ["shm0"] * 4)
+
+    def test_gainless(self) -> None:
+        """
+        A blocking socket is not offered what it does not gain by, before anybody is searched for; others are.
+        """
+        nothing = Fallback("one_cpu", "x")
+        self.asked.gainless.holds.return_value = nothing
+        self.asked.here.return_value = found = [SimpleNamespace(device="shm0")]
+        self.assertIs(self.find("both", True), nothing)
+        self.assertEqual((self.asked.here.call_count, self.checked), (0, []))
+        self.assertIs(self.find("both"), found)
+
+    def test_thread(self) -> None:
+        """
+        A device of another thread is a reason to go over TCP.
+        """
+
+        def refuse(reactor: Any, device: str) -> None:
+            raise WrongThreadError(f"{device} is another's")
+
+        self.patch(self.switch, "checkThread", refuse)
+        self.asked.here.return_value = [SimpleNamespace(device="shm0")]
+        self.assertEqual(self.find("both"), Fallback("thread", "shm0 is another's"))
+
+    def test_seconds(self) -> None:
+        """
+        SDP may take the whole timeout where there is no TCP; else its own, and a third of a short one.
+        """
+        most = self.switch.configuration.policy.timeouts.sdp
+        for verdict, timeout, seconds in (
+            ("sdp", 3.0, None),
+            ("both", None, most),
+            ("both", most, most / 3),
+            ("both", 6 * most, most),
+        ):
+            self.assertEqual(self.switch.seconds(verdict, timeout), seconds)
+
+
 class ChannelTests(SynchronousTestCase):
     """
     The channels of a reactor, which may be those of several devices and threads.
@@ -163,3 +237,37 @@ class ChannelTests(SynchronousTestCase):
         self.switch.opened(self.reactor, "again")
         self.assertIs(rest[1].countersBeside, self.switch.counters)
         self.assertEqual(len(self.running), 1)
+
+    def test_adopted(self) -> None:
+        """
+        Once the reactor runs the device belongs to its thread; where a fork has closed it the ports of this
+        reactor listen on the child's own.
+        """
+        channel: Any = SimpleNamespace(device=self.devices[0], reactor=self.reactor)
+        ports = [Mock(reactor=reactor) for reactor in (self.reactor, Mock())]
+        for port in ports:
+            self.switch.ports.add(port)
+        self.switch._adopt(channel)
+        self.assertEqual((channel.device.thread, ports[0].method_calls), (get_ident(), []))
+        channel.device = self.devices[3]
+        self.switch._adopt(channel)
+        told = [[(name, *arguments) for name, arguments, _ in port.method_calls] for port in ports]
+        self.assertEqual(told, [[("deviceGoing", "gone"), ("deviceAdded", "gone")], []])
+
+    def test_otherThread(self) -> None:
+        """
+        Ports are told of devices in their reactor's thread.
+        """
+        reactors = [Mock(inOtherThread=lambda: True), Mock(inOtherThread=lambda: False)]
+        ports = [Mock(reactor=reactor) for reactor in reactors]
+        for port in ports:
+            self.switch.ports.add(port)
+        self.switch.deviceAdded("new")
+        self.switch.deviceGoing("old")
+        for call in "deviceAdded", "deviceGoing":
+            self.assertEqual([getattr(each, call).call_count for each in ports], [0, 1])
+        self.assertEqual(
+            [call.args for call in reactors[0].callFromThread.call_args_list],
+            [(ports[0].deviceAdded, "new"), (ports[0].deviceGoing, "old")],
+        )
+        self.assertFalse(reactors[1].callFromThread.called)
