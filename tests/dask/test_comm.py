@@ -10,11 +10,13 @@ import gc
 import ssl
 import threading
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 from unittest import mock
 
 from twisted.internet import defer
 from twisted.internet.protocol import Factory
+from twisted.trial.unittest import SkipTest
 
 from tests.aio.case import HOST
 from tests.dask.case import SKIP, CommTestCase, arrays
@@ -32,6 +34,7 @@ if not SKIP:
     from twisted_ib.dask import backend, stream
     from twisted_ib.dask.backend import IBConnector, deviceFor, devicesAt
     from twisted_ib.dask.comm import IB
+    from twisted_ib.dask.memory import Recycled
 
 _LONG = 200_000
 
@@ -140,6 +143,33 @@ class EchoTests(CommTestCase):
         await client.write({str(at): to_serialize(each) for at, each in enumerate(arrays(3, 5, 7))})
         found = await server._stream.receive()
         self.assertEqual([memoryview(each.obj).nbytes for each in found], [len(each) for each in found])
+
+    def test_memory(self) -> None:
+        """
+        A frame has the memory of one that nobody uses any more, and has never that of one that is used.
+        """
+        if find_spec("numpy") is None:
+            raise SkipTest("missing: numpy")
+        self.patch(stream, "recycled", Recycled())
+        self.play(self._memory())
+
+    async def _memory(self) -> None:
+        import numpy
+
+        client, server = await self.pair()
+        places: list[int] = []
+        found: list[Any] = []
+        for number in (1, 2, 3):
+            await client.write(to_serialize(numpy.full(2 << 20, number, "u1")))
+            found.append(await server.read())
+            places.append(found[-1].ctypes.data)
+            if number == 2:
+                del found[1]
+                gc.collect()
+                self.assertEqual(stream.recycled.kept, 2 << 20)
+        self.assertEqual([set(each.tolist()) for each in found], [{1}, {3}])
+        self.assertNotEqual(places[0], places[1])
+        self.assertEqual(places[1], places[2])
 
     def test_ownLoop(self) -> None:
         """
@@ -418,7 +448,7 @@ class EndTests(CommTestCase):
         there = server._stream.transport
         await client.write([to_serialize(each) for each in arrays(_LONG, _LONG)])
         with (
-            mock.patch.object(stream, "host_array", side_effect=[memoryview(bytearray(_LONG)), error]),
+            mock.patch.object(stream.recycled, "take", side_effect=[memoryview(bytearray(_LONG)), error]),
             mock.patch.object(type(there), "rdmaRead", autospec=True) as reads,
         ):
             with self.assertRaisesRegex(CommClosedError, f"no memory for what the peer lends: {error}"):

@@ -21,6 +21,7 @@ from zope.interface import implementer
 
 from twisted_ib import limits
 from twisted_ib.dask import messages
+from twisted_ib.dask.memory import recycled
 from twisted_ib.dask.messages import Place
 from twisted_ib.errors import HCAError, WireError
 from twisted_ib.hca.memory.access import Access
@@ -207,7 +208,7 @@ class FrameStream(Protocol):
         self._check()
         transport, regions, asked = self.transport, [], []
         # Before any READ is asked, so that none is under way if there is no memory for another.
-        views = [host_array(place.length) for place in places]
+        views = [recycled.take(place.length) for place in places]
         try:
             for place, view in zip(places, views, strict=True):
                 region = transport.registerMemory(view, Access.LOCAL_WRITE)

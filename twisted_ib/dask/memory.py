@@ -1,0 +1,99 @@
+"""
+Memory for frames that are read: that of frames which nobody uses any more, before new.
+
+New memory of the kernel is filled with zeros page by page as it is first written, which takes longer than a
+READ copies it.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections import deque
+from contextlib import suppress
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+from weakref import finalize
+
+from distributed.protocol.utils import host_array
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Buffer
+
+#: An array's base; memory that is not NumPy's cannot be known to be unused.
+_array: Final[Callable[[mmap.mmap, str, int], Buffer] | None] = (
+    vars(import_module("numpy"))["frombuffer"] if find_spec("numpy") else None
+)
+#: Frames from this length on, of which each has pages of its own.
+LEAST_BYTES: Final = 1 << 20
+#: Bytes of one process that are kept, in all.
+KEPT_BYTES: Final = 256 << 20
+#: In how many pieces at most.
+KEPT_PIECES: Final = 64
+#: A piece is used for frames of at least this part of its length.
+_PART: Final = 0.75
+
+
+class Recycled:
+    """
+    Memory that is used again.
+
+    Who drops the last array or view of a piece gives it back: in any thread, and the garbage collector within
+    any call here.  So there is no lock, and each change is one call of a C{deque}.
+    """
+
+    def __init__(self) -> None:
+        self._kept: deque[mmap.mmap] = deque()
+
+    @property
+    def kept(self) -> int:
+        """
+        How many bytes are kept that nobody uses.
+        """
+        return sum(map(len, list(self._kept)))
+
+    def take(self, length: int) -> memoryview:
+        """
+        @return: So many bytes, whatever is in them.
+        @raise MemoryError: There is no memory.
+        """
+        if not LEAST_BYTES <= length <= KEPT_BYTES or _array is None:
+            return host_array(length)
+        piece = self._found(length) or self._new(length)
+        # Each view and array of it has a reference to this one.
+        array = _array(piece, "u1", length)
+        finalize(array, self._giveBack, piece).atexit = False
+        return memoryview(array)
+
+    def _found(self, length: int) -> mmap.mmap | None:
+        for piece in list(self._kept):
+            if length <= len(piece) <= length / _PART:
+                # Else another thread has taken it.
+                with suppress(ValueError):
+                    self._kept.remove(piece)
+                    return piece
+        return None
+
+    @staticmethod
+    def _new(length: int) -> mmap.mmap:
+        try:
+            piece = mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            raise MemoryError(str(error)) from error
+        # As NumPy does.
+        piece.madvise(mmap.MADV_HUGEPAGE)
+        return piece
+
+    def _giveBack(self, piece: mmap.mmap) -> None:
+        self._kept.append(piece)
+        with suppress(IndexError):
+            while len(self._kept) > KEPT_PIECES or self.kept > KEPT_BYTES:
+                self._kept.popleft()
+
+
+#: That of this process.
+recycled: Final = Recycled()
+
+__all__ = ["KEPT_BYTES", "KEPT_PIECES", "LEAST_BYTES", "Recycled", "recycled"]
