@@ -34,7 +34,7 @@ def innermostTLS(protocol: Any) -> Any:
     return found
 
 
-def wrapsTLS(protocol: Any) -> bool:
+def wrapsTLS(protocol: object) -> bool:
     """
     Return whether a protocol is, or contains, a TLS protocol.
 
@@ -78,7 +78,7 @@ class SecureMixin:
         if self.connected and not self.disconnecting:
             self.protocol.loseConnection()
 
-    def registerProducer(self, producer: Any, streaming: bool) -> None:
+    def registerProducer(self, producer: object, streaming: bool) -> None:
         """
         Register the producer with the TLS protocol, which paces it.
         """

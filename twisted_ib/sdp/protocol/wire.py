@@ -183,7 +183,7 @@ class SDPMessage:
     def _stream(self) -> bytes:
         return b""
 
-    def _values(self) -> tuple[Any, ...]:
+    def _values(self) -> tuple[object, ...]:
         return tuple(getattr(self, name) for name in self.names)
 
     @classmethod
@@ -344,7 +344,7 @@ class Hello(Greeting):
     destinationAddress: bytes
     extendedMaximumAdverts: int = 0
 
-    def _values(self) -> tuple[Any, ...]:
+    def _values(self) -> tuple[object, ...]:
         if len(self.sourceAddress) != 16 or len(self.destinationAddress) != 16:
             raise ValueError("Hello: an address has 16 bytes")
         # The IP version and the capabilities share one byte.
