@@ -191,15 +191,9 @@ class Telling:
     isSDP: bool
 
     def say(self, what: str, *values: Any) -> None:
-        """
-        See L{Record.say}.
-        """
         self.record.say(what, *values)
 
     def call(self, what: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """
-        See L{Record.call}.
-        """
         return self.record.call(what, call, *arguments, **named)
 
 

@@ -70,40 +70,22 @@ class Recorder(asyncio.Protocol):
         return b"".join(each[1] for each in self.log if each[0] == "data")
 
     def connection_made(self, transport: Any) -> None:
-        """
-        Note.
-        """
         self.transport = transport
         self.note("made")
 
     def data_received(self, data: bytes) -> None:
-        """
-        Note.
-        """
         self.note("data", data)
 
     def eof_received(self) -> Any:
-        """
-        Note.
-        """
         return self.note("eof")
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """
-        Note.
-        """
         self.note("lost", exc)
 
     def pause_writing(self) -> None:
-        """
-        Note.
-        """
         self.note("pause")
 
     def resume_writing(self) -> None:
-        """
-        Note.
-        """
         self.note("resume")
 
 
@@ -131,9 +113,6 @@ class Buffered(Recorder, asyncio.BufferedProtocol):
         return self.room if action is None else action(self, sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
-        """
-        Note.
-        """
         self.note("data", bytes(self.room[:nbytes]))
 
 

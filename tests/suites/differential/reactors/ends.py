@@ -72,22 +72,13 @@ class Recorder(Protocol):
         return b"".join(each[1] for each in self.log if each[0] == "data")
 
     def connectionMade(self) -> None:
-        """
-        Note.
-        """
         self.port = self.transport.getHost().port
         self.note("made")
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Note.
-        """
         self.note("data", data)
 
     def connectionLost(self, reason: Failure = Failure(Exception())) -> None:  # noqa: B008
-        """
-        Note.
-        """
         self.note("lost", reason.value)
 
 
@@ -98,15 +89,9 @@ class Half(Recorder):
     """
 
     def readConnectionLost(self) -> None:
-        """
-        Note.
-        """
         self.note("readLost")
 
     def writeConnectionLost(self) -> None:
-        """
-        Note.
-        """
         self.note("writeLost")
 
 
@@ -143,48 +128,27 @@ class Factory(ClientFactory):
         return any(each[0] == name for each in self.log)
 
     def doStart(self) -> None:
-        """
-        Note.
-        """
         self.note("doStart")
         super().doStart()
 
     def doStop(self) -> None:
-        """
-        Note.
-        """
         self.note("doStop")
         super().doStop()
 
     def startFactory(self) -> None:
-        """
-        Note.
-        """
         self.note("start")
 
     def stopFactory(self) -> None:
-        """
-        Note.
-        """
         self.note("stop")
 
     def startedConnecting(self, connector: Any) -> None:
-        """
-        Note.
-        """
         self.note("connecting")
         self.connector = connector
 
     def clientConnectionFailed(self, connector: Any, reason: Failure) -> None:
-        """
-        Note.
-        """
         self.note("failed", reason.value)
 
     def clientConnectionLost(self, connector: Any, reason: Failure) -> None:
-        """
-        Note.
-        """
         self.note("lost", reason.value)
 
     def buildProtocol(self, addr: Any) -> Any:
