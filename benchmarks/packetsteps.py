@@ -44,9 +44,6 @@ class _Link:
     burst = 62
 
     def __init__(self) -> None:
-        """
-        Nothing yet.
-        """
         self.calls: list[list[Any]] = []
 
     def send(self, destination: str, port: int, pieces: list[Any], *rest: Any) -> bool:

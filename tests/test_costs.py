@@ -85,9 +85,6 @@ class Clients(ClientFactory):
         self.made: list[Sink] = []
 
     def buildProtocol(self, addr: Any) -> Sink:
-        """
-        One more.
-        """
         self.made.append(Sink())
         return self.made[-1]
 
@@ -190,9 +187,6 @@ class Caller(Protocol):
     """
 
     def connectionMade(self) -> None:
-        """
-        Send.
-        """
         self.transport.write(DATA)  # type: ignore[union-attr]
 
     def dataReceived(self, data: bytes) -> None:
@@ -212,9 +206,6 @@ class Callers(ClientFactory):
     ended = 0
 
     def clientConnectionLost(self, connector: Any, reason: Any) -> None:
-        """
-        One more.
-        """
         self.ended += 1
 
 

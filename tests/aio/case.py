@@ -78,9 +78,6 @@ class Recorder(asyncio.Protocol):
     transport: Any = None
 
     def __init__(self) -> None:
-        """
-        Nothing yet.
-        """
         self.log: list[Any] = []
         self.data = b""
         self.keepOpen = False
@@ -112,40 +109,22 @@ class Recorder(asyncio.Protocol):
         await self.until(lambda: name in [each[0] if isinstance(each, tuple) else each for each in self.log])
 
     def connection_made(self, transport: Any) -> None:
-        """
-        Note.
-        """
         self.transport = transport
         self._note("made")
 
     def data_received(self, data: bytes) -> None:
-        """
-        Note.
-        """
         self.data += data
         self._changed.set()
 
     def eof_received(self) -> bool:
-        """
-        Note.
-        """
         self._note("eof")
         return self.keepOpen
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """
-        Note.
-        """
         self._note("lost", exc)
 
     def pause_writing(self) -> None:
-        """
-        Note.
-        """
         self._note("pause")
 
     def resume_writing(self) -> None:
-        """
-        Note.
-        """
         self._note("resume")

@@ -23,9 +23,6 @@ class Watched(socket.socket):
     """
 
     def recv(self, *arguments: Any) -> bytes:
-        """
-        See C{socket.recv}.
-        """
         return super().recv(*arguments)
 
 

@@ -51,9 +51,6 @@ class Names:
         self.asked: list[str] = []
 
     def resolveHostName(self, receiver: Any, name: str, *rest: Any, **more: Any) -> Any:
-        """
-        Tell.
-        """
         self.asked.append(name)
         receiver.resolutionBegan(self)
         for address in self.addresses if name == "a-name.example" else ():

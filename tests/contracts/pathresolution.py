@@ -208,9 +208,6 @@ class PathResolutionContract:
             calls: list[int] = []
 
             def reach(guid: int, user: Any, calls: list[int] = calls, real: Any = a.fabric.reach) -> Any:
-                """
-                Count it.
-                """
                 calls.append(guid)
                 return real(guid, user)
 

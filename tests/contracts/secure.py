@@ -56,9 +56,6 @@ class SecureTalk(Talk):
     reason: Any = None
 
     def connectionLost(self, reason: Any = None) -> None:
-        """
-        Keep it.
-        """
         self.reason = reason.value
         super().connectionLost(reason)
 

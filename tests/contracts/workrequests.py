@@ -220,9 +220,6 @@ class WorkRequestContract:
             self.b.close()
 
     def mixed(self: Any, maker: random.Random) -> None:
-        """
-        See L{test_order}.
-        """
         sides = (self.one, self.two)
         verbs = (
             (SEND, SEND_IMM, WRITE, WRITE_IMM, READ) if hasOperation(self, SEND_IMM) else (SEND, WRITE, READ)

@@ -156,15 +156,9 @@ class Here:
 
     @property
     def words(self) -> dict[str, str]:
-        """
-        See L{Side.words}.
-        """
         return {"device": self.device, "gid": "0"}
 
     def start(self, command: Sequence[str], directory: str) -> Running:
-        """
-        See L{Side.start}.
-        """
         options = ["--quiet", "--device", self.device]
         if self.device != "shm0":
             options += ["--address", self.address]

@@ -58,9 +58,6 @@ class Asking(Protocol):
     got = 0
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        One more.
-        """
         self.got += len(data)
 
 

@@ -64,17 +64,11 @@ class Peer(bulkamp.Server):
         self.commands: list[bytes] = []
 
     def locateResponder(self, name: bytes) -> Any:
-        """
-        Remember.
-        """
         self.commands.append(name)
         return super().locateResponder(name)
 
     @Keep.responder
     def keep(self, blob: Any) -> dict[str, Any]:
-        """
-        Keep it.
-        """
         self.got.append(blob)
         return self.answer
 

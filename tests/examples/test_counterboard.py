@@ -193,9 +193,6 @@ class WatchTests(SynchronousTestCase):
 
                 @staticmethod
                 def revoke() -> None:
-                    """
-                    Remember.
-                    """
                     test.revoked.append("revoked")
 
         self.host: Any = Host()

@@ -46,9 +46,6 @@ class Leaver(Protocol):
     left = False
 
     def connectionMade(self) -> None:
-        """
-        Ask.
-        """
         transport: Any = self.transport
         transport.write(b"GET /long HTTP/1.1\r\nHost: a\r\n\r\n")
 
@@ -105,9 +102,6 @@ class WebFileTests(ExampleTestCase):
         start = webfile.RegisteredProducer.start
 
         def started(producer: Any) -> None:
-            """
-            Note it.
-            """
             self.sent.append(producer._length)
             start(producer)
 

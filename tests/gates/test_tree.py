@@ -190,9 +190,6 @@ class FoundTests(SynchronousTestCase):
     """
 
     def setUp(self) -> None:
-        """
-        Make it.
-        """
         self.root = Path(self.mktemp()).resolve()
         for name, text in {
             "hca/fabric/one/own": "self.traits.packets",

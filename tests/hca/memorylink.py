@@ -82,9 +82,6 @@ class MemoryLink:
         wire.links[address] = self
 
     def pathMTUTo(self, destination: str) -> int:
-        """
-        See L{ILink}.
-        """
         return self.pathMTU
 
     def sourcePort(self, wanted: int) -> int:
@@ -102,9 +99,6 @@ class MemoryLink:
         trafficClass: int = 0,
         hopLimit: int = 64,
     ) -> bool:
-        """
-        See L{ILink}.
-        """
         if self.room is not None:
             if not self.room:
                 return False
@@ -124,9 +118,6 @@ class MemoryLink:
             self.user.signal()
 
     def receive(self, budget: int) -> int:
-        """
-        See L{ILink}.
-        """
         n = 0
         while self.queue and n < budget:
             source, destination, port, trafficClass, data = self.queue.popleft()
@@ -141,9 +132,6 @@ class MemoryLink:
         return n
 
     def pending(self) -> bool:
-        """
-        See L{ILink}.
-        """
         return bool(self.queue)
 
     def fileno(self) -> int:
@@ -153,17 +141,11 @@ class MemoryLink:
         return -1
 
     def join(self, group: str) -> None:
-        """
-        See L{ILink}.
-        """
         members = self.wire.groups.setdefault(group, [])
         if self not in members:
             members.append(self)
 
     def leave(self, group: str) -> None:
-        """
-        See L{ILink}.
-        """
         members = self.wire.groups.get(group, [])
         if self in members:
             members.remove(self)

@@ -73,28 +73,16 @@ class SDP:
         self.name = f"SDP{device.capitalize()}"
 
     def listen(self, reactor: Any, factory: Any, port: int = 0, **options: Any) -> Any:
-        """
-        See L{TCP.listen}.
-        """
         options = {"interface": "127.0.0.1", **options}
         return listenSDP(reactor, port, factory, device=self.device, **options)
 
     def connect(self, reactor: Any, host: str, port: int, factory: Any, **options: Any) -> Any:
-        """
-        See L{TCP.connect}.
-        """
         return connectSDP(reactor, host, port, factory, device=self.device, **options)
 
     def server(self, reactor: Any) -> Any:
-        """
-        See L{TCP.server}.
-        """
         return SDPServerEndpoint(reactor, 0, interface="127.0.0.1", device=self.device)
 
     def client(self, reactor: Any, port: int, **options: Any) -> Any:
-        """
-        See L{TCP.client}.
-        """
         return SDPClientEndpoint(reactor, "127.0.0.1", port, device=self.device, **options)
 
 
@@ -127,9 +115,6 @@ class Talk(Protocol):
             call(self)
 
     def connectionMade(self) -> None:
-        """
-        Begin.
-        """
         self.host, self.peer = self.transport.getHost(), self.transport.getPeer()
         self.log.append("made")
         self._act("made")
@@ -247,22 +232,13 @@ class Calling(ClientFactory):
         return self.one
 
     def startedConnecting(self, connector: Any) -> None:
-        """
-        Note.
-        """
         self.log.append("started")
 
     def clientConnectionFailed(self, connector: Any, reason: Any) -> None:
-        """
-        Note.
-        """
         self.log.append(f"failed: {reason.type.__name__}")
         self.reasons.append(reason.value)
 
     def clientConnectionLost(self, connector: Any, reason: Any) -> None:
-        """
-        Note.
-        """
         self.log.append(f"lost: {reason.type.__name__}")
         self.reasons.append(reason.value)
 

@@ -42,9 +42,6 @@ class Talker(Protocol):
         self.wanted: tuple[int, Deferred[None]] = (-1, Deferred())
 
     def connectionMade(self) -> None:
-        """
-        Tell.
-        """
         if self._servers is not None:
             self._servers.connected(self)
 

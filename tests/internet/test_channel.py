@@ -46,9 +46,6 @@ class Owner:
     """
 
     def __init__(self, device: Any, again: int = 0, hook: Any = None) -> None:
-        """
-        Nothing yet.
-        """
         self.device, self.again, self.hook = device, again, hook
         self.ends = 0
 
@@ -262,9 +259,6 @@ class UserTests(ChannelTestCase):
         signal = end.device.fabric.signal
 
         def counted() -> None:
-            """
-            Count.
-            """
             signals.append(1)
             signal()
 
@@ -646,9 +640,6 @@ class EndTests(ChannelTestCase):
                 end.channel.acquire(user)
 
             def fail(reason: Failure) -> None:
-                """
-                Fail.
-                """
                 raise ZeroDivisionError
 
             users[1].connectionLost = fail  # type: ignore[method-assign]
@@ -712,9 +703,6 @@ class EndTests(ChannelTestCase):
         self.addCleanup(channel.device.fabric.close)
 
         def fail() -> None:
-            """
-            Fail.
-            """
             raise DeviceClosedError("no")
 
         self.patch(channel.device, "close", fail)
@@ -795,9 +783,6 @@ class Once(Protocol):
     factory: Any
 
     def connectionMade(self) -> None:
-        """
-        Begin.
-        """
         assert self.transport is not None
         if isinstance(self.factory, ClientFactory):
             self.transport.write(b"question")
@@ -814,9 +799,6 @@ class Once(Protocol):
             self.transport.loseConnection()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """
-        Tell.
-        """
         self.factory.lost()
 
 

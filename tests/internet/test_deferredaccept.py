@@ -98,9 +98,6 @@ class PromiseTests(SynchronousTestCase):
     """
 
     def setUp(self) -> None:
-        """
-        Listen.
-        """
         self.streams = Streams(1)
         self.addCleanup(self.streams.close)
         self.world = self.streams.world

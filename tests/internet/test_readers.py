@@ -25,9 +25,6 @@ class Reactor:
     """
 
     def __init__(self) -> None:
-        """
-        Nothing.
-        """
         self.readers: list[Any] = ["a reader"]
 
     def addReader(self, reader: Any) -> None:
@@ -249,9 +246,6 @@ class RealReactorTests(ReactorBuilder):
             noisy = False
 
             def clientConnectionFailed(self, connector: Any, reason: Any) -> None:
-                """
-                Remember.
-                """
                 failed.append(reason.value)
 
         port.stopReading()  # So that the attempt waits.

@@ -154,9 +154,6 @@ class RoundsTestCase(Rounds, InteropTestCase):
         super().setUp()
 
     def look(self, size: int) -> None:
-        """
-        See L{Rounds.look}.
-        """
         packets = self.packets()
         data = [each for each in packets if "READ Response" in each.name or "WRITE" in each.name]
         self.assertEqual(max(len(each.packet.payload) for each in data), min(size, self.frames[1]))

@@ -117,9 +117,6 @@ class SIWRounds(SIWTestCase, Rounds):
     """
 
     def look(self, size: int) -> None:
-        """
-        See L{Rounds.look}.
-        """
         client, server = self.directions()
         self.assertGreaterEqual(client.payload(Opcode.READ_RESPONSE), ROUNDS * size)
         self.assertGreaterEqual(server.payload(Opcode.WRITE), ROUNDS * size)

@@ -95,9 +95,6 @@ class Node:
     # -- IMachineDriver
 
     def resolve(self, gid: int) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         self.calls.append(("resolve", gid))
         if self.medium.paths is None:
             self.machine.pathResolved(gid, gid, self.medium.now)
@@ -107,9 +104,6 @@ class Node:
             self.medium.later(0.001, self, lambda: self.machine.pathFailed(gid, self.medium.now))
 
     def join(self, mgid: int, isSendOnly: bool, template: Group | None) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         self.calls.append(("join", mgid, isSendOnly, template))
         if self.medium.refusedGroups(mgid):
             error = RuntimeError("no such group")
@@ -124,16 +118,10 @@ class Node:
             self.medium.later(0.001, self, lambda: self.machine.joined(mgid, group, self.medium.now))
 
     def leave(self, mgid: int) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         self.calls.append(("leave", mgid))
         self.groups.discard(mgid)
 
     def post(self, path: Any, qpn: int, frame: Buffer) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         assert len(frame) <= self.medium.mtu
         self.calls.append(("post", path, qpn, bytes(frame)))
         node = self.medium.nodes.get((path, qpn))
@@ -141,9 +129,6 @@ class Node:
             self.medium.carry(self, node, bytes(frame))
 
     def postGroup(self, group: Group, frame: Buffer) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         assert len(frame) <= self.medium.mtu
         self.calls.append(("postGroup", group.mgid, bytes(frame)))
         for node in list(self.medium.nodes.values()):
@@ -151,9 +136,6 @@ class Node:
                 self.medium.carry(self, node, bytes(frame))
 
     def connect(self, gid: int, qpn: int, privateData: bytes) -> Any:
-        """
-        See L{IMachineDriver}.
-        """
         self.medium.handles += 1
         handle = self.medium.handles
         self.calls.append(("connect", gid, qpn, privateData, handle))
@@ -180,9 +162,6 @@ class Node:
         return handle
 
     def postConnected(self, handle: Any, frame: Buffer) -> bool:
-        """
-        See L{IMachineDriver}.
-        """
         self.calls.append(("postConnected", handle, bytes(frame)))
         if handle in self.ends:
             peer, other = self.ends[handle]
@@ -196,42 +175,24 @@ class Node:
         return not self.medium.isFull
 
     def disconnect(self, handle: Any) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         self.calls.append(("disconnect", handle))
         peer, other = self.ends.pop(handle, (None, None))
         if peer is not None and peer.ends.pop(other, None) is not None:
             self.medium.later(0.001, peer, lambda: peer.lost(other))
 
     def deliver(self, buffer: Buffer, start: int, stop: int) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         self.delivered.append(bytes(buffer[start:stop]))
 
     def interfaceUp(self, mtu: int) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         self.mtu = mtu
 
     def interfaceFailed(self, error: Exception) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         self.mtu = 0
 
     def found(self, address: bytes, hardwareAddress: bytes, path: Any) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         self.answers.append((address, hardwareAddress, path))
 
     def notFound(self, address: bytes) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         self.answers.append((address,))
 
     def deadlineChanged(self) -> None:
@@ -240,9 +201,6 @@ class Node:
         """
 
     def count(self, name: str) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         self.counters[name] += 1
 
 

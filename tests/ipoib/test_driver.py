@@ -43,15 +43,9 @@ class Machine:
         return lambda *arguments: self.told.append((name, *arguments[:-1]))
 
     def datagramReceived(self, gid: int, buffer: Any, start: int, stop: int, now: float) -> None:
-        """
-        Remember it.
-        """
         self.told.append(("datagram", gid, bytes(buffer[start:stop])))
 
     def connectedReceived(self, handle: Any, buffer: Any, start: int, stop: int, now: float) -> None:
-        """
-        Remember it.
-        """
         self.told.append(("received", handle, bytes(buffer[start:stop])))
 
     def connectionRequested(self, handle: Any, gid: int, privateData: bytes, now: float) -> bytes | None:

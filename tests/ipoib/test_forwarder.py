@@ -43,31 +43,19 @@ class FakeTun:
         self.error: TunError | None = None
 
     def begin(self, mtu: int, addresses: Any) -> None:
-        """
-        See L{Tun<twisted_ib.ipoib.tun.Tun>}.
-        """
         if self.error:
             raise self.error
         self.calls.append((mtu, addresses))
 
     def setMTU(self, mtu: int) -> None:
-        """
-        See L{Tun<twisted_ib.ipoib.tun.Tun>}.
-        """
         if self.error:
             raise self.error
         self.calls.append(mtu)
 
     def routeMulticast(self) -> None:
-        """
-        See L{Tun<twisted_ib.ipoib.tun.Tun>}.
-        """
         self.calls.append("multicast")
 
     def close(self) -> None:
-        """
-        See L{Tun<twisted_ib.ipoib.tun.Tun>}.
-        """
         self.socket.close()
         self.descriptor = -1
 
@@ -88,29 +76,17 @@ class FakeInterface:
         self.closed = 0
 
     def send(self, frame: Any) -> None:
-        """
-        See L{IPoIBInterface<twisted_ib.ipoib.interface.IPoIBInterface>}.
-        """
         self.frames.append(bytes(frame))
 
     def join(self, group: str) -> None:
-        """
-        See L{IPoIBInterface<twisted_ib.ipoib.interface.IPoIBInterface>}.
-        """
         if self.error:
             raise self.error
         self.joined.append(group)
 
     def leave(self, group: str) -> None:
-        """
-        See L{IPoIBInterface<twisted_ib.ipoib.interface.IPoIBInterface>}.
-        """
         self.joined.append((group, "left"))
 
     def close(self) -> None:
-        """
-        See L{IPoIBInterface<twisted_ib.ipoib.interface.IPoIBInterface>}.
-        """
         self.closed += 1
 
 

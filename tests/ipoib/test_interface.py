@@ -39,9 +39,6 @@ class Channel:
         self.users: dict[Any, None] = {}
 
     def acquire(self, user: Any) -> None:
-        """
-        One more.
-        """
         self.users[user] = None
 
     def release(self, user: Any) -> None:
@@ -65,21 +62,12 @@ class Consumer:
         self.said: list[Any] = []
 
     def packetReceived(self, buffer: Any, start: int, stop: int) -> None:
-        """
-        Keep it.
-        """
         self.got.append(bytes(buffer[start:stop]))
 
     def interfaceUp(self, mtu: int) -> None:
-        """
-        Keep it.
-        """
         self.said.append(mtu)
 
     def interfaceFailed(self, error: Exception) -> None:
-        """
-        Keep it.
-        """
         self.said.append(error)
 
 

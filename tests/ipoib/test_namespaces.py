@@ -32,9 +32,6 @@ class FakeTun:
         """
 
     def close(self) -> None:
-        """
-        See L{Tun<twisted_ib.ipoib.tun.Tun>}.
-        """
         for each in self.descriptors:
             os.close(each)
 
@@ -49,9 +46,6 @@ class ReceivedTun:
 
     @staticmethod
     def open(name: str, node: str) -> FakeTun:
-        """
-        See L{Tun<twisted_ib.ipoib.tun.Tun>}.
-        """
         if node == "/missing":
             raise TunError("/missing does not exist")
         return FakeTun()

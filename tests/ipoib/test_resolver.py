@@ -81,9 +81,6 @@ class Listener:
         self.asked: list[Any] = []
 
     def connectionRequested(self, connection: Any, request: Any) -> None:
-        """
-        Remember it.
-        """
         self.asked.append((connection, request))
 
     def requestWithdrawn(self, connection: Any) -> None:

@@ -74,9 +74,6 @@ class AdministrationTests(AdministrationContract, SynchronousTestCase):
 
     @property
     def ends(self) -> dict[int, int]:  # type: ignore[override]
-        """
-        See L{AdministrationContract}.
-        """
         ports = [port for port in self.made.subnet.graph.ports() if port.peer and port.node.switch is None]
         return {port.settings().gids[0]: port.lid for port in ports}
 

@@ -43,15 +43,9 @@ class Told(ClientFactory):
         self._failed, self._lost = failed, lost
 
     def clientConnectionFailed(self, connector: Any, reason: Any) -> None:
-        """
-        Tell.
-        """
         self._failed(reason.value)
 
     def clientConnectionLost(self, connector: Any, reason: Any) -> None:
-        """
-        Tell.
-        """
         self._lost(reason.value)
 
 
@@ -67,25 +61,16 @@ class Recorder(Plain):
     transport: Any
 
     def __init__(self) -> None:
-        """
-        Nothing yet.
-        """
         super().__init__()
         self.views: list[memoryview] = []
         self.immediates: list[int | None] = []
 
     def messageReceived(self, view: memoryview) -> None:
-        """
-        Remember.
-        """
         self.views.append(view)
         self.immediates.append(self.transport.immediate)
         self.dataReceived(bytes(view))
 
     def remoteMemoryWritten(self, immediate: int, length: int) -> None:
-        """
-        Remember.
-        """
         self.log.append((immediate, length))
 
 
@@ -169,9 +154,6 @@ class Raw:
         """
 
     def failed(self, reason: Exception) -> None:
-        """
-        Remember.
-        """
         self.log.append(str(reason))
 
     def forked(self) -> None:
@@ -180,9 +162,6 @@ class Raw:
         """
 
     def peerDisconnected(self, connection: Any) -> None:
-        """
-        Remember.
-        """
         self.log.append(f"DREQ {connection.disconnectData.rstrip(bytes(1))!r}")
 
     def disconnect(self) -> None:
@@ -205,9 +184,6 @@ class Asker:
         self.reply: ConnectReply | None = None
 
     def pathReady(self, path: Any) -> None:
-        """
-        Ask.
-        """
         here, there = addressOf(LOCALHOST, 40000), addressOf(LOCALHOST, self.port)
         request = handshake.request(self.messages, here, there)
         self.device.sendRequest(path, request, self, self.device.clock())

@@ -140,9 +140,6 @@ class CloseTests(PairTestCase):
             """
 
             def stopProducing(self) -> None:
-                """
-                Remember.
-                """
                 stopped.append("stop")
 
         one.registerProducer(Producer(), True)

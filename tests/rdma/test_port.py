@@ -40,9 +40,6 @@ class Clients(Told):
         super().__init__(self.failures.append, self.lost.append)
 
     def buildProtocol(self, addr: Any) -> Recorder:
-        """
-        Make one.
-        """
         self.made.append(Recorder())
         return self.made[-1]
 
@@ -65,18 +62,12 @@ class Forger(Asker):
         self.change = change
 
     def pathReady(self, path: Any) -> None:
-        """
-        Ask.
-        """
         here, there = addressOf(LOCALHOST, 40000), addressOf(LOCALHOST, self.port)
         request = handshake.request(self.messages, here, there)
         self.change(request)
         self.device.sendRequest(path, request, self, self.device.clock())
 
     def rejected(self, connection: Any, rejection: Rejection) -> None:
-        """
-        Remember.
-        """
         self.rejection = rejection
 
 
@@ -86,9 +77,6 @@ class PortTestCase(PairTestCase):
     """
 
     def setUp(self) -> None:
-        """
-        Listen.
-        """
         super().setUp()
         pair = self.pair
         channels = {id(pair.a.reactor): pair.a.channel, id(pair.b.reactor): pair.b.channel}

@@ -50,9 +50,6 @@ class Talker(Recorder):
         self._count = 0
 
     def connectionMade(self) -> None:
-        """
-        Tell.
-        """
         self.made.callback(self)
 
     def dataReceived(self, data: bytes) -> None:

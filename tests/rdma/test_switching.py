@@ -568,9 +568,6 @@ class TCPOnIBTests(SwitchingTestsMixin, ReactorBuilder):
     _reactors = IB_REACTORS
 
     async def listen(self, reactor: Any, factory: Any) -> Any:
-        """
-        See L{SwitchingTestsMixin.listen}.
-        """
         return direct(reactor).listenTCP(0, factory, interface="127.0.0.1")
 
 

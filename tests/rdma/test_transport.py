@@ -332,9 +332,6 @@ class Producer:
         self.log: list[str] = []
 
     def pauseProducing(self) -> None:
-        """
-        Remember.
-        """
         self.log.append("pause")
 
     def resumeProducing(self) -> None:
@@ -349,9 +346,6 @@ class Producer:
                 self.consumer.unregisterProducer()
 
     def stopProducing(self) -> None:
-        """
-        Remember.
-        """
         self.log.append("stop")
 
 

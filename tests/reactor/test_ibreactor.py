@@ -46,9 +46,6 @@ class HotPath:
     """
 
     def __init__(self) -> None:
-        """
-        Nothing.
-        """
         self.found: list[bool] = []
         self.looks = 0
 
@@ -158,9 +155,6 @@ class ScriptedDevice:
         return self.due
 
     def tick(self, now: float) -> None:
-        """
-        Remember.
-        """
         self.due = None
         self.ticks.append(now)
 
@@ -177,9 +171,6 @@ class ScriptedDevice:
         return False
 
     def registerWith(self, poller: Any) -> None:
-        """
-        Remember.
-        """
         self.pollers.append(poller)
 
     def close(self) -> None:
@@ -571,9 +562,6 @@ class TurnTests(ReactorTestCase):
         _, device = self.add()
 
         def upcall() -> int:
-            """
-            Make one.
-            """
             self.reactor.callLater(0.5, lambda: None)
             return 1
 
@@ -899,9 +887,6 @@ class RunningTests(SynchronousTestCase):
         systems: list[str] = []
 
         def observe(event: Any) -> None:
-            """
-            Remember.
-            """
             if event["message"] == ("marked",):
                 systems.append(event["system"])
 

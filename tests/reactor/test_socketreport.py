@@ -496,9 +496,6 @@ class TCPRowsTests(SynchronousTestCase):
             """
 
             def fileno(self) -> int:
-                """
-                Fail.
-                """
                 raise KeyError("what an application may do")
 
         gone = tcp.Port.__new__(tcp.Port)

@@ -113,9 +113,6 @@ class ReactorTests(SynchronousTestCase):
         read = self.reactor.waker.doRead
 
         def doRead() -> None:
-            """
-            Count.
-            """
             self.reads += 1
             read()
 

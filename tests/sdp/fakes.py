@@ -105,9 +105,6 @@ class FakeQueuePair(QueuePair):
         """
 
     def close(self) -> None:
-        """
-        Remember.
-        """
         self.closed = True
         self.path = None
 
@@ -159,30 +156,18 @@ class FakeConnection:
         return True
 
     def sendMRA(self, now: float) -> bool:
-        """
-        Remember.
-        """
         self.done.append("sendMRA")
         return True
 
     def ignore(self, now: float) -> bool:
-        """
-        Remember.
-        """
         self.done.append("ignore")
         return True
 
     def ready(self, now: float, privateData: bytes = b"", isConfirmed: bool = True) -> bool:
-        """
-        Remember.
-        """
         self.done.append("ready")
         return True
 
     def abandon(self, now: float) -> bool:
-        """
-        Remember.
-        """
         self.done.append("abandon")
         return True
 
@@ -219,9 +204,6 @@ class FakeRoute:
         self.address, self.port, self.user = address, port, user
 
     def cancel(self) -> None:
-        """
-        Remember.
-        """
         self.cancelled = True
 
 
@@ -269,9 +251,6 @@ class FakeDevice:
         return ""
 
     def unknownHost(self, name: str) -> str:
-        """
-        Likewise.
-        """
         return ""
 
     def listen(self, portSpace: int, address: str, port: int, listener: Any) -> FakeService:
@@ -325,9 +304,6 @@ class FakeDevice:
         return route
 
     def sendRequest(self, path: Any, request: ConnectRequest, user: Any, now: float) -> FakeConnection:
-        """
-        Remember.
-        """
         if self.requestError is not None:
             raise self.requestError
         connection = FakeConnection(path, user)
@@ -350,9 +326,6 @@ class FakeDevice:
         """
 
     def markDirty(self, owner: Any) -> None:
-        """
-        Remember.
-        """
         self.dirty.append(owner)
 
 
@@ -411,9 +384,6 @@ class FakeChannel:
         """
 
     def count(self, name: str) -> None:
-        """
-        Count.
-        """
         self.counters[name] = self.counters.get(name, 0) + 1
 
     def now(self) -> float:
@@ -456,15 +426,9 @@ class RecordingProtocol(Protocol):
     reason: Failure | None = None
 
     def connectionMade(self) -> None:
-        """
-        Remember.
-        """
         self.made = True
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
-        """
-        Remember.
-        """
         self.reason = reason
 
 
@@ -474,9 +438,6 @@ class RaisingProtocol(RecordingProtocol):
     """
 
     def makeConnection(self, transport: Any) -> None:
-        """
-        Raise.
-        """
         raise ZeroDivisionError
 
 
@@ -504,23 +465,14 @@ class RecordingFactory(Factory):
         self.hook: Any = None
 
     def doStart(self) -> None:
-        """
-        Remember.
-        """
         self.log.append("start")
         Factory.doStart(self)
 
     def doStop(self) -> None:
-        """
-        Remember.
-        """
         self.log.append("stop")
         Factory.doStop(self)
 
     def buildProtocol(self, addr: Any) -> Any:
-        """
-        Make one.
-        """
         self.addresses.append(addr)
         if self.hook is not None:
             self.hook()
@@ -550,21 +502,12 @@ class RecordingClientFactory(RecordingFactory, ClientFactory):
         self.losses: list[Failure] = []
 
     def startedConnecting(self, connector: Any) -> None:
-        """
-        Remember.
-        """
         self.log.append("connecting")
 
     def clientConnectionFailed(self, connector: Any, reason: Failure) -> None:
-        """
-        Remember.
-        """
         self.log.append("failed")
         self.failures.append(reason)
 
     def clientConnectionLost(self, connector: Any, reason: Failure) -> None:
-        """
-        Remember.
-        """
         self.log.append("lost")
         self.losses.append(reason)

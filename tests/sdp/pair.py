@@ -164,9 +164,6 @@ class Keeper:
     lost: Failure | None = None
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        Remember.
-        """
         self.lost = reason
 
 
@@ -258,17 +255,11 @@ class Plain(Protocol):
     """
 
     def __init__(self) -> None:
-        """
-        Nothing yet.
-        """
         self.log: list[Any] = []
         self.hook: Any = None
         self.reason: Failure | None = None
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Remember.
-        """
         self.log.append(data)
         if self.hook is not None:
             self.hook(data)
@@ -323,9 +314,6 @@ class Raw:
         self.log: list[str] = []
 
     def received(self, buffer: Any, start: int, stop: int) -> None:
-        """
-        Keep it.
-        """
         self.messages.append(buffer[start:stop])
         self.machine.receive(buffer, start, stop)
 
@@ -335,9 +323,6 @@ class Raw:
         """
 
     def failed(self, reason: Exception) -> None:
-        """
-        Remember.
-        """
         self.log.append(type(reason).__name__)
 
     def forked(self) -> None:
@@ -346,9 +331,6 @@ class Raw:
         """
 
     def peerDisconnected(self, connection: Any) -> None:
-        """
-        Remember.
-        """
         self.log.append("DREQ")
 
     def send(self, mid: int, body: bytes = b"", **options: int) -> None:
@@ -407,9 +389,6 @@ class _Asker:
         self.stream, self.device, self.port = stream, device, port
 
     def pathReady(self, path: Any) -> None:
-        """
-        Ask.
-        """
         here, there = addressOf(LOCALHOST, 40000), addressOf(LOCALHOST, self.port)
         request = handshake.request(self.stream, here, there)
         self.device.sendRequest(path, request, self, self.device.clock())
@@ -515,9 +494,6 @@ class PairTestCase(SynchronousTestCase):
     pairClass: Any = Pair
 
     def setUp(self) -> None:
-        """
-        Make one.
-        """
         super().setUp()
         self.pair = self.pairClass(self.polled)
         self.addCleanup(self.pair.close)

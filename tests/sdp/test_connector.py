@@ -73,9 +73,6 @@ class ConnectorTestCase(SynchronousTestCase):
         return self.begin(host, **options)
 
     def connected(self, **options: Any) -> Any:
-        """
-        Connect.
-        """
         connector = self.request(**options)
         connection = self.device.requests[-1][1]
         connection.user.replied(connection, acceptance())

@@ -43,9 +43,6 @@ class _QueuePair:
     connected: tuple[Any, int] | None = None
 
     def connect(self, path: Any, remote: int, message: Any = None) -> None:
-        """
-        Remember.
-        """
         self.connected = (path, remote)
 
 

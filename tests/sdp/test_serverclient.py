@@ -32,9 +32,6 @@ class _Connector:
         self.reasons: list[Any] = []
 
     def connectionLost(self, reason: Any) -> None:
-        """
-        Remember.
-        """
         self.reasons.append(reason)
 
 
@@ -208,9 +205,6 @@ class ServerTests(EndTestsMixin, SynchronousTestCase):
     """
 
     def make(self) -> SDPServer:
-        """
-        Make one.
-        """
         return SDPServer(self.channel, self.local, self.peer, None, 7)
 
     def test_names(self) -> None:
@@ -241,9 +235,6 @@ class ClientTests(EndTestsMixin, SynchronousTestCase):
     """
 
     def make(self) -> SDPClient:
-        """
-        Make one.
-        """
         self.connector = _Connector()
         return SDPClient(self.channel, self.local, self.peer, self.connector)
 

@@ -32,9 +32,6 @@ def elsewhere(call: Any, *arguments: Any) -> list[BaseException]:
     raised: list[BaseException] = []
 
     def run() -> None:
-        """
-        Call it.
-        """
         try:
             call(*arguments)
         except BaseException as error:
@@ -63,23 +60,14 @@ class Producer:
         self.hook: Any = None
 
     def pauseProducing(self) -> None:
-        """
-        Remember.
-        """
         self.log.append("pause")
 
     def resumeProducing(self) -> None:
-        """
-        Remember.
-        """
         self.log.append("resume")
         if self.hook is not None:
             self.hook()
 
     def stopProducing(self) -> None:
-        """
-        Remember.
-        """
         self.log.append("stop")
 
 
@@ -495,9 +483,6 @@ class UpcallTests(PairTestCase):
             one, two = self.pair.connected(None, protocol)
 
             def fail() -> None:
-                """
-                Fail.
-                """
                 raise ZeroDivisionError
 
             setattr(protocol, name, fail)

@@ -65,9 +65,6 @@ def _pausedReader(dice: Random, run: Run) -> None:
         run.world.later(dice.random() * 2, lambda: resume(worker))
 
     def resume(worker: Any) -> None:
-        """
-        Go on.
-        """
         worker.paused = False
         worker.refill()
 
@@ -121,9 +118,6 @@ def _stopping(dice: Random, run: Run) -> None:
         run.world.later(30.0, resume)
 
     def resume() -> None:
-        """
-        Go on.
-        """
         host.stopped = False
         run.world.note("goes on")
 

@@ -146,9 +146,6 @@ class Client(ClientFactory):
         return self.made
 
     def clientConnectionFailed(self, connector: Any, reason: Failure) -> None:
-        """
-        Remember.
-        """
         self.failure = reason
 
 

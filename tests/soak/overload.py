@@ -40,9 +40,6 @@ class Caller(Counted):
         self._answered = answered
 
     def connectionMade(self) -> None:
-        """
-        Send.
-        """
         super().connectionMade()
         transport: Any = self.transport
         transport.write(bytes(SIZE))

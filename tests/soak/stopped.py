@@ -53,9 +53,6 @@ class Result:
     """
 
     def __init__(self, count: int) -> None:
-        """
-        Nothing yet.
-        """
         self.count, self.begin = count, time.monotonic()
         self.ended: Counter[str] = Counter()
         self.last = 0.0
@@ -89,9 +86,6 @@ class Caller(protocol.Protocol):
         self._result = result
 
     def connectionMade(self) -> None:
-        """
-        Send.
-        """
         transport: Any = self.transport
         transport.write(bytes(SIZE))
 
@@ -122,9 +116,6 @@ class Datagrams(protocol.DatagramProtocol):
         self._server, self._result = server, result
 
     def startProtocol(self) -> None:
-        """
-        Ask.
-        """
         if self._result is not None:
             self.transport.write(bytes(SIZE), (self._server, PORT))
 

@@ -64,30 +64,18 @@ class _Result(unittest.TextTestResult):
         print(json.dumps([kind, test.id()]), flush=True)
 
     def addSuccess(self, test: Any) -> None:
-        """
-        See C{unittest.TestResult}.
-        """
         super().addSuccess(test)
         self.say("ok", test)
 
     def addSkip(self, test: Any, reason: str) -> None:
-        """
-        See C{unittest.TestResult}.
-        """
         super().addSkip(test, reason)
         self.say("skipped", test)
 
     def addFailure(self, test: Any, err: Any) -> None:
-        """
-        See C{unittest.TestResult}.
-        """
         super().addFailure(test, err)
         self.say("failed", test)
 
     def addError(self, test: Any, err: Any) -> None:
-        """
-        See C{unittest.TestResult}.
-        """
         super().addError(test, err)
         self.say("failed", test)
 

@@ -117,21 +117,12 @@ class Result(unittest.TestResult):
         print(f"{outcome:4} {name}{': ' if reason else ''}{reason}", file=self._output, flush=True)
 
     def addSuccess(self, test: unittest.TestCase) -> None:
-        """
-        See C{unittest.TestResult}.
-        """
         self.say("ok", test)
 
     def addSkip(self, test: unittest.TestCase, reason: str) -> None:
-        """
-        See C{unittest.TestResult}.
-        """
         self.say("skip", test, reason)
 
     def addFailure(self, test: unittest.TestCase, err: Any) -> None:
-        """
-        See C{unittest.TestResult}.
-        """
         if test.id().removeprefix("tests.") in SYSFS:
             self.say("skip", test, "it reads /sys/class/infiniband")
             return

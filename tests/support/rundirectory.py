@@ -35,9 +35,6 @@ class OwnDirectory:
     """
 
     def setUp(self: Any) -> None:
-        """
-        Make it.
-        """
         ownRunDirectory(self)
         super().setUp()
 

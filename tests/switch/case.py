@@ -33,23 +33,14 @@ class Server(Factory):
     noisy = False
 
     def __init__(self) -> None:
-        """
-        Nothing yet.
-        """
         self.starts = self.stops = 0
         self.made: list[Any] = []
         self.waiting: list[Deferred[Any]] = []
 
     def startFactory(self) -> None:
-        """
-        Count.
-        """
         self.starts += 1
 
     def stopFactory(self) -> None:
-        """
-        Count.
-        """
         self.stops += 1
 
     def buildProtocol(self, addr: Any) -> Any:
@@ -61,9 +52,6 @@ class Server(Factory):
         return made
 
     def _made(self, made: Any) -> None:
-        """
-        One more.
-        """
         self.made.append(made)
         waiting, self.waiting = self.waiting, []
         for each in waiting:
@@ -86,9 +74,6 @@ class Client(ClientFactory):
     noisy = False
 
     def __init__(self) -> None:
-        """
-        Nothing yet.
-        """
         self.log: list[Any] = []
         self.done: Deferred[str] = Deferred()
         self.lost: Deferred[None] = Deferred()

@@ -88,9 +88,6 @@ class FakeInterface:
         self.made.append(self)
 
     def close(self) -> Deferred[None]:
-        """
-        See L{IPoIBInterface<twisted_ib.ipoib.interface.IPoIBInterface>}.
-        """
         self.made.remove(self)
         self.consumer.interfaceFailed(InterfaceClosedError("closed"))
         return succeed(None)
@@ -126,9 +123,6 @@ class FakeReactor(Clock):
         self.triggers: list[Any] = []
 
     def addSystemEventTrigger(self, phase: str, event: str, call: Any) -> None:
-        """
-        Keep it.
-        """
         self.triggers.append((phase, event, call))
 
 
@@ -247,16 +241,10 @@ class FakeSession:
         self.over: Deferred[int] = Deferred()
 
     async def begin(self) -> None:
-        """
-        See L{Session}.
-        """
         if self.error:
             raise self.error
 
     def describe(self) -> str:
-        """
-        See L{Session}.
-        """
         return "ib0: up"
 
 
@@ -332,9 +320,6 @@ class MainTests(SynchronousTestCase):
         self.patch(ipoib, "serveCommand", serveCommand)
 
     def runProgram(self, program: str, start: Any) -> int:
-        """
-        See L{twisted_ib.tools.program}.
-        """
         began: Deferred[int] = start(FakeReactor())
         return self.successResultOf(began) if began.called else 130
 

@@ -43,16 +43,10 @@ class Administration:
         self.asked: list[Any] = []
 
     def query(self, kind: type, timeout: float = 1.0, **values: Any) -> Deferred[list[Any]]:
-        """
-        See L{SubnetAdministration<twisted_ib.rdma.SubnetAdministration>}.
-        """
         self.asked.append((kind, values))
         return succeed(self.answers.get(kind, []))
 
     def path(self, dgid: int, sgid: int, timeout: float) -> Deferred[PathRecord]:
-        """
-        See L{SubnetAdministration<twisted_ib.rdma.SubnetAdministration>}.
-        """
         return succeed(PathRecord(dgid=dgid, sgid=sgid, dlid=4))
 
 

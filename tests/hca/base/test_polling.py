@@ -97,9 +97,6 @@ class AdaptivePollingTests(SynchronousTestCase):
     """
 
     def setUp(self) -> None:
-        """
-        Make one.
-        """
         self.world = World()
         self.polling = self.world.polling
 

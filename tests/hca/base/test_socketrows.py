@@ -96,9 +96,6 @@ class RowTests(SynchronousTestCase):
             """
 
             def socketRow(self) -> Row:
-                """
-                Fail.
-                """
                 raise KeyError("what an application may do")
 
         class Over:

@@ -49,15 +49,9 @@ class FakeTable:
         self.moves: list[tuple[State, State]] = []
 
     def send(self, output: Output) -> None:
-        """
-        Write down.
-        """
         self.sent.append(output)
 
     def report(self, event: Event, connection: Connection, message: object) -> None:
-        """
-        Write down.
-        """
         self.events.append((event, message))
 
     def arm(self, connection: Connection, deadline: float) -> None:
@@ -73,9 +67,6 @@ class FakeTable:
         connection.deadline = None
 
     def moved(self, connection: Connection, old: State, now: float) -> None:
-        """
-        Write down.
-        """
         self.moves.append((old, connection.state))
 
 

@@ -67,15 +67,9 @@ class FakeTable:
         self.events: list[tuple[Event, object]] = []
 
     def send(self, output: tuple[Any, int, bytes]) -> None:
-        """
-        Write down.
-        """
         self.sent.append(output)
 
     def report(self, event: Event, connection: object, message: object) -> None:
-        """
-        Write down.
-        """
         self.events.append((event, message))
 
 

@@ -50,9 +50,6 @@ class ContractEnd(End):
         self.connection = device.sendRequest(path, request, self, device.clock())
 
     def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
-        """
-        Keep it.
-        """
         self.request = request
         super().connectionRequested(connection, request)
 

@@ -26,9 +26,6 @@ class ThreadTests(ConnectorContract, EveryKindTestCase):
     kind = 0
 
     def ends(self) -> tuple[Device, Device, str]:
-        """
-        See L{ConnectorContract.ends}.
-        """
         here, there = self.pairs()[self.kind]
         return here, there, there.address or LOCALHOST
 
@@ -55,9 +52,6 @@ class MPATests(ConnectorContract, IWARPTestCase):
     """
 
     def ends(self) -> tuple[Device, Device, str]:
-        """
-        See L{ConnectorContract.ends}.
-        """
         return self.device(ONE), self.device(TWO), TWO
 
 
@@ -67,9 +61,6 @@ class AdapterTests(ConnectorContract, IWARPTestCase):
     """
 
     def ends(self) -> tuple[Device, Device, str]:
-        """
-        See L{ConnectorContract.ends}.
-        """
         host = Host()
         self.patch(hardware, "isRNIC", lambda name: False)
         devices: list[Any] = []
@@ -86,9 +77,6 @@ class ToyTests(ConnectorContract, IWARPTestCase):
     """
 
     def ends(self) -> tuple[Device, Device, str]:
-        """
-        See L{ConnectorContract.ends}.
-        """
         devices = [Device("toy0", self.clock.seconds, ToyFabric) for _ in range(2)]
         for each in devices:
             self.addCleanup(each.close)

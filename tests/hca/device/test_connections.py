@@ -51,15 +51,9 @@ class User:
         self.path: Any = None
 
     def pathReady(self, path: Any) -> None:
-        """
-        Remember.
-        """
         self.path = path
 
     def connectFailed(self, reason: Exception) -> None:
-        """
-        Remember.
-        """
         self.told.append(reason)
 
     def connectionRequested(self, connection: Any, request: Any) -> None:
@@ -72,9 +66,6 @@ class User:
     lookupRequested = connectionRequested
 
     def requestWithdrawn(self, connection: Any) -> None:
-        """
-        Remember.
-        """
         self.told.append("withdrawn")
 
     def replied(self, connection: Any, reply: Any) -> None:
@@ -85,33 +76,18 @@ class User:
         connection.ready(0.0)
 
     def established(self, connection: Any) -> None:
-        """
-        Remember.
-        """
         self.told.append("established")
 
     def rejected(self, connection: Any, rejection: Any) -> None:
-        """
-        Remember.
-        """
         self.told.append(rejection)
 
     def unreachable(self, connection: Any) -> None:
-        """
-        Remember.
-        """
         self.told.append("unreachable")
 
     def peerDisconnected(self, connection: Any) -> None:
-        """
-        Remember.
-        """
         self.told.append(connection.disconnectData.rstrip(b"\0"))
 
     def found(self, lookup: Any, reply: Any) -> None:
-        """
-        Remember.
-        """
         self.told.append(reply)
 
 

@@ -78,9 +78,6 @@ class User:
     """
 
     def __init__(self) -> None:
-        """
-        Nothing yet.
-        """
         self.log: list[str] = []
         self.path: Any = None
         self.connection: Any = None
@@ -88,15 +85,9 @@ class User:
         self.accept = False
 
     def pathReady(self, path: Any) -> None:
-        """
-        Remember.
-        """
         self.path = path
 
     def connectFailed(self, error: Exception) -> None:
-        """
-        Remember.
-        """
         self.log.append(type(error).__name__)
 
     def connectionRequested(self, connection: Any, message: Any) -> None:
@@ -110,41 +101,23 @@ class User:
             connection.accept(REP(localQPN=78), 0.0)
 
     def requestWithdrawn(self, connection: Any) -> None:
-        """
-        Remember.
-        """
         self.log.append("withdrawn")
 
     def replied(self, connection: Any, message: Any) -> None:
-        """
-        Go on.
-        """
         self.log.append("replied")
         connection.ready(0.0)
 
     def rejected(self, connection: Any, message: Any) -> None:
-        """
-        Remember.
-        """
         self.log.append("rejected")
         self.message = message
 
     def unreachable(self, connection: Any) -> None:
-        """
-        Remember.
-        """
         self.log.append("unreachable")
 
     def peerDisconnected(self, connection: Any) -> None:
-        """
-        Remember.
-        """
         self.log.append("disconnected")
 
     def pathLost(self, reason: Exception) -> None:
-        """
-        Remember.
-        """
         self.log.append("lost")
 
     def received(self, buffer: Any, start: int, stop: int) -> None:
@@ -153,15 +126,9 @@ class User:
         """
 
     def failed(self, reason: Exception) -> None:
-        """
-        Remember.
-        """
         self.log.append("failed")
 
     def forked(self) -> None:
-        """
-        Remember.
-        """
         self.log.append("forked")
 
 
@@ -740,9 +707,6 @@ class BatchTests(DeviceTestCase):
             left = again
 
             def endOfBatch(self) -> None:
-                """
-                Remember.
-                """
                 log.append(name)
                 if error:
                     raise ZeroDivisionError(name)
@@ -806,9 +770,6 @@ class BatchTests(DeviceTestCase):
             queuePair = SimpleNamespace(path=None)
 
             def budgetExceeded(self) -> None:
-                """
-                Remember.
-                """
                 told.append(self)
 
         one, two = Holder(), Holder()
@@ -842,9 +803,6 @@ class BatchTests(DeviceTestCase):
             queuePair: Any
 
             def budgetExceeded(self) -> None:
-                """
-                Remember.
-                """
                 told.append(self.name)
 
         paths = {"small": SimpleNamespace(way=first), "large": SimpleNamespace(way=first), "other": second}

@@ -34,9 +34,6 @@ class Fabric:
         return self.count
 
     def ringBells(self) -> None:
-        """
-        Note it.
-        """
         self.said.append("bells")
 
     def pending(self) -> bool:
@@ -64,9 +61,6 @@ class Owner:
         self.name, self.said, self.acts = name, said, acts
 
     def endOfBatch(self) -> None:
-        """
-        Note it.
-        """
         self.said.append(self.name)
         self.acts()
 
@@ -78,16 +72,10 @@ class Owner:
         self.acts()
 
     def cork(self) -> None:
-        """
-        Note it.
-        """
         self.said.append(f"{self.name} corked")
 
 
 def fail() -> None:
-    """
-    Raise.
-    """
     raise ZeroDivisionError
 
 

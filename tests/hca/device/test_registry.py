@@ -30,15 +30,9 @@ class Watcher:
     """
 
     def __init__(self) -> None:
-        """
-        Nothing yet.
-        """
         self.log: list[tuple[str, str]] = []
 
     def deviceAdded(self, name: str) -> None:
-        """
-        One more.
-        """
         self.log.append(("added", name))
 
     def deviceGoing(self, name: str) -> None:

@@ -45,9 +45,6 @@ class Asker(protocol.Protocol):
     transport: Any
 
     def connectionMade(self) -> None:
-        """
-        Begin.
-        """
         self.left = TRIPS
         self.sent = random.Random(7).randbytes(BULK)
         self.got: list[bytes] = []
@@ -55,9 +52,6 @@ class Asker(protocol.Protocol):
         self.transport.write(b"trip")
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Go on.
-        """
         if self.left:
             self.left -= 1
             self.transport.write(data if self.left else self.sent)

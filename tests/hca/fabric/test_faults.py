@@ -27,15 +27,9 @@ class Inner:
     burst = 16
 
     def __init__(self) -> None:
-        """
-        Nothing yet.
-        """
         self.sent: list[tuple[Any, ...]] = []
 
     def send(self, *arguments: Any) -> bool:
-        """
-        Remember.
-        """
         self.sent.append(arguments)
         return True
 

@@ -233,9 +233,6 @@ class ProcessTests(RendezvousTestCase):
         self.patch(search, "searches", set())
 
         def child() -> None:
-            """
-            Close.
-            """
             server.withdraw(SERVICE, "0.0.0.0")
             server.close()
 
@@ -406,9 +403,6 @@ class OtherUserTests(RendezvousTestCase):
         probes: list[str] = []
 
         def isServed(directory: object, name: str) -> bool:
-            """
-            Count.
-            """
             probes.append(name)
             return False
 

@@ -54,9 +54,6 @@ class TransferTestCase(MADTestCase):
         self.asking, self.serving = (self.of(TableAgent, each) for each in (self.a, self.b))
 
     def request(self, mad: Mad, **changes: Any) -> Any:
-        """
-        Ask.
-        """
         request = self.asking.agent.send(self.address(self.b), mad, self.responses.append, **changes)
         self.settle()
         return request

@@ -95,9 +95,6 @@ class Device:
             raise self.error
 
     def count(self, name: str) -> None:
-        """
-        Count something.
-        """
         self.counted.append(name)
 
     def queuePairClosed(self, queuePair: QueuePair) -> None:

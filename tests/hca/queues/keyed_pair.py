@@ -93,9 +93,6 @@ class MemoryPath(RecordPath):
         self._ackHead = self._ackTail = 0
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
-        """
-        See L{RecordPath.post}.
-        """
         pieces = payload if isinstance(payload, list) else [payload]
         data = header + b"".join(pieces)
         assert len(data) == len(header) + length
@@ -119,15 +116,9 @@ class MemoryPath(RecordPath):
             self.capacity = capacity
 
     def position(self) -> int:
-        """
-        See L{RecordPath.position}.
-        """
         return self.tail
 
     def offer(self, segment: Any) -> int:
-        """
-        See L{RecordPath.offer}.
-        """
         if not self.offering:
             return 0
         for number, known in self.offers.items():
@@ -137,9 +128,6 @@ class MemoryPath(RecordPath):
         return len(self.offers)
 
     def offered(self, number: int) -> memoryview | None:
-        """
-        See L{RecordPath.offered}.
-        """
         segment = self.other.offers.get(number)
         return None if segment is None else memoryview(segment).toreadonly()
 
@@ -191,9 +179,6 @@ class Fabric:
         self.counters: Counter[str] = Counter()
 
     def count(self, name: str) -> None:
-        """
-        Count something.
-        """
         self.counters[name] += 1
 
 

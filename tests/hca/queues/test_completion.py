@@ -197,9 +197,6 @@ class TakingMirror:
         queue.reflect(self)
 
     def wanted(self) -> None:
-        """
-        Count it.
-        """
         self.calls.append("wanted")
 
     def show(self) -> None:

@@ -544,9 +544,6 @@ class Doorbell:
     """
 
     def ring(self) -> bool:
-        """
-        Do nothing.
-        """
         return False
 
     def close(self) -> None:

@@ -22,9 +22,6 @@ class Noting(bytearray):
         self.stored: list[tuple[int, int]] = []
 
     def __setitem__(self, where: object, what: object) -> None:
-        """
-        Note.
-        """
         assert isinstance(where, slice)
         first, last, _ = where.indices(len(self))
         self.stored.append((first, last))

@@ -177,29 +177,17 @@ class End:
             self._asked.popleft()
 
     def acknowledged(self, position: int) -> None:
-        """
-        See L{User}.
-        """
         assert not self.done or position > self.done[-1]
         self.done.append(position)
 
     def refused(self, position: int, syndrome: int) -> None:
-        """
-        See L{User}.
-        """
         self.refusals.append((position, syndrome))
 
     def resumed(self) -> None:
-        """
-        See L{User}.
-        """
         self.resumptions += 1
         self.answer()
 
     def count(self, name: str) -> None:
-        """
-        See L{User}.
-        """
         self.counts[name] += 1
 
     def read(self, address: int, length: int, position: int) -> bool:

@@ -47,9 +47,6 @@ class PacketPath(RecordPath):
     inSegments = False
 
     def __init__(self, clock: Clock, parameters: ConnectionParameters, remote: int) -> None:
-        """
-        Connect.
-        """
         super().__init__(Fabric(), None)
         self.clock = clock
         self.connection = ReliableConnection(parameters, remote, self)
@@ -60,23 +57,14 @@ class PacketPath(RecordPath):
         self.isFull = False
 
     def bind(self, queuePair: Any, message: Any = None) -> RecordPath:
-        """
-        See L{RecordPath.bind}.
-        """
         self.queuePair = queuePair
         return self
 
     def unbind(self, queuePair: Any) -> None:
-        """
-        See L{RecordPath.unbind}.
-        """
         self.queuePair = None
         self.connection.close()
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
-        """
-        See L{RecordPath.post}.
-        """
         if word >> 24 in (ACKNOWLEDGE, RESUME):
             return self.postReserved(word, payload, True)
         if self.isFull or not self.connection.post(
@@ -87,17 +75,11 @@ class PacketPath(RecordPath):
         return True
 
     def postReserved(self, word: int, body: Any, refusal: bool) -> bool:
-        """
-        See L{RecordPath.postReserved}.
-        """
         if word >> 24 == ACKNOWLEDGE and (syndrome := REFUSAL.unpack(body)[0]) != ABSENT:
             self.connection.refuse(syndrome)
         return True
 
     def position(self) -> int:
-        """
-        See L{RecordPath.position}.
-        """
         return self.records
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
@@ -166,9 +148,6 @@ class QueuePairsTestCase(SynchronousTestCase):
     """
 
     def setUp(self) -> None:
-        """
-        Connect.
-        """
         self.connect()
 
     def connect(self, **changes: int) -> None:

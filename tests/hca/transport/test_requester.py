@@ -48,9 +48,6 @@ class RequesterCase(SynchronousTestCase):
     parameters = evolve(TERMS, reads=2)
 
     def setUp(self) -> None:
-        """
-        Connect.
-        """
         self.connect(self.parameters)
 
     def connect(self, parameters: ConnectionParameters) -> None:

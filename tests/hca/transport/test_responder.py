@@ -35,9 +35,6 @@ class ResponderCase(SynchronousTestCase):
     parameters = evolve(TERMS, peerReads=2)
 
     def setUp(self) -> None:
-        """
-        Connect.
-        """
         self.connect(self.parameters)
 
     def connect(self, parameters: ConnectionParameters) -> None:

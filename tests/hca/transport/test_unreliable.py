@@ -25,9 +25,6 @@ class SendingTests(SynchronousTestCase):
     """
 
     def setUp(self) -> None:
-        """
-        Connect.
-        """
         self.connect(TERMS)
 
     def connect(self, parameters: ConnectionParameters) -> None:
@@ -113,9 +110,6 @@ class ReceivingTests(SynchronousTestCase):
     """
 
     def setUp(self) -> None:
-        """
-        Connect.
-        """
         self.end = End()
         self.connection = UnreliableConnection(TERMS, 18, self.end)
 

@@ -45,22 +45,13 @@ class There:
 
     @property
     def address(self) -> str:
-        """
-        See L{Side.address}.
-        """
         return self.guest.ipv4
 
     @property
     def words(self) -> dict[str, str]:
-        """
-        See L{Side.words}.
-        """
         return {"device": RXE, "gid": _GID}
 
     def start(self, command: Sequence[str], directory: str) -> Running:
-        """
-        See L{Side.start}.
-        """
         return _Running(self.guest, command)
 
 

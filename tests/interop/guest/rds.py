@@ -117,9 +117,6 @@ def content(number: int, size: int) -> bytes:
 
 
 def _echo(one: Socket, count: int) -> None:
-    """
-    See C{echo}.
-    """
     for _ in range(count):
         data, peer = one.receive()
         print(len(data), "from", *peer, flush=True)
@@ -128,9 +125,6 @@ def _echo(one: Socket, count: int) -> None:
 
 
 def _ask(one: Socket, peer: tuple[str, int], sizes: list[int], count: int) -> None:
-    """
-    See C{ask}.
-    """
     for size in sizes:
         for number in range(count):
             sent = content(number, size)
@@ -141,9 +135,6 @@ def _ask(one: Socket, peer: tuple[str, int], sizes: list[int], count: int) -> No
 
 
 def _send(one: Socket, peer: tuple[str, int], count: int, size: int, seconds: float) -> None:
-    """
-    See C{send}.
-    """
     for number in range(count):
         one.send(content(number, size), peer)
         time.sleep(seconds)
@@ -151,9 +142,6 @@ def _send(one: Socket, peer: tuple[str, int], count: int, size: int, seconds: fl
 
 
 def _take(one: Socket, count: int) -> None:
-    """
-    See C{take}.
-    """
     for _ in range(count):
         data, _peer = one.receive()
         number = int.from_bytes(data[:4], "big")

@@ -43,29 +43,17 @@ class Driver:
         self.handles = 0
 
     def connect(self, gid: int, qpn: int, privateData: bytes) -> int:
-        """
-        See L{IMachineDriver}.
-        """
         self.handles += 1
         self.calls.append(("connect", gid, qpn, privateData))
         return self.handles
 
     def disconnect(self, handle: Any) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         self.calls.append(("disconnect", handle))
 
     def count(self, name: str) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         self.calls.append(name)
 
     def modeChanged(self, peer: Peer) -> None:
-        """
-        See L{IConnectionUser}.
-        """
         self.calls.append(peer.state.name)
 
 

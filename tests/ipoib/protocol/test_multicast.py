@@ -33,33 +33,18 @@ class Driver:
         self.calls: list[Any] = []
 
     def join(self, mgid: int, isSendOnly: bool, template: Group | None) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         self.calls.append(("join", mgid & 0xFF, isSendOnly, template and template.qKey))
 
     def leave(self, mgid: int) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         self.calls.append(("leave", mgid & 0xFF))
 
     def interfaceFailed(self, error: Exception) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         self.calls.append(error)
 
     def count(self, name: str) -> None:
-        """
-        See L{IMachineDriver}.
-        """
         self.calls.append(name)
 
     def groupJoined(self, membership: Membership) -> None:
-        """
-        See L{IGroupUser}.
-        """
         self.calls.append(("joined", membership.mgid & 0xFF))
 
 

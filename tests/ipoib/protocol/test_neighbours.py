@@ -25,33 +25,18 @@ class User:
         self.heard = 0.0
 
     def isHeard(self, neighbour: Neighbour, since: float) -> bool:
-        """
-        See L{INeighbourUser}.
-        """
         return self.heard > since
 
     def solicit(self, neighbour: Neighbour, isUnicast: bool) -> None:
-        """
-        See L{INeighbourUser}.
-        """
         self.calls.append("probe" if isUnicast else "solicit")
 
     def learned(self, neighbour: Neighbour) -> None:
-        """
-        See L{INeighbourUser}.
-        """
         self.calls.append(f"learned {neighbour.hardware[:1].decode()}")
 
     def stateChanged(self, neighbour: Neighbour) -> None:
-        """
-        See L{INeighbourUser}.
-        """
         self.calls.append(neighbour.state.name)
 
     def forgotten(self, neighbour: Neighbour, isFailed: bool) -> None:
-        """
-        See L{INeighbourUser}.
-        """
         self.calls.append("failed" if isFailed else "forgotten")
 
 

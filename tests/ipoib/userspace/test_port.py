@@ -597,9 +597,6 @@ class RawRecorder(IPProtocol):
     stops = 0
 
     def stopProtocol(self) -> None:
-        """
-        Count it.
-        """
         self.stops += 1
 
 

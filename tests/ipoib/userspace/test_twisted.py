@@ -55,9 +55,6 @@ class Reactor:
         return self._interface.close()
 
     def listenUDP(self, port: Any, protocol: Any, interface: str = "", maxPacketSize: int = 8192) -> Any:
-        """
-        See C{IReactorUDP}.
-        """
         return listenIPoIB(self._reactor, port, protocol, interface, DEVICE, maxPacketSize)
 
     def listenMulticast(
@@ -68,9 +65,6 @@ class Reactor:
         maxPacketSize: int = 8192,
         listenMultiple: bool = False,
     ) -> Any:
-        """
-        See C{IReactorMulticast}.
-        """
         return listenIPoIB(self._reactor, port, protocol, interface, DEVICE, maxPacketSize, listenMultiple)
 
 

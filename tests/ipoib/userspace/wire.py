@@ -189,19 +189,10 @@ class Recorder(DatagramProtocol):
         return host.host, host.port
 
     def datagramReceived(self, datagram: bytes, addr: tuple[str, int]) -> None:
-        """
-        Note it.
-        """
         self.received.append((datagram, addr))
 
     def connectionRefused(self) -> None:
-        """
-        Count it.
-        """
         self.refusals += 1
 
     def stopProtocol(self) -> None:
-        """
-        Count it.
-        """
         self.stops += 1

@@ -61,9 +61,6 @@ class LibraryPrograms(Programs):
         return {**found, **same, RUN_DIR: self._runDirectory}
 
     def start(self, host: str, *command: str, **more: str) -> Popen[bytes]:
-        """
-        See L{Programs.start}.
-        """
         run = sys.executable, "-c", programOf("run.run"), "--quiet", "--device", "ib0"
         return super().start(host, *run, *command, **more)
 

@@ -42,9 +42,6 @@ class Keeper(bulkamp.BulkAMP):  # type: ignore[misc]
 
     @Keep.responder
     def keep(self, blob: Any) -> dict[str, Any]:
-        """
-        Remember.
-        """
         self._kept.append(blob)
         return {}
 

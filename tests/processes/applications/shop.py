@@ -29,16 +29,10 @@ class Slow(keyvalue.Table):  # type: ignore[misc]
     written: Deferred[None]
 
     def write(self, number: int, packed: bytes) -> None:
-        """
-        Begin.
-        """
         super().write(number, packed[: len(packed) // 2])
         self.written = Deferred.fromCoroutine(self._end(number, packed))
 
     async def _end(self, number: int, packed: bytes) -> None:
-        """
-        Go on.
-        """
         if hasattr(self, "reactor"):
             for _ in range(3):
                 await deferLater(self.reactor, 0)

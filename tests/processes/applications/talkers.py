@@ -66,9 +66,6 @@ class Mirror(pb.Root):
         return done.addCallback(lambda answer: answer + "!")
 
     def remote_fail(self) -> None:
-        """
-        Raise.
-        """
         raise pb.Error("as asked")
 
 

@@ -53,15 +53,9 @@ class End(Program):
             self.answered[int.from_bytes(got[_NUMBER], "big")] = got
 
     def interfaceUp(self, mtu: int) -> None:
-        """
-        Remember it.
-        """
         self.said.append(mtu)
 
     def interfaceFailed(self, error: Exception) -> None:
-        """
-        Remember it.
-        """
         self.said.append(str(error))
 
     # -- commands

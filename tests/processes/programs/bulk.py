@@ -203,9 +203,6 @@ class Haulage(Program):
         """
 
         def haul() -> Hauler:
-            """
-            One more.
-            """
             hauler = Hauler(self, seed + len(self._haulers), send, take, pauses)
             self._haulers.append(hauler)
             return hauler

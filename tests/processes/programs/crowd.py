@@ -116,9 +116,6 @@ class Repeater(Member):
         self.worst = Wait(0, 0, 0)
 
     def begin(self) -> None:
-        """
-        Send.
-        """
         self.sentAt = self._crowd.now()
         self._missing = 64
         transport: Any = self.transport
@@ -191,9 +188,6 @@ class Crowd(Peer):
         members: list[Member] = []
 
         async def join(number: int) -> None:
-            """
-            One more.
-            """
             members.append(await self._connect(endpoint, Member))
 
         await self._many(count, join)
@@ -246,9 +240,6 @@ class Crowd(Peer):
             self._countTurns()
 
         async def join(number: int) -> None:
-            """
-            One more.
-            """
             self._repeaters.append(await self._connect(endpoint, lambda: Repeater(self)))
 
         await self._many(count, join)

@@ -46,9 +46,6 @@ class Asking(Answering):
     """
 
     def connectionMade(self) -> None:
-        """
-        Send.
-        """
         assert self.transport is not None
         self.transport.write(bytes(range(250)) * (SIZE // 250))
 

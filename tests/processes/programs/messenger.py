@@ -73,9 +73,6 @@ class Messages(Protocol):
         self._look()
 
     def remoteMemoryWritten(self, immediate: int, length: int) -> None:
-        """
-        Remember.
-        """
         self.written.append((immediate, length))
         self._look()
 
@@ -97,9 +94,6 @@ class Messages(Protocol):
         return done
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """
-        Tell.
-        """
         self._program.tell("lost", reason=type(reason.value).__name__)
 
 

@@ -51,9 +51,6 @@ class MistakenFactory(ClientFactory):
         return wire
 
     def clientConnectionLost(self, connector: Any, reason: Failure) -> None:
-        """
-        Raise.
-        """
         raise ValueError("a factory's mistake")
 
 

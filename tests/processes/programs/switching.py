@@ -65,9 +65,6 @@ class Visitor(Protocol):
     _said = b""
 
     def connectionMade(self) -> None:
-        """
-        Count.
-        """
         self.factory.made += 1
 
     def dataReceived(self, data: bytes) -> None:

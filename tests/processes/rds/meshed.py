@@ -59,9 +59,6 @@ class Asker(Protocol):
         self.lost: Deferred[str] = Deferred()
 
     def connectionMade(self) -> None:
-        """
-        Begin.
-        """
         transport: Any = self.transport
         transport.registerProducer(self, False)
 

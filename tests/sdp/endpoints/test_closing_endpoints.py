@@ -35,9 +35,6 @@ class Produced(Collector):
         transport.registerProducer(self.producer, True)
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Close.
-        """
         transport: Any = self.transport
         transport.write(b"bye")
         transport.loseConnection()

@@ -72,9 +72,6 @@ class Collector(Protocol):
         return result
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """
-        Tell.
-        """
         self.lost.callback(None)
 
 
@@ -107,9 +104,6 @@ class Server(Factory):
         self.peers: list[Any] = []
 
     def buildProtocol(self, addr: Any) -> Collector:
-        """
-        Make one.
-        """
         protocol = self.kind()
         protocol.factory = self
         self.made.append(protocol)
@@ -673,9 +667,6 @@ class ErrorTests(EndpointTestCase):
             noisy = False
 
             def buildProtocol(self, addr: Any) -> Nameless:
-                """
-                Make it.
-                """
                 made.append(Nameless())
                 return made[0]
 

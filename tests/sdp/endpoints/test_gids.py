@@ -67,9 +67,6 @@ class Heard(Protocol):
         self.data += data
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """
-        Tell.
-        """
         self.end.callback(self.data)
 
 

@@ -26,15 +26,9 @@ class HalfRecorder(Recorder):
     """
 
     def readConnectionLost(self) -> None:
-        """
-        Remember.
-        """
         self.log.append("readLost")
 
     def writeConnectionLost(self) -> None:
-        """
-        Remember.
-        """
         self.log.append("writeLost")
 
 

@@ -87,9 +87,6 @@ class FailingConnector:
     """
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        Raise.
-        """
         raise ValueError("an application's mistake")
 
 

@@ -273,9 +273,6 @@ class LogTests(PairTestCase):
                 log.msg("later")
 
         def observe(event: Any) -> None:
-            """
-            Remember.
-            """
             systems.append(event["system"])
 
         log.addObserver(observe)

@@ -43,9 +43,6 @@ class Hearing(Recorder):
         self.urgent = b""
 
     def urgentDataReceived(self, byte: bytes) -> None:
-        """
-        Remember.
-        """
         self.urgent += byte
 
 

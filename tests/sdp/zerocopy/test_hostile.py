@@ -100,9 +100,6 @@ class Short:
         return self.keyed.expose(*arguments)
 
     def read(self, *arguments: Any) -> None:
-        """
-        Count.
-        """
         self.reads += 1
 
 
@@ -113,9 +110,6 @@ class HalfPlaces(Places):
     """
 
     def readConnectionLost(self) -> None:
-        """
-        Remember.
-        """
         self.log.append("end")
 
     def writeConnectionLost(self) -> None:

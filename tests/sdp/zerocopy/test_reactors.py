@@ -40,9 +40,6 @@ class Waiting:
         self.lost: Deferred[Any] = Deferred()
 
     def connectionMade(self) -> None:
-        """
-        Tell.
-        """
         self.made.callback(self)
 
     def dataReceived(self, data: bytes) -> None:
@@ -54,9 +51,6 @@ class Waiting:
             self.full.callback(self)
 
     def connectionLost(self, *reason: Any) -> None:
-        """
-        Tell.
-        """
         super().connectionLost(*reason)  # type: ignore[misc]
         self.lost.callback(self)
 

@@ -54,15 +54,9 @@ class Subnet:
         self.asked: list[tuple[str, bytes]] = []
 
     def find(self, name: str) -> Any:
-        """
-        See L{umad.ISubnet}.
-        """
         return self.ports.get(name or "a")
 
     def name(self, port: Any) -> str:
-        """
-        See L{umad.ISubnet}.
-        """
         return str(port.node.name)
 
     def carry(self, port: Any, packet: Packet) -> Any:
@@ -75,9 +69,6 @@ class Subnet:
         return next((each for each in self.ports.values() if each.lid == packet.dlid), None)
 
     def take(self, port: Any, packet: Packet) -> bytes | None:
-        """
-        See L{umad.ISubnet}.
-        """
         if self.manages:
             return None
         if packet.octets[3] & 0x80:
@@ -86,33 +77,18 @@ class Subnet:
         return None if packet.octets[3] == REPRESS else self.response or b""
 
     def switchPorts(self, lid: int | None) -> int:
-        """
-        See L{umad.ISubnet}.
-        """
         return 8 if lid is None else 36
 
     def nodeInfo(self, port: Any) -> bytes:
-        """
-        See L{umad.ISubnet}.
-        """
         return NODE_INFO
 
     def portInfo(self, port: Any, number: int) -> bytes:
-        """
-        See L{umad.ISubnet}.
-        """
         return PORT_INFO[:63] + bytes((number,))
 
     def partitions(self, port: Any) -> bytes:
-        """
-        See L{umad.ISubnet}.
-        """
         return P_KEYS
 
     def setSM(self, port: Any, isSM: bool, isGone: bool = False) -> None:
-        """
-        See L{umad.ISubnet}.
-        """
         (self.managers.add if isSM else self.managers.discard)(port.node.name)
 
 
@@ -127,23 +103,14 @@ class Wire:
         self.open, self.ready = True, True
 
     def attach(self, number: int, identity: int) -> bool:
-        """
-        See L{umad.IWire}.
-        """
         if self.open:
             self.opened[number] = identity
         return self.open
 
     def detach(self, number: int) -> None:
-        """
-        See L{umad.IWire}.
-        """
         del self.opened[number]
 
     def send(self, number: int, message: bytes) -> bool:
-        """
-        See L{umad.IWire}.
-        """
         if self.ready:
             self.sent.append((number, message))
         return self.ready
@@ -168,9 +135,6 @@ class UmadCase(SynchronousTestCase):
     """
 
     def setUp(self) -> None:
-        """
-        Make one.
-        """
         self.subnet, self.wire = Subnet(), Wire()
         self.lost: Counter[str] = Counter()
         self.server = UmadServer(self.subnet, self.wire, lambda name: self.lost.update((name,)))

@@ -78,9 +78,6 @@ class GroupsTestCase(AdministrationTestCase):
     """
 
     def setUp(self) -> None:
-        """
-        Listen.
-        """
         super().setUp()
         self.groups = self.administration.groups
         self.happened: list[tuple[Trap, int, int]] = []

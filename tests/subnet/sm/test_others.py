@@ -51,40 +51,22 @@ class Administration:
         self.wait: float | None = None
 
     def received(self, packet: Packet, now: float) -> None:
-        """
-        See L{IAdministration<twisted_ib.subnet.sm.interfaces.IAdministration>}.
-        """
         self.calls.append(("received", packet.slid))
 
     def swept(self, now: float) -> None:
-        """
-        See L{IAdministration<twisted_ib.subnet.sm.interfaces.IAdministration>}.
-        """
         self.calls.append("swept")
 
     def notify(self, notice: Notice, gid: int, now: float) -> None:
-        """
-        See L{IAdministration<twisted_ib.subnet.sm.interfaces.IAdministration>}.
-        """
         self.calls.append((notice.noticeTrapNumber, gid))
 
     def deadline(self) -> float | None:
-        """
-        See L{IAdministration<twisted_ib.subnet.sm.interfaces.IAdministration>}.
-        """
         return self.wait
 
     def expired(self, now: float) -> None:
-        """
-        See L{IAdministration<twisted_ib.subnet.sm.interfaces.IAdministration>}.
-        """
         self.wait = None
         self.calls.append(("expired", now))
 
     def reset(self) -> None:
-        """
-        See L{IAdministration<twisted_ib.subnet.sm.interfaces.IAdministration>}.
-        """
         self.calls.append("reset")
 
 

@@ -32,9 +32,6 @@ class Other(HostedManager):
         super().__init__(self, options, lambda bits: 0x5555, managed.count, managed.clock)
 
     def markSM(self, port: Any, isSM: bool) -> None:
-        """
-        See L{IHost<twisted_ib.subnet.hosting.manager.IHost>}.
-        """
         self.managed.subnet._report(setSM(port, isSM))
 
     def _first(self) -> Any:

@@ -42,9 +42,6 @@ class Measured:
     """
 
     def __init__(self) -> None:
-        """
-        Begin.
-        """
         self.count = 0
         self._used, self._began = _used(), time.perf_counter()
         self._end = self._began + float(sys.argv[3])

@@ -11,9 +11,10 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from difflib import ndiff
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from attrs import define, field, frozen
+from twisted.trial.unittest import SynchronousTestCase
 
 #: Longer data is said by its length and its digest.
 MOST_OCTETS = 64
@@ -150,6 +151,18 @@ class Scenarios:
 
         return decorate
 
+    def addTests(self, case: type[SynchronousTestCase]) -> None:
+        """
+        Give a class a test for each scenario.
+        """
+        for name in self.named:
+
+            def test(self: SynchronousTestCase, its: Scenarios = self, name: str = name) -> None:
+                self.assertEqual([], its.faults(name, its.compared(name)))
+
+            test.__doc__ = f"{name}: what a program sees is the same, but for what is known."
+            setattr(case, "test_" + re.sub("[-. ]", "_", name), test)
+
     def compared(self, name: str) -> list[Difference]:
         """
         Play a scenario over both.
@@ -191,16 +204,90 @@ class Telling:
     isSDP: bool
 
     def say(self, what: str, *values: Any) -> None:
-        """
-        See L{Record.say}.
-        """
         self.record.say(what, *values)
 
     def call(self, what: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """
-        See L{Record.call}.
-        """
         return self.record.call(what, call, *arguments, **named)
+
+
+class Noting:
+    """
+    Notes its calls, and does what the scenario wants in them.
+
+    @ivar log: The calls, with what was given; data in one piece.
+    """
+
+    def __init__(self, name: str, does: dict[str, Callable[..., Any]]) -> None:
+        """
+        @param does: By names of calls: what is called with this object, and with what was given.
+        """
+        self.name, self.does = name, does
+        self.log: list[list[Any]] = []
+
+    def note(self, what: str, *values: Any) -> Any:
+        """
+        Note a call.
+
+        @return: What the scenario wants it to return.
+        """
+        if what == "data" and self.log and self.log[-1][0] == "data":
+            self.log[-1][1] += values[0]
+        elif what == "data":
+            # In place: bytes would be copied whole for each piece, of which a long file has over a thousand.
+            self.log.append([what, bytearray(values[0])])
+        else:
+            self.log.append([what, *values])
+        action = self.does.get(what)
+        return None if action is None else action(self, *values)
+
+    def has(self, *names: str) -> bool:
+        """
+        @return: Whether all of these were called.
+        """
+        return {each[0] for each in self.log}.issuperset(names)
+
+    @property
+    def data(self) -> bytes:
+        """
+        All that has arrived.
+        """
+        return b"".join(each[1] for each in self.log if each[0] == "data")
+
+
+@define
+class Recording(Telling):
+    """
+    The base of what a scenario of protocols gets.
+
+    @cvar kind: The class of its protocols.
+    @ivar noting: What notes its calls, which are said when the scenario is over.
+    """
+
+    kind: ClassVar[type[Any]]
+    noting: list[Any] = field(factory=list, init=False)
+
+    async def have(self, name: str, *noting: Any) -> None:
+        """
+        Wait until these had a call.
+        """
+        await self.until(lambda: all(each.has(name) for each in noting))  # type: ignore[attr-defined]
+
+    def recorder(self, name: str, does: dict[str, Any] | None = None, kind: Any = None) -> Any:
+        """
+        @return: A protocol, whose calls are said when the scenario is over.
+        """
+        made = (kind or self.kind)(name, does or {})
+        self.noting.append(made)
+        return made
+
+    def tell(self) -> None:
+        """
+        Say what was noted.
+        """
+        for each in self.noting:
+            self.record.part(each.name)
+            for what, *values in tuple(each.log):
+                self.say(what, *values)
 
 
 def _merged(tcp: list[str], sdp: list[str]) -> list[str]:

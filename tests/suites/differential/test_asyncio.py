@@ -5,7 +5,6 @@ asyncio over TCP and over SDP, compared.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -22,16 +21,7 @@ class AsyncioTests(SynchronousTestCase):
     timeout = 4 * HANG_SECONDS
 
 
-def _test(name: str) -> Any:
-    def test(self: SynchronousTestCase) -> None:
-        self.assertEqual([], scenarios.faults(name, scenarios.compared(name)))
-
-    test.__doc__ = f"{name}: what a program sees is the same, but for what is known."
-    return test
-
-
-for _name in scenarios.named:
-    setattr(AsyncioTests, "test_" + _name.replace("-", "_").replace(".", "_").replace(" ", "_"), _test(_name))
+scenarios.addTests(AsyncioTests)
 
 
 class EndsTests(SynchronousTestCase):

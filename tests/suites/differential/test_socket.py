@@ -22,16 +22,7 @@ class SocketTests(SynchronousTestCase):
     timeout = 4 * HANG_SECONDS
 
 
-def _test(name: str) -> Any:
-    def test(self: SynchronousTestCase) -> None:
-        self.assertEqual([], scenarios.faults(name, scenarios.compared(name)))
-
-    test.__doc__ = f"{name}: what a program sees is the same, but for what is known."
-    return test
-
-
-for _name in scenarios.named:
-    setattr(SocketTests, "test_" + _name.replace("-", "_").replace(".", "_"), _test(_name))
+scenarios.addTests(SocketTests)
 
 
 class ComparingTests(SynchronousTestCase):

@@ -260,27 +260,15 @@ class Owner:
     """
 
     def __init__(self) -> None:
-        """
-        Nothing yet.
-        """
         self.log: list[Any] = []
 
     def made(self, link: Link) -> None:
-        """
-        Remember.
-        """
         self.log.append("made")
 
     def heard(self, link: Link, message: dict[str, Any]) -> None:
-        """
-        Remember.
-        """
         self.log.append(message)
 
     def lost(self, link: Link, reason: Failure) -> None:
-        """
-        Remember.
-        """
         self.log.append("lost")
 
 

@@ -49,9 +49,6 @@ class FakeTransport:
         self.error: Exception | None = None
 
     def write(self, data: bytes, addr: Any) -> None:
-        """
-        Keep it.
-        """
         if self.error is not None:
             raise self.error
         self.written.append((data, addr))

@@ -51,9 +51,6 @@ class FakePort:
         self.error: Exception | None = None
 
     def write(self, data: bytes, addr: Any) -> None:
-        """
-        Keep it.
-        """
         if self.error is not None:
             raise self.error
         self.written.append((data, addr))

@@ -335,9 +335,6 @@ class Output:
         return self.terminal
 
     def write(self, text: str) -> int:
-        """
-        Remember.
-        """
         self.text += text
         return len(text)
 
@@ -516,9 +513,6 @@ class CommandTests(SynchronousTestCase):
         self.output()
 
         def fail() -> Any:
-            """
-            Fail.
-            """
             raise RunDirectoryError("/x will not do")
 
         self.patch(ss, "sockets", fail)

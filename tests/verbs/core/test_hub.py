@@ -112,9 +112,6 @@ class HubTests(SynchronousTestCase):
             closed = False
 
             def progress(self) -> int:
-                """
-                One more.
-                """
                 found.append(1)
                 return 1
 

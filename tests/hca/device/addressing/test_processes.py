@@ -65,9 +65,6 @@ class FakeFabric:
         self.asked = 0
 
     def reach(self, guid: int, user: Any) -> Any:
-        """
-        See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>}.
-        """
         self.users.append(user)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
@@ -78,16 +75,10 @@ class FakeFabric:
         return answer
 
     def guids(self, gid: int) -> tuple[set[int], set[int]]:
-        """
-        See L{IHostDirectory<twisted_ib.hca.base.interfaces.IHostDirectory>}.
-        """
         ours, others = self.listed
         return set(ours), set(others)
 
     def proves(self, path: Any, guid: int) -> bool | None:
-        """
-        See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>}.
-        """
         self.asked += 1
         return self.proofs.pop(0) if len(self.proofs) > 1 else self.proofs[0]
 
@@ -111,9 +102,6 @@ class FakeDevice:
         self.paths.isLocal = lambda address: False
 
     def count(self, name: str) -> None:
-        """
-        Count something.
-        """
         self.counters[name] += 1
 
     def wait(self, seconds: float) -> None:

@@ -90,24 +90,15 @@ class End:
         self.connection = self.device.sendRequest(path, request, self, self.device.clock())
 
     def pathReady(self, path: Any) -> None:
-        """
-        Keep it.
-        """
         self.path = path
 
     def replied(self, connection: Any, reply: ConnectReply) -> None:
-        """
-        Connect.
-        """
         self.events.append("replied")
         self.privateData = reply.privateData
         self.queuePair.connect(connection.destination, reply.localQPN, reply)
         connection.ready(self.device.clock())
 
     def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
-        """
-        Accept.
-        """
         self.events.append("requested")
         self.privateData = request.privateData
         self.connection = connection

@@ -86,9 +86,6 @@ class Listener:
     end: Any = None
 
     def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
-        """
-        Accept.
-        """
         self.end = TakerEnd(connection.destination.fabric.owner, self.number)
         self.end.connectionRequested(connection, request)
 
@@ -127,9 +124,6 @@ class ContractTests(ServiceContract, SleepContract, DeathContract, ReachContract
         return end
 
     def connected(self, a: Device, b: Device, port: int = 7001, number: int = 20) -> tuple[Taker, Taker]:
-        """
-        See L{HCATestCase.connected}.
-        """
         listener = self.listener
         listener.number, listener.end = number + 1, None
         end = self.ask(a, self.address, port, number)
@@ -141,9 +135,6 @@ class ContractTests(ServiceContract, SleepContract, DeathContract, ReachContract
         return end.queuePair, listener.end.queuePair
 
     def another(self, a: Device, b: Device, one: Taker) -> Taker:
-        """
-        See L{HCATestCase.another}.
-        """
         return self.connected(a, b, number=30)[0]
 
     def assertNobody(self, a: Device, address: str, port: int) -> None:

@@ -36,9 +36,6 @@ class JoiningTests(SynchronousTestCase):
     """
 
     def setUp(self) -> None:
-        """
-        See L{End}.
-        """
         self.near, self.far = End(largest=128), End(crc=False)
 
     def post(self, opcode: int, header: bytes = b"", payload: bytes = b"") -> None:

@@ -49,9 +49,6 @@ class KeyedEnd(End):
         self.side.to(QPState.RTS, remote)
 
     def replied(self, connection: Any, reply: ConnectReply) -> None:
-        """
-        Connect.
-        """
         self._to(connection.destination, reply.localQPN)
         connection.ready(self.device.clock())
         self.events.append("replied")

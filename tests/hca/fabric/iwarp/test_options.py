@@ -179,9 +179,6 @@ class PrivateDataTests(IWARPTestCase):
         return self.frame(made)
 
     def reply(self, end: End, privateData: bytes, isConfirmed: bool) -> None:
-        """
-        Accept.
-        """
         reply = ConnectReply(
             localQPN=end.make().number, responderResources=4, initiatorDepth=4, privateData=privateData
         )

@@ -25,9 +25,6 @@ class ReadyTests(SynchronousTestCase):
     """
 
     def setUp(self) -> None:
-        """
-        Connect.
-        """
         self.clock = Clock()
         self.timers = Timers(self.clock.seconds)
         one, self.peer = socket.socketpair()

@@ -127,9 +127,6 @@ class FloodTestCase(SynchronousTestCase):
         self.seen = list(self._captured())
 
     def _receiver(self) -> Receiver:
-        """
-        Accept.
-        """
         self.accepted += 1
         return Receiver(SIZE)
 

@@ -118,9 +118,6 @@ class End:
         self.log.append("disconnected")
 
     def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
-        """
-        Accept.
-        """
         self.connection = connection
         connection.user = self
         reply = ConnectReply(
@@ -316,9 +313,6 @@ class UnreachableTests(PacketTestCase):
         told: list[int] = []
 
         def unreachable(connection: Any) -> None:
-            """
-            Fail.
-            """
             told.append(connection.user.queuePair.number)
             raise ZeroDivisionError
 
@@ -345,9 +339,6 @@ class UnreachableTests(PacketTestCase):
         device.connect(PortSpace.TCP, THERE, PORT, end)
 
         def expired() -> None:
-            """
-            Fail.
-            """
             raise ZeroDivisionError
 
         while not end.log:

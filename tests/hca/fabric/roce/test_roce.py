@@ -84,15 +84,9 @@ class Listener:
         size: int,
         marks: int,
     ) -> None:
-        """
-        Keep it.
-        """
         self.calls.append((source, port, destination, buffer[start:stop], size, marks))
 
     def count(self, name: str) -> None:
-        """
-        Keep it.
-        """
         self.counters.append(name)
 
     @property

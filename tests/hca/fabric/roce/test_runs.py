@@ -339,9 +339,6 @@ class _Lent(bytearray):
     """
 
     def __getitem__(self, key: Any) -> Any:
-        """
-        See C{bytearray}.
-        """
         found = super().__getitem__(key)
         return bytes(found) if isinstance(found, bytearray) else found
 

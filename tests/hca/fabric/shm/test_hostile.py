@@ -181,9 +181,6 @@ class CallerTests(HCATestCase):
 
             @classmethod
             def create(cls, size: int, seal: int = 0) -> Segment:
-                """
-                Fail.
-                """
                 raise OSError(errno.EFBIG, "File too large")
 
         self.b.fabric.segmentClass = Limited

@@ -137,9 +137,6 @@ class DeathTests(SynchronousTestCase):
     def work(
         self, device: Device, side: DeviceSide, told: list[int], maker: random.Random, pid: int
     ) -> list[tuple[int, WCStatus]]:
-        """
-        See L{die}.
-        """
         _, source, sourceKey, target, targetKey = told
         mine, back = side.allocate(PATTERN[:SIZE]), side.allocate(SIZE)
         plain = side.register(PATTERN[:SIZE])

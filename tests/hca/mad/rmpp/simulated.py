@@ -110,9 +110,6 @@ class Answer(Simulation):
     """
 
     def __init__(self, seed: int) -> None:
-        """
-        See L{Simulation.__init__}.
-        """
         super().__init__(seed)
         self.loss = 0.1
         self._asksAt = REQUEST_SECONDS
@@ -122,9 +119,6 @@ class Answer(Simulation):
         return Sender(HEAD, self.table, self.now, draw=self.dice.getrandbits)
 
     def begun(self) -> Receiver:
-        """
-        See L{Simulation.begun}.
-        """
         return Receiver(AT, self.now, isAnswer=True)
 
     def _deadline(self) -> float:

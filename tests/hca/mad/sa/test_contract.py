@@ -41,9 +41,6 @@ class OwnTests(AdministrationContract, SubnetTestCase):
 
     @property
     def ends(self) -> dict[int, int]:  # type: ignore[override]
-        """
-        See L{AdministrationContract}.
-        """
         ports = [port for port in self.subnet.graph.ports() if port.peer and port.node.switch is None]
         return {port.settings().gids[0]: port.lid for port in ports}
 

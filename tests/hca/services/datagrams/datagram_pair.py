@@ -38,9 +38,6 @@ class DatagramPath(MemoryPath):
     """
 
     def unknown(self, word: int, buffer: Any, start: int, stop: int) -> int:
-        """
-        See L{RecordPath.unknown}.
-        """
         self.fabric.datagramReceived(self, word >> 24, word & 0xFFFFFF, buffer, start, stop)
         return 0
 
@@ -71,9 +68,6 @@ class HCA:
         self.attached: dict[int, list[QueuePair]] = {}
 
     def count(self, name: str) -> None:
-        """
-        Count something.
-        """
         self.counters[name] += 1
 
     def hasGID(self, gid: int) -> bool:

@@ -43,9 +43,6 @@ class FakePath:
         self.waiting: list[Any] = []
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
-        """
-        See L{IPath.post}.
-        """
         if not self.room:
             return False
         self.room -= 1
@@ -55,16 +52,10 @@ class FakePath:
         return True
 
     def wantSpace(self, waiter: Any) -> None:
-        """
-        See L{IPath.wantSpace}.
-        """
         assert waiter not in self.waiting
         self.waiting.append(waiter)
 
     def wantNoSpace(self, waiter: Any) -> None:
-        """
-        See L{IPath.wantNoSpace}.
-        """
         if waiter in self.waiting:
             self.waiting.remove(waiter)
 
@@ -99,9 +90,6 @@ class FakeDevice:
         self.port = Port(gids=(), partitions=PartitionTable())
 
     def count(self, name: str) -> None:
-        """
-        Count something.
-        """
         self.counters[name] += 1
 
     def reach(self, gid: int, user: Any) -> None:

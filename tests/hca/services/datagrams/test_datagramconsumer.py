@@ -49,9 +49,6 @@ class Taker:
         self.isForked = False
 
     def datagramReceived(self, source: Any, buffer: bytes, start: int, stop: int) -> None:
-        """
-        Keep it.
-        """
         self.got.append((source, buffer[start:stop]))
 
     def failed(self, reason: Exception) -> None:
@@ -75,9 +72,6 @@ class Silent(Taker):
     count = 0
 
     def datagramReceived(self, source: Any, buffer: bytes, start: int, stop: int) -> None:
-        """
-        One more.
-        """
         self.count += 1
 
 

@@ -22,16 +22,10 @@ class UnreliableEnd(End):
     """
 
     def equip(self, depth: int, shared: int = 0, signalAll: bool = False) -> None:
-        """
-        See L{Side.equip}.
-        """
         self.qp = QueuePair(self.qp.number, self.consumer, None, QPType.UC)
         super().equip(depth, shared, signalAll)
 
     def to(self, state: QPState, peer: int, access: int = int(ALL), **changes: int) -> None:
-        """
-        See L{Side.to}.
-        """
         path: Any = self.path
         steps: list[tuple[QPState, dict[str, Any]]] = [
             (QPState.INIT, {"pkey_index": 0, "port_num": 1, "qp_access_flags": access}),

@@ -15,7 +15,7 @@ from attrs import define, field
 
 from tests.suites.differential.known import KNOWN
 from tests.suites.differential.places import apart
-from tests.suites.differential.record import Record, Scenarios, Telling
+from tests.suites.differential.record import Noting, Record, Recording, Scenarios
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.aio import new_event_loop
 from twisted_ib.aio.streamsocket import StreamSocket
@@ -23,87 +23,30 @@ from twisted_ib.aio.streamsocket import StreamSocket
 HOST = "127.0.0.1"
 
 
-class Recorder(asyncio.Protocol):
+class Recorder(Noting, asyncio.Protocol):
     """
-    Notes its calls, and does what the scenario wants in them.
-
-    @ivar log: The calls, with what was given; data in one piece.
+    A protocol.
     """
 
     transport: Any = None
 
-    def __init__(self, name: str, does: dict[str, Callable[..., Any]]) -> None:
-        """
-        @param does: By names of calls: what is called with this object, and with what was given.
-        """
-        self.name, self.does = name, does
-        self.log: list[list[Any]] = []
-
-    def note(self, what: str, *values: Any) -> Any:
-        """
-        Note a call.
-
-        @return: What the scenario wants it to return.
-        """
-        if what == "data" and self.log and self.log[-1][0] == "data":
-            self.log[-1][1] += values[0]
-        elif what == "data":
-            # In place: bytes would be copied whole for each piece, of which a long file has over a thousand.
-            self.log.append([what, bytearray(values[0])])
-        else:
-            self.log.append([what, *values])
-        action = self.does.get(what)
-        return None if action is None else action(self, *values)
-
-    def has(self, *names: str) -> bool:
-        """
-        @return: Whether all of these were called.
-        """
-        called = {each[0] for each in self.log}
-        return called.issuperset(names)
-
-    @property
-    def data(self) -> bytes:
-        """
-        All that has arrived.
-        """
-        return b"".join(each[1] for each in self.log if each[0] == "data")
-
     def connection_made(self, transport: Any) -> None:
-        """
-        Note.
-        """
         self.transport = transport
         self.note("made")
 
     def data_received(self, data: bytes) -> None:
-        """
-        Note.
-        """
         self.note("data", data)
 
     def eof_received(self) -> Any:
-        """
-        Note.
-        """
         return self.note("eof")
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """
-        Note.
-        """
         self.note("lost", exc)
 
     def pause_writing(self) -> None:
-        """
-        Note.
-        """
         self.note("pause")
 
     def resume_writing(self) -> None:
-        """
-        Note.
-        """
         self.note("resume")
 
 
@@ -131,20 +74,17 @@ class Buffered(Recorder, asyncio.BufferedProtocol):
         return self.room if action is None else action(self, sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
-        """
-        Note.
-        """
         self.note("data", bytes(self.room[:nbytes]))
 
 
 @define
-class Ends(Telling):
+class Ends(Recording):
     """
     The two ends of a scenario.
     """
 
+    kind = Recorder
     loop: Any
-    recorders: list[Recorder] = field(factory=list)
     closing: list[Any] = field(factory=list)
 
     async def wait(self, what: str, awaitable: Any) -> Any:
@@ -171,22 +111,6 @@ class Ends(Telling):
                 raise AssertionError("it does not happen")
             await asyncio.sleep(1e-3)
 
-    async def have(self, name: str, *recorders: Recorder) -> None:
-        """
-        Wait until these had a call.
-        """
-        await self.until(lambda: all(each.has(name) for each in recorders))
-
-    def recorder(
-        self, name: str, does: dict[str, Any] | None = None, kind: type[Recorder] = Recorder
-    ) -> Recorder:
-        """
-        @return: A protocol, whose calls are said when the scenario is over.
-        """
-        made = kind(name, does or {})
-        self.recorders.append(made)
-        return made
-
     async def server(self, factory: Callable[[], Any], **options: Any) -> tuple[Any, int]:
         """
         @return: A server, and its port.
@@ -201,7 +125,7 @@ class Ends(Telling):
         self,
         client: dict[str, Any] | None = None,
         server: dict[str, Any] | None = None,
-        kinds: tuple[type[Recorder], type[Recorder]] = (Recorder, Recorder),
+        kinds: tuple[Any, Any] = (None, None),
     ) -> tuple[Any, Any]:
         """
         @param client: What the client's protocol does; C{server}: likewise.
@@ -235,22 +159,13 @@ class Ends(Telling):
         made.seek(0)
         return made
 
-    def tell(self) -> None:
-        """
-        Say what the protocols were told.
-        """
-        for each in self.recorders:
-            self.record.part(each.name)
-            for what, *values in tuple(each.log):
-                self.say(what, *values)
-
     def close(self) -> None:
         """
         End what is left.
         """
         for each in self.closing:
             each.close()
-        for recorder in self.recorders:
+        for recorder in self.noting:
             recorder.does = {}
             if recorder.transport is not None and not recorder.has("lost"):
                 # One that another protocol has may be over.

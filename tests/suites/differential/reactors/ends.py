@@ -20,7 +20,7 @@ from zope.interface import implementer
 
 from tests.suites.differential.known import KNOWN
 from tests.suites.differential.places import apart
-from tests.suites.differential.record import Record, Scenarios, Telling
+from tests.suites.differential.record import Noting, Record, Recording, Scenarios
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.ibreactor import IBReactor
@@ -29,65 +29,22 @@ from twisted_ib.sdp.stream import Stream
 HOST = "127.0.0.1"
 
 
-class Recorder(Protocol):
+class Recorder(Noting, Protocol):
     """
-    Notes its calls, and does what the scenario wants in them.
-
-    @ivar log: The calls, with what was given; data in one piece.
+    A protocol.
     """
 
     transport: Any = None
     port = 0
 
-    def __init__(self, name: str, does: dict[str, Callable[..., Any]]) -> None:
-        """
-        @param does: By names of calls: what is called with this object, and with what was given.
-        """
-        self.name, self.does = name, does
-        self.log: list[list[Any]] = []
-
-    def note(self, what: str, *values: Any) -> None:
-        """
-        Note a call, and do what the scenario wants.
-        """
-        if what == "data" and self.log and self.log[-1][0] == "data":
-            self.log[-1][1] += values[0]
-        else:
-            self.log.append([what, *values])
-        action = self.does.get(what)
-        if action is not None:
-            action(self, *values)
-
-    def has(self, name: str) -> bool:
-        """
-        @return: Whether it was called.
-        """
-        return any(each[0] == name for each in self.log)
-
-    @property
-    def data(self) -> bytes:
-        """
-        All that has arrived.
-        """
-        return b"".join(each[1] for each in self.log if each[0] == "data")
-
     def connectionMade(self) -> None:
-        """
-        Note.
-        """
         self.port = self.transport.getHost().port
         self.note("made")
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Note.
-        """
         self.note("data", data)
 
     def connectionLost(self, reason: Failure = Failure(Exception())) -> None:  # noqa: B008
-        """
-        Note.
-        """
         self.note("lost", reason.value)
 
 
@@ -98,21 +55,15 @@ class Half(Recorder):
     """
 
     def readConnectionLost(self) -> None:
-        """
-        Note.
-        """
         self.note("readLost")
 
     def writeConnectionLost(self) -> None:
-        """
-        Note.
-        """
         self.note("writeLost")
 
 
-class Factory(ClientFactory):
+class Factory(Noting, ClientFactory):
     """
-    Notes its calls, and gives the protocols that it has.
+    Gives the protocols that it has.
 
     @ivar protocols: What is to be given, in order; L{None} refuses.
     """
@@ -120,71 +71,31 @@ class Factory(ClientFactory):
     noisy = False
 
     def __init__(self, name: str, ends: Ends, *protocols: Any) -> None:
-        """
-        @param name: By which its calls are said.
-        """
-        self.name, self.ends, self.protocols = name, ends, list(protocols)
-        self.log: list[list[Any]] = []
-        self.does: dict[str, Callable[..., Any]] = {}
-
-    def note(self, what: str, *values: Any) -> None:
-        """
-        Note a call, and do what the scenario wants.
-        """
-        self.log.append([what, *values])
-        action = self.does.get(what)
-        if action is not None:
-            action(self, *values)
-
-    def has(self, name: str) -> bool:
-        """
-        @return: Whether it was called.
-        """
-        return any(each[0] == name for each in self.log)
+        super().__init__(name, {})
+        self.ends, self.protocols = ends, list(protocols)
 
     def doStart(self) -> None:
-        """
-        Note.
-        """
         self.note("doStart")
         super().doStart()
 
     def doStop(self) -> None:
-        """
-        Note.
-        """
         self.note("doStop")
         super().doStop()
 
     def startFactory(self) -> None:
-        """
-        Note.
-        """
         self.note("start")
 
     def stopFactory(self) -> None:
-        """
-        Note.
-        """
         self.note("stop")
 
     def startedConnecting(self, connector: Any) -> None:
-        """
-        Note.
-        """
         self.note("connecting")
         self.connector = connector
 
     def clientConnectionFailed(self, connector: Any, reason: Failure) -> None:
-        """
-        Note.
-        """
         self.note("failed", reason.value)
 
     def clientConnectionLost(self, connector: Any, reason: Failure) -> None:
-        """
-        Note.
-        """
         self.note("lost", reason.value)
 
     def buildProtocol(self, addr: Any) -> Any:
@@ -199,13 +110,13 @@ class Factory(ClientFactory):
 
 
 @define
-class Ends(Telling):
+class Ends(Recording):
     """
     The two ends of a scenario.
     """
 
+    kind = Recorder
     reactor: Any
-    noting: list[Any] = field(factory=list)
     ports: list[Any] = field(factory=list)
 
     async def wait(self, what: str, call: Callable[..., Any], *arguments: Any) -> Any:
@@ -240,22 +151,6 @@ class Ends(Telling):
                 raise AssertionError("it does not happen")
             await self.turn()
 
-    async def have(self, name: str, *noting: Any) -> None:
-        """
-        Wait until these had a call.
-        """
-        await self.until(lambda: all(each.has(name) for each in noting))
-
-    def recorder(
-        self, name: str, does: dict[str, Any] | None = None, kind: type[Recorder] = Recorder
-    ) -> Recorder:
-        """
-        @return: A protocol, whose calls are said when the scenario is over.
-        """
-        made = kind(name, does or {})
-        self.noting.append(made)
-        return made
-
     def factory(self, name: str, *protocols: Any) -> Factory:
         """
         @return: A factory, whose calls are said when the scenario is over.
@@ -278,7 +173,7 @@ class Ends(Telling):
         self,
         client: dict[str, Any] | None = None,
         server: dict[str, Any] | None = None,
-        kinds: tuple[type[Recorder], type[Recorder]] = (Recorder, Recorder),
+        kinds: tuple[Any, Any] = (None, None),
     ) -> tuple[Any, Any]:
         """
         @param client: What the client's protocol does; C{server}: likewise.
@@ -303,15 +198,6 @@ class Ends(Telling):
         """
         if isinstance(transport, Stream) != self.isSDP:
             raise AssertionError("the connection is over the other of both")
-
-    def tell(self) -> None:
-        """
-        Say what the protocols and factories were told.
-        """
-        for each in self.noting:
-            self.record.part(each.name)
-            for what, *values in tuple(each.log):
-                self.say(what, *values)
 
     async def close(self) -> None:
         """

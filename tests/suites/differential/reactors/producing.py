@@ -36,9 +36,6 @@ class Producer:
         return [name] in self.log
 
     def pauseProducing(self) -> None:
-        """
-        Note.
-        """
         self.log.append(["pause"])
 
     def resumeProducing(self) -> None:
@@ -51,9 +48,6 @@ class Producer:
             self.resume(self)
 
     def stopProducing(self) -> None:
-        """
-        Note.
-        """
         self.log.append(["stop"])
 
 

@@ -37,9 +37,6 @@ class Ends(Telling):
     exit: ExitStack
 
     def part(self, name: str) -> None:
-        """
-        See L{Record.part}.
-        """
         self.record.part(name)
 
     def kept(self, closable: Any) -> Any:

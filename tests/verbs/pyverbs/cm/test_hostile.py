@@ -77,9 +77,6 @@ class Peer:
         self.heard.append(("REJ", message.reason))
 
     def unreachable(self, connection: Any) -> None:
-        """
-        Nothing.
-        """
         self.heard.append(("nothing", None))
 
     def peerDisconnected(self, connection: Any) -> None:

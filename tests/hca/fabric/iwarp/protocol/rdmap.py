@@ -82,9 +82,6 @@ class End:
     # -- the receiver's user
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
-        """
-        See L{IReceiverUser.delivered}.
-        """
         if self.syndromes:
             syndrome = self.syndromes.pop(0)
             if syndrome:
@@ -125,15 +122,9 @@ class End:
             self._part = b""
 
     def readyToReceive(self) -> None:
-        """
-        See L{IReceiverUser.readyToReceive}.
-        """
         self.ready += 1
 
     def terminated(self, message: TerminateMessage) -> None:
-        """
-        See L{IReceiverUser.terminated}.
-        """
         self.terminations.append(message)
 
     # -- octets

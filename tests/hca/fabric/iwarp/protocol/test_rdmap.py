@@ -92,9 +92,6 @@ class Bounds:
         self._chance = chance
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
-        """
-        See L{IReceiverUser.delivered}.
-        """
         assert self.first - 2 <= start <= stop == self.last, (opcode, start, stop, self.first, self.last)
         self.records += 1
         return 0 if opcode in RESPONSES else self._chance.choice((0, 0, 0, 0, 0x23, 0x41))
@@ -105,9 +102,6 @@ class Bounds:
         """
 
     def terminated(self, message: Any) -> None:
-        """
-        See L{IReceiverUser.terminated}.
-        """
         assert message.termination.text
         assert message.isOfRead in (False, True)
 

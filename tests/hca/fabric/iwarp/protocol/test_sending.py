@@ -58,9 +58,6 @@ class SendingTests(SynchronousTestCase):
     """
 
     def setUp(self) -> None:
-        """
-        Make it.
-        """
         self.end = End(largest=128)
 
     def post(self, opcode: int, header: bytes, payload: bytes) -> bool:
