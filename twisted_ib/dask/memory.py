@@ -10,22 +10,17 @@ from __future__ import annotations
 import mmap
 from collections import deque
 from contextlib import suppress
-from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
-from weakref import finalize
+from typing import Final
+from weakref import ref
 
 from distributed.protocol.utils import host_array
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+# Nothing else says when memory is not used any more.
+_hasArrays: Final = find_spec("numpy") is not None
+if _hasArrays:
+    from numpy import frombuffer
 
-    from typing_extensions import Buffer
-
-#: An array's base; memory that is not NumPy's cannot be known to be unused.
-_array: Final[Callable[[mmap.mmap, str, int], Buffer] | None] = (
-    vars(import_module("numpy"))["frombuffer"] if find_spec("numpy") else None
-)
 #: Frames from this length on, of which each has pages of its own.
 LEAST_BYTES: Final = 1 << 20
 #: Bytes of one process that are kept, in all.
@@ -40,12 +35,13 @@ class Recycled:
     """
     Memory that is used again.
 
-    Who drops the last array or view of a piece gives it back: in any thread, and the garbage collector within
-    any call here.  So there is no lock, and each change is one call of a C{deque}.
+    A piece is given back when the last array or view of it is dropped: in any thread, and by the garbage
+    collector within any call here.  So there is no lock, and each change is one call of a C{deque}.
     """
 
     def __init__(self) -> None:
         self._kept: deque[mmap.mmap] = deque()
+        self._used: dict[int, tuple[ref[memoryview], mmap.mmap]] = {}
 
     @property
     def kept(self) -> int:
@@ -59,12 +55,13 @@ class Recycled:
         @return: So many bytes, whatever is in them.
         @raise MemoryError: There is no memory.
         """
-        if not LEAST_BYTES <= length <= KEPT_BYTES or _array is None:
+        if not LEAST_BYTES <= length <= KEPT_BYTES or not _hasArrays:
             return host_array(length)
         piece = self._found(length) or self._new(length)
         # Each view and array of it has a reference to this one.
-        array = _array(piece, "u1", length)
-        finalize(array, self._giveBack, piece).atexit = False
+        array = frombuffer(piece, "u1", length)
+        use = ref(array, self._giveBack)
+        self._used[id(use)] = use, piece
         return memoryview(array)
 
     def _found(self, length: int) -> mmap.mmap | None:
@@ -86,8 +83,8 @@ class Recycled:
         piece.madvise(mmap.MADV_HUGEPAGE)
         return piece
 
-    def _giveBack(self, piece: mmap.mmap) -> None:
-        self._kept.append(piece)
+    def _giveBack(self, use: ref[memoryview]) -> None:
+        self._kept.append(self._used.pop(id(use))[1])
         with suppress(IndexError):
             while len(self._kept) > KEPT_PIECES or self.kept > KEPT_BYTES:
                 self._kept.popleft()

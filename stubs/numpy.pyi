@@ -1,0 +1,3 @@
+from typing_extensions import Buffer
+
+def frombuffer(buffer: Buffer, dtype: str, count: int) -> memoryview: ...
