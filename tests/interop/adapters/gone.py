@@ -20,7 +20,7 @@ VANISH_SECONDS = 2 * lasting.PATIENCE
 CONFIGURATION = "/tmp/ib.conf"
 _ROUND = (
     "round adapter {adapter} is gone | this host has no adapter {adapter}: load its driver, or add one of"
-    " software, as by rdma link add {adapter} type rxe netdev eth0 | sdp on iwarp0"
+    " software, as by rdma link add {adapter} type {kind} netdev eth0 | sdp on iwarp0"
 )
 _RULES = """
 use sdp connect * *:*
@@ -161,5 +161,5 @@ class VanishTests(LastingTestCase):
         command = self.lastingThere("vanish", *words, environment=f"TWISTED_IB_CONFIG={CONFIGURATION}")
         done = self.succeeded(self.guest.run(command, VANISH_SECONDS))
         said = [each for each in done.output.splitlines() if each != "goes on"]
-        line = _ROUND.format(adapter=name, peer=self.host, port=PORT)
+        line = _ROUND.format(adapter=name, kind=self.peer.value[1])
         self.assertEqual((set(said), len(said)), ({line}, VANISHES), done.text)
