@@ -21,6 +21,8 @@ MODULES = (
     "rds",
     "siw",
     "adapters.rxe",
+    "adapters.gone",
+    "adapters.siw",
     "cprograms.rxe",
     "cprograms.siw",
 )

@@ -9,15 +9,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.interop.adapters import side
-from tests.interop.case import DEVICE, GuestTestCase
-from tests.interop.lab.lab import RXE, theLab
+from tests.interop.adapters import lasting, side
+from tests.interop.case import GuestTestCase
+from tests.interop.lab.lab import theLab
 from tests.interop.lab.machine import Ended
 from tests.interop.lab.shipped import SITE, ship
 from tests.support.waiting import HANG_SECONDS
 
-#: The program of both sides.
-SIDE = Path(side.__file__)
+#: The programs of both sides.
+SIDE, LASTING = Path(side.__file__), Path(lasting.__file__)
 #: How long a side in the guest may take, which imports for most of it, in seconds.
 SECONDS = 6 * HANG_SECONDS
 PORT = "7177"
@@ -41,7 +41,7 @@ class HardwareTestCase(GuestTestCase):
         super().setUp()
         if theLab().guest not in _shipped:
             self.release()
-            ship(self.lab, self.directory, SIDE)
+            ship(self.lab, self.directory, SIDE, LASTING)
             _shipped.append(self.lab.guest)
 
     def inGuest(self, kind: str, role: str) -> str:
@@ -49,7 +49,7 @@ class HardwareTestCase(GuestTestCase):
         @return: the command line of a side in the guest.
         """
         return (
-            f"TWISTED_IB_DEVICES={GUESTS}=hardware:{RXE} PYTHONPATH={SITE} PYTHONUNBUFFERED=1"
+            f"TWISTED_IB_DEVICES={GUESTS}=hardware:{self.peer.value[0]} PYTHONPATH={SITE} PYTHONUNBUFFERED=1"
             f" python3 {SITE}/{SIDE.name} {kind} {role} {GUESTS} {self.there} {self.host} {PORT}"
         )
 
@@ -58,7 +58,7 @@ class HardwareTestCase(GuestTestCase):
         @return: a side here.
         """
         root = str(SIDE.parents[3])
-        command = [sys.executable, str(SIDE), kind, role, DEVICE, self.host, self.there, PORT]
+        command = [sys.executable, str(SIDE), kind, role, f"{self.kind}0", self.host, self.there, PORT]
         return self.program(command, PYTHONPATH=root)
 
     def guestAsks(self, kind: str) -> tuple[str, str]:

@@ -1,9 +1,9 @@
 """
 One side of a session over reliable connections, on either side of the lab.
 
-C{side.py verbs|messages active|passive DEVICE OWN-ADDRESS PEER PORT}: the active side sends, writes,
+C{side.py verbs|messages|iwarp active|passive DEVICE OWN-ADDRESS PEER PORT}: the active side sends, writes,
 reads and adds, and prints what it found; the passive side prints what its memory has then, and C{listens}
-before.
+before.  C{iwarp}: messages without atomics, which iWARP has none of.
 """
 
 from __future__ import annotations
@@ -147,9 +147,9 @@ class Verbs:
         cmid.close()
 
 
-def messages(role: str, device: str, here: str, there: str, port: str) -> None:
+def messages(hasAtomics: bool, role: str, device: str, here: str, there: str, port: str) -> None:
     """
-    A side that uses messages of C{ib:}: a file and its echo, then WRITE, READ and atomics.
+    A side that uses messages of C{ib:}: a file and its echo, then WRITE, READ and, if there are any, atomics.
     """
     from twisted.internet import reactor as installed
     from twisted.internet.defer import inlineCallbacks
@@ -168,7 +168,9 @@ def messages(role: str, device: str, here: str, there: str, port: str) -> None:
         connectionLost = lost
 
         def connectionMade(self) -> None:
-            rights = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
+            rights = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+            if hasAtomics:
+                rights |= Access.REMOTE_ATOMIC
             region = self.transport.registerMemory(LONG, rights)
             self.transport.write(struct.pack("!QI", region.address, region.remoteKey))
 
@@ -203,9 +205,10 @@ def messages(role: str, device: str, here: str, there: str, port: str) -> None:
             yield transport.rdmaWrite(b"w" * LONG, *self.region)
             data = yield transport.rdmaRead(LONG, *self.region)
             say("read", bytes(data) == b"w" * LONG)
-            one = yield transport.fetchAdd(*self.region, 5)
-            other = yield transport.compareAndSwap(*self.region, one + 5, 7)
-            say("atomics", other - one)
+            if hasAtomics:
+                one = yield transport.fetchAdd(*self.region, 5)
+                other = yield transport.compareAndSwap(*self.region, one + 5, 7)
+                say("atomics", other - one)
             transport.loseConnection()
 
     class Clients(ClientFactory):
@@ -229,4 +232,4 @@ if __name__ == "__main__":
     if kind == "verbs":
         Verbs(*rest)
     else:
-        messages(*rest)
+        messages(kind == "messages", *rest)

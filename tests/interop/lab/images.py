@@ -22,7 +22,8 @@ HOST = ("qemu-system-x86", "kmod")
 #: Packages of a guest.
 GUEST = (
     "busybox-static dash coreutils procps util-linux mount grep sed iproute2 kmod python3 "
-    "rdma-core ibverbs-utils ibverbs-providers rdmacm-utils python3-pyverbs perftest"
+    "rdma-core ibverbs-utils ibverbs-providers rdmacm-utils python3-pyverbs perftest "
+    "python3-openssl python3-service-identity"
 ).split()
 #: Modules of the kernel, or folders of them; what they depend on follows.
 MODULES = (

@@ -50,7 +50,7 @@ def _origin(name: str) -> Path:
 
 def _wanted(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
     name = entry.name
-    isTest = "/test/" in name or "/tests/" in name or name.endswith(".pyc")
+    isTest = "/test/" in name or "/tests/" in name
     isCompiled = name.endswith(".so") and not name.startswith("ibverbs/")
     return None if isTest or isCompiled else entry
 

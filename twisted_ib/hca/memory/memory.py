@@ -177,6 +177,10 @@ class Memory:
             raise MemoryRegionError("an adapter's memory has addresses and rights of its own")
         assert self.registrar is not None
         key, place, registered = self.registrar(view, access, pd)
+        if key in self._registered:
+            # Of an adapter whose keys for peers and for itself are not of one number space.
+            registered.close()
+            raise MemoryRegionError(f"the adapter has given the key {key:#010x} twice")
         self._registered[key] = registered
         region = MemoryRegion(view, place, access, pd, segment)
         region.key = key

@@ -7,6 +7,7 @@ from __future__ import annotations
 import struct
 from functools import partial
 from typing import Any
+from unittest import mock
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -147,6 +148,39 @@ class OperationTests(SynchronousTestCase):
         self.assertEqual(set(self.host.regions) - before, {key})
         one.device.deregisterMemory(region)
         self.assertEqual(set(self.host.regions), before)
+
+    def test_localRegions(self) -> None:
+        """
+        An adapter's key for peers is 0 where they have no right: such regions are still told apart, sent from
+        and received into, and each ends by itself.
+        """
+        one, two = self.sides()
+        before = set(self.host.regions)
+        mine = [one.register(text, 1) for text in (b"one", b"two")]
+        theirs = [two.register(3, 1) for _ in mine]
+        self.assertEqual({each.key for each in (*mine, *theirs)}, set(self.host.regions) - before)
+        for number, (source, target) in enumerate(zip(mine, theirs, strict=True)):
+            two.receive(number, piece(target))
+            one.send(number, SEND, piece(source))
+        settle(*self.devices)
+        self.assertEqual([bytes(each.view) for each in theirs], [b"one", b"two"])
+        for side, regions in ((one, mine), (two, theirs)):
+            for region in regions:
+                side.device.deregisterMemory(region)
+        self.assertEqual(set(self.host.regions), before)
+
+    def test_keyTwice(self) -> None:
+        """
+        An adapter that gives the key of one region to another is refused, and the other is deregistered.
+        """
+        one, _ = self.sides()
+        ended = mock.Mock()
+        self.patch(one.device.memory, "registrar", lambda *given: (7, 4096, ended))
+        region = registered(one, 8)
+        error = self.assertRaises(MemoryRegionError, registered, one, 8)
+        self.assertEqual(str(error), "the adapter has given the key 0x00000007 twice")
+        self.assertEqual((ended.close.call_count, one.device.memory.regions[7]), (1, region))
+        one.device.deregisterMemory(region)
 
     def test_zeroCopy(self) -> None:
         """

@@ -226,6 +226,8 @@ class AddressTests(HardwareTestCase):
             "this host has no adapter rxe1: load its driver, or add one of software, as by rdma link add rxe1"
             " type rxe netdev eth0",
         )
+        error = self.assertRaises(DeviceError, adapters.addressOfAdapter, "siw0")
+        self.assertIn("as by rdma link add siw0 type siw netdev eth0", str(error))
 
 
 class OpenTests(HardwareTestCase):

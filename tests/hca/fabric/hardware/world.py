@@ -26,6 +26,8 @@ WRITE, WRITE_IMM, SEND, SEND_IMM, READ, SWAP, ADD = range(7)
 SUCCESS, LENGTH, FLUSHED, ACCESS = 0, 1, 5, 10
 RECV, RECV_WRITE = 128, 129
 SIGNALED = 2
+# Remote write, read and atomics, of enum ibv_access_flags.
+_REMOTE = 0xE
 
 
 def _turned(given: Parameters) -> Parameters:
@@ -202,9 +204,9 @@ class Region:
     @property
     def rkey(self) -> int:
         """
-        The same.
+        The same; none, as of rxe and siw, where a peer has no right (Linux rxe_mr.c, rxe_mr_init()).
         """
-        return self.lkey
+        return self.lkey if self.access & _REMOTE else 0
 
     @property
     def pd(self) -> Domain:

@@ -41,6 +41,7 @@ from twisted_ib.hca.fabric.hardware.provider import (
     told,
 )
 from twisted_ib.hca.fabric.hardware.rdmacm import RDMACM, Manager
+from twisted_ib.hca.memory.access import REMOTE
 
 _PORT = 0xFFFF
 #: Completions that are taken at a time.
@@ -286,7 +287,9 @@ class HardwareFabric(ConnectedFabric):
         insort(self._regions.setdefault(region.pd, []), entry)
         registered = _Registered(self, entry, region)
         self._registered.add(registered)
-        return region.rkey, address, registered
+        # Where peers have no right the key for them is none, of rxe and siw 0 for each region (Linux
+        # rxe_mr.c, rxe_mr_init()).
+        return region.rkey if access & REMOTE else region.lkey, address, registered
 
     def deregistered(self, registered: _Registered) -> None:
         """

@@ -66,7 +66,8 @@ def howToAdd(adapter: str) -> str:
     """
     @return: what to do where an adapter is missing, for errors.
     """
-    return f"load its driver, or add one of software, as by rdma link add {adapter} type rxe netdev eth0"
+    kind = "siw" if adapter.startswith("siw") else "rxe"
+    return f"load its driver, or add one of software, as by rdma link add {adapter} type {kind} netdev eth0"
 
 
 def isOwn(environ: Mapping[str, str]) -> bool:

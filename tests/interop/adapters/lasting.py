@@ -1,0 +1,266 @@
+"""
+Sides of connections that last, on either side of the lab, until something ends them.
+
+C{lasting.py echo|rounds DEVICE OWN-ADDRESS PEER PORT}: a server that sends back what comes, and a client
+that sends again and again; each prints C{goes on} once and C{lost}, with the reason, at the end.
+C{serve ...}: a server of many.  C{vanish DEVICE ADAPTER PEER PORT ROUNDS}: a client whose adapter, one of the
+kernel's, it deletes and adds again, so often.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import Any
+
+from twisted.internet.defer import Deferred, inlineCallbacks
+from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import deferLater
+
+#: A message, and how many make a connection that goes on.
+MESSAGE = b"m" * 1000
+ENOUGH = 3
+#: How long a program may take altogether, and an adapter to be gone or back, in seconds.
+PATIENCE = 300.0
+ADAPTER_SECONDS = 60.0
+#: How often an adapter is looked at, in seconds.
+_LOOK_SECONDS = 0.1
+
+
+def say(*words: object) -> None:
+    """
+    Print a line.
+    """
+    print(*words, flush=True)
+
+
+def install() -> Any:
+    """
+    @return: a reactor whose TCP goes through the switch.
+    """
+    from twisted_ib.reactor import ibreactor
+
+    ibreactor.install()
+    from twisted.internet import reactor
+
+    return reactor
+
+
+class Side(Protocol):
+    """
+    One end: C{lost} fires at its end with the reason, C{answered} when a message has come.
+    """
+
+    transport: Any
+    doesAsk = False
+    count = 0
+
+    def __init__(self) -> None:
+        self.lost: Deferred[Any] = Deferred()
+        self.answered: Deferred[None] = Deferred()
+
+    def connectionMade(self) -> None:
+        """
+        The client begins.
+        """
+        if self.doesAsk:
+            self.transport.write(MESSAGE)
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Send it back.
+        """
+        self.count += 1
+        if not self.answered.called:
+            self.answered.callback(None)
+        if self.count == ENOUGH:
+            say("goes on")
+        self.transport.write(data)
+
+    def connectionLost(self, reason: Any = None) -> None:
+        """
+        Tell.
+        """
+        self.lost.callback(reason.value)
+
+
+class Asking(Side):
+    """
+    The client's end.
+    """
+
+    doesAsk = True
+
+
+def endpoint(reactor: Any, host: str, port: str, device: str) -> Any:
+    """
+    @return: an endpoint of messages.
+    """
+    from twisted_ib.rdma import RDMAClientEndpoint
+
+    return RDMAClientEndpoint(reactor, host, int(port), device=device)
+
+
+def ended(reactor: Any, side: Side) -> None:
+    """
+    Print the end of a connection, and end the program.
+    """
+
+    def tell(reason: Exception) -> None:
+        say("lost", type(reason).__name__, reason)
+        reactor.stop()
+
+    side.lost.addCallback(tell)
+
+
+def echo(reactor: Any, device: str, here: str, there: str, port: str) -> None:
+    """
+    The server.
+    """
+    from twisted_ib.rdma import listenRDMA
+
+    class Sides(Factory):
+        def buildProtocol(self, addr: Any) -> Side:
+            side = Side()
+            ended(reactor, side)
+            return side
+
+    listenRDMA(reactor, int(port), Sides(), interface=here, device=device)
+    say("listens")
+
+
+def serve(reactor: Any, device: str, here: str, there: str, port: str) -> None:
+    """
+    A server of many connections, whose end it does not tell, and of the switch's at the next port: messages
+    of iWARP have this one of TCP.
+    """
+    from twisted_ib.rdma import listenRDMA
+
+    listenRDMA(reactor, int(port), Factory.forProtocol(Side), interface=here, device=device)
+    reactor.listenTCP(int(port) + 1, Factory.forProtocol(Side), interface=here)
+    say("listens")
+
+
+def rounds(reactor: Any, device: str, here: str, there: str, port: str) -> None:
+    """
+    The client.
+    """
+    side = Asking()
+    ended(reactor, side)
+    made = connectProtocol(endpoint(reactor, there, port, device), side)
+    made.addErrback(lambda failure: (say("failed", failure.value), reactor.stop()))
+
+
+class Vanishing:
+    """
+    A client, whose adapter disappears.
+    """
+
+    def __init__(self, reactor: Any, device: str, adapter: str, there: str, port: str) -> None:
+        self.reactor, self.device, self.adapter = reactor, device, adapter
+        self.there, self.port = there, port
+
+    def connect(self) -> Any:
+        """
+        @return: a Deferred of a connection of the device.
+        """
+        return connectProtocol(endpoint(self.reactor, self.there, self.port, self.device), Asking())
+
+    @inlineCallbacks
+    def until(self, process: Any) -> Any:
+        """
+        Wait until a command has ended, well.
+        """
+        end = self.reactor.seconds() + ADAPTER_SECONDS
+        while process.poll() is None:
+            if self.reactor.seconds() > end:
+                raise TimeoutError(f"{process.args} does not end")
+            yield deferLater(self.reactor, _LOOK_SECONDS)
+        if process.returncode:
+            raise OSError(f"{process.args}: {process.returncode}")
+
+    @inlineCallbacks
+    def untilBack(self) -> Any:
+        """
+        @return: a Deferred of a connection, once the adapter that was added has its address.
+        """
+        end = self.reactor.seconds() + ADAPTER_SECONDS
+        while True:
+            try:
+                side = yield self.connect()
+            except Exception as error:
+                if self.reactor.seconds() > end:
+                    raise
+                self.errors.append(str(error))
+                yield deferLater(self.reactor, _LOOK_SECONDS)
+            else:
+                return side
+
+    @inlineCallbacks
+    def round(self) -> Any:
+        """
+        The adapter goes while a connection is in use, and comes again.
+        """
+        self.errors: list[str] = []
+        side = yield self.untilBack()
+        yield side.answered
+        began = time.monotonic()
+        deleting = subprocess.Popen(["rdma", "link", "delete", self.adapter])
+        reason = yield side.lost
+        seconds = time.monotonic() - began
+        yield self.until(deleting)
+        try:
+            yield self.connect()
+        except Exception as error:
+            missing = str(error)
+        else:
+            missing = "connected"
+        # The switch goes on to the next device of the route.
+        where = TCP4ClientEndpoint(self.reactor, self.there, int(self.port) + 1)
+        other = yield connectProtocol(where, Asking())
+        yield other.answered
+        from twisted_ib.reactor import explain
+
+        way = str(explain(other.transport))
+        other.transport.abortConnection()
+        yield other.lost
+        kind = "siw" if self.adapter.startswith("siw") else "rxe"
+        yield self.until(
+            subprocess.Popen(["rdma", "link", "add", self.adapter, "type", kind, "netdev", "eth0"])
+        )
+        # What Twisted says before it, and the rule, are not looked at.
+        said = (str(reason).partition("fashion: ")[2], missing.partition(f":{self.port}: ")[2])
+        say("round", " | ".join((*(each.rstrip(".") for each in said), way.partition(",")[0])))
+        print(f"{seconds:.2f} s", *self.errors[-1:], file=sys.stderr, flush=True)
+
+    @inlineCallbacks
+    def run(self, rounds: int) -> Any:
+        """
+        Do so often.
+        """
+        try:
+            for _ in range(rounds):
+                yield self.round()
+        except Exception as error:
+            say("failed", type(error).__name__, error)
+        self.reactor.stop()
+
+
+def main(kind: str, *rest: str) -> None:
+    """
+    Run a side.
+    """
+    reactor = install()
+    if kind == "vanish":
+        *given, rounds_ = rest
+        reactor.callWhenRunning(Vanishing(reactor, *given).run, int(rounds_))
+    else:
+        {"echo": echo, "serve": serve, "rounds": rounds}[kind](reactor, *rest)
+    reactor.callLater(PATIENCE, reactor.stop)
+    reactor.run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,52 @@
+"""
+A device of the kind C{hardware} in the guest, on the kernel's siw, against a software RNIC here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.trial.unittest import SkipTest
+
+from tests.interop.adapters import gone, rxe
+from tests.interop.lab.images import Images, cacheDirectory
+from tests.interop.lab.lab import Peer
+
+
+class SIWMixin:
+    """
+    The guest has siw.
+    """
+
+    kind = "iwarp"
+    peer = Peer.SIW
+
+    def setUp(self: Any) -> None:
+        """
+        Skip the test without siw.
+        """
+        lacking = Images(cacheDirectory()).noSIW
+        if lacking is not None:
+            raise SkipTest(lacking)
+        super().setUp()
+
+
+class SIWMessagesTests(SIWMixin, rxe.MessagesTests):
+    """
+    A file and its echo in messages of C{ib:}; then WRITE and READ.
+    """
+
+    sides = "iwarp"
+    client = "echoed True\nread True\nlost ConnectionDone\n"
+
+
+class SIWKillTests(SIWMixin, gone.KillTests):
+    """
+    C{kill -9} of one side.
+    """
+
+
+class SIWVanishTests(SIWMixin, gone.VanishTests):
+    """
+    C{rdma link delete}.
+    """
