@@ -414,7 +414,11 @@ class Agents:
         if mad.managementClass == SUBNET_DIRECTED:
             status |= DIRECTION
         mad = evolve(mad, method=method, transaction=request.transaction, status=status)
-        self._answer(self.addressOf(request.path), request.number, mad, partial(self.respond, request))
+        # Of a request of one segment the ACK is half of what it may draw.
+        size = MAD_BYTES - (dataAt(mad.managementClass) or 0)
+        isShort = request.table is not None and len(request.table) <= size
+        post = partial(self.respond, request)
+        self._answer(self.addressOf(request.path), request.number, mad, post, int(isShort))
 
     def post(self, agent: Agent, address: AddressVector, number: int, mad: Mad, queueKey: int) -> None:
         """
@@ -433,17 +437,20 @@ class Agents:
         way.send(target.word, target.header + octets, b"", 0)
         self.device.paths.release(way)
 
-    def _answer(self, address: int, number: int, mad: Mad, post: Callable[[bytes], object]) -> None:
+    def _answer(
+        self, address: int, number: int, mad: Mad, post: Callable[[bytes], object], spent: int = 0
+    ) -> None:
         data = self._table(mad)
         if data is None:
             post(mad.pack())
             return
         octets = evolve(mad, data=b"").pack()
         key = address, number, mad.managementClass, mad.classVersion, mad.transaction, mad.method
-        if self.transfers.repeated(key):
+        if self.transfers.repeated(key, spent):
             return
+        head = octets[: dataAt(mad.managementClass)]
         try:
-            self.transfers.send(key, octets[: dataAt(mad.managementClass)], data, post, isResponse=True)
+            self.transfers.send(key, head, data, post, isResponse=True, spent=spent)
         except ResourceLimitError:
             # The peer repeats its request.
             self.device.count("management_dropped")

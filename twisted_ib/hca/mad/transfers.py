@@ -224,12 +224,14 @@ class Transfers:
         *,
         isResponse: bool = False,
         expectsResponse: bool = False,
+        spent: int = 0,
     ) -> Sending:
         """
         Send a transfer.
 
         @param head: the octets in front of the data.
         @param ended: called once at its end, unless it is cancelled.
+        @param spent: see L{Sender}.
         @raise LengthError: it is too long.
         @raise ResourceLimitError: there are L{RMPP_TRANSFERS}, or they have L{RMPP_BYTES}.
         """
@@ -240,7 +242,7 @@ class Transfers:
         now = self.device.clock()
         # A request of several segments proves nothing: it can be sent without having seen an ACK.
         draw = self.device.randomBits if isResponse else None
-        machine = Sender(head, data, now, draw=draw, expectsResponse=expectsResponse)
+        machine = Sender(head, data, now, draw=draw, expectsResponse=expectsResponse, spent=spent)
         sending = self._sending[key] = Sending(*(self, key, machine, len(data)), post, ended, not isResponse)
         self._bytesSent += len(data)
         sending.step(machine.begin, now)
@@ -266,15 +268,16 @@ class Transfers:
     def _isFull(self, transfers: Iterable[Key], key: Key) -> bool:
         return sum(each[0] == key[0] for each in transfers) >= RMPP_TRANSFERS_PER_PEER
 
-    def repeated(self, key: Key) -> bool:
+    def repeated(self, key: Key, spent: int = 0) -> bool:
         """
         A request came again.
 
+        @param spent: see L{Sender}.
         @return: whether a transfer is its response already.
         """
         sending = self._sending.get(key)
         if sending is not None:
-            sending.step(sending.machine.repeat)
+            sending.step(sending.machine.repeat, spent)
         return sending is not None
 
     def sent(self, sending: Sending) -> bool:

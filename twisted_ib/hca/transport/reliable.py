@@ -155,11 +155,13 @@ class ReliableConnection:
         """
         return self.requester.due
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float, isGone: bool = False) -> None:
         """
         Handle expired timers.
+
+        @param isGone: whether the peer is known to answer never again.
         """
-        self.requester.tick(now)
+        self.requester.tick(now, isGone)
 
     def close(self) -> None:
         """

@@ -540,9 +540,9 @@ class Requester:
             at = self._since + patience
         self.due = at
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float, isGone: bool) -> None:
         """
-        Handle the expired timer.
+        Handle the expired timer.  It is the last if the peer is known to be gone.
         """
         if self.due is None or now < self.due:
             return
@@ -556,7 +556,7 @@ class Requester:
         # nothing.
         self._since += now - self.due
         patience = self._patience
-        if patience is not None and now >= self._since + patience:
+        if isGone or (patience is not None and now >= self._since + patience):
             self._fail(SILENT, self._una)
             return
         if not self._terms.retries or now < self._armedAt + self.pacing.resendSeconds():

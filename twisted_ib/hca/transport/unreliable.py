@@ -178,7 +178,7 @@ class UnreliableConnection:
         """
         return None
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float, isGone: bool = False) -> None:
         """
         Nothing: there are no timers.
         """

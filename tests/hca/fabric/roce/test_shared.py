@@ -38,7 +38,7 @@ from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.device.form import compiledModules
 from twisted_ib.hca.fabric.roce import portgroup
-from twisted_ib.hca.fabric.roce.orphans import MEMORY_BYTES
+from twisted_ib.hca.fabric.roce.orphans import MEMORY_BYTES, ConnectionRegister
 from twisted_ib.hca.fabric.roce.packet import PacketFabric
 from twisted_ib.hca.fabric.roce.roce import RoCELink
 from twisted_ib.hca.fabric.roce.slots import SLOTS
@@ -729,6 +729,19 @@ class DeathTests(DevicesTestCase):
             again.close()
         mine = [name for name in self.left() if name.partition(self.address)[1]]
         self.assertEqual(mine, [])
+
+    def test_unregistered(self) -> None:
+        """
+        What is sent to a queue pair of a dead process of the same address fails with the first timeout,
+        though nobody says that it is dead: MPI connects queue pairs by itself.
+        """
+        self.patch(ConnectionRegister, "add", lambda register, orphan: True)
+        far = self.device(self.address)
+        end = self.killed(far)
+        end.send(1, SendOpcode.SEND, 0, 64)
+        self.until(lambda: end.completions, far)
+        self.assertEqual(end.done(), [(1, WCStatus.RETRY_EXC_ERR)])
+        self.assertEqual((end.log, far.counters["completer_retry_err"]), (["replied"], 0))
 
     def test_polled(self) -> None:
         """

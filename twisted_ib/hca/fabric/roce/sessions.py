@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from twisted_ib.hca.base.operation import QPN_SHIFT
 from twisted_ib.hca.cm.timers import Deadlines
 from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
 
@@ -109,8 +110,17 @@ class ConnectedPaths:
             if path.until and now >= path.until:
                 self.drop(path)
             else:
-                path.connection.tick(now)
+                path.connection.tick(now, _isGone(path))
                 path.mark()
+
+
+def _isGone(path: QueuePairPath) -> bool:
+    # Whether the peer was a process of this address that has ended.  One that is killed tells nobody, and
+    # queue pairs that were connected without the communication manager (MPI's) have no other that would.
+    fabric, slot = path.fabric, path.remote >> QPN_SHIFT
+    if fabric.group is None or path.peer.address != fabric.address:
+        return False
+    return slot > 0 and not fabric.group.isTaken(slot)
 
 
 __all__ = ["ConnectedPaths"]

@@ -102,6 +102,7 @@ class Sender:
         *,
         draw: Callable[[int], int] | None = None,
         expectsResponse: bool = False,
+        spent: int = 0,
     ) -> None:
         """
         @param head: all octets in front of the data, which each segment begins with.
@@ -109,6 +110,7 @@ class Sender:
         @param draw: gives so many bits that nobody can guess, by which the receiver proves that it exists;
             L{None} for one that is known to.
         @param expectsResponse: whether the receiver answers with a transfer (a double-sided one).
+        @param spent: packets that the request has drawn already, before the receiver has proved itself.
         """
         self._head, self._data, self._at = head, data, len(head)
         self.count = max(1, -(-len(data) // (MAD_BYTES - self._at)))
@@ -118,7 +120,7 @@ class Sender:
         self._left = RMPP_RETRIES if isProven else RMPP_RETRIES_UNPROVEN
         #: What is yet to prove the receiver, and packets that may be sent until then; what chance has decided
         #: in the round that the next ACK answers.
-        self._doubt, self._budget = 0 if isProven else limits.RMPP_PROOF, limits.RMPP_REFLECTED
+        self._doubt, self._budget = 0 if isProven else limits.RMPP_PROOF, limits.RMPP_REFLECTED - spent
         self._tossed: int | None = None
         self._draw = draw
         #: A round proves half as much again, on average; what has fewer segments is there sooner without.
@@ -245,15 +247,16 @@ class Sender:
         self._wait(now)
         return self._more(now)
 
-    def repeat(self) -> list[bytes]:
+    def repeat(self, spent: int = 0) -> list[bytes]:
         """
         The request that this transfer answers came again.
 
+        @param spent: packets that it has drawn already.
         @return: the first segment, if nothing of this is known to have arrived.
         """
         if self.status is not None:
             return []
-        self._budget += limits.RMPP_REFLECTED
+        self._budget += limits.RMPP_REFLECTED - spent
         if self.acknowledged:
             return []
         self._budget -= 1
