@@ -111,7 +111,11 @@ class SwitchingTestsMixin(Driven):
 
         def nothing() -> bool:
             return not any(
-                channel.attempts or channel.device.inUse()["qp"] or channel.device.inUse()["pd"]
+                channel.attempts
+                or channel.device.inUse()["qp"]
+                or channel.device.inUse()["pd"]
+                # IBTA vol. 1 annex A3: what an operating system assigns.
+                or any(service >> 56 == 0x02 for service in channel.device.services._listeners)
                 for channel in channelsOf(reactor)
             )
 

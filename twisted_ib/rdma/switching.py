@@ -21,8 +21,9 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import NotSwitchableError, SwitchError, SwitchTimeoutError
+from twisted_ib.errors import HCAError, NotSwitchableError, SwitchError, SwitchTimeoutError
 from twisted_ib.hca.base.traits import IB_PRIVATE_BYTES
+from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.connection.active import ActiveSide
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES
 from twisted_ib.interfaces import IRDMATransport, ISDPTransport
@@ -92,6 +93,7 @@ class Switch(ActiveSide, ABC):
     #: That of the request; 0 for the one of the peer's port.
     serviceID = 0
     _isSending = False
+    _served = 0
 
     def __init__(self, former: Former, options: SwitchOptions) -> None:
         # The device follows.
@@ -219,20 +221,49 @@ class Switch(ActiveSide, ABC):
     def unanswered(self) -> None:
         self.failed("the peer does not answer")
 
-    def answer(self, connection: IConnection, request: ConnectRequest) -> bool:
-        """
-        Passive: answer a REQ by a REP.
+    # -- the passive side: a listener of one request
 
-        @return: Whether the peer still waited for it.
-        @raise HCAError: It cannot be accepted.
+    def serve(self, service: int) -> None:
+        """
+        Passive: listen for a request.
+
+        @param service: its service id.
+        """
+        self.device.services.serve(service, self)
+        self._served = service
+
+    def serveNoMore(self) -> None:
+        """
+        Passive: listen no more; harmless if it does not.
+        """
+        served, self._served = self._served, 0
+        if served and not self.device.closed:
+            self.device.services.serveNoMore(served)
+
+    def answer(self, connection: IConnection, request: ConnectRequest) -> None:
+        """
+        Passive: answer the request, and listen no more.
         """
         channel, transport = self.channel, self.transport
         assert channel is not None and transport is not None
-        header = handshake.requested(request)
-        reply = handshake.reply(transport, request, header)
-        connection.destination.prepareReply(reply, request)
-        handshake.accepted(transport, connection, request, header)
-        return connection.accept(reply, channel.now())
+        self.serveNoMore()
+        try:
+            self.connection = connection
+            header = handshake.requested(request)
+            reply = handshake.reply(transport, request, header)
+            connection.destination.prepareReply(reply, request)
+            handshake.accepted(transport, connection, request, header)
+            if not connection.accept(reply, channel.now()):
+                self.failed("the peer has given up")
+        except HCAError as e:
+            self.connection = None
+            connection.reject(RejectReason.NO_RESOURCES, b"", channel.now())
+            self.failed(e)
+
+    def requestWithdrawn(self, connection: IConnection) -> None:
+        """
+        Do nothing: the request is answered at once.
+        """
 
     def established(self) -> None:
         """

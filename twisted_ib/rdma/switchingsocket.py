@@ -14,7 +14,7 @@ from twisted.internet import error
 from twisted.python.failure import Failure
 
 from twisted_ib.errors import HCAError
-from twisted_ib.hca.connection import ConnectRequest, RejectReason
+from twisted_ib.hca.connection import ConnectRequest
 from twisted_ib.hca.connection.rdmacm import RDMACMHeader
 from twisted_ib.internet.channel import channelFor
 from twisted_ib.rdma.successor import FormerSocket
@@ -43,7 +43,6 @@ class SocketSwitch(Switch):
 
     _turn: IDelayedCall | None = None
     _adopted: IAdoptedPath | None = None
-    _served = 0
 
     def begun(self) -> None:
         """
@@ -63,8 +62,7 @@ class SocketSwitch(Switch):
             options, service = self.options, 0
             if not options.isInitiator:
                 service = SERVICE | transport.queuePair.number
-                channel.device.services.serve(service, self)
-                self._served = service
+                self.serve(service)
             adopt = channel.device.fabric.adopt
             taken = former.takeSocket()
             self._adopted = path = adopt(taken, options.leftover, service, options.seconds, self._ended)
@@ -80,7 +78,7 @@ class SocketSwitch(Switch):
     def discard(self) -> None:
         if self._turn is not None and self._turn.active():
             self._turn.cancel()
-        self._serveNoMore()
+        self.serveNoMore()
         adopted, self._adopted = self._adopted, None
         if adopted is not None:
             adopted.close()
@@ -88,35 +86,14 @@ class SocketSwitch(Switch):
             self.transport.abandon()
         self.former.connectionLost(Failure(error.ConnectionAborted()))
 
-    # -- the passive side: a listener of one request
-
     def connectionRequested(self, connection: IConnection, request: ConnectRequest) -> None:
         """
         MPA's Request came.
         """
-        assert self.channel is not None
-        self._serveNoMore()
         # MPA has no such header: the addresses are those of the connection.
         header = RDMACMHeader(self.peer.host, self.peer.port, self.host.host)
         request.privateData = header.pack() + request.privateData
-        try:
-            self.connection = connection
-            if not self.answer(connection, request):
-                self.failed("the peer has given up")
-        except HCAError as e:
-            self.connection = None
-            connection.reject(RejectReason.NO_RESOURCES, b"", self.channel.now())
-            self.failed(e)
-
-    def requestWithdrawn(self, connection: IConnection) -> None:
-        """
-        Do nothing: the request is answered at once.
-        """
-
-    def _serveNoMore(self) -> None:
-        served, self._served = self._served, 0
-        if served and self.channel is not None and not self.channel.device.closed:
-            self.channel.device.services.serveNoMore(served)
+        self.answer(connection, request)
 
 
 __all__ = ["SocketSwitch"]

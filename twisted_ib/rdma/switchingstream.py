@@ -41,7 +41,6 @@ class StreamSwitch(Switch):
 
     _delay = FIRST_RETRY_SECONDS
     _retry: IDelayedCall | None = None
-    _served = 0
     _isStreamOver = False
 
     def begun(self) -> None:
@@ -58,14 +57,12 @@ class StreamSwitch(Switch):
             if self.options.isInitiator:
                 self._ask()
             else:
-                service = SERVICE | stream.queuePair.number
-                stream.channel.device.services.serve(service, self)
-                self._served = service
+                self.serve(SERVICE | stream.queuePair.number)
         except HCAError as e:
             self.failed(e)
 
     def discard(self) -> None:
-        self._serveNoMore()
+        self.serveNoMore()
         if self._retry is not None and self._retry.active():
             self._retry.cancel()
         if self.transport is not None:
@@ -101,8 +98,6 @@ class StreamSwitch(Switch):
         else:
             super().formerLost(reason)
 
-    # -- the passive side: a listener of one request
-
     def connectionRequested(self, connection: IConnection, request: ConnectRequest) -> None:
         """
         A REQ came for the service.
@@ -116,25 +111,7 @@ class StreamSwitch(Switch):
         if request.unsupported is not None:
             connection.reject(request.unsupported, b"", now)
             return
-        self._serveNoMore()
-        try:
-            self.connection = connection
-            if not self.answer(connection, request):
-                self.failed("the peer has given up")
-        except HCAError as e:
-            self.connection = None
-            connection.reject(RejectReason.NO_RESOURCES, b"", now)
-            self.failed(e)
-
-    def requestWithdrawn(self, connection: IConnection) -> None:
-        """
-        Do nothing: each request is answered at once.
-        """
-
-    def _serveNoMore(self) -> None:
-        served, self._served = self._served, 0
-        if served and self.channel is not None and not self.channel.device.closed:
-            self.channel.device.services.serveNoMore(served)
+        self.answer(connection, request)
 
 
 __all__ = ["SERVICE", "StreamSwitch"]

@@ -21,8 +21,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, RunDirectoryError, ServiceInUseError
@@ -156,15 +156,8 @@ class Rendezvous(Search):
         @raise RunDirectoryError: the directory cannot be written.
         @raise ValueError: C{address} is not an IP address.
         """
-        assert self._listener is not None, "bind first"
         address = addresses.normalise(address)
-        if not self._isSettled:
-            self._settle()
-        # All directories are locked, in one order that every process uses (_refreshed), so that two cannot
-        # deadlock.
-        with ExitStack() as stack:
-            for directory in self._refreshed():
-                stack.enter_context(directory.locked())
+        with self._allLocked():
             beside: list[tuple[str, int]] = []
             for directory in self._directories:
                 beside += self._makeRoom(directory, serviceID, address, inode)
@@ -178,13 +171,8 @@ class Rendezvous(Search):
         @return: the port; the service id is C{prefix + port}.
         @raise ServiceInUseError: no port is free.
         """
-        assert self._listener is not None, "bind first"
         address = addresses.normalise(address)
-        if not self._isSettled:
-            self._settle()
-        with ExitStack() as stack:
-            for directory in self._refreshed():
-                stack.enter_context(directory.locked())
+        with self._allLocked():
             taken = self._takenPorts(prefix)
             for _ in range(limits.PORT_ATTEMPTS):
                 port = addresses.freePort(taken)
@@ -195,6 +183,17 @@ class Rendezvous(Search):
                 except ServiceInUseError:
                     taken.add(port)
         raise ServiceInUseError(f"no free port was found in {limits.PORT_ATTEMPTS} attempts")
+
+    @contextmanager
+    def _allLocked(self) -> Iterator[None]:
+        assert self._listener is not None, "bind first"
+        if not self._isSettled:
+            self._settle()
+        # In one order that every process uses (_refreshed), so that two cannot deadlock.
+        with ExitStack() as stack:
+            for directory in self._refreshed():
+                stack.enter_context(directory.locked())
+            yield
 
     def _takenPorts(self, prefix: int) -> set[int]:
         taken = set()
