@@ -189,6 +189,17 @@ class BroadcastTests(SynchronousTestCase):
         self.assertEqual((read, writer._cells[broadcast.ROOM]), ([1], 0))
         self.assertEqual([len(reader.recv_bytes()) for _ in range(2)], [3900] * 2)
 
+    def test_exact(self) -> None:
+        """
+        A message that ends where the ring does is put there.
+        """
+        writer = self.broadcast(1, DROP, 8192)
+        (reader,) = writer.readers
+        for number in range(1, 9):
+            writer.send_bytes(bytes([number]) * (2048 - 64))
+            self.assertEqual(writer._tail, number * 2048)
+            self.assertEqual(reader.recv_bytes(), bytes([number]) * (2048 - 64))
+
     def test_drop(self) -> None:
         """
         A slow reader misses the oldest messages, and knows how many; it is told if what it reads in place is

@@ -273,6 +273,14 @@ class KilledTests(PipeTestCase):
         error = self.assertRaises(OSError, locks.SharedPage)
         self.assertEqual(error.errno, errno.EINVAL)
 
+    def test_sealed(self) -> None:
+        """
+        Whoever has the page can make it neither shorter nor longer.
+        """
+        page = SharedPage()
+        for length in (0, 1 << 20):
+            self.assertRaises(PermissionError, os.ftruncate, page._fd, length)
+
     def test_lockWaits(self) -> None:
         """
         Who waits for a lock gets it once it is let go of, or its owner is killed.
