@@ -229,6 +229,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "every write is an event, whatever is added (eventfd(2))",
     ),
     Equivalent(
+        "twisted_ib/queues/locks.py",
+        "if result == 0:",
+        "0",
+        "1",
+        "the way for what is no error ends in the same",
+    ),
+    Equivalent(
         "twisted_ib/switch/sockdiag.py",
         "asking.send(_MESSAGE.pack(_MESSAGE.size + len(request), _BY_FAMILY, _REQUEST_DUMP, 1, 0) + request)",
         "0",

@@ -487,6 +487,22 @@ class QueueContract(SynchronousTestCase):
 
         self.drive(story)
 
+    def test_turnOfSends(self) -> None:
+        """
+        A message counts its octets and 4,096 more; once the turn's are used up nothing more is sent in it.
+        """
+        self.patch(limits, "QUEUE_TURN_BYTES", 8 * 5000)
+
+        async def story() -> None:
+            here, there = self.pair()
+            answers = [here.send_bytes(bytes(5000 - 4096)) for _ in range(20)]
+            self.assertEqual(len([each for each in answers if here._isDone(each)]), 8)
+            for each in answers:
+                await each
+            self.assertEqual({len(there.recv_bytes()) for _ in range(20)}, {5000 - 4096})
+
+        self.drive(story)
+
     def test_turnWhileFull(self) -> None:
         """
         Receiving more than one turn's share, while a message has no room, waits for the next turn only.

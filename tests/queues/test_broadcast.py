@@ -167,6 +167,39 @@ class BroadcastTests(SynchronousTestCase):
         self.assertTrue(done.is_set())
         self.assertEqual((quick.dropped, slow.dropped), (0, 0))
 
+    def test_readMeanwhile(self) -> None:
+        """
+        A writer that is about to wait for room does not if the last slow reader reads meanwhile.
+        """
+        writer = self.broadcast(1, WAIT, 8192)
+        (reader,) = writer.readers
+        writer.send_bytes(bytes(3900))
+        writer.send_bytes(bytes(3900))
+        fence, read = broadcast.fence, []
+
+        def reads() -> None:
+            fence()
+            if not read:
+                read.append(1)
+                reader.recv_bytes()
+
+        self.patch(limits, "QUEUE_LOOK_SECONDS", HANG_SECONDS)
+        self.patch(broadcast, "fence", reads)
+        writer.send_bytes(bytes(3900))
+        self.assertEqual((read, writer._cells[broadcast.ROOM]), ([1], 0))
+        self.assertEqual([len(reader.recv_bytes()) for _ in range(2)], [3900] * 2)
+
+    def test_exact(self) -> None:
+        """
+        A message that ends where the ring does is put there.
+        """
+        writer = self.broadcast(1, DROP, 8192)
+        (reader,) = writer.readers
+        for number in range(1, 9):
+            writer.send_bytes(bytes([number]) * (2048 - 64))
+            self.assertEqual(writer._tail, number * 2048)
+            self.assertEqual(reader.recv_bytes(), bytes([number]) * (2048 - 64))
+
     def test_drop(self) -> None:
         """
         A slow reader misses the oldest messages, and knows how many; it is told if what it reads in place is
@@ -237,7 +270,14 @@ class BroadcastTests(SynchronousTestCase):
         """
         No more readers than there are cells, no message longer than half of the ring, and no other policy.
         """
-        for arguments in ((0,), (limits.BROADCAST_READERS + 1,), (1, "often"), (1, WAIT, 100)):
+        for arguments in (
+            (0,),
+            (limits.BROADCAST_READERS + 1,),
+            (1, "often"),
+            (1, WAIT, 100),
+            (1, WAIT, 0),
+            (1, WAIT, 5000),
+        ):
             self.assertRaises(ValueError, Broadcast, *arguments)
         writer = self.broadcast(limits.BROADCAST_READERS, size=8192)
         self.assertRaises(ValueError, writer.send_bytes, bytes(4096))

@@ -536,6 +536,32 @@ class PollTests(PipeTestCase):
         self.assertEqual(reader._socket.recv(9, socket.MSG_PEEK), b"!")
         self.assertEqual([self.other.recv_bytes() for _ in range(3)], [b"1", b"2", b"3"])
 
+    def test_nothingTaken(self) -> None:
+        """
+        Who takes a wake-up where none is counts none, and hears the end.
+        """
+        reader = self.other._reader
+        self.assertTrue(reader.take())
+        self.assertEqual(reader._cells[TAKEN], 0)
+        self.one.send_bytes(b"x")
+        self.assertTrue(reader.take())
+        self.assertEqual(reader._cells[TAKEN], 1)
+        self.one.close()
+        self.assertFalse(reader.take())
+
+    def test_room(self) -> None:
+        """
+        Of what has several parts is known too whether there is room for it.
+        """
+        most = limits.QUEUE_RING
+        for parts, hasRoom in (
+            (([b"x" * 100], []), True),
+            (([b"x" * 100], [b"y" * 1000]), True),
+            (([b"x" * 100], [b"y" * (most // 2)]), True),
+            (([b"x" * 100], [b"y" * most]), False),
+        ):
+            self.assertEqual(self.one.hasRoom(parts), hasRoom)
+
     def test_lateWakeUp(self) -> None:
         """
         A wake-up whose message was read before it is no message.

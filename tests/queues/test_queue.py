@@ -152,6 +152,39 @@ class QueueTests(PipeTestCase):
         thread.join(HANG_SECONDS)
         waitUntil(lambda: openDescriptors() == before)
 
+    def test_cancelled(self) -> None:
+        """
+        A process that does not wait for what is in its buffers may say so before anything is there or after.
+        """
+        before, after = Queue(), Queue()
+        before.cancel_join_thread()
+        for queue in (before, after):
+            queue._start(queue._feeder)
+        self.assertIsNone(before._jointhread)
+        join = after._jointhread
+        self.assertTrue(join.still_active())
+        after.cancel_join_thread()
+        self.assertFalse(join.still_active())
+        for queue in (before, after):
+            thread = queue._thread
+            queue.close()
+            thread.join(HANG_SECONDS)
+            self.assertFalse(thread.is_alive())
+
+    def test_broken(self) -> None:
+        """
+        Of a queue whose readers are dead, as C{concurrent.futures} finds, the thread that waits for room
+        ends.
+        """
+        queue = Queue()
+        queue._ignore_epipe = True
+        queue.put(_LONG)
+        thread = queue._thread
+        queue._terminate_broken()
+        self.assertFalse(thread.is_alive())
+        self.assertRaises(ValueError, queue.put, 1)
+        self.assertRaises(OSError, queue._reader.poll)
+
     def test_notPickled(self) -> None:
         """
         What cannot be pickled is reported as C{multiprocessing} does, and the next is put.
@@ -239,6 +272,14 @@ class KilledTests(PipeTestCase):
         self.patch(locks, "_SHARED", 2)
         error = self.assertRaises(OSError, locks.SharedPage)
         self.assertEqual(error.errno, errno.EINVAL)
+
+    def test_sealed(self) -> None:
+        """
+        Whoever has the page can make it neither shorter nor longer.
+        """
+        page = SharedPage()
+        for length in (0, 1 << 20):
+            self.assertRaises(PermissionError, os.ftruncate, page._fd, length)
 
     def test_lockWaits(self) -> None:
         """

@@ -5,16 +5,19 @@ theirs alone; what they have in common with SDP's is tested there.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 from attrs import evolve
 from twisted.internet import error
 from twisted.internet.protocol import Factory
+from twisted.trial.unittest import SynchronousTestCase
 
 from tests.rdma.pair import LOCALHOST, Asker, PairTestCase, Raw, Recorder, Told
 from twisted_ib import limits
 from twisted_ib.hca.base.traits import PrivateBytes
-from twisted_ib.hca.connection import ConnectRequest, Rejection
+from twisted_ib.hca.connection import ConnectRequest, Rejection, RejectReason
 from twisted_ib.hca.device.registry import traitsOf
 from twisted_ib.hca.wire.cm import RTU
 from twisted_ib.internet import connector as connectorModule
@@ -23,6 +26,7 @@ from twisted_ib.internet.addressing.addresses import addressOf
 from twisted_ib.rdma import handshake
 from twisted_ib.rdma import port as rdmaPort
 from twisted_ib.rdma.port import connectRDMA, listenRDMA
+from twisted_ib.rdma.switchingstream import FIRST_RETRY_SECONDS, SERVICE, StreamSwitch
 
 
 class Clients(Told):
@@ -220,7 +224,8 @@ class PortTests(PortTestCase):
             sent.append(message.attribute)
             return pack(message, *arguments)
 
-        pack = RTU.pack
+        # That of the class's first use makes its successor, which would be this one.
+        pack = RTU.made().pack
         self.patch(RTU, "pack", made)
         for long in (True, False):
             self.connect(maxMessageSize=limits.RDMA_GATHERED - (not long))
@@ -365,3 +370,33 @@ class ConnectorTests(PortTestCase):
         self.assertEqual(self.used(self.pair.a), (0, 0, 0))
         self.assertEqual(self.servers.made[0].log[-1:], ["ConnectionDone"])
         self.assertEqual(self.used(self.pair.b), (0, 0, 0))
+
+
+class RetryTests(SynchronousTestCase):
+    """
+    An active side that asks before the passive side's application has.
+    """
+
+    def test_later(self) -> None:
+        """
+        It asks again, after twice the time each, and half a second at most.
+        """
+        connection, reactor = Mock(), Mock()
+        rejected: Any = StreamSwitch.rejected
+        waits = SimpleNamespace(
+            _delay=FIRST_RETRY_SECONDS, _isStreamOver=False, _ask=Mock(), former=Mock(reactor=reactor)
+        )
+        for _ in range(8):
+            waits.connection = connection
+            rejected(waits, connection, Mock(reason=RejectReason.INVALID_SERVICE_ID))
+            self.assertIsNone(waits.connection)
+        self.assertEqual(
+            [call.args for call in reactor.callLater.call_args_list],
+            [(seconds, waits._ask) for seconds in (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5)],
+        )
+
+    def test_service(self) -> None:
+        """
+        The service is one that no program listens on by a port: an operating system's.
+        """
+        self.assertEqual(SERVICE.to_bytes(8, "big"), b"\x02SDPR\0\0\0")

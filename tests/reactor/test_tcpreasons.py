@@ -7,10 +7,13 @@ from __future__ import annotations
 import gc
 import os
 from typing import Any
+from unittest.mock import Mock
 
+from twisted.internet import tcp
 from twisted.internet.protocol import ClientFactory, DatagramProtocol, Factory, Protocol
 
 from tests.reactor.test_socketreport import VisibilityTestCase
+from tests.reactor.test_tcprows import Socket
 from tests.sdp.pair import HandReactor
 from tests.support.waiting import waitUntil
 from twisted_ib import limits
@@ -189,6 +192,19 @@ class TCPTests(VisibilityTestCase):
         rows = [row for row in pageRows() if row["local"] == "*:0" and row["remote"] != "*:0"]
         self.assertEqual({(row["provider"], row["asked"]) for row in rows}, {("tcp", None)})
         return [(row["remote"], row["fallback"]) for row in rows]
+
+    def test_IPv6(self) -> None:
+        """
+        Of addresses with a scope the host and port are shown.
+        """
+        reasons, user = TCPReasons(page := Mock(), None), tcp.Connection.__new__(tcp.Connection)
+        page.add.return_value = [8]
+        user.socket = skt = Socket()
+        self.addCleanup(skt.close)
+        skt.here, skt.there, user.fileno = ("fe80::1", 1, 0, 3), ("fe80::2", 2, 0, 3), skt.fileno
+        reasons.show(user, Reason("default", "both"))
+        ((_, ((_, *shown),)), _) = page.add.call_args
+        self.assertEqual(shown, ["fe80::1", 1, "fe80::2", 2])
 
     def test_peers(self) -> None:
         """

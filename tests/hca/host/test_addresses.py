@@ -5,6 +5,7 @@ Tests for L{twisted_ib.hca.host.addresses}.
 from __future__ import annotations
 
 import os
+from unittest.mock import MagicMock
 
 from tests.hca.host.test_rundirectory import RunDirectoryTestCase
 from tests.support.descriptors import descriptors
@@ -63,6 +64,22 @@ class AddressTests(RunDirectoryTestCase):
             "FE80::0001%7": "fe80::1%7",
         }.items():
             self.assertEqual(addresses.normalise(text), one)
+
+    def test_sourceWithScope(self) -> None:
+        """
+        A source address of one link has the number of its interface, and others have none.
+        """
+        made = MagicMock()
+        made.__exit__.return_value = None
+        probe = made.__enter__.return_value
+        self.patch(addresses, "KernelSocket", lambda *_: made)
+        for name, source in (
+            (("fe80::1%eth7", 5, 0, 1), "fe80::1%1"),
+            (("2001:db8::1", 5, 0, 0), "2001:db8::1"),
+        ):
+            probe.getsockname.return_value = name
+            self.assertEqual(addresses.sourceFor("fe80::2%1"), source)
+            self.assertEqual(probe.connect.call_args.args[0][0::3], ("fe80::2", 1))
 
     def test_listIsBounded(self) -> None:
         """

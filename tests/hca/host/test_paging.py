@@ -68,6 +68,15 @@ class PagesTests(SynchronousTestCase):
         self.assertGreaterEqual(len(QueryAnswer(found[0]).pack()), limits.ANSWER_BYTES - 4)
         self.assertEqual(len(self.pages([row, ["x" * 4, row[1]]])), 2)
 
+    def test_counted(self) -> None:
+        """
+        After a page that octets fill the next one has as many rows as any.
+        """
+        large, small = ["a", "x" * (limits.ANSWER_BYTES * 3 // 5)], ["b", "y"]
+        most = paging.SOCKETS_PER_PAGE
+        found = self.pages([large, large, *[small] * most])
+        self.assertEqual([len(page["rows"]) for page in found], [1, most, 1])
+
     def test_work(self) -> None:
         """
         A page is a bounded part of the work, also where nothing is found.

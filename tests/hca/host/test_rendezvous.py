@@ -12,6 +12,8 @@ import socket
 import time
 from unittest import mock
 
+from attrs import evolve
+
 from tests.hca.host.test_rundirectory import UID, RunDirectoryTestCase
 from tests.support.descriptors import descriptors, descriptorsBefore
 from twisted_ib.errors import NoListenerError, ResourceLimitError, RunDirectoryError, ServiceInUseError
@@ -222,6 +224,51 @@ class EntryTests(RendezvousTestCase):
         self.assertEqual(self.guids(one, "127.0.0.1"), [1])
         self.assertEqual(self.guids(two, "127.0.0.1"), [2])
         self.assertEqual(len(self.names("svc-")), 2)
+
+    def test_hidden(self) -> None:
+        """
+        What listens in another network namespace, or on a kind of device that has none, is said to.
+        """
+        one = self.hca(1)
+        self.patch(addresses, "namespaceInode", lambda: 12345)
+        two = self.hca(2)
+        two.publish(SERVICE, "127.0.0.1")
+        self.assertEqual(one.hidden(SERVICE, "127.0.0.1"), "it listens in another network namespace")
+        self.assertEqual(two.hidden(SERVICE, "127.0.0.1"), "")
+        self.assertEqual(one.hidden(SERVICE + 1, "127.0.0.1"), "")
+        self.assertEqual(one.hidden(SERVICE, "127.0.0.2"), "")
+        one.namespace = 0
+        self.assertEqual(one.hidden(SERVICE, "127.0.0.1"), "it listens on another kind of device")
+
+    def test_ports(self) -> None:
+        """
+        The ports of one HCA at just one address, of one space.
+        """
+        one, two = self.hca(1), self.hca(2)
+        for service, address in (
+            (SERVICE, "127.0.0.1"),
+            (SERVICE + 1, "127.0.0.1"),
+            (SERVICE + 2, "127.0.0.2"),
+            (SERVICE + (1 << 16), "127.0.0.1"),
+        ):
+            one.publish(service, address)
+        two.publish(SERVICE + 3, "127.0.0.1")
+        self.assertEqual(one.ports(SDP, "127.0.0.1", 1), {8080, 8081})
+        self.assertEqual(one.ports(SDP, "127.0.0.1", 2), {8083})
+        self.assertEqual(two.ports(SDP, "127.0.0.3", 1), set())
+
+    def test_shared(self) -> None:
+        """
+        Clients are shared among the HCAs of one address, and those of a better one stay first.
+        """
+        one, three = self.hca(1), self.hca(3)
+        one.publish(SERVICE, "127.0.0.1")
+        (entry,) = three.lookup(SERVICE, "127.0.0.1")
+        self.assertEqual((search.shared([]), search.shared([entry])), ([], [entry]))
+        better = [evolve(entry, guid=number) for number in (7, 8)]
+        worse = [evolve(entry, address="0.0.0.0", guid=9)]
+        orders = {tuple(each.guid for each in search.shared(better + worse)) for _ in range(200)}
+        self.assertEqual(orders, {(7, 8, 9), (8, 7, 9)})
 
     def test_notAnAddress(self) -> None:
         """

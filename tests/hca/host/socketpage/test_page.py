@@ -218,6 +218,8 @@ class EntryTests(PageTestCase):
         It follows the entry into a new directory, with its rows.
         """
         self.page.add("shm0", [LISTENER])
+        before = os.dup(self.page.fd)
+        self.addCleanup(os.close, before)
         shutil.rmtree(self.run_)
         following = self.server.reopened()
         self.addCleanup(following.close)
@@ -225,6 +227,8 @@ class EntryTests(PageTestCase):
         following.bind()
         self.page.add("shm0", [CONNECTION])
         self.assertEqual([row["kind"] for row in self.rows()], ["listener", "connection"])
+        # Nobody takes the old file for the present state.
+        self.assertEqual(os.fstat(before).st_size, 0)
 
     def test_dead(self) -> None:
         """
