@@ -249,9 +249,7 @@ def _sayForked() -> None:
     from twisted_ib.tools.run.loops import note, notes
 
     if "fork" not in notes:
-        text = (
-            "is not crossed by SDP, and a process uses what its parent has: `use tcp listen` for that port"
-        )
+        text = "is not crossed by SDP, and a process uses what its parent has: `use tcp listen` for that port"
         note("fork", text)
 
 
