@@ -62,7 +62,11 @@ class Waiter:
 class NoLock:
     """
     The lock in a forked child.
+
+    @cvar refusing: called each time before it refuses; nothing by default.
     """
+
+    refusing: Callable[[], object] = staticmethod(lambda: None)
 
     def acquire(self) -> None:
         """
@@ -70,6 +74,7 @@ class NoLock:
 
         @raise ForkedSocketError: always.
         """
+        self.refusing()
         raise ForkedSocketError()
 
     def __enter__(self) -> None:

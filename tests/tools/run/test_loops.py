@@ -175,6 +175,17 @@ client = socket.create_connection(early.getsockname())
 server, _ = accept(early)
 print(given.sdp, isSDP(pair()), early.sdp, client.sdp)
 """
+#: It accepts, and has a process that it forks speak with the client.
+_FORKS = f"""
+{_PAIR}
+import multiprocessing
+def serve(): server.recv(9)
+_, client, server = pair()
+process = multiprocessing.get_context("fork").Process(target=serve)
+process.start()
+process.join()
+print(process.exitcode)
+"""
 _UVLOOP = f"""
 import uvloop, asyncio
 {_ASKED}
@@ -410,6 +421,14 @@ class KindTests(LoopsTestCase):
         self.assertEqual(
             [(each["kind"], each["connections"]) for each in summary["reasons"]], [("forking", 2)]
         )
+
+    def test_forks(self) -> None:
+        """
+        A process that uses a connection of SDP that its parent has accepted is refused, and says why.
+        """
+        said, complaints = self.running("-c", _FORKS).communicate(timeout=HANG_SECONDS)
+        self.assertEqual(said, "1\n", complaints)
+        self.assertEqual(complaints.count("ib-run: fork is not crossed by SDP"), 1, complaints)
 
     def test_uvloop(self) -> None:
         """

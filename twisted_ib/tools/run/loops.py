@@ -208,7 +208,7 @@ class _Uvloop:
     def exec_module(self, module: ModuleType) -> None:
         import asyncio
 
-        _note("uvloop", "cannot look at devices: the loop of twisted_ib.aio stands in its place")
+        note("uvloop", "cannot look at devices: the loop of twisted_ib.aio stands in its place")
         vars(module).update(
             new_event_loop=_newLoop,
             install=lambda: None,
@@ -283,7 +283,7 @@ def _replaceQueues(before: Callable[[ModuleType], object] | None, module: Module
     from twisted_ib.queues import connection, queue, waiting
 
     if lacking := connection.missing():
-        _note("multiprocessing", f"keeps its pipes and queues: others need {', '.join(lacking)}")
+        note("multiprocessing", f"keeps its pipes and queues: others need {', '.join(lacking)}")
         return
     names = vars(module)
     if module.__name__ == "multiprocessing.connection":
@@ -301,14 +301,19 @@ def _hookQueues(hooks: Hooks) -> None:
 # -- all
 
 
-def _note(name: str, text: str) -> None:
+def note(name: str, text: str) -> None:
+    """
+    Say what is out of reach, now and at the end of the run.
+
+    @param name: what it is about.
+    """
     if _say is not None:
         _say(f"{name} {text}")
     notes[name] = text
 
 
 def _foreign(text: str, module: ModuleType) -> None:
-    _note(module.__name__, text)
+    note(module.__name__, text)
 
 
 _say: Callable[[str], object] | None = None
@@ -347,4 +352,4 @@ def install(loop: str, say: Callable[[str], object] | None = None, queues: bool 
     return _TEXT[loop]
 
 
-__all__ = ["AIO", "BLOCKING", "IB", "IB_ASYNCIO", "LOOPS", "counted", "install", "notes"]
+__all__ = ["AIO", "BLOCKING", "IB", "IB_ASYNCIO", "LOOPS", "counted", "install", "note", "notes"]

@@ -227,6 +227,8 @@ def _loaded(hooks: Hooks) -> type[Carried]:
         importTwisted()
         from twisted_ib.blocking import patch
         from twisted_ib.blocking.socket import socket as full
+        from twisted_ib.blocking.waiter import NoLock
+    NoLock.refusing = staticmethod(_sayForked)
     # What the program has replaced itself stays as it is.
     own = [(each, each.now()) for each in hooks.replaced if each.now() is not each.ours]
     full.stays = staticmethod(stays)
@@ -241,6 +243,14 @@ def _loaded(hooks: Hooks) -> type[Carried]:
         vars(events)["selectors"] = sys.modules["selectors"]
     _rebase(socket, full)
     return full
+
+
+def _sayForked() -> None:
+    from twisted_ib.tools.run.loops import note, notes
+
+    if "fork" not in notes:
+        text = "is not crossed by SDP, and a process uses what its parent has: `use tcp listen` for that port"
+        note("fork", text)
 
 
 def _rebase(old: Any, new: type) -> None:
