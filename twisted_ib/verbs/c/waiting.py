@@ -132,12 +132,13 @@ def _canDeliver(path: _Ring) -> bool:
 
 class Arrivals:
     """
-    The rings of all devices, which a thread watches in C, by C{building/arrivals.c}: it takes Python's lock
-    only when there is something to do.
+    The rings of all devices, or where there are none their descriptors, which a thread watches in C, by
+    C{building/arrivals.c}: it takes Python's lock only when there is something to do.
     """
 
     def __init__(self) -> None:
         self._paths: list[_Ring] = []
+        self._fds: list[int] = []
         first = {"spin": int(limits.ANSWER_SECONDS * 1e9), "hits": 256}
         # The structure, and what its pointers do not keep.
         self._watched: tuple[Any, ...] = (ffi.new("struct twisted_ib_arrivals *", first),)
@@ -148,11 +149,13 @@ class Arrivals:
         """
         with hub:
             paths: list[_Ring] = []
-            for device in hub.devices:
-                if not device.closed:
-                    paths += filter(_canDeliver, device.fabric.paths())
-            if paths != self._paths:
-                self._follow(paths)
+            fabrics = [device.fabric for device in hub.devices if not device.closed]
+            for fabric in fabrics:
+                paths += filter(_canDeliver, fabric.paths())
+            # A bell that was rung before says nothing of rings, and would end each pause until it is read.
+            fds = [] if paths else [fabric.fileno() for fabric in fabrics]
+            if paths != self._paths or fds != self._fds:
+                self._follow(paths, fds)
             # Kept until this thread is back: its successor may follow other rings meanwhile.
             watched = self._watched
         return bool(lib.twisted_ib_await(watched[0], int(seconds * 1e9)))
@@ -163,9 +166,9 @@ class Arrivals:
         """
         if self._paths:
             with hub:
-                self._follow([])
+                self._follow([], [])
 
-    def _follow(self, paths: list[_Ring]) -> None:
+    def _follow(self, paths: list[_Ring], fds: list[int]) -> None:
         # The pointers keep no memory, but these objects do, and the views keep the rings mapped.
         ends = [path.ends() for path in paths]
         published = [ffi.from_buffer("uint64_t[]", each) for each, _ in ends]
@@ -174,8 +177,10 @@ class Arrivals:
         # A copy: another thread may still read the one before.
         watched = ffi.new("struct twisted_ib_arrivals *", self._watched[0][0])
         watched.published, watched.consumed, watched.count = *pointers, len(ends)
-        self._watched = watched, published, consumed, pointers
-        self._paths = paths
+        descriptors = ffi.new("int[]", fds)
+        watched.fds, watched.watched = descriptors, len(fds)
+        self._watched = watched, published, consumed, pointers, descriptors
+        self._paths, self._fds = paths, fds
 
 
 __all__ = ["Arrivals", "awaitEvent", "getUp", "nextEvent", "rest"]

@@ -63,9 +63,9 @@ class Hub:
     @ivar driven: when it ran last, by C{time.perf_counter}.
     @ivar watchers: programs that watch a descriptor instead of calling L{wait}; their C{wake()} is called
         when somebody has to drive.
-    @ivar watch: waits for so many seconds, or until records wait that no thread takes, and says whether they
-        do; without the lock.  L{None} where nothing does.  Only the thread that serves peers calls it, and
-        for a moment perhaps its successor too.
+    @ivar watch: waits for so many seconds, or until something has come that no thread takes, and says whether
+        it has; without the lock.  L{None} where nothing does.  Only the thread that serves peers calls it,
+        and for a moment perhaps its successor too.
     @ivar unwatch: has C{watch} keep no memory until it is called again; L{None} where nothing does.
     @ivar settle: posts what a program has left to another thread; L{None} where none does.
     @ivar unshown: mirrors of completion queues that lack completions: they get them before the lock is

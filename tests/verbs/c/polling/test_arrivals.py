@@ -25,6 +25,7 @@ MILLISECOND = 1000000
 
 #: A device with rings, which is watched.
 _DEVICE = """
+import socket
 from twisted_ib.verbs.c import waiting
 from twisted_ib.verbs.core.hub import hub
 class Device:
@@ -32,6 +33,9 @@ class Device:
     fabric = property(lambda self: self)
     def paths(self):
         return list(self.rings)
+    def fileno(self):
+        return bell.fileno()
+bell, ringer = socket.socketpair()
 device, arrivals = Device(), waiting.Arrivals()
 hub.devices[device] = 1
 """
@@ -140,6 +144,39 @@ ring.count = 0
 assert not lib.twisted_ib_await(ring, MILLISECOND)
 """)
 
+    def test_readable(self) -> None:
+        """
+        A descriptor that nobody reads ends it, also one that becomes readable in a pause; while a thread of
+        the program is in Python, which would read, it does not.
+        """
+        for rings in (0, 1):
+            self.inC(
+                f"""
+import socket
+bell, ringer = socket.socketpair()
+fds = ffi.new("int[]", [bell.fileno()])
+ring.count, ring.fds, ring.watched = {rings}, fds, 1
+assert not lib.twisted_ib_await(ring, MILLISECOND)
+threading.Timer(0.01, ringer.send, (b"!",)).start()
+assert lib.twisted_ib_await(ring, 3600 * 1000 * MILLISECOND)
+busy.value += 1
+assert not lib.twisted_ib_await(ring, 2 * MILLISECOND)
+busy.value -= 1
+bell.recv(1)
+assert not lib.twisted_ib_await(ring, MILLISECOND)
+"""
+            )
+
+    def test_precise(self) -> None:
+        """
+        Its thread's naps last no longer than they are to, by the kernel's PR_SET_TIMERSLACK.
+        """
+        self.inC("""
+lib.twisted_ib_await(ring, MILLISECOND)
+slack = ctypes.CDLL(None).prctl(30, 0, 0, 0, 0)
+assert slack == 1, slack
+""")
+
 
 class WatchTests(StoryTestCase):
     """
@@ -209,6 +246,25 @@ waiting.lib = SimpleNamespace(twisted_ib_await=looks)
 assert arrivals.watch(1.0)
 for each in cells:
     each.append(0)
+hub.devices.clear()
+"""
+        )
+
+    def test_descriptors(self) -> None:
+        """
+        What comes through a device's descriptor, as packets do and new peers, ends a pause, whether it has
+        rings or not; once it is closed it is not looked at.
+        """
+        self.inC(
+            _DEVICE
+            + """
+assert not arrivals.watch(0.001)
+ringer.send(b"!")
+assert arrivals.watch(3600.0)
+arrivals.forget()
+assert arrivals.watch(3600.0)
+device.closed = True
+assert not arrivals.watch(0.001)
 hub.devices.clear()
 """
         )

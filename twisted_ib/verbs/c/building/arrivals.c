@@ -1,6 +1,6 @@
 /*
- * Waiting for records in C, without Python's lock: for the thread that serves peers, between its turns in Python.
- * declarations.py includes this; waiting.py says which rings there are, and keeps them mapped.
+ * Waiting for records and packets in C, without Python's lock: for the thread that serves peers, between its turns in
+ * Python.  declarations.py includes this; waiting.py says which rings and descriptors there are, and keeps those mapped.
  */
 struct twisted_ib_arrivals {
     /* Of each ring: how much its peer has published, and how much was consumed here. */
@@ -10,6 +10,9 @@ struct twisted_ib_arrivals {
     long spin;
     /* How often that pays, a moving average in 256ths; how often it was asked for. */
     unsigned hits, turns;
+    /* The devices' descriptors, which tell of whatever else comes: new peers, packets. */
+    const int *fds;
+    unsigned watched;
 };
 
 /* Looks without a pause come as seldom, while less than half of them find something. */
@@ -49,6 +52,27 @@ static int twisted_ib_waits(const struct twisted_ib_arrivals *arrivals)
     return 0;
 }
 
+/* Whether a descriptor is readable, and no thread of the program is in Python, where it would read. */
+static int twisted_ib_readable(struct pollfd *fds, unsigned count)
+{
+    long began = twisted_ib_now();
+
+    while (!twisted_ib_busy && poll(fds, count, 0) > 0)
+        if (twisted_ib_now() - began > LYING)
+            return 1;
+    return 0;
+}
+
+/* By default the kernel lets a nap last 50 microseconds longer: as long as a message takes. */
+static void twisted_ib_be_precise(void)
+{
+    static __thread int done;
+
+    if (!done)
+        prctl(PR_SET_TIMERSLACK, 1UL);
+    done = 1;
+}
+
 /* Look without a pause, if that pays: as polling.py does, and for its reasons. */
 static int twisted_ib_spin(struct twisted_ib_arrivals *arrivals, long began)
 {
@@ -76,22 +100,33 @@ static int twisted_ib_spin(struct twisted_ib_arrivals *arrivals, long began)
 }
 
 /*
- * Wait until records wait that no thread takes, but only so many nanoseconds: at first without a pause, if that pays,
- * then with pauses, each an eighth of the time so far.
+ * Wait until something has come that no thread takes, but only so many nanoseconds: at first without a pause, if that
+ * pays, then with pauses, each an eighth of the time so far.
  */
 int twisted_ib_await(struct twisted_ib_arrivals *arrivals, long nanoseconds)
 {
     long began = twisted_ib_now(), passed;
+    struct pollfd fds[arrivals->watched ? arrivals->watched : 1];
 
+    for (unsigned index = 0; index < arrivals->watched; index++)
+        fds[index] = (struct pollfd){.fd = arrivals->fds[index], .events = POLLIN};
     if (arrivals->count && twisted_ib_spin(arrivals, began))
         return 1;
+    twisted_ib_be_precise();
     while ((passed = twisted_ib_now() - began) < nanoseconds) {
         long nap = arrivals->count ? passed / 8 : nanoseconds;
-        struct timespec pause = {0};
+        struct timespec pause;
 
         nap = nap < LEAST_NAP ? LEAST_NAP : arrivals->count && nap > MOST_NAP ? MOST_NAP : nap;
-        pause.tv_nsec = nap < nanoseconds - passed ? nap : nanoseconds - passed;
-        nanosleep(&pause, NULL);
+        nap = nap < nanoseconds - passed ? nap : nanoseconds - passed;
+        pause = (struct timespec){nap / 1000000000L, nap % 1000000000L};
+        if (ppoll(fds, arrivals->watched, &pause, NULL) > 0) {
+            if (twisted_ib_readable(fds, arrivals->watched))
+                return 1;
+            /* Another thread reads, if it has not yet. */
+            pause = (struct timespec){.tv_nsec = LEAST_NAP};
+            nanosleep(&pause, NULL);
+        }
         if (twisted_ib_waits(arrivals))
             return 1;
     }

@@ -12,9 +12,11 @@ SOURCE = """
 #include <arpa/inet.h>
 #include <errno.h>
 #include <infiniband/verbs.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -239,7 +241,7 @@ unsigned int twisted_ib_swap(void);
 void twisted_ib_suspend(struct twisted_ib_queue *);
 struct twisted_ib_arrivals {
     const uint64_t **published; const uint64_t **consumed; unsigned int count; long spin;
-    unsigned int hits, turns;
+    unsigned int hits, turns; const int *fds; unsigned int watched;
 };
 int twisted_ib_await(struct twisted_ib_arrivals *, long);
 struct ibv_global_route {
