@@ -16,7 +16,7 @@ import sys
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from benchmarks import compare, conditions, footprint, transports
+from benchmarks import compare, conditions, footprint, sockets, transports
 from benchmarks.clients import COLD_BUFFERS, chunksOf, latencies
 from benchmarks.pairs import ROOT, environmentFor, isCompiled, workloadOf
 from benchmarks.rows import COMPILED_TARGETS, ROWS, Target
@@ -510,3 +510,41 @@ class ProgramTests(SynchronousTestCase):
         )
         for table in tables:
             self.assertGreater(len(table["steps"]), 4)
+
+
+class SocketsTests(SynchronousTestCase):
+    """
+    Round trips of two processes.
+    """
+
+    def test_trips(self) -> None:
+        """
+        The first ones do not count, nor have pauses before them.
+        """
+        sent: list[bytes] = []
+        trips = sockets.Trips(b"1234", 2, 0.5, sent.append)
+        pauses = []
+        while (found := trips.figures()) is None:
+            pauses.append(trips.pause)
+            trips.send()
+            self.assertFalse(trips.received(1))
+            self.assertTrue(trips.received(3))
+        self.assertEqual(sent, [b"1234"] * len(pauses))
+        self.assertEqual(pauses, [0.0] * (len(pauses) - 2) + [0.5, 0.5])
+        self.assertEqual(set(found), {"us", "switches"})
+
+    def test_loops(self) -> None:
+        """
+        Loops have them over both providers, or the program says that SDP has not carried them.
+        """
+        command = [sys.executable, "-m", "benchmarks.sockets", "--placement", "free", "--face", "aio", "ib"]
+        said = subprocess.run(
+            [*command, "--rounds", "1", "--trips", "10"],
+            capture_output=True,
+            check=True,
+            cwd=ROOT,
+            text=True,
+            timeout=2 * HANG_SECONDS,
+        )
+        rows = [line.split()[:3] for line in said.stdout.splitlines()[1:]]
+        self.assertEqual(rows, [["aio", "free", "0.0"], ["ib", "free", "0.0"]])

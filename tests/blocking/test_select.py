@@ -13,6 +13,7 @@ from tests.blocking.case import BlockingTestCase, exactly
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import select, selectors
 from twisted_ib import socket as offloading
+from twisted_ib.blocking import select as blocking
 from twisted_ib.blocking.descriptors import offloaded
 
 
@@ -239,3 +240,22 @@ class SelectTests(BlockingTestCase):
                 client.result(HANG_SECONDS).sendall(b"hello")
                 self.assertEqual(exactly(accepted, 5), b"hello")
                 accepted.close()
+
+    def test_taken(self) -> None:
+        """
+        A socket that another thread takes its connection from, while one waits for it alone, is looked at
+        again as one of several: it has no events of that connection.
+        """
+        one = self.ours[0]
+        descriptor = one.fileno()
+
+        def away(*_: object) -> bool:
+            """
+            What happens while it sleeps.
+            """
+            self.patch(one, "_sdp", None)
+            return True
+
+        self.assertEqual(blocking._waitOne(descriptor, blocking._IN, None, True), 0)
+        self.patch(self.loop, "sleep", away)
+        self.assertIsNone(blocking._waitOne(descriptor, blocking._IN, None, False))
