@@ -380,7 +380,11 @@ def story(seed: int, moments: int) -> list[str]:
         wrong = KINDS[number % len(KINDS)](drawn.random() * 0.02, drawn)
         if wrong:
             found.append(f"seed {seed}, moment {number}: {wrong}")
-    found += [f"{each} is left" for each in sorted(_shared() - before)]
+    end = time.monotonic() + HANG_SECONDS
+    # Others use the folder meanwhile, and do not stay.
+    while (left := _shared() - before) and time.monotonic() < end:
+        time.sleep(0.1)
+    found += [f"{each} is left" for each in sorted(left)]
     return found + [f"{_kept() - kept} descriptors are left"] * (_kept() != kept)
 
 
