@@ -358,8 +358,8 @@ KINDS: tuple[Callable[[float, random.Random], str], ...] = (
 
 
 def _shared() -> set[str]:
-    # Not the semaphores of multiprocessing, which other tests make meanwhile, and nothing here.
-    return {each for each in os.listdir("/dev/shm") if not each.startswith("sem.")}
+    # Others use the folder meanwhile: only names of this package, and of multiprocessing's memory.
+    return {each for each in os.listdir("/dev/shm") if each.startswith(("twisted_ib", "pymp-", "psm_"))}
 
 
 def _kept() -> int:
@@ -380,11 +380,7 @@ def story(seed: int, moments: int) -> list[str]:
         wrong = KINDS[number % len(KINDS)](drawn.random() * 0.02, drawn)
         if wrong:
             found.append(f"seed {seed}, moment {number}: {wrong}")
-    end = time.monotonic() + HANG_SECONDS
-    # Others use the folder meanwhile, and do not stay.
-    while (left := _shared() - before) and time.monotonic() < end:
-        time.sleep(0.1)
-    found += [f"{each} is left" for each in sorted(left)]
+    found += [f"{each} is left" for each in sorted(_shared() - before)]
     return found + [f"{_kept() - kept} descriptors are left"] * (_kept() != kept)
 
 
