@@ -29,7 +29,7 @@ IB_RUN = ("-m", "twisted_ib.tools.run", "-q", "--queues", "--reactor", "aio")
 #: Have the classes put in place by the cases, or by C{ib-run}.
 CASES, RUN = "cases", "run"
 #: Of C{unittest}: a test, its class, what became of it.
-RESULT = re.compile(r"^(test\w+) \(\S*?(\w+)(?:\.\1)?\) \.\.\. .*?(ok|FAIL|ERROR|skipped.*)$", re.MULTILINE)
+_RESULT = re.compile(r"^(test\w+) \(\S*?(\w+)(?:\.\1)?\) \.\.\. .*?(ok|FAIL|ERROR|skipped.*)$", re.MULTILINE)
 
 
 def results(method: str, ours: str, names: Sequence[str] = (), seconds: float = 600) -> dict[str, str]:
@@ -46,7 +46,7 @@ def results(method: str, ours: str, names: Sequence[str] = (), seconds: float = 
     command += [f"{_CASES}.{each}" for each in names] or [_CASES]
     options = {"cwd": _ROOT, "env": {**os.environ, **variables}, "timeout": seconds}
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, **options)
-    found = {f"{kind}.{name}": result for name, kind, result in RESULT.findall(done.stderr)}
+    found = {f"{kind}.{name}": result for name, kind, result in _RESULT.findall(done.stderr)}
     return {**found, "end": str(done.returncode)}
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,9 +25,14 @@ from pathlib import Path
 
 from tests.suites.compare import ROOT
 from tests.suites.dask.__main__ import parsed
-from tests.suites.multiprocessing.__main__ import IB_RUN, RESULT, worse
+from tests.suites.multiprocessing.__main__ import IB_RUN, worse
 from tests.suites.projects import SKIPPED, installed
 
+#: Of C{unittest}: a test, its class, what became of it, which workers that die write before.
+_RESULT = re.compile(
+    r"^(test\w+) \(\S*?(\w+)(?:\.\1)?\) \.\.\. (?:(?!^test\w+ \()[\s\S])*?(ok|FAIL|ERROR|skipped.*)$",
+    re.MULTILINE,
+)
 _PYTEST = ("-m", "pytest", "-v", "--color=no", "--timeout=120", "-p", "no:cacheprovider")
 _PEBBLE = [
     f"test_{kind}_{method}.py"
@@ -86,7 +92,7 @@ class Pools:
         if name == "futures":
             tests = ["-m", "unittest", "-v", "-k", "ProcessPool", "test.test_concurrent_futures"]
             log = self._log([*command, *tests], self._folder)
-            return {f"{kind}.{test}": result for test, kind, result in RESULT.findall(log)}
+            return {f"{kind}.{test}": result for test, kind, result in _RESULT.findall(log)}
         if name == "joblib":
             # Or tests outside of the current folder have no file in their names.
             root = f"--rootdir={self._environment}"
