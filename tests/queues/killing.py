@@ -358,8 +358,8 @@ KINDS: tuple[Callable[[float, random.Random], str], ...] = (
 
 
 def _shared() -> set[str]:
-    # Not the semaphores of multiprocessing, which other tests make meanwhile, and nothing here.
-    return {each for each in os.listdir("/dev/shm") if not each.startswith("sem.")}
+    # Others use the folder meanwhile: only names of this package, and of multiprocessing's memory.
+    return {each for each in os.listdir("/dev/shm") if each.startswith(("twisted_ib", "pymp-", "psm_"))}
 
 
 def _kept() -> int:

@@ -16,7 +16,7 @@ import socket
 import sys
 from io import BytesIO
 from multiprocessing import BufferTooShort
-from multiprocessing.reduction import DupFd, register
+from multiprocessing.reduction import DupFd
 from struct import Struct
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -286,7 +286,7 @@ class Connection:
             # Another thread is in a call.
             pass
 
-    def reduced(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """
         @return: The function and arguments of which C{pickle} makes this end in another process.
         """
@@ -566,10 +566,6 @@ def _rebuilt(pair: Any, memory: Any, side: int, readable: bool, writable: bool) 
     return Connection(socket.socket(fileno=fds[0]), fds[1], side, readable, writable)
 
 
-def _reduced(connection: Connection) -> tuple[Any, ...]:
-    return connection.reduced()
-
-
 def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:
     """
     Make a connection.
@@ -581,8 +577,6 @@ def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:
     memory = createMemory()
     return Connection(one, memory, 0, True, duplex), Connection(other, os.dup(memory), 1, duplex, True)
 
-
-register(Connection, _reduced)
 
 __all__ = [
     "Assembly",

@@ -100,6 +100,23 @@ class QueuesTests(RunTestCase):
         expected = "".join(_EXECUTED.format(each) for each in ("fork", "spawn", "forkserver"))
         self.assertEqual(said, expected + "[3, 2, 1] twisted_ib.queues.queue\n1\n", complaints)
 
+    def test_loky(self) -> None:
+        """
+        The queues of loky, which are of C{multiprocessing}'s own by their insides, stay so.
+        """
+        backend = self.folder / "loky" / "backend"
+        backend.mkdir(parents=True)
+        names = "from multiprocessing.queues import SimpleQueue as mp_SimpleQueue\n\n\n"
+        names += "class SimpleQueue(mp_SimpleQueue):\n    pass\n"
+        (backend / "queues.py").write_text(names)
+        code = "import multiprocessing; from loky.backend import queues; "
+        code += "queue = queues.SimpleQueue(ctx=multiprocessing.get_context()); queue.put(1); "
+        code += "print(queues.mp_SimpleQueue.__module__, type(queue).__mro__[1].__module__, queue.get()); "
+        code += "print(type(multiprocessing.SimpleQueue()).__module__)"
+        said, complaints = self.running("-q", "--queues", "-c", code).communicate(timeout=HANG_SECONDS)
+        expected = "multiprocessing.queues multiprocessing.queues 1\ntwisted_ib.queues.queue\n"
+        self.assertEqual(said, expected, complaints)
+
     def test_imported(self) -> None:
         """
         It does not matter which is imported first.

@@ -52,6 +52,10 @@ _WAITING = {
 }
 #: Modules of C{multiprocessing} that get connections and queues through shared memory.
 _QUEUES = ("multiprocessing.connection", "multiprocessing.queues")
+#: Modules whose queues are of C{multiprocessing}'s own, by their insides.
+_LOKY = ("loky.backend.queues", "joblib.externals.loky.backend.queues")
+#: What stood where those of L{twisted_ib.queues} do.
+_plainQueues: dict[object, type] = {}
 #: What the switch counts, once there is something to count.
 counted: list[Mapping[tuple[str, str, str], int]] = []
 #: What the end of a run says besides, by what it is about.
@@ -289,13 +293,26 @@ def _replaceQueues(before: Callable[[ModuleType], object] | None, module: Module
     if module.__name__ == "multiprocessing.connection":
         names.update(Pipe=connection.Pipe, wait=waiting.wait)
     else:
-        kinds = queue.Queue, queue.JoinableQueue, queue.SimpleQueue
-        names.update((each.__name__, each) for each in kinds)
+        for each in (queue.Queue, queue.JoinableQueue, queue.SimpleQueue):
+            _plainQueues[each] = names[each.__name__]
+            names[each.__name__] = each
+
+
+def _keepQueues(module: ModuleType) -> None:
+    # Its classes are of multiprocessing's, and know what is within.
+    kinds = [(name, kind) for name, kind in vars(module).items() if isinstance(kind, type)]
+    for name, kind in kinds:
+        if kind in _plainQueues:
+            setattr(module, name, _plainQueues[kind])
+        elif kind.__bases__[:1] and kind.__bases__[0] in _plainQueues:
+            kind.__bases__ = (_plainQueues[kind.__bases__[0]],)
 
 
 def _hookQueues(hooks: Hooks) -> None:
     for name in _QUEUES:
         hooks.after[name] = partial(_replaceQueues, hooks.after.get(name))
+    for name in _LOKY:
+        hooks.after[name] = _keepQueues
 
 
 # -- all
