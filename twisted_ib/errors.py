@@ -272,6 +272,12 @@ class MemoryRegionError(HCAError):
     """
 
 
+class UnsupportedRegionError(MemoryRegionError):
+    """
+    An adapter has no memory of such rights or such an address, and registers none anew (EOPNOTSUPP).
+    """
+
+
 # On the wire this is NAK 0x62, remote access error (IBTA vol. 1 9.7.5.2; Linux rxe_resp.c, check_rkey).
 class MemoryAccessError(HCAError):
     """

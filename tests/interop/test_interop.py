@@ -21,6 +21,7 @@ MODULES = (
     "rds",
     "siw",
     "adapters.rxe",
+    "adapters.rping",
     "adapters.gone",
     "adapters.siw",
     "cprograms.rxe",

@@ -15,7 +15,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from twisted_ib import limits
-from twisted_ib.errors import MemoryAccessError, MemoryRegionError, ResourceLimitError
+from twisted_ib.errors import (
+    MemoryAccessError,
+    MemoryRegionError,
+    ResourceLimitError,
+    UnsupportedRegionError,
+)
 from twisted_ib.hca.memory.access import (
     LOCAL_READ,
     LOCAL_WRITE,
@@ -174,7 +179,7 @@ class Memory:
     ) -> MemoryRegion:
         # Peers read and write it without this package: key and address are the adapter's.
         if address is not None or present is not None or access & ~_OF_ADAPTERS:
-            raise MemoryRegionError("an adapter's memory has addresses and rights of its own")
+            raise UnsupportedRegionError("an adapter's memory has addresses and rights of its own")
         assert self.registrar is not None
         key, place, registered = self.registrar(view, access, pd)
         if key in self._registered:
@@ -216,7 +221,7 @@ class Memory:
         """
         self._checkRegistered(region)
         if self.registrar is not None:
-            raise MemoryRegionError("an adapter's memory is not registered anew: deregister it")
+            raise UnsupportedRegionError("an adapter's memory is not registered anew: deregister it")
         if pd is not None:
             self._checkDomain(pd)
         # A window would go on opening bytes of the old buffer (IBTA vol. 1 10.6.7.2).

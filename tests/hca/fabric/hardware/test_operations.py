@@ -4,7 +4,10 @@ Work requests through the adapter of a host in memory: what becomes of them, and
 
 from __future__ import annotations
 
+import errno
+import gc
 import struct
+import weakref
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -28,6 +31,7 @@ from twisted_ib.hca.fabric.hardware.rdmacm import Parameters
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
+from twisted_ib.verbs.pyverbs.base.errors import errnoOf
 
 WRITE, WRITE_IMM = SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM
 SEND, SEND_IMM, READ = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM, SendOpcode.RDMA_READ
@@ -209,12 +213,14 @@ class OperationTests(SynchronousTestCase):
         """
         one, _ = self.sides()
         memory, pd = one.memory, one.pd
-        for buffer, access, address in (
-            (b"", 0, None),
-            (bytearray(8), int(Access.LOCAL_WRITE), 4096),
-            (bytearray(8), int(Access.LOCAL_WRITE | Access.ON_DEMAND), None),
+        for buffer, access, address, code in (
+            (b"", 0, None, errno.EINVAL),
+            (bytearray(8), int(Access.LOCAL_WRITE), 4096, errno.EOPNOTSUPP),
+            (bytearray(8), int(Access.LOCAL_WRITE | Access.ON_DEMAND), None, errno.EOPNOTSUPP),
+            (bytearray(8), int(Access.LOCAL_WRITE | Access.MW_BIND), None, errno.EOPNOTSUPP),
         ):
-            self.assertRaises(MemoryRegionError, memory.register, buffer, access, pd, address)
+            refused = self.assertRaises(MemoryRegionError, memory.register, buffer, access, pd, address)
+            self.assertEqual(errnoOf(refused), code)
         self.host.isFull = True
         error = self.assertRaises(MemoryRegionError, memory.register, bytearray(8), 1, pd)
         self.assertEqual(
@@ -251,6 +257,21 @@ class OperationTests(SynchronousTestCase):
             settle(*self.devices)
             self.assertEqual(one.statuses(), [(1, WCStatus.REM_ACCESS_ERR)])
             self.assertEqual(one.qp.state, QPState.ERR)
+
+    def test_domainEnds(self) -> None:
+        """
+        A protection domain of the adapter ends with ours, and regions that it had keep none.
+        """
+        one, _ = self.sides()
+        fabric, memory = one.device.fabric, one.memory
+        pd = memory.allocateDomain()
+        region = memory.register(bytearray(8), 1, pd)
+        domain = weakref.ref(fabric.domainOf(pd))
+        memory.deregister(region)
+        memory.deallocateDomain(pd)
+        del pd, region
+        gc.collect()
+        self.assertIsNone(domain())
 
     def test_full(self) -> None:
         """

@@ -169,6 +169,18 @@ class AddressTests(HardwareTestCase):
         self.adapter("rxe0", "1: CA", "::", "fe80::1", "2001:db8::1", "::ffff:192.0.2.7")
         self.assertEqual(adapters.addressOfAdapter("rxe0"), ADDRESS)
 
+    def test_large(self) -> None:
+        """
+        Of the 1024 entries of rxe's table those behind the address are not read: opening a device took a read
+        of each.
+        """
+        self.adapter("rxe0", "1: CA", "fe80::1", "::ffff:192.0.2.7", *1022 * ["::"])
+        read: list[str] = []
+        one = adapters._read
+        self.patch(adapters, "_read", lambda path: read.append(path) or one(path))
+        self.assertEqual(adapters.addressOfAdapter("rxe0"), ADDRESS)
+        self.assertEqual(sum("/gids/" in path for path in read), 2)
+
     def test_roceOfIPv6(self) -> None:
         """
         Else one of IPv6 that is not link-local.

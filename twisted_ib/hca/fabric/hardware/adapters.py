@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
 from ipaddress import IPv6Address, ip_address
+from itertools import islice
 
 from twisted_ib.errors import DeviceError
 from twisted_ib.hca.connection.rdmacm import textOf
@@ -29,14 +31,17 @@ def _read(path: str) -> str:
         return ""
 
 
-def _gids(adapter: str) -> list[IPv6Address]:
+def _gids(adapter: str) -> Iterator[IPv6Address]:
+    # One after the other: the table of rxe has 1024 entries, of which few are used.
     folder = f"{provider.ADAPTERS}/{adapter}/ports/{_PORT}/gids"
     try:
         names = sorted(os.listdir(folder), key=int)
     except (OSError, ValueError):
-        return []
-    found = [_read(f"{folder}/{name}") for name in names]
-    return [IPv6Address(text) for text in found if text]
+        return
+    for name in names:
+        text = _read(f"{folder}/{name}")
+        if text:
+            yield IPv6Address(text)
 
 
 def isRNIC(adapter: str) -> bool:
@@ -74,15 +79,19 @@ def addressOfAdapter(adapter: str) -> str:
     gids = _gids(adapter)
     if isRNIC(adapter):
         # An RNIC has its hardware address as GID.
-        found = _ofNetwork(gids[0].packed[:_HARDWARE_ADDRESS_BYTES]) if gids else ""
+        found = "".join(_ofNetwork(gid.packed[:_HARDWARE_ADDRESS_BYTES]) for gid in islice(gids, 1))
     elif _isInfiniBand(adapter):
-        found = _ofNetwork(gids[0].packed) if gids else ""
+        found = "".join(_ofNetwork(gid.packed) for gid in islice(gids, 1))
     else:
+        found = ""
         # IBTA vol. 1 annex A17: a GID of RoCEv2 is an IP address.
-        usable = [textOf(gid.packed) for gid in gids if int(gid) and not gid.is_link_local]
-        # Linux binds no adapter for one of the loopback.
-        usable = [each for each in usable if not ip_address(each).is_loopback]
-        found = min(usable, key=lambda text: ":" in text, default="")
+        for text in (textOf(gid.packed) for gid in gids if int(gid) and not gid.is_link_local):
+            # Linux binds no adapter for one of the loopback.
+            if not ip_address(text).is_loopback:
+                found = found or text
+                if ":" not in text:
+                    found = text
+                    break
     if not found:
         raise DeviceError(
             f"adapter {adapter} has no IP address: give its network device one, as by ip address add"

@@ -296,7 +296,11 @@ class HardwareFabric(ConnectedFabric):
         A registration has ended.
         """
         self._registered.discard(registered)
-        self._regions[registered.region.pd].remove(registered.entry)
+        domain = registered.region.pd
+        self._regions[domain].remove(registered.entry)
+        if not self._regions[domain]:
+            # It ends with ours; an adapter is not closed while it has one.
+            del self._regions[domain]
 
     def registered(self, domain: Any, piece: Any) -> tuple[int, int, int] | None:
         """

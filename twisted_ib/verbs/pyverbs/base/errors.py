@@ -74,6 +74,7 @@ ERRNOS: dict[type[HCAError], int] = {
     errors.QueuePairError: errno.EINVAL,
     errors.UnsupportedOperationError: errno.EOPNOTSUPP,
     errors.MemoryRegionError: errno.EINVAL,
+    errors.UnsupportedRegionError: errno.EOPNOTSUPP,
     errors.MemoryAccessError: errno.EINVAL,
     errors.ResourceBusyError: errno.EBUSY,
     errors.ConnectionStateError: errno.EINVAL,
