@@ -201,7 +201,7 @@ class SubnetAdministration:
         return self._channel.device.sa
 
     def _ask(self, ask: Callable[[Callable[[Any], None]], Waiter | None]) -> Deferred[Any]:
-        def cancelled(ignored: Deferred[Any]) -> None:
+        def cancelled(ignored: Deferred[object]) -> None:
             self.released()
             if waiter is not None:
                 waiter.cancel()

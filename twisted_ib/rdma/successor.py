@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from typing import Protocol as Shape
 
 from twisted.internet import tcp
@@ -185,9 +185,10 @@ class FormerSocket(FormerTransport):
         """
         Take the socket away.  The transport is then as after its end.
         """
+        connection = cast(tcp.Connection, self)
+        connection.stopReading()
+        connection.stopWriting()
         this: Any = self
-        this.stopReading()
-        this.stopWriting()
         # Not by connectionLost(): in order it calls shutdown(2), else it sets SO_LINGER to 0, and both act on
         # the connection.
         taken = socket.socket(fileno=this.socket.detach())

@@ -51,6 +51,8 @@ from twisted_ib.hca.host.libc import KernelSocket
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Buffer, IPeerPath
     from twisted_ib.hca.fabric.iwarp.iwarp import IWARPFabric
+    from twisted_ib.hca.fabric.iwarp.protocol.mpa import StartupFrame
+    from twisted_ib.hca.fabric.iwarp.protocol.startup import Startup
     from twisted_ib.structs import Packed
 
 #: A request that finds no room here is offered again after so many seconds, as long as its initiator may
@@ -268,7 +270,7 @@ class MPAService(FabricConnector):
         # Each listener gets one of its own.
         self.fabric.owner.connectionRequested(connection, evolve(setup.request))
 
-    def _requested(self, stream: StreamPath, frame: Any) -> None:
+    def _requested(self, stream: StreamPath, frame: StartupFrame) -> None:
         setup, fabric = stream.startup, self.fabric
         assert setup is not None
         self._notHalfOpen(setup)
@@ -303,7 +305,7 @@ class MPAService(FabricConnector):
         )
         fabric.soonCall(self._offer, stream)
 
-    def _replied(self, stream: StreamPath, frame: Any) -> None:
+    def _replied(self, stream: StreamPath, frame: StartupFrame) -> None:
         assert stream.startup is not None
         machine = stream.startup.machine
         self._agreed(stream, machine)
@@ -379,7 +381,7 @@ class MPAService(FabricConnector):
             setup.machine.tick(self.fabric.clock())
             self._heard(stream, setup.machine)
 
-    def _heard(self, stream: StreamPath, machine: Any) -> None:
+    def _heard(self, stream: StreamPath, machine: Startup) -> None:
         event = machine.event
         if event is None:
             return
@@ -410,7 +412,7 @@ class MPAService(FabricConnector):
         self.gone(stream, RejectReason.TIMEOUT if event.isLate else RejectReason.INVALID_SERVICE_ID)
         stream.finish()
 
-    def _agreed(self, stream: StreamPath, machine: Any) -> None:
+    def _agreed(self, stream: StreamPath, machine: Startup) -> None:
         most = MAX_ULPDU_MARKERS if machine.markersOut else MAX_ULPDU
         if not machine.largeFPDUs:
             # tcp(7): what TCP puts into a segment now; the path's MTU may change, which receivers bear.
