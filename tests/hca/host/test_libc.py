@@ -4,7 +4,9 @@ Tests for L{twisted_ib.hca.host.libc}: descriptors of inotify that are used agai
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 from pathlib import Path
 from unittest import skipUnless
 
@@ -89,3 +91,24 @@ class WatchTests(SynchronousTestCase):
 
 
 __all__ = ["WatchTests"]
+
+
+class NumberTests(SynchronousTestCase):
+    """
+    The numbers of system calls, for a Python that has no function for them.
+    """
+
+    def test_made(self) -> None:
+        """
+        Each makes what it is called.
+        """
+        numbers = libc._SYSTEM_CALLS[platform.machine()]
+        for name, arguments, made in (
+            ("memfd_create", (b"x", 0), "/memfd:x (deleted)"),
+            ("eventfd", (0, 0), "anon_inode:[eventfd]"),
+            ("pidfd_open", (os.getpid(), 0), "pidfd"),
+        ):
+            descriptor = ctypes.CDLL(None).syscall(numbers[name], *arguments)
+            self.assertGreaterEqual(descriptor, 0, name)
+            self.addCleanup(os.close, descriptor)
+            self.assertIn(made, os.readlink(f"/proc/self/fd/{descriptor}"))
