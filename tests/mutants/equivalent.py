@@ -237,6 +237,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         "twisted_ib/queues/locks.py",
+        "def __init__(self, fd: int = -1) -> None:",
+        "1",
+        "2",
+        "no descriptor either",
+    ),
+    Equivalent(
+        "twisted_ib/queues/locks.py",
         "if result == 0:",
         "0",
         "1",
