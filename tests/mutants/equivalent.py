@@ -229,6 +229,20 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "every write is an event, whatever is added (eventfd(2))",
     ),
     Equivalent(
+        "twisted_ib/hca/host/search.py",
+        "if found and max(stamps, default=0) < time.time_ns() - _SETTLED_NANOSECONDS:",
+        "max(stamps, default=0) < time.time_ns() - _SETTLED_NANOSECONDS",
+        "(max(stamps, default=0) <= time.time_ns() - _SETTLED_NANOSECONDS)",
+        "the clock has nanoseconds",
+    ),
+    Equivalent(
+        "twisted_ib/queues/locks.py",
+        "def __init__(self, fd: int = -1) -> None:",
+        "1",
+        "2",
+        "no descriptor either",
+    ),
+    Equivalent(
         "twisted_ib/queues/locks.py",
         "if result == 0:",
         "0",

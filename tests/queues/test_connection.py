@@ -281,6 +281,8 @@ class MessageTests(PipeTestCase):
         for length in (6, _LONG):
             one, other = self.pipe()
             self.assertRaises(ValueError, other.recv_bytes, -1)
+            one.send_bytes(b"")
+            self.assertEqual(other.recv_bytes(0), b"")
             self.sending(one.send_bytes, b"x" * 5)
             self.assertEqual(other.recv_bytes(5), b"x" * 5)
             thread = self.sending(self.suppressed, one.send_bytes, b"x" * length)

@@ -433,6 +433,34 @@ class WhyTests(SynchronousTestCase):
         for user in (object(), SimpleNamespace(why="because"), SimpleNamespace(main=object()), port):
             self.assertIsNone(self.socketReport.whyOf(user))
 
+    def test_policy(self) -> None:
+        """
+        Where one rule leaves all to TCP it is the reason: that of listeners for a port and what it accepts,
+        and that of connects for what a connector has made.
+        """
+
+        def certain(role: str, program: str) -> Any:
+            return SimpleNamespace(where=f"/r:{role}", verdict=verdicts[role])
+
+        verdicts = {"listen": "tcp", "connect": "tcp"}
+        configuration = SimpleNamespace(policy=SimpleNamespace(certain=certain), program="p")
+        report = socketreport.SocketReport(
+            SimpleNamespace(openSwitch=SimpleNamespace(configuration=configuration))
+        )
+        port: Any = tcp.Port(0, Factory.forProtocol(Protocol), reactor=SimpleNamespace())
+        accepted, made, other = (tcp.Connection.__new__(tcp.Connection) for _ in range(3))
+        accepted.server, made.connector = port, object()
+        for user, role in ((port, "listen"), (accepted, "listen"), (made, "connect")):
+            why = report.whyOf(user)
+            assert why is not None
+            self.assertEqual((why.rule, why.verdict, why.provider), (f"/r:{role}", "tcp", "tcp"))
+        self.assertIsNone(report.whyOf(other))
+        verdicts["listen"] = "both"
+        self.assertIsNone(report.whyOf(port))
+        self.assertIsNone(report.whyOf(accepted))
+        made.connector = SimpleNamespace(why=(own := Reason("/r:9", "both", "tcp")))
+        self.assertIs(report.whyOf(made), own)
+
 
 class TCPRowsTests(SynchronousTestCase):
     """

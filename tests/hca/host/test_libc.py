@@ -4,7 +4,11 @@ Tests for L{twisted_ib.hca.host.libc}: descriptors of inotify that are used agai
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
+import resource
+import sys
 from pathlib import Path
 from unittest import skipUnless
 
@@ -89,3 +93,71 @@ class WatchTests(SynchronousTestCase):
 
 
 __all__ = ["WatchTests"]
+
+
+class NumberTests(SynchronousTestCase):
+    """
+    The numbers of system calls, for a Python that has no function for them.
+    """
+
+    def test_made(self) -> None:
+        """
+        Each makes what it is called.
+        """
+        numbers = libc._SYSTEM_CALLS[platform.machine()]
+        for name, arguments, made in (
+            ("memfd_create", (b"x", 0), "/memfd:x (deleted)"),
+            ("eventfd", (0, 0), "anon_inode:[eventfd]"),
+            ("pidfd_open", (os.getpid(), 0), "pidfd"),
+        ):
+            descriptor = ctypes.CDLL(None).syscall(numbers[name], *arguments)
+            self.assertGreaterEqual(descriptor, 0, name)
+            self.addCleanup(os.close, descriptor)
+            self.assertIn(made, os.readlink(f"/proc/self/fd/{descriptor}"))
+
+
+class AvailableTests(SynchronousTestCase):
+    """
+    What a machine lacks for rings in shared memory.
+    """
+
+    def missing(self, size: int = 4096) -> tuple[str, ...]:
+        """
+        @return: the clauses, asked for anew.
+        """
+        return libc.available.__wrapped__(size)
+
+    def test_machine(self) -> None:
+        """
+        Linux, an x86-64 processor and a 64-bit Python are needed.
+        """
+        self.patch(libc, "_probe", lambda: None)
+        self.patch(platform, "machine", lambda: "x86_64")
+        self.patch(sys, "maxsize", 1 << 32)
+        self.assertEqual(self.missing(), ())
+        self.patch(sys, "maxsize", (1 << 31) - 1)
+        self.assertEqual(self.missing(), ("a 64-bit Python",))
+        self.patch(platform, "machine", lambda: "riscv64")
+        self.assertEqual(self.missing(), ("an x86-64 processor", "a 64-bit Python"))
+        self.patch(sys, "platform", "sunos5")
+        self.assertEqual(self.missing(), ("Linux (memory files and eventfd)",))
+
+    def test_files(self) -> None:
+        """
+        The first limit of a file's size, which counts now, has to allow the segment; calls have to work.
+        """
+        self.patch(libc, "_probe", lambda: None)
+        self.patch(platform, "machine", lambda: "x86_64")
+        for soft, size, missing in (
+            (resource.RLIM_INFINITY, 1 << 40, ()),
+            (4096, 4096, ()),
+            (4096, 4097, ("files of 4097 bytes (ulimit -f)",)),
+        ):
+            self.patch(resource, "getrlimit", lambda _, soft=soft: (soft, resource.RLIM_INFINITY))
+            self.assertEqual(self.missing(size), missing)
+
+        def broken() -> None:
+            raise OSError("no seals")
+
+        self.patch(libc, "_probe", broken)
+        self.assertEqual(self.missing(), ("sealed memory files and eventfd (no seals)",))

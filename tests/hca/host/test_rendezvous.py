@@ -17,7 +17,7 @@ from attrs import evolve
 from tests.hca.host.test_rundirectory import UID, RunDirectoryTestCase
 from tests.support.descriptors import descriptors, descriptorsBefore
 from twisted_ib.errors import NoListenerError, ResourceLimitError, RunDirectoryError, ServiceInUseError
-from twisted_ib.hca.host import addresses, rendezvous, rundirectory, search
+from twisted_ib.hca.host import addresses, entries, rendezvous, rundirectory, search
 from twisted_ib.hca.host.rendezvous import Rendezvous
 from twisted_ib.hca.host.search import Search
 
@@ -269,6 +269,20 @@ class EntryTests(RendezvousTestCase):
         worse = [evolve(entry, address="0.0.0.0", guid=9)]
         orders = {tuple(each.guid for each in search.shared(better + worse)) for _ in range(200)}
         self.assertEqual(orders, {(7, 8, 9), (8, 7, 9)})
+
+    def test_reclaimed(self) -> None:
+        """
+        So many entries of the dead are found at once, and those of the living never.
+        """
+        server = self.hca(9)
+        for number in range(4):
+            with socket.socket(socket.AF_UNIX) as dead:
+                dead.bind(os.path.join(self.run_, f"hca-{number:016x}"))
+        for most in (0, 2, 4, 5):
+            self.patch(entries, "RECLAIMED_ENTRIES", most)
+            found = entries.leftovers(server._home)
+            self.assertEqual(len(found), min(most, 4))
+            self.assertNotIn(server.name, found)
 
     def test_notAnAddress(self) -> None:
         """
