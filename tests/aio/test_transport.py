@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections import Counter
+from functools import partial
 from typing import Any
 
 from twisted.trial.unittest import SkipTest
@@ -353,6 +354,58 @@ class TransportContract:
             self.assertEqual(buffered.data, bytes(range(100)))
 
         client: Any = None
+        self.play(scenario())
+
+    def test_ownMethods(self: Any) -> None:
+        """
+        A protocol that gives itself methods, in C{connection_made} and later, has the latest called, at both
+        ends.
+        """
+        names = ("data_received", "eof_received", "connection_lost", "pause_writing", "resume_writing")
+
+        class Changing(Recorder):
+            def connection_made(self, transport: Any) -> None:
+                super().connection_made(transport)
+                self.change()
+
+            def change(self) -> None:
+                self.heard: list[str] = []
+                for name in names:
+                    setattr(self, name, partial(self.hear, self.heard, name))
+
+            def hear(self, heard: list[str], name: str, data: Any = None) -> None:
+                heard.append(name)
+                self._changed.set()
+                if data == b"ask":
+                    self.transport.write(b"answer")
+
+            async def hears(self, name: str) -> None:
+                await self.until(lambda: name in self.heard)
+
+        async def scenario() -> None:
+            serving = Changing()
+            server = await self.loop.create_server(lambda: serving, HOST, 0)
+            self.addCleanup(server.close)
+            port = server.sockets[0].getsockname()[1]
+            transport, client = await self.loop.create_connection(Changing, HOST, port)
+            self.addCleanup(abort, transport)
+            for _ in range(2):
+                transport.write(b"ask")
+                await client.hears("data_received")
+                self.assertEqual(serving.heard, ["data_received"])
+                client.change()
+                serving.change()
+            transport.set_write_buffer_limits(high=1)
+            transport.write(bytes(20_000_000))
+            await client.hears("pause_writing")
+            await client.hears("resume_writing")
+            transport.write_eof()
+            await client.hears("connection_lost")
+            await serving.hears("connection_lost")
+            self.assertEqual(serving.heard[-2:], ["eof_received", "connection_lost"])
+            for each in client, serving:
+                self.assertEqual((each.log, each.data), (["made"], b""))
+
         self.play(scenario())
 
     def test_exceptions(self: Any) -> None:

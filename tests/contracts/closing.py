@@ -440,6 +440,25 @@ class ReentryContract(StreamContract):
 
         self.drive(steps)
 
+    def test_ownMethod(self) -> None:
+        """
+        A protocol that sets C{dataReceived} on itself, in C{connectionMade} or later, has that one called.
+        """
+
+        async def steps(reactor: Any) -> None:
+            heard: list[bytes] = []
+            own = {"dataReceived": heard.append}
+            port, client, server = await self.pair(reactor, Talk(made=lambda one: vars(one).update(own)))
+            client.transport.write(b"ask")
+            await becomes(reactor, lambda: heard == [b"ask"])
+            vars(client).update(own)
+            server.transport.write(b"answer")
+            await becomes(reactor, lambda: heard == [b"ask", b"answer"])
+            client.transport.loseConnection()
+            await self.end(reactor, port, client, server)
+
+        self.drive(steps)
+
     def test_errorInDataReceived(self) -> None:
         """
         An exception is logged, and is the reason of the end; to the peer it is an end in order.

@@ -73,8 +73,7 @@ class StreamTransport(_FlowControl):
     """
     One SDP connection as asyncio sees it, and the Twisted protocol of that connection.
 
-    C{write} is the stream's own method until a half-close or close, and C{dataReceived} calls the protocol's:
-    nothing stands between.
+    C{write} is the stream's own method until a half-close or close.
 
     @ivar dataReceived: Called with what has arrived.
     """
@@ -155,11 +154,17 @@ class StreamTransport(_FlowControl):
         self._protocol: _Protocol | None = protocol
         self._failing = ""
         isBuffered = isinstance(protocol, protocols.BufferedProtocol)
-        feed: Any = self._fill if isBuffered else protocol.data_received
+        feed: Any = self._fill if isBuffered else self._deliver
         if self._loop.get_debug():
             feed = partial(self._timed, feed)
         self._feed = feed
         self.dataReceived: Any = partial(self._context.run, feed)
+
+    def _deliver(self, data: bytes) -> None:
+        # Looked up each time, as asyncio's own do: a protocol may set the method on itself.
+        protocol = self._protocol
+        assert protocol is not None
+        protocol.data_received(data)
 
     def _fill(self, data: bytes) -> None:
         # The stream keeps, in order, the bytes that the protocol cannot take yet.
@@ -193,7 +198,8 @@ class StreamTransport(_FlowControl):
         feed(data)
         seconds = loop.time() - begin
         if seconds >= loop.slow_callback_duration:
-            logger.warning("Executing %r of %r took %.3f seconds", feed, self, seconds)
+            asked = getattr(self._protocol, "data_received", feed)
+            logger.warning("Executing %r of %r took %.3f seconds", asked, self, seconds)
 
     def get_protocol(self) -> Any:
         return self._protocol

@@ -26,6 +26,7 @@ from twisted_ib.rdma.transport import RDMATransport
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import Binding, IReactorTime
+    from twisted.internet.protocol import Factory
 
 
 class RDMAServer(ServerTransport, RDMATransport):
@@ -173,7 +174,7 @@ class RDMAPort(Port):
 def listenRDMA(
     reactor: IReactorTime,
     port: int | Binding,
-    factory: IProtocolFactory,
+    factory: IProtocolFactory | Factory[Any],
     interface: str = "",
     backlog: int = 50,
     device: str | None = None,
@@ -211,7 +212,7 @@ def connectRDMA(
     reactor: IReactorTime,
     host: str,
     port: int,
-    factory: IProtocolFactory,
+    factory: IProtocolFactory | Factory[Any],
     timeout: float | None = 30,
     bindAddress: Binding | tuple[str, int] | str | None = None,
     device: str | None = None,

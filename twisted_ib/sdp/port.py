@@ -30,6 +30,7 @@ from twisted_ib.sdp.transport import SDPTransport
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import Binding, IProtocol, IReactorTime
+    from twisted.internet.protocol import Factory
 
     from twisted_ib.hca.device.device import Device
     from twisted_ib.internet.batchedcalls import Shared
@@ -179,7 +180,7 @@ def _classOf(classes: dict[int, Any], portSpace: int) -> Any:
 def listenSDP(
     reactor: IReactorTime,
     port: int | Binding,
-    factory: IProtocolFactory,
+    factory: IProtocolFactory | Factory[Any],
     backlog: int = 50,
     interface: str = "",
     device: str | None = None,
@@ -206,7 +207,7 @@ def connectSDP(
     reactor: IReactorTime,
     host: str,
     port: int | str,
-    factory: IProtocolFactory,
+    factory: IProtocolFactory | Factory[Any],
     timeout: float | None = 30,
     bindAddress: Binding | tuple[str, int] | str | None = None,
     device: str | None = None,

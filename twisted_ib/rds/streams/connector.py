@@ -27,6 +27,7 @@ from twisted_ib.rds.streams.transport import StreamTransport, wordsOf
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IProtocolFactory, IReactorTime
+    from twisted.internet.protocol import Factory
 
 
 #: Reasons that programs see as "connection refused".
@@ -232,7 +233,7 @@ def connectStream(
     reactor: IReactorTime,
     host: str,
     port: int,
-    factory: IProtocolFactory,
+    factory: IProtocolFactory | Factory[Any],
     timeout: float | None = 30,
     bindAddress: Any = None,
     device: str | None = None,

@@ -21,6 +21,7 @@ from twisted_ib.rds.streams.transport import StreamTransport
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
+    from twisted.internet.protocol import Factory
 
 
 @implementer(IListeningPort)
@@ -153,7 +154,7 @@ def chained(deferred: Deferred[None]) -> Deferred[None]:
 def listenStreams(
     reactor: IReactorTime,
     port: int,
-    factory: IProtocolFactory,
+    factory: IProtocolFactory | Factory[Any],
     interface: str = "",
     backlog: int = 50,
     device: str | None = None,
