@@ -144,7 +144,7 @@ class _Handing:
 
 
 def _handOver(pair: socket.socket, queues: Sequence[Any]) -> None:
-    handing = _Handing()
+    handing: Any = _Handing()
     context.set_spawning_popen(handing)
     try:
         pickled = bytes(ForkingPickler.dumps(queues))

@@ -28,6 +28,7 @@ from tests.support.calls import requireReplaceable
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.drive.sleeper import MOST_SECONDS
 from twisted_ib.hca.base.polling import SPIN_SECONDS, AdaptivePolling
+from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LOCAL
 from twisted_ib.interfaces import IReactorCompletionChannels
 from twisted_ib.internet.channel import DeviceChannel, channelFor
@@ -87,6 +88,7 @@ class ScriptedDevice:
         self.pollers: list[Any] = []
         self.fabric = self
         self.clock = time.monotonic
+        self.timers = Timers(self.clock)
         self.read, self.write = os.pipe()
         os.set_blocking(self.read, False)
 
