@@ -3,7 +3,7 @@ Round trips between two processes, over the kernel's TCP with NODELAY and over S
 asyncio's loops (C{aio}) and of Twisted's reactors (C{ib}).
 
     python -m benchmarks.sockets [--face blocking aio ib] [--pause 0 0.2 2 20] [--placement split one free]
-        [--size 64] [--rounds 20] [--trips 500]
+        [--size 64] [--rounds 20] [--trips 500] [--warming 200]
 
 In three placements: C{split}, each process on a CPU of its own; C{one}, both on the same; C{free}, where the
 scheduler puts them.  Before each message the client pauses.  Rounds of both providers alternate, each in a
@@ -29,8 +29,6 @@ from typing import Any
 _LOOPBACK = "127.0.0.1"
 FACES = ("blocking", "aio", "ib")
 PROVIDERS = ("tcp", "sdp")
-#: Round trips before those that count.
-_WARMING = 200
 #: Seconds of pauses in a round, at most.
 _PAUSED_SECONDS = 2.0
 #: Seconds of a round, at most.
@@ -46,14 +44,18 @@ class Trips:
     The round trips of one connection, whatever carries it.
     """
 
-    def __init__(self, message: bytes, count: int, pause: float, write: Callable[[bytes], object]) -> None:
+    def __init__(
+        self, message: bytes, warming: int, count: int, pause: float, write: Callable[[bytes], object]
+    ) -> None:
         """
+        @param warming: round trips before those that count.
+        @param count: those that do.
         @param pause: seconds before each message that counts.
         @param write: sends a message.
         """
         self._message, self._write = message, write
         self._left, self.pause = len(message), 0.0
-        self._pause, self._coming = pause, _WARMING + count
+        self._pause, self._warming, self._coming = pause, warming, warming + count
         self._times: list[int] = []
         self._begun = self._switched = 0
 
@@ -73,7 +75,7 @@ class Trips:
         if self._left:
             return False
         self._times.append(perf_counter_ns() - self._begun)
-        if len(self._times) == _WARMING:
+        if len(self._times) == self._warming:
             self.pause, self._switched = self._pause, _switches()
         return True
 
@@ -83,7 +85,7 @@ class Trips:
         """
         if len(self._times) < self._coming:
             return None
-        times = self._times[_WARMING:]
+        times = self._times[self._warming :]
         switches = (_switches() - self._switched) / len(times)
         return {"us": statistics.median(times) / 1e3, "switches": switches}
 
@@ -267,8 +269,8 @@ def _part(face: str, provider: str, cpu: str, *words: str) -> None:
     if not words:
         SERVE[face](provider)
         return
-    port, size, trips, pause = words
-    make = partial(Trips, b"x" * int(size), int(trips), float(pause))
+    port, size, warming, trips, pause = words
+    make = partial(Trips, b"x" * int(size), int(warming), int(trips), float(pause))
     isSDP, found = ASK[face](provider, int(port), make)
     if isSDP != (provider == "sdp"):
         sys.exit(f"the connection goes over {'SDP' if isSDP else 'TCP'}")
@@ -295,7 +297,7 @@ def compare(
             ports[provider] = servers[-1].stdout.readline().strip()
         for _ in range(options.rounds):
             for provider in PROVIDERS:
-                words = (ports[provider], str(options.size), str(trips), str(pause))
+                words = (ports[provider], *map(str, (options.size, options.warming, trips, pause)))
                 said = _started(face, provider, cpus[1], *words).communicate(timeout=_PATIENCE_SECONDS)[0]
                 figures[provider].append(json.loads(said))
         return figures
@@ -324,6 +326,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=64, help="bytes of a message")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--trips", type=int, default=500, help="round trips of a round")
+    parser.add_argument("--warming", type=int, default=200, help="round trips before those, at least 1")
     options = parser.parse_args()
     print("face      placement  pause ms   tcp us   sdp us  ratio  switches")
     for face in options.face:

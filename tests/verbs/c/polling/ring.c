@@ -1,6 +1,7 @@
 /*
  * The ring of completions without Python: one thread adds as fast as it can, others take.  Each completion is taken once,
- * whole, and a thread sees those that it takes in order.  The arguments are how many, and threads.
+ * whole, and a thread sees those that it takes in order.  The arguments are how many at most, threads, and seconds after
+ * which no more are added.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -47,9 +48,11 @@ int main(int count, char **words)
 {
     int threads = count > 2 ? atoi(words[2]) : 0;
     pthread_t takers[threads + 1];
-    uint64_t place = 0;
+    uint64_t place = 0, next = 0;
+    int isEven = 0;
+    time_t end = time(NULL) + (count > 3 ? atoi(words[3]) : 0);
 
-    if (count < 3)
+    if (count < 4)
         return 2;
     all = atol(words[1]);
     ring.entries = calloc(PLACES, sizeof *ring.entries);
@@ -57,12 +60,18 @@ int main(int count, char **words)
     seen = calloc(all, 1);
     for (int each = 0; each < threads; each++)
         pthread_create(takers + each, NULL, take, NULL);
-    for (uint64_t next = 0; next < all && !failures;) {
+    while (next < all && !failures) {
         if (place - __atomic_load_n(&ring.head, __ATOMIC_ACQUIRE) == PLACES) {
-            /* As resizes and resets do: what is taken back is added again. */
-            if (next % 3 == 0)
+            /*
+             * As resizes and resets do: what is taken back is added again.  But the takers get the processor while the ring
+             * is full: on a busy machine they would find it empty for ever.
+             */
+            if (isEven = !isEven)
+                sched_yield();
+            else
                 next -= twisted_ib_recall(&ring);
-            sched_yield();
+            if (time(NULL) > end)
+                all = next;
             continue;
         }
         ring.entries[place & ring.mask].wr_id = ring.entries[place & ring.mask].byte_len = next++;
