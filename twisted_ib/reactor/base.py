@@ -171,8 +171,6 @@ class IBReactorBase(_Reactor):
         # The traffic that woke epoll is served in the same turn, as readable descriptors are.
         if self.rest.end(self._channels, self.seconds, timeout, not worked):
             loop.turns += 1
-            if timeout:
-                loop.polling.woken(channels[0].device.fabric.answerSeconds)
         return found
 
     def inOtherThread(self) -> bool:

@@ -4,7 +4,6 @@ The loop of the C{ib} and C{ib-asyncio} reactors between a message and its answe
 
 from __future__ import annotations
 
-from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -98,7 +97,7 @@ class DeviceLoop:
                 if self.inThreads or (reactor.threadpool is not None and threadsNeedInterpreter(reactor)):
                     return False
                 answer = fabric.answerSeconds
-                most = inf if timeout is None else timeout
+                most = answer if timeout is None else timeout
                 if len(hot) == 1 and len(channels) == 1:
                     return self.polling.spin(hot[0].pending, most, answer)
                 return self.polling.spin(lambda: _pending(channels), most, answer)

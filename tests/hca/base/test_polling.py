@@ -13,7 +13,6 @@ from twisted_ib.hca.base.polling import (
     CROWDED_SECONDS,
     PURE_LOOKS,
     RARE,
-    REACH_SECONDS,
     SHY_SECONDS,
     SHY_SECONDS_MOST,
     SPIN_SECONDS,
@@ -90,19 +89,6 @@ class World:
         for _ in range(count):
             assert not self.polling.spin(self.never)
         return self.polling.spins - spins
-
-    def wait(self, seconds: float) -> bool:
-        """
-        An answer comes after so many seconds, which ends a sleep if it was not found before.
-
-        @return: Whether it was found before.
-        """
-        end = self.seconds + seconds
-        found = self.polling.spin(lambda: self.seconds >= end, REACH_SECONDS)
-        if not found:
-            self.seconds = max(self.seconds, end)
-            self.polling.woken(SPIN_SECONDS)
-        return found
 
 
 class AdaptivePollingTests(SynchronousTestCase):
@@ -393,69 +379,3 @@ class CrowdTests(SynchronousTestCase):
                 "polling_crowd_permille": round(self.polling.crowd * 1000),
             },
         )
-
-
-class ReachTests(SynchronousTestCase):
-    """
-    Answers that take longer than polling does at first.
-    """
-
-    def setUp(self) -> None:
-        """
-        Make one.
-        """
-        self.world = World()
-        self.polling = self.world.polling
-
-    def test_extended(self) -> None:
-        """
-        Who has slept for answers of a program polls for them after a few, and on.
-        """
-        for seconds in (2 * SPIN_SECONDS, 0.9 * REACH_SECONDS):
-            found = [self.world.wait(seconds) for _ in range(50)]
-            self.assertFalse(found[0])
-            self.assertEqual(found[-30:], [True] * 30, seconds)
-
-    def test_untouched(self) -> None:
-        """
-        Quick answers extend nothing.
-        """
-        for _ in range(50):
-            self.world.wait(SPIN_SECONDS / 2)
-        self.assertEqual(self.polling.reach, 0.0)
-
-    def test_far(self) -> None:
-        """
-        Nor does an answer that comes later than the longest, and what was extended is so no more: it is not
-        polled for, but rarely, and for as long as at first.
-        """
-        for _ in range(50):
-            self.world.wait(2 * SPIN_SECONDS)
-        self.assertGreater(self.polling.reach, SPIN_SECONDS)
-        for _ in range(20):
-            self.world.wait(10 * REACH_SECONDS)
-        self.assertEqual(self.polling.reach, 0.0)
-        spins, yields = self.polling.spins, self.polling.yields
-        for _ in range(2 * RARE):
-            self.assertFalse(self.world.wait(10 * REACH_SECONDS))
-        self.assertEqual(self.polling.spins - spins, 2)
-        self.assertLessEqual(self.polling.yields - yields, 2 * (SPIN_SECONDS / YIELD + 2))
-
-    def test_bound(self) -> None:
-        """
-        It is extended to the longest at most.
-        """
-        for _ in range(50):
-            self.world.wait(REACH_SECONDS)
-        self.assertEqual(self.polling.reach, REACH_SECONDS)
-
-    def test_otherSleeps(self) -> None:
-        """
-        A sleep that no polling has preceded, or whose end was told already, teaches nothing.
-        """
-        self.polling.woken(SPIN_SECONDS)
-        self.world.wait(2 * SPIN_SECONDS)
-        reach = self.polling.reach
-        self.world.seconds += 10 * REACH_SECONDS
-        self.polling.woken(SPIN_SECONDS)
-        self.assertEqual(self.polling.reach, reach)

@@ -11,10 +11,6 @@ from the one that is to answer.
     takes whose sender has slept.
   - A moving average of successes decides whether to poll at all; below a half only every L{RARE}th time.  A
     late success counts as a miss.
-  - Who sleeps learns how long answers take (L{AdaptivePolling.woken}), as KVM does for halted processors
-    (Documentation/virt/kvm/halt-polling.rst): if longer than it polls, but no longer than L{REACH_SECONDS},
-    it polls for twice as long; if longer than that, for no longer than at first.  A program of Python takes
-    some 100 microseconds for an answer.
   - A yield to a busy third process, not to the one that is to answer, lasts a whole time slice:
     L{CROWDED_SECONDS} or more.  If more than a quarter of yields do, by a moving average, there are none for
     L{SHY_SECONDS}, then twice as long and so on; polling without yields continues.  If the two peers share a
@@ -33,8 +29,6 @@ from twisted_ib import limits
 
 #: The longest time of polling, in seconds.
 SPIN_SECONDS: Final = limits.ANSWER_SECONDS
-#: The longest time, in seconds, for which polling is extended to wait for slow answers.
-REACH_SECONDS: Final = 400e-6
 #: Polls without yielding.
 PURE_LOOKS: Final = 60
 #: Poll every so many times in spite of misses: otherwise a change for the better would go unnoticed.
@@ -60,20 +54,17 @@ class AdaptivePolling:
     @ivar crowded: those that lasted long.
     @ivar crowd: their moving rate.
     @ivar shyUntil: there are no yields before this time.
-    @ivar reach: polling is extended to so many seconds.
     """
 
     __slots__ = (
         "_now",
         "_shySeconds",
-        "_since",
         "_yield",
         "crowd",
         "crowded",
         "found",
         "hits",
         "pureHits",
-        "reach",
         "shyUntil",
         "spins",
         "turns",
@@ -95,7 +86,6 @@ class AdaptivePolling:
         self.spins = self.found = self.yields = self.crowded = 0
         self.crowd = self.shyUntil = 0.0
         self._shySeconds = SHY_SECONDS
-        self.reach = self._since = 0.0
 
     def spin(
         self, pending: Callable[[], bool], most: float = SPIN_SECONDS, answer: float = SPIN_SECONDS
@@ -105,14 +95,13 @@ class AdaptivePolling:
 
         @param pending: returns whether there is something to do.
         @param most: poll for so many seconds at most,
-        @param answer: and no longer than an answer may take, seconds, or L{reach}.
+        @param answer: and no longer than an answer may take, seconds.
         @return: whether there is something to do.
         """
         self.turns = turns = self.turns + 1
         hits, pureHits = self.hits, self.pureHits
         # A mask, not a modulus: this line runs before each sleep.
         if hits < 0.5 and turns & (RARE - 1):
-            self._since = self._now()
             return False
         self.spins += 1
         if answer <= SPIN_SECONDS and (pureHits > 0.125 or not turns & (_PURE_RARE - 1)):
@@ -127,9 +116,7 @@ class AdaptivePolling:
                     return True
             self.pureHits = pureHits - pureHits * 0.0625
         now = self._now
-        self._since = began = now()
-        if answer < self.reach:
-            answer = self.reach
+        began = now()
         end = began + (most if most < answer else answer)
         if began < self.shyUntil:
             found = pending()
@@ -158,24 +145,6 @@ class AdaptivePolling:
         self.hits = hits + (hit - hits) * (0.5 if hits < 0.5 else 0.125)
         self.found += found
         return found
-
-    def woken(self, answer: float) -> None:
-        """
-        Learn from a sleep that has followed L{spin}, and that an answer has ended.
-
-        @param answer: as L{spin} had it.
-        """
-        since, self._since = self._since, 0.0
-        if not since:
-            return
-        took = self._now() - since
-        if took > REACH_SECONDS:
-            self.reach = 0.0
-        elif took > max(self.reach, answer):
-            self.reach = min(2 * max(self.reach, answer), REACH_SECONDS)
-        # As if it had been polled for.  Not with the larger weight of what was: every sleep is asked.
-        if self.hits < 0.5:
-            self.hits += ((took <= max(self.reach, answer)) - self.hits) * 0.125
 
     def _crowded(self, now: float) -> None:
         self.crowded += 1
