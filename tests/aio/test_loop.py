@@ -9,19 +9,25 @@ import errno
 import os
 import socket
 import struct
+import sys
 from threading import get_ident
 from typing import Any
 
 from twisted.internet.protocol import Factory
+from twisted.trial.unittest import SkipTest
 
+import twisted_ib
 from tests.aio.case import HOST, LoopTestCase, Recorder
 from twisted_ib import limits
 from twisted_ib.aio.streamsocket import StreamSocket
+from twisted_ib.hca.device.form import compiledModules
 from twisted_ib.hca.device.registry import addDevice, removeDevice
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor import explain
 from twisted_ib.sdp.port import listenSDP
 
+#: Calls of Python functions of this package for a turn of a loop whose device has nothing to do.
+CALLS_PER_IDLE_TURN = 16
 #: An address that no host has (RFC 5737).
 NOBODYS = "192.0.2.1"
 
@@ -461,6 +467,53 @@ class LifeTests(LoopTestCase):
             stream.shutdown(socket.SHUT_RDWR)
             await accepted.called("lost")
             self.assertEqual(accepted.log, ["made", "eof", ("lost", None)])
+            server.close()
+
+        self.play(scenario())
+
+    def test_idleTurn(self) -> None:
+        """
+        A turn for a descriptor of somebody else's costs no call of this package until there is a device, and
+        these while a device only listens.
+        """
+        if compiledModules():
+            raise SkipTest("compiled modules: their calls are not counted")
+        turns = 1000
+        package = os.path.dirname(twisted_ib.__file__) + os.sep
+        calls = 0
+
+        def count(frame: Any, event: str, _: Any) -> None:
+            nonlocal calls
+            calls += event == "call" and frame.f_code.co_filename.startswith(package)
+
+        async def perTurn() -> float:
+            nonlocal calls
+            done, left, calls = self.loop.create_future(), turns, 0
+
+            def again() -> None:
+                nonlocal left
+                left -= 1
+                one.recv(1)
+                other.send(b"x") if left else done.set_result(None)
+
+            one, other = socket.socketpair()
+            with one, other:
+                self.loop.add_reader(one, again)
+                other.send(b"x")
+                sys.setprofile(count)
+                try:
+                    await done
+                finally:
+                    sys.setprofile(None)
+                    self.loop.remove_reader(one)
+            return round(calls / turns)
+
+        async def scenario() -> None:
+            self.assertEqual(await perTurn(), 0)
+            server = await self.loop.create_server(Recorder, HOST, 0)
+            for _ in range(9):
+                await asyncio.sleep(0)
+            self.assertLessEqual(await perTurn(), CALLS_PER_IDLE_TURN)
             server.close()
 
         self.play(scenario())
