@@ -134,6 +134,14 @@ class RobustLock:
         @param timeout: in seconds; None is for ever.
         @return: Whether the lock is held now.
         """
+        try:
+            return self._acquire(block, timeout)
+        except BaseException:
+            # A signal's handler that raises may do so between the system call and its return.
+            self.abandon()
+            raise
+
+    def _acquire(self, block: bool, timeout: float | None) -> bool:
         result = _try(self._address)
         if result == 0:
             return True
@@ -157,6 +165,14 @@ class RobustLock:
             raise OSError(result, os.strerror(result))
         return True
 
+    def abandon(self) -> None:
+        """
+        Let go of it if this thread has it: for what a signal's handler may end anywhere.
+        """
+        result = _unlock(self._address)
+        if result and result != errno.EPERM:
+            raise OSError(result, os.strerror(result))
+
     def release(self) -> None:
         """
         Let go of it.
@@ -165,8 +181,7 @@ class RobustLock:
         if result:
             raise OSError(result, os.strerror(result))
 
-    def __enter__(self) -> bool:
-        return self.acquire()
+    __enter__ = acquire
 
     def __exit__(self, *_: object) -> None:
         self.release()

@@ -23,7 +23,7 @@ from twisted_ib import limits
 from twisted_ib.queues import futex
 from twisted_ib.queues.connection import Pipe
 from twisted_ib.queues.locks import RobustLock, SharedPage
-from twisted_ib.queues.pickling import loads, pieces
+from twisted_ib.queues.pickling import Pickled, loads, pieces
 
 #: Cells: objects put directly, put into a buffer, taken, and lost as they could not be sent; tasks not done.
 DIRECT: Final = 0
@@ -155,8 +155,10 @@ class _Feeder:
         """
         Send what is added.
         """
-        lock = self._taken()
-        self.isReady.set()
+        try:
+            lock = self._taken()
+        finally:
+            self.isReady.set()
         try:
             self._feed()
         finally:
@@ -263,24 +265,33 @@ class Queue(_LockedPipe):
         """
         return self.qsize() >= self._maxsize
 
-    def _waitForRoom(self, block: bool, timeout: float | None) -> None:
-        # Afterwards there is room, and the counters are locked.
-        end = None if timeout is None else time.monotonic() + timeout
-        lock, cells = self._counters, self._cells
+    def _waitForRoom(self, block: bool, end: float | None) -> None:
+        cells = self._cells
         while True:
-            lock.acquire()
             got = cells[GOT]
-            if self.full():
-                self._recover()
             if not self.full():
                 return
-            lock.release()
+            try:
+                self._lock(block, end)
+                self._recover()
+            finally:
+                self._counters.abandon()
+            if not self.full():
+                return
             left = limits.QUEUE_LOOK_SECONDS
             if end is not None:
                 left = min(left, end - time.monotonic())
             if not block or left <= 0:
                 raise Full
             futex.wait(cells, GOT, got, left)
+
+    def _lock(self, block: bool, end: float | None) -> None:
+        # Others have the counters for a moment only, but may be stopped then.
+        left = None if block and end is None else limits.QUEUE_LOOK_SECONDS
+        if block and left is not None and end is not None:
+            left = max(left, end - time.monotonic())
+        if not self._counters.acquire(True, left):
+            raise Full
 
     def _recover(self) -> None:
         # Count as lost what processes that were killed had in their buffers.  The counters are locked.
@@ -306,41 +317,64 @@ class Queue(_LockedPipe):
         """
         if self._closed:
             raise ValueError(f"Queue {self!r} is closed")
-        isBound = self._maxsize != _MANY
-        if isBound:
-            self._waitForRoom(block, timeout)
-        try:
-            if not self._putDirectly(obj):
-                if not isBound:
-                    self._counters.acquire()
-                    isBound = True
-                if self._thread is None:
-                    self._start(self._feeder)
-                self._feeder.append(obj)
-                self._cells[LATER] += 1
-        finally:
-            if isBound:
-                self._counters.release()
+        if self._maxsize != _MANY:
+            self._putBounded(obj, block, timeout)
+            return
+        parts = self._pickled(obj)
+        if parts is None or (parts and self._putDirectly(parts)):
+            return
+        with self._counters:
+            self._putLater(obj)
 
-    def _putDirectly(self, obj: object) -> bool:
+    def _putBounded(self, obj: object, block: bool, timeout: float | None) -> None:
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._waitForRoom(block, end)
+            # Without the lock: it is the program's code, and may take long.
+            parts = self._pickled(obj)
+            if parts is None:
+                return
+            # Whatever a signal's handler raises, and wherever: a living process must not keep it.
+            try:
+                self._lock(block, end)
+                if not self.full():
+                    if not parts or not self._putDirectly(parts):
+                        self._putLater(obj)
+                    return
+            finally:
+                self._counters.abandon()
+
+    def _pickled(self, obj: object) -> Pickled | tuple[()] | None:
+        # Nothing if the feeding thread is to do it, None if it cannot be done.
         if self._feeder.waiting:
-            return False
+            return ()
         try:
-            parts = pieces(obj)
+            return pieces(obj)
         except Exception as error:
             # Nobody waits for it: in multiprocessing its thread would say so.
             self._on_queue_feeder_error(error, obj)
-            return True
-        if not self._wlock.acquire(True, _OTHERS):
-            return False
+            return None
+
+    def _putLater(self, obj: object) -> None:
+        # The counters are locked.
+        if self._thread is None:
+            self._start(self._feeder)
+        self._feeder.append(obj)
+        self._cells[LATER] += 1
+
+    def _putDirectly(self, parts: Pickled) -> bool:
         try:
             # Another thread may have begun to wait meanwhile.
-            if self._feeder.waiting or not self._writer.hasRoom(parts):
+            if (
+                not self._wlock.acquire(True, _OTHERS)
+                or self._feeder.waiting
+                or not self._writer.hasRoom(parts)
+            ):
                 return False
             self._writer.sendParts(parts)
             self._cells[DIRECT] += 1
         finally:
-            self._wlock.release()
+            self._wlock.abandon()
         return True
 
     @staticmethod
@@ -350,13 +384,13 @@ class Queue(_LockedPipe):
 
     def _start(self, feeder: _Feeder) -> None:
         feeder.ignoresEnd, feeder.failed = self._ignore_epipe, self._on_queue_feeder_error
-        self._thread = threading.Thread(target=feeder.run, name="QueueFeederThread", daemon=True)
-        self._thread.start()
-        feeder.isReady.wait()
+        thread = threading.Thread(target=feeder.run, name="QueueFeederThread", daemon=True)
+        thread.start()
+        self._thread = thread
         if not self._joincancelled:
-            join = Finalize(self._thread, _join, [weakref.ref(self._thread)], exitpriority=-5)
-            self._jointhread = join
+            self._jointhread = Finalize(thread, _join, [weakref.ref(thread)], exitpriority=-5)
         self._close = Finalize(self, feeder.append, [_SENTINEL], exitpriority=10)
+        feeder.isReady.wait()
 
     def close(self) -> None:
         """
