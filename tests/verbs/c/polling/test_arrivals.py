@@ -118,7 +118,7 @@ def looks():
     global isLooked
     isLooked, now[0] = True, now[0] + (0 if isThere else 1)
     return isThere
-for hits in range(0, 257):
+for hits in 0, 1, 60, 127, 128, 129, 200, 255, 256:
     for isThere in False, True:
         for turns in 1, 62, 63, 64:
             polling.hits, polling.turns, isLooked = hits / 256, turns, False
