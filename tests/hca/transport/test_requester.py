@@ -671,6 +671,32 @@ class SilenceTests(RequesterCase):
         self.later(2.0)
         self.assertEqual(self.end.refusals, [(1, SILENT)])
 
+    def test_gone(self) -> None:
+        """
+        Of a peer that is gone the second timeout without progress is the last: at the first its answer may
+        wait to be read.  One that comes late, as after a stall, does not count.
+        """
+        self.connect(evolve(self.parameters, roundTrip=0.01, timeout=1.0))
+
+        def tick(late: float = 0.0) -> list[tuple[int, int]]:
+            deadline = self.connection.deadline()
+            assert deadline is not None
+            self.now = deadline + late
+            self.connection.tick(self.now, True)
+            return self.brief()
+
+        self.post(SEND_ONLY)
+        self.post(SEND_ONLY)
+        self.brief()
+        self.assertEqual(tick(), [(4, A)])
+        self.assertEqual(tick(5.0), [(4, A)])
+        self.now += 0.001
+        self.acknowledge(ACK, A)
+        self.assertEqual(self.brief(), [(4, B)])
+        self.assertEqual(tick(), [(4, B)])
+        self.assertEqual((self.end.done, self.end.refusals), ([1], []))
+        self.assertEqual((tick(), self.end.refusals), ([], [(2, SILENT)]))
+
     def test_pushedBack(self) -> None:
         """
         The time to send again counts from what was acknowledged last.

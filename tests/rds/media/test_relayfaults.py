@@ -4,6 +4,8 @@ Tests of L{twisted_ib.rds.media.rcrelay}: what peers and other processes get wro
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from typing import Any
 
@@ -12,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.rds.media.test_relay import RelayTestCase
 from tests.support.ownaddress import ownAddress
 from twisted_ib import limits
+from twisted_ib.errors import RunDirectoryError
 from twisted_ib.rds.paths.relay import Pending
 from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import NO_EXTENSIONS, NO_PADDING, packChecksummed
@@ -241,6 +244,38 @@ class RelayFaultTests(RelayTestCase):
         self.kill(self.nears[1])
         self.until(lambda: not self.kept())
         self.assertEqual(relay._senders, {})
+
+    def test_takeoverFails(self) -> None:
+        """
+        A process that fails to take an address over, as without descriptors, tries it again, whatever the
+        directory raises then.
+        """
+        self.warm(4)
+        full = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        for at, error in enumerate(
+            (full, RunDirectoryError("gone"), ValueError("cannot mmap an empty file")), 1
+        ):
+            for each in self.nears[at + 1 :]:
+                self.processes.remove(each)
+            relay = self.nears[at].medium.relay
+            errors: list[Exception] = [error]
+            servedBy = relay.medium.servedBy
+
+            def failing(
+                *where: Any, relay: Any = relay, errors: Any = errors, servedBy: Any = servedBy
+            ) -> int | None:
+                if errors and relay.isOwner(self.here):
+                    raise errors.pop()
+                found: int | None = servedBy(*where)
+                return found
+
+            self.patch(relay.medium, "servedBy", failing)
+            self.kill(self.nears[at - 1])
+            self.until(lambda errors=errors: not errors)
+            self.until(lambda at=at: self.owners() == [self.nears[at]])
+            self.ends[at].transport.write(b"%d" % at, (self.there, 5000))
+            self.until(lambda at=at: self.peer.data[-1:] == [b"%d" % at])
+            self.processes += self.nears[at + 1 :]
 
     def test_ownerCloses(self) -> None:
         """

@@ -159,7 +159,7 @@ class ReliableConnection:
         """
         Handle expired timers.
 
-        @param isGone: whether the peer is known to answer never again.
+        @param isGone: whether the peer is known to answer never again, and nothing waits to be read.
         """
         self.requester.tick(now, isGone)
 

@@ -542,7 +542,7 @@ class Requester:
 
     def tick(self, now: float, isGone: bool) -> None:
         """
-        Handle the expired timer.  It is the last if the peer is known to be gone.
+        Handle the expired timer; if the peer is gone, the second without progress is the last.
         """
         if self.due is None or now < self.due:
             return
@@ -555,8 +555,8 @@ class Requester:
         # A suspended or stalled process must not blame its peer for the time in which it read
         # nothing.
         self._since += now - self.due
-        patience = self._patience
-        if isGone or (patience is not None and now >= self._since + patience):
+        patience, wasSilent = self._patience, self._since < self._silentAt
+        if (isGone and wasSilent) or (patience is not None and now >= self._since + patience):
             self._fail(SILENT, self._una)
             return
         if not self._terms.retries or now < self._armedAt + self.pacing.resendSeconds():

@@ -50,6 +50,8 @@ RDS_HANDED_MOST = 16 * 1024 * 1024
 RDS_HANDED_SECONDS = 1.0
 
 _OVERHEAD: Final = limits.RDS_DATAGRAM_OVERHEAD
+#: What a look into the run directory raises; L{ValueError} is mmap's, of a file that is empty.
+_UNREADABLE: Final = HCAError, OSError, ValueError
 
 
 class Flow:
@@ -182,8 +184,13 @@ class RelayNetwork(Network):
         except ServiceInUseError:
             medium.checkOwner(address)
             raise
-        self.homes[address].moved()
-        self._move(address)
+        try:
+            self.homes[address].moved()
+            self._move(address)
+        except BaseException:
+            # Or nobody would be: of our own port the next look would think that it is another's.
+            self.ownsNoMore(address)
+            raise
 
     def _move(self, address: str) -> None:
         # What goes by a process that is the owner no more goes by the one that is.
@@ -217,9 +224,9 @@ class RelayNetwork(Network):
         del self._looks[address]
         try:
             self.homes[address].lead(address)
-        except (HCAError, OSError):
+        except _UNREADABLE:
             self.follow(address)
-            with suppress(HCAError, OSError):
+            with suppress(*_UNREADABLE):
                 self._move(address)
 
     def isElsewhere(self, host: str, port: int) -> bool:

@@ -651,22 +651,32 @@ class DeathTests(DevicesTestCase):
     A process is killed that has a connection, to a peer that is idle.
     """
 
-    def serve(self, report: int) -> None:
+    def serve(self, report: int, answers: bool) -> None:
         """
         Be a server until killed.
 
-        @param report: where an octet is written when it listens, and another when a connection is open.
+        @param report: where an octet is written when it listens, another when a connection is open, and one
+            when a message has been answered.
         """
         device = self.device(self.address)
         end = End(device, 64)
         device.listen(PortSpace.TCP, self.address, PORT, end)
         os.write(report, bytes([device.fabric.slot]))
         self.until(lambda: end.log, device)
+        if answers:
+            end.receive(1, 0, 32)
         os.write(report, b"e")
+        if answers:
+            self.until(lambda: end.completions, device)
+            end.send(2, SendOpcode.SEND, 0, 32)
+            device.flush()
+            os.write(report, b"a")
         signal.pause()
 
-    def killed(self, far: Device) -> Peer:
+    def killed(self, far: Device, answers: bool = False) -> Peer:
         """
+        @param answers: whether it has had a message before, and answered: neither that nor the
+            acknowledgement is read.
         @return: the peer's end of a connection whose process has been killed.
         """
         receiver, sender = os.pipe()
@@ -674,7 +684,7 @@ class DeathTests(DevicesTestCase):
         child = os.fork()
         if not child:
             try:
-                self.serve(sender)
+                self.serve(sender, answers)
             finally:
                 os._exit(1)
         os.close(sender)
@@ -684,6 +694,11 @@ class DeathTests(DevicesTestCase):
             far.connect(PortSpace.TCP, self.address, PORT, end)
             self.until(lambda: end.log, far)
             self.assertEqual((end.log, os.read(receiver, 1)), (["replied"], b"e"))
+            if answers:
+                end.receive(2, 32, 32)
+                end.send(1, SendOpcode.SEND, 0, 32)
+                far.flush()
+                self.assertEqual(os.read(receiver, 1), b"a")
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
@@ -729,7 +744,7 @@ class DeathTests(DevicesTestCase):
 
     def test_unregistered(self) -> None:
         """
-        What is sent to a queue pair of a dead process of the same address fails with the first timeout,
+        What is sent to a queue pair of a dead process of the same address fails with the second timeout,
         though nobody says that it is dead: MPI connects queue pairs by itself.
         """
         self.patch(ConnectionRegister, "add", lambda register, orphan: True)
@@ -738,7 +753,23 @@ class DeathTests(DevicesTestCase):
         end.send(1, SendOpcode.SEND, 0, 64)
         self.until(lambda: end.completions, far)
         self.assertEqual(end.done(), [(1, WCStatus.RETRY_EXC_ERR)])
-        self.assertEqual((end.log, far.counters["completer_retry_err"]), (["replied"], 0))
+        self.assertEqual((end.log, far.counters["completer_retry_err"]), (["replied"], 1))
+
+    def test_lastWords(self) -> None:
+        """
+        What a process has acknowledged and sent before it was killed counts, however late it is read, and
+        though the timers come first, as on reactors that do not poll.
+        """
+        self.patch(ConnectionRegister, "add", lambda register, orphan: True)
+        far = self.device(self.address)
+        end = self.killed(far, answers=True)
+        for _ in range(4):
+            waitUntil(lambda: (far.deadline() or 0.0) <= far.clock())
+            far.tick(far.clock())
+            far.flush()
+        self.assertGreaterEqual(far.counters["completer_retry_err"], 2)
+        self.until(lambda: len(end.completions) == 2, far)
+        self.assertEqual(end.done(), [(1, WCStatus.SUCCESS), (2, WCStatus.SUCCESS)])
 
     def test_polled(self) -> None:
         """

@@ -115,12 +115,14 @@ class ConnectedPaths:
 
 
 def _isGone(path: QueuePairPath) -> bool:
-    # Whether the peer was a process of this address that has ended.  One that is killed tells nobody, and
-    # queue pairs that were connected without the communication manager (MPI's) have no other that would.
+    # Whether the peer was a process of this address that has ended, and its last words have been read.  One
+    # that is killed tells nobody, and queue pairs that were connected without the communication manager
+    # (MPI's) have no other that would.
     fabric, slot = path.fabric, path.remote >> QPN_SHIFT
     if fabric.group is None or path.peer.address != fabric.address:
         return False
-    return slot > 0 and not fabric.group.isTaken(slot)
+    # In this order: after its end nothing more comes.
+    return slot > 0 and not fabric.group.isTaken(slot) and not fabric.link.pending()
 
 
 __all__ = ["ConnectedPaths"]
