@@ -15,6 +15,7 @@ from queue import Empty, Full
 from time import monotonic
 from typing import Any
 
+from tests.queues.killing import roomOf
 from tests.queues.test_connection import Array, PipeTestCase, openDescriptors
 from tests.support.commands import running
 from tests.support.waiting import HANG_SECONDS, waitUntil
@@ -361,10 +362,11 @@ class KilledTests(PipeTestCase):
             queue.put(3, timeout=HANG_SECONDS)
             queue.put(4, timeout=HANG_SECONDS)
             self.assertEqual([queue.get(), queue.get(), queue.qsize()], [3, 4, 0])
-        queue._feeder.waiting += 1
+        queue._feeder._count(1)
         queue.put(5)
         self.assertEqual(queue.get(), 5)
-        queue._feeder.waiting -= 1
+        waitUntil(lambda: queue._feeder.waiting == 1)
+        queue._feeder._count(-1)
         queue.close()
         queue.join_thread()
         queue._closed = False
@@ -386,6 +388,47 @@ class KilledTests(PipeTestCase):
         self.assertEqual(queue.get(), _LONG)
         queue.put(1)
         self.assertEqual(queue.get(), 1)
+
+    def test_ending(self) -> None:
+        """
+        The room is as it was after a process that is killed while it ends and waits for its buffer.
+        """
+        queue: Queue = Queue(3)
+        one, other = self.pipe()
+        with queue._wlock:
+            process = self.forked(
+                lambda: (queue.put(1), queue.put(2), queue.close(), other.send(1), signal.pause())
+            )
+            one.recv()
+            process.kill()
+            process.join(HANG_SECONDS)
+        self.assertEqual(roomOf(queue), 3)
+
+    def test_inBetween(self) -> None:
+        """
+        The room of a queue is as it was, at the latest once it is empty again, after a process that is killed
+        between doing and counting: one that puts directly, one that has a buffer, and one that takes.
+        """
+
+        def putting() -> None:
+            _killWithin(queue)
+
+        def taking() -> None:
+            queue._reader.receiveParts = lambda: os.kill(os.getpid(), signal.SIGKILL)
+            queue.get()
+
+        def buffering() -> None:
+            queue._putDirectly = lambda _: False
+            _killWithin(queue)
+            signal.pause()
+
+        for act in putting, buffering, taking:
+            queue: Any = Queue(3)
+            if act is taking:
+                queue.put(1)
+            self.killedWithin(act)
+            roomOf(queue)
+            self.assertEqual(roomOf(queue), 3)
 
     def test_nothingLeft(self) -> None:
         """
