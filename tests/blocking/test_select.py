@@ -10,6 +10,7 @@ import socket as kernel
 from typing import Any
 
 from tests.blocking.case import BlockingTestCase, exactly
+from tests.support.calls import called, requireReplaceable
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import select, selectors
 from twisted_ib import socket as offloading
@@ -140,6 +141,40 @@ class SelectTests(BlockingTestCase):
                 made.unregister(one)
             self.assertEqual(made.poll(0), [])
 
+    def test_divides(self) -> None:
+        """
+        C{poll} and C{epoll} of many descriptors of the kernel look at none of them by a function of Python,
+        whether there are sockets of SDP or not; C{poll} divides a copy, as other threads may register.
+        """
+        pollers: Any = select.poll(), select.epoll()
+        self.addCleanup(pollers[1].close)
+        read, write = os.pipe()
+        copies = [os.dup(read) for _ in range(400)]
+        for each in (read, write, *copies):
+            self.addCleanup(os.close, each)
+        for made in pollers:
+            for each in copies:
+                made.register(each, select.POLLIN)
+            for held in {}, vars(offloaded)["data"]:
+                self.patch(blocking, "_held", held)
+                self.assertLess(called(lambda made=made: made.poll(0)).total(), 9)
+        one, other = self.sdp
+        poller = pollers[0]
+        poller.register(one, select.POLLIN)
+        divide = blocking._divided
+
+        def divided(masks: dict[int, int]) -> Any:
+            """
+            Another thread registers meanwhile.
+            """
+            poller.register(write, select.POLLIN)
+            self.assertNotIn(write, masks)
+            return divide(masks)
+
+        self.patch(blocking, "_divided", divided)
+        other.send(b"x")
+        self.assertEqual(poller.poll(), [(one.fileno(), select.POLLIN)])
+
     def test_epollForgets(self) -> None:
         """
         C{epoll} forgets a closed connection, as the kernel's does; C{EPOLLONESHOT} says a thing once.
@@ -246,6 +281,7 @@ class SelectTests(BlockingTestCase):
         A socket that another thread takes its connection from, while one waits for it alone, is looked at
         again as one of several: it has no events of that connection.
         """
+        requireReplaceable(type(self.loop), "sleep")
         one = self.ours[0]
         descriptor = one.fileno()
 

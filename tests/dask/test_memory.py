@@ -4,6 +4,7 @@ Tests of the memory of frames that are read.
 
 from __future__ import annotations
 
+import errno
 import mmap
 from importlib.util import find_spec
 from typing import Any
@@ -81,6 +82,25 @@ class RecycledTests(SynchronousTestCase):
         views = [self.recycled.take(_MIB) for _ in range(5)]
         views.clear()
         self.assertEqual([len(each) for each in self.recycled._kept], [_MIB] * 3)
+
+    def test_noHugePages(self) -> None:
+        """
+        A kernel without transparent huge pages refuses the advice (madvise(2), EINVAL), and gives the memory.
+        """
+
+        class Plain(mmap.mmap):
+            """
+            Memory of such a kernel.
+            """
+
+            def madvise(self, *_: int) -> None:
+                """
+                Refuse.
+                """
+                raise OSError(errno.EINVAL, "Invalid argument")
+
+        self.patch(memory.mmap, "mmap", Plain)
+        self.assertEqual(memory.Recycled().take(_MIB).nbytes, _MIB)
 
     def test_none(self) -> None:
         """

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import connection
 from pathlib import Path
-from queue import Empty
+from queue import Empty, Full
 from typing import Any
 
 from tests.queues.test_connection import openDescriptors
@@ -280,12 +280,41 @@ def ofQueue(seconds: float, kind: Any, victim: int, *arguments: int) -> str:
             left -= 1
             if time.monotonic() > end:
                 return "the others do not go on"
-        return killing.end()
+        return killing.end() or _roomAfter(queue, processes, *arguments)
     finally:
         killing.end()
-        for each in processes:
-            each.kill()
-            each.join(HANG_SECONDS)
+        _kill(processes)
+
+
+def _kill(processes: list[Any]) -> None:
+    for each in processes:
+        each.kill()
+        each.join(HANG_SECONDS)
+
+
+def _roomAfter(queue: Any, processes: list[Any], most: int = 0) -> str:
+    # All of them are killed, and the queue has been empty since.
+    _kill(processes)
+    rooms = [roomOf(queue) for _ in range(2 if most else 0)]
+    return "" if rooms[-1:] in ([], [most]) else f"a queue of {most} has room for {rooms}"
+
+
+def roomOf(queue: Any) -> int:
+    """
+    @return: For how many objects a queue that nobody else has any more has room, once what is in it is taken.
+    """
+    # After an object that was put in part, which nobody ends.
+    last = threading.Thread(target=queue.put, args=(None,), daemon=True)
+    last.start()
+    while queue.get(timeout=HANG_SECONDS) is not None:
+        pass
+    last.join(HANG_SECONDS)
+    count = 0
+    with suppress(Full):
+        while True:
+            queue.put(count, False)
+            count += 1
+    return count
 
 
 def _broadcast(writer: Broadcast) -> None:

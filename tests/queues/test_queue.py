@@ -15,6 +15,7 @@ from queue import Empty, Full
 from time import monotonic
 from typing import Any
 
+from tests.queues.killing import roomOf
 from tests.queues.test_connection import Array, PipeTestCase, openDescriptors
 from tests.support.commands import running
 from tests.support.waiting import HANG_SECONDS, waitUntil
@@ -234,6 +235,110 @@ class QueueTests(PipeTestCase):
         self.assertEqual(wait(readers), [readers[1]])
 
 
+class PutTests(PipeTestCase):
+    """
+    No caller of C{put} keeps others of it waiting, whatever ends it.
+    """
+
+    def putInThread(self, queue: Queue, thing: object) -> None:
+        """
+        Put in another thread, which finds a lock that this one has.
+        """
+        self.sending(lambda: queue.put(thing, True, HANG_SECONDS))
+        self.assertEqual(queue.get(True, HANG_SECONDS), thing)
+
+    def test_slowPickle(self) -> None:
+        """
+        While one pickles others put.
+        """
+        queue: Queue = Queue(10)
+        begun, go = threading.Event(), threading.Event()
+
+        class Slow:
+            """
+            It is pickled when the test says so.
+            """
+
+            def __reduce__(self) -> Any:
+                begun.set()
+                go.wait(HANG_SECONDS)
+                return int, ()
+
+        thread = self.sending(lambda: queue.put(Slow()))
+        begun.wait(HANG_SECONDS)
+        queue.put_nowait(1)
+        self.assertEqual(queue.get(True, HANG_SECONDS), 1)
+        go.set()
+        thread.join(HANG_SECONDS)
+        self.assertEqual(queue.get(True, HANG_SECONDS), 0)
+
+    def test_interrupted(self) -> None:
+        """
+        A signal's handler that raises when a lock has just been had leaves none.
+        """
+        acquire, left = RobustLock.acquire, []
+
+        def interrupted(lock: RobustLock, block: bool = True, timeout: float | None = None) -> bool:
+            """
+            Raise in one of the calls.
+            """
+            has = acquire(lock, block, timeout)
+            left.pop()
+            if not left:
+                raise InterruptedError
+            return has
+
+        for number in (1, 2):
+            queue: Queue = Queue(10)
+            left[:] = [None] * number
+            with self.subTest(number):
+                self.patch(RobustLock, "acquire", interrupted)
+                self.assertRaises(InterruptedError, queue.put, 1)
+                self.patch(RobustLock, "acquire", acquire)
+            self.putInThread(queue, 2)
+
+    def test_interruptedWithin(self) -> None:
+        """
+        It may raise before C{acquire} has returned.
+        """
+
+        def tried(address: int) -> int:
+            """
+            Have the lock, and raise.
+            """
+            held(address)
+            raise InterruptedError
+
+        held = locks._try
+        queue: Queue = Queue(10)
+        self.patch(locks, "_try", tried)
+        self.assertRaises(InterruptedError, queue.put, 1)
+        self.patch(locks, "_try", held)
+        self.putInThread(queue, 2)
+
+    def test_noThreadYet(self) -> None:
+        """
+        Where no thread can be started the object is refused, and the next one has its thread.
+        """
+        queue: Queue = Queue(10)
+        start = threading.Thread.start
+
+        def refused(thread: threading.Thread) -> None:
+            """
+            There are too many.
+            """
+            raise RuntimeError("can't start new thread")
+
+        self.patch(threading.Thread, "start", refused)
+        self.assertRaises(RuntimeError, queue.put, _LONG)
+        self.patch(threading.Thread, "start", start)
+        for thing in (1, _LONG, 2):
+            queue.put(thing)
+        self.assertEqual([queue.get(True, HANG_SECONDS) for _ in range(3)], [1, _LONG, 2])
+        queue.close()
+        queue.join_thread()
+
+
 class KilledTests(PipeTestCase):
     """
     A process that is killed stops nobody.
@@ -361,10 +466,11 @@ class KilledTests(PipeTestCase):
             queue.put(3, timeout=HANG_SECONDS)
             queue.put(4, timeout=HANG_SECONDS)
             self.assertEqual([queue.get(), queue.get(), queue.qsize()], [3, 4, 0])
-        queue._feeder.waiting += 1
+        queue._feeder._count(1)
         queue.put(5)
         self.assertEqual(queue.get(), 5)
-        queue._feeder.waiting -= 1
+        waitUntil(lambda: queue._feeder.waiting == 1)
+        queue._feeder._count(-1)
         queue.close()
         queue.join_thread()
         queue._closed = False
@@ -386,6 +492,47 @@ class KilledTests(PipeTestCase):
         self.assertEqual(queue.get(), _LONG)
         queue.put(1)
         self.assertEqual(queue.get(), 1)
+
+    def test_ending(self) -> None:
+        """
+        The room is as it was after a process that is killed while it ends and waits for its buffer.
+        """
+        queue: Queue = Queue(3)
+        one, other = self.pipe()
+        with queue._wlock:
+            process = self.forked(
+                lambda: (queue.put(1), queue.put(2), queue.close(), other.send(1), signal.pause())
+            )
+            one.recv()
+            process.kill()
+            process.join(HANG_SECONDS)
+        self.assertEqual(roomOf(queue), 3)
+
+    def test_inBetween(self) -> None:
+        """
+        The room of a queue is as it was, at the latest once it is empty again, after a process that is killed
+        between doing and counting: one that puts directly, one that has a buffer, and one that takes.
+        """
+
+        def putting() -> None:
+            _killWithin(queue)
+
+        def taking() -> None:
+            queue._reader.receiveParts = lambda: os.kill(os.getpid(), signal.SIGKILL)
+            queue.get()
+
+        def buffering() -> None:
+            queue._putDirectly = lambda _: False
+            _killWithin(queue)
+            signal.pause()
+
+        for act in putting, buffering, taking:
+            queue: Any = Queue(3)
+            if act is taking:
+                queue.put(1)
+            self.killedWithin(act)
+            roomOf(queue)
+            self.assertEqual(roomOf(queue), 3)
 
     def test_nothingLeft(self) -> None:
         """

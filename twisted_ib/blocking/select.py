@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # Now: these names may stand for the ones below later (L{twisted_ib.blocking.patch}).
 _select, _poll, _epoll = kernel.select, kernel.poll, kernel.epoll
 _IN, _OUT, _ERR, _HUP = kernel.POLLIN, kernel.POLLOUT, kernel.POLLERR, kernel.POLLHUP
+# Its dict: a number of descriptors is looked up at once, without a function of Python for each.
+_held: dict[int, object] = vars(offloaded)["data"]
 # select(2), notes: what poll(2) calls these is ready to read, to write, and exceptional there.
 _READABLE: Final = kernel.POLLIN | kernel.POLLHUP | kernel.POLLERR
 _WRITABLE: Final = kernel.POLLOUT | kernel.POLLERR
@@ -322,9 +324,13 @@ class Poll:
         """
         See C{select.poll.poll}.
         """
-        ours, others = _divided(self._masks)
-        if not ours:
+        if not _held:
             return self._kernel.poll(timeout)
+        # A copy: other threads may register meanwhile.
+        masks = self._masks.copy()
+        if masks.keys().isdisjoint(_held.keys()):
+            return self._kernel.poll(timeout)
+        ours, others = _divided(masks)
         seconds = None if timeout is None or timeout < 0 else ceil(timeout) * 1e-3
         found, more = _waitFor(ours, others, seconds)
         for descriptor, events in more:
@@ -385,8 +391,9 @@ class epoll:
         """
         Close it.
         """
-        self._masks.clear()
-        self._kernel.close()
+        with self._lock:
+            self._masks.clear()
+            self._kernel.close()
 
     def __enter__(self) -> epoll:
         if self.closed:
@@ -487,8 +494,9 @@ class epoll:
                 ours = {each for each in ours if each in masks}
                 # An object of C{fromfd} has descriptors that only the kernel knows of.
                 hasOthers = self._isForeign or bool(masks.keys() - self._moved)
+                wants = [(each, masks[each] & 0xFFFF) for each in ours]
             others = [(self._kernel.fileno(), kernel.POLLIN)] if hasOthers else []
-            return [(each, masks[each] & 0xFFFF) for each in ours], others
+            return wants, others
 
         seconds = None if deadline is None else max(0.0, deadline - monotonic())
         with self._lock:
@@ -517,7 +525,9 @@ class epoll:
         return (result if maxevents < 0 else result[:maxevents]), isOver
 
     def _offloaded(self) -> set[int]:
-        return {each for each in self._masks if each in offloaded} if offloaded else set()
+        # Of what the garbage collector has taken there may still be a reference.
+        shared = self._masks.keys() & _held.keys()
+        return {each for each in shared if each in offloaded}
 
     @staticmethod
     def _isKernels(descriptor: int) -> bool:

@@ -79,8 +79,9 @@ class Recycled:
             piece = mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
             raise MemoryError(str(error)) from error
-        # As NumPy does.
-        piece.madvise(mmap.MADV_HUGEPAGE)
+        # As NumPy does; a kernel without such pages refuses.
+        with suppress(OSError):
+            piece.madvise(mmap.MADV_HUGEPAGE)
         return piece
 
     def _giveBack(self, use: ref[memoryview]) -> None:

@@ -3,7 +3,8 @@ The queues of C{multiprocessing} through shared memory.
 
 An object that has room in the ring is put there by the thread that calls C{put}, as long as none is before
 it; others wait in a buffer for a thread that feeds the ring, as all do in C{multiprocessing}.  Counters are
-changed in such an order that a process that is killed leaves room for one object too many, never too few.
+changed in such an order that a process that is killed leaves room for one object too many, never too few,
+until the queue is empty again.
 """
 
 from __future__ import annotations
@@ -142,7 +143,9 @@ class _Feeder:
         Add an object.
         """
         with self._notEmpty:
-            self._count(1)
+            # The end is no object: a process may be killed while it waits for that.
+            if obj is not _SENTINEL:
+                self._count(1)
             self._buffer.append(obj)
             self._notEmpty.notify()
 
@@ -180,8 +183,6 @@ class _Feeder:
                     self._notEmpty.wait()
                 obj = self._buffer.popleft()
             if obj is _SENTINEL:
-                with self._notEmpty:
-                    self._count(-1)
                 self._reader.close()
                 self._writer.close()
                 return
@@ -269,7 +270,8 @@ class Queue(_LockedPipe):
         cells = self._cells
         while True:
             got = cells[GOT]
-            if not self.full():
+            # Below 0 something is counted that was not put.
+            if 0 <= cells[DIRECT] + cells[LATER] - got - cells[LOST] < self._maxsize:
                 return
             try:
                 self._lock(block, end)
@@ -294,7 +296,8 @@ class Queue(_LockedPipe):
             raise Full
 
     def _recover(self) -> None:
-        # Count as lost what processes that were killed had in their buffers.  The counters are locked.
+        # Count as lost what processes that were killed had in their buffers, and as put what they had put
+        # but not counted, or had counted as taken but not taken.  The counters are locked.
         cells = self._cells
         for number, count in enumerate(cells[BUFFERED : BUFFERED + limits.QUEUE_FEEDERS]):
             if count:
@@ -303,6 +306,9 @@ class Queue(_LockedPipe):
                     cells[BUFFERED + number] = 0
                     cells[LOST] += count
                     lock.release()
+        # Who puts in a bounded queue has the counters too, and only what is there is taken: else there are
+        # never less than none.
+        cells[DIRECT] += max(0, cells[GOT] + cells[LOST] - cells[DIRECT] - cells[LATER])
 
     # -- putting
 

@@ -81,8 +81,6 @@ _pack: Final = _HEADER.pack_into
 _unpack: Final = _HEADER.unpack_from
 
 _fence: Final = threading.Lock()
-_acquire: Final = _fence.acquire
-_release: Final = _fence.release
 # Another thread may have been in it.
 life.atFork(__name__, inChild=partial(methodcaller("_at_fork_reinit"), _fence))
 
@@ -91,8 +89,8 @@ def fence() -> None:
     """
     Have what was stored before seen before what is loaded after.
     """
-    _acquire()
-    _release()
+    with _fence:
+        pass
 
 
 def wake(pair: socket.socket) -> bool:
@@ -205,8 +203,8 @@ class RingWriter(Ring):
         cells[TAIL] = end
         # Store TAIL, fence, load AWAKE here; store AWAKE, fence, load TAIL in RingReader.wait: one side sees
         # the other's store (Dekker's algorithm).  The same with TAKEN and RingReader.settle.
-        _acquire()
-        _release()
+        with _fence:
+            pass
         if not rings:
             if (head == tail and cells[AWAKE]) or cells[BELLS] > cells[TAKEN]:
                 return True
@@ -259,8 +257,8 @@ class RingWriter(Ring):
                 os.sched_yield()
                 continue
             cells[ROOM] = SLEEPS
-            _acquire()
-            _release()
+            with _fence:
+                pass
             # In this order: who closes the other side does it before it looks at ROOM.
             self._socket.send(b"")
             if cells[HEAD] == head:
@@ -319,8 +317,8 @@ class RingReader(Ring):
             cells[AWAKE] = 0
         if found:
             return
-        _acquire()
-        _release()
+        with _fence:
+            pass
         while not self.pending():
             # As in RingWriter.write: TAKEN is seen before TAIL is looked at once more.
             if not self.take(0) and not self.pending():
@@ -401,8 +399,8 @@ class RingReader(Ring):
         cells[HEAD] = end
         tail = cells[TAIL]
         if tail - head > _HALF >= tail - end:
-            _acquire()
-            _release()
+            with _fence:
+                pass
             self._wake()
         if cells[WATCHED]:
             self.settle(waits)
@@ -427,8 +425,8 @@ class RingReader(Ring):
         if rung - taken > _BELLS:
             raise OSError(f"the peer claims to have rung {rung - taken} times")
         cells[TAKEN] = rung
-        _acquire()
-        _release()
+        with _fence:
+            pass
         if self.pending():
             cells[TAKEN] = taken
             return
