@@ -142,7 +142,7 @@ class RobustLock:
             raise
 
     def _acquire(self, block: bool, timeout: float | None) -> bool:
-        result = _try(self._address)
+        result: int = _try(self._address)
         if result == 0:
             return True
         end = None if timeout is None else time.monotonic() + max(0.0, timeout)
@@ -169,7 +169,7 @@ class RobustLock:
         """
         Let go of it if this thread has it: for what a signal's handler may end anywhere.
         """
-        result = _unlock(self._address)
+        result: int = _unlock(self._address)
         if result and result != errno.EPERM:
             raise OSError(result, os.strerror(result))
 
@@ -177,7 +177,7 @@ class RobustLock:
         """
         Let go of it.
         """
-        result = _unlock(self._address)
+        result: int = _unlock(self._address)
         if result:
             raise OSError(result, os.strerror(result))
 
