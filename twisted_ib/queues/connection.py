@@ -419,12 +419,6 @@ class Connection:
         """
         self._writer.repair()
 
-    def hasPublished(self, tail: int) -> bool:
-        """
-        @return: Whether a record is published from there, the end of the ring as it was.
-        """
-        return self._writer.tail != tail
-
     # -- receiving
 
     def lookAgain(self) -> None:

@@ -66,7 +66,7 @@ def _mend(cells: memoryview, writer: Connection) -> None:
     writer.repair()
     sender = cells[SENDER]
     if sender:
-        if sender < _MENDED and writer.hasPublished(cells[SINCE]):
+        if sender < _MENDED and writer.ends()[1].tail != cells[SINCE]:
             # Not twice, if this one is killed too.
             cells[SENDER] = sender + _MENDED
             cells[sender - 1] += 1 if sender == DIRECT + 1 else -1
