@@ -10,10 +10,12 @@ import multiprocessing
 import os
 import signal
 import threading
+from functools import partial
 from pathlib import Path
 from queue import Empty, Full
 from time import monotonic
 from typing import Any
+from unittest import mock
 
 from tests.queues.killing import roomOf
 from tests.queues.test_connection import Array, PipeTestCase, openDescriptors
@@ -22,7 +24,7 @@ from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib.queues import JoinableQueue, Queue, SimpleQueue, locks, ring, wait
 from twisted_ib.queues.locks import RobustLock, SharedPage
-from twisted_ib.queues.queue import BUFFERED, BUFFERS, UNFINISHED
+from twisted_ib.queues.queue import BUFFERED, BUFFERS, TAKING, UNFINISHED
 from twisted_ib.queues.ring import AWAKE, BELLS, TAKEN
 
 #: The checkout.
@@ -510,29 +512,52 @@ class KilledTests(PipeTestCase):
 
     def test_inBetween(self) -> None:
         """
-        The room of a queue is as it was, at the latest once it is empty again, after a process that is killed
-        between doing and counting: one that puts directly, one that has a buffer, and one that takes.
+        The room of a queue is as it was after a process that is killed between putting an object and counting
+        it, directly or from its buffer; for one that counts what it does not take, once the queue is empty.
         """
 
-        def putting() -> None:
-            _killWithin(queue)
+        def putting(putsDirectly: bool) -> None:
+            send = queue._writer.sendParts
+            queue._writer.sendParts = lambda *found: (send(*found), os.kill(os.getpid(), signal.SIGKILL))
+            if not putsDirectly:
+                queue._putDirectly = lambda _: False
+            queue.put(bytes(limits.QUEUE_RECORD + 1))
+            signal.pause()
 
         def taking() -> None:
             queue._reader.receiveParts = lambda: os.kill(os.getpid(), signal.SIGKILL)
             queue.get()
 
-        def buffering() -> None:
-            queue._putDirectly = lambda _: False
-            _killWithin(queue)
-            signal.pause()
-
-        for act in putting, buffering, taking:
+        for act in partial(putting, True), partial(putting, False), taking:
             queue: Any = Queue(3)
-            if act is taking:
-                queue.put(1)
+            queue.put(1)
             self.killedWithin(act)
-            roomOf(queue)
+            if act is not taking:
+                queue.put_nowait(3)
+                self.assertRaises(Full, queue.put_nowait, 4)
             self.assertEqual(roomOf(queue), 3)
+
+    def test_inPart(self) -> None:
+        """
+        Who waits with a part of a message, whose writer was killed, has counted one that is not there: this
+        is not mended.
+        """
+        queue: Any = Queue(3)
+
+        def putting() -> None:
+            write = queue._writer._writer.write
+            queue._writer._writer = mock.Mock(
+                write=lambda *found: (write(*found), os.kill(os.getpid(), signal.SIGKILL)),
+                hasRoom=lambda _: True,
+            )
+            queue.put(bytes(limits.QUEUE_RECORD + 1))
+
+        self.killedWithin(putting)
+        thread = self.sending(queue.get)
+        waitUntil(lambda: queue._cells[TAKING])
+        queue.put(1)
+        thread.join(HANG_SECONDS)
+        self.assertEqual(roomOf(queue), 3)
 
     def test_nothingLeft(self) -> None:
         """

@@ -356,17 +356,23 @@ class Connection:
         self.checkWrites()
         self.sendParts(pieces(obj))
 
-    def sendParts(self, parts: Pickled) -> None:
+    def sendParts(self, parts: Pickled, ends: Callable[[int], object] | None = None) -> None:
         """
         Send what is left of an object once it is pickled.
+
+        @param ends: called with the end of the ring before the record is published that ends the message.
         """
         found, buffers = parts
         if len(found) == 1 and not buffers:
             length = len(found[0])
             if length <= _RECORD:
+                if ends is not None:
+                    ends(self._writer.tail)
                 self._writer.write(_WHOLE, found[0], length)
                 return
         for flags, payload, length in records(parts):
+            if ends is not None and flags & LAST:
+                ends(self._writer.tail)
             self._writer.write(flags, payload, length)
 
     def send_bytes(self, buf: Buffer, offset: int = 0, size: int | None = None) -> None:

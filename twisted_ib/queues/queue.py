@@ -4,7 +4,7 @@ The queues of C{multiprocessing} through shared memory.
 An object that has room in the ring is put there by the thread that calls C{put}, as long as none is before
 it; others wait in a buffer for a thread that feeds the ring, as all do in C{multiprocessing}.  Counters are
 changed in such an order that a process that is killed leaves room for one object too many, never too few,
-until the queue is empty again.
+until the queue is empty again; what a writer has put is counted for it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from multiprocessing import context
 from multiprocessing.util import Finalize, is_exiting, register_after_fork
 from queue import Empty, Full
@@ -22,7 +23,7 @@ from typing import Any, Final
 
 from twisted_ib import limits
 from twisted_ib.queues import futex
-from twisted_ib.queues.connection import Pipe
+from twisted_ib.queues.connection import Connection, Pipe
 from twisted_ib.queues.locks import RobustLock, SharedPage
 from twisted_ib.queues.pickling import Pickled, loads, pieces
 
@@ -34,6 +35,14 @@ LOST: Final = 3
 UNFINISHED: Final = 4
 #: How many objects are in the buffer of each process that has one; who feeds the ring of it has the lock.
 BUFFERED: Final = 5
+#: Who is about to publish the end of a message: one more than its cell, L{DIRECT} or that of its buffer; or
+#: 0; and the end of the ring then.  Both are of who has the lock for writers.
+SENDER: Final = BUFFERED + limits.QUEUE_FEEDERS
+SINCE: Final = SENDER + 1
+#: Whether the reader that has the lock has counted an object that it has not taken yet.
+TAKING: Final = SINCE + 1
+#: Added to L{SENDER} while it is counted for one that was killed.
+_MENDED: Final = 1 << 32
 
 #: Locks: for the counters, for readers, for writers, for buffers.
 _COUNTERS, _READERS, _WRITERS, BUFFERS = range(4)
@@ -44,6 +53,24 @@ _MANY: Final = (1 << 31) - 1
 _OTHERS: Final = 0.0005
 
 _SENTINEL: Final = object()
+
+
+def _announce(cells: memoryview, cell: int, tail: int) -> None:
+    cells[SENDER] = 0
+    cells[SINCE] = tail
+    cells[SENDER] = cell + 1
+
+
+def _mend(cells: memoryview, writer: Connection) -> None:
+    # A writer was killed: count for it what it has put.
+    writer.repair()
+    sender = cells[SENDER]
+    if sender:
+        if sender < _MENDED and writer.ends()[1].tail != cells[SINCE]:
+            # Not twice, if this one is killed too.
+            cells[SENDER] = sender + _MENDED
+            cells[sender - 1] += 1 if sender == DIRECT + 1 else -1
+        cells[SENDER] = 0
 
 
 class _LockedPipe:
@@ -59,8 +86,8 @@ class _LockedPipe:
 
     def _locks(self) -> None:
         self._cells = self._page.cells
-        self._rlock = RobustLock(self._page, _READERS)
-        self._wlock = RobustLock(self._page, _WRITERS, self._writer.repair)
+        self._rlock = RobustLock(self._page, _READERS, partial(self._cells.__setitem__, TAKING, 0))
+        self._wlock = RobustLock(self._page, _WRITERS, partial(_mend, self._cells, self._writer))
 
     def __getstate__(self) -> tuple[Any, ...]:
         context.assert_spawning(self)
@@ -132,6 +159,7 @@ class _Feeder:
         self._buffer: deque[Any] = deque()
         # Of this buffer; none if too many processes have one.
         self._cell = 0
+        self._announce: Callable[[int], object] | None = None
         self.isReady = threading.Event()
         self._notEmpty = threading.Condition()
         self.waiting = 0
@@ -173,6 +201,7 @@ class _Feeder:
             lock = RobustLock(self._page, BUFFERS + number)
             if not self._cells[BUFFERED + number] and lock.acquire(False):
                 self._cell = BUFFERED + number
+                self._announce = partial(_announce, self._cells, self._cell)
                 return lock
         return None
 
@@ -189,7 +218,14 @@ class _Feeder:
             try:
                 parts = pieces(obj)
                 with self._wlock:
-                    self._writer.sendParts(parts)
+                    try:
+                        self._writer.sendParts(parts, self._announce)
+                    except BaseException:
+                        self._cells[SENDER] = 0
+                        raise
+                    with self._notEmpty:
+                        self._cells[SENDER] = 0
+                        self._count(-1)
             except Exception as error:
                 # What it uses may be gone when the process ends.
                 if is_exiting() or (self.ignoresEnd and isinstance(error, BrokenPipeError)):
@@ -197,8 +233,8 @@ class _Feeder:
                 with self._counters:
                     self._cells[LOST] += 1
                 self.failed(error, obj)
-            with self._notEmpty:
-                self._count(-1)
+                with self._notEmpty:
+                    self._count(-1)
             # Not until the next comes.
             del obj
 
@@ -299,16 +335,24 @@ class Queue(_LockedPipe):
         # Count as lost what processes that were killed had in their buffers, and as put what they had put
         # but not counted, or had counted as taken but not taken.  The counters are locked.
         cells = self._cells
-        for number, count in enumerate(cells[BUFFERED : BUFFERED + limits.QUEUE_FEEDERS]):
-            if count:
+        # What the last writer had put, if it was killed; else another that has the lock may count that now.
+        if self._wlock.acquire(False):
+            self._wlock.release()
+        for number in range(limits.QUEUE_FEEDERS):
+            cell = BUFFERED + number
+            if cells[cell]:
                 lock = RobustLock(self._page, BUFFERS + number)
                 if lock.acquire(False):
-                    cells[BUFFERED + number] = 0
-                    cells[LOST] += count
+                    if cells[SENDER] % _MENDED != cell + 1:
+                        cells[LOST] += cells[cell]
+                        cells[cell] = 0
                     lock.release()
-        # Who puts in a bounded queue has the counters too, and only what is there is taken: else there are
-        # never less than none.
-        cells[DIRECT] += max(0, cells[GOT] + cells[LOST] - cells[DIRECT] - cells[LATER])
+        isMended = cells[SENDER] % _MENDED != DIRECT + 1
+        # Who puts in a bounded queue has the counters too, and only what is there is taken, but by who waits
+        # with a part of a message: else there are never less than none.
+        lack = cells[GOT] + cells[LOST] - cells[DIRECT] - cells[LATER]
+        if lack > 0 and isMended and not cells[TAKING]:
+            cells[DIRECT] += lack
 
     # -- putting
 
@@ -377,8 +421,12 @@ class Queue(_LockedPipe):
                 or not self._writer.hasRoom(parts)
             ):
                 return False
-            self._writer.sendParts(parts)
+            self._writer.sendParts(parts, partial(_announce, self._cells, DIRECT))
+            self._cells[SENDER] = 0
             self._cells[DIRECT] += 1
+        except BaseException:
+            self._cells[SENDER] = 0
+            raise
         finally:
             self._wlock.abandon()
         return True
@@ -457,9 +505,11 @@ class Queue(_LockedPipe):
                 raise Empty
             # Before it is taken: who is killed in between leaves it to the next.
             wasFull = self.full()
+            self._cells[TAKING] = 1
             self._cells[GOT] += 1
             parts = self._reader.receiveParts()
         finally:
+            self._cells[TAKING] = 0
             self._rlock.release()
         if wasFull:
             futex.wake(self._cells, GOT)

@@ -163,6 +163,13 @@ class RingWriter(Ring):
 
     __slots__ = ()
 
+    @property
+    def tail(self) -> int:
+        """
+        How much has been published.
+        """
+        return self._cells[TAIL]
+
     def write(self, flags: int, payload: Payload, length: int, waits: bool = True) -> bool:
         """
         Publish one record.
