@@ -13,7 +13,8 @@ import select
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing import BufferTooShort
 from multiprocessing.connection import wait as kernelWait
@@ -521,17 +522,19 @@ class PollTests(PipeTestCase):
         """
         A reader that takes the last wake-up while the next record is published gets one more, and one only.
         """
-        reader, acquire = self.other._reader, ring._acquire
+        reader, fence = self.other._reader, ring._fence
         cells = reader._cells
         self.one.send_bytes(b"1")
 
-        def takes() -> None:
-            self.patch(ring, "_acquire", acquire)
+        @contextmanager
+        def takes() -> Iterator[None]:
+            self.patch(ring, "_fence", fence)
             self.assertEqual(reader._socket.recv(9), b"!")
             cells[TAKEN], cells[AWAKE] = cells[BELLS], 1
-            acquire()
+            with fence:
+                yield
 
-        self.patch(ring, "_acquire", takes)
+        self.patch(ring, "_fence", takes())
         for each in (b"2", b"3"):
             self.one.send_bytes(each)
             self.assertEqual((cells[TAKEN], cells[BELLS]), (1, 2))

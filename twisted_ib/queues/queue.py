@@ -421,12 +421,11 @@ class Queue(_LockedPipe):
                 or not self._writer.hasRoom(parts)
             ):
                 return False
-            self._writer.sendParts(parts, partial(_announce, self._cells, DIRECT))
-            self._cells[SENDER] = 0
+            try:
+                self._writer.sendParts(parts, partial(_announce, self._cells, DIRECT))
+            finally:
+                self._cells[SENDER] = 0
             self._cells[DIRECT] += 1
-        except BaseException:
-            self._cells[SENDER] = 0
-            raise
         finally:
             self._wlock.abandon()
         return True
