@@ -52,6 +52,9 @@ if __name__ == "__main__":
             print(type(pool.submit(int, "a").exception()).__name__)
             print(sum(pool.map(abs, range(500), chunksize=3)))
         with ProcessPoolExecutor(2, multiprocessing.get_context(method)) as pool:
+            # Before Python 3.12 one that starts while another is found dead is waited for, for ever.
+            while len(pool._processes) < 2:
+                list(pool.map(abs, range(9)))
             dying = pool.submit(os._exit, 3)
             try:
                 others = [pool.submit(len, b"a" * 300000) for each in range(9)]
