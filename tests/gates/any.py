@@ -42,7 +42,7 @@ RECORDED = {
     "hca/wire": 11,
     "internet": 49,
     "ipoib": 24,
-    "queues": 19,
+    "queues": 18,
     "rdma": 42,
     "rds": 41,
     "reactor": 57,
