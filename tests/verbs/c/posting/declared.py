@@ -12,6 +12,7 @@ from typing import Any
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from twisted_ib.verbs import c
 from twisted_ib.verbs.c.verbs.declarations import DECLARATIONS
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs import SGE
@@ -85,10 +86,21 @@ def _taken() -> dict[str, ModuleType]:
     return {each: sys.modules.pop(each) for each in names}
 
 
+def _named(before: dict[str, Any]) -> None:
+    """
+    Have the package name the modules again that it named before: each import puts the new one there.
+    """
+    names = vars(c)
+    for name in names.keys() - before.keys():
+        del names[name]
+    names.update(before)
+
+
 def useDeclared(test: SynchronousTestCase) -> None:
     """
     Let the handlers' modules be imported anew, until the test ends.
     """
+    test.addCleanup(_named, dict(vars(c)))
     test.addCleanup(sys.modules.update, _taken())
     test.addCleanup(_taken)
     test.patch(hub, "settle", None)

@@ -4,12 +4,18 @@ Tests of L{twisted_ib.verbs.c.postings}: what was recorded is posted, whatever f
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Any
+from unittest import TestResult
+
+from twisted.trial.unittest import SynchronousTestCase
 
 from tests.verbs.c.posting.declared import record, useDeclared
 from tests.verbs.pyverbs.pair import End, VerbsTestCase
 from twisted_ib.errors import QueuePairError
+from twisted_ib.verbs import c
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs import SGE, SRQ, QPCap, SrqAttr, SrqInitAttr, enums
 
@@ -155,3 +161,36 @@ class SettlingTests(VerbsTestCase):
         core.putBack(taken)
         self.postings.settle()
         self.assertEqual([core.take().id for _ in range(core.depth + 1)], list(range(core.depth + 1)))
+
+
+class AgainTests(SynchronousTestCase):
+    """
+    The modules of the handlers that are imported for one test.
+    """
+
+    def test_named(self) -> None:
+        """
+        Afterwards the package names those that are in C{sys.modules}: else the next test has some of each.
+        """
+
+        class Importing(SynchronousTestCase):
+            """
+            A test that has them.
+            """
+
+            def runTest(self) -> None:
+                """
+                Import one anew.
+                """
+                useDeclared(self)
+                import_module("twisted_ib.verbs.c.postings")
+                import_module("twisted_ib.verbs.c.errors")
+
+        import_module("twisted_ib.verbs.c.errors")
+        result = TestResult()
+        Importing().run(result)
+        self.assertEqual((result.errors, result.failures), ([], []))
+        names = [f"{c.__name__}.{each}" for each, found in vars(c).items() if isinstance(found, ModuleType)]
+        for each in names:
+            if each in sys.modules:
+                self.assertIs(vars(c)[each.rpartition(".")[2]], sys.modules[each], each)
