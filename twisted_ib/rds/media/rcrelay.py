@@ -50,7 +50,7 @@ RDS_HANDED_MOST = 16 * 1024 * 1024
 RDS_HANDED_SECONDS = 1.0
 
 _OVERHEAD: Final = limits.RDS_DATAGRAM_OVERHEAD
-#: What a look into the run directory raises; L{ValueError} is mmap's, of a file that is empty.
+#: Raised by a look into the run directory; L{ValueError} is mmap's, of a file that is empty.
 _UNREADABLE: Final = HCAError, OSError, ValueError
 
 
@@ -193,7 +193,7 @@ class RelayNetwork(Network):
             raise
 
     def _move(self, address: str) -> None:
-        # What goes by a process that is the owner no more goes by the one that is.
+        # Paths by a process that is the owner no more go by the one that is.
         owner = self.medium.servedBy(address, address, OWNER_PORT)
         for path in list(self.paths.values()) if owner is not None else ():
             if path.local == address and path.remote not in self.homes and path.key[2] != owner:

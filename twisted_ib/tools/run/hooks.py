@@ -269,7 +269,7 @@ def needsCollections(objects: Iterable[object]) -> bool:
 def _hasFinalizer(kind: type) -> bool:
     for base in kind.__mro__:
         if "__del__" in vars(base):
-            # What was not closed the kernel closes.
+            # The kernel closes the sockets that are left open.
             return not (isOurs(base) or base.__module__ == "_socket")
     return False
 

@@ -54,7 +54,7 @@ _WAITING = {
 _QUEUES = ("multiprocessing.connection", "multiprocessing.queues")
 #: Modules whose queues are of C{multiprocessing}'s own, by their insides.
 _LOKY = ("loky.backend.queues", "joblib.externals.loky.backend.queues")
-#: What stood where those of L{twisted_ib.queues} do.
+#: The classes that stood where those of L{twisted_ib.queues} do.
 _plainQueues: dict[object, type] = {}
 #: What the switch counts, once there is something to count.
 counted: list[Mapping[tuple[str, str, str], int]] = []

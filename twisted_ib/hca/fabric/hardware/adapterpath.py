@@ -362,7 +362,7 @@ class AdapterPath(Waiters, ConnectionPath):
         if self._verbs is not None:
             self._verbs.close()
             self._region.close()
-            # What refers to the domain would keep it.
+            # A reference to the domain that stays would keep it.
             self._verbs = self._region = self._domain = None
 
     # -- down
