@@ -740,7 +740,7 @@ class LifeTests(SynchronousTestCase):
         medium, one, _ = pair()
         changes: list[float | None] = []
         timers = one.machine._timers
-        timers._changed = lambda: changes.append(timers.deadline())
+        timers.wanted = lambda: changes.append(timers.deadline())
         one.send("10.9.0.9", b"1")
         first = medium.now + limits.IPOIB_RETRY_SECONDS
         self.assertEqual(changes, [first])

@@ -140,27 +140,3 @@ class Timers:
                     failure = failure or error
         if failure is not None:
             raise failure
-
-
-class WatchedTimers(Timers):
-    """
-    Timers that say when one is due before the deadline that was last asked for.
-    """
-
-    __slots__ = ("_changed", "_known")
-
-    def __init__(self, clock: Callable[[], float], changed: Callable[[], None]) -> None:
-        super().__init__(clock)
-        self._changed = changed
-        self._known: float | None = None
-
-    def start(self, seconds: float, expired: Callable[[], None]) -> Timer:
-        timer = super().start(seconds, expired)
-        if self._known is None or timer.when < self._known:
-            self._known = timer.when
-            self._changed()
-        return timer
-
-    def deadline(self) -> float | None:
-        self._known = super().deadline()
-        return self._known

@@ -167,7 +167,7 @@ class IMachineDriver(Interface):
 
     def deadlineChanged() -> None:
         """
-        L{IMachine.deadline} has become earlier than when it was last asked.
+        L{IMachine.deadline} may have become earlier than when it was last asked.
         """
 
     def count(name: str) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.hca.base.timers import WatchedTimers
+from twisted_ib.hca.base.timers import Timers
 from twisted_ib.ipoib.protocol import ip
 from twisted_ib.ipoib.protocol.connected import Connections, ConnectionState
 from twisted_ib.ipoib.protocol.discovery import Discovery
@@ -90,7 +90,8 @@ class Machine:
         #: Neighbours that packets may be sent to without more ado.
         self._ready: dict[bytes, Neighbour] = {}
         self._errors = ip.ICMPErrors(self._clock, driver.count)
-        self._timers = WatchedTimers(self._clock, driver.deadlineChanged)
+        self._timers = Timers(self._clock)
+        self._timers.wanted = driver.deadlineChanged
         longest = CONNECTED_BYTES
         if settings.mtu is not None:
             longest = min(longest, max(settings.mtu, LEAST_ANNOUNCED) + ENCAPSULATION_BYTES)

@@ -399,8 +399,8 @@ class PacketFabric(AddressDirectory):
             if attribute == REQ.attribute:
                 sending(self, body)
             self._sendManagement(address, attribute, body, transaction)
-        # Also where it has left already: outside of a turn nothing else begins to wait for the answer, and
-        # what is lost would never be repeated.
+        # Also where it has left already, as a bell of the other fabrics does: the communication manager's
+        # deadlines are its own, and outside of a turn nothing else begins to wait for them.
         self._want()
 
     def _sendManagement(self, address: str, attribute: int, body: bytes, transaction: int) -> None:
