@@ -630,7 +630,7 @@ class WorkRequestBytecodeTests(WorkRequestTests):
     The same in bytecodes.
     """
 
-    send = 1091, 706, 769, 232
+    send = 1095, 706, 769, 232
     write = 1213, 638, 769
 
     def count(self, *steps: Any) -> tuple[int, ...]:

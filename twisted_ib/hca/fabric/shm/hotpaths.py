@@ -16,10 +16,6 @@ from twisted_ib.errors import RingError
 from twisted_ib.hca.fabric.base.fabric import Fabric
 from twisted_ib.hca.fabric.base.path import RecordPath
 
-_fence: Final = threading.Lock()
-_acquire: Final = _fence.acquire
-_release: Final = _fence.release
-
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class HostPath(RecordPath):
@@ -37,8 +33,8 @@ class HostPath(RecordPath):
 
     def arm(self) -> None:
         """
-        Go to sleep: from now on the peer rings when there is something to do.  A L{fence} and C{pending} must
-        follow.
+        Go to sleep: from now on the peer rings when there is something to do.  A L{HotPaths.fence} and
+        C{pending} must follow.
         """
         raise NotImplementedError
 
@@ -56,7 +52,7 @@ class HostPath(RecordPath):
 
     def ring(self) -> bool:
         """
-        End the batch: wake the peer if it sleeps and something concerns it.  A L{fence} must precede.
+        End the batch: wake the peer if it sleeps and something concerns it, after a L{HotPaths.fence}.
 
         @return: Whether the doorbell was rung.
         @raise RingError: the peer broke the layout.
@@ -85,6 +81,10 @@ class HotPaths(Fabric):
         self._brokenPaths: dict[HostPath, RingError] = {}
         #: Whether a broken path, or a lost one that an upcall still uses, is still to be closed.
         self._over = False
+        # Of a lock that nobody else takes.
+        lock = threading.Lock()
+        self._acquire: Any = lock.acquire
+        self._release: Any = lock.release
 
     # -- implemented by the fabric
 
@@ -133,8 +133,10 @@ class HotPaths(Fabric):
         # One fence for the whole batch.  Store TAIL, fence, load the peer's SLEEP here; store SLEEP, fence,
         # load TAIL in arm(): at least one side sees the other's store (Dekker's algorithm), so no wake-up
         # is lost.  Inlines fence().
-        _acquire()
-        _release()
+        try:
+            self._acquire()
+        finally:
+            self._release()
         path: HostPath
         for path in bells:
             if not path.alive:
@@ -184,7 +186,7 @@ class HotPaths(Fabric):
         self.hot = _NONE
         # See ringBells(): a record published before this fence is found by pending(), a later one rings the
         # bell.
-        fence()
+        self.fence()
         for path in hot:
             if path.pending():
                 self._wake(path)
@@ -208,12 +210,14 @@ class HotPaths(Fabric):
                 self._wake(path)
         return bool(self.hot)
 
-
-def fence() -> None:
-    """
-    Make every store of this thread visible before its later loads.
-    """
-    # x86-64 may move a load before an earlier store to another address, and Python has no fence.  Taking a
-    # lock is an atomic read-modify-write, which is a full barrier (Intel SDM vol. 3, "Memory Ordering").
-    _acquire()
-    _release()
+    def fence(self) -> None:
+        """
+        Make every store of this thread visible before its later loads.
+        """
+        # x86-64 may move a load before an earlier store to another address, and Python has no fence.  Taking
+        # a lock is an atomic read-modify-write, which is a full barrier (Intel SDM vol. 3, "Memory
+        # Ordering").  A signal handler that raises may run between the two calls.
+        try:
+            self._acquire()
+        finally:
+            self._release()

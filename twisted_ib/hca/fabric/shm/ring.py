@@ -43,7 +43,7 @@ from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.base.lastwords import Cells, LastWords, lastWords
 from twisted_ib.hca.fabric.base.path import RecordPath
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell
-from twisted_ib.hca.fabric.shm.hotpaths import HostPath, fence
+from twisted_ib.hca.fabric.shm.hotpaths import HostPath
 from twisted_ib.hca.fabric.shm.sharedregions import SharedRegions
 from twisted_ib.hca.queues.receiver import RecordReceiver
 
@@ -458,7 +458,7 @@ class RingPath(HostPath):
 
     def arm(self) -> None:
         """
-        Go to sleep: from now on the peer rings when it publishes or reads up to WAIT.  A L{fence} and
+        Go to sleep: from now on the peer rings when it publishes or reads up to WAIT.  A C{fence} and
         L{pending} must follow.
         """
         cells = self._cells
@@ -486,7 +486,7 @@ class RingPath(HostPath):
             return False
         self.wake()
         self.arm()
-        fence()
+        self.fabric.fence()
         return self.pending()
 
     def wantSpace(self, waiter: Waiter) -> None:
@@ -503,7 +503,7 @@ class RingPath(HostPath):
 
     def ring(self) -> bool:
         """
-        End the batch: wake the peer if it sleeps and something concerns it.  A L{fence} must precede.
+        End the batch: wake the peer if it sleeps and something concerns it.  A C{fence} must precede.
 
         @return: Whether the doorbell was rung.
         @raise RingError: the peer broke the layout.
