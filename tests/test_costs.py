@@ -631,7 +631,7 @@ class WorkRequestBytecodeTests(WorkRequestTests):
     """
 
     send = 1095, 706, 769, 232
-    write = 1213, 638, 769
+    write = 1217, 638, 769
 
     def count(self, *steps: Any) -> tuple[int, ...]:
         """

@@ -27,7 +27,7 @@ RECORDED = {
     "configuration": 2,
     "dask": 12,
     "hca": 77,
-    "hca/base": 35,
+    "hca/base": 32,
     "hca/capture": 44,
     "hca/cm": 23,
     "hca/connection": 17,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from attrs import define, field, fields, frozen
 
@@ -235,7 +235,7 @@ class Port:
             events.append(EventType.PORT_ACTIVE)
         return events
 
-    def _values(self) -> dict[str, Any]:
+    def _values(self) -> dict[str, object]:
         found = {name: getattr(self, name) for names, _ in _EVENTS for name in names}
         return {**found, "partitions": self.partitions.keys, "state": self.state}
 

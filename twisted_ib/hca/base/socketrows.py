@@ -73,9 +73,6 @@ ANY = ("*", 0)
 #: would keep the reactor alive.
 _SOURCES = "_hcaSocketRows"
 
-#: Returns an object's C{Why} (C{rule}, C{fallback}, C{asked}, C{decided}, C{connected}), or L{None}.
-WhyOf = Callable[[Any], Any]
-
 
 @define
 class Row:
@@ -149,13 +146,17 @@ class Decision(Protocol):
     connected: float | None
 
 
-def noWhy(user: Any) -> None:
+#: Returns the L{Decision} about an object, or L{None}.
+WhyOf = Callable[[Any], Decision | None]
+
+
+def noWhy(user: object) -> None:
     """
     Return L{None}: without the switch every transport was chosen explicitly.
     """
 
 
-def values(row: Row, device: str | None, why: Decision | None) -> list[Any]:
+def values(row: Row, device: str | None, why: Decision | None) -> list[object]:
     """
     @param why: its L{Decision}, or L{None} if its transport was chosen explicitly.
     @return: the values of L{COLUMNS}.
@@ -193,12 +194,12 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value)[:SOCKET_TEXT]
 
 
-def usersRows(users: Iterable[Any], device: str, whyOf: WhyOf) -> Iterator[list[Any] | None]:
+def usersRows(users: Iterable[object], device: str, whyOf: WhyOf) -> Iterator[list[object] | None]:
     """
     Yield the rows of a device's users; L{None} for each that has none (any more).
 
     @param users: ports and connections have C{socketRow()}; a user with many of them has C{socketRows()}.
-    @param whyOf: returns their C{Why}.
+    @param whyOf: returns their L{Decision}.
     """
     for user in users:
         describe = getattr(user, "socketRows", None)
@@ -209,12 +210,12 @@ def usersRows(users: Iterable[Any], device: str, whyOf: WhyOf) -> Iterator[list[
             yield values(row, device, None)
 
 
-def rowOf(user: Any, device: str | None, whyOf: WhyOf) -> list[Any] | None:
+def rowOf(user: object, device: str | None, whyOf: WhyOf) -> list[object] | None:
     """
     The row of one user, or L{None}.
 
     @param user: a port or connection, perhaps of an application's class.
-    @param whyOf: returns its C{Why}.
+    @param whyOf: returns its L{Decision}.
     """
     describe = getattr(user, "socketRow", None)
     if describe is None:
