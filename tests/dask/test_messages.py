@@ -24,11 +24,11 @@ from twisted_ib.errors import WireError
 
 _TWO = bytes.fromhex(
     "01000000 00000002"  # Frames: two.
-    "0000000000000003 0000000000000000 00000000"  # Three bytes, here.
-    "0000000000010000 0000000000001000 00000007"  # 64 KiB, at 0x1000, with the key 7.
+    "0000000000000003 0000000000000000 00000000 0000000000000000"  # Three bytes, here.
+    "0000000000010000 0000000000001000 00000007 0000000000abc000"  # 64 KiB, at 0x1000, key 7, pointer.
     "616263"
 )
-_BODY = bytes.fromhex("02000000 00000000 0000000000020000 0000000000001000 00000007")
+_BODY = bytes.fromhex("02000000 00000000 0000000000020000 0000000000001000 00000007 0000000000000000")
 _READ = bytes.fromhex("03000000 00000000")
 
 
@@ -41,7 +41,7 @@ class MessageTests(SynchronousTestCase):
         """
         A message says where each frame is, and carries those without a key.
         """
-        places = [Place(3), Place(0x10000, 0x1000, 7)]
+        places = [Place(3), Place(0x10000, 0x1000, 7, 0xABC000)]
         self.assertEqual(frames(places, [b"abc"]), _TWO)
         self.assertEqual(kindOf(memoryview(_TWO)), FRAMES)
         self.assertEqual(placesOf(memoryview(_TWO)), (places, [b"abc"]))
@@ -109,6 +109,7 @@ class MessageTests(SynchronousTestCase):
             message = frames([Place(length, address, 7)], [])
             self.assertRaisesRegex(WireError, "can be lent", placesOf, memoryview(message))
         self.assertRaises(WireError, placeOf, memoryview(body(Place(0x20000, top - 0x1FFFF, 7))))
+        self.assertRaises(WireError, placeOf, memoryview(body(Place(0x20000, 0x1000, 7, top - 0x1FFFF))))
 
     def test_tooManyLent(self) -> None:
         """
@@ -125,8 +126,8 @@ class MessageTests(SynchronousTestCase):
         What fits is in the message; else the long frames are lent.
         """
         long = limits.DASK_FRAME_BYTES
-        self.assertEqual(lent([1, long], 48 + long + 1), [])
-        self.assertEqual(lent([1, long], 48 + long), [1])
+        self.assertEqual(lent([1, long], 64 + long + 1), [])
+        self.assertEqual(lent([1, long], 64 + long), [1])
         self.assertEqual(lent([long - 1, long, long + 1], 1000), [1, 2])
 
     def test_mostLent(self) -> None:

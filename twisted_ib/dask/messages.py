@@ -4,13 +4,14 @@ Messages of frames: what goes over a connection of C{ib:}.
 An ib: message is one of these::
 
     FRAMES  kind, 3 reserved, number of frames
-            for each frame: length, address, R_Key; without a key the frame is in this message
+            for each frame: length, address, R_Key, pointer; without a key the frame is in this message
             the frames that are in this message, joined
-    BODY    kind, 3 reserved, 0; length, address, R_Key: where a message of FRAMES is that is too long
+    BODY    kind, 3 reserved, 0; length, address, R_Key, pointer: where FRAMES are that are too long
     READ    kind, 3 reserved, 0: the receiver has read all that the oldest message before has lent
 
 The receiver READs what has a key into memory of its own, and then sends READ: the sender's memory is
-deregistered.
+deregistered.  The pointer, if it is not 0, is where the frame is in the sender's process: see
+L{twisted_ib.dask.direct}.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 FRAMES, BODY, READ = 1, 2, 3
 #: Kind, number of frames.
 _HEAD: Packed[tuple[int, int]] = Struct(">B3xI")
-#: Length, address, R_Key.
-_PLACE: Packed[tuple[int, int, int]] = Struct(">QQI")
+#: Length, address, R_Key, pointer.
+_PLACE: Packed[tuple[int, int, int, int]] = Struct(">QQIQ")
 #: An address has 64 bits.
 _ADDRESSES = 1 << 64
 
@@ -44,11 +45,19 @@ class Place:
     @ivar length: Bytes.
     @ivar address: The address in the sender's memory.
     @ivar key: The R_Key; 0 if the frame is in the message itself.
+    @ivar pointer: The address in the sender's process; 0 if the receiver shall READ all of it.
     """
 
     length: int
     address: int = 0
     key: int = 0
+    pointer: int = 0
+
+    def packed(self) -> bytes:
+        """
+        As in messages.
+        """
+        return _PLACE.pack(self.length, self.address, self.key, self.pointer)
 
 
 def lent(lengths: Sequence[int], most: int) -> list[int]:
@@ -73,7 +82,7 @@ def frames(places: Sequence[Place], carried: Iterable[bytes | memoryview]) -> by
     @param carried: The bytes of those without a key.
     """
     head = [_HEAD.pack(FRAMES, len(places))]
-    head += [_PLACE.pack(each.length, each.address, each.key) for each in places]
+    head += [each.packed() for each in places]
     return b"".join((*head, *carried))
 
 
@@ -81,7 +90,7 @@ def body(place: Place) -> bytes:
     """
     Make a message that says where a message of frames is.
     """
-    return _HEAD.pack(BODY, 0) + _PLACE.pack(place.length, place.address, place.key)
+    return _HEAD.pack(BODY, 0) + place.packed()
 
 
 def read() -> bytes:
@@ -121,7 +130,7 @@ def placeOf(message: memoryview) -> Place:
 
 
 def _checkLent(place: Place, least: int, most: int) -> None:
-    if not least <= place.length <= most or place.address + place.length > _ADDRESSES:
+    if not least <= place.length <= most or max(place.address, place.pointer) + place.length > _ADDRESSES:
         raise WireError(f"no {place.length} bytes can be lent at {place.address:#x}")
 
 

@@ -20,10 +20,11 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.dask import messages
+from twisted_ib.dask import direct, messages
 from twisted_ib.dask.memory import recycled
 from twisted_ib.dask.messages import Place
 from twisted_ib.errors import HCAError, WireError
+from twisted_ib.hca.fabric.base.pointers import addressOf
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.interfaces import IRDMAProtocol
 
@@ -157,23 +158,22 @@ class FrameStream(Protocol):
         views = [memoryview(each) for each in frames]
         places = [Place(each.nbytes) for each in views]
         most = self.transport.maxMessageSize
-        regions = []
+        regions: list[RDMARegion] = []
         for number in messages.lent([each.length for each in places], most):
-            region = self._lend(views[number])
-            regions.append(region)
-            places[number] = Place(region.length, region.address, region.remoteKey)
+            places[number] = self._lend(views[number], regions)
         carried = [view for view, place in zip(views, places, strict=True) if not place.key]
         message = messages.frames(places, carried)
         if len(message) > most:
-            region = self._lend(message)
-            regions.append(region)
-            message = messages.body(Place(region.length, region.address, region.remoteKey))
+            message = messages.body(self._lend(message, regions))
         if regions:
             self._lent.append(regions)
         self.transport.write(message)
 
-    def _lend(self, memory: bytes | memoryview) -> RDMARegion:
-        return self.transport.registerMemory(memory, Access.REMOTE_READ)
+    def _lend(self, memory: bytes | memoryview, regions: list[RDMARegion]) -> Place:
+        region = self.transport.registerMemory(memory, Access.REMOTE_READ)
+        regions.append(region)
+        isNear = region.length >= direct.LEAST_BYTES and direct.processOf(self.transport)
+        return Place(region.length, region.address, region.remoteKey, addressOf(memory) if isNear else 0)
 
     async def receive(self) -> list[memoryview]:
         """
@@ -209,11 +209,15 @@ class FrameStream(Protocol):
         transport, regions, asked = self.transport, [], []
         # Before any READ is asked, so that none is under way if there is no memory for another.
         views = [recycled.take(place.length) for place in places]
+        process = direct.processOf(transport)
+        copied = await direct.copied(process, places, views) if process else [False] * len(places)
+        self._check()
         try:
-            for place, view in zip(places, views, strict=True):
+            for place, view, isCopied in zip(places, views, copied, strict=True):
                 region = transport.registerMemory(view, Access.LOCAL_WRITE)
                 regions.append(region)
-                for start in range(0, place.length, limits.DASK_READ):
+                # Of what is copied the last byte proves that it was lent all the time.
+                for start in range(place.length - 1 if isCopied else 0, place.length, limits.DASK_READ):
                     count = min(place.length - start, limits.DASK_READ)
                     deferred = transport.rdmaRead(count, place.address + start, place.key, region, start)
                     asked.append(deferred.asFuture(self._events))

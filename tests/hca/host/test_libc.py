@@ -20,6 +20,38 @@ from twisted_ib.drive.sleeper import awaitReady
 from twisted_ib.hca.host import libc
 
 
+@skipUnless(sys.platform == "linux", "Linux only")
+class ReadProcessTests(SynchronousTestCase):
+    """
+    Memory of processes.
+    """
+
+    def test_copied(self) -> None:
+        """
+        As many bytes are copied as fit, from where they are.
+        """
+        there, into = ctypes.create_string_buffer(b"0123456789"), bytearray(b"-" * 6)
+        address = ctypes.addressof(there) + 2
+        self.assertEqual(libc.readProcess(os.getpid(), address, memoryview(into)[1:5]), 4)
+        self.assertEqual(into, b"-2345-")
+
+    def test_refused(self) -> None:
+        """
+        Memory that is not there, of a process that is none, is an error.
+        """
+        into = memoryview(bytearray(4))
+        self.assertRaises(OSError, libc.readProcess, os.getpid(), 0, into)
+        # Linux include/linux/threads.h, PID_MAX_LIMIT: there is none of this number.
+        self.assertRaises(ProcessLookupError, libc.readProcess, 1 << 23, 1, into)
+
+    def test_lacking(self) -> None:
+        """
+        A Python without ctypes has no such call.
+        """
+        self.patch(libc, "ctypes", None)
+        self.assertRaises(OSError, libc.readProcess, os.getpid(), 1, memoryview(bytearray(4)))
+
+
 @skipUnless(os.path.isdir("/proc/self/fd"), "Linux only")
 class WatchTests(SynchronousTestCase):
     """

@@ -147,6 +147,33 @@ def pidfdOpen(pid: int) -> int:
     return _systemCall("pidfd_open", pid, 0)
 
 
+def readProcess(pid: int, address: int, into: memoryview) -> int:
+    """
+    Copy from the memory of another process (process_vm_readv(2)); other threads run meanwhile.
+
+    @param pid: one whose memory this process may read, see ptrace(2).
+    @param address: where its first byte is there.
+    @param into: writable; as many bytes are asked for as it has.
+    @return: how many bytes were copied: fewer where the kernel copies no more in one call, or where that
+        memory ends.
+    @raise OSError: none can be copied, or the process may not be read, or there is no such call here.
+    """
+    if ctypes is None or sys.platform != "linux":
+        raise OSError(38, "no way to call process_vm_readv from this Python")
+    library = ctypes.CDLL(None, use_errno=True)
+    # struct iovec of readv(2).
+    vector = ctypes.c_void_p * 2
+    here = vector(ctypes.addressof(ctypes.c_char.from_buffer(into)), into.nbytes)
+    there, one = vector(address, into.nbytes), ctypes.c_ulong(1)
+    call = library.process_vm_readv
+    call.restype = ctypes.c_ssize_t
+    copied = int(call(pid, here, one, there, one, ctypes.c_ulong(0)))
+    if copied < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"process_vm_readv: {os.strerror(code)}")
+    return copied
+
+
 def inotify(watches: Iterable[tuple[str, int]]) -> int:
     """
     Open a descriptor that becomes readable when something happens to files (inotify(7)); non-blocking, closed
@@ -362,6 +389,7 @@ __all__ = [
     "keepFreed",
     "memfdCreate",
     "pidfdOpen",
+    "readProcess",
     "spareWatches",
     "tryLock",
     "unlock",

@@ -204,5 +204,11 @@ class ISharedMemoryPath(IPath):
         @return: a view of the segment that the peer offered under a number, or L{None}.
         """
 
+    def peerProcess() -> int:
+        """
+        @return: the number of the peer's process, if it is one of our user whose memory the kernel may let us
+            read; else 0.
+        """
+
 
 __all__ = ["IPath", "IPeerPath", "ISharedMemoryPath", "ITwinPath"]

@@ -371,6 +371,12 @@ class RecordPath(Waiters):
         """
         return None
 
+    def peerProcess(self) -> int:
+        """
+        @return: 0: no process whose memory can be read is known.
+        """
+        return 0
+
     def rouse(self) -> bool:
         """
         Check a sleeping path that may have been woken.

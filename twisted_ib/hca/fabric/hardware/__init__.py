@@ -8,5 +8,4 @@ C{rdmacm}, which is librdmacm; C{provider} loads the libraries.
 Besides:
 
   - C{adapters}: finds an adapter's IP address
-  - C{pointers}: the address of a buffer
 """

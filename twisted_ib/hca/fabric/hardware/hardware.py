@@ -28,11 +28,11 @@ from twisted_ib.hca.base.operation import GSI_QPN, MULTICAST_QPN
 from twisted_ib.hca.base.traits import ADAPTER, Traits
 from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch
+from twisted_ib.hca.fabric.base.pointers import addressOf
 from twisted_ib.hca.fabric.base.streams import ConnectedFabric, IAdapterFabric, PeerPath
 from twisted_ib.hca.fabric.hardware.adapterpath import SENDS, SLOTS, AdapterPath
 from twisted_ib.hca.fabric.hardware.adapters import isRNIC
 from twisted_ib.hca.fabric.hardware.connector import AdapterConnection, Connector
-from twisted_ib.hca.fabric.hardware.pointers import addressOf
 from twisted_ib.hca.fabric.hardware.provider import (
     Completion,
     Verbs,

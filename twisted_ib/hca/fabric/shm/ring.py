@@ -550,6 +550,11 @@ class RingPath(HostPath):
             return self.twin._offersOf().offered(number)
         return found
 
+    def peerProcess(self) -> int:
+        # By SO_PEERCRED (unix(7)): of connect(2) or listen(2), which a device's own process has called; and 0
+        # outside our pid namespace.  Only our own user is given an eventfd.
+        return self.peer.pid if isinstance(self.doorbell, EventDoorbell) else 0
+
     def socketReadable(self, peerSocket: Any) -> None:
         """
         Read rings or offers of memory from the peer socket, or notice its end.

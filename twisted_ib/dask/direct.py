@@ -1,0 +1,76 @@
+"""
+Long frames of a peer on this host, copied from the memory of its process at once.
+
+By the rings a READ copies each byte twice, 64 KiB at a time, and both processes work for it.  The kernel
+copies it once (process_vm_readv(2)), in a thread, where it lets this process do so: the peer is of the same
+user, as the kernel says, and nothing forbids it (seccomp(2), Yama's ptrace_scope, another pid namespace).
+
+A copy knows nothing of rights, so a READ of the last byte follows it.  If that succeeds, the frame was still
+registered behind the copy, and the peer alive: so what was copied is the frame, as if it had been READ.
+If the kernel refuses, all of it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from twisted_ib.hca.base.interfaces import ISharedMemoryPath
+from twisted_ib.hca.host.libc import readProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twisted_ib.dask.messages import Place
+    from twisted_ib.rdma.transport import RDMATransport
+
+#: Frames from this length on are copied so; shorter ones are READ.
+LEAST_BYTES: Final = 256 << 10
+#: Up to so many bytes of a message are copied by the event loop itself; a thread for more.
+_AT_ONCE: Final = 4 << 20
+
+
+def processOf(transport: RDMATransport) -> int:
+    """
+    @return: The process at the other end, if its memory may be asked for; else 0.
+    """
+    path = transport.queuePair.path
+    return path.peerProcess() if ISharedMemoryPath.providedBy(path) else 0
+
+
+async def copied(process: int, places: Sequence[Place], views: Sequence[memoryview]) -> list[bool]:
+    """
+    Copy what lies in another process.
+
+    @param process: Its number.
+    @param places: Frames; of those without a pointer nothing is copied.
+    @param views: Where each goes.
+    @return: Whether each was copied.
+    """
+    found = [bool(place.pointer) and place.length >= LEAST_BYTES for place in places]
+    wanted = [(place.pointer, view) for place, view, is_ in zip(places, views, found, strict=True) if is_]
+    if not wanted:
+        return found
+    if sum(len(view) for _, view in wanted) <= _AT_ONCE:
+        isCopied = _copy(process, wanted)
+    else:
+        # The thread keeps the views, also if nobody waits for it any more.
+        isCopied = await asyncio.get_running_loop().run_in_executor(None, _copy, process, wanted)
+    return found if isCopied else [False] * len(found)
+
+
+def _copy(process: int, wanted: Sequence[tuple[int, memoryview]]) -> bool:
+    for pointer, view in wanted:
+        done = 0
+        while done < len(view):
+            try:
+                count = readProcess(process, pointer + done, view[done:])
+            except OSError:
+                return False
+            if not count:
+                return False
+            done += count
+    return True
+
+
+__all__ = ["LEAST_BYTES", "copied", "processOf"]
