@@ -8,5 +8,6 @@ C{rdmacm}, which is librdmacm; C{provider} loads the libraries.
 Besides:
 
   - C{adapters}: finds an adapter's IP address
+  - C{outofband}: the path of a queue pair that its program connects by itself
   - C{pointers}: the address of a buffer
 """
