@@ -363,7 +363,7 @@ class DeviceSide(Side):
         self.memory, self.timers = device.memory, device.timers
         self.pd = self.memory.allocateDomain()
         self.consumer = Consumer()
-        self.qp = device.createQueuePair(self.consumer)
+        self.qp = device.createQueuePair(self.consumer, pd=self.pd)
         self.equip(depth)
 
     def allocate(self, size: int | bytes, access: int = int(ALL)) -> MemoryRegion:

@@ -122,6 +122,8 @@ class Device(DeviceProgress):
     #: Returns its time, seconds.
     clock: Callable[[], float]
     closed = False
+    #: Its fabric, if that is an adapter's.
+    adapter: IAdapterFabric | None = None
     #: Whether its adapter has disappeared, and its reactor's L{adapterGone}.
     isGone = False
     whenGone: Callable[[PathLostError, Callable[[], bool]], None] | None = None
@@ -306,6 +308,7 @@ class Device(DeviceProgress):
         """
         See L{IAdapterOwner<twisted_ib.hca.fabric.base.streams.IAdapterOwner>}.
         """
+        self.adapter = adapter
         self.memory.registrar = adapter.register
 
     def adapterGone(self, reason: PathLostError, release: Callable[[], bool]) -> None:
@@ -607,14 +610,16 @@ class Device(DeviceProgress):
 
     # -- queue pairs
 
-    def createQueuePair(self, consumer: Any, type: QPType = _RC) -> QueuePair:
+    def createQueuePair(self, consumer: Any, type: QPType = _RC, pd: Any = None) -> QueuePair:
         """
         Create a queue pair, in RESET.
 
         @param consumer: an L{IConsumer<twisted_ib.hca.queues.consumers.IConsumer>}.
+        @param pd: the protection domain of its work queues, where its program may connect it by itself: peers
+            know the number, which is that of an adapter's queue pair then.
         @raise ResourceLimitError: there are too many.
         """
-        number = self._newNumber()
+        number = self._newNumber(pd)
         queuePair = self.queuePairs[number] = QueuePair(number, consumer, self, type)
         if self.partitions.keys[0] != queuePair.partition:
             queuePair.joinPartition(0)
@@ -634,10 +639,13 @@ class Device(DeviceProgress):
             queuePair.joinPartition(0)
         return queuePair
 
-    def _newNumber(self) -> int:
+    def _newNumber(self, pd: Any = None) -> int:
         queuePairs = self.queuePairs
         if len(queuePairs) >= limits.QUEUE_PAIRS:
             raise ResourceLimitError(f"{limits.QUEUE_PAIRS} queue pairs exist")
+        if pd is not None and self.adapter is not None:
+            self.newest = self.adapter.reserve(pd)
+            return self.newest
         number, self.nextNumber = self.nextNumber, 0
         if not number or number in queuePairs:
             number = self._numbers.draw(queuePairs)
@@ -704,6 +712,8 @@ class Device(DeviceProgress):
         self.paths.queuePairClosed(queuePair)
         # Closing is idempotent, and traffic must be added once.
         if self.queuePairs.pop(queuePair.number, None) is not None:
+            if self.adapter is not None:
+                self.adapter.release(queuePair.number)
             self.traffic.add(queuePair)
             if queuePair.work is None:
                 # Each refers to the other; without the cycle both are freed at once.

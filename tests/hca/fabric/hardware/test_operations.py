@@ -122,6 +122,17 @@ class OperationTests(SynchronousTestCase):
         self.assertEqual(bytes(theirs.view[6000:156_000]), b"m" * 150_000)
         self.assertEqual(bytes(mine.view[:150_000]), b"m" * 150_000)
 
+    def test_madeBefore(self) -> None:
+        """
+        The adapter's queue pair that was made with a program's is the one that rdma_cm connects.
+        """
+        sides = self.sides()
+        self.assertEqual([side.qp.number for side in sides], [side.qp.path.adapterNumber for side in sides])
+        self.assertEqual(len(self.host.queuePairs), 2)
+        self.assertEqual([side.device.fabric.reserved for side in sides], [{}, {}])
+        sides[0].qp.close()
+        self.assertEqual(list(self.host.queuePairs), [sides[1].qp.number])
+
     def test_signalled(self) -> None:
         """
         Of the requests of a batch one is signalled, and the adapter is asked once.
@@ -136,6 +147,19 @@ class OperationTests(SynchronousTestCase):
         settle(*self.devices)
         self.assertEqual((queuePair.posted, queuePair.requests, queuePair.signalled), (1, 10, 1))
         self.assertEqual(one.statuses(), [(number, OK) for number in range(10)])
+
+    def test_longLasting(self) -> None:
+        """
+        The requests of a queue pair that has posted 2^32 records are not taken for receives.
+        """
+        one, two = self.sides()
+        one.qp.path._posted = (1 << 32) - 2
+        mine, theirs = registered(one, b"x" * 8), registered(two, 8)
+        for number in range(4):
+            two.receive(number, piece(theirs))
+            one.send(number, SEND, piece(mine))
+            settle(*self.devices)
+        self.assertEqual(one.statuses(), [(number, OK) for number in range(4)])
 
     def test_registeredOnce(self) -> None:
         """

@@ -22,6 +22,7 @@ from tests.hca.fabric.hardware.world import Host, Manager
 from twisted_ib.errors import DeviceError, NoRouteError, RulesError
 from twisted_ib.hca.base.interfaces import IAddressDirectory
 from twisted_ib.hca.base.traits import ADAPTER
+from twisted_ib.hca.connection.rdmacm import gidNumber
 from twisted_ib.hca.device import registry
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.base.streams import IAdapterFabric
@@ -221,6 +222,20 @@ class AddressTests(HardwareTestCase):
         (self.root / "lo/address").write_text(number + IPv6Address(gid).packed.hex(":") + "\n")
         self.assertEqual(adapters.addressOfAdapter("mlx4_0"), "127.0.0.1")
         self.assertFalse(adapters.isRNIC("mlx4_0"))
+
+    def test_slotOfGID(self) -> None:
+        """
+        A GID's slot is that of RoCE v2, where the adapter has the address by RoCE v1 as well.
+        """
+        self.adapter("rxe0", "1: CA", "fe80::1", "::", *2 * ["::ffff:192.0.2.7"])
+        gid = gidNumber(ADDRESS)
+        self.assertEqual(adapters.indexOfGID("rxe0", gid), -1)
+        types = self.root / "ADAPTERS/rxe0/ports/1/gid_attrs/types"
+        types.mkdir(parents=True)
+        for slot, kind in enumerate(("RoCE v2", "RoCE v2", "IB/RoCE v1", "RoCE v2")):
+            (types / str(slot)).write_text(kind + "\n")
+        self.assertEqual(adapters.indexOfGID("rxe0", gid), 3)
+        self.assertEqual(adapters.indexOfGID("rxe1", gid), -1)
 
     def test_none(self) -> None:
         """

@@ -258,10 +258,14 @@ class AdapterQueuePair:
 
     @ivar posted: how many times requests were posted, and C{signalled} how many of them were.
     @ivar keys: those of the latest ones' memory.
+    @ivar steps: those that it took: the mask, the address vector and the attributes.
     """
 
     def __init__(self, domain: Domain, given: Any) -> None:
-        self.domain, self.given, host = domain, given, domain.host
+        self.domain, self.given, self.host = domain, given, domain.host
+        host = self.host
+        if host.isFull:
+            raise VerbsError(errno.ENOMEM, "ibv_create_qp")
         self.qp_num = 0x100 + next(host.numbers)
         self.state = RESET
         self.rights = 0
@@ -269,6 +273,7 @@ class AdapterQueuePair:
         self.receives: deque[RecvWR] = deque()
         self.waiting: deque[SendWR] = deque()
         self.keys: list[int] = []
+        self.steps: list[tuple[int, Any, dict[str, int]]] = []
         self.posted = self.requests = self.signalled = 0
         host.queuePairs[self.qp_num] = self
 
@@ -276,7 +281,15 @@ class AdapterQueuePair:
         """
         Take a step.
         """
-        assert given["qp_state"] == self.state + 1, (self.state, given)
+        if given["qp_state"] != RESET and self.host.isFull:
+            raise VerbsError(errno.EINVAL, "ibv_modify_qp")
+        self.steps.append((mask, vector, given))
+        if given["qp_state"] == RESET:
+            self.state = RESET
+            self.receives.clear()
+            self.waiting.clear()
+            return
+        assert self.state + (self.state < RTS) == given["qp_state"], (self.state, given)
         self.state = given["qp_state"]
         self.rights = given.get("qp_access_flags", self.rights)
         self.peer = given.get("dest_qp_num", self.peer)

@@ -229,6 +229,11 @@ class IAddressDirectory(IDirectory):
         @raise NoRouteError: it is no IP address that can be reached from here.
         """
 
+    def reachPeer(gid: int, user: PathUser) -> Search:
+        """
+        Find the path to the GID that a program gives a queue pair with its peer's number; as L{reachGID}.
+        """
+
     # Such a device has no entry in the host's run directory; the socket at which commands query it is served
     # with the fabric.
     def watch(fd: int, call: Callable[[], object]) -> None:

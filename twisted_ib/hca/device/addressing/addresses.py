@@ -70,7 +70,7 @@ class AddressResolution(Resolution):
     def resolvePath(self, queuePair: QueuePair) -> None:
         vector = queuePair.vector
         self.check(vector.gid)
-        self._device.fabric.reachGID(vector.gid, PendingPath(queuePair, vector))
+        self._device.fabric.reachPeer(vector.gid, PendingPath(queuePair, vector))
 
 
 class PendingPath:

@@ -174,6 +174,12 @@ class AddressDirectory(Fabric):
         user.pathReady(self.pathTo(address))
         return CompletedSearch()
 
+    def reachPeer(self, gid: int, user: Any) -> CompletedSearch:
+        """
+        Find the path to the GID that a program gives a queue pair with its peer's number; as L{reachGID}.
+        """
+        return self.reachGID(gid, user)
+
     def pathTo(self, address: str) -> Any:
         """
         @return: the path to a peer's address, given as text without a scope.

@@ -101,6 +101,20 @@ class IAdapterFabric(IFabric, IAddressDirectory):
         @raise MemoryRegionError: the adapter does not take it.
         """
 
+    def reserve(pd: Any) -> int:
+        """
+        Make a queue pair for a program that may connect it by itself.
+
+        @param pd: the protection domain.
+        @return: its number, which peers know it by.
+        @raise ResourceLimitError: the adapter makes none.
+        """
+
+    def release(number: int) -> None:
+        """
+        Undo L{reserve}; harmless for other numbers.
+        """
+
 
 class IAdapterOwner(IConnectorOwner):
     """

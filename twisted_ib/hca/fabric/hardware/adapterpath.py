@@ -90,8 +90,8 @@ _AGAIN_SECONDS: Final = 0.0005
 _RNR_TIMER: Final = 12
 _AGAIN_MOST_SECONDS: Final = 0.05
 _SYNDROME_MASK: Final = 0xE0
-#: In the id of a work request: it is a receive.
-_RECEIVE: Final = 1 << 32
+#: In the id of a work request, of 64 bits: it is a receive.  What was sent counts up below it.
+_RECEIVE: Final = 1 << 63
 
 # enum ibv_wr_opcode and ibv_send_flags.
 _WRITE, _WRITE_IMM, _SEND, _SEND_IMM, _READ, _SWAP, _ADD = range(7)
@@ -147,6 +147,7 @@ class AdapterPath(Waiters, ConnectionPath):
 
     @ivar way: the path to the peer's address.
     @ivar number: stands for the peer's queue pair.
+    @ivar connection: what the kernel has agreed on; L{None} where the program does.
     @ivar adapterNumber: that of the adapter's queue pair; 0 before there is one.
     @ivar queuePair: the queue pair, or L{None}.
     """
@@ -156,7 +157,7 @@ class AdapterPath(Waiters, ConnectionPath):
     retransmits: ClassVar = 0
     messageBytes: ClassVar = limits.INLINE_MESSAGE
 
-    def __init__(self, way: PeerPath, number: int, connection: AdapterConnection) -> None:
+    def __init__(self, way: PeerPath, number: int, connection: AdapterConnection | None) -> None:
         self.way = way
         self.fabric: HardwareFabric = way.fabric
         self.peer = way.peer
@@ -197,28 +198,24 @@ class AdapterPath(Waiters, ConnectionPath):
 
         @param queuePair: ours that it will be bound to; L{None} if that is gone.
         """
-        fabric, verbs = self.fabric, self.fabric.verbs
+        fabric = self.fabric
         work = None if queuePair is None else queuePair.work
         domain = self._domain = fabric.domainOf(work.pd if work else None)
         self._memory = mmap.mmap(-1, RING_BYTES + SLOTS * SLOT_BYTES)
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._region = domain.reg_mr(self._base, len(self._memory), LOCAL_WRITE)
         self._key = self._region.lkey
-        self._verbs = domain.create_qp(
-            verbs.QPInitAttr(
-                send_cq=fabric.queue,
-                recv_cq=fabric.queue,
-                max_send_wr=SENDS,
-                max_recv_wr=SLOTS,
-                max_send_sge=PIECES,
-                max_recv_sge=1,
-            )
-        )
+        self._verbs = self._obtain(domain, queuePair)
         self.adapterNumber = self._verbs.qp_num
         fabric.created(self)
         # The rights are those of each region.
         self._step(QPState.INIT, qp_access_flags=LOCAL_WRITE | REMOTE if work else 0)
         self._verbs.post_recv([self._receive(slot) for slot in range(SLOTS)])
+
+    def _obtain(self, domain: Any, queuePair: BoundQueuePair | None) -> Any:
+        # The adapter's queue pair of ours, where its program had one made.
+        found = None if queuePair is None else self.fabric.reserved.pop(queuePair.number, None)
+        return self.fabric.makeQueuePair(domain) if found is None else found
 
     def _receive(self, slot: int) -> Any:
         verbs = self.fabric.verbs
@@ -226,8 +223,9 @@ class AdapterPath(Waiters, ConnectionPath):
         return verbs.RecvWR(_RECEIVE | slot, [verbs.SGE(address, SLOT_BYTES - _PAYLOAD, self._key)])
 
     def _step(self, state: QPState, **others: int) -> None:
-        fabric = self.fabric
-        mask, given, target = fabric.connector.manager.attributes(self.connection.id, int(state))
+        fabric, connection = self.fabric, self.connection
+        assert connection is not None
+        mask, given, target = fabric.connector.manager.attributes(connection.id, int(state))
         given.update({name: value for name, value in others.items() if name in given})
         vector = None if target is None else fabric.verbs.AHAttr(**target)
         if mask:
@@ -360,10 +358,14 @@ class AdapterPath(Waiters, ConnectionPath):
         self.alive = False
         self.fabric.destroyed(self)
         if self._verbs is not None:
-            self._verbs.close()
+            self._returnQueuePair()
+        if self._region is not None:
             self._region.close()
-            # A reference to the domain that stays would keep it.
-            self._verbs = self._region = self._domain = None
+        # A reference to the domain that stays would keep it.
+        self._verbs = self._region = self._domain = None
+
+    def _returnQueuePair(self) -> None:
+        self._verbs.close()
 
     # -- down
 

@@ -19,6 +19,8 @@ from twisted_ib.hca.host.addresses import interfaceOf, localAddresses
 NETWORK = "/sys/class/net"
 #: Ports have numbers from 1; a device has the first.
 _PORT = 1
+#: How the kernel calls the type of a GID (Linux cache.c, gid_type_str).
+_ROCE_V2 = "RoCE v2"
 _HARDWARE_ADDRESS_BYTES = 6
 
 
@@ -31,17 +33,32 @@ def _read(path: str) -> str:
         return ""
 
 
-def _gids(adapter: str) -> Iterator[IPv6Address]:
-    # One after the other: the table of rxe has 1024 entries, of which few are used.
+def _table(adapter: str) -> Iterator[tuple[int, IPv6Address]]:
+    # Slots and GIDs, one after the other: the table of rxe has 1024, of which few are used.
     folder = f"{provider.ADAPTERS}/{adapter}/ports/{_PORT}/gids"
     try:
-        names = sorted(os.listdir(folder), key=int)
+        slots = sorted(map(int, os.listdir(folder)))
     except (OSError, ValueError):
         return
-    for name in names:
-        text = _read(f"{folder}/{name}")
+    for slot in slots:
+        text = _read(f"{folder}/{slot}")
         if text:
-            yield IPv6Address(text)
+            yield slot, IPv6Address(text)
+
+
+def _gids(adapter: str) -> Iterator[IPv6Address]:
+    return (gid for _, gid in _table(adapter))
+
+
+def indexOfGID(adapter: str, gid: int) -> int:
+    """
+    @return: the slot of a GID of RoCE v2 in the adapter's table; -1 if there is none.
+    """
+    kinds = f"{provider.ADAPTERS}/{adapter}/ports/{_PORT}/gid_attrs/types"
+    for slot, found in _table(adapter):
+        if int(found) == gid and _read(f"{kinds}/{slot}") == _ROCE_V2:
+            return slot
+    return -1
 
 
 def isRNIC(adapter: str) -> bool:
@@ -99,4 +116,4 @@ def addressOfAdapter(adapter: str) -> str:
     return found
 
 
-__all__ = ["addressOfAdapter", "isRNIC"]
+__all__ = ["addressOfAdapter", "indexOfGID", "isRNIC"]

@@ -30,9 +30,10 @@ from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch
 from twisted_ib.hca.fabric.base.pointers import addressOf
 from twisted_ib.hca.fabric.base.streams import ConnectedFabric, IAdapterFabric, PeerPath
-from twisted_ib.hca.fabric.hardware.adapterpath import SENDS, SLOTS, AdapterPath
-from twisted_ib.hca.fabric.hardware.adapters import isRNIC
+from twisted_ib.hca.fabric.hardware.adapterpath import PIECES, SENDS, SLOTS, AdapterPath
+from twisted_ib.hca.fabric.hardware.adapters import indexOfGID, isRNIC
 from twisted_ib.hca.fabric.hardware.connector import AdapterConnection, Connector
+from twisted_ib.hca.fabric.hardware.outofband import PeersWay
 from twisted_ib.hca.fabric.hardware.provider import (
     Completion,
     Verbs,
@@ -62,6 +63,8 @@ class HardwareFabric(ConnectedFabric):
     @ivar queue: the completion queue of all queue pairs.
     @ivar isRNIC: whether the adapter takes queue pairs through their states by itself, as those of iWARP do.
     @ivar connector: the connections.
+    @ivar reserved: queue pairs of the adapter for those of programs, by number, as long as rdma_cm connects
+        none of them.
     @ivar isClosed: whether it does nothing any more.
     """
 
@@ -111,11 +114,12 @@ class HardwareFabric(ConnectedFabric):
         # What is registered, by domain of the adapter's: first address, that of the end, and key, in order.
         self._regions: dict[Any, list[tuple[int, int, int]]] = {}
         self._registered: set[_Registered] = set()
+        self.reserved: dict[int, Any] = {}
         self._gone: PathLostError | None = None
         self._byAdapterNumber: dict[int, AdapterPath] = {}
         self._last = GSI_QPN
         self._calls: deque[Callable[[], None]] = deque()
-        self._completions: list[Completion] = []
+        self._completions: deque[Completion] = deque()
         self._isBusy = self.isClosed = self._isNotified = False
         for fd in (self.channel.fd, manager.fileno()):
             self._poller.register(fd, select.EPOLLIN)
@@ -202,6 +206,22 @@ class HardwareFabric(ConnectedFabric):
         """
         raise NoRouteError(f"adapter {self.adapter} has no datagrams here: {gidText(gid)} cannot be reached")
 
+    def reachPeer(self, gid: int, user: Any) -> CompletedSearch:
+        """
+        See L{IAddressDirectory<twisted_ib.hca.base.interfaces.IAddressDirectory>}.
+
+        @raise NoRouteError: the adapter is not of RoCE.
+        @raise QueuePairError: it does not take the queue pair's attributes.
+        """
+        user.pathReady(PeersWay(self, gidText(gid)))
+        return CompletedSearch()
+
+    def gidIndex(self) -> int:
+        """
+        @return: the slot of this device's GID in the adapter's table; -1 if it has none of RoCE v2.
+        """
+        return indexOfGID(self.adapter, self.gid)
+
     def join(self, group: int) -> None:
         """
         Refuse.
@@ -210,8 +230,14 @@ class HardwareFabric(ConnectedFabric):
         """
         raise NoRouteError(f"adapter {self.adapter} has no multicast here")
 
-    def stream(self, way: PeerPath, connection: AdapterConnection) -> AdapterPath:
+    def stream(
+        self,
+        way: PeerPath,
+        connection: AdapterConnection | None,
+        make: type[AdapterPath] = AdapterPath,
+    ) -> Any:
         """
+        @param make: makes it.
         @return: the path for the queue pair of a new connection.
         @raise ResourceLimitError: there are too many.
         """
@@ -223,7 +249,7 @@ class HardwareFabric(ConnectedFabric):
             if number not in streams:
                 break
         self._last = number
-        stream = streams[number] = AdapterPath(way, number, connection)
+        stream = streams[number] = make(way, number, connection)
         return stream
 
     def bind(self, way: PeerPath, queuePair: Any) -> AdapterPath:
@@ -235,6 +261,55 @@ class HardwareFabric(ConnectedFabric):
             raise PathLostError(f"{way.peer.address} has closed the connection")
         stream.attach(queuePair)
         return stream
+
+    def makeQueuePair(self, domain: Any) -> Any:
+        """
+        @param domain: of the adapter.
+        @return: a new queue pair of the adapter.
+        @raise OSError: it has no more.
+        """
+        given = self.verbs.QPInitAttr(
+            send_cq=self.queue,
+            recv_cq=self.queue,
+            max_send_wr=SENDS,
+            max_recv_wr=SLOTS,
+            max_send_sge=PIECES,
+            max_recv_sge=1,
+        )
+        return domain.create_qp(given)
+
+    def reserve(self, pd: Any) -> int:
+        """
+        See L{IAdapterFabric}.
+        """
+        try:
+            made = self.makeQueuePair(self.domainOf(pd))
+        except OSError as error:
+            raise ResourceLimitError(f"adapter {self.adapter} makes no queue pair: {told(error)}") from None
+        number: int = made.qp_num
+        if number in self.owner.queuePairs:
+            # That of a stream, drawn at random from 2^24.
+            made.close()
+            raise ResourceLimitError(f"number {number} of a queue pair of adapter {self.adapter} is taken")
+        self.reserved[number] = made
+        return number
+
+    def release(self, number: int) -> None:
+        """
+        See L{IAdapterFabric}.
+        """
+        made = self.reserved.pop(number, None)
+        if made is not None:
+            made.close()
+
+    def purge(self, number: int) -> None:
+        """
+        Forget what one of the adapter's queue pairs has done, and nobody has heard.
+        """
+        found = self._completions
+        while more := self.queue.poll(COMPLETIONS):
+            found.extend(more)
+        self._completions = deque(each for each in found if each.qp_num != number)
 
     def created(self, stream: AdapterPath) -> None:
         """
@@ -366,17 +441,22 @@ class HardwareFabric(ConnectedFabric):
             self.failed(error)
             return 1
 
-    def _poll(self) -> list[Completion]:
-        return self.queue.poll(COMPLETIONS) if self._byAdapterNumber else []
+    def _poll(self) -> deque[Completion]:
+        if not self._completions and self._byAdapterNumber:
+            self._completions.extend(self.queue.poll(COMPLETIONS))
+        return self._completions
 
     def _take(self) -> int:
-        completions, self._completions = self._completions or self._poll(), []
-        paths = self._byAdapterNumber
-        for completion in completions:
+        paths, n = self._byAdapterNumber, 0
+        self._poll()
+        # One after the other: what it says may end a queue pair, and what that has done besides.
+        while self._completions:
+            completion = self._completions.popleft()
+            n += 1
             stream = paths.get(completion.qp_num)
             if stream is not None:
                 self._try(stream.completed, completion)
-        return len(completions)
+        return n
 
     def takeAll(self) -> None:
         """
@@ -396,8 +476,7 @@ class HardwareFabric(ConnectedFabric):
             return False
         if self.soon or self._calls or self.bells or self._completions:
             return True
-        self._completions = self._poll()
-        return bool(self._completions) or any(fd != self.channel.fd for fd, _ in self._poller.poll(0))
+        return bool(self._poll()) or any(fd != self.channel.fd for fd, _ in self._poller.poll(0))
 
     def arm(self) -> bool:
         """
@@ -433,6 +512,7 @@ class HardwareFabric(ConnectedFabric):
         for stream in self.streams.values():
             stream.forked()
         self.streams.clear()
+        self.reserved.clear()
         self._byAdapterNumber.clear()
         self._waker.close()
         self._poller.close()
@@ -470,6 +550,8 @@ class HardwareFabric(ConnectedFabric):
         self.isClosed = True
         for stream in list(self.streams.values()):
             stream.close()
+        for number in list(self.reserved):
+            self.release(number)
         for registered in list(self._registered):
             registered.close()
         self._waker.close()

@@ -124,7 +124,7 @@ class QP(VerbsObject):
         assert pd.ctx is not None
         self._device = device = pd._device
         self._sendRequest = partial(sendRequest, device)
-        self._core = core = device.createQueuePair(_Consumer(), kind)
+        self._core = core = device.createQueuePair(_Consumer(), kind, pd._core)
         try:
             self._work = WorkQueues(
                 core,

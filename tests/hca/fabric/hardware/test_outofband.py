@@ -1,0 +1,240 @@
+"""
+Queue pairs that programs connect by themselves, over the adapter of a host in memory.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from tests.hca.fabric.hardware.test_contract import HardwareRow
+from tests.hca.fabric.hardware.world import INIT, RESET, RTR, RTS, AdapterQueuePair, Completion
+from tests.verbs.pyverbs import pair
+from tests.verbs.pyverbs.pair import End, VerbsTestCase, connected
+from twisted_ib.hca.base.states import attributeBits
+from twisted_ib.hca.fabric.hardware import hardware
+from twisted_ib.hca.fabric.hardware.adapterpath import SLOTS
+from twisted_ib.verbs.pyverbs import QP, QPAttr, QPCap, QPInitAttr, enums
+
+#: The slot of the adapter's table that has the device's address.
+SLOT = 5
+STATE = int(enums.IBV_QP_STATE)
+
+
+class OutOfBandTests(HardwareRow, VerbsTestCase):
+    """
+    Two queue pairs of one device.
+    """
+
+    device = "hw0"
+
+    def setUp(self) -> None:
+        """
+        An adapter with a GID of RoCE v2; it knows no memory windows.
+        """
+        super().setUp()
+        self.slot = SLOT
+        self.patch(hardware, "indexOfGID", lambda adapter, gid: self.slot)
+        self.patch(pair, "ALL_RIGHTS", 15)
+
+    def nothingLeft(self) -> None:
+        """
+        Nor has the adapter anything.
+        """
+        super().nothingLeft()
+        self.assertEqual((self.host.queuePairs, self.host.regions, self.host.identifiers), ({}, {}, {}))
+
+    def adapters(self, *ends: End) -> list[AdapterQueuePair]:
+        """
+        @return: the adapter's queue pairs.
+        """
+        return [self.host.queuePairs[end.qp.qp_num] for end in ends]
+
+    def another(self, end: End) -> QP:
+        """
+        @return: another queue pair of an end.
+        """
+        return QP(end.pd, QPInitAttr(enums.IBV_QPT_RC, None, end.cq, end.cq, None, QPCap()))
+
+    def test_operations(self) -> None:
+        """
+        The number is the adapter's, and SEND, WRITE, READ and atomics do what they do elsewhere.
+        """
+        a, b = connected(self)
+        remote = {"wr_id": 7, "send_flags": enums.IBV_SEND_SIGNALED}
+        b.receive(1000)
+        a.mr.write(b"hello", 5)
+        a.qp.post_send(a.send(0, 5, opcode=enums.IBV_WR_SEND, **remote))
+        (received,) = self.wait(b.cq)
+        self.assertEqual((received.byte_len, b.mr.read(5, 1000)), (5, b"hello"))
+        self.wait(a.cq)
+        for opcode, place in ((enums.IBV_WR_RDMA_WRITE, 0), (enums.IBV_WR_RDMA_READ, 100)):
+            request = a.send(place, 5, opcode=opcode, **remote)
+            request.set_wr_rdma(b.mr.rkey, b.mr.buf + 2000)
+            a.qp.post_send(request)
+            (done,) = self.wait(a.cq)
+            self.assertEqual(done.status, 0)
+        self.assertEqual((b.mr.read(5, 2000), a.mr.read(5, 100)), (b"hello", b"hello"))
+        request = a.send(200, 8, opcode=enums.IBV_WR_ATOMIC_FETCH_AND_ADD, **remote)
+        request.set_wr_atomic(b.mr.rkey, b.mr.buf + 3000, 5)
+        a.qp.post_send(request)
+        self.wait(a.cq)
+        self.assertEqual(b.mr.read(8, 3000), (5).to_bytes(8, "little"))
+
+    def test_attributes(self) -> None:
+        """
+        Each step has the program's attributes, and the peer's GID behind this device's in the adapter's own
+        table.
+        """
+        a, b = connected(self)
+        one, two = self.adapters(a, b)
+        initial, ready, sending = one.steps
+        self.assertEqual(
+            [each[2] for each in one.steps],
+            [
+                {"qp_state": INIT, "pkey_index": 0, "port_num": 1, "qp_access_flags": 15},
+                {
+                    "qp_state": RTR,
+                    "path_mtu": QPAttr().path_mtu,
+                    "dest_qp_num": two.qp_num,
+                    "rq_psn": 0,
+                    "max_dest_rd_atomic": 4,
+                    "min_rnr_timer": 1,
+                },
+                {
+                    "qp_state": RTS,
+                    "sq_psn": 0,
+                    "timeout": 14,
+                    "retry_cnt": 7,
+                    "rnr_retry": 7,
+                    "max_rd_atomic": 4,
+                },
+            ],
+        )
+        vector = ready[1]
+        self.assertEqual((initial[1], sending[1]), (None, None))
+        self.assertEqual(
+            (vector.dgid, vector.sgid_index, vector.is_global), (bytes(10) + b"\xff\xff\x7f\0\0\1", SLOT, 1)
+        )
+        for mask, given, more in ((initial[0], initial[2], ()), (ready[0], ready[2], ("ah_attr",))):
+            self.assertEqual(mask, attributeBits((*given, *more)))
+
+    def test_receivesFirst(self) -> None:
+        """
+        In RTR a queue pair receives already.
+        """
+        a, b = End(self), End(self)
+        b.qp.to_rtr(b.attr(a))
+        b.receive(1000)
+        a.qp.to_rts(a.attr(b))
+        a.mr.write(b"early", 5)
+        a.qp.post_send(a.send(0, 5, opcode=enums.IBV_WR_SEND))
+        self.wait(b.cq)
+        self.assertEqual((b.mr.read(5, 1000), self.adapters(b)[0].state), (b"early", RTR))
+
+    def test_rightsChange(self) -> None:
+        """
+        Rights that are taken from a connected queue pair are taken from the adapter's.
+        """
+        a, b = connected(self)
+        (one,) = self.adapters(b)
+        b.qp.modify(QPAttr(enums.IBV_QPS_RTS), STATE)
+        self.assertEqual(len(one.steps), 3)
+        less = QPAttr(enums.IBV_QPS_RTS)
+        less.qp_access_flags = 1
+        b.qp.modify(less, STATE | int(enums.IBV_QP_ACCESS_FLAGS))
+        self.assertEqual((one.rights, one.steps[-1][2]["qp_access_flags"]), (1, 1))
+        request = a.send(0, 5, opcode=enums.IBV_WR_RDMA_WRITE)
+        request.set_wr_rdma(b.mr.rkey, b.mr.buf)
+        a.qp.post_send(request)
+        (done,) = self.wait(a.cq)
+        self.assertEqual(done.status, enums.IBV_WC_REM_ACCESS_ERR)
+
+    def test_again(self) -> None:
+        """
+        A queue pair that goes to RESET is connected anew, with the same number; what the adapter did for the
+        former connection is not taken for the latter's.
+        """
+        a, b = connected(self)
+        number = a.qp.qp_num
+        self.host.isHeld = True
+        a.qp.post_send(a.send(0, 5, opcode=enums.IBV_WR_SEND))
+        late = Completion(1, number, 5)
+        context = self.host.contexts[0]
+        for end in (a, b):
+            end.qp.modify(QPAttr(enums.IBV_QPS_RESET), STATE)
+            context.queue.push(late)
+        self.assertEqual([each.state for each in self.adapters(a, b)], [RESET, RESET])
+        self.host.resume()
+        a.connect(b)
+        b.receive(1000)
+        a.mr.write(b"again", 5)
+        a.qp.post_send(a.send(0, 5, opcode=enums.IBV_WR_SEND, send_flags=enums.IBV_SEND_SIGNALED))
+        (done,) = self.wait(a.cq)
+        self.assertEqual((done.status, a.qp.qp_num), (0, number))
+        self.wait(b.cq)
+        self.assertEqual(b.mr.read(5, 1000), b"again")
+
+    def test_error(self) -> None:
+        """
+        One that its program takes to ERR sends and receives no more, and what is posted is flushed.
+        """
+        a, b = connected(self)
+        b.receive()
+        b.qp.modify(QPAttr(enums.IBV_QPS_ERR), STATE)
+        (flushed,) = self.wait(b.cq)
+        self.assertEqual((flushed.status, self.adapters(b)[0].state), (enums.IBV_WC_WR_FLUSH_ERR, RESET))
+        b.qp.close()
+        self.assertEqual(list(self.host.queuePairs), [a.qp.qp_num])
+
+    def test_refused(self) -> None:
+        """
+        What the adapter does not take is an error of the step, which has not happened.
+        """
+        a, b = End(self), End(self)
+        ready = a.attr(b)
+        a.qp.to_init(ready)
+        self.host.isFull = True
+        error = self.refused(errno.EINVAL, a.qp.to_rtr, ready)
+        self.assertIn("the adapter's queue pair cannot be connected", str(error))
+        self.assertEqual(a.qp.qp_state, enums.IBV_QPS_INIT)
+        self.refused(errno.ENOMEM, self.another, a)
+        self.host.isFull = False
+        a.qp.to_rtr(ready)
+        b.qp.to_rts(b.attr(a))
+        self.host.isFull = True
+        a.qp.to_rts(ready)
+        a.cq.poll(1)
+        self.assertEqual(a.qp.qp_state, enums.IBV_QPS_ERR)
+
+    def test_notRoCE(self) -> None:
+        """
+        An adapter without a GID of RoCE v2 connects by rdma_cm alone, and says so.
+        """
+        self.slot = -1
+        a, b = End(self), End(self)
+        error = self.refused(errno.ENETUNREACH, a.qp.to_rtr, a.attr(b))
+        self.assertIn("adapter rxe0 connects queue pairs by rdma_cm alone", str(error))
+
+    def test_numbers(self) -> None:
+        """
+        A number that another queue pair of the device has is refused, and nothing is left of it.
+        """
+        a = End(self)
+        device = a.ctx._device
+        taken = 0x100 + next(self.host.numbers) + 1
+        device.queuePairs[taken] = device.queuePairs[a.qp.qp_num]
+        self.refused(errno.ENOMEM, self.another, a)
+        self.assertEqual(list(self.host.queuePairs), [a.qp.qp_num])
+        del device.queuePairs[taken]
+
+    def test_slots(self) -> None:
+        """
+        The adapter has receives when it can receive, and they last for more messages than it has slots.
+        """
+        a, b = connected(self)
+        self.assertEqual([len(each.receives) for each in self.adapters(a, b)], [SLOTS, SLOTS])
+        for number in range(3 * SLOTS):
+            b.receive(wr_id=number)
+            a.qp.post_send(a.send(0, 5, opcode=enums.IBV_WR_SEND))
+            (received,) = self.wait(b.cq)
+            self.assertEqual(received.wr_id, number)

@@ -1,0 +1,164 @@
+"""
+Queue pairs that programs connect by themselves, with C{ibv_modify_qp}: the peer's number and GID have come by
+some other way, without rdma_cm.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from twisted_ib.errors import NoRouteError, PathLostError, QueuePairError
+from twisted_ib.hca.base.states import ATTRIBUTE_NAMES, QPAttribute, QPState
+from twisted_ib.hca.connection.rdmacm import gidText
+from twisted_ib.hca.fabric.base.streams import PeerPath
+from twisted_ib.hca.fabric.hardware.adapterpath import AdapterPath
+from twisted_ib.hca.fabric.hardware.provider import told
+from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import BoundQueuePair
+
+_RIGHTS: Final = int(LOCAL_WRITE | REMOTE)
+#: What a program may change while its queue pair is connected.
+_CHANGING: Final = ("qp_access_flags", "min_rnr_timer")
+#: The attributes of each step; those of the last have no default.
+_STEPS: Final[dict[QPState, tuple[str, ...]]] = {
+    QPState.RESET: (),
+    QPState.INIT: ("pkey_index", "port_num", "qp_access_flags"),
+    QPState.RTR: ("path_mtu", "dest_qp_num", "rq_psn", "max_dest_rd_atomic", "min_rnr_timer"),
+    QPState.RTS: ("sq_psn", "timeout", "retry_cnt", "rnr_retry", "max_rd_atomic"),
+}
+
+
+class PeersWay(PeerPath):
+    """
+    The path to the GID of a peer whose number the queue pair has.
+    """
+
+    __slots__ = ()
+
+    def bind(self, queuePair: Any, message: Any = None) -> AdapterPath:
+        """
+        @return: the queue pair's own path.
+        @raise QueuePairError: the adapter does not take the attributes.
+        """
+        stream: OutOfBandPath = self.fabric.stream(self, None, OutOfBandPath)
+        stream.attach(queuePair)
+        return stream
+
+
+class OutOfBandPath(AdapterPath):
+    """
+    The path of one such queue pair. The adapter's queue pair is as old as ours and takes its steps; it is in
+    RESET while there is no path.
+    """
+
+    def attach(self, queuePair: BoundQueuePair) -> None:
+        """
+        The queue pair is in RTR.
+
+        @raise QueuePairError: the adapter does not take its attributes.
+        @raise NoRouteError: the adapter connects by rdma_cm alone.
+        """
+        owned: Any = queuePair
+        self._attributes: dict[str, Any] = owned.attributes
+        self._vector = self._vectorOf(owned.vector)
+        self._isDisconnected = True
+        self.queuePair = queuePair
+        try:
+            self.create(queuePair)
+            self._step(QPState.RTR)
+        except (OSError, QueuePairError) as error:
+            self.queuePair = None
+            self.close()
+            text = told(error) if isinstance(error, OSError) else error
+            raise QueuePairError(f"the adapter's queue pair cannot be connected: {text}") from None
+        self._isReady = True
+
+    def _vectorOf(self, vector: Any) -> Any:
+        fabric = self.fabric
+        index = fabric.gidIndex()
+        if index < 0:
+            self.close()
+            raise NoRouteError(
+                f"adapter {fabric.adapter} connects queue pairs by rdma_cm alone, having no GID of RoCE v2:"
+                f" {gidText(vector.gid)} cannot be reached"
+            )
+        return fabric.verbs.AHAttr(
+            dgid=vector.gid.to_bytes(16, "big"),
+            sgid_index=index,
+            is_global=1,
+            port_num=vector.port,
+            hop_limit=vector.hopLimit,
+            traffic_class=vector.trafficClass,
+            flow_label=vector.flowLabel,
+            sl=vector.serviceLevel,
+        )
+
+    def _obtain(self, domain: Any, queuePair: BoundQueuePair | None) -> Any:
+        found = self.fabric.reserved.get(queuePair.number) if queuePair is not None else None
+        if found is None:
+            raise QueuePairError("rdma_cm has connected it before")
+        return found
+
+    def _step(self, state: QPState, **others: int) -> None:
+        given = {name: int(self._attributes[name]) for name in _STEPS[state]}
+        mask = int(QPAttribute.STATE)
+        vector = None
+        if state is QPState.RTR:
+            given["dest_qp_num"] = self.queuePair.remote
+            mask |= QPAttribute.AV
+            vector = self._vector
+        self._change(state, mask, vector, given)
+
+    def _change(self, state: QPState, mask: int, vector: Any, given: dict[str, int]) -> None:
+        if "qp_access_flags" in given:
+            given["qp_access_flags"] &= _RIGHTS
+        for name in given:
+            mask |= ATTRIBUTE_NAMES[name]
+        self._verbs.modify(int(mask), vector, qp_state=int(state), **given)
+
+    def modified(self, queuePair: BoundQueuePair) -> None:
+        """
+        The queue pair has a new state, or new attributes.
+        """
+        owned: Any = queuePair
+        if owned.state is not QPState.RTS:
+            return
+        before, self._attributes = self._attributes, owned.attributes
+        try:
+            if not self._isSending:
+                self._step(QPState.RTS)
+                self._isSending = True
+            changed = {name: int(self._attributes[name]) for name in _CHANGING}
+            if any(before[name] != value for name, value in changed.items()):
+                self._change(QPState.RTS, int(QPAttribute.STATE), None, changed)
+        except OSError as error:
+            reason = PathLostError(f"the adapter does not take the attributes: {told(error)}")
+            self.fabric.doom(self, reason)
+
+    _isSending = False
+
+    def unbind(self, queuePair: BoundQueuePair) -> None:
+        """
+        The queue pair is connected no more; as at an adapter's, what is not done is not sent.
+        """
+        if self.queuePair is queuePair:
+            self.queuePair = None
+            self.waiting.clear()
+            self.unacknowledged.clear()
+            self._held.clear()
+            self._sent.clear()
+            self._batch.clear()
+            self.close()
+
+    def _returnQueuePair(self) -> None:
+        try:
+            self._verbs.modify(int(QPAttribute.STATE), None, qp_state=int(QPState.RESET))
+        except OSError:
+            # Its adapter is gone.
+            self.fabric.count("hardware_cm_refused")
+        self.fabric.purge(self.adapterNumber)
+
+
+__all__ = ["OutOfBandPath", "PeersWay"]
