@@ -22,8 +22,9 @@ from twisted_ib.errors import PathLostError
 from twisted_ib.hca.device import registry
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.hardware import hardware
-from twisted_ib.hca.fabric.hardware.adapterpath import SLOTS
+from twisted_ib.hca.fabric.hardware.adapterpath import SLOTS, AdapterPath
 from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
+from twisted_ib.rdma import Access
 
 
 class ContractTests(connections.ContractTests):
@@ -167,6 +168,38 @@ class VanishingMixin(RDMATestsMixin):
                     this.assertIn("libibverbs does not list it", str(error))
                 else:
                     this.fail("connected")
+
+        self.drive(steps)
+
+    def test_registeredUncopied(self) -> None:
+        """
+        What is sent and written of registered memory is registered once, and copied into no ring: the adapter
+        reads it where it is.
+        """
+        this: Any = self
+        copied: list[int] = []
+        place = AdapterPath._place
+
+        def counted(path: AdapterPath, header: bytes, payload: Any, length: int) -> int:
+            copied.append(length)
+            return place(path, header, payload, length)
+
+        this.patch(AdapterPath, "_place", counted)
+
+        async def steps(reactor: Any) -> None:
+            _, client, server = await self.pair(reactor)
+            source = client.transport.registerMemory(bytearray(b"r" * 300_000))
+            target = server.transport.registerMemory(300_000, int(Access.LOCAL_WRITE | Access.REMOTE_WRITE))
+            before = set(this.host.regions)
+            copied.clear()
+            await client.transport.rdmaWrite(source, target.address, target.remoteKey)
+            await client.transport.sendRegistered(source, 1000, 60_000)
+            this.assertEqual((copied, set(this.host.regions)), ([], before))
+            this.assertEqual(bytes(target.view), b"r" * 300_000)
+            (message,) = await server.heard(1)
+            this.assertEqual(bytes(message), b"r" * 60_000)
+            await client.transport.rdmaWrite(b"s" * 100, target.address, target.remoteKey)
+            this.assertEqual(copied, [100])
 
         self.drive(steps)
 

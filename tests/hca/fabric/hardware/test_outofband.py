@@ -158,11 +158,9 @@ class OutOfBandTests(HardwareRow, VerbsTestCase):
         number = a.qp.qp_num
         self.host.isHeld = True
         a.qp.post_send(a.send(0, 5, opcode=enums.IBV_WR_SEND))
-        late = Completion(1, number, 5)
-        context = self.host.contexts[0]
+        self.host.contexts[0].queue.push(Completion(1, number, 12))
         for end in (a, b):
             end.qp.modify(QPAttr(enums.IBV_QPS_RESET), STATE)
-            context.queue.push(late)
         self.assertEqual([each.state for each in self.adapters(a, b)], [RESET, RESET])
         self.host.resume()
         a.connect(b)
@@ -197,6 +195,7 @@ class OutOfBandTests(HardwareRow, VerbsTestCase):
         error = self.refused(errno.EINVAL, a.qp.to_rtr, ready)
         self.assertIn("the adapter's queue pair cannot be connected", str(error))
         self.assertEqual(a.qp.qp_state, enums.IBV_QPS_INIT)
+        self.assertEqual((len(self.host.regions), a.ctx._device.fabric.streams), (2, {}))
         self.refused(errno.ENOMEM, self.another, a)
         self.host.isFull = False
         a.qp.to_rtr(ready)
