@@ -21,7 +21,7 @@ from twisted_ib.errors import DeviceError, HCAError, QueuePairError, UnknownDevi
 from twisted_ib.verbs.c import errors
 from twisted_ib.verbs.c.building import LIBRARIES
 from twisted_ib.verbs.c.building.source import exportedFunctions, handlerDeclarations, versionScript
-from twisted_ib.verbs.c.functions import AGAIN, Failure, Row
+from twisted_ib.verbs.c.functions import AGAIN, Failure, Row, rows
 from twisted_ib.verbs.pyverbs import PyverbsRDMAError
 
 FOLDER = Path(twisted_ib.verbs.c.__file__).parent
@@ -48,6 +48,27 @@ class RowTests(SynchronousTestCase):
         )
         self.assertEqual((NONE.arguments, NONE.failure), ("", Failure.MINUS_ONE))
         self.assertEqual(Row("f", "V", "int f(int *a)").failure, Failure.ERRNO)
+
+    def test_table(self) -> None:
+        """
+        A table's text: versions, results of failures, marks, lines that are wrapped, statements before.
+        """
+        text = """
+        V_1:
+        int f(int *a,
+            int b);
+        void *g(void);
+        long h(int a) 0 again;
+        -:
+        void i(void) nested;
+        """
+        expected = [
+            Row("f", "V_1", "int f(int *a, int b)", Failure.MINUS_ONE, "wait();"),
+            Row("g", "V_1", "void *g(void)", Failure.NULL),
+            Row("h", "V_1", "long h(int a)", Failure.ZERO, again=True),
+            Row("i", "", "void i(void)", Failure.NOTHING, nested=True),
+        ]
+        self.assertEqual(list(rows(text, Failure.MINUS_ONE, f="wait();")), expected)
 
     def test_exported(self) -> None:
         """

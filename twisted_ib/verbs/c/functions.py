@@ -8,7 +8,7 @@ linker and the check that each function has a handler.  A I{handler} is the Pyth
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ import attrs
 Function = TypeVar("Function", bound=Callable[..., object])
 
 _PROTOTYPE = re.compile(r"(?P<result>.*?)(?P<name>\w+)\((?P<parameters>.*)\)", re.DOTALL)
+_LINE = re.compile(r"([\w.-]+):\n|(\w[^()]*\([^)]*\))([^;]*);")
 
 
 #: The result of a handler that is to be called again; no function has it.
@@ -104,6 +105,30 @@ class Row:
         return parsed
 
 
+def rows(text: str, integer: Failure = Failure.ERRNO, **before: str) -> Iterator[Row]:
+    """
+    Read a table.  Below a symbol version with a colon, or C{-:} for functions that are not exported, stand
+    prototypes, each with a semicolon.  Between the two come the result of a call that fails, unless it is the
+    usual one of its type, and C{again} or C{nested}.
+
+    @param integer: the usual result of functions that return an integer.
+    @param before: the statements before the handlers, by the functions' names.
+    """
+    version = ""
+    for heading, prototype, words in _LINE.findall(text):
+        if heading:
+            version = heading.strip("-")
+            continue
+        name = re.findall(r"\w+", prototype.partition("(")[0])[-1]
+        marks = set(words.split())
+        again, nested = "again" in marks, "nested" in marks
+        prototype = " ".join(prototype.split())
+        row = Row(name, version, prototype, before=before.get(name), again=again, nested=nested)
+        usual = integer if row.failure is Failure.ERRNO else row.failure
+        failures = [Failure(word) for word in marks - {"again", "nested"}]
+        yield attrs.evolve(row, failure=failures[0] if failures else usual)
+
+
 #: The handlers of each library that is loaded, by its name and theirs.
 _handlers: dict[str, dict[str, Callable[..., object]]] = {}
 
@@ -133,4 +158,4 @@ def handlersOf(library: str, table: Iterable[Row]) -> list[tuple[Row, Callable[.
     return [(row, own[row.name]) for row in rows]
 
 
-__all__ = ["AGAIN", "Failure", "Row", "handler", "handlersOf"]
+__all__ = ["AGAIN", "Failure", "Row", "handler", "handlersOf", "rows"]
