@@ -492,6 +492,7 @@ class QueueContract(SynchronousTestCase):
         A message counts its octets and 4,096 more; once the turn's are used up nothing more is sent in it.
         """
         self.patch(limits, "QUEUE_TURN_BYTES", 8 * 5000)
+        self.patch(limits, "QUEUE_LOOK_SECONDS", HANG_SECONDS)
 
         async def story() -> None:
             here, there = self.pair()

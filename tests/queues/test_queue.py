@@ -122,7 +122,12 @@ class QueueTests(PipeTestCase):
         Nothing is C{Empty}, at once or after a time.
         """
         queue: Queue = Queue()
-        self.assertRaises(Empty, queue.get_nowait)
+        with mock.patch.object(queue._reader, "hasMessage", return_value=False) as waits:
+            self.assertRaises(Empty, queue.get_nowait)
+            self.assertRaises(Empty, queue.get, False, 5)
+            self.assertRaises(Empty, queue.get)
+        self.assertEqual([each.args for each in waits.mock_calls], [(0.0,), (0.0,), (None,)])
+        self.assertEqual(queue.qsize(), 0)
         began = monotonic()
         self.assertRaises(Empty, queue.get, True, 0.01)
         self.assertGreaterEqual(monotonic() - began, 0.01)
@@ -400,6 +405,20 @@ class KilledTests(PipeTestCase):
         process.kill()
         thread.join(HANG_SECONDS)
         self.assertFalse(thread.is_alive())
+
+    def test_lockSleeps(self) -> None:
+        """
+        Who waits for a lock sleeps in one call until the time is up, or looks for signals.
+        """
+        lock = RobustLock(SharedPage(), 0)
+        self.assertTrue(lock.acquire())
+        self.addCleanup(lock.release)
+        for look, seconds, most in ((HANG_SECONDS, 0.02, 2), (0.01, 0.035, 5)):
+            self.patch(limits, "QUEUE_LOOK_SECONDS", look)
+            timed = mock.Mock(wraps=locks._timed)
+            self.patch(locks, "_timed", timed)
+            self.assertFalse(lock.acquire(True, seconds))
+            self.assertIn(timed.call_count, range(1 if look > seconds else 2, most + 1))
 
     def test_reader(self) -> None:
         """

@@ -335,8 +335,8 @@ class Queue(_LockedPipe):
         # Count as lost what processes that were killed had in their buffers, and as put what they had put
         # but not counted, or had counted as taken but not taken.  The counters are locked.
         cells = self._cells
-        # The last writer may have been killed before it counted what it had put: then the lock is free, and taking
-        # it counts that.  Else another has the lock and may count it now.
+        # The last writer may have been killed before it counted what it had put: then the lock is free, and
+        # taking it counts that.  Else another has the lock and may count it now.
         if self._wlock.acquire(False):
             self._wlock.release()
         for number in range(limits.QUEUE_FEEDERS):
@@ -349,8 +349,8 @@ class Queue(_LockedPipe):
                         cells[cell] = 0
                     lock.release()
         isMended = cells[SENDER] % _MENDED != DIRECT + 1
-        # A writer into a bounded queue has the counters too, and only what is there is taken, but by a reader that
-        # waits with a part of a message: else there are never less than none.
+        # A writer into a bounded queue has the counters too, and only what is there is taken, but by a reader
+        # that waits with a part of a message: else there are never less than none.
         lack = cells[GOT] + cells[LOST] - cells[DIRECT] - cells[LATER]
         if lack > 0 and isMended and not cells[TAKING]:
             cells[DIRECT] += lack
