@@ -261,7 +261,7 @@ class BroadcastTests(SynchronousTestCase):
         writer.close()
         self.assertTrue(reader.poll())
         self.assertRaises(EOFError, reader.recv)
-        self.assertRaises(OSError, writer.send, 1)
+        self.assertRaisesRegex(OSError, "closed", writer.send, 1)
         reader.close()
         for call in (reader.poll, reader.fileno):
             self.assertRaisesRegex(OSError, "closed", call)
@@ -313,7 +313,7 @@ class BroadcastTests(SynchronousTestCase):
                     copied.recv_bytes()
                 with self.assertRaisesRegex(OSError, "layout"), placed.reading():
                     pass
-            self.assertEqual(copied._cells[copied._own + broadcast.HEAD], 128)
+            self.assertEqual(copied._cells[copied._head], 128)
 
     def test_badCells(self) -> None:
         """

@@ -22,7 +22,7 @@ from tests.queues.test_connection import Array, PipeTestCase, openDescriptors
 from tests.support.commands import running
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
-from twisted_ib.queues import JoinableQueue, Queue, SimpleQueue, locks, ring, wait
+from twisted_ib.queues import JoinableQueue, Queue, SimpleQueue, futex, locks, ring, wait
 from twisted_ib.queues.locks import RobustLock, SharedPage
 from twisted_ib.queues.queue import BUFFERED, BUFFERS, TAKING, UNFINISHED
 from twisted_ib.queues.ring import AWAKE, BELLS, TAKEN
@@ -193,6 +193,29 @@ class QueueTests(PipeTestCase):
         self.assertRaises(ValueError, queue.put, 1)
         self.assertRaises(OSError, queue._reader.poll)
 
+    def test_failed(self) -> None:
+        """
+        Where nobody reads any more the feeding thread says so, unless it is told that this may be; what
+        cannot be pickled is said even then.
+        """
+        for ignores in (False, True):
+            failed: list[type] = []
+            told = staticmethod(lambda error, obj, failed=failed: failed.append(type(error)))
+            self.patch(Queue, "_on_queue_feeder_error", told)
+            queue: Queue = Queue()
+            queue._ignore_epipe = ignores
+            queue._start(queue._feeder)
+            queue._feeder.append(threading.Lock())
+            waitUntil(lambda failed=failed: failed)
+            queue._reader.close()
+            for _ in range(2):
+                queue._feeder.append(1)
+            queue.close()
+            thread = queue._thread
+            assert thread is not None
+            thread.join(HANG_SECONDS)
+            self.assertEqual(failed, [TypeError] + [BrokenPipeError] * (0 if ignores else 2))
+
     def test_notPickled(self) -> None:
         """
         What cannot be pickled is reported as C{multiprocessing} does, and the next is put.
@@ -223,10 +246,13 @@ class QueueTests(PipeTestCase):
         queue.put(1)
         queue.put(2)
         self.assertRaises(Full, queue.put, 3, False)
+        self.patch(limits, "QUEUE_LOOK_SECONDS", HANG_SECONDS)
         thread = self.sending(queue.join)
-        queue.task_done()
-        self.assertEqual(queue._cells[UNFINISHED], 1)
-        queue.task_done()
+        with mock.patch.object(futex, "wake", wraps=futex.wake) as wake:
+            queue.task_done()
+            self.assertEqual((queue._cells[UNFINISHED], wake.mock_calls), (1, []))
+            queue.task_done()
+            wake.assert_called_once_with(queue._cells, UNFINISHED)
         thread.join(HANG_SECONDS)
         self.assertFalse(thread.is_alive())
         self.assertRaises(ValueError, queue.task_done)

@@ -251,6 +251,14 @@ class KernelTests(SynchronousTestCase):
         self.assertEqual(self.listed(POINT + NOOP, LINK, WORLD, DONE), found)
         self.assertEqual(addresses.localAddresses(), [])
 
+    def test_none(self) -> None:
+        """
+        Where the kernel cannot be asked there are none.
+        """
+        for error in (OSError(97, "Address family not supported"), AttributeError("AF_NETLINK")):
+            self.patch(addresses, "KernelSocket", MagicMock(side_effect=error))
+            self.assertEqual(addresses.localAddresses(), [])
+
     def test_padded(self) -> None:
         """
         Messages begin at multiples of four octets.

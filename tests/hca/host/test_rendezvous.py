@@ -280,8 +280,13 @@ class EntryTests(RendezvousTestCase):
         """
         server = self.hca(9)
         for number in range(4):
-            with socket.socket(socket.AF_UNIX) as dead:
-                dead.bind(os.path.join(self.run_, f"hca-{number:016x}"))
+            with socket.socket(socket.AF_UNIX) as left:
+                left.bind(os.path.join(self.run_, f"hca-{number:016x}"))
+        entry = server.find(9)
+        assert entry is not None
+        dead = evolve(entry, guid=0, name="hca-" + "0" * 16)
+        for among, living in (([dead], {0}), ([entry, dead], {9}), ([dead] * 16 + [entry], {0, 9})):
+            self.assertEqual(entries.livingGUIDs(among), living)
         for most in (0, 2, 4, 5):
             self.patch(entries, "RECLAIMED_ENTRIES", most)
             found = entries.leftovers(server._home)
@@ -464,7 +469,11 @@ class EntryTests(RendezvousTestCase):
         """
         server = self.hca(1)
         kept = []
-        for name, listens in (("hca-0000000000000002", True), ("hca-0000000000000003", False)):
+        for name, listens in (
+            ("hca-0000000000000002", True),
+            ("hca-0000000000000003", False),
+            ("hca- 4 ", True),
+        ):
             kept.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             self.addCleanup(kept[-1].close)
             kept[-1].bind(os.path.join(self.run_, name))
@@ -474,8 +483,8 @@ class EntryTests(RendezvousTestCase):
         self.assertEqual(looking.orphans(set()), set())
         for name in self.names("hca-"):
             os.unlink(os.path.join(self.run_, name))
-        self.assertEqual(looking.orphans(set()), {server.name, "hca-0000000000000002"})
-        self.assertEqual(looking.orphans({server.name}), {"hca-0000000000000002"})
+        self.assertEqual(looking.orphans(set()), {server.name, "hca-0000000000000002", "hca- 4 "})
+        self.assertEqual(looking.orphans({server.name, "hca- 4 "}), {"hca-0000000000000002"})
         looking.shared = True
         self.assertEqual(looking.orphans(set()), set())
 
