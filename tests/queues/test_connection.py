@@ -264,6 +264,8 @@ class MessageTests(PipeTestCase):
             self.sending(self.one.send_bytes, data)
             error = self.assertRaises(BufferTooShort, self.other.recv_bytes_into, bytearray(length - 1))
             self.assertEqual(error.args, (data,))
+        self.one.send_bytes(b"")
+        self.assertEqual(self.other.recv_bytes_into(bytearray(1), 1), 0)
         self.assertRaises(ValueError, self.other.recv_bytes_into, bytearray(1), -1)
         self.assertRaises(ValueError, self.other.recv_bytes_into, bytearray(1), 2)
 

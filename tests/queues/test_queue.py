@@ -22,9 +22,10 @@ from tests.queues.test_connection import Array, PipeTestCase, openDescriptors
 from tests.support.commands import running
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
+from twisted_ib.hca.host import libc
 from twisted_ib.queues import JoinableQueue, Queue, SimpleQueue, futex, locks, ring, wait
 from twisted_ib.queues.locks import RobustLock, SharedPage
-from twisted_ib.queues.queue import BUFFERED, BUFFERS, TAKING, UNFINISHED
+from twisted_ib.queues.queue import BUFFERED, BUFFERS, GOT, TAKING, UNFINISHED
 from twisted_ib.queues.ring import AWAKE, BELLS, TAKEN
 
 #: The checkout.
@@ -116,6 +117,26 @@ class QueueTests(PipeTestCase):
         self.assertEqual([queue.get() for _ in range(3)], [1, 2, 3])
         thread.join(HANG_SECONDS)
         self.assertEqual(queue.qsize(), 0)
+
+    def test_calls(self) -> None:
+        """
+        In a bounded queue an object costs one lock of the counters; who takes one wakes others only if there
+        was no room.
+        """
+        queue: Queue = Queue(2)
+        locked = mock.Mock(wraps=queue._counters)
+        queue._counters = locked
+        with mock.patch.object(futex, "wake", wraps=futex.wake) as wake:
+            for number in range(5):
+                queue.put(number)
+                self.assertEqual(queue.get(), number)
+            self.assertEqual((locked.acquire.call_count, wake.mock_calls), (5, []))
+            queue.put(5)
+            queue.put(6)
+            queue.get()
+            wake.assert_called_once_with(queue._cells, GOT)
+            queue.get()
+            self.assertEqual((locked.acquire.call_count, wake.call_count), (7, 1))
 
     def test_empty(self) -> None:
         """
@@ -418,6 +439,7 @@ class KilledTests(PipeTestCase):
         page = SharedPage()
         for length in (0, 1 << 20):
             self.assertRaises(PermissionError, os.ftruncate, page._fd, length)
+        self.assertRaises(PermissionError, libc.addSeals, page._fd, libc.F_SEAL_FUTURE_WRITE)
 
     def test_lockWaits(self) -> None:
         """
@@ -530,6 +552,8 @@ class KilledTests(PipeTestCase):
         One buffer more than are counted is not: it works like the others, but for that.
         """
         queue: Queue = Queue(1)
+        raised: list[object] = []
+        self.patch(threading, "excepthook", raised.append)
         locks = [RobustLock(queue._page, BUFFERS + number) for number in range(limits.QUEUE_FEEDERS)]
         for lock in locks:
             self.assertTrue(lock.acquire(False))
@@ -539,6 +563,11 @@ class KilledTests(PipeTestCase):
         self.assertEqual(queue.get(), _LONG)
         queue.put(1)
         self.assertEqual(queue.get(), 1)
+        queue.close()
+        thread = queue._thread
+        assert thread is not None
+        thread.join(HANG_SECONDS)
+        self.assertEqual(raised, [])
 
     def test_ending(self) -> None:
         """
