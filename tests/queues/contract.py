@@ -492,6 +492,7 @@ class QueueContract(SynchronousTestCase):
         A message counts its octets and 4,096 more; once the turn's are used up nothing more is sent in it.
         """
         self.patch(limits, "QUEUE_TURN_BYTES", 8 * 5000)
+        self.patch(limits, "QUEUE_LOOK_SECONDS", HANG_SECONDS)
 
         async def story() -> None:
             here, there = self.pair()
@@ -500,6 +501,28 @@ class QueueContract(SynchronousTestCase):
             for each in answers:
                 await each
             self.assertEqual({len(there.recv_bytes()) for _ in range(20)}, {5000 - 4096})
+
+        self.drive(story)
+
+    def test_atOnce(self) -> None:
+        """
+        C{limits.QUEUE_CALLS_AT_ONCE} calls of a turn are over before they return; once they are used up the
+        next turn is asked for, and not before.
+        """
+        self.patch(limits, "QUEUE_CALLS_AT_ONCE", 3)
+
+        async def story() -> None:
+            here, there = self.pair()
+            for number in range(2):
+                self.assertTrue(here._isDone(here.send(number)))
+            waits = here.recv()
+            self.assertIsNone(here._timer)
+            self.assertTrue(here._isDone(here.send(2)))
+            last = here.send(3)
+            self.assertEqual((here._isDone(last), here._isSoon), (False, True))
+            await last
+            there.send(4)
+            self.assertEqual([there.recv() for _ in range(4)] + [await waits], [0, 1, 2, 3, 4])
 
         self.drive(story)
 

@@ -5,6 +5,7 @@ Tests of broadcasts: one writer, many readers.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import select
 import threading
 from struct import Struct
@@ -15,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.queues.test_connection import Array
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
+from twisted_ib.hca.host import libc
 from twisted_ib.queues import Broadcast, BroadcastReader, Pipe, broadcast
 from twisted_ib.queues.broadcast import DISCONNECT, DROP, WAIT, Overrun
 
@@ -189,6 +191,26 @@ class BroadcastTests(SynchronousTestCase):
         self.assertEqual((read, writer._cells[broadcast.ROOM]), ([1], 0))
         self.assertEqual([len(reader.recv_bytes()) for _ in range(2)], [3900] * 2)
 
+    def test_looks(self) -> None:
+        """
+        A message costs one call to see that a reader lives, however many there are; the first may be gone.
+        """
+        writer = self.broadcast(3, DROP, 8192)
+        for closed, connected in ((1, 3), (0, 1)):
+            writer.readers[closed].close()
+            writer.send(1)
+            self.assertEqual(writer.connected, connected)
+        self.assertEqual(writer.readers[2].recv(), 1)
+
+    def test_sealed(self) -> None:
+        """
+        A reader can make the memory neither shorter nor longer, and cannot forbid to write to it.
+        """
+        (reader,) = self.broadcast(1, size=8192).readers
+        for length in (0, 1 << 20):
+            self.assertRaises(PermissionError, os.ftruncate, reader._memory, length)
+        self.assertRaises(PermissionError, libc.addSeals, reader._memory, libc.F_SEAL_FUTURE_WRITE)
+
     def test_exact(self) -> None:
         """
         A message that ends where the ring does is put there.
@@ -261,7 +283,7 @@ class BroadcastTests(SynchronousTestCase):
         writer.close()
         self.assertTrue(reader.poll())
         self.assertRaises(EOFError, reader.recv)
-        self.assertRaises(OSError, writer.send, 1)
+        self.assertRaisesRegex(OSError, "closed", writer.send, 1)
         reader.close()
         for call in (reader.poll, reader.fileno):
             self.assertRaisesRegex(OSError, "closed", call)
@@ -313,7 +335,7 @@ class BroadcastTests(SynchronousTestCase):
                     copied.recv_bytes()
                 with self.assertRaisesRegex(OSError, "layout"), placed.reading():
                     pass
-            self.assertEqual(copied._cells[copied._own + broadcast.HEAD], 128)
+            self.assertEqual(copied._cells[copied._head], 128)
 
     def test_badCells(self) -> None:
         """

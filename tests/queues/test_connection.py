@@ -12,6 +12,7 @@ import pickle
 import select
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -263,6 +264,8 @@ class MessageTests(PipeTestCase):
             self.sending(self.one.send_bytes, data)
             error = self.assertRaises(BufferTooShort, self.other.recv_bytes_into, bytearray(length - 1))
             self.assertEqual(error.args, (data,))
+        self.one.send_bytes(b"")
+        self.assertEqual(self.other.recv_bytes_into(bytearray(1), 1), 0)
         self.assertRaises(ValueError, self.other.recv_bytes_into, bytearray(1), -1)
         self.assertRaises(ValueError, self.other.recv_bytes_into, bytearray(1), 2)
 
@@ -429,6 +432,51 @@ class PollTests(PipeTestCase):
         self.other.recv()
         self.assertFalse(self.other.poll())
 
+    def test_pollSleeps(self) -> None:
+        """
+        It sleeps for the milliseconds that are left, rounded up, and looks from time to time.
+        """
+        self.patch(limits, "QUEUE_LOOK_SECONDS", 2.0)
+        self.patch(ring, "time", SimpleNamespace(monotonic=lambda: 7.0))
+        for timeout, expected in (
+            (0.0101, [11]),
+            (0.0004, [1]),
+            (0.0, [0]),
+            (-1, [0]),
+            (5.0, [2000]),
+            (None, [2000]),
+        ):
+            waits: list[int] = []
+
+            def poll(milliseconds: int, waits: list[int] = waits) -> list[tuple[int, int]]:
+                waits.append(milliseconds)
+                self.one.send(1)
+                return []
+
+            self.patch(self.other._reader, "_poller", SimpleNamespace(poll=poll))
+            self.assertTrue(self.other.poll(timeout))
+            self.assertEqual(waits, expected)
+            self.other.recv()
+
+    def test_waitSleeps(self) -> None:
+        """
+        C{wait} passes on how long is left: nothing less than none, and None for ever.
+        """
+        module = sys.modules[wait.__module__]
+        for timeout, expected in ((0, [0.0]), (-1, [0.0]), (5, [5.0, 3.0, 1.0, 0.0]), (None, [None] * 4)):
+            clock, waits = [8.0], []
+
+            def kernel(objects: object, left: float | None, clock: Any = clock, waits: Any = waits) -> Any:
+                # Woken in vain, a few times.
+                waits.append(left)
+                clock[0] += 2
+                return [] if left == 0.0 or len(waits) == 4 else [self.other]
+
+            self.patch(module, "kernelWait", kernel)
+            self.patch(module, "time", SimpleNamespace(monotonic=lambda clock=clock: clock[0]))
+            self.assertEqual(wait([self.other], timeout), [])
+            self.assertEqual(waits, expected)
+
     def test_descriptor(self) -> None:
         """
         The descriptor is readable exactly while there is a message, whatever came before it was asked for.
@@ -566,6 +614,22 @@ class PollTests(PipeTestCase):
             (([b"x" * 100], [b"y" * most]), False),
         ):
             self.assertEqual(self.one.hasRoom(parts), hasRoom)
+
+    def test_roomLeft(self) -> None:
+        """
+        In a ring of 512 KiB with records of 128 KiB room is promised up to this octet: with a header of each
+        record, and the most that the ring's end may skip.
+        """
+        whole = 393080
+        for start in (0, 64):
+            self.one._writer._cells[TAIL] = self.one._writer._cells[HEAD] = start
+            for length, hasRoom in ((whole, True), (whole + 1, False)):
+                self.assertEqual(self.one.hasRoom(([bytes(length)], [])), hasRoom)
+        for parts, length in ((2, 392196), (5, 391488)):
+            small = [b"x" * 100] * (parts - 1)
+            for more, hasRoom in ((0, True), (1, False)):
+                found = [small[0]], [*small[1:], bytes(length + more)]
+                self.assertEqual(self.one.hasRoom(found), hasRoom)
 
     def test_lateWakeUp(self) -> None:
         """

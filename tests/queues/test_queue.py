@@ -22,9 +22,10 @@ from tests.queues.test_connection import Array, PipeTestCase, openDescriptors
 from tests.support.commands import running
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
-from twisted_ib.queues import JoinableQueue, Queue, SimpleQueue, locks, ring, wait
+from twisted_ib.hca.host import libc
+from twisted_ib.queues import JoinableQueue, Queue, SimpleQueue, futex, locks, ring, wait
 from twisted_ib.queues.locks import RobustLock, SharedPage
-from twisted_ib.queues.queue import BUFFERED, BUFFERS, TAKING, UNFINISHED
+from twisted_ib.queues.queue import BUFFERED, BUFFERS, GOT, TAKING, UNFINISHED
 from twisted_ib.queues.ring import AWAKE, BELLS, TAKEN
 
 #: The checkout.
@@ -117,12 +118,37 @@ class QueueTests(PipeTestCase):
         thread.join(HANG_SECONDS)
         self.assertEqual(queue.qsize(), 0)
 
+    def test_calls(self) -> None:
+        """
+        In a bounded queue an object costs one lock of the counters; who takes one wakes others only if there
+        was no room.
+        """
+        queue: Queue = Queue(2)
+        locked = mock.Mock(wraps=queue._counters)
+        queue._counters = locked
+        with mock.patch.object(futex, "wake", wraps=futex.wake) as wake:
+            for number in range(5):
+                queue.put(number)
+                self.assertEqual(queue.get(), number)
+            self.assertEqual((locked.acquire.call_count, wake.mock_calls), (5, []))
+            queue.put(5)
+            queue.put(6)
+            queue.get()
+            wake.assert_called_once_with(queue._cells, GOT)
+            queue.get()
+            self.assertEqual((locked.acquire.call_count, wake.call_count), (7, 1))
+
     def test_empty(self) -> None:
         """
         Nothing is C{Empty}, at once or after a time.
         """
         queue: Queue = Queue()
-        self.assertRaises(Empty, queue.get_nowait)
+        with mock.patch.object(queue._reader, "hasMessage", return_value=False) as waits:
+            self.assertRaises(Empty, queue.get_nowait)
+            self.assertRaises(Empty, queue.get, False, 5)
+            self.assertRaises(Empty, queue.get)
+        self.assertEqual([each.args for each in waits.mock_calls], [(0.0,), (0.0,), (None,)])
+        self.assertEqual(queue.qsize(), 0)
         began = monotonic()
         self.assertRaises(Empty, queue.get, True, 0.01)
         self.assertGreaterEqual(monotonic() - began, 0.01)
@@ -188,6 +214,29 @@ class QueueTests(PipeTestCase):
         self.assertRaises(ValueError, queue.put, 1)
         self.assertRaises(OSError, queue._reader.poll)
 
+    def test_failed(self) -> None:
+        """
+        Where nobody reads any more the feeding thread says so, unless it is told that this may be; what
+        cannot be pickled is said even then.
+        """
+        for ignores in (False, True):
+            failed: list[type] = []
+            told = staticmethod(lambda error, obj, failed=failed: failed.append(type(error)))
+            self.patch(Queue, "_on_queue_feeder_error", told)
+            queue: Queue = Queue()
+            queue._ignore_epipe = ignores
+            queue._start(queue._feeder)
+            queue._feeder.append(threading.Lock())
+            waitUntil(lambda failed=failed: failed)
+            queue._reader.close()
+            for _ in range(2):
+                queue._feeder.append(1)
+            queue.close()
+            thread = queue._thread
+            assert thread is not None
+            thread.join(HANG_SECONDS)
+            self.assertEqual(failed, [TypeError] + [BrokenPipeError] * (0 if ignores else 2))
+
     def test_notPickled(self) -> None:
         """
         What cannot be pickled is reported as C{multiprocessing} does, and the next is put.
@@ -218,10 +267,13 @@ class QueueTests(PipeTestCase):
         queue.put(1)
         queue.put(2)
         self.assertRaises(Full, queue.put, 3, False)
+        self.patch(limits, "QUEUE_LOOK_SECONDS", HANG_SECONDS)
         thread = self.sending(queue.join)
-        queue.task_done()
-        self.assertEqual(queue._cells[UNFINISHED], 1)
-        queue.task_done()
+        with mock.patch.object(futex, "wake", wraps=futex.wake) as wake:
+            queue.task_done()
+            self.assertEqual((queue._cells[UNFINISHED], wake.mock_calls), (1, []))
+            queue.task_done()
+            wake.assert_called_once_with(queue._cells, UNFINISHED)
         thread.join(HANG_SECONDS)
         self.assertFalse(thread.is_alive())
         self.assertRaises(ValueError, queue.task_done)
@@ -387,6 +439,7 @@ class KilledTests(PipeTestCase):
         page = SharedPage()
         for length in (0, 1 << 20):
             self.assertRaises(PermissionError, os.ftruncate, page._fd, length)
+        self.assertRaises(PermissionError, libc.addSeals, page._fd, libc.F_SEAL_FUTURE_WRITE)
 
     def test_lockWaits(self) -> None:
         """
@@ -400,6 +453,20 @@ class KilledTests(PipeTestCase):
         process.kill()
         thread.join(HANG_SECONDS)
         self.assertFalse(thread.is_alive())
+
+    def test_lockSleeps(self) -> None:
+        """
+        Who waits for a lock sleeps in one call until the time is up, or looks for signals.
+        """
+        lock = RobustLock(SharedPage(), 0)
+        self.assertTrue(lock.acquire())
+        self.addCleanup(lock.release)
+        for look, seconds, most in ((HANG_SECONDS, 0.02, 2), (0.01, 0.035, 5)):
+            self.patch(limits, "QUEUE_LOOK_SECONDS", look)
+            timed = mock.Mock(wraps=locks._timed)
+            self.patch(locks, "_timed", timed)
+            self.assertFalse(lock.acquire(True, seconds))
+            self.assertIn(timed.call_count, range(1 if look > seconds else 2, most + 1))
 
     def test_reader(self) -> None:
         """
@@ -485,6 +552,8 @@ class KilledTests(PipeTestCase):
         One buffer more than are counted is not: it works like the others, but for that.
         """
         queue: Queue = Queue(1)
+        raised: list[object] = []
+        self.patch(threading, "excepthook", raised.append)
         locks = [RobustLock(queue._page, BUFFERS + number) for number in range(limits.QUEUE_FEEDERS)]
         for lock in locks:
             self.assertTrue(lock.acquire(False))
@@ -494,6 +563,11 @@ class KilledTests(PipeTestCase):
         self.assertEqual(queue.get(), _LONG)
         queue.put(1)
         self.assertEqual(queue.get(), 1)
+        queue.close()
+        thread = queue._thread
+        assert thread is not None
+        thread.join(HANG_SECONDS)
+        self.assertEqual(raised, [])
 
     def test_ending(self) -> None:
         """

@@ -9,6 +9,7 @@ import gc
 import weakref
 from typing import Any
 
+from attrs import evolve
 from twisted.internet.defer import CancelledError
 from zope.interface.verify import verifyObject
 
@@ -22,8 +23,10 @@ from twisted_ib.errors import (
     ResourceLimitError,
     WorkCompletionError,
 )
+from twisted_ib.hca.base.traits import Completion
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCStatus
+from twisted_ib.hca.queues.requests import SendOpcode, SendRequest
 from twisted_ib.interfaces import IRDMARegion, IRDMAWindow
 from twisted_ib.rdma import transport as transports
 
@@ -453,6 +456,86 @@ class ErrorTests(RequestTestCase):
         self.one.queuePair.path.lost(PathLostError("the peer died"))
         self.assertEqual(self.failure(done).statusName, "RETRY_EXC_ERR")
         self.assertEqual(self.one.heard.log, ["ConnectionLost"])
+
+
+class ConfirmedTests(RequestTestCase):
+    """
+    Where a completion tells only that something was sent, as on iWARP, a READ tells that the peer has it.
+    """
+
+    def setUp(self) -> None:
+        """
+        Take the fabric for such a one, and note the READs of no octets and what fires.
+        """
+        super().setUp()
+        device = self.one.channel.device
+        self.patch(device, "traits", evolve(device.traits, completion=Completion.SENT))
+        self.posted: list[Any] = []
+        self.fired: list[Any] = []
+        #: Sent behind the first READ.
+        self.following: tuple[int, ...] = ()
+        post = transports.RDMATransport._postRequest
+
+        def counted(transport: Any, request: SendRequest, number: int | None) -> None:
+            self.posted.append((request.opcode, [*request.pieces], [*self.fired]))
+            post(transport, request, number)
+            self.send(*self.following)
+            self.following = ()
+
+        self.patch(transports.RDMATransport, "_postRequest", counted)
+
+    def send(self, *numbers: int) -> None:
+        """
+        Send so many messages, and note their numbers when they fire.
+        """
+        for number in numbers:
+            self.one.send(b"x").addBoth(self._noted, number)
+
+    def _noted(self, result: Any, number: int) -> None:
+        self.fired.append(number if result is None else (number, result.value.statusName))
+
+    def test_together(self) -> None:
+        """
+        One READ is for all that were sent before it, which then fire in their order; what follows has to wait
+        for the next one.
+        """
+        self.following = 3, 4
+        self.send(0, 1, 2)
+        self.settle()
+        self.assertEqual(self.fired, [0, 1, 2, 3, 4])
+        read = SendOpcode.RDMA_READ
+        self.assertEqual(self.posted, [(read, [], []), (read, [], [0, 1, 2])])
+        self.assertEqual((self.one.asked, self.one.sent, self.two.heard.log), ({}, {}, [b"x"] * 5))
+
+    def test_ownRead(self) -> None:
+        """
+        A READ of the program's own tells the same, and none is asked for besides.
+        """
+        self.send(0, 1)
+        done = self.one.rdmaRead(4, self.address, self.key).addCallback(self.fired.append)
+        self.settle()
+        self.assertEqual(self.fired, [0, 1, bytes(range(4))])
+        self.assertEqual(len(self.posted), 1)
+        self.successResultOf(done)
+
+    def test_noReads(self) -> None:
+        """
+        A peer that answers no READs cannot be asked: what was sent counts.
+        """
+        self.one.work.attributes = evolve(self.one.work.attributes, reads=0)
+        self.send(0, 1)
+        self.settle()
+        self.assertEqual((self.fired, self.posted, self.one.asked), ([0, 1], [], {}))
+
+    def test_ends(self) -> None:
+        """
+        What was sent and is not known to have arrived fails with the connection, behind what failed itself.
+        """
+        self.send(0, 1)
+        self.one.queuePair.path.lost(PathLostError("the peer died"))
+        self.settle()
+        self.assertEqual([each[0] for each in self.fired], [0, 1])
+        self.assertEqual((self.one.asked, self.one.heard.log), ({}, ["ConnectionLost"]))
 
 
 class CancelTests(RequestTestCase):

@@ -58,6 +58,11 @@ def _aligned(size: int) -> int:
     return size + 63 & -64
 
 
+def _cell(number: int, which: int) -> int:
+    # Of a reader.
+    return 8 * number + 8 + which
+
+
 class Overrun(OSError):
     """
     A message was overwritten while it was read in place.
@@ -193,8 +198,8 @@ class Broadcast:
     def _wake(self) -> None:
         cells = self._cells
         for number, peer in list(self._peers.items()):
-            if cells[8 * number + 8 + WAITS]:
-                cells[8 * number + 8 + WAITS] = 0
+            if cells[_cell(number, WAITS)]:
+                cells[_cell(number, WAITS)] = 0
                 if not wake(peer):
                     self._drop(number)
 
@@ -202,7 +207,7 @@ class Broadcast:
         self._peers.pop(number).close()
 
     def _slow(self, oldest: int) -> list[int]:
-        return [each for each in self._peers if self._cells[8 * each + 8 + HEAD] < oldest]
+        return [each for each in self._peers if self._cells[_cell(each, HEAD)] < oldest]
 
     def _makeRoom(self, end: int) -> None:
         # From then on no reader reads what is before OLDEST.
@@ -213,7 +218,7 @@ class Broadcast:
         while self._policy != DROP and (slow := self._slow(oldest)):
             if self._policy == DISCONNECT:
                 for each in slow:
-                    self._cells[8 * each + 8 + CUT] = 1
+                    self._cells[_cell(each, CUT)] = 1
                     self._drop(each)
             else:
                 self._await(oldest)
@@ -267,7 +272,7 @@ class BroadcastReader:
         self._map = mmap.mmap(memory, PAGE + self._size)
         self._view = memoryview(self._map)
         self._cells = self._view[:PAGE].cast("Q")
-        self._own = 8 * number + 8
+        self._head, self._waits, self._cut = (_cell(number, each) for each in (HEAD, WAITS, CUT))
         self._sequence = 0
         self.dropped = 0
 
@@ -314,10 +319,10 @@ class BroadcastReader:
         cells = self._cells
         poller = select.poll()
         poller.register(self._socket, select.POLLIN)
-        while cells[TAIL] == cells[self._own + HEAD]:
-            cells[self._own + WAITS] = 1
+        while cells[TAIL] == cells[self._head]:
+            cells[self._waits] = 1
             fence()
-            if cells[TAIL] != cells[self._own + HEAD]:
+            if cells[TAIL] != cells[self._head]:
                 break
             left = None if end is None else max(0.0, end - time.monotonic())
             if not poller.poll(None if left is None else -int(-left * 1000 // 1)):
@@ -382,7 +387,7 @@ class BroadcastReader:
 
     def _consumed(self, end: int) -> None:
         cells = self._cells
-        cells[self._own + HEAD] = end
+        cells[self._head] = end
         fence()
         if cells[ROOM]:
             wake(self._socket)
@@ -391,7 +396,7 @@ class BroadcastReader:
         # Where the next message begins and ends, and its parts.
         cells = self._cells
         while True:
-            head = cells[self._own + HEAD]
+            head = cells[self._head]
             tail = cells[TAIL]
             if tail == head:
                 self.poll(None)
@@ -420,7 +425,7 @@ class BroadcastReader:
             self._consumed(end)
 
     def _checkCut(self) -> None:
-        if self._cells[self._own + CUT]:
+        if self._cells[self._cut]:
             raise ConnectionAbortedError(errno.ECONNABORTED, "this reader was too slow")
 
     def _parts(self, head: int, tail: int) -> tuple[int, int, list[memoryview]]:

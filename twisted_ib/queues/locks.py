@@ -35,10 +35,9 @@ for _each in (_slow, _quick):
         getattr(_each, f"pthread_mutex_{_name}").argtypes = [ctypes.c_void_p]
 
 
-def _checked(result: int, function: object, arguments: tuple[object, ...]) -> int:
+def _checked(result: int, function: object, arguments: tuple[object, ...]) -> None:
     if result:
         raise OSError(result, os.strerror(result))
-    return result
 
 
 for _name in ("mutexattr_init", "mutexattr_setpshared", "mutexattr_setrobust", "mutex_init"):

@@ -5,8 +5,11 @@ and never see a message of the communication manager.
 
 from __future__ import annotations
 
+from ipaddress import IPv6Address
+from types import SimpleNamespace
 from typing import Any
 
+from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.hca.device.everykind import EveryKindTestCase
@@ -28,6 +31,7 @@ from twisted_ib.hca.connection import (
 from twisted_ib.hca.connection.interfaces import IConnection, IConnectionUser, ILookup
 from twisted_ib.hca.connection.path import ANY_PATH
 from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, gidOf
+from twisted_ib.hca.device import connections
 
 PORT = 7001
 LOCALHOST = "127.0.0.1"
@@ -89,6 +93,69 @@ class User:
 
     def found(self, lookup: Any, reply: Any) -> None:
         self.told.append(reply)
+
+
+class DestinationTests(SynchronousTestCase):
+    """
+    Which address of this host a request is for.
+    """
+
+    IPV4 = bytes(12) + b"\x0a\x00\x00\x01"
+    IPV6 = b"\xfe\x80" + bytes(13) + b"\x05"
+
+    def destination(self, space: int, data: bytes, **fields: Any) -> str:
+        """
+        @return: that of a request.
+        """
+        return connections._destinationOf(
+            SimpleNamespace(serviceID=space << 16 | 80, privateData=data, **fields)
+        )
+
+    def test_header(self) -> None:
+        """
+        The RDMA-CM's header has it at its end, that of SDP behind the hello's own fields; the version stands
+        before.
+        """
+        for first, address, text in ((0x40, self.IPV4, "10.0.0.1"), (0x60, self.IPV6, "fe80::5")):
+            data = bytes([0, first]) + bytes(18) + address
+            self.assertEqual(self.destination(PortSpace.TCP, data), text)
+            self.assertEqual(self.destination(PortSpace.TCP, data + b"more"), text)
+            data = bytes(16) + bytes([0, first]) + bytes(30) + address
+            self.assertEqual(self.destination(PortSpace.SDP, data), text)
+
+    def test_short(self) -> None:
+        """
+        What is missing at the end is zeros.
+        """
+        for length in range(2, 36):
+            data = (bytes([0, 0x60]) + bytes(18) + self.IPV6)[:length]
+            text = str(IPv6Address(data[20:].ljust(16, b"\0")))
+            self.assertEqual(self.destination(PortSpace.TCP, data), text)
+
+    def test_native(self) -> None:
+        """
+        One of native addresses has no header: it is the GID of its path, if it has one.
+        """
+        path = SimpleNamespace(remoteGID=self.IPV6)
+        self.assertEqual(self.destination(PortSpace.IB, b"", primaryPath=path), "fe80::5")
+        data = bytes([0, 0x40]) + bytes(18) + self.IPV4
+        self.assertEqual(self.destination(PortSpace.IB, data), "10.0.0.1")
+        self.assertEqual(self.destination(PortSpace.TCP, data, primaryPath=path), "10.0.0.1")
+
+    def test_listener(self) -> None:
+        """
+        A listener on that address comes before the wildcard of its family; a link-local one may have a scope.
+        """
+        served = {"10.0.0.1": 1, "fe80::5%3": 2, "fe80::6": 3}
+        for address, key in (
+            ("10.0.0.1", "10.0.0.1"),
+            ("10.0.0.2", "0.0.0.0"),
+            ("2001:db8::1", "::"),
+            ("fe80::5", "fe80::5%3"),
+            ("fe80::6", "fe80::6"),
+            ("fe80::7", "::"),
+        ):
+            self.assertEqual(connections._otherKey(served, address), key)
 
 
 class ConnectionTests(EveryKindTestCase):

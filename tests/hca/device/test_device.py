@@ -477,6 +477,29 @@ class ObjectTests(DeviceTestCase):
         counts = {"pd": len(self.a.memory.domains), "mr": 0, "cq": 0, "qp": 1, "srq": 0, "ah": 0, "mw": 0}
         self.assertEqual(shown["in_use"], counts)
 
+    def test_describeProgram(self) -> None:
+        """
+        The program is the script; of a runner the application too; without a script it is the interpreter.
+        """
+        for words, program in (
+            (["/usr/bin/twistd", "-n", "web", "x"], "twistd web"),
+            (["/srv/server.py", "web"], "server.py"),
+            ([""], "python"),
+        ):
+            self.patch(sys, "argv", words)
+            self.assertEqual(self.a.describe()["program"], program)
+
+    def test_describeSockets(self) -> None:
+        """
+        The rows come page by page; where nothing lists them there is one page without rows.
+        """
+        self.assertIsNone(self.a.socketRows)
+        (page,) = self.a.describeSockets()
+        self.assertEqual((page["rows"], page["pid"]), ([], os.getpid()))
+        self.a.socketRows = lambda: iter([("row", 1), ("row", 2)])  # type: ignore[assignment,return-value]
+        (page,) = self.a.describeSockets()
+        self.assertEqual([[*each] for each in page["rows"]], [["row", 1], ["row", 2]])
+
     def test_describeFreeThreaded(self) -> None:
         """
         Of a free-threaded interpreter it says that the libraries for C programs do not start there.

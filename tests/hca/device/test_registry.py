@@ -403,6 +403,30 @@ class RegistryTests(SynchronousTestCase):
         found = registry.parseRules("device lo0 shm\n", "rules", {})
         self.assertEqual([each.name for each in found.devices], ["lo0"])
 
+    def test_addresses(self) -> None:
+        """
+        A device has the address that it was added with, as its fabric finds it now; others have none, and an
+        interface's address is no device's.
+        """
+        addDevice("roce1", "roce", "192.0.2.1")
+        for name, address in (("roce1", "192.0.2.1"), ("shm0", None), ("roce0", None), ("nobody", None)):
+            self.assertEqual(registry.addressOf(name), address)
+        kind = registry.FABRICS["roce"]
+        told: list[object] = []
+
+        def locate(place: str) -> str:
+            told.append(place)
+            if len(told) > 1:
+                raise DeviceError("no such interface")
+            return "192.0.2.9"
+
+        self.patch(registry, "DEVICES", {"x": (evolve(kind, locate=locate), "eth7", frozenset())})
+        self.assertEqual([registry.addressOf("x"), registry.addressOf("x")], ["192.0.2.9", None])
+        self.assertEqual(told, ["eth7", "eth7"])
+        self.patch(registry, "DEVICES", {"x": (evolve(kind, locate=locate), None, frozenset())})
+        self.assertIsNone(registry.addressOf("x"))
+        self.assertEqual(len(told), 2)
+
     def test_placedByUser(self) -> None:
         """
         Only one with an address that was not added is.

@@ -164,6 +164,19 @@ class CodecTests(SynchronousTestCase):
         self.assertTrue(len(hello) <= HANDSHAKE_BYTES)
         self.assertTrue(len(Refuse(1, "y" * 999).pack()) <= HANDSHAKE_BYTES)
 
+    def test_longest(self) -> None:
+        """
+        Of a message 512 octets are received, and one of 513 is an error.
+        """
+        for length in (512, 513):
+            one, two = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with one, two:
+                one.send(bytes(length))
+                if length > 512:
+                    self.assertRaises(HandshakeError, receiveWithDescriptors, two, HANDSHAKE_BYTES, 0)
+                else:
+                    self.assertEqual(receiveWithDescriptors(two, HANDSHAKE_BYTES, 0), (bytes(length), []))
+
     def test_namesAreShowable(self) -> None:
         """
         A peer's texts hold no control characters, whatever it sends.

@@ -106,6 +106,16 @@ class WatchTests(SynchronousTestCase):
         self.assertEqual([isOpen(each) for each in made], [True] * limits.SPARE_WATCHES + [False])
         self.assertEqual(descriptors(), before)
 
+    def test_missing(self) -> None:
+        """
+        A file that is not there is an error by the kernel's word, and nothing stays open.
+        """
+        before = descriptorsBefore()
+        watches = [(str(self.paths[0]), libc.IN_ATTRIB), ("/nowhere", libc.IN_ATTRIB)]
+        error = self.assertRaises(FileNotFoundError, libc.inotify, watches)
+        self.assertEqual(error.strerror, "inotify: No such file or directory")
+        self.assertEqual(descriptors(), before)
+
     def test_forked(self) -> None:
         """
         A child that ends what its parent watches does not end its watches, and keeps none of its descriptors.
@@ -146,6 +156,51 @@ class NumberTests(SynchronousTestCase):
             self.assertGreaterEqual(descriptor, 0, name)
             self.addCleanup(os.close, descriptor)
             self.assertIn(made, os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    def without(self, *names: str) -> None:
+        """
+        Have a Python that lacks some functions.
+        """
+        for name in names:
+            self.addCleanup(setattr, os, name, getattr(os, name))
+            delattr(os, name)
+
+    def test_used(self) -> None:
+        """
+        Without Python's functions the kernel is called: descriptors are closed on exec, an event counter does
+        not block, a memory file can be sealed, and an error is the kernel's.
+        """
+        self.without("memfd_create", "eventfd", "pidfd_open")
+        made = [libc.memfdCreate("x"), libc.eventfd(), libc.pidfdOpen(os.getpid())]
+        for fd, name in zip(made, ("/memfd:x (deleted)", "anon_inode:[eventfd]", "pidfd"), strict=True):
+            self.addCleanup(os.close, fd)
+            self.assertIn(name, os.readlink(f"/proc/self/fd/{fd}"))
+            self.assertFalse(os.get_inheritable(fd))
+        libc.addSeals(made[0], libc.F_SEAL_SHRINK)
+        self.assertEqual(libc.getSeals(made[0]), libc.F_SEAL_SHRINK)
+        self.assertRaises(BlockingIOError, os.read, made[1], 8)
+        libc._write(made[1], 0x0102)
+        self.assertEqual(int.from_bytes(os.read(made[1], 8), sys.byteorder), 0x0102)
+        error = self.assertRaises(OSError, libc.pidfdOpen, 1 << 22)
+        self.assertEqual((error.errno, error.strerror), (3, "pidfd_open: No such process"))
+
+    def test_noWay(self) -> None:
+        """
+        Where the kernel cannot be called it is ENOSYS, by the call's name.
+        """
+        for place, name, value in (
+            (platform, "machine", lambda: "riscv64"),
+            (libc, "ctypes", None),
+            (sys, "platform", "sunos5"),
+        ):
+            kept = getattr(place, name)
+            self.patch(place, name, value)
+            error = self.assertRaises(OSError, libc._systemCall, "eventfd", 0, 0)
+            self.assertEqual((error.errno, "eventfd" in str(error)), (38, True))
+            if place is not platform:
+                error = self.assertRaises(OSError, libc.inotify, [("/", libc.IN_ATTRIB)])
+                self.assertEqual((error.errno, "inotify" in str(error)), (38, True))
+            self.patch(place, name, kept)
 
 
 class AvailableTests(SynchronousTestCase):

@@ -149,6 +149,19 @@ class LivenessTests(SynchronousTestCase):
             self.assertEqual((found.fd, found.dead()), (-1, False))
             self.assertEqual(Liveness._byNumber(0).fd, -1)
 
+    def test_closed(self) -> None:
+        """
+        A descriptor may have any number, and is closed once.
+        """
+        closed: list[int] = []
+        self.patch(os, "close", closed.append)
+        for number in (0, 5, -1):
+            found = Liveness(number)
+            found.close()
+            found.close()
+            self.assertFalse(found.dead())
+        self.assertEqual(closed, [0, 5])
+
     def test_ownProcess(self) -> None:
         """
         Two HCAs of one process: it lives.

@@ -250,7 +250,7 @@ class AskSocketsTests(AskingTestCase):
             handshake.QueryAnswer({"rows": 5, "more": True}).pack(),
             handshake.QueryAnswer({"rows": {}, "more": True}).pack(),
         ):
-            told = self.told([page([[1]], True), reply])
+            told = self.told([page([[1]], True), reply, page([[2]], False)])
             self.assertEqual((self.rows(told), told.complete, told.dead), ([[1]], False, False))
         self.assertTrue(self.told([page([], 1)]).complete)
 

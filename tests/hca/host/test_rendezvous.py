@@ -267,8 +267,12 @@ class EntryTests(RendezvousTestCase):
         self.assertEqual((search.shared([]), search.shared([entry])), ([], [entry]))
         better = [evolve(entry, guid=number) for number in (7, 8)]
         worse = [evolve(entry, address="0.0.0.0", guid=9)]
-        orders = {tuple(each.guid for each in search.shared(better + worse)) for _ in range(200)}
-        self.assertEqual(orders, {(7, 8, 9), (8, 7, 9)})
+        for found, expected in (
+            (better + worse, {(7, 8, 9), (8, 7, 9)}),
+            (better, {(7, 8), (8, 7)}),
+        ):
+            orders = {tuple(each.guid for each in search.shared(found)) for _ in range(200)}
+            self.assertEqual(orders, expected)
 
     def test_reclaimed(self) -> None:
         """
@@ -276,8 +280,13 @@ class EntryTests(RendezvousTestCase):
         """
         server = self.hca(9)
         for number in range(4):
-            with socket.socket(socket.AF_UNIX) as dead:
-                dead.bind(os.path.join(self.run_, f"hca-{number:016x}"))
+            with socket.socket(socket.AF_UNIX) as left:
+                left.bind(os.path.join(self.run_, f"hca-{number:016x}"))
+        entry = server.find(9)
+        assert entry is not None
+        dead = evolve(entry, guid=0, name="hca-" + "0" * 16)
+        for among, living in (([dead], {0}), ([entry, dead], {9}), ([dead] * 16 + [entry], {0, 9})):
+            self.assertEqual(entries.livingGUIDs(among), living)
         for most in (0, 2, 4, 5):
             self.patch(entries, "RECLAIMED_ENTRIES", most)
             found = entries.leftovers(server._home)
@@ -348,12 +357,14 @@ class EntryTests(RendezvousTestCase):
         """
         one, two = self.hca(1), self.hca(2)
         one.publish(SERVICE, "0.0.0.0")
-        now = time.time_ns() + 10**9  # whatever the pace of this test
+        one.join(1)
+        now = time.time_ns()
         os.utime(self.run_, ns=(now, now))
-        self.assertEqual(self.guids(two, "127.0.0.1"), [1])
-        one.publish(SERVICE, "::")
-        os.utime(self.run_, ns=(now, now))
-        self.assertEqual(self.guids(two, "127.0.0.1"), [1, 1])
+        for passed, isKnown in ((0, False), (50_000_000, False), (50_000_001, True)):
+            with mock.patch.object(search, "time", mock.Mock(time_ns=lambda passed=passed: now + passed)):
+                self.assertEqual((self.guids(two, "127.0.0.1"), two.members(1)), ([1], (1,)))
+            self.assertEqual(bool(two._known), isKnown)
+            self.assertEqual(two._groups[1][0] == two.stamps(), isKnown)
 
     def test_rememberedIsBounded(self) -> None:
         """
@@ -450,6 +461,32 @@ class EntryTests(RendezvousTestCase):
         error = self.assertRaises(RunDirectoryError, server.bind)
         self.assertIn(f"{self.run_}/{server.name} cannot be made", str(error))
         self.assertEqual(descriptors(), before)
+
+    def test_orphans(self) -> None:
+        """
+        Of sockets whose folder was replaced those that listen are found, but for the known ones; of a shared
+        folder none.
+        """
+        server = self.hca(1)
+        kept = []
+        for name, listens in (
+            ("hca-0000000000000002", True),
+            ("hca-0000000000000003", False),
+            ("hca- 4 ", True),
+        ):
+            kept.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            self.addCleanup(kept[-1].close)
+            kept[-1].bind(os.path.join(self.run_, name))
+            if listens:
+                kept[-1].listen()
+        looking = server._home
+        self.assertEqual(looking.orphans(set()), set())
+        for name in self.names("hca-"):
+            os.unlink(os.path.join(self.run_, name))
+        self.assertEqual(looking.orphans(set()), {server.name, "hca-0000000000000002", "hca- 4 "})
+        self.assertEqual(looking.orphans({server.name, "hca- 4 "}), {"hca-0000000000000002"})
+        looking.shared = True
+        self.assertEqual(looking.orphans(set()), set())
 
     def test_directoryRemoved(self) -> None:
         """

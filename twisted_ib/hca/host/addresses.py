@@ -247,8 +247,6 @@ def interfaceOf(address: str) -> int:
 
 
 def _interfaceAddresses() -> list[tuple[str, int]]:
-    if not hasattr(socket, "AF_NETLINK"):
-        return []
     try:
         with KernelSocket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE) as route:
             # The kernel answers at once; but it drops messages when memory is short, and a device must not
@@ -258,7 +256,8 @@ def _interfaceAddresses() -> list[tuple[str, int]]:
             size = _MESSAGE.size + len(request)
             route.send(_MESSAGE.pack(size, _RTM_GETADDR, _NLM_F_REQUEST_DUMP, 1, 0) + request)
             return _readDump(route)
-    except OSError:
+    except (AttributeError, OSError):
+        # There may be no rtnetlink.
         return []
 
 

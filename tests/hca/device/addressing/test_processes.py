@@ -12,9 +12,11 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from twisted_ib import limits
 from twisted_ib.errors import (
     LayoutError,
     NoListenerError,
+    NoRouteError,
     PathLostError,
     PeerIdentityError,
     PeerRefusedError,
@@ -429,6 +431,126 @@ class MeetingTests(SynchronousTestCase):
         self.paths.close()
         self.assertTrue(search.cancelled)
         self.assertDone()
+
+
+class GroupTests(SynchronousTestCase):
+    """
+    Datagrams to multicast groups: a copy for each member.
+    """
+
+    GROUP = 0xFF0E << 112 | 5
+
+    def setUp(self) -> None:
+        """
+        A device, whose paths to members note what is sent.
+        """
+        self.device: Any = FakeDevice()
+        self.sent: list[Any] = []
+        self.held: list[int] = []
+        self.device.addressPaths = SimpleNamespace(
+            hold=self.hold, release=lambda way: self.held.remove(way.key), pathLost=None
+        )
+        self.members: Any = ()
+        self.device.fabric.members = lambda gid: self.found(gid)
+
+    def hold(self, key: int) -> Any:
+        """
+        @return: the path to one.
+        """
+        self.held.append(key)
+        return SimpleNamespace(key=key, send=lambda *arguments: self.sent.append((key, arguments)))
+
+    def found(self, gid: int) -> Any:
+        """
+        @return: the members, or what hinders.
+        """
+        self.assertEqual(gid, self.GROUP)
+        if isinstance(self.members, Exception):
+            raise self.members
+        return self.members
+
+    def group(self, gid: int = GROUP) -> Any:
+        """
+        @return: what a user gets.
+        """
+        got: list[Any] = []
+        user: Any = SimpleNamespace(pathReady=got.append)
+        self.assertIsNone(self.device.paths.reach(gid, user))
+        return got[0]
+
+    def test_members(self) -> None:
+        """
+        Each has a copy; paths are held to those that are there now, and while they cannot be read the last
+        known ones are.
+        """
+        group = self.group()
+        self.assertIs(self.group(), group)
+        lower, higher = guidGID(LOWER), guidGID(HIGHER)
+        for members, reached in (
+            ((LOWER, HIGHER), [lower, higher]),
+            (RunDirectoryError("unread"), [lower, higher]),
+            ((HIGHER,), [higher]),
+            ((HIGHER, OWN), [higher, guidGID(OWN)]),
+            ((), []),
+        ):
+            self.members = members
+            self.sent.clear()
+            self.assertIs(group.post(2, b"h", b"p", 1), True)
+            self.assertEqual(self.sent, [(key, (2, b"h", b"p", 1)) for key in reached])
+            self.assertEqual(self.held, reached)
+        self.assertEqual(self.device.counters, {"groups_unread": 1})
+        group.wantSpace(None)
+        group.wantNoSpace(None)
+
+    def test_bound(self) -> None:
+        """
+        The oldest of too many groups is let go: its user sees that and asks again; a close lets go of all.
+        """
+        self.patch(limits, "MULTICAST_GROUPS", 2)
+        self.members = (LOWER,)
+        oldest = self.group()
+        oldest.post(2, b"", b"", 0)
+        others = [self.group(self.GROUP + number) for number in (1, 2)]
+        self.assertEqual((oldest.alive, self.held), (False, []))
+        self.assertEqual([each.alive for each in others], [True, True])
+        self.assertIsNot(self.group(), oldest)
+        self.assertEqual([each.alive for each in others], [False, True])
+        self.device.paths.close()
+        self.assertFalse(others[1].alive)
+
+    def test_check(self) -> None:
+        """
+        A GID leads to one HCA, or the reason says why not: a loopback address that nobody has, one of this
+        host, one of a group, one of another prefix.
+        """
+        paths, fabric = self.device.paths, self.device.fabric
+        self.patch(processes, "localAddresses", lambda: ["127.128.0.9"])
+        self.assertEqual(paths.check(guidGID(HIGHER)), HIGHER)
+        for gid, text in (
+            (loopbackGID(HIGHER), "loopback address 127.128.4.128"),
+            (self.GROUP, "ff0e::5"),
+            (0xFEC0 << 112 | HIGHER, "fec0::901"),
+            (guidGID(0), "fe80::"),
+        ):
+            error = self.assertRaises(NoRouteError, paths.check, gid)
+            self.assertIn(text, str(error))
+        paths.isLocal = lambda address: address == "127.128.0.9"
+        # An interface has this loopback address: all HCAs share it, but for a queue pair of our own.
+        shared = 0xFFFF << 32 | 0x7F800009
+        self.device.queuePairs[20] = object()
+        for number in (0, 20):
+            self.assertRaises(SharedGIDError, paths.check, shared, number)
+        paths.isLocal = lambda address: address == "10.0.0.1"
+        own = 0xFFFF << 32 | 0x0A000001
+        self.assertEqual(paths.check(own, 20), OWN)
+        error = self.assertRaises(SharedGIDError, paths.check, own, 21)
+        self.assertIn("GID 10.0.0.1 is an address of this host", str(error))
+        self.assertEqual(paths.check(loopbackGID(OWN)), OWN)
+        search, user = Search(), object()
+        for reach in (paths.reach, paths.reachHCA):
+            fabric.answers = [search]
+            self.assertIs(reach(guidGID(HIGHER), user), search)
+        self.assertEqual(fabric.users, [user, user])
 
 
 class LoopbackAddressTests(SynchronousTestCase):

@@ -71,6 +71,8 @@ class RecordTests(SynchronousTestCase):
         record = sealed(b"IBSS\x01\x00\x00\x00\x07\x00\x00\x00server")
         self.assertEqual(packHeader(Header(7, "server")), record)
         self.assertEqual(parseHeader(record), Header(7, "server"))
+        long = sealed(b"IBSS\x01\x00\x00\x00\xff\xff\xff\xffa" + b"b" * 127)
+        self.assertEqual(packHeader(Header(-1, "a" + "b" * 200)), long)
         for other in (b"", NOTHING, record[:-1], sealed(b"IBSS\x02"), sealed(b"NONE\x01"), record + b"x"):
             self.assertIsNone(parseHeader(other))
 
