@@ -13,6 +13,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from argparse import Namespace
+from time import monotonic
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
@@ -523,19 +525,32 @@ class SocketsTests(SynchronousTestCase):
 
     def test_trips(self) -> None:
         """
-        The first ones do not count, nor have pauses before them.
+        The first ones do not count, nor have pauses before them; a later round has fewer of those.
         """
         sent: list[bytes] = []
-        trips = sockets.Trips(b"1234", 3, 2, 0.5, sent.append)
+        found: list[dict[str, float]] = []
+        trips = sockets.Trips(
+            b"1234", 3, 2, 0.5, lambda figures: found.append(figures) or len(found) < 2, sent.append
+        )
         pauses = []
-        while (found := trips.figures()) is None:
+        while not trips.isOver:
             pauses.append(trips.pause)
             trips.send()
             self.assertFalse(trips.received(1))
             self.assertTrue(trips.received(3))
         self.assertEqual(sent, [b"1234"] * len(pauses))
-        self.assertEqual(pauses, [0.0, 0.0, 0.0, 0.5, 0.5])
-        self.assertEqual(set(found), {"us", "switches"})
+        self.assertEqual(pauses, [0.0, 0.0, 0.0, 0.5, 0.5, 0.0, 0.0, 0.5, 0.5])
+        self.assertEqual([set(each) for each in found], [{"us", "switches"}] * 2)
+
+    def test_seconds(self) -> None:
+        """
+        A row that has no time left has the fewest rounds, and as few trips after long pauses.
+        """
+        options = Namespace(size=8, rounds=20, trips=500, warming=1)
+        begun = monotonic()
+        found = sockets.compare("blocking", (-1, -1), 0.05, 0.0, options)
+        self.assertEqual({name: len(each) for name, each in found.items()}, {"tcp": 3, "sdp": 3})
+        self.assertGreaterEqual(monotonic() - begun, 2 * 3 * sockets.FEWEST_TRIPS * 0.05)
 
     def test_loops(self) -> None:
         """
