@@ -8,9 +8,5 @@ C{rdmacm}, which is librdmacm; C{provider} loads the libraries.
 Besides:
 
   - C{adapters}: finds an adapter's IP address
-<<<<<<< HEAD
-=======
   - C{outofband}: the path of a queue pair that its program connects by itself
-  - C{pointers}: the address of a buffer
->>>>>>> hw
 """
