@@ -371,14 +371,6 @@ class RecordPath(Waiters):
         """
         return None
 
-    def rouse(self) -> bool:
-        """
-        Check a sleeping path that may have been woken.
-
-        @return: Whether there is something to do.
-        """
-        return self.pending()
-
     def holdBack(self, held: bool) -> None:
         """
         Make L{post} refuse all records, or accept them again.
