@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 from struct import Struct
+from types import SimpleNamespace
 from typing import Any
 from unittest import skipIf
 
@@ -15,6 +16,7 @@ from tests.hca.hcas import HCATestCase, Taker, settle, turn
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.base.operation import MANAGEMENT, SEND_ONLY, word
+from twisted_ib.hca.fabric.shm import ring as rings
 from twisted_ib.hca.fabric.shm.ring import (
     BULK,
     HEAD,
@@ -326,6 +328,119 @@ class LayoutTests(RingTestCase):
         self.assertEqual(self.path.position(), limits.RING)
         settle(self.a, self.b)
         self.assertEqual(len(self.two.records), limits.RING // 64)
+
+
+@skipIf(bool(MISSING), f"missing: {MISSING}")
+class AlertTests(RingTestCase):
+    """
+    One that sleeps is rung for before the record is there.
+
+    @ivar tails: How much was published at each ring.
+    @ivar looks: How often the sleeper yielded the CPU.
+    """
+
+    def setUp(self) -> None:
+        """
+        The second sleeps.
+        """
+        super().setUp()
+        settle(self.a, self.b)
+        self.assertTrue(self.b.arm())
+        self.tails: list[int] = []
+        self.looks = 0
+        self.before = self.path.position()
+        self.happen: Any = lambda: None
+        bell = self.path.doorbell
+        self.patch(self.path, "doorbell", SimpleNamespace(ring=lambda: self.rings(bell), close=bell.close))
+        self.patch(rings, "sched_yield", self.yields)
+
+    def rings(self, bell: Any) -> None:
+        """
+        Ring, and let something happen before the first one goes on.
+        """
+        self.tails.append(self.other._peerCells[TAIL] - self.before)
+        bell.ring()
+        self.happen()
+
+    def yields(self) -> None:
+        """
+        Count.
+        """
+        self.looks += 1
+
+    def wakes(self) -> bool:
+        """
+        @return: Whether the second finds something.
+        """
+        self.b.fabric.attend()
+        found: bool = self.b.fabric.look()
+        return found
+
+    def test_first(self) -> None:
+        """
+        The bell is rung before the first record of a batch, and once.
+        """
+        self.assertTrue(self.one.post(b"one") and self.one.post(b"two"))
+        self.a.ringBells()
+        self.assertEqual((self.tails, self.a.fabric.rung), ([0], 1))
+        self.assertTrue(self.wakes())
+        settle(self.b)
+        self.assertEqual(self.two.records, [b"one", b"two"])
+        self.assertEqual(self.looks, 0)
+
+    def test_awake(self) -> None:
+        """
+        One that is awake is not rung for, nor one that has been already, nor if there is no room.
+        """
+        self.path.holdBack(True)
+        self.assertFalse(self.one.post(b"no room"))
+        self.path.holdBack(False)
+        self.assertEqual(self.tails, [])
+        self.one.post(b"one")
+        self.a.ringBells()
+        self.one.post(b"two")
+        self.a.ringBells()
+        self.assertTrue(self.wakes())
+        self.one.post(b"three")
+        self.a.ringBells()
+        self.assertEqual(self.tails, [0])
+
+    def test_soon(self) -> None:
+        """
+        One that is awake before the record is there looks for it, and does not sleep again.
+        """
+        sleeps = self.other._cells[SLEEP]
+
+        def publish() -> None:
+            """
+            After some looks the record is there.
+            """
+            self.looks += 1
+            if self.looks == 3:
+                self.path._cells[TAIL] = self.path._tail + 64
+
+        self.patch(rings, "sched_yield", publish)
+        self.happen = lambda: self.assertTrue(self.wakes())
+        self.one.post(b"soon")
+        self.a.ringBells()
+        self.assertEqual((self.looks, self.tails), (3, [0]))
+        self.assertEqual(self.other._cells[SLEEP], sleeps + 1)
+        settle(self.b)
+        self.assertEqual(self.two.records, [b"soon"])
+
+    def test_late(self) -> None:
+        """
+        A record that does not come for long is rung for once more: the other one has gone to sleep again.
+        """
+        self.happen = lambda: self.tails[1:] or self.assertFalse(self.wakes())
+        self.one.post(b"late")
+        self.assertEqual(self.looks, rings.ALERT_LOOKS)
+        self.a.ringBells()
+        self.assertEqual((self.tails, self.a.fabric.rung), ([0, 64], 2))
+        self.assertTrue(self.wakes())
+        settle(self.b)
+        self.assertEqual(self.two.records, [b"late"])
+        self.assertEqual(self.looks, rings.ALERT_LOOKS)
 
 
 @skipIf(bool(MISSING), f"missing: {MISSING}")

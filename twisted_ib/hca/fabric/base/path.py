@@ -377,14 +377,6 @@ class RecordPath(Waiters):
         """
         return 0
 
-    def rouse(self) -> bool:
-        """
-        Check a sleeping path that may have been woken.
-
-        @return: Whether there is something to do.
-        """
-        return self.pending()
-
     def holdBack(self, held: bool) -> None:
         """
         Make L{post} refuse all records, or accept them again.
