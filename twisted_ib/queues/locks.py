@@ -185,6 +185,3 @@ class RobustLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-
-__all__ = ["RobustLock", "SharedPage"]

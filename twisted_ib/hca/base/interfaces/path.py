@@ -203,6 +203,3 @@ class ISharedMemoryPath(IPath):
         """
         @return: a view of the segment that the peer offered under a number, or L{None}.
         """
-
-
-__all__ = ["IPath", "IPeerPath", "ISharedMemoryPath", "ITwinPath"]

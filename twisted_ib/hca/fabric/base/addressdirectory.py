@@ -188,6 +188,3 @@ class AddressDirectory(Fabric):
         @return: a path to a peer's address.
         """
         raise NotImplementedError
-
-
-__all__ = ["AddressDirectory", "PeerAddress"]

@@ -717,5 +717,3 @@ class AdapterPath(Waiters, ConnectionPath):
 
 
 classImplements(AdapterPath, IPath)
-
-__all__ = ["PIECES", "SENDS", "SLOTS", "AdapterPath"]

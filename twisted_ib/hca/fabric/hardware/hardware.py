@@ -504,5 +504,3 @@ class _Registered:
 
 
 classImplements(HardwareFabric, IAdapterFabric)
-
-__all__ = ["HardwareFabric"]
