@@ -12,6 +12,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
+from tests.gates.facts import HERE, facts
 from tests.test_layering import ROOT, TreeTestCase, circles, folderEdges, nameOf, sources
 from twisted_ib.drive.process import LAYERS
 
@@ -139,6 +140,25 @@ def replaceable(root: Path) -> list[str]:
     ]
 
 
+def listing(root: Path) -> list[str]:
+    """
+    @return: Modules within folders that list their public names, though these are all their own: the names
+        say by themselves that they are public.  Left out are those that others take by C{*}.
+    """
+    taken = {place for place, _ in OLD.values()} | {"twisted_ib.internet.readers"}
+    found = []
+    for path in sources(root):
+        relative = path.relative_to(root)
+        text = path.read_text()
+        if path.name == "__init__.py" or len(relative.parts) < 3 or nameOf(root, path) in taken:
+            continue
+        listed = re.findall(r"^__all__ \+?= \[([^]]*)\]", text, re.MULTILINE)
+        names = {name for each in listed for name in re.findall(r"\w+", each)}
+        if names and all(facts(text).names.get(name, (HERE,))[0] == HERE for name in names):
+            found.append(str(relative))
+    return found
+
+
 class HouseTests(TreeTestCase):
     """
     The tree, and copies of it.
@@ -214,6 +234,16 @@ class HouseTests(TreeTestCase):
         (root / "twisted_ib/hca/memory/keys.py").unlink()
         expected = ["twisted_ib/hca/memory: there is no keys", "twisted_ib/sdp: more is not named"]
         self.assertEqual(unsaid(root), expected)
+
+    def test_listed(self) -> None:
+        """
+        No module lists public names that are all its own; one that does is found, one that hands on is not.
+        """
+        self.assertEqual(listing(ROOT), [])
+        root = self.copied()
+        (root / "twisted_ib/sdp/more.py").write_text('class More: ...\n\n\n__all__ = ["More"]\n')
+        (root / "twisted_ib/sdp/other.py").write_text('from os import sep\n\n__all__ = [\n    "sep",\n]\n')
+        self.assertEqual(listing(root), ["twisted_ib/sdp/more.py"])
 
 
 class LimitsTests(TreeTestCase):

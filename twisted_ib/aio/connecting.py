@@ -112,6 +112,3 @@ def withScope(address: tuple[Any, ...]) -> tuple[str, int]:
     if len(address) == 4 and address[3] and "%" not in host:
         host = f"{host}%{address[3]}"
     return host, port
-
-
-__all__ = ["SwitchedConnect", "withScope"]

@@ -137,6 +137,3 @@ def _useTCP(sock: socket.socket) -> None:
         sock.settimeout(0.0)
     counted.add(sock)
     withdrawn()
-
-
-__all__ = ["canGive", "counted", "give", "takeStream"]

@@ -212,6 +212,3 @@ class Server(ServerBase):
         # SDP first: without the TCP socket its listeners would offer a service that TCP cannot reach.
         self._closePorts()
         super().close()
-
-
-__all__ = ["Server", "SocketPort", "StreamFactory"]

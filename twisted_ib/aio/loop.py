@@ -447,6 +447,3 @@ def new_event_loop() -> EventLoop:
     Return a new event loop, for C{asyncio.Runner(loop_factory=new_event_loop)}.
     """
     return EventLoop()
-
-
-__all__ = ["EventLoop", "new_event_loop", "openLoops"]

@@ -312,6 +312,3 @@ async def listen(
         server.close()
         raise refusal(e) from None
     return server
-
-
-__all__ = ["ClientMessages", "NamedServer", "ServerMessages", "connect", "listen"]

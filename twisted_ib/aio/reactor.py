@@ -92,5 +92,3 @@ def _closeDropped() -> None:
 
 
 life.atEnd(__name__, _closeDropped)
-
-__all__ = ["LoopReactor", "reactorOf"]

@@ -429,6 +429,3 @@ def _drop(data: bytes) -> None:
 
 def _raise(exc: BaseException) -> None:
     raise exc
-
-
-__all__ = ["StreamTransport"]

@@ -272,6 +272,3 @@ def target(address: Any, family: int) -> tuple[Any, ...] | None:
     except (OSError, UnicodeError):
         return None
     return (str(found[0][4][0]), port) if found else None
-
-
-__all__ = ["Connecting", "SwitchedConnecting", "acceptedTCP", "connectTCP", "isTCP", "target"]

@@ -645,5 +645,3 @@ class Connection:
 
 # Not a decorator, with which mypyc would make no class of its own of it.
 classImplements(Connection, IHalfCloseableProtocol)
-
-__all__ = ["RECEIVE_BYTES", "SEND_BYTES", "Connection", "failure", "octetsOf"]

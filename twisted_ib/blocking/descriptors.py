@@ -449,18 +449,3 @@ def keepRights(ancillary: Iterable[Any]) -> None:
         if tuple(each)[:2] == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             octets = bytes(each[2])
             keep(memoryview(octets[: len(octets) // 4 * 4]).cast("i"))
-
-
-__all__ = [
-    "Offloaded",
-    "close",
-    "detach",
-    "elsewhere",
-    "found",
-    "isElsewhere",
-    "isUsed",
-    "leaving",
-    "offload",
-    "offloaded",
-]
-__all__ += ["isReset", "keep", "keepRights", "letAllGo", "partOf"]

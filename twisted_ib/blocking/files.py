@@ -342,6 +342,3 @@ CALLS: tuple[tuple[Any, str, Any], ...] = (
     (fcntl, "ioctl", ioctl),
     (subprocess.Popen, "_execute_child", execute),
 )
-
-__all__ = ["CALLS", "SocketFile", "close", "execute", "ioctl", "open", "read", "readv", "sendFile"]
-__all__ += ["sendfile", "splice", "write", "writev"]

@@ -396,5 +396,3 @@ class GIDSocket(socket):
 
 
 families[AF_IB] = GIDSocket
-
-__all__ = ["GIDConnecting", "GIDListening", "GIDSocket"]

@@ -165,6 +165,3 @@ class Listening(SocketListeners):
         self.connected = False
         self._closeCompanions(reason)
         self.switch.ports.discard(self)
-
-
-__all__ = ["Listening"]

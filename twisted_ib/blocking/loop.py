@@ -588,5 +588,3 @@ def _end() -> None:
 
 life.atFork(__name__, inChild=_forked)
 life.atEnd(__name__, _end)
-
-__all__ = ["BlockingLoop", "DrivenReactor", "openLoop", "theLoop"]

@@ -182,6 +182,3 @@ def patched() -> Iterator[None]:
         yield
     finally:
         unpatch()
-
-
-__all__ = ["patch", "patched", "unpatch"]

@@ -574,14 +574,3 @@ class EpollSelector(selectors.EpollSelector):
 
 
 DefaultSelector = EpollSelector
-
-__all__ = [
-    "DefaultSelector",
-    "EpollSelector",
-    "PollSelector",
-    "SelectSelector",
-    "epoll",
-    "poll",
-    "select",
-    "wait",
-]

@@ -596,5 +596,3 @@ def _rebound(function: Any) -> Any:
 create_connection = _rebound(kernel.create_connection)
 create_server = _rebound(kernel.create_server)
 fromfd = _rebound(kernel.fromfd)
-
-__all__ = ["AF_IB", "create_connection", "create_server", "fromfd", "socket"]

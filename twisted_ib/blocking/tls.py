@@ -248,6 +248,3 @@ def _isConnected(skt: socket) -> bool:
     except OSError as e:
         return e.errno != errno.ENOTCONN
     return True
-
-
-__all__ = ["SSLSocket", "wrap_socket"]

@@ -90,6 +90,3 @@ class NoLock:
 
     def __exit__(self, *_: object) -> None:
         raise AssertionError("never entered")
-
-
-__all__ = ["NoLock", "Waiter"]

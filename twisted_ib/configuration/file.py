@@ -114,6 +114,3 @@ def readFirst(
                 error.filename = name
                 raise
     return None
-
-
-__all__ = ["candidates", "isConfigured", "readFirst", "readRules"]

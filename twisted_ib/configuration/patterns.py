@@ -177,6 +177,3 @@ class Pattern:
             else:
                 return False
         return all(element is None for element in elements[here:])
-
-
-__all__ = ["Pattern"]

@@ -8,5 +8,3 @@ SDP, TCP, BOTH = VERDICTS = ("sdp", "tcp", "both")
 LISTEN, CONNECT = ROLES = ("listen", "connect")
 #: The words for the two roles.
 ROLE_WORDS = {"listen": LISTEN, "server": LISTEN, "connect": CONNECT, "client": CONNECT}
-
-__all__ = ["BOTH", "CONNECT", "LISTEN", "ROLES", "ROLE_WORDS", "SDP", "TCP", "VERDICTS"]

@@ -93,5 +93,3 @@ class Recycled:
 
 #: That of this process.
 recycled: Final = Recycled()
-
-__all__ = ["KEPT_BYTES", "KEPT_PIECES", "LEAST_BYTES", "Recycled", "recycled"]

@@ -176,5 +176,3 @@ if hasattr(os, "register_at_fork"):
         after_in_parent=partial(life.forked, IN_PARENT),
         after_in_child=partial(life.forked, IN_CHILD),
     )
-
-__all__ = ["IN_CHILD", "IN_PARENT", "LAYERS", "Life", "callAll", "forEach", "life"]

@@ -132,6 +132,3 @@ class Sleep:
         if self.sleeper.fd in found:
             os.read(self.sleeper.fd, 1 << 16)
         return found
-
-
-__all__ = ["MOST_SECONDS", "Sleep", "Sleeper", "Wakes", "awaitReady", "bounded", "milliseconds"]

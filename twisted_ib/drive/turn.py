@@ -123,6 +123,3 @@ class Turn:
         """
         due = device.deadline()
         return due is not None and due < self.until
-
-
-__all__ = ["Driven", "Turn"]

@@ -275,6 +275,3 @@ class Connections:
             self.device.services.serveNoMore(self._service)
         for each in list(self.open):
             each.close()
-
-
-__all__ = ["Connection", "Connections"]

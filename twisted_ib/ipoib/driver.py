@@ -350,6 +350,3 @@ def _partitionIndex(device: Device, pKey: int) -> int:
         if matches(pKey, key):
             return index
     raise DeviceError(f"{device.name} is not in partition {pKey:#06x}: its subnet manager decides that")
-
-
-__all__ = ["Driver"]

@@ -207,6 +207,3 @@ class Forwarder:
             self._failed(error)
         else:
             self.up.errback(error)
-
-
-__all__ = ["PACKET_BYTES", "Forwarder"]

@@ -387,6 +387,3 @@ class IPoIBInterface:
         closing, self._closing = self._closing, []
         for each in closing:
             each.callback(None)
-
-
-__all__ = ["NOBODY", "IPacketConsumer", "IPoIBInterface"]

@@ -234,6 +234,3 @@ def _become(arguments: Sequence[str]) -> int:
     except OSError as error:
         os.write(2, f"ib-ipoib: {arguments[0]}: {error.strerror}\n".encode())
         return NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_RUN
-
-
-__all__ = ["CANNOT_RUN", "FAILED", "NOT_FOUND", "Command", "allowPing", "enterNew", "named"]

@@ -63,6 +63,3 @@ class Paths:
             self.destroy(handle)
         if self._pd in self._memory.domains:
             self._memory.deallocateDomain(self._pd)
-
-
-__all__ = ["Path", "Paths"]

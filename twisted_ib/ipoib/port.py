@@ -591,6 +591,3 @@ def ipoibPort(reactor: Any, device: str, address: str, proto: Any) -> IListening
     opened = RawIPoIBPort(reactor, proto, address, device)
     opened.startListening()
     return opened
-
-
-__all__ = ["IPoIBPort", "InterfaceAddress", "RawIPoIBPort", "ipoibPort", "listenIPoIB"]

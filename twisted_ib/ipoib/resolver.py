@@ -223,6 +223,3 @@ onOpened.append(openConfigured)
 
 def _named(interface: IPoIBInterface, wanted: IPv4Interface | IPv6Interface) -> str:
     return ", ".join(str(each) for each in interface.addresses if each.ip == wanted.ip)
-
-
-__all__ = ["Resolver", "interfaceFor", "openConfigured", "resolverOf"]

@@ -249,15 +249,3 @@ def subnetAccess(device: Device, pKey: int) -> ConstantAccess | AdministrationAc
     if device.port.linkLayer is LinkLayer.INFINIBAND:
         return AdministrationAccess(device, pKey)
     return ConstantAccess(device, pKey)
-
-
-__all__ = [
-    "GROUP_MTU",
-    "QUEUE_KEY",
-    "AdministrationAccess",
-    "ConstantAccess",
-    "IMembership",
-    "ISubnetAccess",
-    "groupVector",
-    "subnetAccess",
-]

@@ -254,6 +254,3 @@ class Tun:
         except OSError as error:
             reason = "this needs CAP_NET_ADMIN" if error.errno == errno.EPERM else error.strerror
             raise TunError(f"{self.name}: {what} was not set: {reason}") from None
-
-
-__all__ = ["IPV6_MTU", "NAME_BYTES", "NODE", "Tun", "isName"]

@@ -554,6 +554,3 @@ def stackFor(reactor: ReactorBase, device: str, address: str) -> IPStack:
             f"{interface} is in use by a {type(consumer).__name__}: end that, or take another address"
         )
     return IPStack(interface, reactor)
-
-
-__all__ = ["HOP_LIMIT", "IPStack", "stackFor"]

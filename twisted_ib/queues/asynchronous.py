@@ -470,6 +470,3 @@ class DeferredConnection(Asynchronous["Deferred[Any]"]):
         See L{twisted.internet.interfaces.ILoggingContext}.
         """
         return "Connection"
-
-
-__all__ = ["Asynchronous", "DeferredConnection", "Timer"]

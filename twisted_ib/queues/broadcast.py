@@ -461,5 +461,3 @@ def _reduced(reader: BroadcastReader) -> tuple[Any, ...]:
 
 
 register(BroadcastReader, _reduced)
-
-__all__ = ["DISCONNECT", "DROP", "WAIT", "Broadcast", "BroadcastReader", "Overrun"]

@@ -582,16 +582,3 @@ def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:
     one, other = socket.socketpair()
     memory = createMemory()
     return Connection(one, memory, 0, True, duplex), Connection(other, os.dup(memory), 1, duplex, True)
-
-
-__all__ = [
-    "Assembly",
-    "Connection",
-    "Pipe",
-    "checkMemory",
-    "createMemory",
-    "lengthsOf",
-    "missing",
-    "records",
-    "unpackLengths",
-]

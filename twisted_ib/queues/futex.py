@@ -65,6 +65,3 @@ def wake(cells: memoryview, cell: int) -> None:
     Wake those that sleep by the cell.
     """
     _call(_FUTEX, addressOf(cells, cell), _WAKE, _EVERYBODY, None, None, 0)
-
-
-__all__ = ["Timespec", "addressOf", "wait", "wake"]

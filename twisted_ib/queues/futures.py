@@ -89,6 +89,3 @@ class AsyncConnection(Asynchronous[_Answer]):
 
     def _later(self, seconds: float, call: Callable[[], object]) -> Timer:
         return self._loop.call_later(seconds, call)
-
-
-__all__ = ["AsyncConnection"]

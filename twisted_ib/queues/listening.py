@@ -299,6 +299,3 @@ def Client(address: Address, family: str | None = None, authkey: bytes | None = 
     except BaseException:
         pair.close()
         raise
-
-
-__all__ = ["Client", "Listener"]

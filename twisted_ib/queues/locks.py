@@ -184,6 +184,3 @@ class RobustLock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-
-__all__ = ["RobustLock", "SharedPage"]

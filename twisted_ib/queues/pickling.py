@@ -102,6 +102,3 @@ def loads(data: Payload, buffers: list[Payload] | None = None) -> Any:
     @return: The object of a pickle and its buffers.
     """
     return pickle.loads(data, buffers=buffers)
-
-
-__all__ = ["Parts", "Pickled", "inBand", "loads", "pieces"]

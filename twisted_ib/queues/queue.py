@@ -563,6 +563,3 @@ class JoinableQueue(Queue):
         cells = self._cells
         while count := cells[UNFINISHED]:
             futex.wait(cells, UNFINISHED, count, limits.QUEUE_LOOK_SECONDS)
-
-
-__all__ = ["JoinableQueue", "Queue", "SimpleQueue"]

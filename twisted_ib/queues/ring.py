@@ -452,17 +452,3 @@ class RingReader(Ring):
         @return: The bytes at a place of the memory.
         """
         return self._view[start : start + length]
-
-
-__all__ = [
-    "DIRECTION",
-    "FIRST",
-    "LAST",
-    "Payload",
-    "Ring",
-    "RingReader",
-    "RingWriter",
-    "fence",
-    "wake",
-    "woken",
-]

@@ -32,6 +32,3 @@ def wait(object_list: Iterable[Any], timeout: float | None = None) -> list[Any]:
         ]
         if found or not ready:
             return found
-
-
-__all__ = ["wait"]

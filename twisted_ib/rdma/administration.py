@@ -251,6 +251,3 @@ def _fire(done: Deferred[Any], outcome: object) -> None:
         done.errback(outcome)
     else:
         done.callback(outcome)
-
-
-__all__ = ["DEVICE", "SARegistration", "SubnetAdministration"]

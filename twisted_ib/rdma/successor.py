@@ -300,6 +300,3 @@ def tell(call: Callable[[Failure], object], reason: Failure) -> None:
         call(reason)
     except BaseException:
         log.err()
-
-
-__all__ = ["FormerSocket", "FormerTransport", "Keeper", "SwitchedTransport", "become", "hasSwitched", "tell"]

@@ -423,6 +423,3 @@ def switchToRDMA(
     from twisted_ib.rdma.switchingsocket import SocketSwitch
 
     return SocketSwitch(transport, options).begin()
-
-
-__all__ = ["SWITCH_SECONDS", "Switch", "SwitchOptions", "switchToRDMA"]

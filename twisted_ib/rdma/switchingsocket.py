@@ -94,6 +94,3 @@ class SocketSwitch(Switch):
         header = RDMACMHeader(self.peer.host, self.peer.port, self.host.host)
         request.privateData = header.pack() + request.privateData
         self.answer(connection, request)
-
-
-__all__ = ["SocketSwitch"]

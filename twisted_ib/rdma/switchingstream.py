@@ -112,6 +112,3 @@ class StreamSwitch(Switch):
             connection.reject(request.unsupported, b"", now)
             return
         self.answer(connection, request)
-
-
-__all__ = ["SERVICE", "StreamSwitch"]

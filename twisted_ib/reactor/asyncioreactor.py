@@ -122,6 +122,3 @@ def install(eventloop: AbstractEventLoop | None = None) -> None:
     from twisted.internet.main import installReactor
 
     installReactor(IBAsyncioReactor(eventloop))
-
-
-__all__ = ["IBAsyncioReactor", "install"]

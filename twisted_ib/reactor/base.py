@@ -387,6 +387,3 @@ class IBReactorBase(_Reactor):
             # Attempts over SDP that begin in the next turn are in no other list yet.
             removed += self._switch.beginning
         return removed + takeUsers(self._channels)
-
-
-__all__ = ["IBReactorBase"]

@@ -74,6 +74,3 @@ def install() -> None:
     from twisted.internet.main import installReactor
 
     installReactor(IBReactor())
-
-
-__all__ = ["IBReactor", "install"]

@@ -148,6 +148,3 @@ class AsyncioDeviceLoop(DeviceLoop):
             return None
         calm: float = scheduled[0]._when - events.time()
         return calm if calm > 0.0 else 0.0
-
-
-__all__ = ["AsyncioDeviceLoop", "DeviceLoop", "progress"]

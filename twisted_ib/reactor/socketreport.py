@@ -226,6 +226,3 @@ def _port(skt: socket.socket) -> int:
     except OSError:
         return 0
     return number
-
-
-__all__ = ["SocketReport"]

@@ -79,6 +79,3 @@ class TCPReasons:
 
     def _gone(self, user: ref[Any]) -> None:
         self._page.remove(self._offsets.pop(user))
-
-
-__all__ = ["TCPReasons"]

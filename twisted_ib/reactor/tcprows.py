@@ -167,6 +167,3 @@ def _unsent(skt: socket.socket) -> int | None:
         return None
     count: int = _INTEGER.unpack(found)[0]
     return count
-
-
-__all__ = ["identityOf", "isTCP", "tcpRows"]

@@ -66,6 +66,3 @@ class Waker(_Base):
             self.registered = False
             os.close(bell)
         _Base.connectionLost(self, reason)
-
-
-__all__ = ["Waker"]

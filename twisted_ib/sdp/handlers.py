@@ -208,6 +208,3 @@ def _modeChange(extensions: Extensions, message: ModeChange) -> None:
     if message.transition is Transition.PIPELINED_TO_COMBINED:
         receiver.checkReports(machine.acknowledged)
     receiver.withdrawn(machine.modeChange(message), False)
-
-
-__all__ = ["HANDLERS", "UNEXPECTED", "control", "extended"]

@@ -71,6 +71,3 @@ KIND = FabricKind(
     hasInterfaces=True,
 )
 addFabric(KIND)
-
-
-__all__ = ["KIND"]

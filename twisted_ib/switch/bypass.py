@@ -124,6 +124,3 @@ def clientEndpoint(reactor: IReactorTime, *args: str, **kwargs: str) -> Any:
     Return the endpoint of C{direct:HOST:PORT...}, with the arguments of C{tcp:}.
     """
     return clientFromString(direct(reactor), _string(args, kwargs))
-
-
-__all__ = ["Direct", "clientEndpoint", "direct", "serverEndpoint"]

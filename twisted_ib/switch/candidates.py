@@ -250,6 +250,3 @@ def _isLocal(address: str, second: int) -> bool:
         return isLocalAddress(address)
     except ValueError:
         return False
-
-
-__all__ = ["Candidate", "Candidates", "Failures"]

@@ -322,6 +322,3 @@ def _withReason(reason: Any, fallback: Fallback, alone: bool = False) -> Any:
         return type(value)(value.osError, both)
     except TypeError:
         return reason
-
-
-__all__ = ["Attempt", "Face", "SwitchedClient", "SwitchedConnector"]

@@ -218,6 +218,3 @@ class ConnectionHandle(Handle):
         if (level, option) == (_SOCKET, socket.SO_KEEPALIVE):
             return int(self._transport.getTcpKeepAlive())
         return super()._get(level, option)
-
-
-__all__ = ["ConnectionHandle", "Handle", "ListeningHandle", "pairOf"]

@@ -233,6 +233,3 @@ def isBusy(error: CannotListenError) -> bool:
     Return whether an address and number cannot be listened on as they are in use.
     """
     return getattr(error.socketError, "errno", None) == errno.EADDRINUSE
-
-
-__all__ = ["PortListeners", "SocketListeners", "isBusy", "refusal"]

@@ -257,6 +257,3 @@ class SwitchedPort(tcp.Port, PortListeners):
         # SDP first: without the TCP socket its listeners would offer a service that TCP cannot reach.
         self._closeCompanions(reason)
         super().connectionLost(reason)
-
-
-__all__ = ["SwitchedPort"]

@@ -221,6 +221,3 @@ def _textOf(reason: Exception) -> str:
     # Twisted's errors put a sentence about their class before the text.
     detail = reason.args[0] if isinstance(reason, error.ConnectError) and reason.args else ""
     return failures.oneLine(detail or reason)
-
-
-__all__ = ["Offload"]

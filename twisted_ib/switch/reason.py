@@ -167,23 +167,3 @@ def stayed(skt: socket, fallback: Fallback) -> None:
         from twisted.logger import Logger
 
         Logger().info("{reason}", reason=fallback.text)
-
-
-__all__ = [
-    "CLIENT",
-    "EXPLICIT",
-    "ONE_CPU",
-    "OTHERS",
-    "RULE",
-    "SOCKET",
-    "UNASKED",
-    "Fallback",
-    "Reason",
-    "carried",
-    "kept",
-    "noListener",
-    "outcomes",
-    "remote",
-    "stayed",
-    "withdrawn",
-]

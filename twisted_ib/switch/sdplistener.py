@@ -139,6 +139,3 @@ class SDPListener(SDPPort):
         """
         self.close(reason)
         self.main.listenerLost(self, reason)
-
-
-__all__ = ["SDPListener"]

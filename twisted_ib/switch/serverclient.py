@@ -113,6 +113,3 @@ def _handleOf(transport: RedirectedServer | RedirectedClient) -> ConnectionHandl
     except AttributeError:
         handle = transport._handle = ConnectionHandle(transport)
     return handle
-
-
-__all__ = ["RedirectedClient", "RedirectedServer"]

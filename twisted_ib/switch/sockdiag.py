@@ -235,6 +235,3 @@ def reached(found: list[TCPListener], address: str, scope: int = 0) -> list[TCPL
 def _takesIPv4(listener: TCPListener) -> bool:
     # RFC 3493 section 5.3: IPV6_V6ONLY is off by default on Linux.
     return listener.address == "0.0.0.0" or (listener.address == "::" and not listener.v6only)
-
-
-__all__ = ["TCPListener", "Unreadable", "listeners", "reached", "serving"]

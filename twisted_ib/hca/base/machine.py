@@ -46,6 +46,3 @@ def listed(rows: Mapping[S, Mapping[I, R]]) -> dict[tuple[S, I], R]:
     @return: a table for L{Machine}.
     """
     return {(state, given): follows for state, row in rows.items() for given, follows in row.items()}
-
-
-__all__ = ["Machine", "ignored", "listed"]

@@ -88,6 +88,3 @@ class PartitionTable:
         @return: the first P_Key of the table that matches another; the first of all if none does.
         """
         return next((key for key in self.keys if matches(key, other)), self.keys[0])
-
-
-__all__ = ["DEFAULT_PKEY", "PartitionTable", "isValid", "matches", "partners"]

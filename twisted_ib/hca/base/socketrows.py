@@ -226,25 +226,3 @@ def rowOf(user: object, device: str | None, whyOf: WhyOf) -> list[object] | None
     except Exception:
         # The method is the application's: a query must never break it, or be broken by it.
         return None
-
-
-__all__ = [
-    "ANY",
-    "CLOSING",
-    "COLUMNS",
-    "CONNECTING",
-    "CONNECTION",
-    "ESTABLISHED",
-    "EXPLICIT",
-    "LISTEN",
-    "LISTENER",
-    "TCP_STATES",
-    "Row",
-    "WhyOf",
-    "addSource",
-    "noWhy",
-    "rowOf",
-    "sourcesOf",
-    "usersRows",
-    "values",
-]

@@ -179,15 +179,3 @@ def management(source: int, target: int, number: int, peer: int, psn: int, octet
     packet = Packet.of(BaseHeader(UD_SEND_ONLY, peer, psn), (0 if isSubnets else QUEUE_KEY, number), octets)
     lane = _MANAGEMENT_LANE if isSubnets else 0
     return LinkPacket(source, target, packet.pack(), b"", 0, lane).pack()
-
-
-__all__ = [
-    "HOPS",
-    "Direction",
-    "Framing",
-    "LocalFraming",
-    "RoutedFraming",
-    "hardware",
-    "hardwareOf",
-    "management",
-]

@@ -184,6 +184,3 @@ class TracedLink:
                 continue  # Malformed: it cannot be shown as a packet.
             # With the ICRC as it arrived, right or wrong.
             capture.write(self._interface, outbound, head + datagram[: -ICRC.size] + each[end:])
-
-
-__all__ = ["TracedLink"]

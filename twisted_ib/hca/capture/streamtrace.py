@@ -306,6 +306,3 @@ class TracedStream:
 
 def _endOf(name: tuple[Any, ...]) -> _End:
     return int.from_bytes(gidOf(name[0].partition("%")[0]), "big"), name[1]
-
-
-__all__ = ["TracedStream"]

@@ -396,6 +396,3 @@ class ParkedConnections:
             soonest = min(soonest, when)
         if self.count:
             self.look = max(soonest, now + self.count * CM_PARKED_LOOK_SECONDS)
-
-
-__all__ = ["Parked", "ParkedConnections"]

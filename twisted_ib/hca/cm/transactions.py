@@ -111,6 +111,3 @@ class CMTransactions:
         known.move_to_end(key)
         if len(known) > PACKET_TRANSACTIONS:
             known.popitem(False)
-
-
-__all__ = ["CMTransactions"]

@@ -202,6 +202,3 @@ class ActiveSide:
             # IBTA vol. 1 12.6.7.2, reason 4 (timeout): a REJ tells a peer that is about to accept; Linux cm.c
             # sends it when an id is destroyed in state REQ_SENT.
             connection.abandon(self.device.clock())
-
-
-__all__ = ["ActiveSide", "Asking"]

@@ -26,6 +26,3 @@ def isFreeThreaded() -> bool:
     @return: Whether the interpreter is of the free-threaded build (PEP 703), as python3.13t.
     """
     return "t" in sys.abiflags
-
-
-__all__ = ["compiledModules", "isFreeThreaded"]

@@ -58,6 +58,3 @@ def _application(words: Sequence[str]) -> str:
         if isValued and not mark:
             next(rest, None)
     return ""
-
-
-__all__ = ["programName"]

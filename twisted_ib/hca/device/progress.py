@@ -128,6 +128,3 @@ class DeviceProgress:
         """
         # With sends pending there is no sleep to prepare for.
         return not (self._dirty or self.writers) and self.fabric.arm()
-
-
-__all__ = ["DeviceProgress"]

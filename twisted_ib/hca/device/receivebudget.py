@@ -61,6 +61,3 @@ def pathOf(consumer: Any) -> Any:
     path = consumer.queuePair.path
     # A queue pair may wrap the path to its peer; all queue pairs of the peer share the inner one.
     return getattr(path, "way", path)
-
-
-__all__ = ["ReceiveBudget", "pathOf"]

@@ -94,6 +94,3 @@ class TCPCounterparts:
         search, self._search = self._search, None
         if search is not None:
             search.close()
-
-
-__all__ = ["Counterpart", "TCPCounterparts"]

@@ -297,18 +297,3 @@ def _parseAddress(message: bytes) -> tuple[str, int] | None:
         return None
     text = socket.inet_ntop(family, packed)
     return f"{text}%{index}" if family == socket.AF_INET6 and scope == _SCOPE_LINK else text, index
-
-
-__all__ = [
-    "checkLocal",
-    "conflict",
-    "freePort",
-    "interfaceOf",
-    "isLocalAddress",
-    "localAddresses",
-    "namespaceInode",
-    "normalise",
-    "servedBy",
-    "sourceFor",
-    "wildcard",
-]

@@ -234,24 +234,3 @@ def _isLeft(directory: RunDirectory, name: str, living: set[str]) -> bool:
         return False
     link = directory.readLink(name)
     return link is not None and not any(hca in living for hca, _ in targetsOf(link))
-
-
-__all__ = [
-    "GROUP",
-    "HCA",
-    "LOOPBACK_ENTRIES",
-    "SERVICE",
-    "SERVICE_TARGETS",
-    "TARGET",
-    "Entry",
-    "connect",
-    "groupName",
-    "isBound",
-    "isServed",
-    "leftovers",
-    "livingGUIDs",
-    "reclaim",
-    "serviceName",
-    "targetName",
-    "targetsOf",
-]

@@ -99,6 +99,3 @@ def receiveWithDescriptors(
         closeAll(descriptors)
         raise DescriptorError(f"a peer sent a message of more than {maxBytes} bytes")
     return data, descriptors
-
-
-__all__ = ["closeAll", "receiveWithDescriptors", "sendWithDescriptors"]

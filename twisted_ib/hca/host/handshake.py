@@ -426,20 +426,3 @@ class Handshake:
 _KINDS: dict[int, type[Hello] | type[Refuse] | type[Query] | type[QueryAnswer]] = {
     kind.KIND: kind for kind in (Hello, Refuse, Query, QueryAnswer)
 }
-
-
-__all__ = [
-    "LAYOUT_VERSION",
-    "MAGIC",
-    "Handshake",
-    "HandshakeFlags",
-    "Hello",
-    "Message",
-    "Query",
-    "QueryAnswer",
-    "Refuse",
-    "RefuseReason",
-    "Subject",
-    "parse",
-    "refusalOf",
-]

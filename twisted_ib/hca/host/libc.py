@@ -369,28 +369,3 @@ def available(size: int = mmap.PAGESIZE) -> tuple[str, ...]:
     except (OSError, ValueError, AttributeError) as error:
         missing.append(f"sealed memory files and eventfd ({error})")
     return tuple(missing)
-
-
-__all__ = [
-    "IN_ATTRIB",
-    "IN_MOVE_SELF",
-    "KernelEpoll",
-    "KernelSocket",
-    "addSeals",
-    "available",
-    "endInotify",
-    "endWithParent",
-    "eventfd",
-    "eventfdWrite",
-    "getSeals",
-    "immortal",
-    "inotify",
-    "isNonBlocking",
-    "keepFreed",
-    "memfdCreate",
-    "pidfdOpen",
-    "readProcess",
-    "spareWatches",
-    "tryLock",
-    "unlock",
-]

@@ -127,6 +127,3 @@ class Liveness:
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
-
-
-__all__ = ["SO_PEERPIDFD", "Liveness", "PeerCredentials", "checkPeer", "peerCredentials"]

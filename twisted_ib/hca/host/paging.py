@@ -65,6 +65,3 @@ def _fitting(row: Row, room: int) -> tuple[Row, int]:
         row = [value[:_SHORT] if isinstance(value, str) else value for value in row]
         size = len(json.dumps(row)) + 2
     return row, size
-
-
-__all__ = ["pages"]

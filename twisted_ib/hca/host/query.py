@@ -133,6 +133,3 @@ def _answer(pair: socket.socket, deadline: float) -> tuple[dict[str, Any] | None
         except HCAError:
             return None, 0
         return (message.content if isinstance(message, handshake.QueryAnswer) else None), len(data)
-
-
-__all__ = ["SocketsAnswer", "ask", "askSockets"]

@@ -159,6 +159,3 @@ class QueryServer:
         self._askers.clear()
         self._poller.close()
         self._rendezvous.close()
-
-
-__all__ = ["QueryServer"]

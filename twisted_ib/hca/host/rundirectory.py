@@ -407,13 +407,3 @@ def openDirectories(
                 )
             )
     return found, refused if found else refused or missing
-
-
-__all__ = [
-    "SERVICE_START",
-    "RunDirectory",
-    "allowedUids",
-    "candidates",
-    "openDirectories",
-    "openDirectory",
-]

@@ -401,6 +401,3 @@ def shared(found: list[Entry]) -> list[Entry]:
 searches: weakref.WeakSet[Search] = weakref.WeakSet()
 # A child's copy of a listening socket would accept connections into its backlog after the parent's death.
 life.atFork(__name__, inChild=forEach(searches, lambda search: search._closeDescriptors()))
-
-
-__all__ = ["Search", "searches", "shared"]

@@ -30,6 +30,3 @@ def openAgents(device: IManagedDevice) -> None:
     for number, agent in AGENTS:
         if device.mads.has(number):
             agent(device)
-
-
-__all__ = ["AGENTS", "openAgents"]

@@ -30,6 +30,3 @@ class IManagedDevice(IDevice, Protocol):
         """
         See L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
         """
-
-
-__all__ = ["IManagedDevice"]

@@ -116,6 +116,3 @@ class CMAgent:
         if transactions is not None:
             transactions.remember(path.peer.address, mad.attribute, data, HEADER_BYTES, mad.transaction)
         device.managementReceived(path, mad.attribute, data, HEADER_BYTES, MAD_BYTES)
-
-
-__all__ = ["CM_REQUESTS", "CM_REQUESTS_PER_BATCH", "CMAgent"]

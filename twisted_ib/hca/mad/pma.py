@@ -308,13 +308,3 @@ _STATISTICS: Final = {
     "portXmitPkts": ("sent_pkts",),
     "portRcvPkts": ("rcvd_pkts",),
 }
-
-__all__ = [
-    "ALL_PORT_SELECT",
-    "EXTENDED_WIDTH",
-    "EXTENDED_WIDTH_NO_MULTICAST",
-    "PMA",
-    "PMA_COUNTERS_SECONDS",
-    "XMIT_WAIT",
-    "PerformanceAgent",
-]

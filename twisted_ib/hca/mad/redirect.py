@@ -120,6 +120,3 @@ class Redirections:
         Forget a redirection: no answer came from there.
         """
         self._found.pop(asked, None)
-
-
-__all__ = ["MAD_REDIRECTIONS", "MAD_REDIRECTIONS_FOLLOWED", "Redirection", "Redirections"]

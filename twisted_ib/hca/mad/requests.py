@@ -230,6 +230,3 @@ class Request:
         way, self._way, self._answered = self._way, None, None
         self._agents.forget(self)
         self._agents.device.paths.release(way)
-
-
-__all__ = ["Answered", "Received", "ReceivedMAD", "Request", "Target"]

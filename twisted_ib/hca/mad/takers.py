@@ -98,6 +98,3 @@ def queuePairOf(managementClass: int) -> int:
     @return: the queue pair of a class (IBTA vol. 1 13.5.1).
     """
     return SMI_QPN if managementClass in SUBNET_CLASSES else GSI_QPN
-
-
-__all__ = ["ROWS", "Taker", "isResponse", "queuePairOf", "takerOf"]

@@ -406,6 +406,3 @@ class Transfers:
         self._complete.clear()
         self._unasked.clear()
         self._bytesSent = self._bytesHeld = 0
-
-
-__all__ = ["RMPP_BYTES", "RMPP_COMPLETED", "RMPP_RESPONSE_LEAST", "RMPP_TRANSFERS", "Transfers"]

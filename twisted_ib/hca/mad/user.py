@@ -285,6 +285,3 @@ class UserPort:
             if not self._received:
                 self._readable(False)
         return mad
-
-
-__all__ = ["USER_AGENTS", "USER_BYTES", "USER_MADS", "UserMAD", "UserPort"]

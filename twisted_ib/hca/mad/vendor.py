@@ -75,6 +75,3 @@ class PingAgent:
         A peer asks.
         """
         self.agent.reply(request, answer(request.mad, self._text))
-
-
-__all__ = ["OPENIB", "PING", "PingAgent", "answer", "respond"]

@@ -63,6 +63,3 @@ class IDatagramConsumer(Interface):
         """
         This is a forked child, and the queue pair is the parent's.
         """
-
-
-__all__ = ["IConsumer", "IDatagramConsumer"]

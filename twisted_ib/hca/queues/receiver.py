@@ -26,6 +26,3 @@ class RecordReceiver:
         @return: 0, or the syndrome of a NAK.
         """
         raise NotImplementedError
-
-
-__all__ = ["RecordReceiver"]

@@ -202,6 +202,3 @@ class InlineDatagrams:
         The queue pair was destroyed.
         """
         self._sources.clear()
-
-
-__all__ = ["DatagramSource", "InlineDatagrams"]

@@ -159,6 +159,3 @@ class LinkPacket:
             *(source, destination, octets[body:end], octets[_LRH.size : body]),
             *(level >> _HIGH_SHIFT, lane >> _HIGH_SHIFT),
         )
-
-
-__all__ = ["LinkPacket", "invariantCRC", "variantCRC"]

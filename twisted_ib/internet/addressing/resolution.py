@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from twisted.internet.interfaces import IReactorTime
 
 
-__all__ = ["Destination"]
-
 #: Addresses of one name that a connect tries; a DNS answer may hold many more.
 RESOLVED_ADDRESSES = 16
 

@@ -340,14 +340,3 @@ class Connections:
             self.reject(handle)
         for peer in list(self._outgoing.values()):
             self.drop(peer)
-
-
-__all__ = [
-    "CONNECTION_TRANSITIONS",
-    "ConnectionAction",
-    "ConnectionInput",
-    "ConnectionState",
-    "Connections",
-    "IConnectionUser",
-    "Incoming",
-]

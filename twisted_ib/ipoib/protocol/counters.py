@@ -36,5 +36,3 @@ COUNTERS: Final = {
     "source_mismatch": "ARP and ND whose hardware address is of another port than their sender",
     "stray_error": "ICMP errors about datagrams that no port has sent",
 }
-
-__all__ = ["COUNTERS"]

@@ -215,6 +215,3 @@ class Discovery:
         neighbour = self._neighbours.entries.get(address)
         if neighbour is not None:
             self._neighbours.told(neighbour, hardware, isAnswer)
-
-
-__all__ = ["Discovery", "IDiscoveryUser"]

@@ -301,6 +301,3 @@ class IMachine(Interface):
         """
         Leave all groups and end all connections.  Packets that come later are counted, and dropped.
         """
-
-
-__all__ = ["Group", "IMachine", "IMachineDriver", "Settings"]

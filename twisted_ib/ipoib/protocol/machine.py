@@ -527,6 +527,3 @@ class Machine:
             self.neighbours.forget(neighbour)
         self._connections.close()
         self._groups.close()
-
-
-__all__ = ["Machine"]

@@ -87,6 +87,3 @@ def _records(packet: Buffer, start: int, size: int) -> Iterator[Change]:
             yield group, True
         elif kind == _TO_INCLUDE:
             yield group, False
-
-
-__all__ = ["HOP_BY_HOP", "IGMP", "Change", "changes"]

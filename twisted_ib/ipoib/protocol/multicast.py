@@ -288,14 +288,3 @@ class Groups:
         """
         for each in reversed(list(self._entries.values())):
             self._leave(each)
-
-
-__all__ = [
-    "GROUP_TRANSITIONS",
-    "GroupAction",
-    "GroupInput",
-    "GroupState",
-    "Groups",
-    "IGroupUser",
-    "Membership",
-]

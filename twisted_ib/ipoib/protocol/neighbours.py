@@ -321,5 +321,3 @@ _SECONDS: Final = {
     State.STALE: limits.IPOIB_STALE_SECONDS,
     State.PROBE: limits.IPOIB_RETRY_SECONDS,
 }
-
-__all__ = ["ASKED", "TRANSITIONS", "Action", "INeighbourUser", "Input", "Neighbour", "Neighbours", "State"]

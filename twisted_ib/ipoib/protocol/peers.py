@@ -226,6 +226,3 @@ class Peers:
             port.isOutdated = port.isResolving
             if port.path is not None:
                 self.resolve(port)
-
-
-__all__ = ["IPeerUser", "Peer", "PeerPort", "Peers"]

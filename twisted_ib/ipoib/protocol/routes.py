@@ -96,6 +96,3 @@ def _match(rows: list[tuple[int, int, int, bytes]], address: bytes) -> bytes | N
         if octets == size and number >> shift == prefix:
             return there
     return None
-
-
-__all__ = ["LIMITED_BROADCAST", "AnyInterface", "AnyNetwork", "Routes"]

@@ -256,37 +256,3 @@ def parsePrivateData(data: bytes) -> tuple[int, int]:
     if mtu < LEAST_ANNOUNCED:
         raise WireError(f"an MTU of {mtu} octets for a connection")
     return qpn & QPN_MASK, min(mtu, LARGEST_ANNOUNCED)
-
-
-__all__ = [
-    "ARP_BYTES",
-    "ARP_HEADER",
-    "CONNECTED_BYTES",
-    "CONNECTED_MTU",
-    "ENCAPSULATION",
-    "ENCAPSULATION_BYTES",
-    "GROUP_QPN",
-    "HARDWARE_BYTES",
-    "IPV4_HEADER",
-    "IPV6_HEADER",
-    "LARGEST_ANNOUNCED",
-    "LEAST_ANNOUNCED",
-    "NO_HARDWARE",
-    "RC_CAPABLE",
-    "SOURCE_LINK_LAYER",
-    "TARGET_LINK_LAYER",
-    "ARPOperation",
-    "ARPPacket",
-    "Buffer",
-    "EtherType",
-    "broadcastGID",
-    "findLinkLayerOption",
-    "linkLocalInterface",
-    "multicastGID",
-    "packHardwareAddress",
-    "packLinkLayerOption",
-    "packPrivateData",
-    "parseHardwareAddress",
-    "parsePrivateData",
-    "serviceID",
-]

@@ -483,6 +483,3 @@ class RCMedium:
             stop = getattr(socket, "stopListening", None)
             if stop is not None:
                 stop()
-
-
-__all__ = ["RCMedium"]

@@ -239,6 +239,3 @@ class RequestListener:
     def _isFull(self, key: Any) -> bool:
         medium = self.medium
         return any(path.isFull() for path in medium.network.paths.values() if medium.keyOf(path) == key)
-
-
-__all__ = ["RDS_DUEL_SECONDS", "RequestListener"]

@@ -313,6 +313,3 @@ class AddressMedium(RCMedium):
         session.asked = now
         self.expect(session)
         session.channel.acquire(session)
-
-
-__all__ = ["AddressMedium"]

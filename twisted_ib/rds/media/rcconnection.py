@@ -945,6 +945,3 @@ class RCConnection:
         if connection is not None and not device.closed:
             device.disconnect(connection)
         self.medium.sessionClosed(self)
-
-
-__all__ = ["CONTROL", "RCConnection"]

@@ -345,6 +345,3 @@ class SubnetMedium(ProcessMedium):
         See L{IRDSMedium.unknownHost}.
         """
         return str(self.channel("").device.unknownHost(name))
-
-
-__all__ = ["PORT_SPACE", "ProcessMedium", "SubnetMedium"]

@@ -526,6 +526,3 @@ class RelayNetwork(Network):
         self._late.clear()
         self._flows.clear()
         self._senders.clear()
-
-
-__all__ = ["RelayNetwork"]

@@ -157,6 +157,3 @@ class RelayMedium(ProcessMedium):
         if host in self.network.homes:
             return super().servedBy(address, host, port)
         return super().servedBy(address, address, OWNER_PORT)
-
-
-__all__ = ["OWNER_PORT", "RELAY_SPACE", "RelayMedium"]

@@ -111,6 +111,3 @@ class IRelay(Protocol):
         """
         A peer's congestion map has changed.
         """
-
-
-__all__ = ["IRelay", "Pending"]

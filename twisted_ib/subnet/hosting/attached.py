@@ -184,6 +184,3 @@ class AttachedPort:
         The device is gone.  Idempotent.
         """
         self._subnet.detach(self)
-
-
-__all__ = ["AttachedPort", "IAttachedDevice"]

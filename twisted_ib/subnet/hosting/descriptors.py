@@ -61,6 +61,3 @@ def cancel(timer: Any) -> None:
     """
     if isPending(timer):
         timer.cancel()
-
-
-__all__ = ["Descriptor", "cancel", "isPending"]

@@ -261,6 +261,3 @@ def _afterFork() -> None:
 
 _leaveAll = forEach(_hosts, lambda host: host.forked())
 life.atFork(__name__, noFork.acquire, noFork.release, _afterFork)
-
-
-__all__ = ["HostThread", "Loop", "noFork"]

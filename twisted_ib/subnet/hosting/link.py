@@ -402,6 +402,3 @@ def attached(description: str) -> Callable[[Any, int], SubnetLink]:
     @return: attaches a device with a description: a function of it and its GUID.
     """
     return lambda device, guid: SubnetLink(device, guid, description)
-
-
-__all__ = ["SubnetLink", "attached"]

@@ -212,6 +212,3 @@ def _isForManager(packet: Packet) -> bool:
         return method == REPORT | RESPONSE
     isOurs = transaction >> _NUMBER_SHIFT == TRANSACTIONS >> _NUMBER_SHIFT
     return class_ in SUBNET_CLASSES and isOurs
-
-
-__all__ = ["HostedManager", "IHost"]

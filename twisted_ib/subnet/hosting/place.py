@@ -137,13 +137,3 @@ class Place:
         self.listener.close()
         os.close(self._lock)
         self._directory.close()
-
-
-__all__ = [
-    "Place",
-    "entryOf",
-    "hostOf",
-    "isName",
-    "runDirectories",
-    "subnetName",
-]

@@ -401,6 +401,3 @@ def _comesUp(port: Port) -> bool:
 def _tell(pair: socket.socket, error: Exception) -> None:
     with suppress(PathLostError):
         sendWithDescriptors(pair, refusal(str(error)))
-
-
-__all__ = ["SubnetServer"]

@@ -210,6 +210,3 @@ def _sender(ancillary: list[tuple[int, int, bytes]]) -> tuple[int, int]:
             process, user, _ = _CREDENTIALS.unpack(data)
             return process, user
     return 0, -1
-
-
-__all__ = ["UmadSockets"]

@@ -63,6 +63,3 @@ class Counters:
         """
         for port in node.each():
             self._counts.pop(port, None)
-
-
-__all__ = ["MAD_WORDS", "Counters"]

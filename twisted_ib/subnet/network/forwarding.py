@@ -146,6 +146,3 @@ def _flood(source: Port, lid: int) -> tuple[int, ...]:
     # Of a loop: what a port has sent does not come back to it.
     found.pop(source.guid, None)
     return tuple(found)
-
-
-__all__ = ["Forwarding", "carriesData", "egress"]

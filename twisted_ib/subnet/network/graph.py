@@ -555,6 +555,3 @@ def relink(graph: Graph, nodes: dict[str, Node], topology: Topology) -> list[Cha
         if port.peer is None:
             changes += graph.link(port, peer)
     return changes
-
-
-__all__ = ["TRANSITIONS", "Change", "Graph", "LinkInput", "Node", "Port", "build", "relink", "unlinked"]

@@ -288,20 +288,3 @@ class Carrier:
             port = ingress = far
         self._count("mad_loop")
         return None
-
-
-__all__ = [
-    "DELIVER",
-    "DISCARD",
-    "HOP_COUNT_AT",
-    "HOP_POINTER_AT",
-    "MOST_HOPS",
-    "NO_SWITCH",
-    "PERMISSIVE_LID",
-    "ROUTE",
-    "Carrier",
-    "Packet",
-    "isReturning",
-    "responded",
-    "step",
-]

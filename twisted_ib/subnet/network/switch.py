@@ -78,6 +78,3 @@ class Switch:
             default = self.defaultPrimary if ingress != self.defaultPrimary else self.defaultNotPrimary
             mask = 1 << default if default else 0
         return [port for port in range(mask.bit_length()) if mask >> port & 1 and port != ingress]
-
-
-__all__ = ["FIRST_MULTICAST_LID", "LINEAR_ENTRIES", "MULTICAST_ENTRIES", "NO_PORT", "Switch"]

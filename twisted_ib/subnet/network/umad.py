@@ -471,25 +471,3 @@ _CONTROLS: Final[dict[int, Callable[[UmadServer, _Client, bytes], bytes | None]]
     SET_ISSM: UmadServer._setIsSM,
     GET_PKEYS: UmadServer._getPartitions,
 }
-
-__all__ = [
-    "CLIENT",
-    "CONNECT",
-    "CONTROL",
-    "DISCONNECT",
-    "ERROR",
-    "GET_GID",
-    "GET_GUID",
-    "GET_NODEINFO",
-    "GET_PKEYS",
-    "GET_PORT",
-    "GET_PORTINFO",
-    "GET_VENDOR",
-    "MAGIC",
-    "MESSAGE",
-    "SET_ISSM",
-    "TIMED_OUT",
-    "ISubnet",
-    "IWire",
-    "UmadServer",
-]

@@ -60,6 +60,3 @@ def isControl(octets: bytearray) -> bool:
     """
     header = _headerOf(octets)
     return header is not None and header.version == RMPP_VERSION and header.type != DATA
-
-
-__all__ = ["complete", "isControl"]

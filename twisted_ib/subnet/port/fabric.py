@@ -532,6 +532,3 @@ class SubnetFabric:
             self._violations.clear()
             self._isWaiting = True
             self._records.close()
-
-
-__all__ = ["SubnetFabric"]

@@ -299,6 +299,3 @@ class ManagementPath:
         """
         pieces = payload if isinstance(payload, list) else [payload]
         self.respond(word, b"".join((header, *pieces)), 0)
-
-
-__all__ = ["ManagementPath", "SubnetPath", "SubnetPeer", "Unreachable"]

@@ -380,5 +380,3 @@ _QUERIES: Final[dict[int, tuple[type[Attribute], Callable[[Administration, Reque
     ServiceRecord.ID: (ServiceRecord, Administration._findServices),
     InformInfoRecord.ID: (InformInfoRecord, Administration._findSubscriptions),
 }
-
-__all__ = ["Administration"]

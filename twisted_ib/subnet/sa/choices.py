@@ -61,6 +61,3 @@ def rateOf(info: PortInfo) -> int:
     @return: the code of the rate of a port's link.
     """
     return linkRate(info.linkWidthActive, info.linkSpeedActive, info.linkSpeedExtActive)
-
-
-__all__ = ["RANKS", "choose", "meets", "mtuOf", "rateOf"]

@@ -296,6 +296,3 @@ def _selects(subscription: _Subscription, notice: Notice, gid: int) -> bool:
         return info.gid == gid
     first, last = info.lidRangeBegin, info.lidRangeEnd
     return first == ALL_LIDS or first <= notice.noticeIssuerLID <= max(first, last)
-
-
-__all__ = ["Events", "Key"]

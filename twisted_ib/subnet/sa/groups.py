@@ -416,6 +416,3 @@ def _checkOwner(request: Request, group: Group, port: Port, member: Member) -> N
     allowed = _holds(request.port, group.base.pKey) if member.isProxied else request.port is port
     if not allowed:
         raise Refusal(SAStatus.REQUEST_INVALID)
-
-
-__all__ = ["Group", "Groups", "Member", "isValidMGID"]

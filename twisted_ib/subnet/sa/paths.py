@@ -137,6 +137,3 @@ class Paths:
             min((rateOf(port.info) for port in passed or (source,)), key=GIGABITS.__getitem__),
             back is not None,
         )
-
-
-__all__ = ["LIFE_TIME", "Paths", "Quality"]

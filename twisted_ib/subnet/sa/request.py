@@ -104,6 +104,3 @@ class Request:
             (IBTA vol. 1 15.4.1.2).
         """
         return self.isTrusted or port is self.port or bool(sharedKey(self.port.keys, port.keys))
-
-
-__all__ = ["Refusal", "Request", "sharedKey"]

@@ -129,6 +129,3 @@ def _check(record: ServiceRecord, known: _Service) -> None:
     # IBTA vol. 1 15.2.5.14: who has registered it with a ServiceKey has to name that.
     if any(known.key) and record.serviceKey != known.key:
         raise Refusal(SAStatus.REQUEST_INVALID)
-
-
-__all__ = ["Services"]

@@ -352,5 +352,3 @@ KINDS: Final[dict[type[Attribute], tuple[_Make, bool]]] = {
     GUIDInfoRecord: (_guids, True),
     PKeyTableRecord: (_keys, True),
 }
-
-__all__ = ["CAPABILITIES_MATCH", "KINDS", "Query", "Store", "bounded", "octetsOf", "shifts"]

@@ -229,6 +229,3 @@ class Configuration:
 
 def _has(fields: dict[str, int], info: PortInfo) -> bool:
     return all(getattr(info, name) == value for name, value in fields.items())
-
-
-__all__ = ["Configuration"]

@@ -130,6 +130,3 @@ class Election:
         self._missed += 1
         if self._missed >= limits.SM_POLLS or (info is not None and info.smState == SMState.NOT_ACTIVE):
             self.state = SMState.DISCOVERING
-
-
-__all__ = ["TRANSITIONS", "Control", "Election"]

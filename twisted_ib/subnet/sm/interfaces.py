@@ -81,6 +81,3 @@ class IAdministration(Protocol):
         """
         The manager is no longer master: forget groups, services and subscriptions.
         """
-
-
-__all__ = ["IAdministration", "IManager"]

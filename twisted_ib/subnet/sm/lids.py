@@ -64,6 +64,3 @@ class LIDs:
                 found[guid] = lid
         self._lids = {**gone, **found}
         return found
-
-
-__all__ = ["LIDs"]

@@ -248,6 +248,3 @@ class Model:
             passed += (egress, far)
             port = far
         return None
-
-
-__all__ = ["Model", "Node", "Port", "Switch"]

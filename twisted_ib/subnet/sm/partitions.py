@@ -406,16 +406,3 @@ def parse(text: str, name: str) -> tuple[Partition, ...]:
             "Default", DEFAULT_PARTITION, members=(Members(Keyword.ALL, *_LIMITED),)
         )
     return tuple(found.values())
-
-
-__all__ = [
-    "DEFAULT",
-    "DEFAULT_PARTITION",
-    "Group",
-    "Keyword",
-    "Members",
-    "Partition",
-    "broadcast",
-    "keysOf",
-    "parse",
-]

@@ -225,6 +225,3 @@ class Requests:
             else:
                 self._count("sm_unanswered")
                 request.answered(None)
-
-
-__all__ = ["TRANSACTIONS", "Answered", "IRequests", "Request", "Requests"]

@@ -133,6 +133,3 @@ def _exit(end: Port) -> Port | None:
         return end
     peer = end.peer
     return peer if peer is not None and peer.node.switch is not None else None
-
-
-__all__ = ["Routing"]

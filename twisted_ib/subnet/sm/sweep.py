@@ -231,6 +231,3 @@ def _partition(port: Port, block: int, data: bytes) -> None:
     start = block * PARTITIONS_PER_BLOCK
     keys = (*port.keys[:start], *PKeyTable.parse(data).keys, *port.keys[start + PARTITIONS_PER_BLOCK :])
     port.keys = keys[: len(port.keys)]
-
-
-__all__ = ["Discovery"]

@@ -258,6 +258,3 @@ def setCapability(port: Port, capability: Capability, isSet: bool) -> tuple[tupl
     port.capMask = mask
     details = LocalChangeDetails(lid=port.lid, capMask=mask)
     return ((port, notice(port, NoticeType.INFORMATIONAL, Trap.CAPABILITY_CHANGED, details)),)
-
-
-__all__ = ["ATTRIBUTES", "SMA", "Answer", "countViolations", "notice", "setCapability", "setSM"]

@@ -166,6 +166,3 @@ class Traps:
         ]
         for key in done:
             del self._entries[key]
-
-
-__all__ = ["Sending", "Traps"]

@@ -172,6 +172,3 @@ class Configuration:
         for line in lines:
             _log.error("{line}; {result}", line=line, result=result)
             self.log(ERROR, f"{line}; {result}")
-
-
-__all__ = ["Configuration", "simplePolicy"]

@@ -214,6 +214,3 @@ def policyOf(contents: Contents, named: bool = False) -> Policy:
     # libsdp (__sdp_config_empty): with no rules at all SDP is used for everything, without fallback.
     # Only a file that the user asked for may have such an effect.
     return Policy(contents, SDP if named else BOTH, f"{contents.name} holds no rule")
-
-
-__all__ = ["DEFAULT", "Decision", "Policy", "policyOf"]

@@ -115,6 +115,3 @@ class RuleLog:
             os.write(descriptor, line.encode("utf-8", "surrogateescape"))
         finally:
             os.close(descriptor)
-
-
-__all__ = ["ERROR", "MATCH", "WARNING", "RuleLog", "logFile"]

@@ -89,6 +89,3 @@ def reloadingOnHangup(
         # A handler that was set since then stays, and may still call hungUp(), which does nothing any more.
         if signal.getsignal(number) is hungUp:
             signal.signal(number, previous)
-
-
-__all__ = ["reloadingOnHangup", "startFolder"]

@@ -245,6 +245,3 @@ class Demonstration:
         if self._capture is not None:
             shutil.copyfile(file, self._capture)
             write(f"Wireshark shows all of it: {self._capture}")
-
-
-__all__ = ["Demonstration", "Shown", "seen"]

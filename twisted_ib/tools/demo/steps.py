@@ -54,6 +54,3 @@ class Steps:
                 yield
             finally:
                 turning.stop()
-
-
-__all__ = ["Steps"]

@@ -339,6 +339,3 @@ def main(arguments: Sequence[str]) -> int:
     """
     options = parseArguments(arguments)
     return runOverRDS(PROGRAM, options, options.host, run)
-
-
-__all__ = ["NAME", "Stress", "main", "parseArguments"]

@@ -205,6 +205,3 @@ def main(arguments: Sequence[str]) -> int:
     """
     options = parseArguments(arguments)
     return runOverRDS(PROGRAM, options, options.peer, run)
-
-
-__all__ = ["Pinger", "main", "parseArguments"]

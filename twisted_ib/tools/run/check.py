@@ -158,6 +158,3 @@ def check(program: str, isJSON: bool) -> int:
         for each in findings:
             write(printable(f"{each.state:7}  {each.name:{width}}  {each.text}"))
     return NOT_READY if any(each.state == MISSING for each in findings) else 0
-
-
-__all__ = ["LESS", "MISSING", "NOT_READY", "OK", "Finding", "check"]

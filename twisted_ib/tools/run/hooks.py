@@ -391,16 +391,3 @@ def importTwisted() -> None:
         from twisted.internet import posixbase  # noqa: F401
     finally:
         _take(stubs)
-
-
-__all__ = [
-    "Hooks",
-    "Path",
-    "Replaced",
-    "endQuickly",
-    "importTwisted",
-    "isOurs",
-    "needsCollections",
-    "quickly",
-    "specBeside",
-]

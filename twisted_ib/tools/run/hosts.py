@@ -359,6 +359,3 @@ def becomeOn(host: str, words: Sequence[str], command: Sequence[str]) -> NoRetur
         begun = ["nsenter", f"--net={directory}{_NAMESPACE}", *begun]
     with asStarted():
         os.execvpe(begun[0], begun, environment)
-
-
-__all__ = ["Hosts", "addresses", "becomeOn", "refusal", "runInSubnet", "runOnHosts"]

@@ -100,6 +100,3 @@ def _mayBeOffered(port: int) -> bool:
     except (OSError, RunDirectoryError):
         return True
     return False
-
-
-__all__ = ["ENTRIES_SEEN", "whyTCP"]

@@ -273,6 +273,3 @@ def replaceSocket(hooks: Hooks) -> None:
     global _hooks
     _hooks = hooks
     hooks.replace(kernel, "socket", socket)
-
-
-__all__ = ["load", "replaceSocket", "socket", "stays"]

@@ -129,6 +129,3 @@ def _say(program: str, isAsked: bool, isJSON: bool, pid: int) -> None:
     if sys.__stderr__ is not None:
         with suppress(OSError, ValueError):
             print(text, file=sys.__stderr__, flush=True)
-
-
-__all__ = ["sayAtExit", "sentence", "summary"]

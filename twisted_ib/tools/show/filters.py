@@ -200,6 +200,3 @@ def _host(end: str, text: str) -> Test:
         return found in network
 
     return test
-
-
-__all__ = ["WORDS", "FilterError", "Test", "expression", "inState"]

@@ -123,6 +123,3 @@ def _address(text: str, family: int) -> str:
         packed = b"".join(packed[at : at + _WORD][::-1] for at in range(0, len(packed), _WORD))
     host = socket.inet_ntop(family, packed)
     return f"[{host}]:{int(port, 16)}" if ":" in host else f"{host}:{int(port, 16)}"
-
-
-__all__ = ["ANYWHERE", "ASKED_AT_ONCE", "TCP", "UNKNOWN", "programOf", "tcpRows"]

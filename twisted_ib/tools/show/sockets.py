@@ -127,6 +127,3 @@ def order(entry: dict[str, Any]) -> tuple[Any, ...]:
         entry["local"] or "",
         entry["remote"] or "",
     )
-
-
-__all__ = ["order", "socketsOf"]

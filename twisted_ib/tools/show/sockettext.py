@@ -180,6 +180,3 @@ def cut(lines: Sequence[str], columns: int, rows: int) -> list[str]:
         left = len(found) - rows + 1
         found = [*found[: rows - 1], f"... and {left} lines more"]
     return [line[: max(columns - 1, 1)] for line in found]
-
-
-__all__ = ["cut", "moment", "reasons", "shown", "table", "total"]

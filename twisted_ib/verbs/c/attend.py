@@ -101,5 +101,3 @@ def isEnding() -> bool:
 
 # It runs before the hub's own, which closes the devices.
 life.atEnd(__name__, leave)
-
-__all__ = ["begin", "end", "forked", "isEnding", "leave"]

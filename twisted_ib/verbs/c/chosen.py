@@ -14,6 +14,3 @@ def chosenDevice() -> str | None:
     @return: the name of the only device that the program is shown; L{None} for all.
     """
     return os.environ.get(DEVICE) or None
-
-
-__all__ = ["chosenDevice"]

@@ -115,6 +115,3 @@ def failing(row: Row, ffi: FFI) -> Callable[[object, BaseException, TracebackTyp
         return -number if kind is Failure.NEGATIVE_ERRNO else fixed
 
     return failed
-
-
-__all__ = ["HandleError", "failing", "numberOf", "unsupported"]

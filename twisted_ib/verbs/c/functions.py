@@ -156,6 +156,3 @@ def handlersOf(library: str, table: Iterable[Row]) -> list[tuple[Row, Callable[.
     rows = list(table)
     assert sorted(own) == sorted(row.name for row in rows), set(own) ^ {row.name for row in rows}
     return [(row, own[row.name]) for row in rows]
-
-
-__all__ = ["AGAIN", "Failure", "Row", "handler", "handlersOf", "rows"]

@@ -213,5 +213,3 @@ class Handles:
 
 #: The table of this process.
 handles = Handles()
-
-__all__ = ["FREED_STRUCTURES", "Handles", "handles"]

@@ -21,6 +21,3 @@ def connect(ffi: FFI, library: str, table: Iterable[Row]) -> None:
     for row, function in handlersOf(library, table):
         # No function around each handler, which would be one more for each call.
         ffi.def_extern(name=f"python_{row.name}", onerror=failing(row, ffi))(function)
-
-
-__all__ = ["connect"]

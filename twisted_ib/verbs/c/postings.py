@@ -335,5 +335,3 @@ def settle() -> None:
 
 # The process may end before the thread that was to take it.
 hub.settle = settle
-
-__all__ = ["PostedQP", "PostedQPEX", "PostedQueue", "PostedSRQ", "posting", "settle"]

@@ -154,6 +154,3 @@ class RingedCQEX(_Ringed, verbs.CQEX):
     """
     An extended one: its present completion is in C, too.
     """
-
-
-__all__ = ["CompletionRing", "RingedCQ", "RingedCQEX"]

@@ -93,6 +93,3 @@ def pack(address: Address, isIB: bool = False, portSpace: int = 0) -> bytes:
     if address.version == 4:
         return _IPV4.pack(socket.AF_INET, port, IPv4Address(host).packed)
     return _IPV6.pack(socket.AF_INET6, port, bytes(4), IPv6Address(host).packed, int(scope or 0))
-
-
-__all__ = ["AF_IB", "LENGTHS", "SocketAddress", "familyOf", "pack", "parse"]

@@ -181,6 +181,3 @@ class Arrivals:
         watched.fds, watched.watched = descriptors, len(fds)
         self._watched = watched, published, consumed, pointers, descriptors
         self._paths, self._fds = paths, fds
-
-
-__all__ = ["Arrivals", "awaitEvent", "getUp", "nextEvent", "rest"]

@@ -72,6 +72,3 @@ class DeferredCloses:
         Drop everything, in a forked child: the objects are the parent's.
         """
         self.dead.clear()
-
-
-__all__ = ["DeferredCloses"]

@@ -533,6 +533,3 @@ def locked(function: Function) -> Function:
             return function(*arguments, **keywords)
 
     return cast(Function, call)
-
-
-__all__ = ["Hub", "hub", "locked"]

@@ -41,6 +41,3 @@ class EndingLock:
         Release it.
         """
         self._lock.release()
-
-
-__all__ = ["EndingLock"]

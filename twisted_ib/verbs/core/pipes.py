@@ -53,6 +53,3 @@ class ReadablePipe:
             self._readable = False
             os.close(self.fd)
             os.close(self._write)
-
-
-__all__ = ["ReadablePipe"]

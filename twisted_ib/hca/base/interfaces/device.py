@@ -89,6 +89,3 @@ class IDevice(Protocol):
         """
         Change the port, with the events of that.
         """
-
-
-__all__ = ["IDevice"]

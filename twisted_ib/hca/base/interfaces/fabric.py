@@ -325,14 +325,3 @@ class IPacketFabric(IFabric, IAddressDirectory):
 
         @param parked: to be told.
         """
-
-
-__all__ = [
-    "IAddressDirectory",
-    "IDirectory",
-    "IFabric",
-    "IFabricConnections",
-    "IFabricProgress",
-    "IHostDirectory",
-    "IPacketFabric",
-]

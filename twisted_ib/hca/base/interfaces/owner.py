@@ -95,6 +95,3 @@ class IFabricOwner(Interface):
         @return: the answer to a query of listeners and connections: an iterator of dicts for JSON, made one
             by one; C{more} in each is whether another one follows.
         """
-
-
-__all__ = ["IFabricOwner"]

@@ -209,6 +209,3 @@ class ISharedMemoryPath(IPath):
         @return: the number of the peer's process, if it is one of our user whose memory the kernel may let us
             read; else 0.
         """
-
-
-__all__ = ["IPath", "IPeerPath", "ISharedMemoryPath", "ITwinPath"]

@@ -160,15 +160,3 @@ class BoundQueuePair(Waiter, Protocol):
         """
         Report an asynchronous event.
         """
-
-
-__all__ = [
-    "Acknowledged",
-    "BoundQueuePair",
-    "Buffer",
-    "DatagramPath",
-    "PathUser",
-    "Search",
-    "Segment",
-    "Waiter",
-]

@@ -35,6 +35,3 @@ class IResolvingDevice(IDevice, Protocol):
         """
         See L{IDeviceFabric}.
         """
-
-
-__all__ = ["IDeviceFabric", "IResolvingDevice"]

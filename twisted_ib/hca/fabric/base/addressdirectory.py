@@ -194,6 +194,3 @@ class AddressDirectory(Fabric):
         @return: a path to a peer's address.
         """
         raise NotImplementedError
-
-
-__all__ = ["AddressDirectory", "PeerAddress"]

@@ -138,6 +138,3 @@ class Fabric:
         """
         self.asleep = False
         return self.pending()
-
-
-__all__ = ["CompletedSearch", "Fabric"]

@@ -71,6 +71,3 @@ def lastWords(cells: Cells, start: int) -> dict[int, int]:
         if 0 < number < UNREAD:
             found[number] = cells[index + 1]
     return found
-
-
-__all__ = ["NO_WORDS", "UNKNOWN", "UNREAD", "LastWords", "lastWords"]

@@ -135,6 +135,3 @@ class IFabricObserver(Interface):
         @param isOutbound: whether it leaves the port.
         @param packet: the L{Packet<twisted_ib.subnet.network.smi.Packet>}, as it is on the link.
         """
-
-
-__all__ = ["IFabricObserver", "ILink"]

@@ -129,6 +129,3 @@ def takeMAD(path: RecordPath, number: int, opcode: int, buffer: Any, start: int,
         fabric.count("qkey_violations")
     else:
         fabric.owner.madReceived(path, number, sender & QPN_MASK, buffer, first, stop)
-
-
-__all__ = ["Management", "takeMAD"]

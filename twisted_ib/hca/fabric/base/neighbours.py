@@ -325,6 +325,3 @@ class ThreadDirectory(Fabric):
                 self.owner.pathLost(path, reason)
             finally:
                 path.lost(reason)
-
-
-__all__ = ["Neighbours", "ThreadDirectory", "ofThisThread"]

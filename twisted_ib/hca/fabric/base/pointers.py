@@ -37,6 +37,3 @@ def addressOf(view: Any) -> int:
     address: int = found.buf
     pythonapi.PyBuffer_Release(byref(found))
     return address
-
-
-__all__ = ["addressOf"]

@@ -570,17 +570,3 @@ class FabricConnector:
         Refuse: see L{IConnector}.
         """
         raise NoRouteError(f"{path.fabric.name} has no datagrams, and no services of them")
-
-
-__all__ = [
-    "ConnectedFabric",
-    "ConnectionPath",
-    "FabricConnection",
-    "FabricConnector",
-    "IAdapterFabric",
-    "IAdapterOwner",
-    "IConnectorOwner",
-    "IStreamFabric",
-    "PeerPath",
-    "pathRecord",
-]

@@ -90,6 +90,3 @@ class ISubnetOwner(IFabricOwner):
         """
         Have C{owner.endOfBatch()} called in the device's turn.
         """
-
-
-__all__ = ["ISubnetDirectory", "ISubnetOwner"]

@@ -107,6 +107,3 @@ class LinkWaker:
         if pipe is not None:
             for fd in pipe:
                 os.close(fd)
-
-
-__all__ = ["LinkWaker"]

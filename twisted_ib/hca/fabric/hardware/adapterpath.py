@@ -719,5 +719,3 @@ class AdapterPath(Waiters, ConnectionPath):
 
 
 classImplements(AdapterPath, IPath)
-
-__all__ = ["PIECES", "SENDS", "SLOTS", "AdapterPath"]

@@ -114,6 +114,3 @@ def addressOfAdapter(adapter: str) -> str:
             f"adapter {adapter} has no IP address: give its network device one, as by ip address add"
         )
     return found
-
-
-__all__ = ["addressOfAdapter", "indexOfGID", "isRNIC"]

@@ -372,6 +372,3 @@ class Connector(FabricConnector):
             connection.over()
         self.manager.destroy(self._watch)
         self.manager.close()
-
-
-__all__ = ["AdapterConnection", "Connector"]

@@ -586,5 +586,3 @@ class _Registered:
 
 
 classImplements(HardwareFabric, IAdapterFabric)
-
-__all__ = ["HardwareFabric"]

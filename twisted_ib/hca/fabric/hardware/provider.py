@@ -161,15 +161,3 @@ def _nodeOf(adapter: str) -> str:
 
 def _mayOpen(adapter: str) -> bool:
     return os.access(_nodeOf(adapter), os.R_OK | os.W_OK)
-
-
-__all__ = [
-    "ADAPTERS",
-    "Adapter",
-    "Verbs",
-    "howToAdd",
-    "isOwn",
-    "loadVerbs",
-    "openAdapter",
-    "told",
-]

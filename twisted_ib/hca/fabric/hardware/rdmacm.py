@@ -519,6 +519,3 @@ class RDMACM:
         See L{Manager.close}.
         """
         self._library.rdma_destroy_event_channel(self._channel)
-
-
-__all__ = ["RDMACM", "CMEvent", "Manager", "Notice", "Parameters", "packAddress", "unpackAddress"]

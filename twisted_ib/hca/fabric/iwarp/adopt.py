@@ -88,6 +88,3 @@ class AdoptedPath(StreamPeerPath):
         for stream in list(self.fabric.streams.values()):
             if stream.way is self and stream.queuePair is None:
                 stream.close()
-
-
-__all__ = ["AdoptedPath"]

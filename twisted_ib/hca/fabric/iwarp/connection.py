@@ -116,6 +116,3 @@ class MPAConnection(FabricConnection):
         stream, self.stream = self.stream, None
         if stream is not None:
             stream.connection = None
-
-
-__all__ = ["MPAConnection"]

@@ -428,5 +428,3 @@ class IWARPFabric(ConnectedFabric):
 
 
 classImplements(IWARPFabric, IStreamFabric)
-
-__all__ = ["IWARPFabric"]

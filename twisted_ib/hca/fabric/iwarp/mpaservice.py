@@ -488,6 +488,3 @@ class MPAService(FabricConnector):
             del fabric.streams[stream.number]
         fabric.soon.pop(stream, None)
         stream.way.closed()
-
-
-__all__ = ["MPAService"]

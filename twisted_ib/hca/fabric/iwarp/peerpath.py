@@ -75,6 +75,3 @@ class Setup:
         self.serviceID = serviceID
         self.depths = (0, 0)
         self.times = 0
-
-
-__all__ = ["Setup", "StreamPeerPath"]

@@ -913,5 +913,3 @@ class StreamPath(Waiters, ConnectionPath):
 
 
 classImplements(StreamPath, IPath)
-
-__all__ = ["RECEIVE_BYTES", "StreamPath"]

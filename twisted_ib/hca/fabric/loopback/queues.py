@@ -163,6 +163,3 @@ class LoopbackPath(RecordPath):
         self.bell = False
         other = self.other
         return other.fabric.asleep and other.pending() and other.fabric.wakeUp()
-
-
-__all__ = ["LoopbackPath"]

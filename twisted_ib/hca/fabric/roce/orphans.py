@@ -278,14 +278,3 @@ class Orphans:
         if flow.isRight(memoryview(data), 0, len(data)) and DETH.unpack_from(data, BTH.size)[0] == QUEUE_KEY:
             attribute = HEADER.unpack_from(data, _MAD)[7]
             self._cm.receive(source, attribute, data, _BODY, len(data) - ICRC.size, now)
-
-
-__all__ = [
-    "DATAGRAM_BYTES",
-    "MEMORY_BYTES",
-    "ConnectionRegister",
-    "Orphan",
-    "Orphans",
-    "connectionsOf",
-    "hasConnections",
-]

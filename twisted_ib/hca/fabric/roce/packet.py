@@ -531,5 +531,3 @@ class PacketFabric(AddressDirectory):
 
 
 classImplements(PacketFabric, IPacketFabric)
-
-__all__ = ["PacketFabric"]

@@ -115,6 +115,3 @@ class PeerPath:
         The device is closed.
         """
         self.alive = False
-
-
-__all__ = ["PeerPath"]

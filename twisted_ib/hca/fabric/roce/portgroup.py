@@ -524,6 +524,3 @@ def attachProgram(made: socket.socket, option: int, program: bytes) -> None:
     instructions = array("B", program)
     address, size = instructions.buffer_info()
     made.setsockopt(socket.SOL_SOCKET, option, _PROGRAM.pack(size // 8, address))
-
-
-__all__ = ["PortGroup", "attachProgram", "joinGroup"]

@@ -593,5 +593,3 @@ class QueuePairPath(Waiters):
 
 
 classImplements(QueuePairPath, IPath)
-
-__all__ = ["QueuePairPath"]

@@ -369,6 +369,3 @@ def _header(source: str, destination: str, trafficClass: int, size: int) -> byte
     # RFC 1071; programs may check the header, so it must be a valid one.
     total = sum(_IPV4_WORDS.unpack(head)) % 0xFFFF
     return _IPV4.pack(*fields, ~total & 0xFFFF, here[12:], there[12:])
-
-
-__all__ = ["PacketReceiver"]

@@ -580,5 +580,3 @@ class RoCELink:
 
 
 classImplements(RoCELink, ILink)
-
-__all__ = ["RoCELink", "mtuOf", "pathMTUOf"]

@@ -123,6 +123,3 @@ def _isGone(path: QueuePairPath) -> bool:
         return False
     # In this order: after its end nothing more comes.
     return slot > 0 and not fabric.group.isTaken(slot) and not fabric.link.pending()
-
-
-__all__ = ["ConnectedPaths"]

@@ -353,21 +353,3 @@ class ServiceTable:
                 for service, state in self._rows(slot):
                     if state == _LISTENS or service not in index:
                         index[service] = slot, state
-
-
-__all__ = [
-    "HANDED_ON",
-    "HEAD_BYTES",
-    "SECRET_BYTES",
-    "SLOTS",
-    "TABLE_BYTES",
-    "Handed",
-    "ServiceTable",
-    "isCommunication",
-    "packed",
-    "program",
-    "requesterOf",
-    "serviceOf",
-    "servicesOf",
-    "slotOf",
-]

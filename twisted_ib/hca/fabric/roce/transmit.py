@@ -282,6 +282,3 @@ class PacketTransmitter:
         Drop all packets that wait.
         """
         self.stalled.clear()
-
-
-__all__ = ["ACKNOWLEDGE", "PacketTransmitter"]

@@ -137,6 +137,3 @@ class SocketDoorbell:
         Drop the reference; the socket itself belongs to the peer socket object.
         """
         self.fd = -1
-
-
-__all__ = ["EventDoorbell", "SocketDoorbell"]

@@ -183,6 +183,3 @@ class ListeningSockets:
             self._poller.unregister(fd)
             rendezvous.close()
         self._listeners.clear()
-
-
-__all__ = ["ListeningSockets", "checkCaller", "checkRoom", "mostPeers"]

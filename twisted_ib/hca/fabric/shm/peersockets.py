@@ -155,6 +155,3 @@ class PeerSockets:
                 if found is None or handshake.deadline < found:
                     found = handshake.deadline
         return found
-
-
-__all__ = ["PathRequest", "PeerSockets"]

@@ -130,6 +130,3 @@ class Redials:
         self._redials.clear()
         self._changed()
         return users
-
-
-__all__ = ["Redials"]

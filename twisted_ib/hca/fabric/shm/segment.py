@@ -176,6 +176,3 @@ def check(fd: int, size: int) -> None:
 
 _segments: weakref.WeakSet[Segment] = weakref.WeakSet()
 life.atFork(__name__, inChild=forEach(_segments, lambda segment: segment.inherited()))
-
-
-__all__ = ["SEALS", "Segment", "check"]

@@ -200,6 +200,3 @@ class SocketPage:
         Remove a row.
         """
         self._put([], (offset,))
-
-
-__all__ = ["SUFFIX", "IListed", "Shown", "SocketPage"]

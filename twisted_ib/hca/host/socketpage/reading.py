@@ -88,6 +88,3 @@ def _row(values: RowValues, text: Any) -> list[Any]:
 
 def _place(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-__all__ = ["readPage"]

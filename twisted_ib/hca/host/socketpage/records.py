@@ -166,26 +166,3 @@ def parseRows(data: bytes, readAgain: Callable[[int], bytes]) -> Iterator[RowVal
             continue
         values = _ROW.unpack_from(body)
         yield (*values[:8], _text(values[10]), values[8], _text(values[11]), values[9])
-
-
-__all__ = [
-    "ATTEMPTS",
-    "CONNECTION",
-    "FIRST_ROW",
-    "LISTENER",
-    "NEVER",
-    "NOTHING",
-    "NO_TEXT",
-    "RECORD",
-    "ROWS",
-    "TEXTS",
-    "TEXT_BYTES",
-    "Header",
-    "RowValues",
-    "packHeader",
-    "packRows",
-    "packText",
-    "parseHeader",
-    "parseRows",
-    "parseText",
-]

@@ -56,6 +56,3 @@ class ShownSockets:
         unshown, self.unshown = self.unshown, []
         users = self.users
         self.show([each for each in unshown if each[0] in users])
-
-
-__all__ = ["ShownSockets"]

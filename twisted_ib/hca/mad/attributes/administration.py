@@ -369,32 +369,3 @@ def stride(kind: type[Attribute]) -> int:
     @return: AttributeOffset of a table of records: the octets of each, in units of 8.
     """
     return -(-kind.OCTETS // _UNIT)
-
-
-__all__ = [
-    "ALL_LIDS",
-    "ALL_TRAPS",
-    "ALL_TYPES",
-    "ANY_PRODUCER",
-    "NO_LEASE_END",
-    "RECORDS",
-    "GUIDInfoRecord",
-    "InformInfo",
-    "InformInfoRecord",
-    "JoinState",
-    "LinearForwardingTableRecord",
-    "LinkRecord",
-    "MCMemberRecord",
-    "MulticastForwardingTableRecord",
-    "NodeRecord",
-    "PKeyTableRecord",
-    "PathRecord",
-    "PortInfoRecord",
-    "SLtoVLMappingTableRecord",
-    "SMInfoRecord",
-    "Selector",
-    "ServiceRecord",
-    "SwitchInfoRecord",
-    "VLArbitrationTableRecord",
-    "stride",
-]

@@ -47,6 +47,3 @@ class ClassPortInfo(Attribute):
     trapHL: int = bits(64, 8)
     trapQP: int = bits(65, 24)
     trapQKey: int = bits(68, 32)
-
-
-__all__ = ["RESPONSE_TIME", "ClassPortInfo"]

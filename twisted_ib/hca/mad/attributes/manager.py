@@ -37,6 +37,3 @@ class SMInfo(Attribute):
     smActivity: int = bits(16, 32)
     smPriority: int = bits(20, 4)
     smState: int = bits(20, 4, 3)
-
-
-__all__ = ["SMInfo", "SMState"]

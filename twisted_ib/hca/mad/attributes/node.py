@@ -70,6 +70,3 @@ class VendorDiag(Attribute):
 
     nextIndex: int = bits(0, 16)
     diagData: bytes = octets(2, 62)
-
-
-__all__ = ["NodeDescription", "NodeInfo", "VendorDiag"]

@@ -185,18 +185,3 @@ class BadKeyDetails(Details):
     qp2: int = bits(15, 24)
     gid1: int = bits(18, 128)
     gid2: int = bits(34, 128)
-
-
-__all__ = [
-    "DETAILS_OCTETS",
-    "BadKeyDetails",
-    "BadMKeyDetails",
-    "Details",
-    "GIDDetails",
-    "LinkIntegrityDetails",
-    "LinkStateDetails",
-    "LocalChangeDetails",
-    "Notice",
-    "NoticeType",
-    "Trap",
-]

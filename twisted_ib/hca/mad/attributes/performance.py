@@ -212,18 +212,3 @@ class PortRcvDataSL(Attribute):
     portSelect: int = bits(1, 8)
     counterSelect: int = bits(2, 16)
     rcvDataSL: tuple[int, ...] = table(4, 16, 32)
-
-
-__all__ = [
-    "ALL_PORTS",
-    "PortCounters",
-    "PortCountersExtended",
-    "PortFlowCtlCounters",
-    "PortOpRcvCounters",
-    "PortRcvDataSL",
-    "PortRcvErrorDetails",
-    "PortSamplesControl",
-    "PortSamplesResult",
-    "PortXmitDataSL",
-    "PortXmitDiscardDetails",
-]

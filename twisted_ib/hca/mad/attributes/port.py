@@ -195,19 +195,3 @@ class LedInfo(Attribute):
     OCTETS: ClassVar[int] = 4
 
     ledMask: int = bits(0, 1)
-
-
-__all__ = [
-    "ARBITRATION_PER_BLOCK",
-    "EXTENDED_SPEEDS",
-    "GUIDS_PER_BLOCK",
-    "PARTITIONS_PER_BLOCK",
-    "Capability",
-    "Capability2",
-    "GUIDInfo",
-    "LedInfo",
-    "PKeyTable",
-    "PortInfo",
-    "SLtoVLMappingTable",
-    "VLArbitrationTable",
-]

@@ -26,6 +26,3 @@ def linkRate(width: int, speed: int, extendedSpeed: int) -> int:
     """
     # The extended speeds follow the others (libibverbs/verbs.h, ibv_port_attr.active_speed).
     return _CODES.get(linkGigabits(width, extendedSpeed << 4 or speed), _SLOWEST)
-
-
-__all__ = ["GIGABITS", "linkRate"]

@@ -69,13 +69,3 @@ class MulticastForwardingTable(Attribute):
     OCTETS: ClassVar[int] = 64
 
     masks: tuple[int, ...] = table(0, MULTICAST_LIDS_PER_BLOCK, 16)
-
-
-__all__ = [
-    "LIDS_PER_BLOCK",
-    "MULTICAST_LIDS_PER_BLOCK",
-    "PORTS_PER_MASK",
-    "LinearForwardingTable",
-    "MulticastForwardingTable",
-    "SwitchInfo",
-]

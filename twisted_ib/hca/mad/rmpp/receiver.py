@@ -242,6 +242,3 @@ class Receiver:
             self._pieces.clear()
             self.held = 0
             self.deadline = None
-
-
-__all__ = ["RMPP_ASK_SECONDS", "RMPP_COMPLETE_SECONDS", "RMPP_TABLE_BYTES", "RMPP_WINDOW", "Receiver"]

@@ -313,12 +313,3 @@ class Sender:
             length = self._at - BODY_AT + len(data)
         header = RMPPHeader(RMPP_VERSION, DATA, NO_RESPONSE_TIME, flags, 0, number, length)
         return segment((self._head + data).ljust(MAD_BYTES, b"\0"), header)
-
-
-__all__ = [
-    "RMPP_ACK_SECONDS",
-    "RMPP_RETRIES",
-    "RMPP_RETRIES_UNPROVEN",
-    "RMPP_SEGMENTS_SENT",
-    "Sender",
-]

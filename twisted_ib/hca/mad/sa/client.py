@@ -439,6 +439,3 @@ class SAClient:
             self.paths.forget(GIDDetails.parse(notice.details).gid)
         if not self.registrations.deliver(notice, int.from_bytes(data[_ISSUER], "big")):
             self.count("sa_unclaimed")
-
-
-__all__ = ["Query", "SAClient", "Waiter"]

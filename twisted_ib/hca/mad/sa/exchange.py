@@ -170,6 +170,3 @@ class Exchanges:
         """
         for exchange in list(self.unaddressed):
             exchange.again()
-
-
-__all__ = ["DEFAULT", "RETRIES", "TIMEOUT", "Ended", "Exchange", "Exchanges", "Patience"]

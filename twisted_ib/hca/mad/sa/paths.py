@@ -76,6 +76,3 @@ class PathCache:
         """
         self._found.clear()
         self.generation += 1
-
-
-__all__ = ["PathCache", "PathKey"]

@@ -127,6 +127,3 @@ def records(kind: type[R], response: Mad) -> list[R]:
             " for fewer, by values of their fields"
         )
     return [kind.parse(data[at:]) for at in range(0, len(data) - kind.OCTETS + 1, stride)]
-
-
-__all__ = ["check", "describe", "parsed", "records", "refusal", "request", "select"]

@@ -301,15 +301,3 @@ class EventRegistration(Registration):
             and info.producerType in (ANY_PRODUCER, notice.noticeProducerType)
             and (first == ALL_LIDS or first <= lid <= max(first, last))
         )
-
-
-__all__ = [
-    "TRANSITIONS",
-    "Action",
-    "EventRegistration",
-    "GroupRegistration",
-    "Input",
-    "Registration",
-    "ServiceRegistration",
-    "State",
-]

@@ -373,6 +373,3 @@ def _given(error: HCAError | None) -> Input:
     isPassing = isinstance(error, SAStatusError) and error.status in _PASSING
     isUnanswered = isinstance(error, (SATimeoutError, NoSubnetManagerError))
     return Input.UNANSWERED if isPassing or isUnanswered else Input.REFUSED
-
-
-__all__ = ["Answered", "Handle", "Received", "Registrations", "Send", "callAll"]

@@ -59,15 +59,3 @@ def statusName(status: int) -> str:
         return SAStatus(status).name
     except ValueError:
         return f"{status:#06x}"
-
-
-__all__ = [
-    "BUSY",
-    "DELETE",
-    "GET_MULTI",
-    "GET_TABLE",
-    "GET_TRACE_TABLE",
-    "SA_VERSION",
-    "SAStatus",
-    "statusName",
-]

@@ -55,6 +55,3 @@ class ReceiveFlow:
         self.sum = (int.from_bytes(key, "big") + UDP) % 0xFFFF
         self.header = b""
         self.size = 0
-
-
-__all__ = ["ReceiveFlow", "SendFlow"]

@@ -170,6 +170,3 @@ def portUnreachable(ip: IPPacket, source: bytes) -> bytes:
     Return the error that nothing receives a datagram, for a packet from C{source} to its sender.
     """
     return packICMPError(source, ip.source, PORT_UNREACHABLE, 0, ip.packet[: ip.stop])
-
-
-__all__ = ["ECHO_REPLY", "ECHO_REQUEST", "PROTOCOL", "ICMPMessage", "Quoted", "portUnreachable"]

@@ -232,6 +232,3 @@ def _frame(
         return IPV6_HEADER + header + segment
     header = packIPv4(source, destination, protocol, len(segment), identification, fragment, hopLimit)
     return IPV4_HEADER + header + segment
-
-
-__all__ = ["FRAGMENT", "IPPacket", "fragments", "isGroup"]

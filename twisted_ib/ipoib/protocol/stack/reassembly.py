@@ -112,6 +112,3 @@ class Reassembly:
             if now - oldest.begun < limits.IP_REASSEMBLY_SECONDS:
                 break
             del self._packets[key]
-
-
-__all__ = ["Reassembly"]

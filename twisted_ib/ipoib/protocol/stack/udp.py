@@ -164,14 +164,3 @@ class UDPSegment:
             # RFC 8200 section 8.1.
             raise HeaderError("a UDP datagram over IPv6 without a checksum")
         return cls(source, destination, start + UDP_HEADER_BYTES, stop)
-
-
-__all__ = [
-    "LONGEST_IPV4",
-    "LONGEST_IPV6",
-    "UDP",
-    "UDP_HEADER_BYTES",
-    "IPv4Flow",
-    "IPv6Flow",
-    "UDPSegment",
-]

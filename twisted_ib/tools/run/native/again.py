@@ -94,6 +94,3 @@ def startAgain(words: Sequence[str]) -> None:
     isAgain = os.environ.get(RUN_AGAIN) == str(os.getpid())
     if not isAgain and _isPlain(words, os.environ):
         searchByPython(_UNSEEN not in words)
-
-
-__all__ = ["SEARCHED", "lacking", "searchByPython", "searchPath", "startAgain"]

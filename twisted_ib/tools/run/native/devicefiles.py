@@ -91,6 +91,3 @@ def deviceFiles(chosen: str | None) -> dict[str, str]:
         for path, text in _ofPort(layer, addressOf(name), slots).items():
             files[f"{own}/ports/{PORT}/{path}"] = text
     return files
-
-
-__all__ = ["deviceFiles"]

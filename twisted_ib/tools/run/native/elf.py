@@ -147,6 +147,3 @@ def _indexed(elf: Any) -> Iterator[tuple[int, Any]]:
                 # pyelftools has names for those that are none.
                 if isinstance(index, int) and index & _VERSION_BITS > _GLOBAL:
                     yield index & _VERSION_BITS, symbols.get_symbol(number)
-
-
-__all__ = ["Binary", "NotReadableError", "exported", "read"]

@@ -85,6 +85,3 @@ def _wantedBy(library: str, given: Collection[str]) -> tuple[Symbol, ...]:
     except (OSError, NotReadableError):
         # The loader says so itself when the program starts.
         return ()
-
-
-__all__ = ["LIBRARIES_READ", "Libraries", "librariesOf", "loaded"]

@@ -89,6 +89,3 @@ def show(libraries: str, environ: MutableMapping[str, str]) -> None:
     others = [each for each in environ.get(PRELOADED, "").replace(" ", ":").split(":") if each]
     if library not in others:
         environ[PRELOADED] = ":".join([library, *others])
-
-
-__all__ = ["PRELOADED", "show"]

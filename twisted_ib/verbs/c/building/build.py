@@ -285,6 +285,3 @@ def _declared(library: Library) -> Any:
     forward = handlerDeclarations(library.table, "static ")
     ffi.set_source(library.module, library.source + forward + exportedFunctions(library.table))
     return ffi
-
-
-__all__ = ["LIBRARIES", "Library", "buildView", "carry", "compilerCommand", "libraries", "wanting"]

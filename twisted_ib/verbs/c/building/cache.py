@@ -106,6 +106,3 @@ def compilerRun(command: Sequence[str], directory: Path | None = None) -> tuple[
                 raise LibraryBuildError(f"{command[0]}: {error}") from error
             raise
     return process.returncode, said
-
-
-__all__ = ["ABANDONED_SECONDS", "COMPILER_SECONDS", "built", "compileIn", "compilerRun"]

@@ -51,5 +51,3 @@ STUBS = (
     *(Symbol(_VERBS, "IBVERBS_1.0", name) for name in _KERNEL),
     *(Symbol(_VERBS, "IBVERBS_1.1", name) for name in ("ibv_copy_ah_attr_from_kern", "ibv_register_driver")),
 )
-
-__all__ = ["STUBS"]

@@ -219,6 +219,3 @@ def _header(machine: _Machine, begin: int, dynamic: int, end: int) -> bytes:
     ):
         made += struct.pack("<IIQQQQQQ", kind, flags, place, address, address, inFile, inMemory, alignment)
     return made
-
-
-__all__ = ["DATA_BYTES", "MACHINES", "Stub", "sharedObject"]

@@ -132,6 +132,3 @@ def versionScript(table: Sequence[Row], versions: Iterable[str] = ()) -> str:
     empty = sorted(set(versions) - {row.version for row in exported})
     nodes += [f"{name} {{ }};\n" for name in empty]
     return "".join(nodes) + f"TWISTED_IB_LOCAL {{ global: {_SHARED} local: *; }};\n"
-
-
-__all__ = ["exportedFunctions", "handlerDeclarations", "pointerDeclarations", "versionScript"]

@@ -105,6 +105,3 @@ def _check(missing: Collection[Symbol], versions: Mapping[str, Collection[str]],
     for word in sorted(names.union(*versions.values())):
         if not _WORD(word):
             raise LibraryBuildError(f"the program imports {word!r}, which is no name")
-
-
-__all__ = ["STUBS", "inFront", "source", "stub"]

@@ -97,5 +97,3 @@ struct epoll_event { uint32_t events; epoll_data_t data; ...; };
 struct timeval { long tv_sec; long tv_usec; };
 struct rdma_cm_join_mc_attr_ex { uint32_t comp_mask; uint32_t join_flags; struct sockaddr *addr; };
 """
-
-__all__ = ["DECLARATIONS", "HEADERS", "PACKAGE", "SOURCE"]

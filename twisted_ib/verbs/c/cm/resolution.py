@@ -162,6 +162,3 @@ def rdma_freeaddrinfo(res: CData) -> None:
     """
     if res and _results.pop(addressOf(res), None) is None:
         raise HandleError("It is no result of rdma_getaddrinfo")
-
-
-__all__ = ["bind", "resolveAddress"]

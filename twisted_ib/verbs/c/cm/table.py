@@ -94,5 +94,3 @@ int repoll_wait(int set, struct epoll_event *events, int most, int timeout);
 
 #: All functions.
 TABLE = tuple(rows(_FUNCTIONS, Failure.MINUS_ONE))
-
-__all__ = ["TABLE"]

@@ -51,6 +51,3 @@ def insert(socket: RSocket, family: int) -> int:
     number = socket.channel.fd
     descriptors[number] = Descriptor(socket, family)
     return number
-
-
-__all__ = ["Descriptor", "descriptorOf", "descriptors", "insert"]

@@ -459,6 +459,3 @@ class RSocket:
             self.cmid.close()
         finally:
             self.channel.close()
-
-
-__all__ = ["Phase", "RSocket"]

@@ -73,6 +73,3 @@ def _isOpen(file: int) -> bool:
             if int(name) != file and os.path.samestat(os.stat(int(name)), its):
                 return True
     return False
-
-
-__all__ = ["issmPath"]

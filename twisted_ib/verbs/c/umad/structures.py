@@ -42,6 +42,3 @@ def textOf(pointer: CData) -> str:
     @return: a string of C; no text for a null pointer.
     """
     return ffi.string(pointer).decode("utf-8", "replace") if pointer else ""
-
-
-__all__ = ["hold", "isHeld", "release", "textOf"]

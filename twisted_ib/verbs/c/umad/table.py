@@ -65,5 +65,3 @@ int umad_get_smi_gsi_pair_by_ca_name(const char *devname, uint8_t portnum, void 
 
 #: All functions.
 TABLE = tuple(rows(_FUNCTIONS, Failure.NEGATIVE_ERRNO, umad_recv=_WAIT_OR_LOOK, umad_poll=_WAIT))
-
-__all__ = ["TABLE"]

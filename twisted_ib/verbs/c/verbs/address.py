@@ -127,6 +127,3 @@ def ibv_resolve_eth_l2_from_gid(context: CData, attr: CData, mac: CData, vid: CD
     objectOf(context, "ibv_context")
     given(attr, mac)
     raise unsupported()
-
-
-__all__ = ["gidOf", "readAddress", "writeAddress"]

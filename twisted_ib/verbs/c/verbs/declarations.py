@@ -271,5 +271,3 @@ struct ibv_srq { struct ibv_context *context; void *srq_context; struct ibv_pd *
 struct twisted_ib_srq { struct ibv_srq srq; uint64_t self; struct twisted_ib_queue receives; ...; };
 struct ibv_ece { uint32_t vendor_id; uint32_t options; uint32_t comp_mask; ...; };
 """
-
-__all__ = ["DECLARATIONS", "HEADERS", "PACKAGE", "SOURCE"]

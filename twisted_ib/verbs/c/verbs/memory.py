@@ -259,6 +259,3 @@ def dealloc_mw(mw: CData) -> int:
     """
     handles.remove(addressOf(mw), "ibv_mw")
     return 0
-
-
-__all__ = ["bindInfo", "domainOf"]

@@ -334,6 +334,3 @@ def ibv_destroy_srq(srq: CData) -> int:
     """
     handles.remove(addressOf(srq), "ibv_srq")
     return 0
-
-
-__all__ = ["initAttr", "queuePair"]

@@ -142,14 +142,3 @@ def pointers(*names: str) -> dict[str, CData]:
     @return: pointers to them, for the fields of a structure.
     """
     return {name: ffi.addressof(lib, f"exported_{name}") for name in names}
-
-
-__all__ = [
-    "LARGEST_STRUCTURE",
-    "copyFields",
-    "copyPart",
-    "new",
-    "objectOf",
-    "optional",
-    "pointers",
-]

@@ -213,5 +213,3 @@ TABLE = (
     _posting("post_recv", "ibv_qp *qp", "ibv_recv_wr", "twisted_ib_post_own(qp, wr)"),
     _posting("post_srq_recv", "ibv_srq *srq", "ibv_recv_wr", "twisted_ib_post_shared(srq, wr)"),
 )
-
-__all__ = ["TABLE"]

@@ -126,6 +126,3 @@ def post_srq_recv(srq: CData, wr: CData, bad: CData) -> int:
     with value.receives:
         hub.post(value._core.post, _receiveRequest, wr, partial(_refused, bad))
     return 0
-
-
-__all__ = ["elements"]

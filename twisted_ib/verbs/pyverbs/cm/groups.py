@@ -227,6 +227,3 @@ def subnetGroupOf(host: str, key: int, portSpace: int) -> GID:
 
 def _subnetGroup(signature: int, owner: int, key: int) -> bytes:
     return _TRANSIENT_LINK_LOCAL + bytes((signature, owner)) + key.to_bytes(2, "big")
-
-
-__all__ = ["Groups", "groupOf", "subnetGroupOf"]

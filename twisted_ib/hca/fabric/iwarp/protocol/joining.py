@@ -58,6 +58,3 @@ def joinSends(reader: FPDUReader, buffer: Any, end: int, stop: int) -> int:
         CONTROL.pack_into(buffer, first, word)
     reader.first, reader.last = first, last
     return end
-
-
-__all__ = ["joinSends"]
