@@ -833,7 +833,7 @@ class RDMATransport(Transport):
         # Completions first: a Deferred fires before the messages that followed its completion.
         if self.completions:
             self.tellCompletions()
-        if self.held is not None and self.reading:
+        if self.held is not None:
             self.read()
         if self.loss is not None:
             self._over()

@@ -20,7 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.hcas import settle
 from tests.sdp.test_transport import elsewhere
 from tests.support.descriptors import descriptors, descriptorsBefore, runForked
-from twisted_ib import limits
+from twisted_ib import limits, settings
 from twisted_ib.errors import (
     DeviceClosedError,
     NoListenerError,
@@ -32,6 +32,7 @@ from twisted_ib.errors import (
     WrongThreadError,
 )
 from twisted_ib.hca.base.polling import AdaptivePolling
+from twisted_ib.hca.capture.capture import Capture, fileOf
 from twisted_ib.hca.connection import ConnectRequest, LookupRequest, RejectReason
 from twisted_ib.hca.connection.rdmacm import PortSpace
 from twisted_ib.hca.device import device as deviceModule
@@ -476,6 +477,37 @@ class ObjectTests(DeviceTestCase):
         self.assertTrue(shown["program"])
         counts = {"pd": len(self.a.memory.domains), "mr": 0, "cq": 0, "qp": 1, "srq": 0, "ah": 0, "mw": 0}
         self.assertEqual(shown["in_use"], counts)
+
+    def test_captured(self) -> None:
+        """
+        A device writes to the capture that it is given, by name or not, else to that of the environment; one
+        of no name is none.
+        """
+        given = Capture(self.mktemp())
+        named, everywhere = self.mktemp(), self.mktemp()
+        for environment, capture, path in (
+            ("", None, None),
+            (everywhere, None, fileOf(everywhere)),
+            (everywhere, named, fileOf(named)),
+            (everywhere, given, given.path),
+            (everywhere, "", None),
+        ):
+            with mock.patch.dict(os.environ, {settings.CAPTURE: environment}):
+                device = Device("lo0", self.clock.seconds, LoopbackFabric, capture=capture)
+            self.addCleanup(device.close)
+            self.assertEqual(None if device.capture is None else device.capture.path, path)
+
+    def test_gone(self) -> None:
+        """
+        When the adapter behind a device has gone its owner hears of it, if there is one.
+        """
+        reason, told = PathLostError("unplugged"), []
+        for device, whenGone in ((self.a, None), (self.b, lambda *given: told.append(given))):
+            self.assertFalse(device.isGone)
+            device.whenGone = whenGone
+            device.adapterGone(reason, bool)
+            self.assertTrue(device.isGone)
+        self.assertEqual(told, [(reason, bool)])
 
     def test_describeProgram(self) -> None:
         """

@@ -203,6 +203,22 @@ class NumberTests(SynchronousTestCase):
             self.patch(place, name, kept)
 
 
+class ImmortalTests(SynchronousTestCase):
+    """
+    What Python must never free.
+    """
+
+    def test_kept(self) -> None:
+        """
+        It has one reference more than anybody knows of.
+        """
+        thing = object()
+        before = sys.getrefcount(thing)
+        libc.immortal(thing)
+        self.assertEqual(sys.getrefcount(thing), before + 1)
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(thing))
+
+
 class AvailableTests(SynchronousTestCase):
     """
     What a machine lacks for rings in shared memory.

@@ -138,6 +138,12 @@ class ChosenDirectoryTests(RunDirectoryTestCase):
         for name in ("file", "socket"):
             self.refuse(self.path(name), "is not a directory")
 
+    def test_unusable(self) -> None:
+        """
+        Whatever else the kernel says is passed on.
+        """
+        self.refuse("/" + "x" * 300, "cannot be used (File name too long)", "set TWISTED_IB_RUN_DIR")
+
     def test_symbolicLink(self) -> None:
         """
         A link to a good directory, also with a slash behind.

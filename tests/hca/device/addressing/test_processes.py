@@ -400,7 +400,7 @@ class MeetingTests(SynchronousTestCase):
         self.paths.pathAccepted(path)
         self.assertEqual(self.fabric.asked, 0)
         pair = self.resolvePath(LOWER)
-        self.assertEqual((pair.found, self.fabric.asked), ([], 1))
+        self.assertEqual((pair.found, self.fabric.asked, self.paths._proofs), ([], 1, {}))
         self.device.wait(processes.PENDING_PATH_SECONDS)
         self.assertEqual((pair.found, self.fabric.asked), ([], 2))
         self.device.wait(2 * processes.PENDING_PATH_SECONDS)
@@ -415,7 +415,7 @@ class MeetingTests(SynchronousTestCase):
         path.alive = False
         self.paths.pathAccepted(path)
         pair = self.resolvePath(LOWER)
-        self.assertEqual(pair.found, [])
+        self.assertEqual((pair.found, self.paths._proofs), ([], {}))
         self.paths.pathLost(path)
         self.paths.pathAccepted(FakePath(LOWER))
         self.assertEqual(len(pair.found), 1)

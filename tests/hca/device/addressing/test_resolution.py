@@ -63,8 +63,9 @@ class ResolutionTestCase(SynchronousTestCase):
         A datagram comes, in the middle of a buffer.
         """
         found = FakePath(HIGHER) if path is None else path
-        stop = 3 + len(record)
-        self.paths.datagramReceived(found, 0x64, number, b"..." + record + b".", 3, stop, partition)
+        arguments = found, 0x64, number, b"..." + record + b".", 3, 3 + len(record)
+        # Fabrics of one host have no partitions.
+        self.paths.datagramReceived(*arguments, *([partition] if partition else []))
 
     def got(self, *pairs: Any) -> list[int]:
         """
