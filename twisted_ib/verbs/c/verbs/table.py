@@ -188,6 +188,26 @@ _MEMORY = (
         "struct ibv_dm *ibv_import_dm(struct ibv_context *context, uint32_t handle)",
     ),
     Row("ibv_unimport_dm", "IBVERBS_1.13", "void ibv_unimport_dm(struct ibv_dm *dm)"),
+    Row(
+        "alloc_dm", "", "struct ibv_dm *alloc_dm(struct ibv_context *context, struct ibv_alloc_dm_attr *attr)"
+    ),
+    Row("free_dm", "", "int free_dm(struct ibv_dm *dm)"),
+    Row(
+        "reg_dm_mr",
+        "",
+        "struct ibv_mr *reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offset, size_t length, "
+        "unsigned int access)",
+    ),
+    Row(
+        "memcpy_to_dm",
+        "",
+        "int memcpy_to_dm(struct ibv_dm *dm, uint64_t offset, const void *host, size_t length)",
+    ),
+    Row(
+        "memcpy_from_dm",
+        "",
+        "int memcpy_from_dm(void *host, struct ibv_dm *dm, uint64_t offset, size_t length)",
+    ),
     Row("alloc_mw", "", "struct ibv_mw *alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)"),
     Row("bind_mw", "", "int bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)"),
     Row("dealloc_mw", "", "int dealloc_mw(struct ibv_mw *mw)"),
