@@ -33,7 +33,7 @@ class PingPong:
         self.options = options
         self.channel = verbs.CompChannel(context) if options.events else None
         self.pd = verbs.PD(context)
-        self.mr = verbs.MR(self.pd, self.start + options.size, enums.IBV_ACCESS_LOCAL_WRITE)
+        self.mr = self.register(context, self.start + options.size)
         self.whole = verbs.SGE(self.mr.buf, self.mr.length, self.mr.lkey)
         self.message = verbs.SGE(self.mr.buf + self.start, options.size, self.mr.lkey)
         self.cq = verbs.CQ(context, options.rx_depth + 1, None, self.channel)
@@ -43,6 +43,14 @@ class PingPong:
         port, gid = context.query_port(options.ib_port), context.query_gid(options.ib_port, options.gid_idx)
         self.mine = [Address(port.lid, self.qp.qp_num, secrets.randbits(24), gid.raw)]
         self.postReceives(options.rx_depth)
+
+    def register(self, context: verbs.Context, length: int) -> verbs.MR:
+        """Register the memory of messages: of the program, or of the device, which has no addresses."""
+        rights = enums.IBV_ACCESS_LOCAL_WRITE
+        if not self.options.dm:
+            return verbs.MR(self.pd, length, rights)
+        self.dm = verbs.DM(context, verbs.AllocDmAttr(length + -length % 4))
+        return verbs.DMMR(self.pd, length, rights | enums.IBV_ACCESS_ZERO_BASED, self.dm, 0)
 
     def createQP(self, context: verbs.Context, cap: verbs.QPCap) -> verbs.QP:
         """Create the queue pair, and bring it to INIT."""
@@ -115,6 +123,7 @@ class PingPong:
 
 
 if __name__ == "__main__":
-    parser = optionsOf("Ping-pong over a reliable connection.", lacking="oOPtjU")
+    parser = optionsOf("Ping-pong over a reliable connection.", lacking="oOPtU")
     parser.add_argument("-N", "--new_send", action="store_true", help="post sends the new way")
+    parser.add_argument("-j", "--dm", action="store_true", help="have messages in device memory")
     main(PingPong, parser)

@@ -24,7 +24,6 @@ LACKING = {
     "-O --iodp": "there is no on-demand paging",
     "-P --prefetch": "there is no on-demand paging, so there is nothing to prefetch",
     "-t --ts": "completions have no timestamps",
-    "-j --dm": "there is no device memory",
     "-U --allow-cc-unprotected": "there is no unprotected memory",
 }
 
@@ -54,7 +53,7 @@ def positive(text: str) -> int:
 def optionsOf(about: str, lacking: str = "", size: int = 4096, mtu: bool = True) -> ArgumentParser:
     """Make the options of a program: those that all have, and C{lacking}, which it has to refuse."""
     parser = ArgumentParser(description=about)
-    parser.set_defaults(new_send=False)
+    parser.set_defaults(new_send=False, dm=False)
     add, device = parser.add_argument, get_device_list()[0].name.decode()
     add("host", nargs="?", help="connect to the server there; without one, be the server")
     add("-p", "--port", type=number, default=18515, help="TCP port of the server (default 18515)")
@@ -78,7 +77,9 @@ def optionsOf(about: str, lacking: str = "", size: int = 4096, mtu: bool = True)
 def pages(side: PingPong) -> list[tuple[int, bytes]]:
     """Where each page of a message begins, and what is there if it shall be validated."""
     offsets = range(side.start, side.mr.length, mmap.PAGESIZE)
-    return [(offset, bytes([1 + page % 255])) for page, offset in enumerate(offsets)]
+    # Device memory is copied by 4 octets.
+    count = 4 if side.options.dm else 1
+    return [(offset, bytes([1 + page % 255]) * count) for page, offset in enumerate(offsets)]
 
 
 def report(options: Namespace, seconds: float) -> None:
@@ -95,13 +96,14 @@ def play(kind: type[PingPong], options: Namespace) -> int:
         exchange(options, side.mine, side.connect)
         if options.chk and options.host:
             for offset, content in pages(side):
-                side.mr.write(content, 1, offset)
+                side.mr.write(content, len(content), offset)
         began = time.perf_counter()
         side.run()
         report(options, time.perf_counter() - began)
         if not options.chk or options.host:
             return 0
-        bad = [page for page, (at, content) in enumerate(pages(side)) if side.mr.read(1, at) != content]
+        kept = enumerate(pages(side))
+        bad = [page for page, (at, content) in kept if side.mr.read(len(content), at) != content]
     for page in bad:
         print(f"invalid data in page {page}")
     return len(bad)

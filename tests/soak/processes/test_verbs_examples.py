@@ -35,6 +35,12 @@ class PingPongTests(PingPongTestCase):
         """
         self.played("ibv_rc_pingpong", "-N", "-d", "shm0", size=64)
 
+    def test_deviceMemory(self) -> None:
+        """
+        Messages in device memory, which are validated.
+        """
+        self.played("ibv_rc_pingpong", "-j", "-c", size=5001)
+
     def test_unreliableEvents(self) -> None:
         """
         An unreliable connection, asleep between messages.
@@ -74,7 +80,6 @@ class PingPongTests(PingPongTestCase):
             ("-O", "on-demand paging"),
             ("-P", "on-demand paging"),
             ("--ts", "timestamps"),
-            ("-j", "device memory"),
             ("-U", "unprotected memory"),
         ):
             said = self.refused("ibv_rc_pingpong", option)

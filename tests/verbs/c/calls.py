@@ -15,6 +15,7 @@ _OBJECTS = {
     "struct ibv_pd *": ("pd", "ibv_alloc_pd(context)", "ibv_dealloc_pd"),
     "struct ibv_td *": ("td", "ibv_alloc_td(context, &thread)", "ibv_dealloc_td"),
     "struct ibv_mr *": ("mr", "ibv_reg_mr(pd, memory, 4096, 7)", "ibv_dereg_mr"),
+    "struct ibv_dm *": ("dm", "ibv_alloc_dm(context, &dmWanted)", "ibv_free_dm"),
     "struct ibv_mw *": ("mw", "ibv_alloc_mw(pd, IBV_MW_TYPE_2)", "ibv_dealloc_mw"),
     "struct ibv_comp_channel *": (
         "channel",
@@ -32,6 +33,7 @@ _OBJECTS = {
 _THROUGH = (
     ("struct ibv_context_ops", "context->ops"),
     ("struct verbs_context", "(*verbs_get_ctx(context))"),
+    ("struct ibv_dm", "(*dm)"),
     ("struct ibv_cq_ex", "(*cqx)"),
     ("struct ibv_qp_ex", "(*qpx)"),
 )
@@ -46,6 +48,7 @@ _START = """
 extern int ibv_query_gid_type();
 static char memory[65536];
 static struct ibv_td_init_attr thread;
+static struct ibv_alloc_dm_attr dmWanted = {.length = 4096};
 static struct ibv_cq_init_attr_ex cqxWanted = {.cqe = 8, .wc_flags = IBV_WC_STANDARD_FLAGS};
 static struct ibv_srq_init_attr srqWanted = {.attr = {8, 1, 0}};
 static struct ibv_qp_init_attr qpWanted;

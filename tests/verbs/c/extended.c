@@ -272,6 +272,43 @@ static void event(void)
     IS(ibv_destroy_srq(srq), 0);
 }
 
+/* Device memory is written by a copy, and by a peer, who counts from the region's first octet. */
+static void device_memory(struct ibv_qp *near)
+{
+    struct ibv_alloc_dm_attr attr = {.length = 128, .log_align_req = 6}, most = {.length = 1};
+    struct ibv_device_attr_ex device;
+    char text[16] = "a text of the 16", found[16];
+
+    IS(ibv_query_device_ex(context, NULL, &device), 0);
+    most.length = device.max_dm_size + 1;
+    IS(ibv_alloc_dm(context, &most) == NULL, 1);
+    IS(errno, EINVAL);
+    struct ibv_dm *dm = MADE(ibv_alloc_dm(context, &attr));
+    IS(ibv_memcpy_to_dm(dm, 64, text, 16), 0);
+    IS(ibv_memcpy_from_dm(found, dm, 64, 16), 0);
+    IS(memcmp(found, text, 16), 0);
+    IS(ibv_memcpy_to_dm(dm, 2, text, 4), EINVAL);
+    IS(ibv_memcpy_from_dm(found, dm, 124, 8), EINVAL);
+    IS(ibv_reg_dm_mr(pd, dm, 64, 68, IBV_ACCESS_ZERO_BASED) == NULL, 1);
+    IS(ibv_reg_dm_mr(pd, dm, 0, 64, IBV_ACCESS_LOCAL_WRITE) == NULL, 1);
+    struct ibv_mr *region = MADE(ibv_reg_dm_mr(parent, dm, 64, 64, IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE |
+                                               IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING));
+    IS(region->addr == NULL && region->length == 64, 1);
+    memcpy(memory, "by the peer", 12);
+    struct ibv_sge piece = {(uintptr_t)memory, 12, mr->lkey};
+    struct ibv_send_wr write = {.wr_id = 77, .sg_list = &piece, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+                                .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {16, region->rkey}}, *bad;
+    IS(ibv_post_send(near, &write, &bad), 0);
+    IS(completed(1), 77);
+    IS(ibv_memcpy_from_dm(found, dm, 80, 12), 0);
+    IS(memcmp(found, memory, 12), 0);
+    IS(ibv_free_dm(dm), EBUSY);
+    IS(ibv_dereg_mr(region), 0);
+    IS(ibv_free_dm(dm), 0);
+    IS(ibv_free_dm(dm), EINVAL);
+    IS(ibv_memcpy_from_dm(found, dm, 0, 4), EINVAL);
+}
+
 int main(void)
 {
     open_all();
@@ -283,6 +320,7 @@ int main(void)
     work(near, far);
     tables();
     event();
+    device_memory(near);
     IS(ibv_destroy_qp(near), 0);
     IS(ibv_destroy_qp(far), 0);
     IS(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)), 0);

@@ -63,14 +63,15 @@ def opened():
 def has(context):
     return bool(verbs.ibv_alloc_pd(context))
 
-context = opened()
-has(context)
+context, second = opened(), opened()
+pd = pointer(verbs.ibv_alloc_pd(context))
 pid = os.fork()
 if not pid:
     own = opened()
-    print("child", has(context), has(own), has(opened()), flush=True)
+    closed = verbs.ibv_close_device(context), has(context)
+    print("child", verbs.ibv_dealloc_pd(pd), has(second), *closed, has(own), has(opened()), flush=True)
     os._exit(0)
-print("parent", os.waitpid(pid, 0)[1], has(context), has(opened()), flush=True)
+print("parent", os.waitpid(pid, 0)[1], verbs.ibv_dealloc_pd(pd), has(context), has(opened()), flush=True)
 """
 #: The programs that were compiled: source, libraries and whether it is linked with them.
 _programs: dict[tuple[Path, tuple[str, ...], bool], str] = {}
@@ -178,11 +179,11 @@ class LoadedTests(ProgramTestCase):
 
     def test_forked(self) -> None:
         """
-        A child that a program of Python forks opens devices of its own; what its parent has is not there, and
-        stays the parent's.
+        A child that a program of Python forks opens devices of its own, and its parent's contexts are such;
+        what was made by them is not there, and stays the parent's.
         """
         result = run(sys.executable, "-c", _FORKED, TWISTED_IB_DEVICE="shm0")
-        expected = "child False True True\nparent 0 True True\n"
+        expected = f"child {errno.EINVAL} True 0 False True True\nparent 0 0 True True\n"
         self.assertEqual((result.stdout, result.stderr, result.returncode), (expected, "", 0))
 
     def test_ended(self) -> None:
@@ -204,7 +205,7 @@ class WrongCallTests(ProgramTestCase):
         Make the calls.
         """
         fields = {}
-        for name in ("ibv_context_ops", "verbs_context", "ibv_cq_ex", "ibv_qp_ex"):
+        for name in ("ibv_context_ops", "verbs_context", "ibv_dm", "ibv_cq_ex", "ibv_qp_ex"):
             [body] = re.findall(rf"struct {name} {{(.*?)\n}};", DECLARATIONS, re.DOTALL)
             fields[f"struct {name}"] = re.findall(r"\(\*(\w+)\)\(", body)
         # It is in the headers of rdma-core 44, but the declarations do not need it.

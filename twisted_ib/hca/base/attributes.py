@@ -44,6 +44,8 @@ PAGE_SIZES = 0xFFFFF000
 ACK_DELAY_CODE = 15
 #: Limits of completion moderation, the 16 bits of C{struct ibv_moderate_cq}; the period is microseconds.
 MODERATED_COMPLETIONS = MODERATION_PERIOD = 0xFFFF
+#: Octets of device memory that one device has (as Linux's mlx5, which has 128 KiB or more).
+DEVICE_MEMORY = 256 * 1024
 
 #: Bytes -> code of C{enum ibv_mtu}.
 MTU_CODES = {size: code for code, size in MTU_BYTES.items()}
@@ -135,7 +137,7 @@ def extendedAttributes(operations: int = 0, traits: Traits = LOCAL) -> dict[str,
         "device_cap_flags_ex": _capabilities(traits) | operations,
         "max_wq_type_rq": 0,
         "raw_packet_caps": 0,
-        "max_dm_size": 0,
+        "max_dm_size": DEVICE_MEMORY,
         "phys_port_cnt_ex": 1,
         "max_cq_count": MODERATED_COMPLETIONS,
         "max_cq_period": MODERATION_PERIOD,

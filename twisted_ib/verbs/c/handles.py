@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from threading import RLock
 from typing import Any
@@ -41,6 +41,10 @@ class Entry:
     users: int = 0
 
 
+def _never(address: int, entry: Entry) -> bool:
+    return False
+
+
 class Handles:
     """
     The objects of a process by the addresses of their structures.
@@ -48,11 +52,14 @@ class Handles:
     The lock is for calls that look up and change; each method takes it.
 
     @ivar entries: by the addresses of the structures.
+    @ivar again: in a forked child makes an object of its parent's anew, with L{renew}, and says whether it
+        has; called without the lock.
     """
 
     def __init__(self) -> None:
         self.lock = RLock()
         self.entries: dict[int, Entry] = {}
+        self.again: Callable[[int, Entry], bool] = _never
         # By the objects' identities: the entries keep the objects.
         self._addresses: dict[int, int] = {}
         self._freed: deque[object] = deque(maxlen=FREED_STRUCTURES)
@@ -63,8 +70,24 @@ class Handles:
         Forget all objects but devices in a forked child: they are the parent's, who closes them.
         """
         self._parents.update(self.entries)
-        self.entries = {at: each for at, each in self.entries.items() if each.kind == "ibv_device"}
+        for at, each in self._parents.items():
+            # In place: structures.py looks into it by itself.
+            if each.kind != "ibv_device":
+                self.entries.pop(at, None)
         self._addresses = {one: at for one, at in self._addresses.items() if at in self.entries}
+
+    def renew(self, address: int, value: object) -> bool:
+        """
+        Give a structure of the parent's an object of this forked child.
+
+        @return: whether it had none; else another thread was faster.
+        """
+        with self.lock:
+            parent = self._parents.pop(address, None)
+            if parent is None:
+                return False
+            self.add(address, parent.kind, value, parent.structure)
+            return True
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -98,6 +121,8 @@ class Handles:
         @raise HandleError: there is none, or it is of another kind (EINVAL).
         """
         entry = self.entries.get(address)
+        if entry is None and address in self._parents and self.again(address, self._parents[address]):
+            entry = self.entries.get(address)
         if entry is None or entry.kind not in kinds:
             raise HandleError(f"There is no {' or '.join(kinds)} at {address:#x}")
         return entry.value

@@ -92,7 +92,6 @@ from twisted_ib.verbs.pyverbs.objects.ah import AH
 from twisted_ib.verbs.pyverbs.objects.cq import CQ, CompChannel
 from twisted_ib.verbs.pyverbs.objects.cqex import CQEX, CqInitAttrEx, PollCqAttr, WcTmInfo
 from twisted_ib.verbs.pyverbs.objects.device import (
-    DM,
     AsyncEvent,
     Context,
     Device,
@@ -116,12 +115,12 @@ from twisted_ib.verbs.pyverbs.objects.deviceattr import (
     TMCaps,
     TSOCaps,
 )
+from twisted_ib.verbs.pyverbs.objects.dm import DM, DMMR
 from twisted_ib.verbs.pyverbs.objects.mr import MR, MW, MREx, mwtype2str
 from twisted_ib.verbs.pyverbs.objects.pd import PD, ParentDomain, ParentDomainContext, ParentDomainInitAttr
 from twisted_ib.verbs.pyverbs.objects.srq import SRQ, OpsWr, SrqInitAttrEx
 from twisted_ib.verbs.pyverbs.objects.srqattr import SrqAttr, SrqInitAttr
 from twisted_ib.verbs.pyverbs.objects.unsupported import (
-    DMMR,
     WQ,
     XRCD,
     Buf,

@@ -22,12 +22,10 @@ from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs import (
     AH,
     CQ,
-    DM,
     PD,
     QP,
     SRQ,
     AHAttr,
-    AllocDmAttr,
     CompChannel,
     Context,
     FdArr,
@@ -283,14 +281,6 @@ class ContextTests(VerbsTestCase):
         arr = FdArr([3, 4, 5], 2)
         self.assertEqual((arr.arr, arr.count), ([3, 4], 2))
         self.assertIn("[3, 4]", str(arr))
-
-    def test_deviceMemory(self) -> None:
-        """
-        There is no memory on the device.
-        """
-        ctx = self.open()
-        self.assertEqual(ctx.query_device_ex().max_dm_size, 0)
-        self.refused(errno.EOPNOTSUPP, DM, ctx, AllocDmAttr(100))
 
     def test_numbers(self) -> None:
         """

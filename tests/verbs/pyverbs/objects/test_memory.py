@@ -16,7 +16,6 @@ from tests.support.generated import given, settings
 from tests.verbs.pyverbs.pair import ALL_RIGHTS, End, VerbsTestCase, connected
 from twisted_ib import limits
 from twisted_ib.verbs.pyverbs import (
-    DMMR,
     MR,
     MW,
     PD,
@@ -196,7 +195,7 @@ class RegionTests(VerbsTestCase):
         """
         Memory of other kinds is not supported.
         """
-        for kind in (Buf, BufMR, DMAHandle, DmaBuf, DmaBufMR, DMMR):
+        for kind in (Buf, BufMR, DMAHandle, DmaBuf, DmaBufMR):
             self.refused(errno.EOPNOTSUPP, kind, self.pd, 10)
         self.assertIn("cpu_id", str(DmaHandleInitAttr(cpu_id=3)))
 

@@ -47,8 +47,8 @@ struct ibv_pd; struct ibv_mr; struct ibv_mw; struct ibv_cq; struct ibv_cq_ex; st
 struct ibv_srq; struct ibv_ah; struct ibv_td; struct ibv_wc; struct ibv_send_wr; struct ibv_recv_wr;
 struct ibv_mw_bind; struct ibv_port_attr; struct ibv_device_attr_ex; struct ibv_cq_init_attr_ex;
 struct ibv_qp_init_attr_ex; struct ibv_srq_init_attr_ex; struct ibv_parent_domain_init_attr;
-struct ibv_td_init_attr; struct ibv_modify_cq_attr; struct ibv_query_device_ex_input; struct ibv_dm;
-struct ibv_wc_tm_info; struct ibv_poll_cq_attr;
+struct ibv_td_init_attr; struct ibv_modify_cq_attr; struct ibv_query_device_ex_input;
+struct ibv_dm; struct ibv_alloc_dm_attr; struct ibv_wc_tm_info; struct ibv_poll_cq_attr;
 struct ibv_context_ops {
     struct ibv_mw *(*alloc_mw)(struct ibv_pd *, enum ibv_mw_type);
     int (*bind_mw)(struct ibv_qp *, struct ibv_mw *, struct ibv_mw_bind *);
@@ -64,6 +64,9 @@ struct ibv_context {
     void *abi_compat; ...;
 };
 struct verbs_context {
+    struct ibv_mr *(*reg_dm_mr)(struct ibv_pd *, struct ibv_dm *, uint64_t, size_t, unsigned int);
+    struct ibv_dm *(*alloc_dm)(struct ibv_context *, struct ibv_alloc_dm_attr *);
+    int (*free_dm)(struct ibv_dm *);
     int (*query_port)(struct ibv_context *, uint8_t, struct ibv_port_attr *, size_t);
     struct ibv_pd *(*alloc_parent_domain)(struct ibv_context *, struct ibv_parent_domain_init_attr *);
     int (*dealloc_td)(struct ibv_td *);
@@ -111,7 +114,7 @@ struct ibv_pci_atomic_caps { uint16_t fetch_add; uint16_t swap; uint16_t compare
 struct ibv_device_attr_ex {
     struct ibv_device_attr orig_attr; uint32_t comp_mask; struct ibv_odp_caps odp_caps;
     uint64_t completion_timestamp_mask; uint64_t hca_core_clock; uint64_t device_cap_flags_ex;
-    struct ibv_cq_moderation_caps cq_mod_caps; uint32_t phys_port_cnt_ex; ...;
+    struct ibv_cq_moderation_caps cq_mod_caps; uint64_t max_dm_size; uint32_t phys_port_cnt_ex; ...;
 };
 struct ibv_pd { struct ibv_context *context; uint32_t handle; ...; };
 struct ibv_td { struct ibv_context *context; ...; };
@@ -120,6 +123,13 @@ struct ibv_parent_domain_init_attr { struct ibv_pd *pd; struct ibv_td *td; uint3
 struct ibv_mr {
     struct ibv_context *context; struct ibv_pd *pd; void *addr; size_t length; uint32_t handle; uint32_t lkey;
     uint32_t rkey; ...;
+};
+struct ibv_alloc_dm_attr { size_t length; uint32_t log_align_req; uint32_t comp_mask; };
+struct ibv_dm {
+    struct ibv_context *context;
+    int (*memcpy_to_dm)(struct ibv_dm *, uint64_t, const void *, size_t);
+    int (*memcpy_from_dm)(void *, struct ibv_dm *, uint64_t, size_t); uint32_t comp_mask; uint32_t handle;
+    ...;
 };
 struct ibv_mw {
     struct ibv_context *context; struct ibv_pd *pd; uint32_t rkey; uint32_t handle; int type; ...;

@@ -19,7 +19,7 @@ from twisted_ib.verbs.c import attend
 from twisted_ib.verbs.c.chosen import chosenDevice
 from twisted_ib.verbs.c.errors import HandleError, unsupported
 from twisted_ib.verbs.c.functions import AGAIN, handler
-from twisted_ib.verbs.c.handles import handles
+from twisted_ib.verbs.c.handles import Entry, handles
 from twisted_ib.verbs.c.pointers import CData, addressOf, given, lasting
 from twisted_ib.verbs.c.verbs.structures import copyFields, copyPart, objectOf, pointers
 from twisted_ib.verbs.c.waiting import nextEvent
@@ -79,20 +79,40 @@ def _commandDescriptor() -> int:
     return os.open(os.devnull, os.O_RDWR)
 
 
+def _serve(structure: CData, value: verbs.Context) -> None:
+    attend.begin()
+    structure.async_fd = value.async_fd
+    os.set_blocking(structure.async_fd, True)
+
+
+def _again(address: int, entry: Entry) -> bool:
+    # On an adapter a child goes on with its parent's contexts: here they are the device opened anew, and what
+    # the parent has made by them is not there.
+    if entry.kind != "ibv_context":
+        return False
+    value = verbs.Context(name=entry.value.name)
+    if not handles.renew(address, value):
+        value.close()
+        return True
+    _serve(ffi.addressof(entry.structure, "context"), value)
+    return True
+
+
+handles.again = _again
+
+
 def openContext(name: str, value: verbs.Context) -> CData:
     """
     @param name: the device's.
     @param value: the open context.
     @return: its C{struct ibv_context}.
     """
-    attend.begin()
     whole = ffi.new("struct verbs_context *", {**_EXTENDED, "sz": ffi.sizeof("struct verbs_context")})
     structure = ffi.addressof(whole, "context")
     structure.device = deviceStructure(name)
     structure.ops = _OPERATIONS
     structure.cmd_fd = _commandDescriptor()
-    structure.async_fd = value.async_fd
-    os.set_blocking(structure.async_fd, True)
+    _serve(structure, value)
     structure.num_comp_vectors = value.num_comp_vectors
     structure.abi_compat = _IS_EXTENDED
     handles.add(addressOf(structure), "ibv_context", value, whole)
@@ -216,6 +236,7 @@ def query_device_ex(context: CData, input: CData, attr: CData, size: int) -> int
     made.cq_mod_caps.max_cq_count = moderation.max_cq_count
     made.cq_mod_caps.max_cq_period = moderation.max_cq_period
     made.device_cap_flags_ex = extended.device_cap_flags_ex
+    made.max_dm_size = extended.max_dm_size
     made.phys_port_cnt_ex = made.orig_attr.phys_port_cnt
     copyPart(attr, made, size)
     return 0

@@ -1,16 +1,21 @@
 """
-Protection domains, memory regions and windows, thread domains.
+Protection domains, memory regions and windows, thread domains, device memory.
 """
 
 from __future__ import annotations
+
+from _twisted_ib_verbs import ffi
 
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.errors import unsupported
 from twisted_ib.verbs.c.functions import handler
 from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.pointers import CData, addressOf, given
-from twisted_ib.verbs.c.verbs.structures import new, objectOf
+from twisted_ib.verbs.c.verbs.structures import new, objectOf, pointers
 from twisted_ib.verbs.pyverbs.enums.device import IBV_ACCESS_OPTIONAL_RANGE, ibv_rereg_mr_flags
+
+#: The functions that the headers' inline ones call.
+_COPIES = pointers("memcpy_to_dm", "memcpy_from_dm")
 
 
 class ThreadDomain:
@@ -102,17 +107,11 @@ def alloc_parent_domain(context: CData, attr: CData) -> CData:
     return new("ibv_pd", value, parents, context=context, handle=value.handle)
 
 
-def _register(pd: CData, addr: CData, length: int, access: int, iova: int | None) -> CData:
-    domain = objectOf(pd, "ibv_pd")
-    # Null would be new memory of the device's.
-    given(addr)
-    # man ibv_reg_mr(3): rights of this range are hints, ignored where they are not known.
-    rights = access & ~IBV_ACCESS_OPTIONAL_RANGE & 0xFFFFFFFF
-    value = verbs.MREx(domain, length, rights, address=addressOf(addr), iova=iova)
+def _region(pd: CData, value: verbs.MR, length: int, addr: CData, *parents: CData) -> CData:
     return new(
         "ibv_mr",
         value,
-        (pd,),
+        (pd, *parents),
         context=pd.context,
         pd=pd,
         addr=addr,
@@ -121,6 +120,16 @@ def _register(pd: CData, addr: CData, length: int, access: int, iova: int | None
         lkey=value.lkey,
         rkey=value.rkey,
     )
+
+
+def _register(pd: CData, addr: CData, length: int, access: int, iova: int | None) -> CData:
+    domain = objectOf(pd, "ibv_pd")
+    # Null would be new memory of the device's.
+    given(addr)
+    # man ibv_reg_mr(3): rights of this range are hints, ignored where they are not known.
+    rights = access & ~IBV_ACCESS_OPTIONAL_RANGE & 0xFFFFFFFF
+    value = verbs.MREx(domain, length, rights, address=addressOf(addr), iova=iova)
+    return _region(pd, value, length, addr)
 
 
 @handler
@@ -201,7 +210,7 @@ def ibv_unimport_mr(mr: CData) -> None:
 @handler
 def ibv_import_dm(context: CData, handle: int) -> CData:
     """
-    Nothing: there is no memory on the device.
+    Nothing: the objects of a context are in one process.
     """
     raise unsupported()
 
@@ -211,6 +220,59 @@ def ibv_unimport_dm(dm: CData) -> None:
     """
     Nothing: none was imported.
     """
+
+
+@handler
+def alloc_dm(context: CData, attr: CData) -> CData:
+    """
+    Allocate device memory.
+    """
+    owner = objectOf(context, "ibv_context")
+    given(attr)
+    wanted = verbs.AllocDmAttr(attr.length, attr.log_align_req, attr.comp_mask)
+    value = verbs.DM(owner, wanted)
+    return new("ibv_dm", value, (context,), context=context, handle=value.handle, **_COPIES)
+
+
+@handler
+def free_dm(dm: CData) -> int:
+    """
+    Free device memory.
+    """
+    handles.remove(addressOf(dm), "ibv_dm")
+    return 0
+
+
+@handler
+def reg_dm_mr(pd: CData, dm: CData, offset: int, length: int, access: int) -> CData:
+    """
+    Register device memory, which has no address.
+    """
+    domain, memory = objectOf(pd, "ibv_pd"), objectOf(dm, "ibv_dm")
+    value = verbs.DMMR(domain, length, access & ~IBV_ACCESS_OPTIONAL_RANGE, memory, offset)
+    return _region(pd, value, length, ffi.NULL, dm)
+
+
+@handler
+def memcpy_to_dm(dm: CData, offset: int, host: CData, length: int) -> int:
+    """
+    Copy into device memory.
+    """
+    part = objectOf(dm, "ibv_dm").copied(offset, length, "Failed to copy to device memory")
+    given(host)
+    ffi.memmove(part, host, length)
+    return 0
+
+
+@handler
+def memcpy_from_dm(host: CData, dm: CData, offset: int, length: int) -> int:
+    """
+    Copy from device memory.
+    """
+    part = objectOf(dm, "ibv_dm").copied(offset, length, "Failed to copy from device memory")
+    given(host)
+    ffi.memmove(host, part, length)
+    return 0
 
 
 @handler

@@ -58,6 +58,10 @@ def objectOf(pointer: CData, kind: Literal["ibv_mr"]) -> verbs.MR: ...
 
 
 @overload
+def objectOf(pointer: CData, kind: Literal["ibv_dm"]) -> verbs.DM: ...
+
+
+@overload
 def objectOf(pointer: CData, kind: Literal["ibv_mw"]) -> verbs.MW: ...
 
 

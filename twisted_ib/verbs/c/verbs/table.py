@@ -42,6 +42,12 @@ int dealloc_td(struct ibv_td *td);
 struct ibv_pd *alloc_parent_domain(struct ibv_context *context, struct ibv_parent_domain_init_attr *attr);
 struct ibv_mw *alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
 int bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);
+struct ibv_dm *alloc_dm(struct ibv_context *context, struct ibv_alloc_dm_attr *attr);
+int free_dm(struct ibv_dm *dm);
+struct ibv_mr *reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offset, size_t length, unsigned int
+    access);
+int memcpy_to_dm(struct ibv_dm *dm, uint64_t offset, const void *host, size_t length);
+int memcpy_from_dm(void *host, struct ibv_dm *dm, uint64_t offset, size_t length);
 int dealloc_mw(struct ibv_mw *mw);
 struct ibv_cq_ex *create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr);
 int modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr);

@@ -44,7 +44,6 @@ from twisted_ib.verbs.pyverbs.enums.device import (
     ibv_transport_type,
 )
 from twisted_ib.verbs.pyverbs.objects.deviceattr import (
-    AllocDmAttr,
     CompCntrCaps,
     DeviceAttr,
     DeviceAttrEx,
@@ -517,16 +516,6 @@ def _packed(text: str) -> bytes:
     packed = ip_address(text.partition("%")[0]).packed
     # RFC 4291 section 2.5.5.2: an IPv4 address becomes ::ffff:a.b.c.d, as RoCEv2 has it.
     return packed if len(packed) == len(_NO_GID) else _IPV4_MAPPED + packed
-
-
-class DM(VerbsObject):
-    """
-    Device memory, which no device here has.
-    """
-
-    def __init__(self, context: Context, dm_attr: AllocDmAttr | None = None, **kwargs: Any) -> None:
-        super().__init__()
-        raise unsupported("Failed to allocate device memory")
 
 
 class FdArr(PyverbsObject):

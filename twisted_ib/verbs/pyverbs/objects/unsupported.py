@@ -49,14 +49,6 @@ class UnsupportedMR(MR):
         raise unsupported(self.failure)
 
 
-class DMMR(UnsupportedMR):
-    """
-    A region of device memory.
-    """
-
-    failure = "Failed to register a device MR"
-
-
 class DmaBufMR(UnsupportedMR):
     """
     A region of a DMA buffer.
