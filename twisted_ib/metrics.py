@@ -59,6 +59,8 @@ HELP = {
     "polling_found": "Of these, those that found something.",
     "polling_yields": "Times that the processor was left to others meanwhile.",
     "polling_crowded": "Times that others wanted the processor.",
+    "polling_reached": "Answers of slow peers that were waited for without a sleep.",
+    "polling_rests": "Times that such waiting was left for a while: in vain, or others wanted the processor.",
     "polling_hits_permille": "Looks at the device that found something lately, per mille.",
     "polling_pure_hits_permille": "The same of looks without a sleep between, per mille.",
     "polling_crowd_permille": "Looks in which others wanted the processor lately, per mille.",

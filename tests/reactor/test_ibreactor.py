@@ -27,7 +27,7 @@ from tests.sdp.pair import Keeper
 from tests.support.calls import requireReplaceable
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.drive.sleeper import MOST_SECONDS
-from twisted_ib.hca.base.polling import SPIN_SECONDS, AdaptivePolling
+from twisted_ib.hca.base.polling import LESSONS, REACH_SECONDS, SPIN_SECONDS, AdaptivePolling
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LOCAL
 from twisted_ib.interfaces import IReactorCompletionChannels
@@ -65,12 +65,14 @@ class ScriptedDevice:
     @ivar work: For each C{progress} its result, a number, or a function to call.
     @ivar endless: The result of further ones.
     @ivar armed: The result of C{arm}.
+    @ivar posted: What C{sent} says.
+    @ivar arrives: Whether C{look} finds something.
     @ivar log: The calls, in order.
     """
 
     name = "test"
     traits = LOCAL
-    closed = isAsked = False
+    closed = isAsked = arrives = False
     pollingCounters: Any = None
 
     def __init__(self) -> None:
@@ -86,6 +88,7 @@ class ScriptedDevice:
         self.due: float | None = None
         self.ticks: list[float] = []
         self.pollers: list[Any] = []
+        self.posted = 0
         self.fabric = self
         self.clock = time.monotonic
         self.timers = Timers(self.clock)
@@ -101,6 +104,12 @@ class ScriptedDevice:
         if callable(work):
             work = work()
         return work or 0
+
+    def sent(self) -> int:
+        """
+        Count what may be answered.
+        """
+        return self.posted
 
     def pending(self) -> bool:
         """
@@ -120,7 +129,7 @@ class ScriptedDevice:
         Need not be woken.
         """
         self.log.append("look")
-        return False
+        return self.arrives
 
     def attend(self) -> None:
         """
@@ -424,7 +433,7 @@ class TurnTests(ReactorTestCase):
         _, device = self.add()
         device.hot = (HotPath(),)
         asked: list[float] = []
-        self.patch(AdaptivePolling, "spin", lambda polling, pending, most, answer: bool(asked.append(most)))
+        self.patch(AdaptivePolling, "spin", lambda polling, pending, most, *_: bool(asked.append(most)))
         self.freeze()
         for delay in (0.5, 1e-6):
             self.reactor.callLater(delay, lambda: None)
@@ -587,14 +596,48 @@ class TurnTests(ReactorTestCase):
         self.patch(
             AdaptivePolling,
             "spin",
-            lambda polling, pending, most, answer: asked.__iadd__([most]) is None,
+            lambda polling, pending, most, answer, sent: asked.__iadd__([min(most, answer)]) is None,
         )
         for timeout in (None, 1e-6, 0.25):
             self.reactor.doPoll(timeout)
-        self.assertEqual(asked, [SPIN_SECONDS, 1e-6, 0.25])
+        self.assertEqual(asked, [SPIN_SECONDS, 1e-6, SPIN_SECONDS])
         device.answerSeconds = 2 * SPIN_SECONDS
         self.reactor.doPoll(None)
         self.assertEqual(asked.pop(), 2 * SPIN_SECONDS)
+
+    def test_learns(self) -> None:
+        """
+        Sleeps that answers have ended teach it how long to poll for them; those in which nothing was sent do
+        not, nor those that something else has ended.
+        """
+        _, device = self.add()
+        (path,) = device.hot = (HotPath(),)
+        now = [100.0]
+
+        def pass_(seconds: float) -> None:
+            now[0] += seconds
+
+        def sleep(timeout: float) -> None:
+            pass_(200e-6)
+            device.work = [1] * device.arrives
+
+        self.reactor._wait = sleep
+        for posts, device.arrives, reach in ((0, True, 0), (1, False, 0), (1, True, REACH_SECONDS)):
+            polling = AdaptivePolling(lambda: now[0], lambda: pass_(1e-6))
+            self.reactor._loop.polling = polling
+            for _ in range(LESSONS):
+                self.assertEqual(polling.reach, 0)
+                device.posted += posts
+                device.work = [0]
+                self.reactor.doPoll(None)
+            self.assertEqual(polling.reach, reach)
+        device.posted += 1
+        path.found = [False] * 200 + [True]
+        before = now[0]
+        device.work = [0, 1]
+        self.reactor.doPoll(None)
+        self.assertEqual((path.found, polling.reached), ([], 1))
+        self.assertLess(now[0] - before, 200e-6)
 
     def test_spinLooksAtAll(self) -> None:
         """
@@ -606,7 +649,7 @@ class TurnTests(ReactorTestCase):
         self.patch(
             AdaptivePolling,
             "spin",
-            lambda polling, pending, most, answer: looked.__iadd__([pending]) is None,
+            lambda polling, pending, *_: looked.__iadd__([pending]) is None,
         )
         self.reactor.doPoll(None)
         self.assertEqual(looked, [])

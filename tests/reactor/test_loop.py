@@ -4,6 +4,7 @@ Tests of L{twisted_ib.reactor.loop} without a reactor.
 
 from __future__ import annotations
 
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,14 +27,14 @@ class Polling:
         """
         Nothing is found yet.
         """
-        self.asked: list[tuple[Any, float, float]] = []
+        self.asked: list[tuple[Any, float, float, int]] = []
         self.finds = False
 
-    def spin(self, pending: Any, most: float, answer: float) -> bool:
+    def spin(self, pending: Any, most: float, answer: float, sent: Any) -> bool:
         """
         Find what it is told to.
         """
-        self.asked.append((pending, most, answer))
+        self.asked.append((pending, most, answer, sent()))
         return self.finds
 
 
@@ -49,7 +50,7 @@ def channel(hot: int = 0, done: tuple[int, ...] = (), pending: bool = False) -> 
         answerSeconds=ANSWER,
         pending=lambda: pending,
     )
-    device = SimpleNamespace(fabric=fabric, progress=lambda: left.pop(0) if left else 0)
+    device = SimpleNamespace(fabric=fabric, progress=lambda: left.pop(0) if left else 0, sent=lambda: 7)
     return SimpleNamespace(device=device)
 
 
@@ -115,18 +116,22 @@ class LoopTests(SynchronousTestCase):
         self.assertEqual(self.polling.asked, [])
         one = channel(hot=1)
         for self.polling.finds in (False, True):
-            for timeout, most in ((None, ANSWER), (0.125, 0.125), (3.0, 3.0)):
+            for timeout, most in ((None, inf), (0.125, 0.125), (3.0, 3.0)):
                 self.assertIs(self.loop.spin(self.reactor, (one,), timeout), self.polling.finds)
-                self.assertEqual(self.polling.asked.pop(), (one.device.fabric.hot[0].pending, most, ANSWER))
+                self.assertEqual(
+                    self.polling.asked.pop(), (one.device.fabric.hot[0].pending, most, ANSWER, 7)
+                )
+        several = channel(hot=2, pending=True)
+        self.assertTrue(self.loop.spin(self.reactor, (several,), None))
+        self.assertEqual(self.polling.asked.pop(), (several.device.fabric.pending, inf, ANSWER, 7))
         for channels in (
-            (channel(hot=2, pending=True),),
             (channel(hot=1), channel(pending=True)),
             (channel(pending=True), channel(hot=1)),
         ):
             self.assertTrue(self.loop.spin(self.reactor, channels, None))
-            pending, most, answer = self.polling.asked.pop()
+            pending, most, answer, sent = self.polling.asked.pop()
             self.assertNotIn(pending, [hot.pending for each in channels for hot in each.device.fabric.hot])
-            self.assertEqual((pending(), most, answer), (True, ANSWER, ANSWER))
+            self.assertEqual((pending(), most, answer, sent), (True, inf, ANSWER, 14))
         self.assertTrue(self.loop.spin(self.reactor, (channel(hot=1), channel()), None))
         self.assertFalse(self.polling.asked.pop()[0]())
 

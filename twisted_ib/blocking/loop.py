@@ -118,7 +118,10 @@ class DrivenReactor(IBReactor):
                 seconds = self.rest.begin(channels, self.seconds, limit)
         self._askAt = monotonic() + (BRIEF_SECONDS if calm is None else min(calm, BRIEF_SECONDS))
         self._sleep(seconds, kernel)
-        return worked + self.rest.end(self._channels, self.seconds, seconds)
+        done = self.rest.end(self._channels, self.seconds, seconds)
+        if done and seconds != 0:
+            deviceLoop.polling.woken()
+        return worked + done
 
     def _sleepBriefly(
         self, channels: tuple[DeviceChannel, ...], limit: float | None, kernel: select.poll | None
@@ -144,6 +147,8 @@ class DrivenReactor(IBReactor):
         for channel in channels:
             if channel.device.fabric.look():
                 worked += channel.device.progress()
+        if armed and worked:
+            self._loop.polling.woken()
         if not worked:
             # The next turn is one of those that ask for everything.
             self._loop.turns |= EPOLL_EVERY - 1

@@ -171,6 +171,8 @@ class IBReactorBase(_Reactor):
         # The traffic that woke epoll is served in the same turn, as readable descriptors are.
         if self.rest.end(self._channels, self.seconds, timeout, not worked):
             loop.turns += 1
+            if timeout != 0:
+                loop.polling.woken()
         return found
 
     def inOtherThread(self) -> bool:

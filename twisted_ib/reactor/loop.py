@@ -4,6 +4,7 @@ The loop of the C{ib} and C{ib-asyncio} reactors between a message and its answe
 
 from __future__ import annotations
 
+from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -97,10 +98,13 @@ class DeviceLoop:
                 if self.inThreads or (reactor.threadpool is not None and threadsNeedInterpreter(reactor)):
                     return False
                 answer = fabric.answerSeconds
-                most = answer if timeout is None else timeout
-                if len(hot) == 1 and len(channels) == 1:
-                    return self.polling.spin(hot[0].pending, most, answer)
-                return self.polling.spin(lambda: _pending(channels), most, answer)
+                most = inf if timeout is None else timeout
+                if len(channels) > 1:
+                    return self.polling.spin(
+                        lambda: _pending(channels), most, answer, lambda: _sent(channels)
+                    )
+                pending = hot[0].pending if len(hot) == 1 else fabric.pending
+                return self.polling.spin(pending, most, answer, channel.device.sent)
         return False
 
 
@@ -121,6 +125,10 @@ def _pending(channels: tuple[DeviceChannel, ...]) -> bool:
         if channel.device.fabric.pending():
             return True
     return False
+
+
+def _sent(channels: tuple[DeviceChannel, ...]) -> int:
+    return sum(channel.device.sent() for channel in channels)
 
 
 class AsyncioDeviceLoop(DeviceLoop):

@@ -547,6 +547,7 @@ class Stream:
             header = machine.update(queuePair.posted)
             if header is not None:
                 queuePair.postInline(header, b"", 0)
+                self.channel.device.updates += 1
 
     def closeWrite(self) -> None:
         """

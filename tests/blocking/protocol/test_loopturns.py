@@ -17,6 +17,7 @@ from tests.blocking.case import BlockingTestCase
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.drive.sleeper import MOST_SECONDS, milliseconds
+from twisted_ib.hca.base.polling import LESSONS, SPIN_SECONDS, AdaptivePolling
 from twisted_ib.internet.readers import CHANNELS
 
 
@@ -58,6 +59,12 @@ class Channel:
         """
         self.said.append("progress")
         return self.work.pop(0) if self.work else 0
+
+    def sent(self) -> int:
+        """
+        Something was sent before each sleep.
+        """
+        return 1 + len(self.said)
 
     def arm(self) -> bool:
         """
@@ -323,6 +330,29 @@ class BriefTests(TurnCase):
             call(*((0,) if name == "callLater" else ()), called.append, 1)
             reactor.turn(None, None)
             self.assertEqual((called, self.limits), ([1], [0]), name)
+
+    def test_learns(self) -> None:
+        """
+        Sleeps that answers have ended teach it for how long to poll, the brief ones and those that ask for
+        everything.
+        """
+        now = [100.0]
+        for isBrief in (True, False):
+            channel = Channel(answerSeconds=SPIN_SECONDS)
+            channel.hot = (SimpleNamespace(pending=lambda: False),)
+            reactor = self.brief(channel)
+
+            def giveWay() -> None:
+                now[0] += 1e-6
+
+            polling = reactor._loop.polling = AdaptivePolling(lambda: now[0], giveWay)
+            for _ in range(LESSONS):
+                self.assertEqual(polling.reach, 0.0)
+                if not isBrief:
+                    reactor._askAt = 0.0
+                reactor._loop.turns, channel.arrives = 0, True
+                self.assertEqual(reactor.turn(None, None), 1)
+            self.assertGreater(polling.reach, 0.0)
 
     def hot(self, *work: int) -> Channel:
         """

@@ -5,22 +5,32 @@ policy looks or yields.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterable
+from math import inf
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.hca.base.polling import (
     CROWDED_SECONDS,
+    LESSONS,
     PURE_LOOKS,
     RARE,
+    REACH_SECONDS,
+    REPAID,
+    REST_SECONDS,
+    REST_SECONDS_MOST,
     SHY_SECONDS,
     SHY_SECONDS_MOST,
     SPIN_SECONDS,
+    WASTE,
     AdaptivePolling,
 )
 
 #: The duration of one yield here, seconds.
 YIELD = 1e-6
+#: How long it takes to wake up, seconds.
+WAKE = 40e-6
 
 
 class World:
@@ -374,8 +384,279 @@ class CrowdTests(SynchronousTestCase):
                 "polling_found": 3,
                 "polling_yields": 3,
                 "polling_crowded": 3,
+                "polling_reached": 0,
+                "polling_rests": 0,
                 "polling_hits_permille": 250,
                 "polling_pure_hits_permille": 0,
                 "polling_crowd_permille": round(self.polling.crowd * 1000),
             },
         )
+
+
+class Waits(World):
+    """
+    Waits for arrivals of which each ends a poll or a sleep.
+
+    @ivar sent: How much was sent.
+    @ivar found: The waits that a poll has ended.
+    @ivar polled: Seconds of polling; C{vain}: those of waits that ended in a sleep.
+    """
+
+    def __init__(self, learns: bool = True) -> None:
+        """
+        @param learns: Whether it is known what was sent.
+        """
+        super().__init__()
+        self.learns = learns
+        self.sent, self.found = 0, list[bool]()
+        self.polled = self.vain = 0.0
+
+    def wait(self, seconds: float, asks: bool = True, most: float = inf) -> bool:
+        """
+        Wait for what comes after so many seconds.
+
+        @param asks: Whether something is sent before.
+        @param most: When a timer ends the wait.
+        @return: Whether it was found without a sleep.
+        """
+        self.sent += asks
+        began = self.seconds
+        due = began + seconds
+        sent = (lambda: self.sent) if self.learns else None
+        found = self.polling.spin(lambda: self.seconds >= due, most, SPIN_SECONDS, sent)
+        took = self.seconds - began
+        self.polled += took
+        self.found.append(found)
+        if not found:
+            self.vain += took
+            self.seconds = max(self.seconds, min(due, began + most) + WAKE)
+            if self.learns and seconds <= most:
+                self.polling.woken()
+        return found
+
+    def teach(self, seconds: float = REACH_SECONDS / 2 - WAKE) -> None:
+        """
+        Have answers come after so many seconds until that is known.
+        """
+        for _ in range(100):
+            if self.polling.reach:
+                return
+            self.wait(seconds)
+        raise AssertionError(f"{self.polling.counters()}")
+
+
+def alike(waits: Iterable[tuple[float, bool]]) -> tuple[Waits, Waits]:
+    """
+    @param waits: Each with the seconds, and whether something is sent before.
+    @return: Those who have waited so: one that could learn, and one that could not.
+    """
+    both = Waits(), Waits(False)
+    for seconds, asks in waits:
+        for each in both:
+            each.wait(seconds, asks)
+    return both
+
+
+class ReachTests(SynchronousTestCase):
+    """
+    Answers that take longer than polling lasts otherwise.
+    """
+
+    def assertAlike(self, waits: Iterable[tuple[float, bool]]) -> None:
+        """
+        Check that in these waits there is no more polling than without any learning.
+        """
+        one, other = alike(waits)
+        self.assertEqual((one.found, one.yields, one.seconds), (other.found, other.yields, other.seconds))
+        self.assertEqual((one.polling.reach, one.polling.rests), (0.0, 0))
+
+    def test_answers(self) -> None:
+        """
+        Answers are polled for after some that ended a sleep, all of them, also where they are not as regular.
+        """
+        choose = random.Random(1)
+        for least, most in ((100e-6, 100e-6), (200e-6, 200e-6), (330e-6, 330e-6), (80e-6, 150e-6)):
+            waits = Waits()
+            for _ in range(100):
+                waits.wait(choose.uniform(least, most))
+            self.assertEqual(waits.found, [False] * LESSONS + [True] * (100 - LESSONS), most)
+            self.assertEqual((waits.polling.rests, waits.polling.reached), (0, 100 - LESSONS))
+            # What is found so does not count as a success of other polls.
+            self.assertLess(waits.polling.hits, 0.5 if least > 2 * SPIN_SECONDS else 1)
+
+    def test_oneWay(self) -> None:
+        """
+        A stream that is only received is not polled for, be it as regular as it will.
+        """
+        for seconds in (100e-6, 200e-6, 380e-6, 1e-3):
+            self.assertAlike([(seconds, False)] * 1000)
+            # One that began with a request.
+            self.assertAlike([(seconds, True)] + [(seconds, False)] * 1000)
+
+    def test_mixture(self) -> None:
+        """
+        Nothing is learned where among so many arrivals one is no answer; what was learned is not used for
+        those.
+        """
+        for count in range(1, LESSONS):
+            self.assertAlike(([(200e-6, True)] * count + [(200e-6, False)]) * 100)
+        waits = Waits()
+        waits.teach()
+        polled = waits.polled
+        for number in range(100):
+            self.assertIs(waits.wait(200e-6, number % 2 == 0), number % 2 == 0)
+        self.assertLess(waits.polled - polled, 50 * 200e-6 + 4 * SPIN_SECONDS)
+
+    def test_quick(self) -> None:
+        """
+        Quick answers are found as ever, and when slow ones become quick, they are polled for as before.
+        """
+        self.assertAlike([(SPIN_SECONDS / 2, True)] * 100)
+        waits = Waits()
+        waits.teach()
+        for _ in range(2):
+            self.assertTrue(waits.wait(2 * SPIN_SECONDS))
+        self.assertLess(waits.polling.hits, 0.5)
+        for _ in range(10):
+            self.assertTrue(waits.wait(SPIN_SECONDS / 2))
+        self.assertGreater(waits.polling.hits, 0.9)
+
+    def test_slower(self) -> None:
+        """
+        Answers that become slower than was learned are polled for once, and learned anew after a rest; those
+        that become too slow are not.
+        """
+        waits = Waits()
+        waits.teach(60e-6)
+        reach = waits.polling.reach
+        self.assertAlmostEqual(reach, 2 * (60e-6 + WAKE), 5)
+        self.assertFalse(waits.wait(300e-6))
+        self.assertEqual((waits.polling.reach, waits.polling.rests), (0.0, 1))
+        until = waits.polling.restUntil
+        self.assertTrue(0 <= until - waits.seconds <= REST_SECONDS)
+        yields = waits.yields
+        while waits.seconds < until:
+            self.assertFalse(waits.wait(300e-6))
+        self.assertLess(waits.yields - yields, 2 * SPIN_SECONDS / YIELD)
+        waits.teach(300e-6)
+        self.assertTrue(waits.wait(300e-6))
+        self.assertFalse(waits.wait(10 * REACH_SECONDS))
+        self.assertEqual(waits.polling.rests, 2)
+        yields = waits.yields
+        for _ in range(10 * RARE):
+            self.assertFalse(waits.wait(10 * REACH_SECONDS))
+        self.assertLess(waits.yields - yields, 11 * SPIN_SECONDS / YIELD)
+
+    def test_outliers(self) -> None:
+        """
+        Where a few answers are too slow, more than half of the others are polled for, within what may be
+        wasted.
+        """
+        choose, waits = random.Random(2), Waits()
+        for _ in range(20000):
+            waits.wait(5e-3 if choose.random() < 0.002 else choose.uniform(100e-6, 180e-6))
+        self.assertGreater(sum(waits.found), 10000)
+        self.assertLess(waits.vain, WASTE * waits.seconds)
+
+    def test_waste(self) -> None:
+        """
+        Who answers so that as much as can be is polled in vain has a bound reached, but not passed: with just
+        enough successes before, or none.
+        """
+        for successes in (REPAID, 0):
+            waits = Waits()
+            began, shares = waits.seconds, list[float]()
+            for _ in range(20):
+                waits.seconds = max(waits.seconds, waits.polling.restUntil)
+                # Those of other polls are none of it.
+                waits.polling.hits = 0.0
+                while not waits.polling.reach:
+                    waits.wait(REACH_SECONDS / 2 - WAKE)
+                for _ in range(successes):
+                    self.assertTrue(waits.wait(SPIN_SECONDS + 2 * YIELD))
+                waits.polling.hits, waits.polling.turns = 0.0, 0
+                before = waits.vain, waits.seconds
+                self.assertFalse(waits.wait(10.0))
+                self.assertAlmostEqual(waits.vain - before[0], REACH_SECONDS, 5)
+                waits.seconds = waits.polling.restUntil
+                shares.append(waits.vain / (waits.seconds - began))
+            self.assertLessEqual(max(shares), WASTE)
+            self.assertGreater(shares[0], 0.75 * WASTE)
+            self.assertEqual(shares[-1] > 0.75 * WASTE, successes == REPAID)
+        self.assertLess(shares[-1], WASTE / 10)
+        self.assertAlmostEqual(waits.polling._restSeconds, REST_SECONDS_MOST)
+
+    def test_oneCPU(self) -> None:
+        """
+        Who is to answer has the same CPU, and so a yield lasts as long as its work: both sleep.
+        """
+        waits = Waits()
+        for _ in range(4000):
+            waits.yieldSeconds = YIELD
+            waits.polling.hits = 0.0
+            due = waits.seconds + 150e-6
+            waits.sent += 1
+            waits.yieldSeconds = 150e-6
+            if not waits.polling.spin(lambda: waits.seconds >= due, inf, SPIN_SECONDS, lambda: waits.sent):  # noqa: B023
+                waits.seconds = max(waits.seconds, due + WAKE)
+                waits.polling.woken()
+        self.assertLessEqual(waits.yields, 4000 / RARE + 8)
+        self.assertLessEqual(waits.polling.rests, 7)
+        self.assertEqual(waits.polling.reach, 0.0)
+
+    def test_shy(self) -> None:
+        """
+        Nor is anything learned, or polled for so, while others want the CPU.
+        """
+        waits = Waits()
+        waits.tickSeconds = 1e-7
+        waits.polling.shyUntil = inf
+        for _ in range(100):
+            waits.wait(150e-6)
+        self.assertEqual((waits.polling.reach, waits.yields), (0.0, 0))
+        waits.polling.shyUntil = 0.0
+        waits.teach()
+        waits.polling.hits = 0.0
+        waits.polling.shyUntil = inf
+        self.assertFalse(waits.wait(150e-6))
+        self.assertEqual(waits.polling.rests, 0)
+        # As it becomes by a yield that lasts.
+        waits.polling.shyUntil, waits.polling.crowd = 0.0, 1.0
+        waits.yieldSeconds = CROWDED_SECONDS
+        self.assertTrue(waits.wait(150e-6))
+        self.assertGreater(waits.polling.shyUntil, waits.seconds)
+        self.assertEqual((waits.polling.rests, waits.polling.crowded), (1, 1))
+
+    def test_timers(self) -> None:
+        """
+        A sleep that something else than an arrival has ended teaches nothing, an answer takes the time of all
+        sleeps before it, and what was learned is not used until a timer that is due sooner than others poll
+        for.
+        """
+        waits = Waits()
+        for _ in range(100):
+            waits.wait(1.0, most=150e-6)
+        self.assertEqual((waits.polling.reach, waits.polling.rests), (0.0, 0))
+        for _ in range(100):
+            for number in range(5):
+                waits.wait(1.0, not number, most=150e-6)
+            waits.wait(150e-6, False)
+        self.assertEqual((waits.polling.reach, waits.polling.rests), (0.0, 0))
+        waits.teach()
+        yields = waits.yields
+        waits.polling.hits, waits.polling.turns = 0.0, 0
+        self.assertFalse(waits.wait(1.0, most=SPIN_SECONDS))
+        self.assertEqual((waits.yields, waits.polling.rests), (yields, 0))
+        self.assertFalse(waits.wait(1.0, most=2 * SPIN_SECONDS))
+        self.assertAlmostEqual((waits.yields - yields) * YIELD, 2 * SPIN_SECONDS, 5)
+        self.assertEqual(waits.polling.rests, 1)
+
+    def test_unknown(self) -> None:
+        """
+        Where it is not known what was sent nothing is learned, nor from a sleep without a wait before.
+        """
+        waits = Waits()
+        for _ in range(100):
+            waits.wait(200e-6, False)
+            waits.polling.woken()
+        self.assertEqual((waits.polling.reach, waits.polling._lessons), (0.0, 0))

@@ -10,6 +10,7 @@ from unittest import skipIf
 
 from tests.hca.hcas import HCATestCase, settle
 from twisted_ib import limits
+from twisted_ib.hca.fabric.shm import hotpaths
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.host import libc
 
@@ -59,6 +60,31 @@ class RingOctetsTests(HCATestCase):
         settle(a)
         self.assertEqual(a.fabric.paths(), [])
         self.assertEqual((self.count(a), self.count(b)), ((sent, received), (received, sent)))
+
+    def test_published(self) -> None:
+        """
+        What a peer may answer is counted where it is sent: one for the shortest record, at least one for
+        others, nothing where it is only received; and not at all with more than so many peers.
+        """
+        a, b, one, _two = self.takers()
+        settle(a, b)
+        there, before = b.sent(), a.sent()
+        for _ in range(3):
+            self.assertTrue(one.post(b""))
+        settle(a, b)
+        self.assertEqual((a.sent() - before, b.sent()), (3, there))
+        a.updates += 2
+        self.assertEqual(a.sent() - before, 1)
+        for _ in range(limits.RING // limits.INLINE_MESSAGE):
+            before = a.sent()
+            self.assertTrue(one.post(bytes(limits.INLINE_MESSAGE)))
+            settle(a, b)
+            self.assertGreater(a.sent(), before)
+        self.assertTrue(a.arm())
+        before = a.sent()
+        self.assertGreater(before, 0)
+        self.patch(hotpaths, "PEERS", 0)
+        self.assertEqual(a.sent(), 0)
 
 
 class SocketOctetsTests(RingOctetsTests):

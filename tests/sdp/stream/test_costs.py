@@ -226,6 +226,23 @@ class DirectTests(CrowdTestCase):
         self.assertEqual(two.heard.data[1:], text)
         self.assertIsNone(one.buffer)
 
+    def test_updates(self) -> None:
+        """
+        All that an end sends which only receives are updates of credits; nothing else is.
+        """
+        one, two = self.ready()
+        there = two.channel.device
+        sent, updates = two.machine.sequence, there.updates
+        for _ in range(2 * limits.SDP_RECEIVES):
+            one.write(b"x")
+            self.settle()
+        updates = there.updates - updates
+        self.assertGreater(updates, 1)
+        self.assertEqual(two.machine.sequence - sent, updates)
+        two.write(b"y")
+        self.settle()
+        self.assertEqual(two.machine.sequence - sent, there.updates + 1)
+
     def test_threeCredits(self) -> None:
         """
         The first write of a batch needs three credits, as all data (IBTA vol. 1 annex A4 CA4-82); with fewer

@@ -11,6 +11,12 @@ from the one that is to answer.
     takes whose sender has slept.
   - A moving average of successes decides whether to poll at all; below a half only every L{RARE}th time.  A
     late success counts as a miss.
+  - A program of Python takes some 100 microseconds for an answer.  A sleep for it teaches how long, as in
+    KVM for halted processors (Documentation/virt/kvm/halt-polling.rst).  An answer is what arrives after
+    something was sent since the last arrival; in a stream that is only received nothing is, be it as
+    regular as it will.  After L{LESSONS} in turn within L{REACH_SECONDS} the next are polled for, as long
+    as L{AdaptivePolling.reach} says; the averages above are of what comes sooner.  If that is in vain, or
+    the CPU was gone meanwhile, there is none of it for L{REST_SECONDS}, then twice as long and so on.
   - A yield to a busy third process, not to the one that is to answer, lasts a whole time slice:
     L{CROWDED_SECONDS} or more.  If more than a quarter of yields do, by a moving average, there are none for
     L{SHY_SECONDS}, then twice as long and so on; polling without yields continues.  If the two peers share a
@@ -29,6 +35,17 @@ from twisted_ib import limits
 
 #: The longest time of polling, in seconds.
 SPIN_SECONDS: Final = limits.ANSWER_SECONDS
+#: The longest time of polling for an answer that was learned, in seconds: ten times what a wake-up costs.
+REACH_SECONDS: Final = 400e-6
+#: Answers in turn that teach it.
+LESSONS: Final = 4
+#: The most of a CPU, as a share, that polling for such answers in vain may take.
+WASTE: Final = 1 / 32
+#: Nothing is polled for so after it was in vain, for how long at first and at most, in seconds.
+REST_SECONDS: Final = REACH_SECONDS / WASTE
+REST_SECONDS_MOST: Final = 128 * REST_SECONDS
+#: Successes after which the next rest is as long as the first.
+REPAID: Final = 32
 #: Polls without yielding.
 PURE_LOOKS: Final = 60
 #: Poll every so many times in spite of misses: otherwise a change for the better would go unnoticed.
@@ -54,17 +71,32 @@ class AdaptivePolling:
     @ivar crowded: those that lasted long.
     @ivar crowd: their moving rate.
     @ivar shyUntil: there are no yields before this time.
+    @ivar reach: for so many seconds is polled for an answer; 0 if nothing was learned.
+    @ivar reached: answers that came later than polling lasts otherwise, and were found by it.
+    @ivar rests: how often it was in vain.
+    @ivar restUntil: there is none of it before this time.
     """
 
     __slots__ = (
+        "_answered",
+        "_asked",
+        "_lessons",
+        "_longest",
         "_now",
+        "_repaid",
+        "_restSeconds",
         "_shySeconds",
+        "_since",
         "_yield",
         "crowd",
         "crowded",
         "found",
         "hits",
         "pureHits",
+        "reach",
+        "reached",
+        "restUntil",
+        "rests",
         "shyUntil",
         "spins",
         "turns",
@@ -86,23 +118,41 @@ class AdaptivePolling:
         self.spins = self.found = self.yields = self.crowded = 0
         self.crowd = self.shyUntil = 0.0
         self._shySeconds = SHY_SECONDS
+        self.reached = self.rests = 0
+        self.reach = self.restUntil = 0.0
+        # What sent() said before the last wait for an answer, and before the one that the last arrival ended.
+        self._asked = self._answered = 0
+        # Since when a wait for an answer lasts; 0 if none does.
+        self._since = 0.0
+        self._lessons = self._repaid = 0
+        self._longest = 0.0
+        self._restSeconds = REST_SECONDS
 
     def spin(
-        self, pending: Callable[[], bool], most: float = SPIN_SECONDS, answer: float = SPIN_SECONDS
+        self,
+        pending: Callable[[], bool],
+        most: float = SPIN_SECONDS,
+        answer: float = SPIN_SECONDS,
+        sent: Callable[[], int] | None = None,
     ) -> bool:
         """
         Poll until there is something to do, or polling no longer pays.
 
         @param pending: returns whether there is something to do.
         @param most: poll for so many seconds at most,
-        @param answer: and no longer than an answer may take, seconds.
+        @param answer: and no longer than an answer may take, seconds, or the L{reach}.
+        @param sent: returns how much was sent, which arrivals may answer; L{None}, or one that never changes,
+            if there is nothing to be learned.  It is not called before polling in vain.
         @return: whether there is something to do.
         """
         self.turns = turns = self.turns + 1
         hits, pureHits = self.hits, self.pureHits
         # A mask, not a modulus: this line runs before each sleep.
         if hits < 0.5 and turns & (RARE - 1):
-            return False
+            if sent is None:
+                return False
+            began = self._now()
+            return self._reach(pending, most, answer, sent, began, began)
         self.spins += 1
         if answer <= SPIN_SECONDS and (pureHits > 0.125 or not turns & (_PURE_RARE - 1)):
             # repeat(None, n) makes no integers: this loop is a few tens of nanoseconds per poll.
@@ -116,7 +166,7 @@ class AdaptivePolling:
                     return True
             self.pureHits = pureHits - pureHits * 0.0625
         now = self._now
-        began = now()
+        start = began = now()
         end = began + (most if most < answer else answer)
         if began < self.shyUntil:
             found = pending()
@@ -144,7 +194,93 @@ class AdaptivePolling:
         # Below a half the weight is larger, so that the rare attempts soon lead back to polling.
         self.hits = hits + (hit - hits) * (0.5 if hits < 0.5 else 0.125)
         self.found += found
+        if found or sent is None:
+            return found
+        return self._reach(pending, most, answer, sent, start, after)
+
+    def _reach(
+        self,
+        pending: Callable[[], bool],
+        most: float,
+        answer: float,
+        sent: Callable[[], int],
+        start: float,
+        now: float,
+    ) -> bool:
+        """
+        Poll on for an answer, if there is one to expect within the L{reach}.
+
+        @param start: when the wait began.
+        @param now: the time.
+        """
+        before, self._asked = self._asked, sent()
+        asked = self._asked
+        if asked == self._answered:
+            self._lessons = 0
+            self._since = 0.0
+            return False
+        if now < self.restUntil or now < self.shyUntil:
+            self._since = 0.0
+            return False
+        # After a sleep that something else has ended the wait goes on.
+        if asked != before or not self._since:
+            self._since = start
+        end = min(self._since + self.reach, start + most)
+        if end <= now or most <= answer:
+            return False
+        giveWay, tick = self._yield, self._now
+        yields, found, began = 0, False, now
+        while not found and now <= end and now - began <= SPIN_SECONDS:
+            began = now
+            giveWay()
+            yields += 1
+            found = pending()
+            now = tick()
+        self.yields += yields
+        if found:
+            self._answered = asked
+            self._since = 0.0
+            if now - start <= answer:
+                # Answers are quick again.
+                self.hits += (1 - self.hits) * 0.5
+        took = now - began
+        if took >= CROWDED_SECONDS:
+            self._crowded(now)
+        # As for other polls: what is found because the CPU was gone for long is not what it polled for.
+        if found and took <= SPIN_SECONDS:
+            self.found += 1
+            self.reached += 1
+            self._repaid += 1
+        else:
+            self._rest(now)
         return found
+
+    def woken(self) -> None:
+        """
+        Learn from a sleep that has followed L{spin} in vain, and that an arrival has ended.
+        """
+        since, self._since = self._since, 0.0
+        self._answered = self._asked
+        if not since:
+            return
+        took = self._now() - since
+        if took > REACH_SECONDS:
+            self._lessons = 0
+            return
+        self._longest = max(took, self._longest) if self._lessons else took
+        self._lessons += 1
+        if self._lessons >= LESSONS:
+            self.reach = min(2 * self._longest, REACH_SECONDS)
+
+    def _rest(self, now: float) -> None:
+        self.rests += 1
+        self.reach = self._since = 0.0
+        self._lessons = 0
+        if self._repaid >= REPAID:
+            self._restSeconds = REST_SECONDS
+        self._repaid = 0
+        self.restUntil = now + self._restSeconds
+        self._restSeconds = min(2 * self._restSeconds, REST_SECONDS_MOST)
 
     def _crowded(self, now: float) -> None:
         self.crowded += 1
@@ -170,6 +306,8 @@ class AdaptivePolling:
             "polling_found": self.found,
             "polling_yields": self.yields,
             "polling_crowded": self.crowded,
+            "polling_reached": self.reached,
+            "polling_rests": self.rests,
             "polling_hits_permille": round(self.hits * 1000),
             "polling_pure_hits_permille": round(self.pureHits * 1000),
             "polling_crowd_permille": round(self.crowd * 1000),

@@ -25,13 +25,14 @@ class DeviceProgress:
         holder may match.
     @ivar writers: streams that wrote in this batch and are to send that: each has C{postWritten(writers)},
         which sends for all, and C{cork()}.
+    @ivar updates: Messages sent that answer nothing, and that nothing answers: credit updates.
     @ivar wanted: Called when there is something to do outside of L{progress}, or L{None}.
     """
 
     fabric: IDeviceFabric
 
     def __init__(self) -> None:
-        self.turns = 0
+        self.turns = self.updates = 0
         self.batch = 0
         self.writers: list[Any] = []
         self.wanted: Callable[[], None] | None = None
@@ -70,6 +71,14 @@ class DeviceProgress:
         # Once for all that was published: a doorbell is a system call and wakes a process.
         self.fabric.ringBells()
         return n
+
+    def sent(self) -> int:
+        """
+        @return: A number that changes when something is sent that a peer may answer; always 0 if that is not
+            known.
+        """
+        published = self.fabric.published()
+        return published and published - self.updates
 
     def flush(self) -> None:
         """

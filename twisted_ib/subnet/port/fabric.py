@@ -230,6 +230,7 @@ class SubnetFabric:
         self.progress, self.ringBells, self.pending = inner.progress, inner.ringBells, inner.pending
         self.arm, self.look, self.attend = inner.arm, inner.look, inner.attend
         self.deadline, self.tick = inner.deadline, inner.tick
+        self.published = inner.published
         self.fileno, self.signal, self.registerWith = inner.fileno, inner.signal, inner.registerWith
         self.unsent, self.paths, self.allocate = inner.unsent, inner.paths, inner.allocate
         self.count = inner.count

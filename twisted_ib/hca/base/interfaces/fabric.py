@@ -36,6 +36,12 @@ class IFabricProgress(Interface):
         @return: the octets sent and received, with the records' headers; L{None} if not counted.
         """
 
+    def published() -> int:
+        """
+        @return: how many records were sent, of which long ones count more than once, and none for what is
+            only received; always 0 if that is not known.
+        """
+
     def progress(budget: int) -> int:
         """
         Process what has arrived.

@@ -84,6 +84,12 @@ class Fabric:
         """
         return None
 
+    def published(self) -> int:
+        """
+        See L{IFabricProgress<twisted_ib.hca.base.interfaces.IFabricProgress>}.
+        """
+        return 0
+
     def unsent(self) -> bool:
         """
         See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>}.

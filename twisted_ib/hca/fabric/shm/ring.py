@@ -264,6 +264,9 @@ class RingPath(HostPath):
         # A peer that breaks the ring amid a turn is behind what was passed over.
         return self._tail - self._skipped, max(0, self._head - self._passed)
 
+    def published(self) -> int:
+        return (self._tail - self._skipped) // _SLOT
+
     def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
         room = self._room
         self._room = self._size - (0 if refusal else limits.REFUSAL_RESERVE)

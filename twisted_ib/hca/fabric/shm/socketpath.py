@@ -200,6 +200,9 @@ class SocketPath(HostPath):
     def position(self) -> int:
         return self._posted
 
+    def published(self) -> int:
+        return self._posted
+
     def octets(self) -> tuple[int, int]:
         return self._octetsSent, self._octetsReceived
 
