@@ -4,6 +4,7 @@ Tests for C{ib-run --check}: what is here and what is missing, and what it says 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -69,6 +70,7 @@ class FindingTests(SynchronousTestCase):
         self.patch(check, "lacking", list)
         self.patch(check, "keptFolder", lambda: "/kept")
         self.patch(check, "isKept", lambda folder: True)
+        self.patch(check, "sharedPython", lambda: "/lib/libpython3.so")
 
     def test_unknownVariable(self) -> None:
         """
@@ -87,10 +89,11 @@ class FindingTests(SynchronousTestCase):
         status, found = self.found()
         self.assertEqual(status, 0)
         self.assertEqual(found["device shm0"], (OK, "shm"))
-        self.assertEqual(found["C libraries"], (OK, "built, in /kept"))
+        self.assertEqual(found["C libraries"], (OK, "built, in /kept, with /lib/libpython3.so"))
         self.written.clear()
         self.assertEqual(check.check("", isJSON=False), 0)
-        self.assertIn("ok       C libraries         built, in /kept", self.written)
+        said = "ok       C libraries         built, in /kept, with /lib/libpython3.so"
+        self.assertIn(said, self.written)
 
     def test_extra(self) -> None:
         """
@@ -138,7 +141,10 @@ class FindingTests(SynchronousTestCase):
             "no directory for libraries: /proc is not writable; set XDG_CACHE_HOME",
         )
         self.patch(build, "wanting", lambda: iter(()))
-        self.assertEqual(self.found()[1]["C libraries"], (OK, "found or built when they are first needed"))
+        for isCarried, when in (True, "the wheel's"), (False, "built when they are first needed"):
+            self.patch(check, "isCarried", lambda isCarried=isCarried: isCarried)
+            found = self.found()[1]["C libraries"]
+            self.assertEqual(found, (OK, f"{when}, with /lib/libpython3.so"))
 
         def refused(folder: str) -> bool:
             raise LibraryBuildError("other users may change it")
@@ -173,6 +179,42 @@ class FindingTests(SynchronousTestCase):
         self.patch(check.libc, "available", lambda size: ("a 64-bit Python",))
         status, found = self.found()
         self.assertEqual((status, found["shared memory"][0]), (0, LESS))
+
+    def test_calls(self) -> None:
+        """
+        Each call that a container's filter refuses is named, with Docker's option; else no line has one.
+        """
+        self.ready()
+        self.assertFalse({*self.found()[1]} & {*check._CALLS})
+
+        def refused(*arguments: object) -> None:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+        self.patch(check.libc, "memfdCreate", refused)
+        self.patch(check.libc, "eventfd", refused)
+        self.patch(check.libc, "KernelEpoll", refused)
+        found = self.found()[1]
+        for name in check._CALLS:
+            self.assertEqual(found[name][0], LESS)
+            self.assertIn("Operation not permitted: a filter of calls refuses it", found[name][1])
+            self.assertIn("--security-opt seccomp=FILE", found[name][1])
+
+    def test_posixMemory(self) -> None:
+        """
+        The devices need no /dev/shm: where it is not there, full, or another's, the line has Docker's option.
+        """
+        self.ready()
+        folder = self.mktemp()
+        self.patch(check, "_SHM", folder)
+        for prepare, said in ((lambda: None, "nothing can be made there"), (lambda: os.mkdir(folder), " MB")):
+            prepare()
+            self.patch(check, "_SHM_BYTES", 1 << 70)
+            status, found = self.found()
+            self.assertEqual((status, found[folder][0]), (0, LESS))
+            self.assertIn(f"{said}; the devices need none", found[folder][1])
+            self.assertIn("--shm-size", found[folder][1])
+        self.patch(check, "_SHM_BYTES", 0)
+        self.assertEqual(self.found()[1][folder][0], OK)
 
     def test_namespaces(self) -> None:
         """

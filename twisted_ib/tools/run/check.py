@@ -30,12 +30,20 @@ from twisted_ib.tools.run.hosts import refusal
 from twisted_ib.tools.run.native.again import lacking
 from twisted_ib.tools.run.program import NotPython, OtherInterpreter, StartError, find
 from twisted_ib.verbs.c.chosen import chosenDevice
-from twisted_ib.verbs.c.kept import isKept, keptFolder
+from twisted_ib.verbs.c.kept import isCarried, isKept, keptFolder, sharedPython
 
 #: States: it is here; it is not, and programs run with less; it is not, and programs do not run.
 OK, LESS, MISSING = "ok", "less", "missing"
 #: The exit status where something is missing.
 NOT_READY = 1
+#: POSIX shared memory, which programs use, not devices; and what Docker gives a container of it, bytes.
+_SHM, _SHM_BYTES = "/dev/shm", 64_000_000
+#: Calls of the kernel that devices make, and that a container's filter (seccomp(2)) may refuse.
+_CALLS = {
+    "memfd_create": lambda: os.close(libc.memfdCreate("twisted_ib")),
+    "eventfd": lambda: os.close(libc.eventfd()),
+    "epoll_create1": lambda: libc.KernelEpoll().close(),
+}
 
 
 @attrs.frozen
@@ -84,6 +92,27 @@ def _memory() -> Finding:
     return Finding("shared memory", OK, "sealed memory files and eventfd")
 
 
+def _calls() -> Iterator[Finding]:
+    # What fails for want of one says "Operation not permitted", and not which.
+    for name, call in _CALLS.items():
+        try:
+            call()
+        except OSError as error:
+            text = f"{error.strerror}: a filter of calls refuses it; Docker takes another by "
+            yield Finding(name, LESS, text + "--security-opt seccomp=FILE")
+
+
+def _posixMemory() -> Finding:
+    try:
+        free = os.statvfs(_SHM).f_bavail * os.statvfs(_SHM).f_frsize if os.access(_SHM, os.W_OK) else -1
+    except OSError:
+        free = -1
+    if free >= _SHM_BYTES:
+        return Finding(_SHM, OK, f"{free // 10**6} MB for programs, as MPI's; the devices need none")
+    text = "nothing can be made there" if free < 0 else f"{free // 10**6} MB"
+    return Finding(_SHM, LESS, f"{text}; the devices need none, MPI's programs do: docker run --shm-size=1g")
+
+
 def _libraries(isNative: bool) -> Iterator[Finding]:
     title, absent = "C libraries", lacking()
     # A program of Python may use them by ctypes or pyverbs, and most do not.
@@ -98,7 +127,7 @@ def _libraries(isNative: bool) -> Iterator[Finding]:
     try:
         folder = keptFolder()
         if isKept(folder):
-            yield Finding(title, OK, f"built, in {folder}")
+            yield Finding(title, OK, f"built, in {folder}, with {sharedPython()}")
             return
     except LibraryBuildError as error:
         yield Finding(title, state, str(error))
@@ -106,7 +135,8 @@ def _libraries(isNative: bool) -> Iterator[Finding]:
     clauses = list(wanting())
     yield from (Finding(title, state, clause) for clause in clauses)
     if not clauses:
-        yield Finding(title, OK, "found or built when they are first needed")
+        when = "the wheel's" if isCarried() else "built when they are first needed"
+        yield Finding(title, OK, f"{when}, with {sharedPython()}")
 
 
 def _namespaces() -> Finding:
@@ -148,7 +178,8 @@ def check(program: str, isJSON: bool) -> int:
     @return: the exit status: 0, or L{NOT_READY} if something is missing.
     """
     isNative, its = _program(program) if program else (True, None)
-    findings = [_memory(), *_environment(), *_devices(), *_libraries(isNative), _namespaces()]
+    findings = [*_calls(), _memory(), _posixMemory(), *_environment(), *_devices()]
+    findings += [*_libraries(isNative), _namespaces()]
     if its is not None:
         findings.append(its)
     if isJSON:

@@ -38,6 +38,8 @@ _SPECIAL = frozenset(":;$")
 _IMPORTED = ("_cffi_backend", "attr", "attrs", "google_crc32c", "isal", "twisted_ib__mypyc", "zope")
 #: The library that leads paths of devices to a program's view of them.
 VIEW = "libtwisted_ib_view.so"
+#: The folder beside libraries with what they find of the interpreter, by links.
+PYTHON = "python"
 #: What libraries are built from, below this folder: all modules and sources of C in these, and the tables.
 _BUILDING = "building"
 _TABLES = tuple(
@@ -133,13 +135,15 @@ def keptFolder() -> str:
 def isKept(folder: str) -> bool:
     """
     @param folder: of L{keptFolder}.
-    @return: whether the libraries are there.
+    @return: whether the libraries are there, and the libpython that they start.
     @raise LibraryBuildError: other users may change them.
     """
     if not os.path.isdir(folder):
         return False
     checkOwners(folder)
-    return True
+    # A cache may outlive the package with libpython, as a runner's that installs packages anew.
+    place = os.path.join(folder, PYTHON)
+    return all(os.path.exists(os.path.join(place, each)) for each in os.listdir(place))
 
 
 def sharedPython() -> str:
@@ -182,6 +186,7 @@ def checkOwners(folder: str) -> None:
 __all__ = [
     "CARRIED",
     "ORIGIN",
+    "PYTHON",
     "ROOT",
     "VIEW",
     "blake2b",

@@ -262,6 +262,29 @@ class CarriedTests(SynchronousTestCase):
             self.assertEqual((folder / name).resolve(), self.carried / name)
         self.assertTrue((folder / "python/start.py").exists())
 
+    def test_libpythonGone(self) -> None:
+        """
+        A cache that has outlived the package with libpython is of no use: what brings it is said, and
+        libraries with another are made in their place.
+        """
+        folder = libraries()
+        (link,) = folder.glob("python/libpython*")
+        link.unlink()
+        link.symlink_to("/nowhere/libpython3.so")
+        self.assertFalse(kept.isKept(str(folder)))
+        self.patch(build, "sharedPython", self.absent)
+        error = self.assertRaises(LibraryBuildError, libraries)
+        self.assertIn("no shared libpython", str(error))
+        self.patch(build, "sharedPython", kept.sharedPython)
+        self.assertEqual(libraries(), folder)
+        self.assertEqual(os.readlink(link), kept.sharedPython())
+
+    def absent(self) -> str:
+        """
+        No libpython is here.
+        """
+        raise LibraryBuildError("no shared libpython")
+
     def test_unfit(self) -> None:
         """
         Those of another state of the sources, or of another Python, are not taken, nor is their place in the

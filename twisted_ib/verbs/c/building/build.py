@@ -33,6 +33,7 @@ from twisted_ib.verbs.c.functions import Row
 from twisted_ib.verbs.c.kept import (
     CARRIED,
     ORIGIN,
+    PYTHON,
     ROOT,
     VIEW,
     checkOwners,
@@ -119,7 +120,7 @@ def _placed(made: Path, python: str) -> None:
     # What the libraries find beside them: so they are the same wherever they lie.  libpython is in a folder
     # that LD_LIBRARY_PATH does not have: other interpreters of this version, if a program starts one, have
     # their own.
-    folder = made / "python"
+    folder = made / PYTHON
     folder.mkdir(mode=0o700)
     (folder / "executable").symlink_to(sys.executable)
     (folder / "start.py").write_text(startCode(), "ascii")
@@ -138,6 +139,7 @@ def libraries() -> Path:
     if isKept(kept):
         return Path(kept)
     folder = Path(kept)
+    isStale = folder.is_dir()
     _checkWanting()
     python = sharedPython()
     try:
@@ -146,6 +148,10 @@ def libraries() -> Path:
         checkOwners(kept)
     except OSError as error:
         raise LibraryBuildError(f"no directory for libraries: {error}; set XDG_CACHE_HOME") from error
+
+    if isStale:
+        # Its libpython is elsewhere now.
+        shutil.rmtree(folder, ignore_errors=True)
 
     def fill(temporary: Path, made: Path) -> None:
         if isCarried():
