@@ -8,9 +8,9 @@ Dask over C{ib://} beside C{tcp://}: two workers of one thread over each, and th
   - C{tasks}: C{--tasks} empty tasks
   - C{transpose}: C{x + x.T} of C{--gib} GiB in 8 times 8 chunks
 
-Of each round it prints the time; the medians at the end are with the CPU time, page faults and context
-switches of each process: the sender and the receiver of C{transfer}, else both workers; C{here} are scheduler
-and client.  It needs dask[array].
+Of each round it prints the time and all CPU time; the medians at the end are with the CPU time, page faults
+and context switches of each process: the sender and the receiver of C{transfer}, else both workers; C{here}
+are scheduler and client.  It needs dask[array].
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import Any
 PROTOCOLS = ("tcp", "ib")
 _SECONDS = 600
 _CHUNKS = 8
+_PROCESSES = ("first", "second", "here")
 
 #: CPU seconds, minor page faults, context switches.
 Usage = tuple[float, int, int]
@@ -99,7 +100,7 @@ class Cluster:
 
         def made() -> Any:
             future = client.submit(array, mib, workers=first, pure=False)
-            _wait(future)
+            self._wait(future)
             return future
 
         def moved(future: Any) -> None:
@@ -112,7 +113,7 @@ class Cluster:
         Do nothing so many times.
         """
         return self.measured(
-            lambda: None, lambda _: _wait(self.client.map(nothing, range(count), pure=False))
+            lambda: None, lambda _: self._wait(self.client.map(nothing, range(count), pure=False))
         )
 
     def transpose(self, gib: float) -> dict[str, Any]:
@@ -120,19 +121,32 @@ class Cluster:
         Add an array and its transposed.
         """
         import dask.array
+        import numpy
 
         side = int((gib * (1 << 30) / 8) ** 0.5) // _CHUNKS * _CHUNKS
 
         def made() -> Any:
-            whole = dask.array.ones((side, side), chunks=side // _CHUNKS).persist()
-            _wait(whole)
+            with self.client.as_current():
+                # ones() alone are one number that stands for all.
+                whole = (
+                    dask.array.ones((side, side), chunks=side // _CHUNKS).map_blocks(numpy.array).persist()
+                )
+            self._wait(whole)
             return whole
 
-        def added(whole: Any) -> None:
-            # What is asked for is short, so that only the workers exchange chunks.
-            (whole + whole.T).sum().compute()
+        def run(whole: Any) -> None:
+            with self.client.as_current():
+                added = (whole + whole.T).persist()
+            self._wait(added)
 
-        return self.measured(made, added)
+        return self.measured(made, run)
+
+    def _wait(self, futures: Any) -> None:
+        from distributed import wait
+
+        # It waits in the event loop of the current client.
+        with self.client.as_current():
+            wait(futures, timeout=_SECONDS)
 
     def close(self) -> None:
         """
@@ -140,12 +154,6 @@ class Cluster:
         """
         self.client.close()
         self._cluster.close()
-
-
-def _wait(futures: Any) -> None:
-    from distributed import wait
-
-    wait(futures, timeout=_SECONDS)
 
 
 def summary(row: str, found: dict[str, list[dict[str, Any]]], mib: int) -> str:
@@ -157,7 +165,7 @@ def summary(row: str, found: dict[str, list[dict[str, Any]]], mib: int) -> str:
     for protocol, runs in found.items():
         rate = f", {mib / 1024 / medians[protocol]:.2f} GiB/s" if row == "transfer" else ""
         lines.append(f"{row} {protocol}: {medians[protocol] * 1000:.1f} ms{rate}")
-        for process in ("first", "second", "here"):
+        for process in _PROCESSES:
             cpu, faults, switches = (statistics.median(one[process][at] for one in runs) for at in range(3))
             lines.append(
                 f"  {process}: CPU {cpu * 1000:.1f} ms, {faults:.0f} page faults, {switches:.0f} switches"
@@ -194,7 +202,10 @@ def main() -> None:
                     one = getattr(cluster, row)(sizes[row])
                     if number:
                         found[cluster.name].append(one)
-                        print(f"{row} {cluster.name} {one['seconds'] * 1000:.1f} ms", flush=True)
+                        cpu = sum(one[process][0] for process in _PROCESSES) * 1000
+                        print(
+                            f"{row} {cluster.name} {one['seconds'] * 1000:.1f} ms, CPU {cpu:.1f}", flush=True
+                        )
             everything[row] = found
             print(summary(row, found, options.mib), flush=True)
     finally:
