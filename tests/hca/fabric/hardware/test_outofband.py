@@ -214,6 +214,30 @@ class OutOfBandTests(HardwareRow, VerbsTestCase):
         error = self.refused(errno.ENETUNREACH, a.qp.to_rtr, a.attr(b))
         self.assertIn("adapter rxe0 connects queue pairs by rdma_cm alone", str(error))
 
+    def test_vanished(self) -> None:
+        """
+        An adapter that has disappeared is the reason why a queue pair is not connected.
+        """
+        a, b = End(self), End(self)
+        ready = a.attr(b)
+        self.host.vanish()
+        a.cq.poll(1)
+        error = self.refused(errno.ECONNRESET, a.qp.to_rtr, ready)
+        self.assertIn("adapter rxe0 is gone", str(error))
+
+    def test_forked(self) -> None:
+        """
+        A forked child, which closes its queue pairs, leaves those of its parent to it.
+        """
+        a = End(self)
+        fabric = a.ctx._device.fabric
+        before = dict(self.host.queuePairs)
+        fabric.forked()
+        fabric.release(a.qp.qp_num)
+        self.assertEqual(self.host.queuePairs, before)
+        fabric.reserved.update(fabric._parents)
+        fabric.isClosed = False
+
     def test_numbers(self) -> None:
         """
         A number that another queue pair of the device has is refused, and nothing is left of it.
