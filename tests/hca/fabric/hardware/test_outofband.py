@@ -172,6 +172,17 @@ class OutOfBandTests(HardwareRow, VerbsTestCase):
         self.wait(b.cq)
         self.assertEqual(b.mr.read(5, 1000), b"again")
 
+    def test_others(self) -> None:
+        """
+        What the adapter does for others while one is connected anew is kept, and holds up nobody.
+        """
+        a, _ = connected(self)
+        fabric = a.ctx._device.fabric
+        self.patch(self.host.contexts[0].queue, "poll", lambda most: most * [Completion(1, 1)])
+        fabric.purge(a.qp.qp_num)
+        self.assertEqual(len(fabric._completions), hardware.QUEUE_DEPTH)
+        fabric._completions.clear()
+
     def test_error(self) -> None:
         """
         One that its program takes to ERR sends and receives no more, and what is posted is flushed.

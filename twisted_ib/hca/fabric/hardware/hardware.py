@@ -310,7 +310,10 @@ class HardwareFabric(ConnectedFabric):
         Forget what one of the adapter's queue pairs has done, and nobody has heard.
         """
         found = self._completions
-        while more := self.queue.poll(COMPLETIONS):
+        # As many as the queue has room for: others go on meanwhile.
+        for _ in range(QUEUE_DEPTH // COMPLETIONS):
+            if not (more := self.queue.poll(COMPLETIONS)):
+                break
             found.extend(more)
         self._completions = deque(each for each in found if each.qp_num != number)
 
