@@ -22,8 +22,9 @@ from twisted.internet.task import deferLater
 #: A message, and how many make a connection that goes on.
 MESSAGE = b"m" * 1000
 ENOUGH = 3
-#: How long a program may take altogether, and an adapter to be gone or back, in seconds.
-PATIENCE = 300.0
+#: How long a program may take altogether, and so each connect, within which a guest imports; and an adapter
+#: to be gone or back, in seconds.
+PATIENCE = 900.0
 ADAPTER_SECONDS = 60.0
 #: How often an adapter is looked at, in seconds.
 _LOOK_SECONDS = 0.1
@@ -100,7 +101,7 @@ def endpoint(reactor: Any, host: str, port: str, device: str) -> Any:
     """
     from twisted_ib.rdma import RDMAClientEndpoint
 
-    return RDMAClientEndpoint(reactor, host, int(port), device=device)
+    return RDMAClientEndpoint(reactor, host, int(port), timeout=PATIENCE, device=device)
 
 
 def ended(reactor: Any, side: Side) -> None:
@@ -218,7 +219,7 @@ class Vanishing:
         else:
             missing = "connected"
         # The switch goes on to the next device of the route.
-        where = TCP4ClientEndpoint(self.reactor, self.there, int(self.port) + 1)
+        where = TCP4ClientEndpoint(self.reactor, self.there, int(self.port) + 1, timeout=int(PATIENCE))
         other = yield connectProtocol(where, Asking())
         yield other.answered
         from twisted_ib.reactor import explain

@@ -52,8 +52,8 @@ _ADDRESS_END = 1 << 64
 _PAGE_BITS = 12
 _ADDRESS_BITS = 47
 _NOTHING = memoryview(b"")
-#: The rights that every adapter knows.
-_OF_ADAPTERS = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC
+#: The rights that every adapter knows, and what it need not use (verbs.h, C{IBV_ACCESS_OPTIONAL_RANGE}).
+_OF_ADAPTERS = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | int(Access.RELAXED_ORDERING)
 
 
 class Registered(Protocol):

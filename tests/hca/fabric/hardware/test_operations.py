@@ -253,6 +253,14 @@ class OperationTests(SynchronousTestCase):
         region = next(iter(memory.regions.values()), None)
         self.assertIsNone(region)
 
+    def test_relaxed(self) -> None:
+        """
+        An adapter may ignore that the order of its writes is relaxed: such memory is registered.
+        """
+        one, _ = self.sides()
+        region = one.memory.register(bytearray(8), int(Access.LOCAL_WRITE | Access.RELAXED_ORDERING), one.pd)
+        self.assertEqual(self.host.regions[region.key].access, Access.LOCAL_WRITE)
+
     def test_readOnly(self) -> None:
         """
         Read-only memory is registered, too, and sent from where it is.

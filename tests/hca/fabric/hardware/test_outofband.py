@@ -172,6 +172,17 @@ class OutOfBandTests(HardwareRow, VerbsTestCase):
         self.wait(b.cq)
         self.assertEqual(b.mr.read(5, 1000), b"again")
 
+    def test_others(self) -> None:
+        """
+        What the adapter does for others while one is connected anew is kept, and holds up nobody.
+        """
+        a, _ = connected(self)
+        fabric = a.ctx._device.fabric
+        self.patch(self.host.contexts[0].queue, "poll", lambda most: most * [Completion(1, 1)])
+        fabric.purge(a.qp.qp_num)
+        self.assertEqual(len(fabric._completions), hardware.QUEUE_DEPTH)
+        fabric._completions.clear()
+
     def test_error(self) -> None:
         """
         One that its program takes to ERR sends and receives no more, and what is posted is flushed.
@@ -213,6 +224,30 @@ class OutOfBandTests(HardwareRow, VerbsTestCase):
         a, b = End(self), End(self)
         error = self.refused(errno.ENETUNREACH, a.qp.to_rtr, a.attr(b))
         self.assertIn("adapter rxe0 connects queue pairs by rdma_cm alone", str(error))
+
+    def test_vanished(self) -> None:
+        """
+        An adapter that has disappeared is the reason why a queue pair is not connected.
+        """
+        a, b = End(self), End(self)
+        ready = a.attr(b)
+        self.host.vanish()
+        a.cq.poll(1)
+        error = self.refused(errno.ECONNRESET, a.qp.to_rtr, ready)
+        self.assertIn("adapter rxe0 is gone", str(error))
+
+    def test_forked(self) -> None:
+        """
+        A forked child, which closes its queue pairs, leaves those of its parent to it.
+        """
+        a = End(self)
+        fabric = a.ctx._device.fabric
+        before = dict(self.host.queuePairs)
+        fabric.forked()
+        fabric.release(a.qp.qp_num)
+        self.assertEqual(self.host.queuePairs, before)
+        fabric.reserved.update(fabric._parents)
+        fabric.isClosed = False
 
     def test_numbers(self) -> None:
         """

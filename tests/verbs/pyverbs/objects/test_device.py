@@ -321,7 +321,7 @@ class ContextTests(VerbsTestCase):
         """
         Codes have names; unknown ones are named as such.
         """
-        self.assertEqual(speed_to_str(1, 0), "2.5 Gbps (1)")
+        self.assertEqual((speed_to_str(1), speed_to_str(1, 0)), 2 * ("2.5 Gbps (1)",))
         self.assertEqual(speed_to_str(1, 128), "100.0 Gbps (128)")
         self.assertEqual(translate_mtu(5), "4096 (5)")
         self.assertEqual(str_from_flags(3, {1: "one", 2: "two", 4: "four"}), "\n  one\n  two\n  ")

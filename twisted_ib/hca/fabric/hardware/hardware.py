@@ -115,6 +115,7 @@ class HardwareFabric(ConnectedFabric):
         self._regions: dict[Any, list[tuple[int, int, int]]] = {}
         self._registered: set[_Registered] = set()
         self.reserved: dict[int, Any] = {}
+        self._parents = self.reserved
         self._gone: PathLostError | None = None
         self._byAdapterNumber: dict[int, AdapterPath] = {}
         self._last = GSI_QPN
@@ -212,7 +213,9 @@ class HardwareFabric(ConnectedFabric):
 
         @raise NoRouteError: the adapter is not of RoCE.
         @raise QueuePairError: it does not take the queue pair's attributes.
+        @raise PathLostError: it is gone.
         """
+        self.check()
         user.pathReady(PeersWay(self, gidText(gid)))
         return CompletedSearch()
 
@@ -307,7 +310,10 @@ class HardwareFabric(ConnectedFabric):
         Forget what one of the adapter's queue pairs has done, and nobody has heard.
         """
         found = self._completions
-        while more := self.queue.poll(COMPLETIONS):
+        # As many as the queue has room for: others go on meanwhile.
+        for _ in range(QUEUE_DEPTH // COMPLETIONS):
+            if not (more := self.queue.poll(COMPLETIONS)):
+                break
             found.extend(more)
         self._completions = deque(each for each in found if each.qp_num != number)
 
@@ -512,7 +518,8 @@ class HardwareFabric(ConnectedFabric):
         for stream in self.streams.values():
             stream.forked()
         self.streams.clear()
-        self.reserved.clear()
+        # Kept, as each destroys its queue pair at its end.
+        self._parents, self.reserved = self.reserved, {}
         self._byAdapterNumber.clear()
         self._waker.close()
         self._poller.close()

@@ -53,6 +53,8 @@ class OutOfBandPath(AdapterPath):
     RESET while there is no path.
     """
 
+    _isSending = False
+
     def attach(self, queuePair: BoundQueuePair) -> None:
         """
         The queue pair is in RTR.
@@ -136,8 +138,6 @@ class OutOfBandPath(AdapterPath):
         except OSError as error:
             reason = PathLostError(f"the adapter does not take the attributes: {told(error)}")
             self.fabric.doom(self, reason)
-
-    _isSending = False
 
     def unbind(self, queuePair: BoundQueuePair) -> None:
         """

@@ -167,7 +167,7 @@ def width_to_str(width: int) -> str:
     return _numbered(_WIDTHS, width, "Invalid width")
 
 
-def speed_to_str(active_speed: int, active_speed_ex: int) -> str:
+def speed_to_str(active_speed: int, active_speed_ex: int = 0) -> str:
     """
     @param active_speed: the code (IBTA vol. 1 14.2.5.6).
     @param active_speed_ex: the code of a speed that 8 bits cannot hold, or 0.
