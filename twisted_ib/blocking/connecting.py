@@ -102,6 +102,8 @@ class SwitchedConnecting(Connecting):
     The connect through the switch; to its attempt the face, and to its transport the connector.
 
     @ivar attempt: The attempt that connects.
+
+    See L{Face<twisted_ib.switch.connecting.Face>}.
     """
 
     transport: RedirectedClient | None = None
@@ -140,15 +142,9 @@ class SwitchedConnecting(Connecting):
     # -- for the attempt
 
     def boundPair(self) -> tuple[str, int]:
-        """
-        See L{Face.boundPair<twisted_ib.switch.connecting.Face.boundPair>}.
-        """
         return self._bound
 
     def makeTransport(self, channel: DeviceChannel, host: Address, peer: Address) -> RedirectedClient:
-        """
-        See L{Face.makeTransport<twisted_ib.switch.connecting.Face.makeTransport>}.
-        """
         return RedirectedClient(channel, host, peer, self)
 
     def carried(self, transport: RedirectedClient) -> None:
@@ -172,9 +168,6 @@ class SwitchedConnecting(Connecting):
             ended(*self.attempt.address, sent, received, sleeps, self.reactor.seconds())
 
     def overTCP(self) -> None:
-        """
-        See L{Face.overTCP<twisted_ib.switch.connecting.Face.overTCP>}.
-        """
         self.isOver = True
         # The process may not answer C{ib-ss}: its threads wait in the kernel.
         self.reactor.socketReport.showPeer(*self.attempt.address, self.attempt.why)

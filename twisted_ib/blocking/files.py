@@ -231,9 +231,6 @@ class SocketFile(io.FileIO):
     """
 
     def readinto(self, buffer: Any, /) -> int | None:
-        """
-        See C{io.FileIO.readinto}.
-        """
         self._checkReadable()  # type: ignore[attr-defined]
         try:
             return readv(self.fileno(), [buffer])
@@ -241,9 +238,6 @@ class SocketFile(io.FileIO):
             return None
 
     def read(self, size: int | None = -1, /) -> bytes | None:  # type: ignore[override]
-        """
-        See C{io.FileIO.read}.
-        """
         if size is None or size < 0:
             return self.readall()
         self._checkReadable()  # type: ignore[attr-defined]
@@ -253,9 +247,6 @@ class SocketFile(io.FileIO):
             return None
 
     def readall(self) -> bytes | None:  # type: ignore[override]
-        """
-        See C{io.FileIO.readall}.
-        """
         pieces = []
         while piece := self.read(SEND_BYTES):
             pieces.append(piece)
@@ -263,9 +254,6 @@ class SocketFile(io.FileIO):
         return None if piece is None and not pieces else b"".join(pieces)
 
     def write(self, data: Any, /) -> int | None:  # type: ignore[override]
-        """
-        See C{io.FileIO.write}.
-        """
         self._checkWritable()  # type: ignore[attr-defined]
         try:
             return write(self.fileno(), data)
@@ -273,9 +261,6 @@ class SocketFile(io.FileIO):
             return None
 
     def close(self) -> None:
-        """
-        See C{io.FileIO.close}.
-        """
         if self.closed or not self.closefd:
             super().close()
             return

@@ -285,9 +285,6 @@ class GIDSocket(socket):
             loop.disturb()
 
     def listen(self, backlog: int = min(kernel.SOMAXCONN, 128), /) -> None:
-        """
-        See C{socket.listen}.
-        """
         listening, backlog = self.sdp, max(index(backlog), 0)
         if self._connecting is not None or isinstance(listening, Connection):
             raise failure(errno.EINVAL)
@@ -318,9 +315,6 @@ class GIDSocket(socket):
         return theLoop().reactor.switch
 
     def connect_ex(self, address: Any, /) -> int:
-        """
-        See C{socket.connect_ex}.
-        """
         try:
             return super().connect_ex(address)
         except OSError as e:
@@ -349,9 +343,6 @@ class GIDSocket(socket):
     # -- names
 
     def getsockname(self) -> tuple[str, int]:
-        """
-        See C{socket.getsockname}.
-        """
         connection = self._connection()
         if connection is not None:
             return _named(connection.local)
@@ -360,23 +351,14 @@ class GIDSocket(socket):
         return (_ANY, 0) if self._bound is None else _named(self._bound.name)
 
     def getpeername(self) -> tuple[str, int]:
-        """
-        See C{socket.getpeername}.
-        """
         return _named(super().getpeername())
 
     def sendto(self, data: Any, *arguments: Any) -> int:
-        """
-        See C{socket.sendto}.
-        """
         if self._connection() is None:
             raise failure(errno.ENOTCONN)
         return super().sendto(data, *arguments)
 
     def sendmsg(self, *arguments: Any) -> int:
-        """
-        See C{socket.sendmsg}.
-        """
         if self._connection() is None:
             raise failure(errno.ENOTCONN)
         return super().sendmsg(*arguments)

@@ -205,9 +205,6 @@ class SSLSocket(ssl.SSLSocket, socket):  # type: ignore[misc]
         return number
 
     def accept(self) -> tuple[Any, Any]:
-        """
-        See C{ssl.SSLSocket.accept}.
-        """
         made, address = socket.accept(self)
         wrapped = wrap_socket(
             self.context,

@@ -528,9 +528,6 @@ class JoinableQueue(Queue):
     """
 
     def put(self, obj: object, block: bool = True, timeout: float | None = None) -> None:
-        """
-        See L{Queue.put}.
-        """
         self._count(1)
         try:
             Queue.put(self, obj, block, timeout)

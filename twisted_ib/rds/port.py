@@ -466,9 +466,6 @@ class RDSPort(SocketQueues):
         self._release()
 
     def cancel(self, addr: tuple[str, int]) -> int:
-        """
-        See L{IRDSTransport.cancel}.
-        """
         if not self.connected:
             return 0
         path = self._pathTo(addr)
@@ -530,9 +527,6 @@ class RDSPort(SocketQueues):
             self._tell("peerGone", path.remote, reason)
 
     def ping(self, host: str) -> Deferred[float]:
-        """
-        See L{IRDSTransport.ping}.
-        """
         path = self._pathTo((host, 0))
         if not self.connected or len(self._pings) >= RDS_PINGS:
             raise SendBudgetError("too many pings wait for their answer")
@@ -547,9 +541,6 @@ class RDSPort(SocketQueues):
         return self._queued + self._heldBytes
 
     def counters(self) -> dict[str, int]:
-        """
-        See L{IRDSTransport.counters}.
-        """
         return dict(self.network.counters)
 
     # -- memory
@@ -565,9 +556,6 @@ class RDSPort(SocketQueues):
         return domain
 
     def registerMemory(self, sizeOrBuffer: Any, writable: bool = True, useOnce: bool = False) -> RDSMemory:
-        """
-        See L{IRDSMemoryTransport.registerMemory<twisted_ib.interfaces.IRDSMemoryTransport.registerMemory>}.
-        """
         domain = self._domain()
         memories = self._memories
         if memories is None:
@@ -584,9 +572,6 @@ class RDSPort(SocketQueues):
         return memory
 
     def freeMemory(self, memoryOrCookie: RDSMemory | int, invalidate: bool = True) -> bool:
-        """
-        See L{IRDSMemoryTransport.freeMemory<twisted_ib.interfaces.IRDSMemoryTransport.freeMemory>}.
-        """
         key = memoryOrCookie.key if isinstance(memoryOrCookie, RDSMemory) else memoryOrCookie % (1 << 32)
         memory = None if self._memories is None else self._memories.pop(key, None)
         if memory is None:
@@ -613,9 +598,6 @@ class RDSPort(SocketQueues):
     def writeWithCookie(
         self, datagram: bytes, cookie: int, addr: _Address | None = None
     ) -> Deferred[None] | None:
-        """
-        See L{IRDSMemoryTransport.writeWithCookie<twisted_ib.interfaces.IRDSMemoryTransport.writeWithCookie>}.
-        """
         self._domain()
         data = self._checked(datagram)
         where = self._target(addr)
@@ -659,9 +641,6 @@ class RDSPort(SocketQueues):
         length: int | None = None,
         fence: bool = False,
     ) -> Deferred[None]:
-        """
-        See L{IRDSMemoryTransport.rdmaWrite<twisted_ib.interfaces.IRDSMemoryTransport.rdmaWrite>}.
-        """
         if isinstance(data, RDSMemory):
             size = data.length - localOffset if length is None else checkInteger("length", length)
         else:
@@ -692,9 +671,6 @@ class RDSPort(SocketQueues):
         localOffset: int = 0,
         fence: bool = False,
     ) -> Deferred[Any]:
-        """
-        See L{IRDSMemoryTransport.rdmaRead<twisted_ib.interfaces.IRDSMemoryTransport.rdmaRead>}.
-        """
         length = checkInteger("length", length)
         if not 0 <= length <= limits.RDS_OPERATION:
             raise ValueError(f"an operation has at most {limits.RDS_OPERATION} bytes, not {length}")
@@ -720,9 +696,6 @@ class RDSPort(SocketQueues):
         datagram: bytes | None = b"",
         mask: int = 0,
     ) -> Deferred[int]:
-        """
-        See L{IRDSMemoryTransport.fetchAdd<twisted_ib.interfaces.IRDSMemoryTransport.fetchAdd>}.
-        """
         add = checkInteger("what to add", add) % _64_BITS
         if checkInteger("mask", mask) % _64_BITS:
             return Deferred.fromCoroutine(
@@ -741,9 +714,6 @@ class RDSPort(SocketQueues):
         compareMask: int = _ALL_BITS,
         swapMask: int = _ALL_BITS,
     ) -> Deferred[int]:
-        """
-        See L{IRDSMemoryTransport.compareAndSwap<twisted_ib.interfaces.IRDSMemoryTransport.compareAndSwap>}.
-        """
         if compareMask == swapMask == _ALL_BITS:
             opcode = SendOpcode.ATOMIC_CMP_AND_SWP
             return self._atomic(opcode, cookie, addr, offset, datagram, compare, swap)
@@ -866,9 +836,6 @@ class RDSPort(SocketQueues):
             producer.resumeProducing()
 
     def unregisterProducer(self) -> None:
-        """
-        See C{IConsumer}.
-        """
         self._producer = None
 
     def _pause(self, reason: tuple[Route, int] | None) -> None:

@@ -208,6 +208,8 @@ class Agent:
 class Agents:
     """
     The agents of one device, and the requests that they have sent.
+
+    See L{Agent}.
     """
 
     def __init__(self, device: IManagedDevice) -> None:
@@ -406,9 +408,6 @@ class Agents:
     # -- sending
 
     def reply(self, request: ReceivedMAD, mad: Mad) -> None:
-        """
-        See L{Agent.reply}.
-        """
         method = GET_RESPONSE if request.method in (GET, SET) else request.method | RESPONSE
         status = mad.status
         if mad.managementClass == SUBNET_DIRECTED:
@@ -421,9 +420,6 @@ class Agents:
         self._answer(self.addressOf(request.path), request.number, mad, post, int(isShort))
 
     def post(self, agent: Agent, address: AddressVector, number: int, mad: Mad, queueKey: int) -> None:
-        """
-        See L{Agent.post}.
-        """
         self.device.check()
         if agent.managementClass != SUBNET_DIRECTED:
             address.check(self._linkLayer)
@@ -523,9 +519,6 @@ class Agents:
         timeout: float,
         retries: int,
     ) -> Request | None:
-        """
-        See L{Agent.send}.
-        """
         device = self.device
         device.check()
         # IBTA vol. 1 14.2.2: a directed route is all in the MAD, and its LIDs are permissive.

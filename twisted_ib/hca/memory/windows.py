@@ -81,6 +81,8 @@ class Windows:
     The memory windows of one device.
 
     @ivar byKey: the windows by key, bound or not.
+
+    See L{Memory<twisted_ib.hca.memory.memory.Memory>}.
     """
 
     __slots__ = ("_keys", "_served", "byKey")
@@ -138,9 +140,6 @@ class Windows:
         queuePair: object,
         pd: ProtectionDomain | None,
     ) -> None:
-        """
-        See L{Memory.bind<twisted_ib.hca.memory.memory.Memory.bind>}.
-        """
         self._checkAllocated(window)
         if pd is not None and window.pd is not pd:
             raise MemoryAccessError("the memory window is in another protection domain than the queue pair")
@@ -174,9 +173,6 @@ class Windows:
                 self._served.setdefault(queuePair, set()).add(window)
 
     def invalidate(self, key: int, queuePair: object) -> None:
-        """
-        See L{Memory.invalidate<twisted_ib.hca.memory.memory.Memory.invalidate>}.
-        """
         window = self.byKey.get(key)
         if window is None or window.region is None:
             raise MemoryAccessError(f"no memory window that is bound has key {key:#010x}")
@@ -205,9 +201,6 @@ class Windows:
         return key
 
     def releaseKey(self, window: MemoryWindow, key: int) -> None:
-        """
-        See L{Memory.releaseKey<twisted_ib.hca.memory.memory.Memory.releaseKey>}.
-        """
         if key in window.reservedKeys:
             window.reservedKeys.remove(key)
             self._keys.withdraw(key)
@@ -222,9 +215,6 @@ class Windows:
     def check(
         self, key: int, address: int, length: int, access: int, pd: ProtectionDomain, queuePair: object
     ) -> tuple[memoryview, int]:
-        """
-        See L{Memory.check<twisted_ib.hca.memory.memory.Memory.check>}.
-        """
         window = self.byKey.get(key)
         # Remote bits only: a local access with a window's key gets the same error as one with an
         # unknown key.

@@ -98,9 +98,6 @@ class HalfOpenSession(HalfOpenAccept):
             self.device.disconnect(connection)
 
     def broken(self, reason: Exception) -> None:
-        """
-        See L{RCConnection.broken<twisted_ib.rds.media.rcconnection.RCConnection.broken>}.
-        """
         self.close()
 
 

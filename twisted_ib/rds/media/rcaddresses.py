@@ -162,9 +162,6 @@ class AddressMedium(RCMedium):
         self._relayOf = relay
 
     def localAddresses(self) -> list[str]:
-        """
-        See L{IRDSMedium.localAddresses}.
-        """
         own = addressOf(self.name)
         assert own is not None
         return [own]
@@ -232,9 +229,6 @@ class AddressMedium(RCMedium):
         return relay
 
     def unbind(self, address: str, port: int) -> None:
-        """
-        See L{IRDSMedium.unbind}.
-        """
         super().unbind(address, port)
         relay = self._relayFor(address)
         if relay is not None:
@@ -251,9 +245,6 @@ class AddressMedium(RCMedium):
         return super().domain(address)
 
     def whenQuiet(self) -> Deferred[None]:
-        """
-        See L{IRDSMedium.whenQuiet}.
-        """
         relay = self.relay
         if relay is not None and relay.dormant:
             relay.medium.whenQuiet()
@@ -283,9 +274,6 @@ class AddressMedium(RCMedium):
         return path.key
 
     def pathTo(self, address: str, host: str, port: int) -> Route:
-        """
-        See L{IRDSMedium.pathTo}.
-        """
         relay = self.relay
         isOthers = self._relayFor(address) is not None and address not in self.services
         if relay is not None and (isOthers or relay.isElsewhere(host, port)):
@@ -299,9 +287,6 @@ class AddressMedium(RCMedium):
         return None
 
     def expectedFor(self, key: tuple[str, str]) -> Expected | None:
-        """
-        See L{RCMedium.expectedFor}.
-        """
         ours, theirs = key
         self.channel(ours).device.parking.resumeAll(self.listener, gidNumber(theirs))
         return super().expectedFor(key)

@@ -31,6 +31,8 @@ class RCCarrier:
     @ivar received: the sequence number of the last message received.
     @ivar owing: how much was received since our last acknowledgement, see C{DUE}; 0 if nothing.
     @ivar acknowledged: the last acknowledgement received.
+
+    See L{IRDSCarrier<twisted_ib.rds.paths.carrier.IRDSCarrier>}.
     """
 
     __slots__ = ("acknowledged", "owing", "padding", "path", "paused", "received", "session")
@@ -49,9 +51,6 @@ class RCCarrier:
     # -- IRDSCarrier
 
     def send(self, message: RDSMessage) -> bool:
-        """
-        See L{IRDSCarrier.send<twisted_ib.rds.paths.carrier.IRDSCarrier.send>}.
-        """
         session = self.session
         if session.stuck or session.peerPaused or session.backlog:
             session.wanting[self] = None
@@ -128,17 +127,11 @@ class RCCarrier:
         """
 
     def pauseReading(self) -> None:
-        """
-        See L{IRDSCarrier.pauseReading<twisted_ib.rds.paths.carrier.IRDSCarrier.pauseReading>}.
-        """
         if not self.paused:
             self.paused = True
             self.session.pause(1)
 
     def resumeReading(self) -> None:
-        """
-        See L{IRDSCarrier.resumeReading<twisted_ib.rds.paths.carrier.IRDSCarrier.resumeReading>}.
-        """
         if self.paused:
             self.paused = False
             self.session.pause(-1)
@@ -150,9 +143,6 @@ class RCCarrier:
         """
 
     def close(self) -> None:
-        """
-        See L{IRDSCarrier.close<twisted_ib.rds.paths.carrier.IRDSCarrier.close>}.
-        """
         session = self.session
         self.received = self.confirmed()
         self.path = None

@@ -167,9 +167,6 @@ class ProcessMedium(RCMedium):
     # -- paths
 
     def pathTo(self, address: str, host: str, port: int) -> Route:
-        """
-        See L{IRDSMedium.pathTo}.
-        """
         network = self.network
         device = self.channel(host).device
         if port == PING_PORT and device.guidOf(host) in (0, device.guid):
@@ -306,9 +303,6 @@ class SubnetMedium(ProcessMedium):
     """
 
     def localAddresses(self) -> list[str]:
-        """
-        See L{IRDSMedium.localAddresses}.
-        """
         return [*super().localAddresses(), *self.channel("").device.gids()]
 
     def sourceFor(self, host: str) -> str:
@@ -320,9 +314,6 @@ class SubnetMedium(ProcessMedium):
         return str(device.gids()[0]) if device.guidOf(host) else super().sourceFor(host)
 
     def locate(self, host: str, found: Callable[[str | HCAError], object]) -> None:
-        """
-        See L{IRDSMedium.locate}.
-        """
         resolver = self.channel(host).device.resolver
         if resolver is None or not resolver.sourceFor(host):
             found(host)
@@ -341,7 +332,4 @@ class SubnetMedium(ProcessMedium):
         return str(self.channel("").device.hostNamed(name))
 
     def unknownHost(self, name: str) -> str:
-        """
-        See L{IRDSMedium.unknownHost}.
-        """
         return str(self.channel("").device.unknownHost(name))

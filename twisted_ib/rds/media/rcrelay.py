@@ -512,9 +512,6 @@ class RelayNetwork(Network):
         return waiting
 
     def peerGone(self, path: RDSPath, reason: Exception) -> None:
-        """
-        See L{Network.peerGone}.
-        """
         home = self.homes.get(path.local)
         if home is not None:
             home.network.peerGone(path, reason)

@@ -142,9 +142,6 @@ class RelayMedium(ProcessMedium):
         return cast("SharedMemoryFabric", self.channel(address).device.fabric)
 
     def pathTo(self, address: str, host: str, port: int) -> Route:
-        """
-        See L{IRDSMedium.pathTo}.
-        """
         if port == PING_PORT:
             # The owner would answer it, and not the peer.
             raise RDSUnsupportedError(f"another process of {address} has the connection: no pings")

@@ -132,9 +132,6 @@ class TCPMedium:
         return [address for address in map(normalise, localAddresses()) if "%" not in address]
 
     def sourceFor(self, host: str) -> str:
-        """
-        See L{IRDSMedium.sourceFor}.
-        """
         return sourceFor(host)
 
     def hostNamed(self, name: str) -> str:
@@ -144,21 +141,12 @@ class TCPMedium:
         return ""
 
     def locate(self, host: str, found: Callable[[str], object]) -> None:
-        """
-        See L{IRDSMedium.locate}.
-        """
         found(host)
 
     def unknownHost(self, name: str) -> str:
-        """
-        See L{IRDSMedium.unknownHost}.
-        """
         return ""
 
     def bind(self, address: str, port: int) -> None:
-        """
-        See L{IRDSMedium.bind}.
-        """
         found = self._ports.get(address)
         if found is None:
             # One listener for each address; Linux tcp_listen.c has one for all, which would take the port
@@ -173,9 +161,6 @@ class TCPMedium:
         found[1].add(port)
 
     def unbind(self, address: str, port: int) -> None:
-        """
-        See L{IRDSMedium.unbind}.
-        """
         listening, ports = self._ports[address]
         ports.discard(port)
         if not ports:
@@ -184,9 +169,6 @@ class TCPMedium:
             stopped.addBoth(lambda result: self.gone(listening))
 
     def pathTo(self, address: str, host: str, port: int) -> RDSPath:
-        """
-        See L{IRDSMedium.pathTo}.
-        """
         return self.network.path((address, host), address, host)
 
     def reconnects(self, path: RDSPath) -> bool:
@@ -197,9 +179,6 @@ class TCPMedium:
         return _number(path.local) < _number(path.remote)
 
     def connect(self, path: RDSPath) -> _Attempt:
-        """
-        See L{IRDSMedium.connect}.
-        """
         return _Attempt(self, path)
 
     def accepted(self, carrier: TCPCarrier) -> None:
@@ -245,9 +224,6 @@ class TCPMedium:
                 waiter.callback(None)
 
     def whenQuiet(self) -> Deferred[None]:
-        """
-        See L{IRDSMedium.whenQuiet}.
-        """
         if not self.alive:
             return succeed(None)
         waiter: Deferred[None] = Deferred()

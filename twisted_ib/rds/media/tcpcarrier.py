@@ -145,9 +145,6 @@ class TCPCarrier(Protocol):
     # -- Protocol
 
     def connectionMade(self) -> None:
-        """
-        See C{IProtocol}.
-        """
         transport = self.transport
         self._medium.alive.add(self)
         # Linux tcp.c (rds_tcp_tune): no Nagle algorithm (RFC 1122 section 4.2.3.4); messages are written
@@ -174,9 +171,6 @@ class TCPCarrier(Protocol):
         path.carrierUp(self)
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        See C{IProtocol}.
-        """
         if self.path is None:
             return
         if data:
@@ -224,9 +218,6 @@ class TCPCarrier(Protocol):
         path.lost(self, RDSWireError(f"{path.remote} has sent {what}"))
 
     def connectionLost(self, reason: Failure = error.ConnectionDone) -> None:  # type: ignore[assignment]
-        """
-        See C{IProtocol}.
-        """
         # A partly received message is discarded: its last byte was not acknowledged, so the peer
         # retransmits all of it (Linux tcp.c, rds_tcp_reset_callbacks, does the same).
         path, self.path = self.path, None
@@ -238,9 +229,6 @@ class TCPCarrier(Protocol):
     # -- IRDSCarrier
 
     def send(self, message: RDSMessage) -> bool:
-        """
-        See L{IRDSCarrier.send}.
-        """
         if self._full:
             return False
         payload = message.payload
@@ -274,9 +262,6 @@ class TCPCarrier(Protocol):
         return True
 
     def flush(self) -> None:
-        """
-        See L{IRDSCarrier.flush}.
-        """
         if self._out:
             transport = self.transport
             out, self._out, self._outBytes = self._out, [], 0
@@ -287,17 +272,11 @@ class TCPCarrier(Protocol):
                 self._wantLook()
 
     def pauseReading(self) -> None:
-        """
-        See L{IRDSCarrier.pauseReading}.
-        """
         self._paused = True
         transport = self.transport
         transport.pauseProducing()
 
     def resumeReading(self) -> None:
-        """
-        See L{IRDSCarrier.resumeReading}.
-        """
         self._paused = False
         # In a later turn: the caller is delivering messages and must not be called back.
         self._medium.network.reactor.callLater(0, self._resumed)
@@ -339,9 +318,6 @@ class TCPCarrier(Protocol):
             self.dataReceived(data)
 
     def close(self) -> None:
-        """
-        See L{IRDSCarrier.close}.
-        """
         transport = self.transport
         # With unsent data the connection is reset; the path has kept the messages for the next one.
         idle = not self._out and transport.written == self._given

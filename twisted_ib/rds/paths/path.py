@@ -305,17 +305,11 @@ class RDSPath:
     # -- IRDSCarrierUser
 
     def carrierFailed(self, reason: Exception) -> None:
-        """
-        See L{IRDSCarrierUser.carrierFailed}.
-        """
         self._attempt = None
         if self.carrier is None:
             self._again()
 
     def carrierUp(self, carrier: IRDSCarrier, sequence: int = 0) -> None:
-        """
-        See L{IRDSCarrierUser.carrierUp}.
-        """
         if self.carrier is not None:
             # The peer will not send again the data that the old connection still holds: it was acknowledged.
             self.carrier.drain()
@@ -340,9 +334,6 @@ class RDSPath:
             self._pump()
 
     def lost(self, carrier: IRDSCarrier, reason: Exception) -> None:
-        """
-        See L{IRDSCarrierUser.lost}.
-        """
         if carrier is not self.carrier:
             return
         self.carrier = None
@@ -362,17 +353,11 @@ class RDSPath:
         self._armTick()
 
     def resume(self, carrier: IRDSCarrier) -> None:
-        """
-        See L{IRDSCarrierUser.resume}.
-        """
         if carrier is self.carrier:
             self._full = False
             self._pump()
 
     def acknowledged(self, carrier: IRDSCarrier, sequence: int) -> None:
-        """
-        See L{IRDSCarrierUser.acknowledged}.
-        """
         if carrier is not self.carrier:
             return
         machine = self.machine
@@ -384,16 +369,10 @@ class RDSPath:
             self._armTick()
 
     def operationDone(self, carrier: IRDSCarrier, message: RDSMessage) -> None:
-        """
-        See L{IRDSCarrierUser.operationDone}.
-        """
         if self.machine.finished(message):
             message.owner.messageDone(message)
 
     def messageReceived(self, carrier: IRDSCarrier, fields: Fields, payload: bytes) -> None:
-        """
-        See L{IRDSCarrierUser.messageReceived}.
-        """
         # A replaced connection: its messages are retransmitted on the new one.
         if carrier is not self.carrier:
             return

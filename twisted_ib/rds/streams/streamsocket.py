@@ -204,9 +204,6 @@ class StreamSocket(DatagramProtocol):
         self._congested.setdefault(addr, {})
 
     def destinationCleared(self, addr: tuple[str, int]) -> None:
-        """
-        See L{IRDSProtocol}.
-        """
         self._ready.update(self._congested.pop(addr, {}))
         self._wantTurn()
 

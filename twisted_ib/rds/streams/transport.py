@@ -192,9 +192,6 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
         self.socket.touch(self.session)
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
-        """
-        See L{interfaces.IConsumer}.
-        """
         super().registerProducer(producer, streaming)
         if self.connected:
             self.socket.touch(self.session)

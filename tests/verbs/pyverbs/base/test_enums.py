@@ -252,7 +252,7 @@ class EnumsTests(SynchronousTestCase):
         for enumeration in enumerations():
             members = enumeration.__members__
             aliases = len(members) - len({int(member) for member in members.values()})
-            self.assertEqual(aliases, 1 if enumeration is device.rdma_driver_id else 0)
+            self.assertEqual(aliases, 1 if enumeration is enums.rdma_driver_id else 0)
         self.assertEqual(enums.RDMA_DRIVER_I40IW, enums.RDMA_DRIVER_IRDMA)
 
     def test_core(self) -> None:

@@ -33,6 +33,8 @@ class LIDPath:
     The path of datagrams to a unicast LID: that to the HCA which it leads to, while it does.
 
     @ivar path: that path; L{None} if no HCA is at the port, where programs take MADs alone.
+
+    See L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}.
     """
 
     __slots__ = ("_device", "_generation", "_guid", "_isHere", "lid", "path")
@@ -53,9 +55,6 @@ class LIDPath:
         return bool(self._guid and (self.path is None or self.path.alive))
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
-        """
-        See L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}.
-        """
         device = self._device
         # One comparison for each datagram, while nothing changes.
         if self._generation != device.fabric.generation:
@@ -79,16 +78,10 @@ class LIDPath:
             self._guid = 0
 
     def wantSpace(self, waiter: Waiter) -> None:
-        """
-        See L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}.
-        """
         if self.path is not None:
             self.path.wantSpace(waiter)
 
     def wantNoSpace(self, waiter: Waiter) -> None:
-        """
-        See L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}.
-        """
         if self.path is not None:
             self.path.wantNoSpace(waiter)
 

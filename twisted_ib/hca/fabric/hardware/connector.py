@@ -64,9 +64,6 @@ class AdapterConnection(FabricConnection):
         return True
 
     def sendReply(self, reply: ConnectReply) -> bool:
-        """
-        See L{FabricConnection.sendReply}.
-        """
         connector = self._connector
         given = Parameters(
             reply.privateData,
@@ -77,22 +74,13 @@ class AdapterConnection(FabricConnection):
         return self._attempt(connector.manager.accept, given)
 
     def refuse(self, privateData: bytes) -> bool:
-        """
-        See L{FabricConnection.refuse}.
-        """
         return self._attempt(self._connector.manager.reject, privateData)
 
     def confirm(self) -> bool:
-        """
-        See L{FabricConnection.confirm}.
-        """
         # An RNIC is ready when its request is answered.
         return self._connector.fabric.isRNIC or self._attempt(self._connector.manager.establish)
 
     def end(self) -> None:
-        """
-        See L{FabricConnection.end}.
-        """
         # What was posted arrives before the word of the end.
         self.stream.whenDrained(self._sendDisconnect)
 
@@ -176,9 +164,6 @@ class Connector(FabricConnector):
     def sendRequest(
         self, path: IPeerPath, request: ConnectRequest, user: Any, now: float
     ) -> AdapterConnection:
-        """
-        See L{IConnector}.
-        """
         assert isinstance(path, PeerPath)
         self.fabric.check()
         manager = self.manager

@@ -315,6 +315,8 @@ def unpackAddress(packed: bytes) -> tuple[str, int]:
 class RDMACM:
     """
     A L{Manager}: a channel of librdmacm.
+
+    See L{Manager}.
     """
 
     #: C{RDMA_PS_TCP}.
@@ -340,16 +342,10 @@ class RDMACM:
             raise OSError(code, f"{name}: {os.strerror(code)}")
 
     def fileno(self) -> int:
-        """
-        See L{Manager.fileno}.
-        """
         found: int = self._channel.contents.fd
         return found
 
     def event(self) -> Notice | None:
-        """
-        See L{Manager.event}.
-        """
         found = POINTER(_Event)()
         if self._library.rdma_get_cm_event(self._channel, byref(found)):
             code = ctypes.get_errno()
@@ -371,30 +367,18 @@ class RDMACM:
         return notice
 
     def create(self) -> int:
-        """
-        See L{Manager.create}.
-        """
         id = c_void_p()
         self._call("rdma_create_id", self._channel, byref(id), None, self._SPACE)
         return id.value or 0
 
     def destroy(self, id: int) -> None:
-        """
-        See L{Manager.destroy}.
-        """
         self._library.rdma_destroy_id(c_void_p(id))
 
     def bind(self, id: int, address: str, port: int) -> int:
-        """
-        See L{Manager.bind}.
-        """
         self._call("rdma_bind_addr", c_void_p(id), packAddress(address, port))
         return self.ends(id)[1]
 
     def depths(self, id: int) -> tuple[int, int]:
-        """
-        See L{Manager.depths}.
-        """
         # The package ibverbs knows the first alone.
         facts = ctypes.create_string_buffer(_FACTS_BYTES)
         (context,) = _POINTER.unpack(ctypes.string_at(id, _POINTER.size))
@@ -410,35 +394,20 @@ class RDMACM:
         return min(served, _MOST), min(outstanding, _MOST)
 
     def listen(self, id: int, backlog: int) -> None:
-        """
-        See L{Manager.listen}.
-        """
         self._call("rdma_listen", c_void_p(id), backlog)
 
     def resolveAddress(self, id: int, address: str, port: int, seconds: float) -> None:
-        """
-        See L{Manager.resolveAddress}.
-        """
         where = packAddress(address, port)
         self._call("rdma_resolve_addr", c_void_p(id), None, where, int(seconds * 1000))
 
     def resolveRoute(self, id: int, seconds: float) -> None:
-        """
-        See L{Manager.resolveRoute}.
-        """
         self._call("rdma_resolve_route", c_void_p(id), int(seconds * 1000))
 
     def ends(self, id: int) -> tuple[str, int, str, int]:
-        """
-        See L{Manager.ends}.
-        """
         packed = ctypes.string_at(id + _SOURCE, 2 * _STORAGE)
         return (*unpackAddress(packed), *unpackAddress(packed[_STORAGE:]))
 
     def attributes(self, id: int, state: int) -> tuple[int, dict[str, int], dict[str, Any] | None]:
-        """
-        See L{Manager.attributes}.
-        """
         given, mask = _Attributes(qp_state=state), c_int()
         self._call("rdma_init_qp_attr", c_void_p(id), byref(given), byref(mask))
         found = {name: getattr(given, name) for bit, name in _FIELDS.items() if mask.value & bit}
@@ -463,41 +432,23 @@ class RDMACM:
         ), data
 
     def connect(self, id: int, parameters: Parameters) -> None:
-        """
-        See L{Manager.connect}.
-        """
         given, _data = self._given(parameters)
         self._call("rdma_connect", c_void_p(id), byref(given))
 
     def accept(self, id: int, parameters: Parameters) -> None:
-        """
-        See L{Manager.accept}.
-        """
         given, _data = self._given(parameters)
         self._call("rdma_accept", c_void_p(id), byref(given))
 
     def reject(self, id: int, privateData: bytes) -> None:
-        """
-        See L{Manager.reject}.
-        """
         self._call("rdma_reject", c_void_p(id), privateData, c_uint8(len(privateData)))
 
     def establish(self, id: int) -> None:
-        """
-        See L{Manager.establish}.
-        """
         self._call("rdma_establish", c_void_p(id))
 
     def disconnect(self, id: int) -> None:
-        """
-        See L{Manager.disconnect}.
-        """
         self._call("rdma_disconnect", c_void_p(id))
 
     def letGo(self) -> bool:
-        """
-        See L{Manager.letGo}.
-        """
         # librdmacm keeps its context of an adapter until it finds another (cma.c, sync_devices_list()), and
         # the kernel would wait for that.  It closes the descriptors then, which lead nowhere before.
         for fd, name in zip(self._files, _FILES, strict=True):
@@ -515,7 +466,4 @@ class RDMACM:
         return True
 
     def close(self) -> None:
-        """
-        See L{Manager.close}.
-        """
         self._library.rdma_destroy_event_channel(self._channel)

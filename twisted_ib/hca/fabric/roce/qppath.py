@@ -94,6 +94,8 @@ class QueuePairPath(Waiters):
     @ivar flushed: when it last had something to send or acknowledge.
     @ivar until: when a path without a queue pair ends; 0 if it does not linger.
     @ivar notified: when the last congestion notification was sent to the peer.
+
+    See L{PeerPath}.
     """
 
     __slots__ = (
@@ -350,21 +352,12 @@ class QueuePairPath(Waiters):
         self._way.sendManagement(attribute, body, transaction)
 
     def prepareRequest(self, request: Any) -> None:
-        """
-        See L{PeerPath.prepareRequest}.
-        """
         self._way.prepareRequest(request)
 
     def prepareReply(self, reply: Any, request: Any) -> Any:
-        """
-        See L{PeerPath.prepareReply}.
-        """
         return self._way.prepareReply(reply, request)
 
     def readReply(self, reply: Any, number: int) -> None:
-        """
-        See L{PeerPath.readReply}.
-        """
         self._way.readReply(reply, number)
 
     def progress(self, budget: int) -> int:

@@ -39,37 +39,6 @@ class ibv_transport_type(IntEnum):
     IBV_TRANSPORT_UNSPECIFIED = 4
 
 
-class rdma_driver_id(IntEnum):
-    """
-    The kernel driver of a device (C{ib_user_ioctl_verbs.h}).
-    """
-
-    RDMA_DRIVER_UNKNOWN = 0
-    RDMA_DRIVER_MLX5 = 1
-    RDMA_DRIVER_MLX4 = 2
-    RDMA_DRIVER_CXGB3 = 3
-    RDMA_DRIVER_CXGB4 = 4
-    RDMA_DRIVER_MTHCA = 5
-    RDMA_DRIVER_BNXT_RE = 6
-    RDMA_DRIVER_OCRDMA = 7
-    RDMA_DRIVER_NES = 8
-    RDMA_DRIVER_I40IW = 9
-    # ib_user_ioctl_verbs.h: irdma replaced i40iw and took its number, so this member is an alias.
-    RDMA_DRIVER_IRDMA = 9
-    RDMA_DRIVER_VMW_PVRDMA = 10
-    RDMA_DRIVER_QEDR = 11
-    RDMA_DRIVER_HNS = 12
-    RDMA_DRIVER_USNIC = 13
-    RDMA_DRIVER_RXE = 14
-    RDMA_DRIVER_HFI1 = 15
-    RDMA_DRIVER_QIB = 16
-    RDMA_DRIVER_EFA = 17
-    RDMA_DRIVER_SIW = 18
-    RDMA_DRIVER_ERDMA = 19
-    RDMA_DRIVER_MANA = 20
-    RDMA_DRIVER_IONIC = 21
-
-
 class ibv_device_cap_flags(IntFlag):
     """
     Capabilities of a device (C{device_cap_flags}; IBTA vol. 1 11.2.1.2).
@@ -160,25 +129,6 @@ class ibv_odp_transport_cap_bits(IntFlag):
     IBV_ODP_SUPPORT_SRQ_RECV = 0x20
     IBV_ODP_SUPPORT_FLUSH = 0x40
     IBV_ODP_SUPPORT_ATOMIC_WRITE = 0x80
-
-
-class ibv_raw_packet_caps(IntFlag):
-    """
-    Raw packet capabilities.
-    """
-
-    IBV_RAW_PACKET_CAP_CVLAN_STRIPPING = 0x1
-    IBV_RAW_PACKET_CAP_SCATTER_FCS = 0x2
-    IBV_RAW_PACKET_CAP_IP_CSUM = 0x4
-    IBV_RAW_PACKET_CAP_DELAY_DROP = 0x8
-
-
-class ibv_tm_cap_flags(IntFlag):
-    """
-    The transports with tag matching.
-    """
-
-    IBV_TM_CAP_RC = 0x1
 
 
 class ibv_mtu(IntEnum):
@@ -383,33 +333,6 @@ class ibv_rereg_mr_flags(IntFlag):
     IBV_REREG_MR_FLAGS_SUPPORTED = 0x7
 
 
-class ibv_rereg_mr_err_code(IntEnum):
-    """
-    Errors of a re-registration, by the state that the region is left in.
-    """
-
-    # man ibv_rereg_mr(3): the old region is valid after the first two, the new one after the third, and none
-    # after the last two.
-    IBV_REREG_MR_ERR_INPUT = -1
-    IBV_REREG_MR_ERR_DONT_FORK_NEW = -2
-    IBV_REREG_MR_ERR_DO_FORK_OLD = -3
-    IBV_REREG_MR_ERR_CMD = -4
-    IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW = -5
-
-
-class ibv_mr_init_attr_mask(IntFlag):
-    """
-    Which attributes of an extended registration are valid.
-    """
-
-    IBV_REG_MR_MASK_IOVA = 0x1
-    IBV_REG_MR_MASK_ADDR = 0x2
-    IBV_REG_MR_MASK_FD = 0x4
-    IBV_REG_MR_MASK_FD_OFFSET = 0x8
-    IBV_REG_MR_MASK_DMAH = 0x10
-    IBV_REG_MR_MASK_BUF = 0x20
-
-
 # man ibv_advise_mr(3): advice on a region with on-demand paging.
 IBV_ADVISE_MR_ADVICE_PREFETCH = 0
 IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE = 1
@@ -429,14 +352,6 @@ class ibv_mw_type(IntEnum):
     IBV_MW_TYPE_2 = 2
 
 
-class ibv_dm_mask(IntFlag):
-    """
-    Which attributes of device memory are valid.
-    """
-
-    IBV_DM_MASK_HANDLE = 0x1
-
-
 class ibv_tph_mem_type(IntEnum):
     """
     TLP processing hints: volatile or persistent memory.
@@ -444,26 +359,6 @@ class ibv_tph_mem_type(IntEnum):
 
     IBV_TPH_MEM_TYPE_VM = 0
     IBV_TPH_MEM_TYPE_PM = 1
-
-
-class ibv_dmah_init_attr_mask(IntFlag):
-    """
-    Which attributes of a DMA handle are valid.
-    """
-
-    IBV_DMAH_INIT_ATTR_MASK_CPU_ID = 0x1
-    IBV_DMAH_INIT_ATTR_MASK_PH = 0x2
-    IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE = 0x4
-
-
-class ibv_xrcd_init_attr_mask(IntFlag):
-    """
-    Which attributes of an XRC domain are valid.
-    """
-
-    IBV_XRCD_INIT_ATTR_FD = 0x1
-    IBV_XRCD_INIT_ATTR_OFLAGS = 0x2
-    IBV_XRCD_INIT_ATTR_RESERVED = 0x4
 
 
 class ibv_parent_domain_init_attr_mask(IntFlag):
@@ -474,15 +369,6 @@ class ibv_parent_domain_init_attr_mask(IntFlag):
     IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS = 0x1
     IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT = 0x2
     IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC = 0x4
-
-
-class ibv_values_mask(IntFlag):
-    """
-    The values that C{ibv_query_rt_values_ex} is asked for.
-    """
-
-    IBV_VALUES_MASK_RAW_CLOCK = 0x1
-    IBV_VALUES_MASK_RESERVED = 0x2
 
 
 # Sizes of names and paths in sysfs, in octets.

@@ -127,36 +127,6 @@ class ibv_qp_create_send_ops_flags(IntFlag):
     IBV_QP_EX_WITH_ATOMIC_WRITE = 0x1000
 
 
-class ibv_qp_open_attr_mask(IntFlag):
-    """
-    Which attributes of opening a shared queue pair are valid.
-    """
-
-    IBV_QP_OPEN_ATTR_NUM = 0x1
-    IBV_QP_OPEN_ATTR_XRCD = 0x2
-    IBV_QP_OPEN_ATTR_CONTEXT = 0x4
-    IBV_QP_OPEN_ATTR_TYPE = 0x8
-    IBV_QP_OPEN_ATTR_RESERVED = 0x10
-
-
-class ibv_query_qp_data_in_order_flags(IntFlag):
-    """
-    Flags of the query whether data are written in order.
-    """
-
-    IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS = 0x1
-    IBV_QUERY_QP_DATA_IN_ORDER_DEVICE_ONLY = 0x2
-
-
-class ibv_query_qp_data_in_order_caps(IntFlag):
-    """
-    The units that are written in order.
-    """
-
-    IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG = 0x1
-    IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES = 0x2
-
-
 class ibv_wr_opcode(IntEnum):
     """
     Operations of send requests.
@@ -192,24 +162,6 @@ class ibv_send_flags(IntFlag):
     IBV_SEND_SOLICITED = 0x4
     IBV_SEND_INLINE = 0x8
     IBV_SEND_IP_CSUM = 0x10
-
-
-class ibv_placement_type(IntFlag):
-    """
-    FLUSH: the place that data must have reached.
-    """
-
-    IBV_FLUSH_GLOBAL = 0x1
-    IBV_FLUSH_PERSISTENT = 0x2
-
-
-class ibv_selectivity_level(IntEnum):
-    """
-    FLUSH: a range or a whole region.
-    """
-
-    IBV_FLUSH_RANGE = 0
-    IBV_FLUSH_MR = 1
 
 
 class ibv_wc_status(IntEnum):
@@ -376,25 +328,3 @@ class ibv_srq_init_attr_mask(IntFlag):
     IBV_SRQ_INIT_ATTR_CQ = 0x8
     IBV_SRQ_INIT_ATTR_TM = 0x10
     IBV_SRQ_INIT_ATTR_RESERVED = 0x20
-
-
-class ibv_qp_attach_comp_cntr_op(IntFlag):
-    """
-    The operations that a completion counter counts.
-    """
-
-    IBV_QP_ATTACH_COMP_CNTR_OP_SEND = 0x1
-    IBV_QP_ATTACH_COMP_CNTR_OP_RECV = 0x2
-    IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ = 0x4
-    IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_READ = 0x8
-    IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE = 0x10
-    IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE = 0x20
-
-
-class ibv_comp_cntr_type(IntEnum):
-    """
-    The unit of a completion counter.
-    """
-
-    IBV_COMP_CNTR_TYPE_WRS = 0
-    IBV_COMP_CNTR_TYPE_BYTES = 1
