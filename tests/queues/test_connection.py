@@ -5,6 +5,7 @@ Tests of connections: their semantics are those of C{multiprocessing.connection}
 from __future__ import annotations
 
 import array
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -17,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from multiprocessing import BufferTooShort
+from multiprocessing import AuthenticationError, BufferTooShort
 from multiprocessing.connection import wait as kernelWait
 from struct import pack
 from types import SimpleNamespace
@@ -823,10 +824,10 @@ class ListenerTests(PipeTestCase):
         with Listener(authkey=b"secret") as listener:
 
             def connect() -> None:
-                self.assertRaises(multiprocessing.AuthenticationError, Client, listener.address, authkey=b"x")
+                self.assertRaises(AuthenticationError, Client, listener.address, authkey=b"x")
 
             self.sending(connect)
-            self.assertRaises(multiprocessing.AuthenticationError, listener.accept)
+            self.assertRaises(AuthenticationError, listener.accept)
 
     def test_inet(self) -> None:
         """
@@ -836,6 +837,29 @@ class ListenerTests(PipeTestCase):
             client.send(1)
             with listener.accept() as accepted:
                 self.assertEqual(accepted.recv(), 1)
+
+    def test_inetSecret(self) -> None:
+        """
+        A secret is asked for there too; it is a string of bytes.
+        """
+        self.assertRaises(TypeError, Listener, authkey="secret")
+        with Listener(("127.0.0.1", 0), authkey=b"secret") as listener:
+            for authkey, error in ((b"wrong", AuthenticationError), (b"secret", None)):
+                before = openDescriptors()
+                client: Any = partial(Client, listener.address, None, authkey)
+                thread = self.sending(self._sends, client)
+                if error:
+                    self.assertRaises(error, listener.accept)
+                else:
+                    with listener.accept() as accepted:
+                        self.assertEqual(accepted.recv(), 1)
+                thread.join(HANG_SECONDS)
+                self.assertEqual(openDescriptors(), before)
+            self.assertEqual(listener.last_accepted[0], "127.0.0.1")
+
+    def _sends(self, client: Callable[[], Any]) -> None:
+        with contextlib.suppress(AuthenticationError, OSError), client() as connection:
+            connection.send(1)
 
     def test_strangers(self) -> None:
         """

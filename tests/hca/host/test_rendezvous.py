@@ -16,6 +16,7 @@ from attrs import evolve
 
 from tests.hca.host.test_rundirectory import UID, RunDirectoryTestCase
 from tests.support.descriptors import descriptors, descriptorsBefore
+from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, ResourceLimitError, RunDirectoryError, ServiceInUseError
 from twisted_ib.hca.host import addresses, entries, rendezvous, rundirectory, search
 from twisted_ib.hca.host.rendezvous import Rendezvous
@@ -507,6 +508,67 @@ class EntryTests(RendezvousTestCase):
         for _ in range(20):
             self.guids(old, "::1", SERVICE + 1)
         self.assertEqual(descriptors(), before)
+
+    def test_reopened(self) -> None:
+        """
+        Where the directory was replaced one for the same HCA makes its services and groups anew, once the old
+        one is closed; what is another's by then is missing, and said.
+        """
+        old = self.hca(1)
+        old.publish(SERVICE, "127.0.0.1")
+        old.publish(SERVICE + 1, "127.0.0.1", 77)
+        old.join(1)
+        self.assertFalse(old.isLost())
+        os.rename(self.run_, self.path("moved"))
+        self.assertTrue(old.isLost())
+        self.hca(2).publish(SERVICE, "0.0.0.0")
+        # One that could not be bound passes on what it was to make.
+        following = old.reopened().reopened()
+        self.addCleanup(following.close)
+        old.close()
+        following.bind()
+        self.assertEqual([type(each) for each in following.missing], [ServiceInUseError])
+        self.assertEqual((self.guids(following, "127.0.0.1", SERVICE + 1), following.members(1)), ([1], (1,)))
+        (entry,) = following.lookup(SERVICE + 1, "127.0.0.1")
+        self.assertEqual((entry.inode, following.isLost(), following.place), (77, False, self.run_))
+        os.unlink(os.path.join(self.run_, following.name))
+        self.assertTrue(following.isLost())
+
+    def test_released(self) -> None:
+        """
+        After a release there is no entry, but the socket listens until its owner closes it.
+        """
+        server = self.hca(1)
+        server.publish(SERVICE, "127.0.0.1")
+        server.join(1)
+        listener = server.release()
+        assert listener is not None
+        with listener:
+            self.assertEqual(self.names(), ["lock"])
+            self.assertEqual(listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN), 1)
+        self.assertIsNone(server.release())
+
+    def test_drawnAgain(self) -> None:
+        """
+        A port whose name is there is drawn again, a bounded number of times.
+        """
+        server = self.hca(1)
+        server.publish(SDP | 50000, "127.0.0.1")
+        self.patch(limits, "PORT_ATTEMPTS", 3)
+        asked: list[set[int]] = []
+        drawn = [50000, 50001]
+
+        def draw(taken: set[int]) -> int:
+            asked.append(set(taken))
+            return drawn.pop(0) if drawn else 50000
+
+        self.patch(addresses, "freePort", draw)
+        with mock.patch.object(server, "_takenPorts", lambda prefix: set()):
+            self.assertEqual(server.publishAny(SDP, "127.0.0.1"), 50001)
+            self.assertEqual(asked, [set(), {50000}])
+            error = self.assertRaises(ServiceInUseError, server.publishAny, SDP, "127.0.0.1")
+        self.assertIn("3 attempts", str(error))
+        self.assertEqual(len(asked), 5)
 
     def test_exhausted(self) -> None:
         """
