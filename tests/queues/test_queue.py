@@ -25,7 +25,7 @@ from twisted_ib import limits
 from twisted_ib.hca.host import libc
 from twisted_ib.queues import JoinableQueue, Queue, SimpleQueue, futex, locks, ring, wait
 from twisted_ib.queues.locks import RobustLock, SharedPage
-from twisted_ib.queues.queue import BUFFERED, BUFFERS, GOT, TAKING, UNFINISHED
+from twisted_ib.queues.queue import BUFFERED, BUFFERS, GOT, SENDER, TAKING, UNFINISHED
 from twisted_ib.queues.ring import AWAKE, BELLS, TAKEN
 
 #: The checkout.
@@ -236,6 +236,7 @@ class QueueTests(PipeTestCase):
             assert thread is not None
             thread.join(HANG_SECONDS)
             self.assertEqual(failed, [TypeError] + [BrokenPipeError] * (0 if ignores else 2))
+            self.assertEqual(queue._cells[SENDER], 0)
 
     def test_notPickled(self) -> None:
         """
