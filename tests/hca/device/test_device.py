@@ -23,6 +23,8 @@ from tests.support.descriptors import descriptors, descriptorsBefore, runForked
 from twisted_ib import limits, settings
 from twisted_ib.errors import (
     DeviceClosedError,
+    DeviceError,
+    MemoryRegionError,
     NoListenerError,
     NoRouteError,
     PathLostError,
@@ -867,10 +869,79 @@ class BatchTests(DeviceTestCase):
         self.assertEqual(told, ["large"])
 
 
+class AllocatedTests(DeviceTestCase):
+    """
+    Memory that a device allocates, for peers to map where its fabric has such.
+    """
+
+    def setUp(self) -> None:
+        """
+        Have segments that tell what becomes of them.
+        """
+        super().setUp()
+        self.pd = self.a.memory.allocateDomain()
+        self.segment: Any = mock.Mock(map=bytearray(4096))
+        self.patch(self.a.fabric, "allocate", lambda size: self.segment)
+        self.paths = [mock.Mock(), mock.Mock()]
+        self.patch(self.a.fabric, "paths", lambda: self.paths)
+
+    def test_shared(self) -> None:
+        """
+        A region is so long, whatever the segment is, and when it is deregistered peers hear of it first.
+        """
+        region = self.a.allocateMemory(100, Access.LOCAL_WRITE, self.pd)
+        self.assertEqual((region.length, region.segment), (100, self.segment))
+        self.segment.close.assert_not_called()
+        self.segment.close.side_effect = lambda: [
+            path.withdraw.assert_called_once_with(self.segment) for path in self.paths
+        ]
+        self.a.deregisterMemory(region)
+        self.segment.close.assert_called_once_with()
+
+    def test_private(self) -> None:
+        """
+        Where the fabric has none it is memory of this process.
+        """
+        self.segment = None
+        region = self.a.allocateMemory(100, Access.LOCAL_WRITE, self.pd)
+        self.assertEqual((region.length, region.segment), (100, None))
+        self.a.deregisterMemory(region)
+        self.paths[0].withdraw.assert_not_called()
+
+    def test_refused(self) -> None:
+        """
+        A segment that cannot be registered is closed.
+        """
+        # IBTA vol. 1 10.6.3.1: no remote WRITE without local write.
+        self.assertRaises(MemoryRegionError, self.a.allocateMemory, 100, Access.REMOTE_WRITE, self.pd)
+        self.segment.close.assert_called_once_with()
+
+
 class EndTests(DeviceTestCase):
     """
     Closing, other threads, forked children.
     """
+
+    def test_closeFails(self) -> None:
+        """
+        What one step of the close raises keeps no other from its turn; the first error is raised at the end.
+        """
+        device = self.device()
+        device.createQueuePair(User())
+        errors = [KeyError("first"), ValueError("second")]
+        with mock.patch.object(device.addressPaths, "close", side_effect=errors[0]):
+            close = device.fabric.close
+            with mock.patch.object(device.fabric, "close", side_effect=lambda: (close(), 1 / 0)):
+                self.assertIs(self.assertRaises(KeyError, device.close), errors[0])
+        self.assertEqual((device.closed, device.inUse()["qp"]), (True, 0))
+        device.close()
+
+    def test_noSubnet(self) -> None:
+        """
+        A device of no subnet has no subnet administration.
+        """
+        error = self.assertRaises(DeviceError, lambda: self.a.sa)
+        self.assertIn("lo0 has no subnet administration", str(error))
 
     def test_close(self) -> None:
         """
