@@ -307,6 +307,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "the way for what is no error ends in the same",
     ),
     Equivalent(
+        "twisted_ib/rdma/transport.py",
+        "self._takesMessages = False",
+        "False",
+        "True",
+        "the first message asks the protocol",
+    ),
+    Equivalent(
         "twisted_ib/switch/sockdiag.py",
         "asking.send(_MESSAGE.pack(_MESSAGE.size + len(request), _BY_FAMILY, _REQUEST_DUMP, 1, 0) + request)",
         "0",
