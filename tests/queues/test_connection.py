@@ -23,6 +23,7 @@ from multiprocessing.connection import wait as kernelWait
 from struct import pack
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -297,6 +298,15 @@ class MessageTests(PipeTestCase):
             other.close()
             thread.join(HANG_SECONDS)
             self.assertFalse(thread.is_alive())
+
+    def test_maxlengthOfOneWay(self) -> None:
+        """
+        An end that only receives is closed by it.
+        """
+        here, there = self.pipe(False)
+        there.send_bytes(b"x" * 6)
+        self.assertRaises(OSError, here.recv_bytes, 5)
+        self.assertTrue(here.closed)
 
     def suppressed(self, call: Callable[..., object], *arguments: object) -> None:
         """
@@ -754,6 +764,20 @@ class FaultTests(PipeTestCase):
             self.one.send_bytes(again)
             self.assertEqual(self.other.recv_bytes(), again)
 
+    def test_noEndInto(self) -> None:
+        """
+        So it is for bytes that are received into a buffer; what is longer than it said is OSError.
+        """
+        writer, into = self.one._writer, bytearray(1000)
+        writer.write(FIRST, pack("<Q", 1000 | READ_ONLY), 8)
+        writer.write(0, b"x" * 100, 100)
+        self.one.send_bytes(b"whole")
+        self.assertEqual(self.other.recv_bytes_into(into), 5)
+        self.assertEqual(into[:5], b"whole")
+        writer.write(FIRST, pack("<Q", 10 | READ_ONLY), 8)
+        writer.write(0, b"y" * 11, 11)
+        self.assertRaisesRegex(OSError, "length", self.other.recv_bytes_into, into)
+
     def test_memory(self) -> None:
         """
         Memory that could be cut short, or has another size, is refused.
@@ -816,6 +840,18 @@ class ListenerTests(PipeTestCase):
                     thread.join(HANG_SECONDS)
                     self.assertEqual(got[0].recv(), _LONG)
                 got[0].close()
+
+    def test_clientFails(self) -> None:
+        """
+        A client that cannot make its memory, or cannot send it, leaves nothing open.
+        """
+        with Listener() as listener:
+            for place, name in ((listening, "createMemory"), (socket, "send_fds")):
+                before = openDescriptors()
+                with mock.patch.object(place, name, side_effect=OSError("none left")):
+                    self.assertRaisesRegex(OSError, "none left", Client, listener.address)
+                self.assertEqual(openDescriptors(), before)
+                self.assertRaises(ConnectionAbortedError, listener.accept)
 
     def test_wrongSecret(self) -> None:
         """
