@@ -28,23 +28,31 @@ from twisted_ib.errors import (
     NoListenerError,
     NoRouteError,
     PathLostError,
+    QueuePairError,
+    ResourceBusyError,
     ResourceLimitError,
     ServiceInUseError,
     UnknownDeviceError,
     WrongThreadError,
 )
 from twisted_ib.hca.base.polling import AdaptivePolling
+from twisted_ib.hca.base.timers import Timers
+from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.capture.capture import Capture, fileOf
 from twisted_ib.hca.connection import ConnectRequest, LookupRequest, RejectReason
 from twisted_ib.hca.connection.rdmacm import PortSpace
 from twisted_ib.hca.device import device as deviceModule
 from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.device.objects import Objects
 from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
 from twisted_ib.hca.host import addresses as hostAddresses
 from twisted_ib.hca.host.handshake import QueryAnswer
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.memory.keys import RandomIndices
+from twisted_ib.hca.memory.memory import ProtectionDomain
+from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.cm import REP, REQ
+from twisted_ib.hca.wire.grh import guidGID
 
 #: Of queue pairs: one asks for one connection.
 numbers = count(77)
@@ -867,6 +875,97 @@ class BatchTests(DeviceTestCase):
         for name, octets in (("small", 30), ("other", 50), ("large", 40)):
             self.a.hold(holders[name], octets)
         self.assertEqual(told, ["large"])
+
+
+class TableTests(SynchronousTestCase):
+    """
+    Objects of one device.
+    """
+
+    def setUp(self) -> None:
+        """
+        A device at an Ethernet port.
+        """
+        self.checked: list[int] = []
+        self.device: Any = SimpleNamespace(
+            timers=Timers(lambda: 0.0),
+            port=SimpleNamespace(linkLayer=LinkLayer.ETHERNET),
+            paths=SimpleNamespace(check=self.check),
+            addressPaths=mock.Mock(),
+        )
+        self.objects = Objects(self.device)
+        self.pd = ProtectionDomain(1)
+
+    def check(self, key: int) -> None:
+        """
+        GIDs that are odd lead somewhere.
+        """
+        self.checked.append(key)
+        if not key & 1:
+            raise NoRouteError("even")
+
+    def make(self, kind: str) -> Any:
+        """
+        @return: a new one.
+        """
+        if kind == "completion queues":
+            return self.objects.createCompletionQueue(10)
+        if kind == "shared receive queues":
+            return self.objects.createSharedReceiveQueue(self.pd, 10, 1)
+        return self.objects.createAddressHandle(self.pd, AddressVector(guidGID(5)))
+
+    def test_bounds(self) -> None:
+        """
+        There are so many of each; one that is destroyed makes room.
+        """
+        for limit, table, destroy, kind in (
+            ("COMPLETION_QUEUES", "completionQueues", "destroyCompletionQueue", "completion queues"),
+            (
+                "SHARED_RECEIVE_QUEUES",
+                "sharedReceiveQueues",
+                "destroySharedReceiveQueue",
+                "shared receive queues",
+            ),
+            ("ADDRESS_HANDLES", "addressHandles", "destroyAddressHandle", "address handles"),
+        ):
+            self.patch(limits, limit, 2)
+            made = [self.make(kind) for _ in range(2)]
+            self.assertEqual(getattr(self.objects, table), set(made))
+            error = self.assertRaises(ResourceLimitError, self.make, kind)
+            self.assertIn(f"at most 2 {kind}", str(error))
+            getattr(self.objects, destroy)(made[0])
+            self.assertEqual(getattr(self.objects, table), {made[1]})
+            self.make(kind)
+        self.assertEqual(sum(self.pd.users.values()), 4)
+        self.objects.close()
+        self.assertEqual(
+            [self.objects.completionQueues, self.objects.sharedReceiveQueues, self.objects.addressHandles],
+            [set()] * 3,
+        )
+        self.assertEqual(self.pd.users, {})
+
+    def test_busy(self) -> None:
+        """
+        What queue pairs use stays.
+        """
+        queue, shared = self.make("completion queues"), self.make("shared receive queues")
+        for each in queue, shared:
+            each.hold("qp")
+        self.assertRaises(ResourceBusyError, self.objects.destroyCompletionQueue, queue)
+        self.assertRaises(ResourceBusyError, self.objects.destroySharedReceiveQueue, shared)
+        self.assertEqual(
+            (self.objects.completionQueues, self.objects.sharedReceiveQueues), ({queue}, {shared})
+        )
+
+    def test_address(self) -> None:
+        """
+        An address is checked when its handle is made, but for that of a group, which may have no member.
+        """
+        self.assertRaises(NoRouteError, self.objects.createAddressHandle, self.pd, AddressVector(guidGID(4)))
+        self.objects.createAddressHandle(self.pd, AddressVector(0xFF0E << 112 | 4))
+        self.assertEqual(self.checked, [guidGID(4)])
+        self.assertRaises(QueuePairError, self.objects.createAddressHandle, self.pd, AddressVector(0))
+        self.assertEqual(len(self.objects.addressHandles), 1)
 
 
 class AllocatedTests(DeviceTestCase):
