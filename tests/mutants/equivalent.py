@@ -279,6 +279,20 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "no descriptor either",
     ),
     Equivalent(
+        "twisted_ib/queues/futex.py",
+        "_call(_FUTEX, addressOf(cells, cell), _WAIT, value & 0xFFFFFFFF, ctypes.addressof(until), None, 0)",
+        "0",
+        "1",
+        "FUTEX_WAIT has no sixth argument (futex(2))",
+    ),
+    Equivalent(
+        "twisted_ib/queues/futex.py",
+        "_call(_FUTEX, addressOf(cells, cell), _WAKE, _EVERYBODY, None, None, 0)",
+        "0",
+        "1",
+        "FUTEX_WAKE has no sixth argument (futex(2))",
+    ),
+    Equivalent(
         "twisted_ib/queues/queue.py",
         "SINCE: Final = SENDER + 1",
         "1",

@@ -718,6 +718,13 @@ class FaultTests(PipeTestCase):
         self.other._reader._cells[BELLS] = 1 << 63
         self.assertEqual(self.other.recv_bytes(), b"x")
         self.assertRaises(OSError, self.other.fileno)
+        # As many as 4,096 may be on their way.
+        cells = self.other._reader._cells
+        cells[BELLS] = cells[TAKEN] + 4097
+        self.assertRaises(OSError, self.other._reader.settle)
+        cells[BELLS] -= 1
+        self.other._reader.settle()
+        self.assertEqual(cells[TAKEN], cells[BELLS])
 
     def test_lastCells(self) -> None:
         """

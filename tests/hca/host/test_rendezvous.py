@@ -10,6 +10,7 @@ import os
 import select
 import socket
 import time
+from typing import Any
 from unittest import mock
 
 from attrs import evolve
@@ -293,6 +294,33 @@ class EntryTests(RendezvousTestCase):
             found = entries.leftovers(server._home)
             self.assertEqual(len(found), min(most, 4))
             self.assertNotIn(server.name, found)
+
+    def test_reclaimedShared(self) -> None:
+        """
+        In a shared directory the entries of others, of which so many are looked at, keep none of ours from
+        being found.
+        """
+        uids = {f"hca-{number:016x}": UID + (number < 8) for number in range(11)}
+        looked: list[str] = []
+        directory: Any = mock.Mock(shared=True, names=lambda: sorted(uids))
+        directory.status = lambda name: None if name.endswith("a") else mock.Mock(st_uid=uids[name])
+        dead = {f"hca-{number:016x}" for number in (1, 2, 8, 9)}
+
+        def isBound(_: object, name: str) -> bool:
+            looked.append(name)
+            return name not in dead
+
+        self.patch(entries, "RECLAIMED_ENTRIES", 3)
+        self.patch(entries, "isBound", isBound)
+        found = entries.leftovers(directory)
+        ours = [name for name in looked if uids[name] == UID and not name.endswith("a")]
+        self.assertEqual(set(ours), {name for name in uids if uids[name] == UID and not name.endswith("a")})
+        # What has gone meanwhile is nobody's.
+        self.assertEqual(len(looked) - len(ours), 3)
+        self.assertLessEqual({name for name in dead if uids[name] == UID}, set(found))
+        self.patch(entries, "RECLAIMED_ENTRIES", 1)
+        looked.clear()
+        self.assertEqual(len([name for name in entries.leftovers(directory) if uids[name] == UID]), 1)
 
     def test_notAnAddress(self) -> None:
         """
