@@ -279,6 +279,20 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "no descriptor either",
     ),
     Equivalent(
+        "twisted_ib/queues/futex.py",
+        "_call(_FUTEX, addressOf(cells, cell), _WAIT, value & 0xFFFFFFFF, ctypes.addressof(until), None, 0)",
+        "0",
+        "1",
+        "FUTEX_WAIT has no sixth argument (futex(2))",
+    ),
+    Equivalent(
+        "twisted_ib/queues/futex.py",
+        "_call(_FUTEX, addressOf(cells, cell), _WAKE, _EVERYBODY, None, None, 0)",
+        "0",
+        "1",
+        "FUTEX_WAKE has no sixth argument (futex(2))",
+    ),
+    Equivalent(
         "twisted_ib/queues/queue.py",
         "SINCE: Final = SENDER + 1",
         "1",
@@ -305,6 +319,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "0",
         "1",
         "the way for what is no error ends in the same",
+    ),
+    Equivalent(
+        "twisted_ib/rdma/transport.py",
+        "self._takesMessages = False",
+        "False",
+        "True",
+        "the first message asks the protocol",
     ),
     Equivalent(
         "twisted_ib/switch/sockdiag.py",

@@ -242,6 +242,38 @@ class BroadcastTests(SynchronousTestCase):
                 writer.send((number, bytes(50000)))
         self.assertGreater(reader.recv()[0], 101)
 
+    def overwritten(self, isBroken: bool) -> None:
+        """
+        Read while the writer overwrites what is read.
+
+        @param isBroken: whether the header then looks broken.
+        """
+        writer = self.broadcast(1, DROP, 8192)
+        (reader,) = writer.readers
+        parts, seen = reader._parts, []
+
+        def overwriting(head: int, tail: int) -> Any:
+            found = parts(head, tail)
+            if not seen:
+                seen.append(head)
+                for number in range(1, 4):
+                    writer.send_bytes(bytes([number]) * 3900)
+                if isBroken:
+                    raise OSError("bad message length")
+            return found
+
+        writer.send_bytes(b"first")
+        self.patch(reader, "_parts", overwriting)
+        self.assertEqual([reader.recv_bytes()[:1] for _ in range(2)], [b"\2", b"\3"])
+        self.assertEqual(reader.dropped, 2)
+
+    def test_overwritten(self) -> None:
+        """
+        A message that is overwritten while its header is read is missed, and no error.
+        """
+        for isBroken in (False, True):
+            self.overwritten(isBroken)
+
     def test_disconnect(self) -> None:
         """
         A slow reader is disconnected; the others go on.

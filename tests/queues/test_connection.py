@@ -5,6 +5,7 @@ Tests of connections: their semantics are those of C{multiprocessing.connection}
 from __future__ import annotations
 
 import array
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -17,11 +18,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from multiprocessing import BufferTooShort
+from multiprocessing import AuthenticationError, BufferTooShort
 from multiprocessing.connection import wait as kernelWait
 from struct import pack
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -296,6 +298,15 @@ class MessageTests(PipeTestCase):
             other.close()
             thread.join(HANG_SECONDS)
             self.assertFalse(thread.is_alive())
+
+    def test_maxlengthOfOneWay(self) -> None:
+        """
+        An end that only receives is closed by it.
+        """
+        here, there = self.pipe(False)
+        there.send_bytes(b"x" * 6)
+        self.assertRaises(OSError, here.recv_bytes, 5)
+        self.assertTrue(here.closed)
 
     def suppressed(self, call: Callable[..., object], *arguments: object) -> None:
         """
@@ -707,6 +718,13 @@ class FaultTests(PipeTestCase):
         self.other._reader._cells[BELLS] = 1 << 63
         self.assertEqual(self.other.recv_bytes(), b"x")
         self.assertRaises(OSError, self.other.fileno)
+        # As many as 4,096 may be on their way.
+        cells = self.other._reader._cells
+        cells[BELLS] = cells[TAKEN] + 4097
+        self.assertRaises(OSError, self.other._reader.settle)
+        cells[BELLS] -= 1
+        self.other._reader.settle()
+        self.assertEqual(cells[TAKEN], cells[BELLS])
 
     def test_lastCells(self) -> None:
         """
@@ -752,6 +770,20 @@ class FaultTests(PipeTestCase):
             writer.write(FIRST, pack("<Q", 200), 8)
             self.one.send_bytes(again)
             self.assertEqual(self.other.recv_bytes(), again)
+
+    def test_noEndInto(self) -> None:
+        """
+        So it is for bytes that are received into a buffer; what is longer than it said is OSError.
+        """
+        writer, into = self.one._writer, bytearray(1000)
+        writer.write(FIRST, pack("<Q", 1000 | READ_ONLY), 8)
+        writer.write(0, b"x" * 100, 100)
+        self.one.send_bytes(b"whole")
+        self.assertEqual(self.other.recv_bytes_into(into), 5)
+        self.assertEqual(into[:5], b"whole")
+        writer.write(FIRST, pack("<Q", 10 | READ_ONLY), 8)
+        writer.write(0, b"y" * 11, 11)
+        self.assertRaisesRegex(OSError, "length", self.other.recv_bytes_into, into)
 
     def test_memory(self) -> None:
         """
@@ -816,6 +848,18 @@ class ListenerTests(PipeTestCase):
                     self.assertEqual(got[0].recv(), _LONG)
                 got[0].close()
 
+    def test_clientFails(self) -> None:
+        """
+        A client that cannot make its memory, or cannot send it, leaves nothing open.
+        """
+        with Listener() as listener:
+            for place, name in ((listening, "createMemory"), (socket, "send_fds")):
+                before = openDescriptors()
+                with mock.patch.object(place, name, side_effect=OSError("none left")):
+                    self.assertRaisesRegex(OSError, "none left", Client, listener.address)
+                self.assertEqual(openDescriptors(), before)
+                self.assertRaises(ConnectionAbortedError, listener.accept)
+
     def test_wrongSecret(self) -> None:
         """
         Who does not know the secret is refused.
@@ -823,10 +867,10 @@ class ListenerTests(PipeTestCase):
         with Listener(authkey=b"secret") as listener:
 
             def connect() -> None:
-                self.assertRaises(multiprocessing.AuthenticationError, Client, listener.address, authkey=b"x")
+                self.assertRaises(AuthenticationError, Client, listener.address, authkey=b"x")
 
             self.sending(connect)
-            self.assertRaises(multiprocessing.AuthenticationError, listener.accept)
+            self.assertRaises(AuthenticationError, listener.accept)
 
     def test_inet(self) -> None:
         """
@@ -836,6 +880,29 @@ class ListenerTests(PipeTestCase):
             client.send(1)
             with listener.accept() as accepted:
                 self.assertEqual(accepted.recv(), 1)
+
+    def test_inetSecret(self) -> None:
+        """
+        A secret is asked for there too; it is a string of bytes.
+        """
+        self.assertRaises(TypeError, Listener, authkey="secret")
+        with Listener(("127.0.0.1", 0), authkey=b"secret") as listener:
+            for authkey, error in ((b"wrong", AuthenticationError), (b"secret", None)):
+                before = openDescriptors()
+                client: Any = partial(Client, listener.address, None, authkey)
+                thread = self.sending(self._sends, client)
+                if error:
+                    self.assertRaises(error, listener.accept)
+                else:
+                    with listener.accept() as accepted:
+                        self.assertEqual(accepted.recv(), 1)
+                thread.join(HANG_SECONDS)
+                self.assertEqual(openDescriptors(), before)
+            self.assertEqual(listener.last_accepted[0], "127.0.0.1")
+
+    def _sends(self, client: Callable[[], Any]) -> None:
+        with contextlib.suppress(AuthenticationError, OSError), client() as connection:
+            connection.send(1)
 
     def test_strangers(self) -> None:
         """

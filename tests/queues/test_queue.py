@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from queue import Empty, Full
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -25,7 +26,7 @@ from twisted_ib import limits
 from twisted_ib.hca.host import libc
 from twisted_ib.queues import JoinableQueue, Queue, SimpleQueue, futex, locks, ring, wait
 from twisted_ib.queues.locks import RobustLock, SharedPage
-from twisted_ib.queues.queue import BUFFERED, BUFFERS, GOT, TAKING, UNFINISHED
+from twisted_ib.queues.queue import BUFFERED, BUFFERS, GOT, SENDER, TAKING, UNFINISHED
 from twisted_ib.queues.ring import AWAKE, BELLS, TAKEN
 
 #: The checkout.
@@ -236,6 +237,7 @@ class QueueTests(PipeTestCase):
             assert thread is not None
             thread.join(HANG_SECONDS)
             self.assertEqual(failed, [TypeError] + [BrokenPipeError] * (0 if ignores else 2))
+            self.assertEqual(queue._cells[SENDER], 0)
 
     def test_notPickled(self) -> None:
         """
@@ -351,6 +353,29 @@ class PutTests(PipeTestCase):
                 self.patch(RobustLock, "acquire", acquire)
             self.putInThread(queue, 2)
 
+    def test_stopped(self) -> None:
+        """
+        While another has the counters, and is stopped then, who waits for a time waits no longer.
+        """
+        self.patch(limits, "QUEUE_LOOK_SECONDS", 0.01)
+        queue: Queue = Queue(2)
+        held, go = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with queue._counters:
+                held.set()
+                go.wait(HANG_SECONDS)
+
+        thread = self.sending(hold)
+        held.wait(HANG_SECONDS)
+        for arguments in ((False,), (True, 0.02), (True, -1)):
+            self.assertRaises(Full, queue.put, 1, *arguments)
+        self.assertEqual(queue.qsize(), 0)
+        go.set()
+        thread.join(HANG_SECONDS)
+        queue.put_nowait(2)
+        self.assertEqual(queue.get(), 2)
+
     def test_interruptedWithin(self) -> None:
         """
         It may raise before C{acquire} has returned.
@@ -456,17 +481,29 @@ class KilledTests(PipeTestCase):
 
     def test_lockSleeps(self) -> None:
         """
-        Who waits for a lock sleeps in one call until the time is up, or looks for signals.
+        Who waits for a lock sleeps until the time is up, but looks for signals from time to time.
         """
-        lock = RobustLock(SharedPage(), 0)
-        self.assertTrue(lock.acquire())
-        self.addCleanup(lock.release)
-        for look, seconds, most in ((HANG_SECONDS, 0.02, 2), (0.01, 0.035, 5)):
-            self.patch(limits, "QUEUE_LOOK_SECONDS", look)
-            timed = mock.Mock(wraps=locks._timed)
+        self.patch(limits, "QUEUE_LOOK_SECONDS", 0.5)
+        for timeout, expected, gets in (
+            (1.25, [1000.5, 1001.0, 1001.25], False),
+            (0.25, [1000.25], False),
+            (None, [1000.5, 1001.0, 1001.5, 1002.0], True),
+        ):
+            now, asked = [0.0], []
+
+            def timed(address: int, until: int, now: Any = now, asked: Any = asked) -> int:
+                # pthread_mutex_timedlock(3): the time is one of the clock, not how long.
+                found = futex.Timespec.from_address(until)
+                asked.append(found.seconds + found.nanoseconds / 1e9)
+                now[0] = asked[-1] - 1000
+                return 0 if len(asked) == 4 else errno.ETIMEDOUT
+
+            clock = SimpleNamespace(monotonic=lambda now=now: now[0], time=lambda now=now: 1000 + now[0])
+            self.patch(locks, "time", clock)
+            self.patch(locks, "_try", lambda address: errno.EBUSY)
             self.patch(locks, "_timed", timed)
-            self.assertFalse(lock.acquire(True, seconds))
-            self.assertIn(timed.call_count, range(1 if look > seconds else 2, most + 1))
+            self.assertEqual(RobustLock(SharedPage(), 0).acquire(True, timeout), gets)
+            self.assertEqual(asked, expected)
 
     def test_reader(self) -> None:
         """

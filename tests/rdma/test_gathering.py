@@ -5,6 +5,7 @@ message each.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -57,6 +58,37 @@ class FormatTests(SynchronousTestCase):
         for data in (*wrong, self.joined + b"x", bytes(4), b"\xff" * 16, many):
             self.assertRaises(WireError, gathering.lengths, data)
         self.assertEqual(gathering.lengths(most.to_bytes(4, "little") + bytes(4 * most))[1], (0,) * most)
+
+
+class BeginTests(SynchronousTestCase):
+    """
+    Messages that wait together.
+    """
+
+    def test_full(self) -> None:
+        """
+        A first message holds up no producer; one for which there is no room posts those before it, and does.
+        """
+        log: list[Any] = []
+        transport: Any = SimpleNamespace(
+            gathered=None,
+            cork=lambda: log.append("cork"),
+            filled=lambda: log.append("filled"),
+            post=lambda data, length, several=False: log.append((data, length, several)),
+        )
+        gathering.begin(transport, b"first", 5)
+        room = limits.RDMA_GATHERED - 5 - 2 * limits.RDMA_GATHERED_EACH
+        self.assertEqual((transport.gathered, log), ([room, b"first"], ["cork"]))
+        log.clear()
+        gathering.begin(transport, b"second", 6)
+        self.assertEqual(
+            (transport.gathered, log), ([room - 1, b"second"], [(b"first", 5, False), "cork", "filled"])
+        )
+        transport.gathered.append(b"third")
+        log.clear()
+        gathering.post(transport)
+        together = bytes.fromhex("02000000 06000000 05000000") + b"secondthird"
+        self.assertEqual((transport.gathered, log), (None, [(together, 23, True)]))
 
 
 class AgreementTests(PairTestCase):

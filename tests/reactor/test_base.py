@@ -202,6 +202,22 @@ class CallTests(VisibilityTestCase):
         self.assertIs(self.reactor.openSwitch, self.reactor.switch)
         connector.disconnect()
 
+    def test_hangup(self) -> None:
+        """
+        SIGHUP reloads rules where a file is named, and only where there is a switch for them.
+        """
+        os.environ.pop("TWISTED_IB_CONFIG", None)
+        self.patch(self.reactor, "_folder", self.mktemp())
+        self.assertFalse(self.reactor._hasRules())
+        self.rules("tcp")
+        self.assertTrue(self.reactor._hasRules())
+        reloaded: list[int] = []
+        self.patch(self.reactor.switch.configuration, "reload", lambda: reloaded.append(1))
+        for switchless, expected in ((False, [1]), (True, [1])):
+            self.patch(self.reactor, "_switchless", switchless)
+            self.reactor._reload()
+            self.assertEqual(reloaded, expected)
+
     def test_switched(self) -> None:
         """
         Without rules they are the switch's: ports listen on both, and a client goes over SDP.

@@ -125,6 +125,37 @@ class AppearTests(VisibilityTestCase):
         port = self.reactor.listenTCP(0, Factory.forProtocol(Protocol), interface="127.0.0.1")
         self.assertEqual(sorted(row["provider"] for row in self.ours(port)), ["sdp", "tcp"])
 
+    def test_times(self) -> None:
+        """
+        A turn of 50 ms is quiet, and a reactor that has none is shown after 2 s; until then each turn waits
+        no longer than that, or than the reactor says.
+        """
+        now, waits = [100.0], []
+        report = self.reactor.socketReport
+        self.patch(socketreport, "perf_counter", lambda: now[0])
+        for timeout, lasts, until, isShown in (
+            (None, 0.0625, 0.0, True),
+            (None, 0.03125, 0.0, False),
+            (0.01, 0.0, 1.875, False),
+            (9.0, 0.0, 2.0, True),
+        ):
+            shown: list[int] = []
+
+            def turn(timeout: float | None, lasts: float = lasts) -> str:
+                waits.append(timeout)
+                now[0] += lasts
+                return "events"
+
+            begun = now[0]
+            self.patch(report, "appear", lambda shown=shown: shown.append(1))
+            self.patch(self.reactor, "doPoll", turn)
+            self.patch(self.reactor, "setTurn", lambda turn: None)
+            report.begin()
+            now[0] = begun + until
+            self.assertEqual(report._turn(timeout), "events")
+            self.assertEqual(shown, [1] * isShown)
+        self.assertEqual(waits, [0.05, 0.05, 0.01, 0.05])
+
     def test_busy(self) -> None:
         """
         One that is never quiet shows itself all the same.

@@ -59,6 +59,7 @@ class WakerTests(SynchronousTestCase):
         poller.register(waker.fileno(), select.EPOLLIN)
         waker.register(poller)
         waker.register(poller)
+        self.assertEqual(poller.poll(0), [])
         for wakes in (1, 2, 1000):
             for _ in range(wakes):
                 waker.wakeUp()

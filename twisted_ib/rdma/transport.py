@@ -388,9 +388,7 @@ class RDMATransport(Transport):
             end = offset + size
             if not 0 <= offset <= end <= len(payload):
                 raise MemoryAccessError(f"data of {len(payload)} bytes has no {size} bytes at {offset}")
-            if (offset, end) != (0, len(payload)):
-                payload = payload[offset:end]
-            asked = PendingRequest(WCOpcode.RDMA_WRITE, nothing, payload)
+            asked = PendingRequest(WCOpcode.RDMA_WRITE, nothing, payload[offset:end])
             pieces = self.scratch(asked)
         return self.ask(
             asked,

@@ -23,26 +23,36 @@ from tests.support.descriptors import descriptors, descriptorsBefore, runForked
 from twisted_ib import limits, settings
 from twisted_ib.errors import (
     DeviceClosedError,
+    DeviceError,
+    MemoryRegionError,
     NoListenerError,
     NoRouteError,
     PathLostError,
+    QueuePairError,
+    ResourceBusyError,
     ResourceLimitError,
     ServiceInUseError,
     UnknownDeviceError,
     WrongThreadError,
 )
 from twisted_ib.hca.base.polling import AdaptivePolling
+from twisted_ib.hca.base.timers import Timers
+from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.capture.capture import Capture, fileOf
 from twisted_ib.hca.connection import ConnectRequest, LookupRequest, RejectReason
 from twisted_ib.hca.connection.rdmacm import PortSpace
 from twisted_ib.hca.device import device as deviceModule
 from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.device.objects import Objects
 from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
 from twisted_ib.hca.host import addresses as hostAddresses
 from twisted_ib.hca.host.handshake import QueryAnswer
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.memory.keys import RandomIndices
+from twisted_ib.hca.memory.memory import ProtectionDomain
+from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.cm import REP, REQ
+from twisted_ib.hca.wire.grh import guidGID
 
 #: Of queue pairs: one asks for one connection.
 numbers = count(77)
@@ -867,10 +877,170 @@ class BatchTests(DeviceTestCase):
         self.assertEqual(told, ["large"])
 
 
+class TableTests(SynchronousTestCase):
+    """
+    Objects of one device.
+    """
+
+    def setUp(self) -> None:
+        """
+        A device at an Ethernet port.
+        """
+        self.checked: list[int] = []
+        self.device: Any = SimpleNamespace(
+            timers=Timers(lambda: 0.0),
+            port=SimpleNamespace(linkLayer=LinkLayer.ETHERNET),
+            paths=SimpleNamespace(check=self.check),
+            addressPaths=mock.Mock(),
+        )
+        self.objects = Objects(self.device)
+        self.pd = ProtectionDomain(1)
+
+    def check(self, key: int) -> None:
+        """
+        GIDs that are odd lead somewhere.
+        """
+        self.checked.append(key)
+        if not key & 1:
+            raise NoRouteError("even")
+
+    def make(self, kind: str) -> Any:
+        """
+        @return: a new one.
+        """
+        if kind == "completion queues":
+            return self.objects.createCompletionQueue(10)
+        if kind == "shared receive queues":
+            return self.objects.createSharedReceiveQueue(self.pd, 10, 1)
+        return self.objects.createAddressHandle(self.pd, AddressVector(guidGID(5)))
+
+    def test_bounds(self) -> None:
+        """
+        There are so many of each; one that is destroyed makes room.
+        """
+        for limit, table, destroy, kind in (
+            ("COMPLETION_QUEUES", "completionQueues", "destroyCompletionQueue", "completion queues"),
+            (
+                "SHARED_RECEIVE_QUEUES",
+                "sharedReceiveQueues",
+                "destroySharedReceiveQueue",
+                "shared receive queues",
+            ),
+            ("ADDRESS_HANDLES", "addressHandles", "destroyAddressHandle", "address handles"),
+        ):
+            self.patch(limits, limit, 2)
+            made = [self.make(kind) for _ in range(2)]
+            self.assertEqual(getattr(self.objects, table), set(made))
+            error = self.assertRaises(ResourceLimitError, self.make, kind)
+            self.assertIn(f"at most 2 {kind}", str(error))
+            getattr(self.objects, destroy)(made[0])
+            self.assertEqual(getattr(self.objects, table), {made[1]})
+            self.make(kind)
+        self.assertEqual(sum(self.pd.users.values()), 4)
+        self.objects.close()
+        self.assertEqual(
+            [self.objects.completionQueues, self.objects.sharedReceiveQueues, self.objects.addressHandles],
+            [set()] * 3,
+        )
+        self.assertEqual(self.pd.users, {})
+
+    def test_busy(self) -> None:
+        """
+        What queue pairs use stays.
+        """
+        queue, shared = self.make("completion queues"), self.make("shared receive queues")
+        for each in queue, shared:
+            each.hold("qp")
+        self.assertRaises(ResourceBusyError, self.objects.destroyCompletionQueue, queue)
+        self.assertRaises(ResourceBusyError, self.objects.destroySharedReceiveQueue, shared)
+        self.assertEqual(
+            (self.objects.completionQueues, self.objects.sharedReceiveQueues), ({queue}, {shared})
+        )
+
+    def test_address(self) -> None:
+        """
+        An address is checked when its handle is made, but for that of a group, which may have no member.
+        """
+        self.assertRaises(NoRouteError, self.objects.createAddressHandle, self.pd, AddressVector(guidGID(4)))
+        self.objects.createAddressHandle(self.pd, AddressVector(0xFF0E << 112 | 4))
+        self.assertEqual(self.checked, [guidGID(4)])
+        self.assertRaises(QueuePairError, self.objects.createAddressHandle, self.pd, AddressVector(0))
+        self.assertEqual(len(self.objects.addressHandles), 1)
+
+
+class AllocatedTests(DeviceTestCase):
+    """
+    Memory that a device allocates, for peers to map where its fabric has such.
+    """
+
+    def setUp(self) -> None:
+        """
+        Have segments that tell what becomes of them.
+        """
+        super().setUp()
+        self.pd = self.a.memory.allocateDomain()
+        self.segment: Any = mock.Mock(map=bytearray(4096))
+        self.patch(self.a.fabric, "allocate", lambda size: self.segment)
+        self.paths = [mock.Mock(), mock.Mock()]
+        self.patch(self.a.fabric, "paths", lambda: self.paths)
+
+    def test_shared(self) -> None:
+        """
+        A region is so long, whatever the segment is, and when it is deregistered peers hear of it first.
+        """
+        region = self.a.allocateMemory(100, Access.LOCAL_WRITE, self.pd)
+        self.assertEqual((region.length, region.segment), (100, self.segment))
+        self.segment.close.assert_not_called()
+        self.segment.close.side_effect = lambda: [
+            path.withdraw.assert_called_once_with(self.segment) for path in self.paths
+        ]
+        self.a.deregisterMemory(region)
+        self.segment.close.assert_called_once_with()
+
+    def test_private(self) -> None:
+        """
+        Where the fabric has none it is memory of this process.
+        """
+        self.segment = None
+        region = self.a.allocateMemory(100, Access.LOCAL_WRITE, self.pd)
+        self.assertEqual((region.length, region.segment), (100, None))
+        self.a.deregisterMemory(region)
+        self.paths[0].withdraw.assert_not_called()
+
+    def test_refused(self) -> None:
+        """
+        A segment that cannot be registered is closed.
+        """
+        # IBTA vol. 1 10.6.3.1: no remote WRITE without local write.
+        self.assertRaises(MemoryRegionError, self.a.allocateMemory, 100, Access.REMOTE_WRITE, self.pd)
+        self.segment.close.assert_called_once_with()
+
+
 class EndTests(DeviceTestCase):
     """
     Closing, other threads, forked children.
     """
+
+    def test_closeFails(self) -> None:
+        """
+        What one step of the close raises keeps no other from its turn; the first error is raised at the end.
+        """
+        device = self.device()
+        device.createQueuePair(User())
+        errors = [KeyError("first"), ValueError("second")]
+        with mock.patch.object(device.addressPaths, "close", side_effect=errors[0]):
+            close = device.fabric.close
+            with mock.patch.object(device.fabric, "close", side_effect=lambda: (close(), 1 / 0)):
+                self.assertIs(self.assertRaises(KeyError, device.close), errors[0])
+        self.assertEqual((device.closed, device.inUse()["qp"]), (True, 0))
+        device.close()
+
+    def test_noSubnet(self) -> None:
+        """
+        A device of no subnet has no subnet administration.
+        """
+        error = self.assertRaises(DeviceError, lambda: self.a.sa)
+        self.assertIn("lo0 has no subnet administration", str(error))
 
     def test_close(self) -> None:
         """

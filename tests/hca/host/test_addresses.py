@@ -59,6 +59,28 @@ class AddressTests(RunDirectoryTestCase):
             self.assertTrue(addresses.isLocalAddress(text), text)
         self.assertEqual(descriptors(), self.before)
 
+    def test_asked(self) -> None:
+        """
+        The kernel is asked by a bind and a look for a route, with the scope; for loopback addresses and
+        wildcards it is not.
+        """
+        made = MagicMock()
+        made.return_value.__exit__.return_value = None
+        probe = made.return_value.__enter__.return_value
+        self.patch(addresses, "KernelSocket", made)
+        for text in ("127.9.9.9", "0.0.0.0", "::", "::1"):
+            self.assertTrue(addresses.isLocalAddress(text))
+        made.assert_not_called()
+        for text, bound, connected in (
+            ("fe80::1%7", ("fe80::1", 0, 0, 7), ("fe80::1", 9, 0, 7)),
+            ("2001:db8::1", ("2001:db8::1", 0, 0, 0), ("2001:db8::1", 9, 0, 0)),
+            ("10.0.0.1", ("10.0.0.1", 0), ("10.0.0.1", 9)),
+        ):
+            self.assertTrue(addresses.isLocalAddress(text))
+            self.assertEqual(
+                (probe.bind.call_args.args, probe.connect.call_args.args), ((bound,), (connected,))
+            )
+
     def test_notLocal(self) -> None:
         """
         Documentation networks, multicast, broadcast, a bare link-local.
@@ -171,12 +193,11 @@ class AddressTests(RunDirectoryTestCase):
 
     def test_check(self) -> None:
         """
-        A wildcard is of this host only for who says so.
+        An address of this host passes, and so does a wildcard; for another the reason says so.
         """
-        for text in ("", "0.0.0.0", "::"):
-            addresses.checkLocal(text, True)
-        addresses.checkLocal("127.0.0.1")
-        error = self.assertRaises(NoRouteError, addresses.checkLocal, "192.0.2.250", True)
+        for text in ("", "0.0.0.0", "::", "127.0.0.1"):
+            addresses.checkLocal(text)
+        error = self.assertRaises(NoRouteError, addresses.checkLocal, "192.0.2.250")
         self.assertIn("192.0.2.250", str(error))
 
     def test_peers(self) -> None:

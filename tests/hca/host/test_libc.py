@@ -167,10 +167,19 @@ class NumberTests(SynchronousTestCase):
 
     def test_used(self) -> None:
         """
-        Without Python's functions the kernel is called: descriptors are closed on exec, an event counter does
-        not block, a memory file can be sealed, and an error is the kernel's.
+        With Python's functions and without them: descriptors are closed on exec, an event counter does not
+        block, a memory file can be sealed, and an error is the kernel's.
         """
+        self.made()
         self.without("memfd_create", "eventfd", "pidfd_open")
+        self.made()
+        error = self.assertRaises(OSError, libc.pidfdOpen, 1 << 22)
+        self.assertEqual((error.errno, error.strerror), (3, "pidfd_open: No such process"))
+
+    def made(self) -> None:
+        """
+        Make one of each.
+        """
         made = [libc.memfdCreate("x"), libc.eventfd(), libc.pidfdOpen(os.getpid())]
         for fd, name in zip(made, ("/memfd:x (deleted)", "anon_inode:[eventfd]", "pidfd"), strict=True):
             self.addCleanup(os.close, fd)
@@ -181,8 +190,6 @@ class NumberTests(SynchronousTestCase):
         self.assertRaises(BlockingIOError, os.read, made[1], 8)
         libc._write(made[1], 0x0102)
         self.assertEqual(int.from_bytes(os.read(made[1], 8), sys.byteorder), 0x0102)
-        error = self.assertRaises(OSError, libc.pidfdOpen, 1 << 22)
-        self.assertEqual((error.errno, error.strerror), (3, "pidfd_open: No such process"))
 
     def test_noWay(self) -> None:
         """

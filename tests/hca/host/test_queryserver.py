@@ -117,6 +117,20 @@ class InquiriesTests(SynchronousTestCase):
         self.inquiries.attend()
         self.assertEqual(os.readlink(place), "/")
 
+    def test_touched(self) -> None:
+        """
+        What changes the entry and does not remove it changes nothing; a stranger is not heard, and one that
+        has gone before it was accepted is forgotten.
+        """
+        before = self.inquiries._rendezvous
+        os.chmod(before._home.socketPath(before.name), 0o600)
+        self.attend()
+        self.assertIs(self.inquiries._rendezvous, before)
+        self.assertEqual(self.ask(self.call(), Query().pack()), {"hca_id": "roce0"})
+        self.patch(before, "allows", lambda uid: False)
+        self.assertEqual(self.call().recv(1), b"")
+        self.assertEqual(self.inquiries._askers, {})
+
     def test_nonsense(self) -> None:
         """
         Any other message is not answered: there is nothing to connect to.

@@ -10,12 +10,14 @@ import os
 import select
 import socket
 import time
+from typing import Any
 from unittest import mock
 
 from attrs import evolve
 
 from tests.hca.host.test_rundirectory import UID, RunDirectoryTestCase
 from tests.support.descriptors import descriptors, descriptorsBefore
+from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, ResourceLimitError, RunDirectoryError, ServiceInUseError
 from twisted_ib.hca.host import addresses, entries, rendezvous, rundirectory, search
 from twisted_ib.hca.host.rendezvous import Rendezvous
@@ -293,6 +295,33 @@ class EntryTests(RendezvousTestCase):
             self.assertEqual(len(found), min(most, 4))
             self.assertNotIn(server.name, found)
 
+    def test_reclaimedShared(self) -> None:
+        """
+        In a shared directory the entries of others, of which so many are looked at, keep none of ours from
+        being found.
+        """
+        uids = {f"hca-{number:016x}": UID + (number < 8) for number in range(11)}
+        looked: list[str] = []
+        directory: Any = mock.Mock(shared=True, names=lambda: sorted(uids))
+        directory.status = lambda name: None if name.endswith("a") else mock.Mock(st_uid=uids[name])
+        dead = {f"hca-{number:016x}" for number in (1, 2, 8, 9)}
+
+        def isBound(_: object, name: str) -> bool:
+            looked.append(name)
+            return name not in dead
+
+        self.patch(entries, "RECLAIMED_ENTRIES", 3)
+        self.patch(entries, "isBound", isBound)
+        found = entries.leftovers(directory)
+        ours = [name for name in looked if uids[name] == UID and not name.endswith("a")]
+        self.assertEqual(set(ours), {name for name in uids if uids[name] == UID and not name.endswith("a")})
+        # What has gone meanwhile is nobody's.
+        self.assertEqual(len(looked) - len(ours), 3)
+        self.assertLessEqual({name for name in dead if uids[name] == UID}, set(found))
+        self.patch(entries, "RECLAIMED_ENTRIES", 1)
+        looked.clear()
+        self.assertEqual(len([name for name in entries.leftovers(directory) if uids[name] == UID]), 1)
+
     def test_notAnAddress(self) -> None:
         """
         Names are for others to resolve.
@@ -507,6 +536,67 @@ class EntryTests(RendezvousTestCase):
         for _ in range(20):
             self.guids(old, "::1", SERVICE + 1)
         self.assertEqual(descriptors(), before)
+
+    def test_reopened(self) -> None:
+        """
+        Where the directory was replaced one for the same HCA makes its services and groups anew, once the old
+        one is closed; what is another's by then is missing, and said.
+        """
+        old = self.hca(1)
+        old.publish(SERVICE, "127.0.0.1")
+        old.publish(SERVICE + 1, "127.0.0.1", 77)
+        old.join(1)
+        self.assertFalse(old.isLost())
+        os.rename(self.run_, self.path("moved"))
+        self.assertTrue(old.isLost())
+        self.hca(2).publish(SERVICE, "0.0.0.0")
+        # One that could not be bound passes on what it was to make.
+        following = old.reopened().reopened()
+        self.addCleanup(following.close)
+        old.close()
+        following.bind()
+        self.assertEqual([type(each) for each in following.missing], [ServiceInUseError])
+        self.assertEqual((self.guids(following, "127.0.0.1", SERVICE + 1), following.members(1)), ([1], (1,)))
+        (entry,) = following.lookup(SERVICE + 1, "127.0.0.1")
+        self.assertEqual((entry.inode, following.isLost(), following.place), (77, False, self.run_))
+        os.unlink(os.path.join(self.run_, following.name))
+        self.assertTrue(following.isLost())
+
+    def test_released(self) -> None:
+        """
+        After a release there is no entry, but the socket listens until its owner closes it.
+        """
+        server = self.hca(1)
+        server.publish(SERVICE, "127.0.0.1")
+        server.join(1)
+        listener = server.release()
+        assert listener is not None
+        with listener:
+            self.assertEqual(self.names(), ["lock"])
+            self.assertEqual(listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN), 1)
+        self.assertIsNone(server.release())
+
+    def test_drawnAgain(self) -> None:
+        """
+        A port whose name is there is drawn again, a bounded number of times.
+        """
+        server = self.hca(1)
+        server.publish(SDP | 50000, "127.0.0.1")
+        self.patch(limits, "PORT_ATTEMPTS", 3)
+        asked: list[set[int]] = []
+        drawn = [50000, 50001]
+
+        def draw(taken: set[int]) -> int:
+            asked.append(set(taken))
+            return drawn.pop(0) if drawn else 50000
+
+        self.patch(addresses, "freePort", draw)
+        with mock.patch.object(server, "_takenPorts", lambda prefix: set()):
+            self.assertEqual(server.publishAny(SDP, "127.0.0.1"), 50001)
+            self.assertEqual(asked, [set(), {50000}])
+            error = self.assertRaises(ServiceInUseError, server.publishAny, SDP, "127.0.0.1")
+        self.assertIn("3 attempts", str(error))
+        self.assertEqual(len(asked), 5)
 
     def test_exhausted(self) -> None:
         """

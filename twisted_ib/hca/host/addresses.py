@@ -190,15 +190,12 @@ def isPeersAddress(address: str, second: int) -> bool:
     return address not in ("0.0.0.0", "::") and isLocalAddress(address)
 
 
-def checkLocal(address: str, wildcards: bool = False) -> None:
+def checkLocal(address: str) -> None:
     """
-    Refuse addresses that are not of this host.
+    Refuse addresses that are not of this host; its wildcards are.
 
-    @param wildcards: whether wildcards pass.
     @raise NoRouteError: C{address} is not one of this host.
     """
-    if wildcards and address in ("", "0.0.0.0", "::"):
-        return
     if not isLocalAddress(address):
         raise NoRouteError(f"{address} is not an address of this host, and this device reaches no other")
 

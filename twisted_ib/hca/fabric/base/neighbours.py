@@ -155,7 +155,7 @@ class ThreadDirectory(Fabric):
         @raise NoRouteError: the address is not one of this host.
         """
         if not isOwn:
-            checkLocal(address, True)
+            checkLocal(address)
         address = normalise(address)
         # The service id has the port space in it (IBTA vol. 1 annex A4 for SDP, annex A11 for the RDMA CM),
         # so services of different protocols never conflict.
@@ -175,7 +175,7 @@ class ThreadDirectory(Fabric):
         @return: The port.
         """
         if not isOwn:
-            checkLocal(address, True)
+            checkLocal(address)
         port = freePort({service - prefix for service, _ in self._services})
         self._services[prefix + port, normalise(address)] = self
         return port

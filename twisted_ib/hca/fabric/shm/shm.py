@@ -235,7 +235,7 @@ class SharedMemoryFabric(HotPaths):
         @raise NoRouteError: the address is not one of this host.
         """
         if not isOwn:
-            checkLocal(address, True)
+            checkLocal(address)
         if self.rendezvous.isLost():
             self._restore()
         self.rendezvous.publish(serviceID, address, inode)
@@ -249,7 +249,7 @@ class SharedMemoryFabric(HotPaths):
         @return: The port.
         """
         if not isOwn:
-            checkLocal(address, True)
+            checkLocal(address)
         if self.rendezvous.isLost():
             self._restore()
         return self.rendezvous.publishAny(prefix, address)
