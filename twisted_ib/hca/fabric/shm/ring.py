@@ -214,7 +214,7 @@ class RingPath(HostPath):
             if fabric.owner.wanted is not None:
                 fabric.owner.wanted()
             if self._peerCells[SLEEP] & 1:
-                self._alert()
+                self.alert()
         target = self._map
         pos = (t & self._mask) + _FIRST
         _pack(target, pos, total, word)
@@ -492,11 +492,14 @@ class RingPath(HostPath):
         self.asleep = False
         return True
 
-    def _alert(self) -> None:
+    def sleepCell(self) -> memoryview | None:
+        return self.theirs.cells[SLEEP : SLEEP + 1]
+
+    def alert(self) -> None:
         # Waking up takes a process longer than the rest of a send, which goes on meanwhile: so ring first.
         # If it sleeps again before the record is there, ring() finds another SLEEP, and rings once more.
         sleep = self._peerCells[SLEEP]
-        if sleep == self._rung:
+        if not sleep & 1 or sleep == self._rung:
             return
         self._cells[RUNG] = self._rung = sleep
         self.fabric.rung += 1
