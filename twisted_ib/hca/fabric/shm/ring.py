@@ -27,7 +27,8 @@ L{TURNS} in its length; the positions up to the next beginning count as used.
 
 Everything read from the peer's segment is read once into a local, checked, and then used.  On x86-64 stores
 are seen in program order, so publishing is one store to TAIL; only the question "does the peer sleep?"
-needs a full fence, which an uncontended lock is.
+needs a full fence, which an uncontended lock is.  A peer that seems to sleep before that is rung for at once,
+as it wakes up while the record is written: the question decides whether that was too soon.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from __future__ import annotations
 from itertools import repeat
 from os import sched_yield
 from struct import Struct
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
@@ -517,10 +519,14 @@ class RingPath(HostPath):
         """
         if self._peerCells[RUNG] != self._cells[SLEEP]:
             return False
-        # It is about to publish a record, on this CPU if it has no other.
+        # It is about to publish a record, on this CPU if it has no other.  A yield to a busy third process
+        # lasts a time slice, and ends this.
+        end = perf_counter() + limits.ANSWER_SECONDS
         for _ in repeat(None, ALERT_LOOKS):
             if self.pending():
                 return True
+            if perf_counter() > end:
+                break
             sched_yield()
         # The bell has been used up, in vain.  The peer rings once for each sleep, so begin a new one.
         self.wake()
