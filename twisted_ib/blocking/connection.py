@@ -106,6 +106,8 @@ class Connection:
         # Whether recv waits for bytes, and the transport says that some are unread.
         self._awaits = self._isUnread = False
         self.lost = 0
+        #: Odd while the peer sleeps, if that is known.
+        self._peerSleeps: memoryview | None = None
         #: The loop's turns at the last C{send}.
         self._turns = 0
         self.local: tuple[Any, ...] = ()
@@ -119,6 +121,8 @@ class Connection:
         """
         self.stream = transport
         self.local, self.peer = pairOf(transport.getHost()), pairOf(transport.getPeer())
+        path = transport.queuePair.path
+        self._peerSleeps = None if path is None else path.sleepCell()
 
     def logPrefix(self) -> str:
         """
@@ -169,7 +173,7 @@ class Connection:
                 # Linux's tcp_reset() in CLOSE_WAIT.
                 self.lost = errno.EPIPE
         self.ended = self.over = True
-        self.stream = None
+        self.stream = self._peerSleeps = None
 
     # -- conditions
 
@@ -464,6 +468,10 @@ class Connection:
                 return False
             if loop.owner != get_ident():
                 loop.own()
+            sleeps = self._peerSleeps
+            if sleeps is not None and sleeps[0] & 1 and queuePair.path is not None:
+                # It wakes up while this goes on.
+                queuePair.path.alert()
             self._turns = turns
             # Of a batch of its own: Stream.write and DeviceProgress.flush, without what they ask.
             stream.written, stream.writtenLength = data, len(data)

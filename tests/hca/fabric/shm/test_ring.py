@@ -335,8 +335,7 @@ class AlertTests(RingTestCase):
     """
     One that sleeps is rung for before the record is there.
 
-    @ivar tails: How much was published at each ring.
-    @ivar looks: How often the sleeper yielded the CPU.
+    @ivar tails: How much was published at each ring; C{looks}: how often the sleeper yielded the CPU.
     """
 
     def setUp(self) -> None:
@@ -347,12 +346,20 @@ class AlertTests(RingTestCase):
         settle(self.a, self.b)
         self.assertTrue(self.b.arm())
         self.tails: list[int] = []
-        self.looks = 0
-        self.before = self.path.position()
+        self.looks, self.before = 0, self.path.position()
         self.happen: Any = lambda: None
         bell = self.path.doorbell
         self.patch(self.path, "doorbell", SimpleNamespace(ring=lambda: self.rings(bell), close=bell.close))
+        self.now = self.slice = 0.0
+        self.patch(rings, "perf_counter", lambda: self.now)
         self.patch(rings, "sched_yield", self.yields)
+
+    def yields(self) -> None:
+        """
+        Count, and let time pass.
+        """
+        self.looks += 1
+        self.now += self.slice
 
     def rings(self, bell: Any) -> None:
         """
@@ -362,19 +369,14 @@ class AlertTests(RingTestCase):
         bell.ring()
         self.happen()
 
-    def yields(self) -> None:
+    def takes(self, *records: bytes) -> None:
         """
-        Count.
-        """
-        self.looks += 1
-
-    def wakes(self) -> bool:
-        """
-        @return: Whether the second finds something.
+        The second is awake, and takes what there is.
         """
         self.b.fabric.attend()
-        found: bool = self.b.fabric.look()
-        return found
+        self.assertTrue(self.b.fabric.look())
+        settle(self.b)
+        self.assertEqual(self.two.records, list(records))
 
     def test_first(self) -> None:
         """
@@ -382,27 +384,25 @@ class AlertTests(RingTestCase):
         """
         self.assertTrue(self.one.post(b"one") and self.one.post(b"two"))
         self.a.ringBells()
-        self.assertEqual((self.tails, self.a.fabric.rung), ([0], 1))
-        self.assertTrue(self.wakes())
-        settle(self.b)
-        self.assertEqual(self.two.records, [b"one", b"two"])
-        self.assertEqual(self.looks, 0)
+        self.assertEqual((self.tails, self.a.fabric.rung, self.looks), ([0], 1, 0))
+        self.takes(b"one", b"two")
 
     def test_awake(self) -> None:
         """
         One that is awake is not rung for, nor one that has been already, nor if there is no room.
         """
+        cell = self.path.sleepCell()
         self.path.holdBack(True)
         self.assertFalse(self.one.post(b"no room"))
         self.path.holdBack(False)
-        self.assertEqual(self.tails, [])
-        self.one.post(b"one")
-        self.a.ringBells()
-        self.one.post(b"two")
-        self.a.ringBells()
-        self.assertTrue(self.wakes())
-        self.one.post(b"three")
-        self.a.ringBells()
+        self.assertEqual((self.tails, cell[0] & 1), ([], 1))
+        for data in (b"one", b"two", b"three"):
+            self.one.post(data)
+            self.a.ringBells()
+            if data == b"two":
+                self.takes(b"one", b"two")
+                self.assertEqual(cell[0] & 1, 0)
+                self.path.alert()
         self.assertEqual(self.tails, [0])
 
     def test_soon(self) -> None:
@@ -420,27 +420,28 @@ class AlertTests(RingTestCase):
                 self.path._cells[TAIL] = self.path._tail + 64
 
         self.patch(rings, "sched_yield", publish)
-        self.happen = lambda: self.assertTrue(self.wakes())
+        self.happen = lambda: self.assertTrue(self.b.fabric.look())
         self.one.post(b"soon")
         self.a.ringBells()
-        self.assertEqual((self.looks, self.tails), (3, [0]))
-        self.assertEqual(self.other._cells[SLEEP], sleeps + 1)
-        settle(self.b)
-        self.assertEqual(self.two.records, [b"soon"])
+        self.assertEqual((self.looks, self.tails, self.other._cells[SLEEP]), (3, [0], sleeps + 1))
+        self.takes(b"soon")
 
     def test_late(self) -> None:
         """
         A record that does not come for long is rung for once more: the other one has gone to sleep again.
         """
-        self.happen = lambda: self.tails[1:] or self.assertFalse(self.wakes())
-        self.one.post(b"late")
-        self.assertEqual(self.looks, rings.ALERT_LOOKS)
-        self.a.ringBells()
-        self.assertEqual((self.tails, self.a.fabric.rung), ([0, 64], 2))
-        self.assertTrue(self.wakes())
-        settle(self.b)
-        self.assertEqual(self.two.records, [b"late"])
-        self.assertEqual(self.looks, rings.ALERT_LOOKS)
+        self.happen = lambda: self.looks or self.assertFalse(self.b.fabric.look())
+        for self.slice, looks in ((0.0, rings.ALERT_LOOKS), (1e-3, 1)):
+            self.looks, rung = 0, len(self.tails)
+            self.one.post(b"late")
+            self.assertEqual(self.looks, looks)
+            self.a.ringBells()
+            self.assertEqual((len(self.tails) - rung, self.looks), (2, looks))
+            self.b.fabric.attend()
+            self.assertTrue(self.b.fabric.look())
+            settle(self.b)
+            self.assertTrue(self.b.arm())
+        self.assertEqual(self.two.records, [b"late"] * 2)
 
 
 @skipIf(bool(MISSING), f"missing: {MISSING}")

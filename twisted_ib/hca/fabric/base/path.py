@@ -119,6 +119,17 @@ class Waiters:
         """
         self.waiting.pop(waiter, None)
 
+    def sleepCell(self) -> memoryview | None:
+        """
+        See L{IPath}.
+        """
+        return None
+
+    def alert(self) -> None:
+        """
+        See L{IPath}.
+        """
+
     def resumeWaiting(self) -> int:
         """
         Resume waiters until one finds no room again.

@@ -27,7 +27,8 @@ L{TURNS} in its length; the positions up to the next beginning count as used.
 
 Everything read from the peer's segment is read once into a local, checked, and then used.  On x86-64 stores
 are seen in program order, so publishing is one store to TAIL; only the question "does the peer sleep?"
-needs a full fence, which an uncontended lock is.
+needs a full fence, which an uncontended lock is.  A peer that seems to sleep before that is rung for at once,
+as it wakes up while the record is written: the question decides whether that was too soon.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from __future__ import annotations
 from itertools import repeat
 from os import sched_yield
 from struct import Struct
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
@@ -214,7 +216,7 @@ class RingPath(HostPath):
             if fabric.owner.wanted is not None:
                 fabric.owner.wanted()
             if self._peerCells[SLEEP] & 1:
-                self._alert()
+                self.alert()
         target = self._map
         pos = (t & self._mask) + _FIRST
         _pack(target, pos, total, word)
@@ -495,11 +497,14 @@ class RingPath(HostPath):
         self.asleep = False
         return True
 
-    def _alert(self) -> None:
+    def sleepCell(self) -> memoryview | None:
+        return self.theirs.cells[SLEEP : SLEEP + 1]
+
+    def alert(self) -> None:
         # Waking up takes a process longer than the rest of a send, which goes on meanwhile: so ring first.
         # If it sleeps again before the record is there, ring() finds another SLEEP, and rings once more.
         sleep = self._peerCells[SLEEP]
-        if sleep == self._rung:
+        if not sleep & 1 or sleep == self._rung:
             return
         self._cells[RUNG] = self._rung = sleep
         self.fabric.rung += 1
@@ -517,10 +522,14 @@ class RingPath(HostPath):
         """
         if self._peerCells[RUNG] != self._cells[SLEEP]:
             return False
-        # It is about to publish a record, on this CPU if it has no other.
+        # It is about to publish a record, on this CPU if it has no other.  A yield to a busy third process
+        # lasts a time slice, and ends this.
+        end = perf_counter() + limits.ANSWER_SECONDS
         for _ in repeat(None, ALERT_LOOKS):
             if self.pending():
                 return True
+            if perf_counter() > end:
+                break
             sched_yield()
         # The bell has been used up, in vain.  The peer rings once for each sleep, so begin a new one.
         self.wake()
