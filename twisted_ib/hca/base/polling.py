@@ -217,17 +217,17 @@ class AdaptivePolling:
         @param start: when the wait began.
         @param now: the time.
         """
-        before, self._asked = self._asked, sent()
-        asked = self._asked
+        if now < self.restUntil or now < self.shyUntil:
+            self._since = 0.0
+            return False
+        before = self._asked
+        self._asked = asked = sent()
         if asked == self._answered:
             self._unasked += 1
             self._lessons = 0
             self._since = 0.0
             return False
         self._unasked = 0
-        if now < self.restUntil or now < self.shyUntil:
-            self._since = 0.0
-            return False
         # After a sleep that something else has ended the wait goes on.
         if asked != before or not self._since:
             self._since = start
