@@ -23,6 +23,7 @@ from twisted_ib.hca.base.polling import (
     SHY_SECONDS,
     SHY_SECONDS_MOST,
     SPIN_SECONDS,
+    UNASKED,
     WASTE,
     AdaptivePolling,
 )
@@ -397,7 +398,7 @@ class Waits(World):
     """
     Waits for arrivals of which each ends a poll or a sleep.
 
-    @ivar sent: How much was sent.
+    @ivar sent: How much was sent; C{asked}: how often that was asked.
     @ivar found: The waits that a poll has ended.
     @ivar polled: Seconds of polling; C{vain}: those of waits that ended in a sleep.
     """
@@ -407,7 +408,7 @@ class Waits(World):
         @param learns: Whether it is known what was sent.
         """
         super().__init__()
-        self.learns = learns
+        self.learns, self.asked = learns, 0
         self.sent, self.found = 0, list[bool]()
         self.polled = self.vain = 0.0
 
@@ -422,7 +423,12 @@ class Waits(World):
         self.sent += asks
         began = self.seconds
         due = began + seconds
-        sent = (lambda: self.sent) if self.learns else None
+
+        def posted() -> int:
+            self.asked += 1
+            return self.sent
+
+        sent = posted if self.learns else None
         found = self.polling.spin(lambda: self.seconds >= due, most, SPIN_SECONDS, sent)
         took = self.seconds - began
         self.polled += took
@@ -492,6 +498,22 @@ class ReachTests(SynchronousTestCase):
             self.assertAlike([(seconds, False)] * 1000)
             # One that began with a request.
             self.assertAlike([(seconds, True)] + [(seconds, False)] * 1000)
+
+    def test_unasked(self) -> None:
+        """
+        While a stream is only received it is seldom asked whether something was sent; answers are found out
+        all the same.
+        """
+        waits = Waits()
+        for _ in range(64 * UNASKED):
+            waits.wait(200e-6, False)
+        self.assertLess(waits.asked, 64 + 2 * UNASKED)
+        for _ in range(UNASKED + LESSONS):
+            self.assertFalse(waits.polling.reach)
+            waits.wait(150e-6)
+            if waits.polling.reach:
+                break
+        self.assertTrue(waits.wait(150e-6))
 
     def test_mixture(self) -> None:
         """

@@ -39,13 +39,15 @@ SPIN_SECONDS: Final = limits.ANSWER_SECONDS
 REACH_SECONDS: Final = 400e-6
 #: Answers in turn that teach it.
 LESSONS: Final = 4
+#: After so many waits in turn for what is no answer only each of so many is asked; a power of two.
+UNASKED: Final = 16
 #: The most of a CPU, as a share, that polling for such answers in vain may take.
 WASTE: Final = 1 / 32
 #: Nothing is polled for so after it was in vain, for how long at first and at most, in seconds.
 REST_SECONDS: Final = REACH_SECONDS / WASTE
 REST_SECONDS_MOST: Final = 128 * REST_SECONDS
 #: Successes after which the next rest is as long as the first.
-REPAID: Final = 32
+REPAID: Final = 8
 #: Polls without yielding.
 PURE_LOOKS: Final = 60
 #: Poll every so many times in spite of misses: otherwise a change for the better would go unnoticed.
@@ -87,6 +89,7 @@ class AdaptivePolling:
         "_restSeconds",
         "_shySeconds",
         "_since",
+        "_unasked",
         "_yield",
         "crowd",
         "crowded",
@@ -124,7 +127,7 @@ class AdaptivePolling:
         self._asked = self._answered = 0
         # Since when a wait for an answer lasts; 0 if none does.
         self._since = 0.0
-        self._lessons = self._repaid = 0
+        self._lessons = self._repaid = self._unasked = 0
         self._longest = 0.0
         self._restSeconds = REST_SECONDS
 
@@ -149,7 +152,8 @@ class AdaptivePolling:
         hits, pureHits = self.hits, self.pureHits
         # A mask, not a modulus: this line runs before each sleep.
         if hits < 0.5 and turns & (RARE - 1):
-            if sent is None:
+            # A stream that is only received costs no more than this.
+            if sent is None or (turns & (UNASKED - 1) and self._unasked >= UNASKED):
                 return False
             began = self._now()
             return self._reach(pending, most, answer, sent, began, began)
@@ -213,15 +217,17 @@ class AdaptivePolling:
         @param start: when the wait began.
         @param now: the time.
         """
-        before, self._asked = self._asked, sent()
-        asked = self._asked
-        if asked == self._answered:
-            self._lessons = 0
-            self._since = 0.0
-            return False
         if now < self.restUntil or now < self.shyUntil:
             self._since = 0.0
             return False
+        before = self._asked
+        self._asked = asked = sent()
+        if asked == self._answered:
+            self._unasked += 1
+            self._lessons = 0
+            self._since = 0.0
+            return False
+        self._unasked = 0
         # After a sleep that something else has ended the wait goes on.
         if asked != before or not self._since:
             self._since = start
