@@ -167,6 +167,24 @@ assert not lib.twisted_ib_await(ring, MILLISECOND)
 """
             )
 
+    def test_naps(self) -> None:
+        """
+        Records lie for 10 microseconds at most, and what a nap of the kernel takes besides, or an eighth of
+        the time since the last ones; the longest pause behind a program that polls has 60 naps at most.
+        """
+        self.inC("""
+def naps(pause):
+    passed, found = 0, []
+    while passed < pause:
+        found.append(lib.twisted_ib_nap(passed))
+        assert found[-1] <= max(10_000, passed / 8) and found[-1] <= MILLISECOND, (passed, found)
+        passed += found[-1]
+    return len(found)
+assert 8 <= naps(200_000) <= 20, naps(200_000)
+assert naps(16 * MILLISECOND) <= 60, naps(16 * MILLISECOND)
+assert lib.twisted_ib_nap(3600 * 1000 * MILLISECOND) == MILLISECOND
+""")
+
     def test_precise(self) -> None:
         """
         Its thread's naps last no longer than they are to, by the kernel's PR_SET_TIMERSLACK.

@@ -21,9 +21,11 @@ struct twisted_ib_arrivals {
 #define CROWDED 1000000L
 /* Records that lie as long are taken by no other thread: one that polls would have begun. */
 #define LYING 3000L
-/* The shortest and longest pause between two looks. */
-#define LEAST_NAP 50000L
+/* The shortest and longest pause between two looks: the kernel adds up to 15 microseconds to each. */
+#define LEAST_NAP 10000L
 #define MOST_NAP 1000000L
+/* The pause while another thread is to read a descriptor. */
+#define READING 50000L
 
 static long twisted_ib_now(void)
 {
@@ -99,6 +101,14 @@ static int twisted_ib_spin(struct twisted_ib_arrivals *arrivals, long began)
     return found;
 }
 
+/* The pause before the next look at rings, so many nanoseconds after the first. */
+long twisted_ib_nap(long passed)
+{
+    long nap = passed / 8;
+
+    return nap < LEAST_NAP ? LEAST_NAP : nap > MOST_NAP ? MOST_NAP : nap;
+}
+
 /*
  * Wait until something has come that no thread takes, but only so many nanoseconds: at first without a pause, if that
  * pays, then with pauses, each an eighth of the time so far.
@@ -114,17 +124,16 @@ int twisted_ib_await(struct twisted_ib_arrivals *arrivals, long nanoseconds)
         return 1;
     twisted_ib_be_precise();
     while ((passed = twisted_ib_now() - began) < nanoseconds) {
-        long nap = arrivals->count ? passed / 8 : nanoseconds;
+        long nap = arrivals->count ? twisted_ib_nap(passed) : nanoseconds;
         struct timespec pause;
 
-        nap = nap < LEAST_NAP ? LEAST_NAP : arrivals->count && nap > MOST_NAP ? MOST_NAP : nap;
         nap = nap < nanoseconds - passed ? nap : nanoseconds - passed;
         pause = (struct timespec){nap / 1000000000L, nap % 1000000000L};
         if (ppoll(fds, arrivals->watched, &pause, NULL) > 0) {
             if (twisted_ib_readable(fds, arrivals->watched))
                 return 1;
             /* Another thread reads, if it has not yet. */
-            pause = (struct timespec){.tv_nsec = LEAST_NAP};
+            pause = (struct timespec){.tv_nsec = READING};
             nanosleep(&pause, NULL);
         }
         if (twisted_ib_waits(arrivals))

@@ -253,6 +253,7 @@ struct twisted_ib_arrivals {
     const uint64_t **published; const uint64_t **consumed; unsigned int count; long spin;
     unsigned int hits, turns; const int *fds; unsigned int watched;
 };
+long twisted_ib_nap(long);
 int twisted_ib_await(struct twisted_ib_arrivals *, long);
 struct ibv_global_route {
     union ibv_gid dgid; uint32_t flow_label; uint8_t sgid_index; uint8_t hop_limit; uint8_t traffic_class;
