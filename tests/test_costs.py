@@ -341,7 +341,7 @@ class BytecodeTests(SynchronousTestCase):
         """
         A message and its echo after the one before, with the turns of the reactor.
         """
-        self.assertLessEqual(self.perOne("trips", 10, 30), 1812)
+        self.assertLessEqual(self.perOne("trips", 10, 30), 1816)
 
     def test_packets(self) -> None:
         """
