@@ -233,7 +233,7 @@ class CostTests(BlockingTestCase):
         self.asleep(send)
         profiled(receive, see)
         found = {name: min(those[1:]) for name, those in counts.items()}
-        mayOnlyFall(self, found, {"bell": 4, "woken": 15})
+        mayOnlyFall(self, found, {"bell": 4, "woken": 16})
 
     def test_select(self) -> None:
         """
