@@ -304,7 +304,8 @@ class CostTests(BlockingTestCase):
         for wait, most in waits:
             del sleeps.timeouts[:]
             calls = called(lambda: receiving(wait), PACKAGE)  # noqa: B023
-            self.assertEqual(len(sleeps.timeouts), MESSAGES)
+            # A few more where the machine is so busy that a sleep ends for a timer.
+            self.assertTrue(MESSAGES <= len(sleeps.timeouts) <= MESSAGES * 1.05, sleeps.timeouts)
             self.assertLess(calls.total() / MESSAGES, most)
             one.sendall(DATA)
             turns = self.loop.driven.turns
