@@ -626,6 +626,18 @@ class ReachTests(SynchronousTestCase):
         self.assertLessEqual(waits.polling.rests, 7)
         self.assertEqual(waits.polling.reach, 0.0)
 
+    def test_taken(self) -> None:
+        """
+        After one yield in which somebody else has had the CPU there is no other.
+        """
+        waits = Waits()
+        waits.teach()
+        waits.polling.hits, waits.polling.turns = 0.0, 0
+        waits.yieldSeconds = SPIN_SECONDS + YIELD
+        yields = waits.yields
+        self.assertFalse(waits.wait(REACH_SECONDS / 2))
+        self.assertEqual((waits.yields - yields, waits.polling.rests), (1, 1))
+
     def test_shy(self) -> None:
         """
         Nor is anything learned, or polled for so, while others want the CPU.

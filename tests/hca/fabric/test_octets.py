@@ -69,11 +69,13 @@ class RingOctetsTests(HCATestCase):
         a, b, one, _two = self.takers()
         settle(a, b)
         there, before = b.sent(), a.sent()
-        for _ in range(3):
+        # More than a window of a ring has.
+        count = limits.RING_WINDOW // 64 + 10
+        for _ in range(count):
             self.assertTrue(one.post(b""))
-        settle(a, b)
-        self.assertEqual((a.sent() - before, b.sent()), (3, there))
-        a.updates += 2
+            settle(a, b)
+        self.assertEqual((a.sent() - before, b.sent()), (count, there))
+        a.updates += count - 1
         self.assertEqual(a.sent() - before, 1)
         for _ in range(limits.RING // limits.INLINE_MESSAGE):
             before = a.sent()
