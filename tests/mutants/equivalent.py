@@ -322,6 +322,21 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         "twisted_ib/rdma/transport.py",
+        "self._numbers = number = self._numbers + 1",
+        "1",
+        "2",
+        "a number that no other request has",
+        times=3,
+    ),
+    Equivalent(
+        "twisted_ib/rdma/transport.py",
+        "def push(self, completion: WorkCompletion, solicited: bool = False) -> bool:",
+        "False",
+        "True",
+        "nobody reads it",
+    ),
+    Equivalent(
+        "twisted_ib/rdma/transport.py",
         "self._takesMessages = False",
         "False",
         "True",

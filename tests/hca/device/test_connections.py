@@ -268,7 +268,8 @@ class ConnectionTests(EveryKindTestCase):
             same = [connection.localID == queuePair.number for connection in active]
             same += [connection.localID == made.number for connection, made in passive]
             self.assertEqual(same, [here.cm.lossless, False] + [there.cm.lossless] * 2)
-            self.assertNotEqual(there.createQueuePair(User()).number, passive[-1][0].localID)
+            # Nor is it that of the GSI.
+            self.assertNotIn(there.createQueuePair(User()).number, (1, passive[-1][0].localID))
 
     def test_rejected(self) -> None:
         """
@@ -428,6 +429,30 @@ class ConnectionTests(EveryKindTestCase):
                     settle(here, there)
                 told = [asked.unsupported for asked in listener.told]
                 self.assertEqual(told, [None, None, RejectReason.INVALID_MTU])
+
+    def test_disconnected(self) -> None:
+        """
+        The peer hears of an end, with its data; who ended hears of the answer if it wants to, or where
+        messages may be lost.
+        """
+
+        def accept(connection: Any, request: ConnectRequest) -> None:
+            connection.user = server
+            connection.accept(ConnectReply(b"", 0x22, 0, 0), 0.0)
+
+        for here, there, user, _, header in self.cases(PortSpace.TCP, accept):
+            for isAwaited in (True, False):
+                server = User()
+                user.told.clear()
+                number = 0x11 + isAwaited
+                request = ConnectRequest(PortSpace.TCP << 16 | PORT, header, number, pathMTU=3)
+                connection = here.sendRequest(user.path, request, user, 0.0)
+                settle(here, there)
+                hears = isAwaited or not here.cm.lossless
+                self.assertIs(here.disconnect(connection, b"bye", isAwaited), hears)
+                self.assertEqual(connection.user is user, hears)
+                settle(here, there)
+                self.assertEqual((server.told, len(user.told)), (["established", b"bye"], 1 + hears))
 
     def test_finished(self) -> None:
         """

@@ -358,7 +358,11 @@ class MeetingTests(SynchronousTestCase):
         path = FakePath(LOWER)
         self.paths.pathAccepted(FakePath(LOWER + 2))
         self.paths.pathAccepted(FakePath(HIGHER))
+        self.paths.pathAccepted(FakePath(OWN))
         self.paths.pathAccepted(path)
+        self.assertEqual(set(self.paths._callers), {LOWER, LOWER + 2})
+        # Of one that has called nothing else need be asked.
+        self.paths.isLocal = None
         self.assertEqual((pair.found, self.resolvePath(LOWER).found), ([path], [path]))
         self.assertEqual((self.fabric.asked, self.fabric.users), (1, []))
         self.assertDone()
