@@ -14,6 +14,7 @@ from shutil import which
 from subprocess import PIPE, run
 from typing import Any
 
+from attrs import evolve
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from twisted_ib.tools.run.clibraries import become, chooseDevice
@@ -165,6 +166,19 @@ class RefusalTests(SynchronousTestCase):
         self.path.unlink()
         error = self.assertRaises(binary.UnfitBinaryError, binary.begin, "x", str(self.path))
         self.assertIn("No such file", str(error))
+
+    def test_musl(self) -> None:
+        """
+        Under an interpreter of musl the libraries are musl's: its programs start, and glibc's are refused.
+        """
+        self.path.write_bytes(program(b"/lib/ld-musl-x86_64.so.1", self.machine))
+        self.path.chmod(0o700)
+        own = evolve(elf.read("/proc/self/exe", ()), loader="/lib/ld-musl-x86_64.so.1")
+        real = elf.read
+        self.patch(binary, "read", lambda path, names: own if path == "/proc/self/exe" else real(path, names))
+        self.assertEqual(binary._checked(str(self.path)).loader, own.loader)
+        said = f"linked with glibc, and {sys.executable} with musl"
+        self.refused(program(b"/lib/ld.so", self.machine), said)
 
     def test_endless(self) -> None:
         """

@@ -46,6 +46,9 @@ class MissingTests(SynchronousTestCase):
         """
         self.cache = Path(self.mktemp()).resolve()
         self.patch(build.os, "environ", {**build.os.environ, "XDG_CACHE_HOME": str(self.cache)})
+        # Those of a wheel would need no build.
+        for module in build, kept:
+            self.patch(module, "isCarried", lambda: False)
 
     def failing(self) -> str:
         """
@@ -232,6 +235,23 @@ class CacheTests(SynchronousTestCase):
         self.patch(build, "_build", other)
         self.assertEqual(libraries(), target)
         self.assertEqual([each.name for each in target.parent.iterdir()], [folder.name])
+
+
+class OtherLibraryTests(SynchronousTestCase):
+    """
+    The C library is another than glibc.
+    """
+
+    def test_musl(self) -> None:
+        """
+        The view of devices is compiled with musl, which has no names of its own for files of 64 bits.
+        """
+        if shutil.which("musl-gcc") is None:
+            raise SkipTest("no musl-gcc: it is in Debian's package musl-tools")
+        made = Path(self.mktemp()).resolve() / kept.VIEW
+        made.parent.mkdir()
+        build.buildView(made, ["musl-gcc"])
+        self.assertTrue(made.exists())
 
 
 class CarriedTests(SynchronousTestCase):

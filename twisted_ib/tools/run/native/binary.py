@@ -49,23 +49,28 @@ def begin(path: str, binary: str) -> tuple[list[str], str]:
 def _checked(path: str) -> Binary:
     try:
         binary = read(path, _SONAMES)
-        own = read("/proc/self/exe", ()).kind
+        own = read("/proc/self/exe", ())
         secure = _secure(path)
     except NotReadableError as error:
         raise UnfitBinaryError(str(error)) from None
     except OSError as error:
         raise UnfitBinaryError(f"{path}: {error.strerror}") from None
-    if binary.kind != own:
-        what = f"for {binary.kind}, and {sys.executable} is for {own}"
+    if binary.kind != own.kind:
+        what = f"for {binary.kind}, and {sys.executable} is for {own.kind}"
     elif not binary.loader:
         what = "static: it loads no libraries"
-    elif os.path.basename(binary.loader).startswith("ld-musl"):
-        what = "linked with musl, and the libraries need glibc"
+    elif _isMusl(binary) != _isMusl(own):
+        libc = ("glibc", "musl")
+        what = f"linked with {libc[_isMusl(binary)]}, and {sys.executable} with {libc[_isMusl(own)]}"
     elif secure:
         what = f"{secure}: {_IGNORED}"
     else:
         return binary
     raise UnfitBinaryError(f"{path} is {what}")
+
+
+def _isMusl(binary: Binary) -> bool:
+    return os.path.basename(binary.loader).startswith("ld-musl")
 
 
 def _secure(path: str) -> str:

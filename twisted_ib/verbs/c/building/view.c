@@ -68,7 +68,7 @@ static const char *led(const char *path, char *buffer)
 /* The mode is there if a file may be made (open(2)). */
 #define MODE(flags) \
     mode_t mode = 0; \
-    if ((flags) & (O_CREAT | __O_TMPFILE)) { \
+    if ((flags) & (O_CREAT | (O_TMPFILE & ~O_DIRECTORY))) { \
         va_list rest; \
         va_start(rest, flags); \
         mode = va_arg(rest, mode_t); \
@@ -113,37 +113,22 @@ extern ssize_t __readlink_chk(const char *, char *, size_t, size_t);
 extern ssize_t __readlinkat_chk(int, const char *, char *, size_t, size_t);
 
 OPEN(open)
-OPEN(open64)
 OPENAT(openat)
-OPENAT(openat64)
 FIRST(int, __open_2, (const char *path, int flags), (PATH, flags))
-FIRST(int, __open64_2, (const char *path, int flags), (PATH, flags))
 FIRST(int, __openat_2, (int at, const char *path, int flags), (at, PATH, flags))
-FIRST(int, __openat64_2, (int at, const char *path, int flags), (at, PATH, flags))
 FIRST(FILE *, fopen, (const char *path, const char *mode), (PATH, mode))
-FIRST(FILE *, fopen64, (const char *path, const char *mode), (PATH, mode))
 FIRST(DIR *, opendir, (const char *path), (PATH))
 FIRST(int, scandir, (const char *path, struct dirent ***found, int (*wanted)(const struct dirent *),
                      int (*order)(const struct dirent **, const struct dirent **)),
       (PATH, found, wanted, order))
-FIRST(int, scandir64, (const char *path, struct dirent64 ***found, int (*wanted)(const struct dirent64 *),
-                       int (*order)(const struct dirent64 **, const struct dirent64 **)),
-      (PATH, found, wanted, order))
 FIRST(int, stat, (const char *path, struct stat *found), (PATH, found))
-FIRST(int, stat64, (const char *path, struct stat64 *found), (PATH, found))
 FIRST(int, lstat, (const char *path, struct stat *found), (PATH, found))
-FIRST(int, lstat64, (const char *path, struct stat64 *found), (PATH, found))
 FIRST(int, fstatat, (int at, const char *path, struct stat *found, int flags), (at, PATH, found, flags))
-FIRST(int, fstatat64, (int at, const char *path, struct stat64 *found, int flags), (at, PATH, found, flags))
 FIRST(int, statx, (int at, const char *path, int flags, unsigned int mask, struct statx *found),
       (at, PATH, flags, mask, found))
 FIRST(int, __xstat, (int version, const char *path, struct stat *found), (version, PATH, found))
-FIRST(int, __xstat64, (int version, const char *path, struct stat64 *found), (version, PATH, found))
 FIRST(int, __lxstat, (int version, const char *path, struct stat *found), (version, PATH, found))
-FIRST(int, __lxstat64, (int version, const char *path, struct stat64 *found), (version, PATH, found))
 FIRST(int, __fxstatat, (int version, int at, const char *path, struct stat *found, int flags),
-      (version, at, PATH, found, flags))
-FIRST(int, __fxstatat64, (int version, int at, const char *path, struct stat64 *found, int flags),
       (version, at, PATH, found, flags))
 FIRST(int, access, (const char *path, int mode), (PATH, mode))
 FIRST(int, eaccess, (const char *path, int mode), (PATH, mode))
@@ -161,6 +146,24 @@ FIRST(ssize_t, llistxattr, (const char *path, char *to, size_t size), (PATH, to,
 FIRST(char *, realpath, (const char *path, char *to), (PATH, to))
 FIRST(char *, __realpath_chk, (const char *path, char *to, size_t room), (PATH, to, room))
 FIRST(char *, canonicalize_file_name, (const char *path), (PATH))
+#ifdef __GLIBC__
+/* Others have files of 64 bits alone, and these names for the same. */
+OPEN(open64)
+OPENAT(openat64)
+FIRST(int, __open64_2, (const char *path, int flags), (PATH, flags))
+FIRST(int, __openat64_2, (int at, const char *path, int flags), (at, PATH, flags))
+FIRST(FILE *, fopen64, (const char *path, const char *mode), (PATH, mode))
+FIRST(int, scandir64, (const char *path, struct dirent64 ***found, int (*wanted)(const struct dirent64 *),
+                       int (*order)(const struct dirent64 **, const struct dirent64 **)),
+      (PATH, found, wanted, order))
+FIRST(int, stat64, (const char *path, struct stat64 *found), (PATH, found))
+FIRST(int, lstat64, (const char *path, struct stat64 *found), (PATH, found))
+FIRST(int, fstatat64, (int at, const char *path, struct stat64 *found, int flags), (at, PATH, found, flags))
+FIRST(int, __xstat64, (int version, const char *path, struct stat64 *found), (version, PATH, found))
+FIRST(int, __lxstat64, (int version, const char *path, struct stat64 *found), (version, PATH, found))
+FIRST(int, __fxstatat64, (int version, int at, const char *path, struct stat64 *found, int flags),
+      (version, at, PATH, found, flags))
+#endif
 
 /*
  * In a program that is Python a thread may wait here with Python's lock: mpi4py's import, in UCX, for a lock of the
