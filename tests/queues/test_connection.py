@@ -21,6 +21,7 @@ from multiprocessing.connection import wait as kernelWait
 from struct import pack
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -428,6 +429,56 @@ class PollTests(PipeTestCase):
             self.assertTrue(self.other.poll(timeout))
         self.other.recv()
         self.assertFalse(self.other.poll())
+
+    def test_pollTwice(self) -> None:
+        """
+        Two threads may poll a connection at a time.
+        """
+        found: list[bool] = []
+        poller = self.other._reader._poller
+
+        def isPolled() -> bool:
+            try:
+                poller.poll(0)
+            except RuntimeError:
+                return True
+            return False
+
+        thread = threading.Thread(target=lambda: found.append(self.other.poll(HANG_SECONDS)))
+        thread.start()
+        waitUntil(isPolled)
+        self.assertFalse(self.other.poll())
+        self.assertEqual(wait([self.other], 0), [])
+        self.one.send(1)
+        thread.join(HANG_SECONDS)
+        self.assertEqual(found, [True])
+
+    def test_pollReceived(self) -> None:
+        """
+        Who polls takes no wake-up from a thread that receives; a forked child knows no such thread.
+        """
+        reader, found = self.other._reader, list[object]()
+        thread = threading.Thread(target=lambda: found.append(self.other.recv()))
+        thread.start()
+        waitUntil(lambda: not self._takes())
+        with mock.patch.object(ring.RingReader, "_isReadable", return_value=True):
+            with mock.patch.object(ring.RingReader, "take") as taken:
+                self.assertTrue(self.other.poll())
+        taken.assert_not_called()
+        child = os.fork()
+        if not child:
+            os._exit(not reader._taker().acquire(False))
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.one.send(1)
+        thread.join(HANG_SECONDS)
+        self.assertEqual(found, [1])
+
+    def _takes(self) -> bool:
+        lock = self.other._reader._taker()
+        if lock.acquire(False):
+            lock.release()
+            return True
+        return False
 
     def test_descriptor(self) -> None:
         """
