@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -27,6 +28,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import stop
 from tests.support.counting import traced
+from tests.support.descriptors import isOpen
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib.hca.host import libc
@@ -429,6 +431,20 @@ class PollTests(PipeTestCase):
             self.assertTrue(self.other.poll(timeout))
         self.other.recv()
         self.assertFalse(self.other.poll())
+
+    def test_collected(self) -> None:
+        """
+        Connections in a circle of objects nobody has any more are closed without a complaint.
+        """
+        circle: list[Any] = [*Pipe()]
+        circle.append(circle)
+        fds = [each.fileno() for each in circle[:2]]
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            del circle
+            gc.collect()
+        self.assertEqual(warned, [])
+        self.assertEqual([isOpen(fd) for fd in fds], [False, False])
 
     def test_pollTwice(self) -> None:
         """

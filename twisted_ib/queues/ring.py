@@ -37,12 +37,16 @@ import time
 from functools import partial
 from operator import methodcaller
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from twisted_ib import limits
 from twisted_ib.drive.process import life
 from twisted_ib.hca.base.polling import AdaptivePolling
+from twisted_ib.hca.host.libc import KernelSocket
 from twisted_ib.queues import futex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: What can be sent.
 Payload = bytes | bytearray | memoryview
@@ -91,6 +95,28 @@ def fence() -> None:
     """
     with _fence:
         pass
+
+
+class PairSocket(KernelSocket):
+    """
+    An end of a pair, which its connection closes.  It does not complain when it is collected with a circle of
+    objects before the connection is, as those of C{multiprocessing.Pool}.
+    """
+
+    __slots__ = ()
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        fd = self.detach()
+        if fd >= 0:
+            close(fd)
+
+    @classmethod
+    def two(cls) -> tuple[PairSocket, PairSocket]:
+        """
+        @return: Both ends of a new pair.
+        """
+        one, other = socket.socketpair()
+        return cls(fileno=one.detach()), cls(fileno=other.detach())
 
 
 def wake(pair: socket.socket) -> bool:
@@ -485,6 +511,7 @@ __all__ = [
     "DIRECTION",
     "FIRST",
     "LAST",
+    "PairSocket",
     "Payload",
     "Ring",
     "RingReader",
