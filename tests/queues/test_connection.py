@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -29,6 +30,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import stop
 from tests.support.counting import traced
+from tests.support.descriptors import isOpen
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib.hca.host import libc
@@ -487,6 +489,70 @@ class PollTests(PipeTestCase):
             self.patch(module, "time", SimpleNamespace(monotonic=lambda clock=clock: clock[0]))
             self.assertEqual(wait([self.other], timeout), [])
             self.assertEqual(waits, expected)
+
+    def test_collected(self) -> None:
+        """
+        Connections in a circle of objects nobody has any more are closed without a complaint.
+        """
+        circle: list[Any] = [*Pipe()]
+        circle.append(circle)
+        fds = [each.fileno() for each in circle[:2]]
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            del circle
+            gc.collect()
+        self.assertEqual(warned, [])
+        self.assertEqual([isOpen(fd) for fd in fds], [False, False])
+
+    def test_pollTwice(self) -> None:
+        """
+        Two threads may poll a connection at a time.
+        """
+        found: list[bool] = []
+        poller = self.other._reader._poller
+
+        def isPolled() -> bool:
+            try:
+                poller.poll(0)
+            except RuntimeError:
+                return True
+            return False
+
+        thread = threading.Thread(target=lambda: found.append(self.other.poll(HANG_SECONDS)))
+        thread.start()
+        waitUntil(isPolled)
+        self.assertFalse(self.other.poll())
+        self.assertEqual(wait([self.other], 0), [])
+        self.one.send(1)
+        thread.join(HANG_SECONDS)
+        self.assertEqual(found, [True])
+
+    def test_pollReceived(self) -> None:
+        """
+        Who polls takes no wake-up from a thread that receives; a forked child knows no such thread.
+        """
+        reader, found = self.other._reader, list[object]()
+        thread = threading.Thread(target=lambda: found.append(self.other.recv()))
+        thread.start()
+        waitUntil(lambda: not self._takes())
+        with mock.patch.object(ring.RingReader, "_isReadable", return_value=True):
+            with mock.patch.object(ring.RingReader, "take") as taken:
+                self.assertTrue(self.other.poll())
+        taken.assert_not_called()
+        child = os.fork()
+        if not child:
+            os._exit(not reader._taker().acquire(False))
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.one.send(1)
+        thread.join(HANG_SECONDS)
+        self.assertEqual(found, [1])
+
+    def _takes(self) -> bool:
+        lock = self.other._reader._taker()
+        if lock.acquire(False):
+            lock.release()
+            return True
+        return False
 
     def test_descriptor(self) -> None:
         """

@@ -35,7 +35,7 @@ from twisted_ib import limits
 from twisted_ib.hca.host import libc
 from twisted_ib.queues.connection import READ_ONLY, lengthsOf, missing, unpackLengths
 from twisted_ib.queues.pickling import Pickled, inBand, loads, pieces
-from twisted_ib.queues.ring import PAGE, Payload, fence, wake, woken
+from twisted_ib.queues.ring import PAGE, PairSocket, Payload, fence, wake, woken
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -98,7 +98,7 @@ class Broadcast:
             libc.addSeals(fd, libc.F_SEAL_SHRINK | libc.F_SEAL_GROW | libc.F_SEAL_SEAL)
             self._map = mmap.mmap(fd, PAGE + size)
             self._cells = memoryview(self._map)[:PAGE].cast("Q")
-            pairs = [socket.socketpair() for _ in range(readers)]
+            pairs = [PairSocket.two() for _ in range(readers)]
             self._peers = {number: mine for number, (mine, _) in enumerate(pairs)}
             self.readers = [
                 BroadcastReader(theirs, os.dup(fd), number) for number, (_, theirs) in enumerate(pairs)
@@ -453,7 +453,7 @@ class BroadcastReader:
 
 def _rebuilt(pair: Any, memory: Any, number: int) -> BroadcastReader:
     fds = [each.detach() for each in (pair, memory)]
-    return BroadcastReader(socket.socket(fileno=fds[0]), fds[1], number)
+    return BroadcastReader(PairSocket(fileno=fds[0]), fds[1], number)
 
 
 def _reduced(reader: BroadcastReader) -> tuple[Any, ...]:

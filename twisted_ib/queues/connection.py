@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted_ib import limits
 from twisted_ib.hca.host import libc
 from twisted_ib.queues.pickling import Parts, Pickled, inBand, loads, pieces
-from twisted_ib.queues.ring import DIRECTION, FIRST, LAST, Payload, RingReader, RingWriter
+from twisted_ib.queues.ring import DIRECTION, FIRST, LAST, PairSocket, Payload, RingReader, RingWriter
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -569,7 +569,7 @@ class Connection:
 
 def _rebuilt(pair: Any, memory: Any, side: int, readable: bool, writable: bool) -> Connection:
     fds = [each.detach() for each in (pair, memory)]
-    return Connection(socket.socket(fileno=fds[0]), fds[1], side, readable, writable)
+    return Connection(PairSocket(fileno=fds[0]), fds[1], side, readable, writable)
 
 
 def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:
@@ -579,6 +579,6 @@ def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:
     @param duplex: whether both ends send; else the first receives and the second sends.
     @return: Its ends.
     """
-    one, other = socket.socketpair()
+    one, other = PairSocket.two()
     memory = createMemory()
     return Connection(one, memory, 0, True, duplex), Connection(other, os.dup(memory), 1, duplex, True)

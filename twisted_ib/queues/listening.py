@@ -22,6 +22,7 @@ from twisted_ib.errors import HCAError
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors
 from twisted_ib.queues.connection import Connection, checkMemory, createMemory
+from twisted_ib.queues.ring import PairSocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +39,7 @@ _HELLO = b"twisted_ib queues 1"
 def _detached(connection: kernel.Connection) -> socket.socket:
     # The socket of a connection, which loses it.
     with connection:
-        return socket.socket(fileno=os.dup(connection.fileno()))
+        return PairSocket(fileno=os.dup(connection.fileno()))
 
 
 def _challenged(connection: kernel.Connection, authkey: bytes) -> None:

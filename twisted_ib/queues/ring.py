@@ -37,12 +37,16 @@ import time
 from functools import partial
 from operator import methodcaller
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from twisted_ib import limits
 from twisted_ib.drive.process import life
 from twisted_ib.hca.base.polling import AdaptivePolling
+from twisted_ib.hca.host.libc import KernelSocket
 from twisted_ib.queues import futex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: What can be sent.
 Payload = bytes | bytearray | memoryview
@@ -91,6 +95,28 @@ def fence() -> None:
     """
     with _fence:
         pass
+
+
+class PairSocket(KernelSocket):
+    """
+    An end of a pair, which its connection closes.  It does not complain when it is collected with a circle of
+    objects before the connection is, as those of C{multiprocessing.Pool}.
+    """
+
+    __slots__ = ()
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        fd = self.detach()
+        if fd >= 0:
+            close(fd)
+
+    @classmethod
+    def two(cls) -> tuple[PairSocket, PairSocket]:
+        """
+        @return: Both ends of a new pair.
+        """
+        one, other = socket.socketpair()
+        return cls(fileno=one.detach()), cls(fileno=other.detach())
 
 
 def wake(pair: socket.socket) -> bool:
@@ -278,13 +304,15 @@ class RingReader(Ring):
     The side that consumes records.
     """
 
-    __slots__ = ("_poller", "_polling")
+    __slots__ = ("_poller", "_polling", "_taking")
 
     def __init__(self, memory: mmap.mmap, number: int, pair: socket.socket) -> None:
         super().__init__(memory, number, pair)
         self._polling = AdaptivePolling(time.monotonic, os.sched_yield)
         self._poller = select.poll()
         self._poller.register(pair, select.POLLIN)
+        # Who may take wake-ups, and in which process: a child has no thread that its parent waits in.
+        self._taking = os.getpid(), threading.RLock()
 
     def close(self) -> None:
         """
@@ -327,9 +355,27 @@ class RingReader(Ring):
         with _fence:
             pass
         while not self.pending():
-            # As in RingWriter.write: TAKEN is seen before TAIL is looked at once more.
-            if not self.take(0) and not self.pending():
-                raise EOFError
+            with self._taker():
+                # As in RingWriter.write: TAKEN is seen before TAIL is looked at once more.  And a thread that
+                # polls may have taken this record's wake-up.
+                if not self.pending() and not self.take(0) and not self.pending():
+                    raise EOFError
+
+    def _taker(self) -> threading.RLock:
+        process, lock = self._taking
+        if process != os.getpid():
+            lock = threading.RLock()
+            self._taking = os.getpid(), lock
+        return lock
+
+    def _isReadable(self, milliseconds: int) -> bool:
+        try:
+            return bool(self._poller.poll(milliseconds))
+        except RuntimeError:
+            # Another thread polls, here or in the parent when this process was forked.
+            poller = select.poll()
+            poller.register(self._socket, select.POLLIN)
+            return bool(poller.poll(milliseconds))
 
     def poll(self, timeout: float | None) -> bool:
         """
@@ -349,12 +395,19 @@ class RingReader(Ring):
             if end is not None:
                 left = min(limits.QUEUE_LOOK_SECONDS, max(0.0, end and end - time.monotonic()))
             # Rounded up: one millisecond less would be a busy loop.
-            readable = self._poller.poll(-int(-left * 1000 // 1))
+            readable = self._isReadable(-int(-left * 1000 // 1))
             if self.pending():
                 return True
             if readable:
-                if not self.take():
+                lock = self._taker()
+                if not lock.acquire(False):
+                    # Another thread receives, which needs the wake-up.
                     return True
+                try:
+                    if not self.take():
+                        return True
+                finally:
+                    lock.release()
             elif not left:
                 return False
 
@@ -438,7 +491,7 @@ class RingReader(Ring):
             cells[TAKEN] = taken
             return
         # Announced before the record that is now consumed: it is here, comes at once, or its sender is dead.
-        if self._poller.poll(_ANNOUNCED if waits else 0):
+        if self._isReadable(_ANNOUNCED if waits else 0):
             woken(self._socket, most=rung - taken)
 
     def copy(self, start: int, length: int) -> bytes:
