@@ -15,6 +15,7 @@ from typing import Any
 from twisted.trial.unittest import SkipTest
 
 from tests.interop.lab.network import HOST4
+from tests.support.waiting import HANG_SECONDS
 
 #: Where it is there.
 SITE = "/tmp/site"
@@ -36,7 +37,7 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as given, given.m
     tarfile.open(fileobj=file, mode="r|").extractall(sys.argv[3])
 """
 #: How long it may take, in seconds.
-SECONDS = 300
+SECONDS = 5 * HANG_SECONDS
 
 
 def _origin(name: str) -> Path:
