@@ -304,16 +304,3 @@ def parse(
         reading.timeouts,
         tuple(reading.warnings),
     )
-
-
-__all__ = [
-    "AddressRange",
-    "Contents",
-    "DeviceStatement",
-    "Log",
-    "Route",
-    "Rule",
-    "Timeouts",
-    "parse",
-    "parseAddress",
-]

@@ -97,7 +97,7 @@ class Row:
         if self.parameters.strip() == "void":
             return ""
         # The last word of each: no parameter here is an array or a function.
-        return ", ".join(re.findall(r"\w+", each)[-1] for each in self.parameters.split(","))
+        return ", ".join(each.split()[-1].lstrip("*") for each in self.parameters.split(","))
 
     def _parsed(self) -> re.Match[str]:
         parsed = _PROTOTYPE.fullmatch(self.prototype)
@@ -115,11 +115,12 @@ def rows(text: str, integer: Failure = Failure.ERRNO, **before: str) -> Iterator
     @param before: the statements before the handlers, by the functions' names.
     """
     version = ""
-    for heading, prototype, words in _LINE.findall(text):
+    lines: list[tuple[str, str, str]] = _LINE.findall(text)
+    for heading, prototype, words in lines:
         if heading:
             version = heading.strip("-")
             continue
-        name = re.findall(r"\w+", prototype.partition("(")[0])[-1]
+        name = prototype.partition("(")[0].split()[-1].lstrip("*")
         marks = set(words.split())
         again, nested = "again" in marks, "nested" in marks
         prototype = " ".join(prototype.split())

@@ -52,7 +52,8 @@ def loaded(path: str, loader: str) -> list[str]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return [os.fsdecode(found) for found in _LISTED.findall(answer.stdout)][:LIBRARIES_READ]
+    listed: list[bytes] = _LISTED.findall(answer.stdout)
+    return [os.fsdecode(found) for found in listed[:LIBRARIES_READ]]
 
 
 def librariesOf(path: str, binary: Binary, folder: Path) -> Libraries:

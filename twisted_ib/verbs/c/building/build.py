@@ -83,17 +83,13 @@ class Library:
         return f"_twisted_ib_{self.folder}"
 
 
-def _library(folder: str, soname: str, table: tuple[Row, ...], declarations: Any) -> Library:
-    # The module of that name in the folder.
-    its = declarations
-    return Library(folder, soname, table, its.DECLARATIONS, its.SOURCE, its.HEADERS, its.PACKAGE)
-
-
 #: All of them.
 LIBRARIES = (
-    _library("verbs", "libibverbs.so.1", VERBS, verbs),
-    _library("cm", "librdmacm.so.1", CM, cm),
-    _library("umad", "libibumad.so.3", UMAD, umad),
+    Library(
+        "verbs", "libibverbs.so.1", VERBS, verbs.DECLARATIONS, verbs.SOURCE, verbs.HEADERS, verbs.PACKAGE
+    ),
+    Library("cm", "librdmacm.so.1", CM, cm.DECLARATIONS, cm.SOURCE, cm.HEADERS, cm.PACKAGE),
+    Library("umad", "libibumad.so.3", UMAD, umad.DECLARATIONS, umad.SOURCE, umad.HEADERS, umad.PACKAGE),
 )
 
 

@@ -174,13 +174,15 @@ enum ibv_tmh_op { IBV_TMH_NO_TAG, IBV_TMH_RNDV, IBV_TMH_FIN, IBV_TMH_EAGER };
 def _declare(text: str) -> None:
     kinds: dict[str, Callable[..., object]] = {"enum": IntEnum, "flags": IntFlag}
     declaration = re.compile(r"((?:^#[^\n]*\n)+)^(enum|flags) (\w+) {(.*?)}", re.DOTALL | re.MULTILINE)
-    for comment, kind, name, members in declaration.findall(text):
+    declared: list[tuple[str, str, str, str]] = declaration.findall(text)
+    for comment, kind, name, members in declared:
         values: dict[str, int] = {}
         number = -1
-        for member, value in re.findall(r"(\w+)(?: = ([\w-]+))?", members):
+        for each in members.split(","):
+            member, _, value = each.partition("=")
             number = int(value, 0) if value else number + 1
-            values[member] = number
-        made = globals()[name] = kinds[kind](name, values, module=__name__)
+            values[member.strip()] = number
+        globals()[name] = made = kinds[kind](name, values, module=__name__)
         made.__doc__ = comment.replace("# ", "")
 
 
