@@ -30,6 +30,7 @@ from twisted_ib.reactor.loop import EPOLL_EVERY
 from twisted_ib.switch.handle import pairOf
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces.path import IPath
     from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer
 
 #: Bytes that wait for C{recv} before the peer's credits run out: SO_RCVBUF of a connection over SDP.
@@ -106,8 +107,9 @@ class Connection:
         # Whether recv waits for bytes, and the transport says that some are unread.
         self._awaits = self._isUnread = False
         self.lost = 0
-        #: Odd while the peer sleeps, if that is known.
+        #: Odd while the peer sleeps, if that is known; and what wakes it.
         self._peerSleeps: memoryview | None = None
+        self._alert: Callable[[], None] | None = None
         #: The loop's turns at the last C{send}.
         self._turns = 0
         self.local: tuple[Any, ...] = ()
@@ -121,8 +123,9 @@ class Connection:
         """
         self.stream = transport
         self.local, self.peer = pairOf(transport.getHost()), pairOf(transport.getPeer())
-        path = transport.queuePair.path
-        self._peerSleeps = None if path is None else path.sleepCell()
+        path: IPath | None = transport.queuePair.path
+        if path is not None:
+            self._peerSleeps, self._alert = path.sleepCell(), path.alert
 
     def logPrefix(self) -> str:
         """
@@ -173,7 +176,7 @@ class Connection:
                 # Linux's tcp_reset() in CLOSE_WAIT.
                 self.lost = errno.EPIPE
         self.ended = self.over = True
-        self.stream = self._peerSleeps = None
+        self.stream = self._peerSleeps = self._alert = None
 
     # -- conditions
 
@@ -469,9 +472,9 @@ class Connection:
             if loop.owner != get_ident():
                 loop.own()
             sleeps = self._peerSleeps
-            if sleeps is not None and sleeps[0] & 1 and queuePair.path is not None:
+            if sleeps is not None and sleeps[0] & 1 and self._alert is not None:
                 # It wakes up while this goes on.
-                queuePair.path.alert()
+                self._alert()
             self._turns = turns
             # Of a batch of its own: Stream.write and DeviceProgress.flush, without what they ask.
             stream.written, stream.writtenLength = data, len(data)
