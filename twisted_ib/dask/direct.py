@@ -71,6 +71,3 @@ def _copy(process: int, wanted: Sequence[tuple[int, memoryview]]) -> bool:
                 return False
             done += count
     return True
-
-
-__all__ = ["LEAST_BYTES", "copied", "processOf"]

@@ -159,6 +159,3 @@ class OutOfBandPath(AdapterPath):
             # Its adapter is gone.
             self.fabric.count("hardware_cm_refused")
         self.fabric.purge(self.adapterNumber)
-
-
-__all__ = ["OutOfBandPath", "PeersWay"]
