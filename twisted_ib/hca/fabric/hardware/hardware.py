@@ -35,6 +35,7 @@ from twisted_ib.hca.fabric.hardware.adapters import indexOfGID, isRNIC
 from twisted_ib.hca.fabric.hardware.connector import AdapterConnection, Connector
 from twisted_ib.hca.fabric.hardware.outofband import PeersWay
 from twisted_ib.hca.fabric.hardware.provider import (
+    AdapterQueuePair,
     Completion,
     Verbs,
     loadVerbs,
@@ -114,7 +115,7 @@ class HardwareFabric(ConnectedFabric):
         # What is registered, by domain of the adapter's: first address, that of the end, and key, in order.
         self._regions: dict[Any, list[tuple[int, int, int]]] = {}
         self._registered: set[_Registered] = set()
-        self.reserved: dict[int, Any] = {}
+        self.reserved: dict[int, AdapterQueuePair] = {}
         self._parents = self.reserved
         self._gone: PathLostError | None = None
         self._byAdapterNumber: dict[int, AdapterPath] = {}
@@ -238,7 +239,7 @@ class HardwareFabric(ConnectedFabric):
         way: PeerPath,
         connection: AdapterConnection | None,
         make: type[AdapterPath] = AdapterPath,
-    ) -> Any:
+    ) -> AdapterPath:
         """
         @param make: makes it.
         @return: the path for the queue pair of a new connection.
@@ -265,7 +266,7 @@ class HardwareFabric(ConnectedFabric):
         stream.attach(queuePair)
         return stream
 
-    def makeQueuePair(self, domain: Any) -> Any:
+    def makeQueuePair(self, domain: Any) -> AdapterQueuePair:
         """
         @param domain: of the adapter.
         @return: a new queue pair of the adapter.
@@ -279,7 +280,8 @@ class HardwareFabric(ConnectedFabric):
             max_send_sge=PIECES,
             max_recv_sge=1,
         )
-        return domain.create_qp(given)
+        made: AdapterQueuePair = domain.create_qp(given)
+        return made
 
     def reserve(self, pd: Any) -> int:
         """
@@ -289,7 +291,7 @@ class HardwareFabric(ConnectedFabric):
             made = self.makeQueuePair(self.domainOf(pd))
         except OSError as error:
             raise ResourceLimitError(f"adapter {self.adapter} makes no queue pair: {told(error)}") from None
-        number: int = made.qp_num
+        number = made.qp_num
         if number in self.owner.queuePairs:
             # That of a stream, drawn at random from 2^24.
             made.close()

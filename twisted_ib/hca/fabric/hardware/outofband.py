@@ -5,7 +5,7 @@ some other way, without rdma_cm.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from twisted_ib.errors import NoRouteError, PathLostError, QueuePairError
 from twisted_ib.hca.base.states import ATTRIBUTE_NAMES, QPAttribute, QPState
@@ -17,6 +17,9 @@ from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import BoundQueuePair
+    from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
+    from twisted_ib.hca.fabric.hardware.provider import AdapterQueuePair
+    from twisted_ib.hca.services.address import AddressVector
 
 _RIGHTS: Final = int(LOCAL_WRITE | REMOTE)
 #: What a program may change while its queue pair is connected.
@@ -37,12 +40,13 @@ class PeersWay(PeerPath):
 
     __slots__ = ()
 
-    def bind(self, queuePair: Any, message: Any = None) -> AdapterPath:
+    def bind(self, queuePair: BoundQueuePair, message: object = None) -> AdapterPath:
         """
         @return: the queue pair's own path.
         @raise QueuePairError: the adapter does not take the attributes.
         """
-        stream: OutOfBandPath = self.fabric.stream(self, None, OutOfBandPath)
+        fabric: HardwareFabric = self.fabric
+        stream = fabric.stream(self, None, OutOfBandPath)
         stream.attach(queuePair)
         return stream
 
@@ -62,9 +66,8 @@ class OutOfBandPath(AdapterPath):
         @raise QueuePairError: the adapter does not take its attributes.
         @raise NoRouteError: the adapter connects by rdma_cm alone.
         """
-        owned: Any = queuePair
-        self._attributes: dict[str, Any] = owned.attributes
-        self._vector = self._vectorOf(owned.vector)
+        self._attributes: dict[str, int] = queuePair.attributes or {}
+        self._vector = self._vectorOf(queuePair.vector)
         self._isDisconnected = True
         self.queuePair = queuePair
         try:
@@ -77,8 +80,8 @@ class OutOfBandPath(AdapterPath):
             raise QueuePairError(f"the adapter's queue pair cannot be connected: {text}") from None
         self._isReady = True
 
-    def _vectorOf(self, vector: Any) -> Any:
-        fabric = self.fabric
+    def _vectorOf(self, vector: AddressVector) -> object:
+        fabric: HardwareFabric = self.fabric
         index = fabric.gidIndex()
         if index < 0:
             self.close()
@@ -97,8 +100,9 @@ class OutOfBandPath(AdapterPath):
             sl=vector.serviceLevel,
         )
 
-    def _obtain(self, domain: Any, queuePair: BoundQueuePair | None) -> Any:
-        found = self.fabric.reserved.get(queuePair.number) if queuePair is not None else None
+    def _obtain(self, domain: object, queuePair: BoundQueuePair | None) -> AdapterQueuePair:
+        fabric: HardwareFabric = self.fabric
+        found = fabric.reserved.get(queuePair.number) if queuePair is not None else None
         if found is None:
             raise QueuePairError("rdma_cm has connected it before")
         return found
@@ -113,7 +117,7 @@ class OutOfBandPath(AdapterPath):
             vector = self._vector
         self._change(state, mask, vector, given)
 
-    def _change(self, state: QPState, mask: int, vector: Any, given: dict[str, int]) -> None:
+    def _change(self, state: QPState, mask: int, vector: object, given: dict[str, int]) -> None:
         if "qp_access_flags" in given:
             given["qp_access_flags"] &= _RIGHTS
         for name in given:
@@ -124,10 +128,9 @@ class OutOfBandPath(AdapterPath):
         """
         The queue pair has a new state, or new attributes.
         """
-        owned: Any = queuePair
-        if owned.state is not QPState.RTS:
+        if queuePair.state is not QPState.RTS:
             return
-        before, self._attributes = self._attributes, owned.attributes
+        before, self._attributes = self._attributes, queuePair.attributes or {}
         try:
             if not self._isSending:
                 self._step(QPState.RTS)

@@ -50,6 +50,19 @@ class Completion(Protocol):
     wc_flags: int
 
 
+class AdapterQueuePair(Protocol):
+    """
+    A queue pair of an adapter.
+    """
+
+    qp_num: int
+
+    def close(self) -> None:
+        """
+        Destroy it.
+        """
+
+
 class Verbs(Protocol):
     """
     The package C{ibverbs}, which has these besides its classes and enumerations.

@@ -8,6 +8,7 @@ it publishes something.  C{arm} puts paths to sleep; C{look} finds the sleeping 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, Final
 
 from twisted_ib import limits
@@ -103,8 +104,8 @@ class HotPaths(Fabric):
         self._over = False
         # Of a lock that nobody else takes.
         lock = threading.Lock()
-        self._acquire: Any = lock.acquire
-        self._release: Any = lock.release
+        self._acquire: Callable[[], bool] = lock.acquire
+        self._release: Callable[[], None] = lock.release
 
     # -- implemented by the fabric
 
