@@ -23,9 +23,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.support.waiting import HANG_SECONDS
+
 #: The longest array, bytes.
 _MOST = 8 << 20
-_SECONDS = 120
+_SECONDS = 2 * HANG_SECONDS
 _PAGE = os.sysconf("SC_PAGESIZE")
 #: What resident memory may grow by: that of the allocator, which differs from graph to graph.
 _GROWTH = 64 << 20

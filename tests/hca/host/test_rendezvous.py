@@ -568,7 +568,7 @@ class EntryTests(RendezvousTestCase):
         """
         server = self.hca(1)
         server.publish(SERVICE, "127.0.0.1")
-        server.join(1)
+        server.join(SERVICE)
         listener = server.release()
         assert listener is not None
         with listener:

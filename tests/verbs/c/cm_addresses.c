@@ -1,7 +1,8 @@
 /*
  * What librdmacm says of addresses: rdma_getaddrinfo with a family in the hints, the port of an identifier that is
- * bound to any, and its device.  One line for each check that fails.
+ * bound to any, and its device; and errno at the start.  One line for each check that fails.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <arpa/inet.h>
@@ -31,7 +32,20 @@ static void resolved(const char *node, int flags, int family)
     rdma_freeaddrinfo(found);
 }
 
-/* As on Linux, an address of the loopback names no device; resolving the peer's address does. */
+/* One that stands for a process or a device here, though it is of the loopback, is as another host's: DAPL asks. */
+static void chosen(struct rdma_event_channel *channel)
+{
+    struct sockaddr_in here = {.sin_family = AF_INET};
+    struct rdma_cm_id *id = NULL;
+
+    inet_pton(AF_INET, "127.31.7.1", &here.sin_addr);
+    wanted("rdma_create_id", rdma_create_id(channel, &id, NULL, RDMA_PS_TCP), 0);
+    wanted("rdma_bind_addr of a chosen address", rdma_bind_addr(id, (struct sockaddr *)&here), 0);
+    wanted("a device of a chosen address", id->verbs != NULL, 1);
+    wanted("rdma_destroy_id", rdma_destroy_id(id), 0);
+}
+
+/* As on Linux, 127.0.0.1 names no device; resolving the peer's address does. */
 static void devices(struct rdma_event_channel *channel, struct sockaddr_in *here)
 {
     struct rdma_cm_event *event;
@@ -51,13 +65,15 @@ static void devices(struct rdma_event_channel *channel, struct sockaddr_in *here
 
 int main(void)
 {
-    int families[] = {AF_INET, AF_INET6};
+    int started = errno, families[] = {AF_INET, AF_INET6};
     struct rdma_addrinfo hints = {.ai_family = AF_INET6, .ai_port_space = RDMA_PS_TCP}, *found = NULL;
     struct sockaddr_in here = {.sin_family = AF_INET};
     struct rdma_event_channel *channel = rdma_create_event_channel();
     struct rdma_cm_id *id = NULL;
     int port;
 
+    /* C11 7.5; tgtd looks at it after strtoull(3). */
+    wanted("errno at the start", started, 0);
     for (int i = 0; i < 2; i++) {
         resolved(NULL, RAI_PASSIVE, families[i]);
         resolved(NULL, RAI_PASSIVE | RAI_FAMILY, families[i]);
@@ -78,6 +94,7 @@ int main(void)
     wanted("the same port", ntohs(rdma_get_src_port(id)), port);
     wanted("rdma_destroy_id", rdma_destroy_id(id), 0);
     devices(channel, &here);
+    chosen(channel);
     rdma_destroy_event_channel(channel);
     return failures != 0;
 }

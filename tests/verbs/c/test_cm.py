@@ -87,8 +87,8 @@ class AddressTests(ProgramTestCase):
 
     def test_addresses(self) -> None:
         """
-        The family of the hints counts without RAI_FAMILY; a bound identifier has its port, and by a
-        loopback address no device yet.
+        The family of the hints counts without RAI_FAMILY; a bound identifier has its port, and by
+        127.0.0.1 no device yet.  A program begins with errno 0.
         """
         result = run(self.compiled(ADDRESSES, "librdmacm.so.1"), TWISTED_IB_DEVICE="shm0")
         self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))

@@ -489,7 +489,8 @@ class RingPath(HostPath):
         # The first test is that of pending(), which mostly has nothing else to look at.
         if self._peerCells[TAIL] == self._head or self.owed is not None:
             if not ((self.waiting or self.unacknowledged or self.owed is not None) and self.pending()):
-                if not self._alerted():
+                # The peer may have rung for this sleep with nothing to be found yet.
+                if self._peerCells[RUNG] != self._cells[SLEEP] or not self._alerted():
                     return False
         # As wake().
         cells = self._cells
@@ -516,12 +517,8 @@ class RingPath(HostPath):
 
     def _alerted(self) -> bool:
         """
-        Look whether the peer has rung for this sleep with nothing to be found.
-
-        @return: Whether there is something to do now.
+        @return: Whether there is something to do soon after the bell.
         """
-        if self._peerCells[RUNG] != self._cells[SLEEP]:
-            return False
         # It is about to publish a record, on this CPU if it has no other.  A yield to a busy third process
         # lasts a time slice, and ends this.
         end = perf_counter() + limits.ANSWER_SECONDS

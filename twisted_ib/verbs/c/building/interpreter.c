@@ -272,11 +272,15 @@ static void show_python(void)
         dlopen(python.dli_fname, RTLD_LAZY | RTLD_GLOBAL | RTLD_NOLOAD);
 }
 
+/* errno stays as it is: programs rely on 0 at their start (C11 7.5), as tgtd, which looks at it after strtoull(3). */
 __attribute__((constructor)) static void watch(void)
 {
+    int before = errno;
+
     find_beside();
     show_python();
     pthread_atfork(NULL, NULL, in_child);
+    errno = before;
 }
 
 /*

@@ -17,6 +17,8 @@ from twisted_ib.verbs.c.pointers import CData, addressOf, given
 from twisted_ib.verbs.pyverbs import AddrInfo
 from twisted_ib.verbs.pyverbs.cm.addrinfo import Address, resolve
 
+#: The host for itself, whichever process or device.
+_LOOPBACKS = "127.0.0.1", "::1"
 #: The parts of each C{struct rdma_addrinfo} that is not freed.
 _results: dict[int, list[CData]] = {}
 
@@ -31,8 +33,9 @@ def bind(endpoint: Endpoint, source: sockaddr.SocketAddress) -> None:
     endpoint.isIB = source.family == sockaddr.AF_IB
     endpoint.showAddresses()
     # rdma_bind_addr(3): the device is known unless the address is a wildcard.  On Linux a loopback address
-    # names none either (cma.c, cma_any_addr), and libfabric looks for that.
-    if not (source.address.isAny or source.address.isLoopback):
+    # names none either (cma.c, cma_any_addr), and libfabric looks for that.  Here all others of 127.0.0.0/8
+    # stand for hosts: DAPL wants the device of its own.
+    if not (source.address.isAny or source.address.host in _LOOPBACKS):
         endpoint.showDevice()
 
 
