@@ -17,7 +17,7 @@ from attrs import evolve
 
 from tests.blocking.case import BlockingTestCase
 from tests.gates.falling import mayOnlyFall
-from tests.support.calls import PACKAGE, called, profiled, requireReplaceable
+from tests.support.calls import PACKAGE, called, requireReplaceable
 from twisted_ib.blocking import loop as module
 from twisted_ib.blocking import select as selecting
 from twisted_ib.blocking.loop import BRIEF_SECONDS
@@ -194,46 +194,6 @@ class CostTests(BlockingTestCase):
         self.assertEqual(sleeps.timeouts.count(BRIEF_SECONDS), MESSAGES - MESSAGES // EPOLL_EVERY)
         self.assertEqual(calls["begin"], MESSAGES // EPOLL_EVERY)
         self.assertLess(calls.total() / MESSAGES, 58)
-
-    def test_paused(self) -> None:
-        """
-        After a pause four functions run until the bell is rung, before the message is written, and 15 from
-        the wake-up until C{recv} returns.
-        """
-        one, other = self.blocking()
-        seen: list[str] = []
-        counts = {"bell": [0], "woken": [0]}
-
-        def send() -> None:
-            """
-            The peer sleeps.
-            """
-            del seen[:]
-            one.sendall(DATA)
-            names = [name for name in seen if name.startswith(("EventDoorbell", "Stream.post"))]
-            self.assertEqual(names[:2], ["EventDoorbell.ring", "Stream.postWritten"])
-            counts["bell"].append(1 + seen.index("EventDoorbell.ring"))
-            del seen[:]
-
-        def see(code: Any) -> None:
-            """
-            A function of the package.
-            """
-            if code.co_filename.startswith(PACKAGE):
-                seen.append(code.co_qualname)
-
-        def receive() -> None:
-            """
-            Messages, of which some have credits with them.
-            """
-            for _ in range(MESSAGES):
-                other.recv(len(DATA))
-                counts["woken"].append(len(seen))
-
-        self.asleep(send)
-        profiled(receive, see)
-        found = {name: min(those[1:]) for name, those in counts.items()}
-        mayOnlyFall(self, found, {"bell": 4, "woken": 16})
 
     def test_select(self) -> None:
         """

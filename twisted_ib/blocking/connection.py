@@ -30,7 +30,6 @@ from twisted_ib.reactor.loop import EPOLL_EVERY
 from twisted_ib.switch.handle import pairOf
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.base.interfaces.path import IPath
     from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer
 
 #: Bytes that wait for C{recv} before the peer's credits run out: SO_RCVBUF of a connection over SDP.
@@ -107,9 +106,6 @@ class Connection:
         # Whether recv waits for bytes, and the transport says that some are unread.
         self._awaits = self._isUnread = False
         self.lost = 0
-        #: Odd while the peer sleeps, if that is known; and what wakes it.
-        self._peerSleeps: memoryview | None = None
-        self._alert: Callable[[], None] | None = None
         #: The loop's turns at the last C{send}.
         self._turns = 0
         self.local: tuple[Any, ...] = ()
@@ -123,9 +119,6 @@ class Connection:
         """
         self.stream = transport
         self.local, self.peer = pairOf(transport.getHost()), pairOf(transport.getPeer())
-        path: IPath | None = transport.queuePair.path
-        if path is not None:
-            self._peerSleeps, self._alert = path.sleepCell(), path.alert
 
     def logPrefix(self) -> str:
         """
@@ -176,7 +169,7 @@ class Connection:
                 # Linux's tcp_reset() in CLOSE_WAIT.
                 self.lost = errno.EPIPE
         self.ended = self.over = True
-        self.stream = self._peerSleeps = self._alert = None
+        self.stream = None
 
     # -- conditions
 
@@ -471,10 +464,6 @@ class Connection:
                 return False
             if loop.owner != get_ident():
                 loop.own()
-            sleeps = self._peerSleeps
-            if sleeps is not None and sleeps[0] & 1 and self._alert is not None:
-                # It wakes up while this goes on.
-                self._alert()
             self._turns = turns
             # Of a batch of its own: Stream.write and DeviceProgress.flush, without what they ask.
             stream.written, stream.writtenLength = data, len(data)

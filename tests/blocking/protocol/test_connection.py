@@ -10,7 +10,6 @@ import socket
 import sys
 from array import array
 from collections.abc import Callable
-from functools import partial
 from itertools import product
 from threading import get_ident
 from types import SimpleNamespace
@@ -794,22 +793,6 @@ class SendTests(ConnectionCase):
             one, stream = self.made()
             self.loop.poll()
             self.assertIs(one.sendDirect(octets, 0.0), len(octets) == SEND)
-
-    def test_directAlert(self) -> None:
-        """
-        A peer that sleeps is woken before the message is posted, and no other.
-        """
-        for sleeps, said in ((None, ["posted"]), ([0], ["posted"]), ([1], ["alert", "posted"])):
-            stream = Stream()
-            alert = partial(stream.said.append, ("alert",))
-            stream.queuePair.path = SimpleNamespace(sleepCell=lambda sleeps=sleeps: sleeps, alert=alert)
-            one = Connection(self.loop)
-            one.makeConnection(stream)  # type: ignore[arg-type]
-            self.loop.poll()
-            self.assertTrue(one.sendDirect(b"abc", 0.0))
-            self.assertEqual([each[0] for each in stream.said], said)
-            one.connectionLost(Failure(ConnectionDone()))
-            self.assertIsNone(one._peerSleeps)
 
     def test_directFull(self) -> None:
         """

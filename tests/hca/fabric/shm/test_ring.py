@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 from struct import Struct
-from types import SimpleNamespace
 from typing import Any
 from unittest import skipIf
 
@@ -16,7 +15,6 @@ from tests.hca.hcas import HCATestCase, Taker, settle, turn
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.base.operation import MANAGEMENT, SEND_ONLY, word
-from twisted_ib.hca.fabric.shm import ring as rings
 from twisted_ib.hca.fabric.shm.ring import (
     BULK,
     HEAD,
@@ -328,120 +326,6 @@ class LayoutTests(RingTestCase):
         self.assertEqual(self.path.position(), limits.RING)
         settle(self.a, self.b)
         self.assertEqual(len(self.two.records), limits.RING // 64)
-
-
-@skipIf(bool(MISSING), f"missing: {MISSING}")
-class AlertTests(RingTestCase):
-    """
-    One that sleeps is rung for before the record is there.
-
-    @ivar tails: How much was published at each ring; C{looks}: how often the sleeper yielded the CPU.
-    """
-
-    def setUp(self) -> None:
-        """
-        The second sleeps.
-        """
-        super().setUp()
-        settle(self.a, self.b)
-        self.assertTrue(self.b.arm())
-        self.tails: list[int] = []
-        self.looks, self.before = 0, self.path.position()
-        self.happen: Any = lambda: None
-        bell = self.path.doorbell
-        self.patch(self.path, "doorbell", SimpleNamespace(ring=lambda: self.rings(bell), close=bell.close))
-        self.now = self.slice = 0.0
-        self.patch(rings, "perf_counter", lambda: self.now)
-        self.patch(rings, "sched_yield", self.yields)
-
-    def yields(self) -> None:
-        """
-        Count, and let time pass.
-        """
-        self.looks += 1
-        self.now += self.slice
-
-    def rings(self, bell: Any) -> None:
-        """
-        Ring, and let something happen before the first one goes on.
-        """
-        self.tails.append(self.other._peerCells[TAIL] - self.before)
-        bell.ring()
-        self.happen()
-
-    def takes(self, *records: bytes) -> None:
-        """
-        The second is awake, and takes what there is.
-        """
-        self.b.fabric.attend()
-        self.assertTrue(self.b.fabric.look())
-        settle(self.b)
-        self.assertEqual(self.two.records, list(records))
-
-    def test_first(self) -> None:
-        """
-        The bell is rung before the first record of a batch, and once.
-        """
-        self.assertTrue(self.one.post(b"one") and self.one.post(b"two"))
-        self.a.ringBells()
-        self.assertEqual((self.tails, self.a.fabric.rung, self.looks), ([0], 1, 0))
-        self.takes(b"one", b"two")
-
-    def test_awake(self) -> None:
-        """
-        One that is awake is not rung for, nor one that has been already, nor if there is no room.
-        """
-        cell = self.path.sleepCell()
-        self.path.holdBack(True)
-        self.assertFalse(self.one.post(b"no room"))
-        self.path.holdBack(False)
-        self.assertEqual((self.tails, cell[0] & 1), ([], 1))
-        for data in (b"one", b"two", b"three"):
-            self.one.post(data)
-            self.a.ringBells()
-            if data == b"two":
-                self.takes(b"one", b"two")
-                self.assertEqual(cell[0] & 1, 0)
-                self.path.alert()
-        self.assertEqual(self.tails, [0])
-
-    def test_soon(self) -> None:
-        """
-        One that is awake before the record is there looks for it, and does not sleep again.
-        """
-        sleeps = self.other._cells[SLEEP]
-
-        def publish() -> None:
-            """
-            After some looks the record is there.
-            """
-            self.looks += 1
-            if self.looks == 3:
-                self.path._cells[TAIL] = self.path._tail + 64
-
-        self.patch(rings, "sched_yield", publish)
-        self.happen = lambda: self.assertTrue(self.b.fabric.look())
-        self.one.post(b"soon")
-        self.a.ringBells()
-        self.assertEqual((self.looks, self.tails, self.other._cells[SLEEP]), (3, [0], sleeps + 1))
-        self.takes(b"soon")
-
-    def test_late(self) -> None:
-        """
-        A record that does not come for long is rung for once more: the other one has gone to sleep again.
-        """
-        self.happen = lambda: self.looks or self.assertFalse(self.b.fabric.look())
-        for self.slice, looks in ((0.0, rings.ALERT_LOOKS), (1e-3, 1)):
-            self.looks, rung = 0, len(self.tails)
-            self.one.post(b"late")
-            self.assertEqual(self.looks, looks)
-            self.a.ringBells()
-            self.assertEqual((len(self.tails) - rung, self.looks), (2, looks))
-            self.b.fabric.attend()
-            self.assertTrue(self.b.fabric.look())
-            settle(self.b)
-            self.assertTrue(self.b.arm())
-        self.assertEqual(self.two.records, [b"late"] * 2)
 
 
 @skipIf(bool(MISSING), f"missing: {MISSING}")

@@ -164,16 +164,6 @@ class IPath(IPeerPath):
         @param request: position and requester; positions never decrease from one call to the next.
         """
 
-    def sleepCell() -> memoryview | None:
-        """
-        @return: a view of one number, which is odd while the peer sleeps; L{None} if that is not known here.
-        """
-
-    def alert() -> None:
-        """
-        A record comes soon: wake the peer, if it sleeps.
-        """
-
     # IBTA vol. 1 9.6: HCAs drop a packet for a queue pair that does not exist, and the requester finds out by
     # its timeout.  A peer that is a living process refuses at once, but does not know who sent.
     def expect(requester: Any) -> None:

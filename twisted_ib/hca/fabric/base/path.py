@@ -119,17 +119,6 @@ class Waiters:
         """
         self.waiting.pop(waiter, None)
 
-    def sleepCell(self) -> memoryview | None:
-        """
-        See L{IPath}.
-        """
-        return None
-
-    def alert(self) -> None:
-        """
-        See L{IPath}.
-        """
-
     def resumeWaiting(self) -> int:
         """
         Resume waiters until one finds no room again.
@@ -387,6 +376,14 @@ class RecordPath(Waiters):
         @return: 0: no process whose memory can be read is known.
         """
         return 0
+
+    def rouse(self) -> bool:
+        """
+        Check a sleeping path that may have been woken.
+
+        @return: Whether there is something to do.
+        """
+        return self.pending()
 
     def holdBack(self, held: bool) -> None:
         """

@@ -60,17 +60,6 @@ class HostPath(RecordPath):
         """
         raise NotImplementedError
 
-    def rouse(self) -> bool:
-        """
-        Check a sleeping path that may have been woken.
-
-        @return: Whether there is something to do: then it is awake.
-        """
-        if not self.pending():
-            return False
-        self.wake()
-        return True
-
     def ring(self) -> bool:
         """
         End the batch: wake the peer if it sleeps and something concerns it, after a L{HotPaths.fence}.
@@ -166,19 +155,13 @@ class HotPaths(Fabric):
                 if path.ring():
                     self.rung += 1
             except RingError as error:
-                self.brokeWhile(path, error)
+                self._brokenPaths[path] = error
+                self._over = True
+                if self.owner.wanted is not None:
+                    self.owner.wanted()
                 continue
             if path.asleep:
                 self._wake(path)
-
-    def brokeWhile(self, path: HostPath, error: RingError) -> None:
-        """
-        A path was found broken amid a post or a ring: it is closed in the next turn.
-        """
-        self._brokenPaths[path] = error
-        self._over = True
-        if self.owner.wanted is not None:
-            self.owner.wanted()
 
     def _wake(self, path: HostPath) -> None:
         path.wake()
@@ -241,8 +224,7 @@ class HotPaths(Fabric):
                 if path.rouse():
                     awake += (path,)
             for path in awake:
-                del self._asleep[path]
-            self.hot += awake
+                self._wake(path)
         return bool(self.hot)
 
     def fence(self) -> None:

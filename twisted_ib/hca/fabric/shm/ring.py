@@ -27,16 +27,12 @@ L{TURNS} in its length; the positions up to the next beginning count as used.
 
 Everything read from the peer's segment is read once into a local, checked, and then used.  On x86-64 stores
 are seen in program order, so publishing is one store to TAIL; only the question "does the peer sleep?"
-needs a full fence, which an uncontended lock is.  A peer that seems to sleep before that is rung for at once,
-as it wakes up while the record is written: the question decides whether that was too soon.
+needs a full fence, which an uncontended lock is.
 """
 
 from __future__ import annotations
 
-from itertools import repeat
-from os import sched_yield
 from struct import Struct
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
@@ -78,9 +74,6 @@ SLACK: Final = (limits.INLINE_RECORD + LEAD + 8 + PAGE - 1) // PAGE * PAGE
 _WINDOW_BYTES: Final = limits.RING_WINDOW
 _WINDOW: Final = -_WINDOW_BYTES
 _BULK_ROOM: Final = limits.RING_BULK
-#: How often one that was rung for in vain looks, and yields the CPU in between, before it sleeps again: for
-#: longer than the peer takes from the bell to the record.
-ALERT_LOOKS: Final = 64
 #: Records start at multiples of this, the size of a cache line; a refusal fits into one.
 _SLOT: Final = 64
 _RECORD: Final = limits.INLINE_RECORD
@@ -120,6 +113,7 @@ class RingPath(HostPath):
     __slots__ = (
         "_acknowledgedHead",
         "_acknowledgedTail",
+        "_broken",
         "_bulkWaits",
         "_cells",
         "_head",
@@ -166,6 +160,7 @@ class RingPath(HostPath):
         self._skipped = self._passed = 0
         self._target = NEVER
         self._bulkWaits = False
+        self._broken: RingError | None = None
         self._rung = self._owedEnd = 0
         self._acknowledgedHead = self._acknowledgedTail = 0
         self._offers: SharedRegions | None = None
@@ -208,15 +203,6 @@ class RingPath(HostPath):
         # the old value does not do.
         if end - self._peerHead > room and not self._hasRoom(end, room):
             return False
-        if not self.bell:
-            # Inlines Fabric.ringLater().
-            self.bell = True
-            fabric = self.fabric
-            fabric.bells.append(self)
-            if fabric.owner.wanted is not None:
-                fabric.owner.wanted()
-            if self._peerCells[SLEEP] & 1:
-                self.alert()
         target = self._map
         pos = (t & self._mask) + _FIRST
         _pack(target, pos, total, word)
@@ -234,6 +220,13 @@ class RingPath(HostPath):
         # The record becomes visible here.  x86-64 keeps stores in order (Intel SDM vol. 3, "Memory
         # Ordering"), so header and payload are visible before it.
         self._tail = self._cells[TAIL] = end
+        if not self.bell:
+            # Inlines Fabric.ringLater().
+            self.bell = True
+            fabric = self.fabric
+            fabric.bells.append(self)
+            if fabric.owner.wanted is not None:
+                fabric.owner.wanted()
         return True
 
     def _turns(self, tail: int, end: int) -> bool:
@@ -286,9 +279,10 @@ class RingPath(HostPath):
         head = self._peerCells[HEAD]
         tail = self._tail
         if not self._peerHead <= head <= tail:
-            # Not raised: the caller of post() may be delivering another path's record, or be an application,
-            # and must not see this peer's error.
-            self.fabric.brokeWhile(self, RingError(f"the peer claims to have read up to {head} of {tail}"))
+            # Kept for ring() to raise: the caller of post() may be delivering another path's record, or be an
+            # application, and must not see this peer's error.
+            self._broken = RingError(f"the peer claims to have read up to {head} of {tail}")
+            self.fabric.ringLater(self)
             return False
         self._peerHead = head
         if end - head <= room:
@@ -327,20 +321,19 @@ class RingPath(HostPath):
         if self.waiting and peer[HEAD] >= self._target:
             n = self.resumeWaiting()
         tail = peer[TAIL]
-        if tail != head:
-            self.busy = self.consumed = True
-            try:
+        if tail == head and not self.unacknowledged:
+            return n
+        self.busy = True
+        try:
+            if tail != head:
+                self.consumed = True
                 n += self._drain(head, tail, budget)
-                if self.unacknowledged:
-                    n += self._acknowledge()
-            finally:
-                self.busy = False
-        elif self.unacknowledged:
-            self.busy, self.consumed = True, False
-            try:
+            else:
+                self.consumed = False
+            if self.unacknowledged:
                 n += self._acknowledge()
-            finally:
-                self.busy = False
+        finally:
+            self.busy = False
         return n
 
     def _drain(self, head: int, tail: int, budget: int) -> int:
@@ -486,49 +479,14 @@ class RingPath(HostPath):
         self.asleep = True
 
     def rouse(self) -> bool:
+        peer = self._peerCells
         # The first test is that of pending(), which mostly has nothing else to look at.
-        if self._peerCells[TAIL] == self._head or self.owed is not None:
-            if not ((self.waiting or self.unacknowledged or self.owed is not None) and self.pending()):
-                # The peer may have rung for this sleep with nothing to be found yet.
-                if self._peerCells[RUNG] != self._cells[SLEEP] or not self._alerted():
-                    return False
-        # As wake().
-        cells = self._cells
-        cells[SLEEP] = cells[SLEEP] + 1
-        self.asleep = False
-        return True
-
-    def sleepCell(self) -> memoryview | None:
-        return self.theirs.cells[SLEEP : SLEEP + 1]
-
-    def alert(self) -> None:
-        # Waking up takes a process longer than the rest of a send, which goes on meanwhile: so ring first.
-        # If it sleeps again before the record is there, ring() finds another SLEEP, and rings once more.
-        sleep = self._peerCells[SLEEP]
-        if not sleep & 1 or sleep == self._rung:
-            return
-        self._cells[RUNG] = self._rung = sleep
-        self.fabric.rung += 1
-        try:
-            self.doorbell.ring()
-        except RingError as error:
-            # As in _hasRoom().
-            self.fabric.brokeWhile(self, error)
-
-    def _alerted(self) -> bool:
-        """
-        @return: Whether there is something to do soon after the bell.
-        """
-        # It is about to publish a record, on this CPU if it has no other.  A yield to a busy third process
-        # lasts a time slice, and ends this.
-        end = perf_counter() + limits.ANSWER_SECONDS
-        for _ in repeat(None, ALERT_LOOKS):
-            if self.pending():
-                return True
-            if perf_counter() > end:
-                break
-            sched_yield()
-        # The bell has been used up, in vain.  The peer rings once for each sleep, so begin a new one.
+        if (peer[TAIL] != self._head or self.waiting or self.unacknowledged) and self.pending():
+            return True
+        # RUNG equal to SLEEP: the bell for this sleep has been used up, in vain, by something consumed
+        # before the sleep began.  The peer rings once for each sleep, so begin a new one.
+        if peer[RUNG] != self._cells[SLEEP]:
+            return False
         self.wake()
         self.arm()
         self.fabric.fence()
@@ -553,15 +511,16 @@ class RingPath(HostPath):
         @return: Whether the doorbell was rung.
         @raise RingError: the peer broke the layout.
         """
+        if self._broken is not None:
+            raise self._broken
+        posted, self.bell = self.bell, False
         peer = self._peerCells
         sleep = peer[SLEEP]
         # One system call for each sleep of the peer, however many batches it sleeps through.
-        if sleep & 1 and sleep != self._rung and (self.bell or 0 < peer[WAIT] <= self._head):
-            self.bell = False
+        if sleep & 1 and sleep != self._rung and (posted or 0 < peer[WAIT] <= self._head):
             self._cells[RUNG] = self._rung = sleep
             self.doorbell.ring()
             return True
-        self.bell = False
         return False
 
     # -- the peer socket
