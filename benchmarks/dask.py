@@ -20,9 +20,9 @@ import json
 import os
 import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 PROTOCOLS = ("tcp", "ib")
@@ -46,9 +46,7 @@ def array(mib: int) -> Any:
     """
     @return: An array, each page of which is written.
     """
-    import numpy
-
-    return numpy.ones(mib << 20, "u1")
+    return import_module("numpy").ones(mib << 20, "u1")
 
 
 def nothing(*_: object) -> None:
@@ -63,13 +61,14 @@ class Cluster:
     """
 
     def __init__(self, protocol: str) -> None:
-        from distributed import Client, LocalCluster
-
+        distributed = import_module("distributed")
         self.name = protocol
         # No spilling: it would be measured.
         memory = {"memory_limit": 0, "dashboard_address": None}
-        self._cluster = LocalCluster(protocol=protocol, n_workers=2, threads_per_worker=1, **memory)
-        self.client = Client(self._cluster)
+        self._cluster = distributed.LocalCluster(
+            protocol=protocol, n_workers=2, threads_per_worker=1, **memory
+        )
+        self.client = distributed.Client(self._cluster)
         self.workers = list(self.client.scheduler_info()["workers"])
 
     def usages(self) -> dict[str, Usage]:
@@ -120,17 +119,13 @@ class Cluster:
         """
         Add an array and its transposed.
         """
-        import dask.array
-        import numpy
-
+        arrays, numpy = import_module("dask.array"), import_module("numpy")
         side = int((gib * (1 << 30) / 8) ** 0.5) // _CHUNKS * _CHUNKS
 
         def made() -> Any:
             with self.client.as_current():
                 # ones() alone are one number that stands for all.
-                whole = (
-                    dask.array.ones((side, side), chunks=side // _CHUNKS).map_blocks(numpy.array).persist()
-                )
+                whole = arrays.ones((side, side), chunks=side // _CHUNKS).map_blocks(numpy.array).persist()
             self._wait(whole)
             return whole
 
@@ -142,11 +137,9 @@ class Cluster:
         return self.measured(made, run)
 
     def _wait(self, futures: Any) -> None:
-        from distributed import wait
-
         # It waits in the event loop of the current client.
         with self.client.as_current():
-            wait(futures, timeout=_SECONDS)
+            import_module("distributed").wait(futures, timeout=_SECONDS)
 
     def close(self) -> None:
         """
@@ -217,4 +210,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

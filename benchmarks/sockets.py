@@ -284,9 +284,9 @@ def _said(process: subprocess.Popen[str]) -> str:
     # The next line of it.
     assert process.stdout is not None
     if not select.select([process.stdout], [], [], _PATIENCE_SECONDS)[0]:
-        raise TimeoutError(f"nothing of {process.args} in {_PATIENCE_SECONDS:.0f} s")
+        raise TimeoutError(f"nothing of {process.args!r} in {_PATIENCE_SECONDS:.0f} s")
     if not (line := process.stdout.readline()):
-        raise RuntimeError(f"{process.args} has ended with {process.wait()}")
+        raise RuntimeError(f"{process.args!r} has ended with {process.wait()}")
     return line.strip()
 
 
@@ -346,7 +346,7 @@ def compare(
             # It says at its end whether it went over what it was to.
             client.communicate(timeout=_PATIENCE_SECONDS)
             if client.returncode:
-                raise RuntimeError(f"{client.args} has ended with {client.returncode}")
+                raise RuntimeError(f"{client.args!r} has ended with {client.returncode}")
     return figures
 
 

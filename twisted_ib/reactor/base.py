@@ -112,7 +112,7 @@ class IBReactorBase(_Reactor):
 
     def setTurn(self, turn: Callable[[float | None], object] | None) -> None:
         """
-        Have the loop call C{turn} in the place of L{doPoll}; with L{None} no more.
+        Have the loop call C{turn} in the place of C{doPoll}; with L{None} no more.
         """
         raise NotImplementedError
 
