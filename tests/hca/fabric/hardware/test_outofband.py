@@ -5,12 +5,15 @@ Queue pairs that programs connect by themselves, over the adapter of a host in m
 from __future__ import annotations
 
 import errno
+import gc
+import os
 
 from tests.hca.fabric.hardware.test_contract import HardwareRow
 from tests.hca.fabric.hardware.world import INIT, RESET, RTR, RTS, AdapterQueuePair, Completion
 from tests.verbs.pyverbs import pair
 from tests.verbs.pyverbs.pair import End, VerbsTestCase, connected
 from twisted_ib.hca.base.states import attributeBits
+from twisted_ib.hca.device import registry
 from twisted_ib.hca.fabric.hardware import hardware
 from twisted_ib.hca.fabric.hardware.adapterpath import SLOTS
 from twisted_ib.verbs.pyverbs import QP, QPAttr, QPCap, QPInitAttr, enums
@@ -238,16 +241,31 @@ class OutOfBandTests(HardwareRow, VerbsTestCase):
 
     def test_forked(self) -> None:
         """
-        A forked child, which closes its queue pairs, leaves those of its parent to it.
+        A forked child that closes and gives up all it has of the adapter, connected or not, leaves everything
+        to its parent.
         """
-        a = End(self)
-        fabric = a.ctx._device.fabric
-        before = dict(self.host.queuePairs)
-        fabric.forked()
-        fabric.release(a.qp.qp_num)
-        self.assertEqual(self.host.queuePairs, before)
-        fabric.reserved.update(fabric._parents)
-        fabric.isClosed = False
+        a, b = connected(self)
+        spare = self.another(a)
+        host, fabric = self.host, a.ctx._device.fabric
+        ends = *fabric.streams.values(), *fabric._registered
+        child = os.fork()
+        if not child:
+            status = 99
+            try:
+                before = dict(host.queuePairs), dict(host.regions)
+                for each in (spare, a.qp, a.mr, *ends):
+                    each.close()
+                if before == (host.queuePairs, host.regions):
+                    del a, b, spare, before, each, ends, fabric
+                    # Those of the host itself, and the table of devices.
+                    host.queuePairs, host.regions, host.contexts = {}, {}, []
+                    registry.removeDevice("hw0")
+                    gc.collect()
+                    status = sum(host.collected.values())
+            finally:
+                os._exit(status)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        spare.close()
 
     def test_numbers(self) -> None:
         """

@@ -38,11 +38,13 @@ from twisted_ib.hca.fabric.hardware.provider import (
     AdapterQueuePair,
     Completion,
     Verbs,
+    keep,
     loadVerbs,
     openAdapter,
     told,
 )
 from twisted_ib.hca.fabric.hardware.rdmacm import RDMACM, Manager
+from twisted_ib.hca.fabric.hardware.registered import Registered
 from twisted_ib.hca.memory.access import REMOTE
 
 _PORT = 0xFFFF
@@ -114,9 +116,8 @@ class HardwareFabric(ConnectedFabric):
         self._own: Any = None
         # What is registered, by domain of the adapter's: first address, that of the end, and key, in order.
         self._regions: dict[Any, list[tuple[int, int, int]]] = {}
-        self._registered: set[_Registered] = set()
+        self._registered: set[Registered] = set()
         self.reserved: dict[int, AdapterQueuePair] = {}
-        self._parents = self.reserved
         self._gone: PathLostError | None = None
         self._byAdapterNumber: dict[int, AdapterPath] = {}
         self._last = GSI_QPN
@@ -368,13 +369,13 @@ class HardwareFabric(ConnectedFabric):
             ) from None
         entry = address, address + len(view), region.lkey
         insort(self._regions.setdefault(region.pd, []), entry)
-        registered = _Registered(self, entry, region)
+        registered = Registered(self, entry, region)
         self._registered.add(registered)
         # Where peers have no right the key for them is none, of rxe and siw 0 for each region (Linux
         # rxe_mr.c, rxe_mr_init()).
         return region.rkey if access & REMOTE else region.lkey, address, registered
 
-    def deregistered(self, registered: _Registered) -> None:
+    def deregistered(self, registered: Registered) -> None:
         """
         A registration has ended.
         """
@@ -516,12 +517,14 @@ class HardwareFabric(ConnectedFabric):
         """
         In a forked child: the adapter is the parent's.
         """
+        keep(self, self.reserved, list(self._domains.values()))
         self.isClosed = True
+        for registered in self._registered:
+            registered.forked()
         for stream in self.streams.values():
             stream.forked()
         self.streams.clear()
-        # Kept, as each destroys its queue pair at its end.
-        self._parents, self.reserved = self.reserved, {}
+        self.reserved = {}
         self._byAdapterNumber.clear()
         self._waker.close()
         self._poller.close()
@@ -577,21 +580,6 @@ class HardwareFabric(ConnectedFabric):
 
 def _startOf(entry: tuple[int, int, int]) -> int:
     return entry[0]
-
-
-class _Registered:
-    # It ends a registration; harmless if repeated, as the fabric ends those that are left.
-    __slots__ = ("_fabric", "entry", "region")
-
-    def __init__(self, fabric: HardwareFabric, entry: tuple[int, int, int], region: Any) -> None:
-        self._fabric: HardwareFabric | None = fabric
-        self.entry, self.region = entry, region
-
-    def close(self) -> None:
-        fabric, self._fabric = self._fabric, None
-        if fabric is not None:
-            fabric.deregistered(self)
-            self.region.close()
 
 
 classImplements(HardwareFabric, IAdapterFabric)
