@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+from itertools import count
 
 from tests.hca.fabric.hardware.test_contract import HardwareRow
 from tests.hca.fabric.hardware.world import INIT, RESET, RTR, RTS, AdapterQueuePair, Completion
@@ -269,15 +270,38 @@ class OutOfBandTests(HardwareRow, VerbsTestCase):
 
     def test_numbers(self) -> None:
         """
-        A number that another queue pair of the device has is refused, and nothing is left of it.
+        A number that the adapter uses again while the device has another queue pair of it is not taken, as
+        often as it is bounded; no queue pair of the adapter is left of that.
         """
         a = End(self)
-        device = a.ctx._device
-        taken = 0x100 + next(self.host.numbers) + 1
-        device.queuePairs[taken] = device.queuePairs[a.qp.qp_num]
-        self.refused(errno.ENOMEM, self.another, a)
-        self.assertEqual(list(self.host.queuePairs), [a.qp.qp_num])
-        del device.queuePairs[taken]
+        device, host = a.ctx._device, self.host
+        # The lowest that is free.
+        host.numbers = (next(n for n in count(1) if 0x100 + n not in host.queuePairs) for _ in count())
+        first = next(host.numbers) + 0x100
+        taken = [each for each in range(first, first + hardware.CLASHES + 1) if each != a.qp.qp_num]
+        device.queuePairs.update(dict.fromkeys(taken[:-1], device.queuePairs[a.qp.qp_num]))
+        last = self.another(a)
+        self.assertEqual(last.qp_num, taken[-1])
+        self.assertEqual(list(host.queuePairs), [a.qp.qp_num, last.qp_num])
+        last.close()
+        device.queuePairs[taken[-1]] = device.queuePairs[a.qp.qp_num]
+        error = self.refused(errno.ENOMEM, self.another, a)
+        self.assertIn("adapter rxe0 makes queue pairs of numbers that are taken", str(error))
+        self.assertEqual(list(host.queuePairs), [a.qp.qp_num])
+        for number in taken:
+            del device.queuePairs[number]
+
+    def test_ofRDMACM(self) -> None:
+        """
+        Where rdma_cm alone connects queue pairs, an RNIC among them, the adapter makes none before.
+        """
+        self.slot = -1
+        a = End(self)
+        self.slot = SLOT
+        a.ctx._device.fabric.isRNIC = True
+        b = End(self)
+        self.assertEqual(self.host.queuePairs, {})
+        self.refused(errno.ENETUNREACH, a.qp.to_rtr, a.attr(b))
 
     def test_slots(self) -> None:
         """

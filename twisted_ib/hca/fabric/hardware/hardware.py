@@ -52,6 +52,8 @@ _PORT = 0xFFFF
 COMPLETIONS = 64
 #: Completions of the queue, if the adapter has as many.
 QUEUE_DEPTH = 32768
+#: Queue pairs that are made for one number that is free.
+CLASHES = 16
 #: The rights on memory that libibverbs and this package have in common.
 _RIGHTS = 0xF
 
@@ -223,9 +225,10 @@ class HardwareFabric(ConnectedFabric):
 
     def gidIndex(self) -> int:
         """
-        @return: the slot of this device's GID in the adapter's table; -1 if it has none of RoCE v2.
+        @return: the slot of this device's GID in the adapter's table; -1 if it has none of RoCE v2, or is an
+            RNIC.
         """
-        return indexOfGID(self.adapter, self.gid)
+        return -1 if self.isRNIC else indexOfGID(self.adapter, self.gid)
 
     def join(self, group: int) -> None:
         """
@@ -288,17 +291,22 @@ class HardwareFabric(ConnectedFabric):
         """
         See L{IAdapterFabric}.
         """
-        try:
-            made = self.makeQueuePair(self.domainOf(pd))
-        except OSError as error:
-            raise ResourceLimitError(f"adapter {self.adapter} makes no queue pair: {told(error)}") from None
-        number = made.qp_num
-        if number in self.owner.queuePairs:
-            # That of a stream, drawn at random from 2^24.
-            made.close()
-            raise ResourceLimitError(f"number {number} of a queue pair of adapter {self.adapter} is taken")
-        self.reserved[number] = made
-        return number
+        if self.gidIndex() < 0:
+            return 0
+        # An adapter uses numbers again, and ours may live on, as those that rdma_cm has connected do; those
+        # of streams are drawn.
+        with ExitStack() as clashing:
+            for _ in range(CLASHES):
+                try:
+                    made = self.makeQueuePair(self.domainOf(pd))
+                except OSError as error:
+                    text = f"adapter {self.adapter} makes no queue pair: {told(error)}"
+                    raise ResourceLimitError(text) from None
+                if (number := made.qp_num) not in self.owner.queuePairs:
+                    self.reserved[number] = made
+                    return number
+                clashing.callback(made.close)
+        raise ResourceLimitError(f"adapter {self.adapter} makes queue pairs of numbers that are taken")
 
     def release(self, number: int) -> None:
         """

@@ -104,7 +104,7 @@ class OutOfBandPath(AdapterPath):
         fabric: HardwareFabric = self.fabric
         found = fabric.reserved.get(queuePair.number) if queuePair is not None else None
         if found is None:
-            raise QueuePairError("rdma_cm has connected it before")
+            raise QueuePairError("rdma_cm has connected it before, or it was made without a GID of RoCE v2")
         return found
 
     def _step(self, state: QPState, **others: int) -> None:
