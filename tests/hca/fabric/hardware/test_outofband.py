@@ -22,6 +22,7 @@ from twisted_ib.verbs.pyverbs import QP, QPAttr, QPCap, QPInitAttr, enums
 #: The slot of the adapter's table that has the device's address.
 SLOT = 5
 STATE = int(enums.IBV_QP_STATE)
+_SENDING = ("qp_state", "sq_psn", "timeout", "retry_cnt", "rnr_retry", "max_rd_atomic")
 
 
 class OutOfBandTests(HardwareRow, VerbsTestCase):
@@ -216,9 +217,49 @@ class OutOfBandTests(HardwareRow, VerbsTestCase):
         a.qp.to_rtr(ready)
         b.qp.to_rts(b.attr(a))
         self.host.isFull = True
+        error = self.refused(errno.EINVAL, a.qp.to_rts, ready)
+        self.assertIn("the adapter does not take the attributes", str(error))
+        self.assertEqual((a.qp.qp_state, self.adapters(a)[0].state), (enums.IBV_QPS_RTR, RTR))
+        self.host.isFull = False
         a.qp.to_rts(ready)
-        a.cq.poll(1)
-        self.assertEqual(a.qp.qp_state, enums.IBV_QPS_ERR)
+        b.receive(1000)
+        a.mr.write(b"after", 5)
+        a.qp.post_send(a.send(0, 5, opcode=enums.IBV_WR_SEND))
+        self.wait(b.cq)
+        self.assertEqual(b.mr.read(5, 1000), b"after")
+
+    def test_refusedConnected(self) -> None:
+        """
+        Rights and a timer that the adapter refuses to change stay what they were, and so does the connection.
+        """
+        _, b = connected(self)
+        (one,) = self.adapters(b)
+        less = QPAttr(enums.IBV_QPS_RTS)
+        less.qp_access_flags, less.min_rnr_timer = 1, 5
+        mask = STATE | int(enums.IBV_QP_ACCESS_FLAGS | enums.IBV_QP_MIN_RNR_TIMER)
+        before, inner = b.qp.query(mask)[0], b.ctx._device.queuePairs[b.qp.qp_num]
+        timer = inner.minRNRTimer
+        self.host.isFull = True
+        self.refused(errno.EINVAL, b.qp.modify, less, mask)
+        self.host.isFull = False
+        after = b.qp.query(mask)[0]
+        for name in ("qp_state", "qp_access_flags", "min_rnr_timer"):
+            self.assertEqual(getattr(after, name), getattr(before, name))
+        self.assertEqual((inner.minRNRTimer, one.rights), (timer, 15))
+        b.qp.modify(less, mask)
+        self.assertEqual((inner.minRNRTimer, one.rights), (5, 1))
+
+    def test_lessFromTheStart(self) -> None:
+        """
+        Rights that are taken with the step to RTS are taken from the adapter's queue pair in the same step.
+        """
+        a, b = End(self), End(self)
+        ready = a.attr(b)
+        a.qp.to_rtr(ready)
+        (one,) = self.adapters(a)
+        ready.qp_state, ready.qp_access_flags = enums.IBV_QPS_RTS, 1
+        a.qp.modify(ready, attributeBits((*_SENDING, "qp_access_flags")))
+        self.assertEqual((one.state, one.rights, len(one.steps)), (RTS, 1, 3))
 
     def test_notRoCE(self) -> None:
         """
