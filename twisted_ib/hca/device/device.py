@@ -643,9 +643,9 @@ class Device(DeviceProgress):
         queuePairs = self.queuePairs
         if len(queuePairs) >= limits.QUEUE_PAIRS:
             raise ResourceLimitError(f"{limits.QUEUE_PAIRS} queue pairs exist")
-        if pd is not None and self.adapter is not None:
-            self.newest = self.adapter.reserve(pd)
-            return self.newest
+        if pd is not None and self.adapter is not None and (reserved := self.adapter.reserve(pd)):
+            self.newest = reserved
+            return reserved
         number, self.nextNumber = self.nextNumber, 0
         if not number or number in queuePairs:
             number = self._numbers.draw(queuePairs)

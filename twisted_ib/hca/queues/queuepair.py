@@ -466,6 +466,7 @@ class QueuePair(StreamQueuePair):
         self._check(state, attributes)
         if "dest_qp_num" in attributes:
             self.remote = attributes["dest_qp_num"]
+        timer = self.minRNRTimer
         if "min_rnr_timer" in attributes:
             self.minRNRTimer = attributes["min_rnr_timer"]
         if "pkey_index" in attributes:
@@ -485,7 +486,11 @@ class QueuePair(StreamQueuePair):
             elif old not in RECEIVING:
                 self.path = self.path.bind(self)
             else:
-                self.path.modified(self)
+                try:
+                    self.path.modified(self)
+                except QueuePairError:
+                    self.state, self.attributes, self.minRNRTimer = old, before, timer
+                    raise
         # RESET and ERR: what still comes for it finds no queue pair of its number.
         elif state != QPState.INIT:
             self._leave()

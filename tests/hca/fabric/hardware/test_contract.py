@@ -4,6 +4,8 @@ The contracts of fabrics on the adapter of a host in memory: L{tests.hca.fabric.
 
 from __future__ import annotations
 
+import gc
+import os
 from functools import partial
 from typing import Any
 
@@ -76,6 +78,27 @@ class ContractTests(connections.ContractTests):
         """
         self.takers()
         self.assertEqual([each.rights for each in self.host.queuePairs.values()], [0, 0])
+
+    def test_forkedPaths(self) -> None:
+        """
+        A forked child that drops its devices leaves the queue pairs of their connections to its parent.
+        """
+        ends = self.takers()
+        host = self.host
+        child = os.fork()
+        if not child:
+            status = 99
+            try:
+                for each in ends[:2]:
+                    each.queuePairs.clear()
+                    each.close()
+                del ends, each
+                host.queuePairs, host.regions, host.contexts = {}, {}, []
+                gc.collect()
+                status = sum(host.collected.values())
+            finally:
+                os._exit(status)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
 
     def test_waitsAsleep(self) -> None:
         """

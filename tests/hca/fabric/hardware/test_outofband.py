@@ -5,12 +5,16 @@ Queue pairs that programs connect by themselves, over the adapter of a host in m
 from __future__ import annotations
 
 import errno
+import gc
+import os
+from itertools import count
 
 from tests.hca.fabric.hardware.test_contract import HardwareRow
 from tests.hca.fabric.hardware.world import INIT, RESET, RTR, RTS, AdapterQueuePair, Completion
 from tests.verbs.pyverbs import pair
 from tests.verbs.pyverbs.pair import End, VerbsTestCase, connected
 from twisted_ib.hca.base.states import attributeBits
+from twisted_ib.hca.device import registry
 from twisted_ib.hca.fabric.hardware import hardware
 from twisted_ib.hca.fabric.hardware.adapterpath import SLOTS
 from twisted_ib.verbs.pyverbs import QP, QPAttr, QPCap, QPInitAttr, enums
@@ -18,6 +22,7 @@ from twisted_ib.verbs.pyverbs import QP, QPAttr, QPCap, QPInitAttr, enums
 #: The slot of the adapter's table that has the device's address.
 SLOT = 5
 STATE = int(enums.IBV_QP_STATE)
+_SENDING = ("qp_state", "sq_psn", "timeout", "retry_cnt", "rnr_retry", "max_rd_atomic")
 
 
 class OutOfBandTests(HardwareRow, VerbsTestCase):
@@ -212,9 +217,49 @@ class OutOfBandTests(HardwareRow, VerbsTestCase):
         a.qp.to_rtr(ready)
         b.qp.to_rts(b.attr(a))
         self.host.isFull = True
+        error = self.refused(errno.EINVAL, a.qp.to_rts, ready)
+        self.assertIn("the adapter does not take the attributes", str(error))
+        self.assertEqual((a.qp.qp_state, self.adapters(a)[0].state), (enums.IBV_QPS_RTR, RTR))
+        self.host.isFull = False
         a.qp.to_rts(ready)
-        a.cq.poll(1)
-        self.assertEqual(a.qp.qp_state, enums.IBV_QPS_ERR)
+        b.receive(1000)
+        a.mr.write(b"after", 5)
+        a.qp.post_send(a.send(0, 5, opcode=enums.IBV_WR_SEND))
+        self.wait(b.cq)
+        self.assertEqual(b.mr.read(5, 1000), b"after")
+
+    def test_refusedConnected(self) -> None:
+        """
+        Rights and a timer that the adapter refuses to change stay what they were, and so does the connection.
+        """
+        _, b = connected(self)
+        (one,) = self.adapters(b)
+        less = QPAttr(enums.IBV_QPS_RTS)
+        less.qp_access_flags, less.min_rnr_timer = 1, 5
+        mask = STATE | int(enums.IBV_QP_ACCESS_FLAGS | enums.IBV_QP_MIN_RNR_TIMER)
+        before, inner = b.qp.query(mask)[0], b.ctx._device.queuePairs[b.qp.qp_num]
+        timer = inner.minRNRTimer
+        self.host.isFull = True
+        self.refused(errno.EINVAL, b.qp.modify, less, mask)
+        self.host.isFull = False
+        after = b.qp.query(mask)[0]
+        for name in ("qp_state", "qp_access_flags", "min_rnr_timer"):
+            self.assertEqual(getattr(after, name), getattr(before, name))
+        self.assertEqual((inner.minRNRTimer, one.rights), (timer, 15))
+        b.qp.modify(less, mask)
+        self.assertEqual((inner.minRNRTimer, one.rights), (5, 1))
+
+    def test_lessFromTheStart(self) -> None:
+        """
+        Rights that are taken with the step to RTS are taken from the adapter's queue pair in the same step.
+        """
+        a, b = End(self), End(self)
+        ready = a.attr(b)
+        a.qp.to_rtr(ready)
+        (one,) = self.adapters(a)
+        ready.qp_state, ready.qp_access_flags = enums.IBV_QPS_RTS, 1
+        a.qp.modify(ready, attributeBits((*_SENDING, "qp_access_flags")))
+        self.assertEqual((one.state, one.rights, len(one.steps)), (RTS, 1, 3))
 
     def test_notRoCE(self) -> None:
         """
@@ -238,28 +283,66 @@ class OutOfBandTests(HardwareRow, VerbsTestCase):
 
     def test_forked(self) -> None:
         """
-        A forked child, which closes its queue pairs, leaves those of its parent to it.
+        A forked child that closes and gives up all it has of the adapter, connected or not, leaves everything
+        to its parent.
         """
-        a = End(self)
-        fabric = a.ctx._device.fabric
-        before = dict(self.host.queuePairs)
-        fabric.forked()
-        fabric.release(a.qp.qp_num)
-        self.assertEqual(self.host.queuePairs, before)
-        fabric.reserved.update(fabric._parents)
-        fabric.isClosed = False
+        a, b = connected(self)
+        spare = self.another(a)
+        host, fabric = self.host, a.ctx._device.fabric
+        ends = *fabric.streams.values(), *fabric._registered
+        child = os.fork()
+        if not child:
+            status = 99
+            try:
+                before = dict(host.queuePairs), dict(host.regions)
+                for each in (spare, a.qp, a.mr, *ends):
+                    each.close()
+                if before == (host.queuePairs, host.regions):
+                    del a, b, spare, before, each, ends, fabric
+                    # Those of the host itself, and the table of devices.
+                    host.queuePairs, host.regions, host.contexts = {}, {}, []
+                    registry.removeDevice("hw0")
+                    gc.collect()
+                    status = sum(host.collected.values())
+            finally:
+                os._exit(status)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        spare.close()
 
     def test_numbers(self) -> None:
         """
-        A number that another queue pair of the device has is refused, and nothing is left of it.
+        A number that the adapter uses again while the device has another queue pair of it is not taken, as
+        often as it is bounded; no queue pair of the adapter is left of that.
         """
         a = End(self)
-        device = a.ctx._device
-        taken = 0x100 + next(self.host.numbers) + 1
-        device.queuePairs[taken] = device.queuePairs[a.qp.qp_num]
-        self.refused(errno.ENOMEM, self.another, a)
-        self.assertEqual(list(self.host.queuePairs), [a.qp.qp_num])
-        del device.queuePairs[taken]
+        device, host = a.ctx._device, self.host
+        # The lowest that is free.
+        host.numbers = (next(n for n in count(1) if 0x100 + n not in host.queuePairs) for _ in count())
+        first = next(host.numbers) + 0x100
+        taken = [each for each in range(first, first + hardware.CLASHES + 1) if each != a.qp.qp_num]
+        device.queuePairs.update(dict.fromkeys(taken[:-1], device.queuePairs[a.qp.qp_num]))
+        last = self.another(a)
+        self.assertEqual(last.qp_num, taken[-1])
+        self.assertEqual(list(host.queuePairs), [a.qp.qp_num, last.qp_num])
+        last.close()
+        device.queuePairs[taken[-1]] = device.queuePairs[a.qp.qp_num]
+        error = self.refused(errno.ENOMEM, self.another, a)
+        self.assertIn("adapter rxe0 makes queue pairs of numbers that are taken", str(error))
+        self.assertEqual(list(host.queuePairs), [a.qp.qp_num])
+        for number in taken:
+            del device.queuePairs[number]
+
+    def test_ofRDMACM(self) -> None:
+        """
+        Where rdma_cm alone connects queue pairs, an RNIC among them, the adapter makes none before.
+        """
+        self.slot = -1
+        a = End(self)
+        self.slot = SLOT
+        a.ctx._device.fabric.isRNIC = True
+        b = End(self)
+        self.assertEqual(self.host.queuePairs, {})
+        self.refused(errno.ENETUNREACH, a.qp.to_rtr, a.attr(b))
 
     def test_slots(self) -> None:
         """

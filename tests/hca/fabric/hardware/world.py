@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections import deque
+from collections import Counter, deque
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -221,6 +221,9 @@ class Region:
         """
         del self.domain.host.regions[self.lkey]
 
+    def __del__(self) -> None:
+        self.domain.host.collected["region"] += 1
+
 
 class Domain:
     """
@@ -250,6 +253,9 @@ class Domain:
         """
         Do nothing.
         """
+
+    def __del__(self) -> None:
+        self.host.collected["domain"] += 1
 
 
 class AdapterQueuePair:
@@ -408,6 +414,9 @@ class AdapterQueuePair:
         """
         del self.domain.host.queuePairs[self.qp_num]
 
+    def __del__(self) -> None:
+        self.host.collected["queue pair"] += 1
+
 
 class Context:
     """
@@ -449,6 +458,9 @@ class Context:
         Close it.
         """
         self.isClosed = True
+
+    def __del__(self) -> None:
+        self.host.collected["context"] += 1
 
 
 @define
@@ -615,6 +627,7 @@ class Host:
     @ivar isFull: whether it takes no more memory.
     @ivar isGone: whether it has disappeared, and C{looks} how often librdmacm was asked to let go of it.
     @ivar depths: how many READs and atomics it serves on a queue pair, and has outstanding.
+    @ivar collected: how many objects of each kind Python has collected, which destroys what they stand for.
     """
 
     SGE = SGE
@@ -633,6 +646,7 @@ class Host:
         self.isHeld = self.isFull = self.isGone = False
         self.depths = (16, 16)
         self.looks = 0
+        self.collected: Counter[str] = Counter()
 
     def get_device_list(self) -> list[Any]:
         """

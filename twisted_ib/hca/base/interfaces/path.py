@@ -145,6 +145,8 @@ class IPath(IPeerPath):
     def modified(queuePair: BoundQueuePair) -> None:
         """
         A bound queue pair has changed its state or attributes.
+
+        @raise QueuePairError: they are refused; then the path has changed nothing.
         """
 
     def postReserved(word: int, body: bytes, refusal: bool) -> bool:

@@ -106,8 +106,9 @@ class IAdapterFabric(IFabric, IAddressDirectory):
         Make a queue pair for a program that may connect it by itself.
 
         @param pd: the protection domain.
-        @return: its number, which peers know it by.
-        @raise ResourceLimitError: the adapter makes none.
+        @return: its number, which peers know it by; 0 where there is no connecting by itself, and it is made
+            when its connection is.
+        @raise ResourceLimitError: the adapter makes none, or none of a number that is free.
         """
 
     def release(number: int) -> None:

@@ -9,4 +9,5 @@ Besides:
 
   - C{adapters}: finds an adapter's IP address
   - C{outofband}: the path of a queue pair that its program connects by itself
+  - C{registered}: memory that is registered
 """

@@ -57,7 +57,7 @@ from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.base.path import Waiters
 from twisted_ib.hca.fabric.base.streams import ConnectionPath
-from twisted_ib.hca.fabric.hardware.provider import told
+from twisted_ib.hca.fabric.hardware.provider import keep, told
 from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE
 from twisted_ib.hca.wire.headers import ATOMIC, ATOMIC_RESULT, ATOMIC_VALUE, IMMEDIATE, RETH
 
@@ -342,6 +342,8 @@ class AdapterPath(Waiters, ConnectionPath):
         """
         In a forked child: make every use an error.
         """
+        keep(self._verbs, self._region, self._domain)
+        self.alive = False
         gone: Any = Forked()
         self._verbs = self._memory = gone
 

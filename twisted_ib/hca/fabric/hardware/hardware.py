@@ -38,11 +38,13 @@ from twisted_ib.hca.fabric.hardware.provider import (
     AdapterQueuePair,
     Completion,
     Verbs,
+    keep,
     loadVerbs,
     openAdapter,
     told,
 )
 from twisted_ib.hca.fabric.hardware.rdmacm import RDMACM, Manager
+from twisted_ib.hca.fabric.hardware.registered import Registered
 from twisted_ib.hca.memory.access import REMOTE
 
 _PORT = 0xFFFF
@@ -50,6 +52,8 @@ _PORT = 0xFFFF
 COMPLETIONS = 64
 #: Completions of the queue, if the adapter has as many.
 QUEUE_DEPTH = 32768
+#: Queue pairs that are made for one number that is free.
+CLASHES = 16
 #: The rights on memory that libibverbs and this package have in common.
 _RIGHTS = 0xF
 
@@ -114,9 +118,8 @@ class HardwareFabric(ConnectedFabric):
         self._own: Any = None
         # What is registered, by domain of the adapter's: first address, that of the end, and key, in order.
         self._regions: dict[Any, list[tuple[int, int, int]]] = {}
-        self._registered: set[_Registered] = set()
+        self._registered: set[Registered] = set()
         self.reserved: dict[int, AdapterQueuePair] = {}
-        self._parents = self.reserved
         self._gone: PathLostError | None = None
         self._byAdapterNumber: dict[int, AdapterPath] = {}
         self._last = GSI_QPN
@@ -222,9 +225,10 @@ class HardwareFabric(ConnectedFabric):
 
     def gidIndex(self) -> int:
         """
-        @return: the slot of this device's GID in the adapter's table; -1 if it has none of RoCE v2.
+        @return: the slot of this device's GID in the adapter's table; -1 if it has none of RoCE v2, or is an
+            RNIC.
         """
-        return indexOfGID(self.adapter, self.gid)
+        return -1 if self.isRNIC else indexOfGID(self.adapter, self.gid)
 
     def join(self, group: int) -> None:
         """
@@ -287,17 +291,22 @@ class HardwareFabric(ConnectedFabric):
         """
         See L{IAdapterFabric}.
         """
-        try:
-            made = self.makeQueuePair(self.domainOf(pd))
-        except OSError as error:
-            raise ResourceLimitError(f"adapter {self.adapter} makes no queue pair: {told(error)}") from None
-        number = made.qp_num
-        if number in self.owner.queuePairs:
-            # That of a stream, drawn at random from 2^24.
-            made.close()
-            raise ResourceLimitError(f"number {number} of a queue pair of adapter {self.adapter} is taken")
-        self.reserved[number] = made
-        return number
+        if self.gidIndex() < 0:
+            return 0
+        # An adapter uses numbers again, and ours may live on, as those that rdma_cm has connected do; those
+        # of streams are drawn.
+        with ExitStack() as clashing:
+            for _ in range(CLASHES):
+                try:
+                    made = self.makeQueuePair(self.domainOf(pd))
+                except OSError as error:
+                    text = f"adapter {self.adapter} makes no queue pair: {told(error)}"
+                    raise ResourceLimitError(text) from None
+                if (number := made.qp_num) not in self.owner.queuePairs:
+                    self.reserved[number] = made
+                    return number
+                clashing.callback(made.close)
+        raise ResourceLimitError(f"adapter {self.adapter} makes queue pairs of numbers that are taken")
 
     def release(self, number: int) -> None:
         """
@@ -368,13 +377,13 @@ class HardwareFabric(ConnectedFabric):
             ) from None
         entry = address, address + len(view), region.lkey
         insort(self._regions.setdefault(region.pd, []), entry)
-        registered = _Registered(self, entry, region)
+        registered = Registered(self, entry, region)
         self._registered.add(registered)
         # Where peers have no right the key for them is none, of rxe and siw 0 for each region (Linux
         # rxe_mr.c, rxe_mr_init()).
         return region.rkey if access & REMOTE else region.lkey, address, registered
 
-    def deregistered(self, registered: _Registered) -> None:
+    def deregistered(self, registered: Registered) -> None:
         """
         A registration has ended.
         """
@@ -516,12 +525,14 @@ class HardwareFabric(ConnectedFabric):
         """
         In a forked child: the adapter is the parent's.
         """
+        keep(self, self.reserved, list(self._domains.values()))
         self.isClosed = True
+        for registered in self._registered:
+            registered.forked()
         for stream in self.streams.values():
             stream.forked()
         self.streams.clear()
-        # Kept, as each destroys its queue pair at its end.
-        self._parents, self.reserved = self.reserved, {}
+        self.reserved = {}
         self._byAdapterNumber.clear()
         self._waker.close()
         self._poller.close()
@@ -577,21 +588,6 @@ class HardwareFabric(ConnectedFabric):
 
 def _startOf(entry: tuple[int, int, int]) -> int:
     return entry[0]
-
-
-class _Registered:
-    # It ends a registration; harmless if repeated, as the fabric ends those that are left.
-    __slots__ = ("_fabric", "entry", "region")
-
-    def __init__(self, fabric: HardwareFabric, entry: tuple[int, int, int], region: Any) -> None:
-        self._fabric: HardwareFabric | None = fabric
-        self.entry, self.region = entry, region
-
-    def close(self) -> None:
-        fabric, self._fabric = self._fabric, None
-        if fabric is not None:
-            fabric.deregistered(self)
-            self.region.close()
 
 
 classImplements(HardwareFabric, IAdapterFabric)

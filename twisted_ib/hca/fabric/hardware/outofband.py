@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twisted_ib.errors import NoRouteError, PathLostError, QueuePairError
+from twisted_ib.errors import NoRouteError, QueuePairError
 from twisted_ib.hca.base.states import ATTRIBUTE_NAMES, QPAttribute, QPState
 from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.fabric.base.streams import PeerPath
@@ -104,7 +104,7 @@ class OutOfBandPath(AdapterPath):
         fabric: HardwareFabric = self.fabric
         found = fabric.reserved.get(queuePair.number) if queuePair is not None else None
         if found is None:
-            raise QueuePairError("rdma_cm has connected it before")
+            raise QueuePairError("rdma_cm has connected it before, or it was made without a GID of RoCE v2")
         return found
 
     def _step(self, state: QPState, **others: int) -> None:
@@ -127,20 +127,23 @@ class OutOfBandPath(AdapterPath):
     def modified(self, queuePair: BoundQueuePair) -> None:
         """
         The queue pair has a new state, or new attributes.
+
+        @raise QueuePairError: the adapter does not take them; it has what it had.
         """
         if queuePair.state is not QPState.RTS:
             return
-        before, self._attributes = self._attributes, queuePair.attributes or {}
-        try:
-            if not self._isSending:
-                self._step(QPState.RTS)
-                self._isSending = True
-            changed = {name: int(self._attributes[name]) for name in _CHANGING}
-            if any(before[name] != value for name, value in changed.items()):
-                self._change(QPState.RTS, int(QPAttribute.STATE), None, changed)
-        except OSError as error:
-            reason = PathLostError(f"the adapter does not take the attributes: {told(error)}")
-            self.fabric.doom(self, reason)
+        attributes = queuePair.attributes or {}
+        names: tuple[str, ...] = () if self._isSending else _STEPS[QPState.RTS]
+        if any(self._attributes[name] != attributes[name] for name in _CHANGING):
+            names += _CHANGING
+        if names:
+            # In one step, which is taken as a whole or not at all.
+            given = {name: int(attributes[name]) for name in names}
+            try:
+                self._change(QPState.RTS, int(QPAttribute.STATE), None, given)
+            except OSError as error:
+                raise QueuePairError(f"the adapter does not take the attributes: {told(error)}") from None
+        self._attributes, self._isSending = attributes, True
 
     def unbind(self, queuePair: BoundQueuePair) -> None:
         """

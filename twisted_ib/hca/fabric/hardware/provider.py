@@ -152,6 +152,15 @@ def openAdapter(verbs: Verbs, adapter: str) -> Any:
         raise DeviceError(f"adapter {adapter} cannot be opened: {error}") from None
 
 
+def keep(*objects: object) -> None:
+    """
+    Keep objects of the adapter until the process has gone, in a forked child: each destroys, when Python
+    collects it, what it stands for, and that is the parent's.
+    """
+    for each in objects:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+
+
 def told(error: OSError) -> str:
     """
     @return: the text of what the adapter says, with what to do where it has no memory.
