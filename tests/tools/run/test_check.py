@@ -114,10 +114,12 @@ class FindingTests(SynchronousTestCase):
         """
         All that a build needs is named at once, not the first only; and others may not change the cache.
         """
+        from twisted_ib.verbs.c import kept
         from twisted_ib.verbs.c.building import build
 
         self.ready()
         self.patch(check, "isKept", lambda folder: False)
+        self.patch(kept, "_LDVERSION", "0.0")
         self.patch(build, "isCarried", lambda: False)
         self.patch(build.shutil, "which", lambda name: None)
         self.patch(build.sysconfig, "get_path", lambda name: "/nowhere")
