@@ -311,6 +311,23 @@ class CarriedTests(SynchronousTestCase):
         self.assertFalse(kept.isKept(str(folder)))
         self.assertEqual(os.listdir(folder.parent), [libraries().name])
 
+    def test_handedOut(self) -> None:
+        """
+        A process that has seen the damage first and is done last does not remove what another has made.
+        """
+        folder = libraries()
+        shutil.rmtree(folder / "python")
+        mark = folder / "of the first"
+
+        def slow() -> str:
+            self.patch(build, "sharedPython", kept.sharedPython)
+            (libraries() / mark.name).touch()
+            return kept.sharedPython()
+
+        self.patch(build, "sharedPython", slow)
+        self.assertEqual(libraries(), folder)
+        self.assertTrue(mark.exists())
+
     def absent(self) -> str:
         """
         No libpython is here.

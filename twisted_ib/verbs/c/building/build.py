@@ -139,7 +139,6 @@ def libraries() -> Path:
     if isKept(kept):
         return Path(kept)
     folder = Path(kept)
-    isStale = folder.is_dir()
     _checkWanting()
     python = sharedPython()
     try:
@@ -149,10 +148,6 @@ def libraries() -> Path:
     except OSError as error:
         raise LibraryBuildError(f"no directory for libraries: {error}; set XDG_CACHE_HOME") from error
 
-    if isStale:
-        # Its libpython is elsewhere now.
-        shutil.rmtree(folder, ignore_errors=True)
-
     def fill(temporary: Path, made: Path) -> None:
         if isCarried():
             for name in (VIEW, *SONAMES.values()):
@@ -161,7 +156,7 @@ def libraries() -> Path:
             _buildAll(temporary, made)
         _placed(made, python)
 
-    built(folder, fill)
+    built(folder, fill, lambda folder: isKept(str(folder)))
     return folder
 
 
