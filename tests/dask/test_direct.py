@@ -4,6 +4,8 @@ Tests for L{twisted_ib.dask.direct}: frames that are copied from the memory of a
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from typing import Any
 from unittest import mock
@@ -39,6 +41,33 @@ class DirectTests(CommTestCase):
             with mock.patch.object(direct, "readProcess", side_effect=answers) as asked:
                 self.play(self._reads(_LENGTHS))
             self.assertEqual(asked.call_count, len(answers))
+
+    def test_refusedForGood(self) -> None:
+        """
+        A process whose memory may not be read is asked for one message, not for each; of another error, as
+        of an address, it is asked again.
+        """
+        for code, count in ((errno.EPERM, 1), (errno.ENOSYS, 1), (errno.EFAULT, 3)):
+            refusal = OSError(code, os.strerror(code))
+            with mock.patch.object(direct, "_refusing", set()):
+                with mock.patch.object(direct, "readProcess", side_effect=refusal) as asked:
+                    for _ in range(3):
+                        self.play(self._reads(_LENGTHS))
+            self.assertEqual((code, asked.call_count), (code, count))
+
+    def test_refusingProcesses(self) -> None:
+        """
+        No more of them are remembered than the bound says.
+        """
+        refusal = PermissionError(errno.EPERM, "Operation not permitted")
+        bound = direct._REFUSING_PROCESSES
+        with mock.patch.object(direct, "_refusing", set()) as refusing:
+            with mock.patch.object(direct, "readProcess", side_effect=refusal):
+                for process in range(1, bound + 2):
+                    self.assertFalse(direct._copy(process, [(1, memoryview(bytearray(1)))]))
+                    self.assertIn(process, refusing)
+                    self.assertLessEqual(len(refusing), bound)
+        self.assertEqual(refusing, {bound + 1})
 
     def test_pieces(self) -> None:
         """

@@ -7,12 +7,13 @@ user, as the kernel says, and nothing forbids it (seccomp(2), Yama's ptrace_scop
 
 A copy knows nothing of rights, so a READ of the last byte follows it.  If that succeeds, the frame was still
 registered behind the copy, and the peer alive: so what was copied is the frame, as if it had been READ.
-If the kernel refuses, all of it is.
+If the kernel refuses, all of it is, and that process is not asked again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 from typing import TYPE_CHECKING, Final
 
 from twisted_ib.hca.base.interfaces import ISharedMemoryPath
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 LEAST_BYTES: Final = 256 << 10
 #: Up to so many bytes of a message are copied by the event loop itself; a thread for more.
 _AT_ONCE: Final = 4 << 20
+#: What a refusal says that stands while both processes live: Yama's or ptrace(2)'s, and a filter's of calls.
+_REFUSALS: Final = frozenset((errno.EPERM, errno.ENOSYS))
+#: So many processes that refuse are remembered, then anew.  Where another has a number of theirs all is READ.
+_REFUSING_PROCESSES: Final = 1024
+_refusing: Final[set[int]] = set()
 
 
 def processOf(transport: RDMATransport) -> int:
@@ -51,6 +57,8 @@ async def copied(process: int, places: Sequence[Place], views: Sequence[memoryvi
     wanted = [(place.pointer, view) for place, view, is_ in zip(places, views, found, strict=True) if is_]
     if not wanted:
         return found
+    if process in _refusing:
+        return [False] * len(found)
     if sum(len(view) for _, view in wanted) <= _AT_ONCE:
         isCopied = _copy(process, wanted)
     else:
@@ -65,9 +73,17 @@ def _copy(process: int, wanted: Sequence[tuple[int, memoryview]]) -> bool:
         while done < len(view):
             try:
                 count = readProcess(process, pointer + done, view[done:])
-            except OSError:
+            except OSError as error:
+                if error.errno in _REFUSALS:
+                    _remember(process)
                 return False
             if not count:
                 return False
             done += count
     return True
+
+
+def _remember(process: int) -> None:
+    if len(_refusing) >= _REFUSING_PROCESSES:
+        _refusing.clear()
+    _refusing.add(process)

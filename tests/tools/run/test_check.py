@@ -10,6 +10,7 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import skipIf
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -114,10 +115,12 @@ class FindingTests(SynchronousTestCase):
         """
         All that a build needs is named at once, not the first only; and others may not change the cache.
         """
+        from twisted_ib.verbs.c import kept
         from twisted_ib.verbs.c.building import build
 
         self.ready()
         self.patch(check, "isKept", lambda folder: False)
+        self.patch(kept, "_LDVERSION", "0.0")
         self.patch(build, "isCarried", lambda: False)
         self.patch(build.shutil, "which", lambda name: None)
         self.patch(build.sysconfig, "get_path", lambda name: "/nowhere")
@@ -198,6 +201,32 @@ class FindingTests(SynchronousTestCase):
             self.assertEqual(found[name][0], LESS)
             self.assertIn("Operation not permitted: a filter of calls refuses it", found[name][1])
             self.assertIn("--security-opt seccomp=FILE", found[name][1])
+
+    def test_limits(self) -> None:
+        """
+        A call that fails at a limit, as of open descriptors, is named, and no filter is.
+        """
+        self.ready()
+
+        def refused() -> int:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        self.patch(check.libc, "eventfd", refused)
+        (found,) = check._calls()
+        self.assertEqual((found.name, found.state), ("eventfd", LESS))
+        self.assertIn("Too many open files: a limit of this process", found.text)
+        self.assertNotIn("filter", found.text)
+
+    def test_dockersMemory(self) -> None:
+        """
+        What Docker gives a container if nobody asks for more is too little for MPI, also when nothing has it.
+        """
+        self.patch(check, "_SHM", self.mktemp())
+        os.mkdir(check._SHM)
+        for size, state in ((64 << 20, LESS), (1 << 30, OK)):
+            blocks = SimpleNamespace(f_bavail=size >> 12, f_frsize=1 << 12)
+            self.patch(check.os, "statvfs", lambda path, blocks=blocks: blocks)
+            self.assertEqual(check._posixMemory().state, state)
 
     def test_posixMemory(self) -> None:
         """

@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 from subprocess import PIPE, run
-from typing import Any
 
 from attrs import evolve
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
@@ -30,6 +29,7 @@ else:
     from twisted_ib.tools.run.native import binary, elf
     from twisted_ib.tools.run.native.elf import NotReadableError, read
     from twisted_ib.tools.run.native.imports import Libraries
+    from twisted_ib.verbs.c import kept
     from twisted_ib.verbs.c.building import build
     from twisted_ib.verbs.c.building.symbols import Symbol
 
@@ -258,12 +258,7 @@ class RefusalTests(SynchronousTestCase):
         """
         The interpreter is not a shared libpython.
         """
-        known: Any = build.sysconfig.get_config_var
-        self.patch(
-            build.sysconfig,
-            "get_config_var",
-            lambda name: "0.0" if name == "LDVERSION" else known(name),
-        )
+        self.patch(kept, "_LDVERSION", "0.0")
         self.patch(build, "compilerCommand", lambda: ["cc"])
         self.missing("has no shared libpython")
 

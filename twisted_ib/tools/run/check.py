@@ -6,6 +6,7 @@ Each thing is tried, and nothing is guessed from versions or names: a container 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -36,9 +37,11 @@ from twisted_ib.verbs.c.kept import isCarried, isKept, keptFolder, sharedPython
 OK, LESS, MISSING = "ok", "less", "missing"
 #: The exit status where something is missing.
 NOT_READY = 1
-#: POSIX shared memory, which programs use, not devices; and what Docker gives a container of it, bytes.
-_SHM, _SHM_BYTES = "/dev/shm", 64_000_000
-#: Calls of the kernel that devices make, and that a container's filter (seccomp(2)) may refuse.
+#: POSIX shared memory, which programs use, not devices; and the least that is enough of it, bytes: twice
+#: what Docker gives a container.
+_SHM, _SHM_BYTES = "/dev/shm", 128 << 20
+#: Calls of the kernel that devices make, and that a container's filter (seccomp(2)) may refuse by these.
+_FILTERED = (errno.EPERM, errno.ENOSYS)
 _CALLS = {
     "memfd_create": lambda: os.close(libc.memfdCreate("twisted_ib")),
     "eventfd": lambda: os.close(libc.eventfd()),
@@ -98,8 +101,10 @@ def _calls() -> Iterator[Finding]:
         try:
             call()
         except OSError as error:
-            text = f"{error.strerror}: a filter of calls refuses it; Docker takes another by "
-            yield Finding(name, LESS, text + "--security-opt seccomp=FILE")
+            why = "a limit of this process or host, see ulimit -a"
+            if error.errno in _FILTERED:
+                why = "a filter of calls refuses it; Docker takes another by --security-opt seccomp=FILE"
+            yield Finding(name, LESS, f"{error.strerror}: {why}")
 
 
 def _posixMemory() -> Finding:

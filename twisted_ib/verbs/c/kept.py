@@ -38,8 +38,12 @@ _SPECIAL = frozenset(":;$")
 _IMPORTED = ("_cffi_backend", "attr", "attrs", "google_crc32c", "isal", "twisted_ib__mypyc", "zope")
 #: The library that leads paths of devices to a program's view of them.
 VIEW = "libtwisted_ib_view.so"
+#: The others, by the folders of their sources.
+SONAMES = {"verbs": "libibverbs.so.1", "cm": "librdmacm.so.1", "umad": "libibumad.so.3"}
 #: The folder beside libraries with what they find of the interpreter, by links.
 PYTHON = "python"
+#: LDVERSION of sysconfig, whose variables take longer to import than all else here.
+_LDVERSION = f"{sys.version_info[0]}.{sys.version_info[1]}{sys.abiflags}"
 #: What libraries are built from, below this folder: all modules and sources of C in these, and the tables.
 _BUILDING = "building"
 _TABLES = tuple(
@@ -135,15 +139,20 @@ def keptFolder() -> str:
 def isKept(folder: str) -> bool:
     """
     @param folder: of L{keptFolder}.
-    @return: whether the libraries are there, and the libpython that they start.
+    @return: whether all that a build makes is there, and the libpython that it starts.
     @raise LibraryBuildError: other users may change them.
     """
     if not os.path.isdir(folder):
         return False
     checkOwners(folder)
-    # A cache may outlive the package with libpython, as a runner's that installs packages anew.
-    place = os.path.join(folder, PYTHON)
-    return all(os.path.exists(os.path.join(place, each)) for each in os.listdir(place))
+    # A cache may outlive the package with libpython, as a runner's that installs packages anew; and be
+    # restored, copied or cleaned in part.
+    its = (os.path.join(PYTHON, each) for each in ("executable", "start.py", _libpython()))
+    return all(os.path.exists(os.path.join(folder, each)) for each in (VIEW, *SONAMES.values(), *its))
+
+
+def _libpython() -> str:
+    return f"libpython{_LDVERSION}.so.1.0"
 
 
 def sharedPython() -> str:
@@ -154,17 +163,16 @@ def sharedPython() -> str:
     # The rings count on one thread at a time to change what Python has of them.
     if isFreeThreaded():
         raise LibraryBuildError(f"{sys.executable} is free-threaded: the libraries do not start there yet")
-    version = str(sysconfig.get_config_var("LDVERSION"))
     # Debian's configuration has the folder of its multiarch or the one above, by version; that of
     # python-build-standalone's may be the place of its build.
     configured = str(sysconfig.get_config_var("LIBDIR"))
     multiarch = str(sysconfig.get_config_var("MULTIARCH") or "")
     for folder in (configured, os.path.join(configured, multiarch), os.path.join(sys.base_prefix, "lib")):
-        found = os.path.join(folder, f"libpython{version}.so.1.0")
+        found = os.path.join(folder, _libpython())
         if os.path.exists(found):
             return found
     raise LibraryBuildError(
-        f"{sys.executable} has no shared libpython: Debian's is in its package libpython{version}; others "
+        f"{sys.executable} has no shared libpython: Debian's is in its package libpython{_LDVERSION}; others "
         "are configured with --enable-shared, as Docker's are"
     )
 
@@ -188,6 +196,7 @@ __all__ = [
     "ORIGIN",
     "PYTHON",
     "ROOT",
+    "SONAMES",
     "VIEW",
     "blake2b",
     "cacheFolder",

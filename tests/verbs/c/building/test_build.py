@@ -9,7 +9,6 @@ import shutil
 import stat
 import subprocess
 import sys
-import sysconfig
 import venv
 from pathlib import Path
 from typing import Any
@@ -62,13 +61,6 @@ class MissingTests(SynchronousTestCase):
         self.assertEqual([*self.cache.rglob("*.so*")], [])
         return str(error)
 
-    def configured(self, **values: Any) -> None:
-        """
-        Change variables of Python's configuration.
-        """
-        real = sysconfig.get_config_var
-        self.patch(build.sysconfig, "get_config_var", lambda name: values.get(name, real(name)))
-
     def test_compiler(self) -> None:
         """
         Without a compiler.
@@ -81,7 +73,7 @@ class MissingTests(SynchronousTestCase):
         With a Python that is not shared.
         """
         self.patch(build, "compilerCommand", lambda: ["true"])
-        self.configured(LDVERSION="0.0")
+        self.patch(kept, "_LDVERSION", "0.0")
         self.assertIn("has no shared libpython", self.failing())
 
     def test_freeThreaded(self) -> None:
@@ -298,6 +290,43 @@ class CarriedTests(SynchronousTestCase):
         self.patch(build, "sharedPython", kept.sharedPython)
         self.assertEqual(libraries(), folder)
         self.assertEqual(os.readlink(link), kept.sharedPython())
+
+    def test_damaged(self) -> None:
+        """
+        A folder of the cache of which anything is gone, one name or all, is made anew.
+        """
+        folder = libraries()
+        python = folder / "python"
+        everything = [*folder.glob("lib*"), *python.iterdir()]
+        self.assertEqual(len(everything), 1 + len(build.LIBRARIES) + 3)
+        for each in (*everything, python):
+            with self.subTest(each.name):
+                shutil.rmtree(each) if each == python else each.unlink()
+                self.assertFalse(kept.isKept(str(folder)))
+                self.assertEqual(libraries(), folder)
+                self.assertTrue(kept.isKept(str(folder)))
+                self.assertTrue(each.exists())
+        shutil.rmtree(python)
+        python.mkdir()
+        self.assertFalse(kept.isKept(str(folder)))
+        self.assertEqual(os.listdir(folder.parent), [libraries().name])
+
+    def test_handedOut(self) -> None:
+        """
+        A process that has seen the damage first and is done last does not remove what another has made.
+        """
+        folder = libraries()
+        shutil.rmtree(folder / "python")
+        mark = folder / "of the first"
+
+        def slow() -> str:
+            self.patch(build, "sharedPython", kept.sharedPython)
+            (libraries() / mark.name).touch()
+            return kept.sharedPython()
+
+        self.patch(build, "sharedPython", slow)
+        self.assertEqual(libraries(), folder)
+        self.assertTrue(mark.exists())
 
     def absent(self) -> str:
         """

@@ -5,6 +5,7 @@ Tests of the directories of built libraries.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import select
 import subprocess
@@ -45,6 +46,58 @@ class BuiltTests(SynchronousTestCase):
 
         cache.built(self.folder, fill)
         self.assertEqual([*self.directory.rglob("*")], [self.folder, self.folder / "library"])
+
+    def test_first(self) -> None:
+        """
+        Of two that build at once, in place of a damaged directory or of none, the first one's stays: others
+        have it already.
+        """
+
+        def isWhole(folder: Path) -> bool:
+            return (folder / "library").exists()
+
+        def fill(temporary: Path, made: Path) -> None:
+            (made / "library").touch()
+
+        def later(temporary: Path, made: Path) -> None:
+            cache.built(self.folder, fill, isWhole)
+            first.append(self.folder.stat().st_ino)
+            fill(temporary, made)
+
+        for prepare in (lambda: None, lambda: (self.folder / "library").unlink()):
+            first: list[int] = []
+            prepare()
+            cache.built(self.folder, later, isWhole)
+            self.assertEqual([self.folder.stat().st_ino], first)
+            self.assertEqual([*self.directory.rglob("*")], [self.folder, self.folder / "library"])
+
+    def test_swapped(self) -> None:
+        """
+        While one looks and moves, no other does: a look that another's move follows would move its away.
+        """
+        looked: list[bool] = []
+
+        def isWhole(folder: Path) -> bool:
+            opened = os.open(self.directory, os.O_RDONLY)
+            try:
+                self.assertRaises(BlockingIOError, fcntl.flock, opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            finally:
+                os.close(opened)
+            looked.append(folder.exists())
+            return False
+
+        for _ in range(2):
+            cache.built(self.folder, lambda temporary, made: None, isWhole)
+        self.assertEqual(looked, [False, True])
+        self.patch(cache.fcntl, "flock", self.unlocked)
+        cache.built(self.folder, lambda temporary, made: (made / "new").touch(), lambda folder: False)
+        self.assertTrue((self.folder / "new").exists())
+
+    def unlocked(self, opened: int, how: int) -> None:
+        """
+        A file system without locks.
+        """
+        raise OSError(errno.ENOLCK, "No locks available")
 
     def test_failed(self) -> None:
         """

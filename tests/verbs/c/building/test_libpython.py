@@ -24,11 +24,8 @@ class SharedPythonTests(SynchronousTestCase):
         An interpreter in a folder of the test's own, which was built for another.
         """
         self.folder = Path(self.mktemp()).resolve()
-        self.configured = {
-            "LDVERSION": "3.99",
-            "LIBDIR": str(self.folder / "install"),
-            "MULTIARCH": "cpu-linux",
-        }
+        self.configured = {"LIBDIR": str(self.folder / "install"), "MULTIARCH": "cpu-linux"}
+        self.patch(kept, "_LDVERSION", "3.99")
         self.patch(kept, "isFreeThreaded", lambda: False)
         self.patch(sysconfig, "get_config_var", self.configured.get)
         self.patch(sys, "base_prefix", str(self.folder))

@@ -12,11 +12,12 @@ from stat import S_ISGID, S_ISUID
 from twisted_ib.errors import LibraryBuildError
 from twisted_ib.tools.run.native.elf import Binary, NotReadableError, read
 from twisted_ib.tools.run.native.imports import Libraries, librariesOf
-from twisted_ib.verbs.c.building.build import LIBRARIES, libraries
+from twisted_ib.verbs.c.building.build import libraries
+from twisted_ib.verbs.c.kept import SONAMES
 
 #: Functions that are named in the line that says what was done.
 _NAMED = 3
-_SONAMES = frozenset(each.soname for each in LIBRARIES)
+_SONAMES = frozenset(SONAMES.values())
 _IGNORED = "the loader ignores LD_LIBRARY_PATH for it: run a copy without"
 
 

@@ -35,6 +35,7 @@ from twisted_ib.verbs.c.kept import (
     ORIGIN,
     PYTHON,
     ROOT,
+    SONAMES,
     VIEW,
     checkOwners,
     isCarried,
@@ -59,7 +60,6 @@ class Library:
     One shared object.
 
     @ivar folder: its folder in this package, C{verbs} for libibverbs.
-    @ivar soname: its name for the loader.
     @ivar table: its functions.
     @ivar declarations: of structures, for cffi.
     @ivar source: C that includes the headers.
@@ -68,12 +68,18 @@ class Library:
     """
 
     folder: str
-    soname: str
     table: tuple[Row, ...]
     declarations: str
     source: str
     headers: tuple[str, ...]
     package: str
+
+    @property
+    def soname(self) -> str:
+        """
+        Its name for the loader.
+        """
+        return SONAMES[self.folder]
 
     @property
     def module(self) -> str:
@@ -85,11 +91,9 @@ class Library:
 
 #: All of them.
 LIBRARIES = (
-    Library(
-        "verbs", "libibverbs.so.1", VERBS, verbs.DECLARATIONS, verbs.SOURCE, verbs.HEADERS, verbs.PACKAGE
-    ),
-    Library("cm", "librdmacm.so.1", CM, cm.DECLARATIONS, cm.SOURCE, cm.HEADERS, cm.PACKAGE),
-    Library("umad", "libibumad.so.3", UMAD, umad.DECLARATIONS, umad.SOURCE, umad.HEADERS, umad.PACKAGE),
+    Library("verbs", VERBS, verbs.DECLARATIONS, verbs.SOURCE, verbs.HEADERS, verbs.PACKAGE),
+    Library("cm", CM, cm.DECLARATIONS, cm.SOURCE, cm.HEADERS, cm.PACKAGE),
+    Library("umad", UMAD, umad.DECLARATIONS, umad.SOURCE, umad.HEADERS, umad.PACKAGE),
 )
 
 
@@ -135,7 +139,6 @@ def libraries() -> Path:
     if isKept(kept):
         return Path(kept)
     folder = Path(kept)
-    isStale = folder.is_dir()
     _checkWanting()
     python = sharedPython()
     try:
@@ -145,19 +148,15 @@ def libraries() -> Path:
     except OSError as error:
         raise LibraryBuildError(f"no directory for libraries: {error}; set XDG_CACHE_HOME") from error
 
-    if isStale:
-        # Its libpython is elsewhere now.
-        shutil.rmtree(folder, ignore_errors=True)
-
     def fill(temporary: Path, made: Path) -> None:
         if isCarried():
-            for name in (VIEW, *(library.soname for library in LIBRARIES)):
+            for name in (VIEW, *SONAMES.values()):
                 (made / name).symlink_to(os.path.join(CARRIED, name))
         else:
             _buildAll(temporary, made)
         _placed(made, python)
 
-    built(folder, fill)
+    built(folder, fill, lambda folder: isKept(str(folder)))
     return folder
 
 

@@ -4,14 +4,15 @@ Directories of built libraries in the cache: made in one step, by the C compiler
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from twisted_ib.errors import LibraryBuildError
@@ -26,12 +27,16 @@ ABANDONED_SECONDS = 12 * COMPILER_SECONDS
 _TEMPORARY = "build-"
 
 
-def built(folder: Path, fill: Callable[[Path, Path], None]) -> None:
+def built(
+    folder: Path, fill: Callable[[Path, Path], None], isWhole: Callable[[Path], bool] = Path.is_dir
+) -> None:
     """
     Make a directory of the cache, all or nothing.
 
     @param folder: it; the directory above exists.
     @param fill: called with a temporary directory, and the directory in it that becomes C{folder}.
+    @param isWhole: called with C{folder} when the other is filled: what another process has made meanwhile
+        stays, as programs may have it already.
     @raise LibraryBuildError: a directory or file cannot be made.
     """
     try:
@@ -43,13 +48,28 @@ def built(folder: Path, fill: Callable[[Path, Path], None]) -> None:
         raise LibraryBuildError(f"no directory for libraries: {error}; set XDG_CACHE_HOME") from error
     try:
         fill(temporary, made)
-        made.rename(folder)
+        with _locked(folder.parent):
+            if not isWhole(folder):
+                with suppress(FileNotFoundError):
+                    folder.rename(temporary / "old")
+                made.rename(folder)
     except OSError as error:
-        # Two processes may build at once: the first one's directory stays.
-        if not folder.is_dir():
-            raise LibraryBuildError(f"no place for libraries: {error}; set XDG_CACHE_HOME") from error
+        raise LibraryBuildError(f"no place for libraries: {error}; set XDG_CACHE_HOME") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _locked(cache: Path) -> Iterator[None]:
+    # Of two that have seen the same damage at once, the later would move the first one's directory away.
+    opened = os.open(cache, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # Some file systems of networks have no locks: there only these few calls are left to chance.
+        with suppress(OSError):
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
 
 
 def _removeAbandoned(cache: Path) -> None:
