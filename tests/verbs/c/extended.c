@@ -294,6 +294,10 @@ static void device_memory(struct ibv_qp *near)
     struct ibv_mr *region = MADE(ibv_reg_dm_mr(parent, dm, 64, 64, IBV_ACCESS_ZERO_BASED | IBV_ACCESS_LOCAL_WRITE |
                                                IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING));
     IS(region->addr == NULL && region->length == 64, 1);
+    IS(ibv_rereg_mr(region, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE), IBV_REREG_MR_ERR_INPUT);
+    IS(errno, EINVAL);
+    IS(ibv_rereg_mr(region, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, memory, 64, 0), IBV_REREG_MR_ERR_INPUT);
+    IS(errno, EINVAL);
     memcpy(memory, "by the peer", 12);
     struct ibv_sge piece = {(uintptr_t)memory, 12, mr->lkey};
     struct ibv_send_wr write = {.wr_id = 77, .sg_list = &piece, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,

@@ -5,6 +5,7 @@ Tests of the table of structures, and of errors as C has them.
 from __future__ import annotations
 
 import errno
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted_ib.errors import ResourceBusyError, UnknownDeviceError
 from twisted_ib.verbs.c.errors import HandleError, failing, numberOf
 from twisted_ib.verbs.c.functions import Failure, Row
-from twisted_ib.verbs.c.handles import FREED_STRUCTURES, Handles
+from twisted_ib.verbs.c.handles import FREED_STRUCTURES, Entry, Handles
 from twisted_ib.verbs.pyverbs import PyverbsRDMAError, PyverbsUserError
 
 
@@ -54,6 +55,15 @@ class HandlesTests(SynchronousTestCase):
         Assert that a call fails with an errno.
         """
         self.assertEqual(self.assertRaises(HandleError, call, *arguments).number, number)
+
+    def isFree(self) -> bool:
+        """
+        @return: whether this thread can take the lock; it does not keep it.
+        """
+        taken = self.handles.lock.acquire(blocking=False)
+        if taken:
+            self.handles.lock.release()
+        return taken
 
     def test_get(self) -> None:
         """
@@ -120,6 +130,31 @@ class HandlesTests(SynchronousTestCase):
         self.assertRaises(ResourceBusyError, self.handles.removeAll, 16, "ibv_pd")
         self.assertEqual([each.closed for each in (window, other, self.mr, self.pd)], [1, 1, 0, 1])
         self.assertEqual((len(self.handles), self.handles.addressOf(self.mr)), (0, 0))
+
+    def test_forked(self) -> None:
+        """
+        In a forked child what the parent has is not there until it is made anew, which is done without the
+        lock; what is closed first is only forgotten, and not made at all.
+        """
+        made: list[int] = []
+        free: list[bool] = []
+
+        def again(address: int, entry: Entry) -> bool:
+            made.append(address)
+            with ThreadPoolExecutor(1) as other:
+                free.append(other.submit(self.isFree).result())
+            return self.handles.renew(address, Closable())
+
+        self.handles.again = again
+        self.handles.add(48, "ibv_context", Closable(), object())
+        self.handles.forked()
+        self.refused(errno.EINVAL, self.handles.remove, 16, "ibv_pd")
+        self.handles.removeAll(48, "ibv_context")
+        self.refused(errno.EINVAL, self.handles.removeAll, 48, "ibv_context")
+        self.refused(errno.EINVAL, self.handles.get, 48, "ibv_context")
+        self.assertEqual(made, [])
+        self.assertIsInstance(self.handles.get(16, "ibv_pd"), Closable)
+        self.assertEqual((made, free, self.pd.closed, self.mr.closed), ([16], [True], 0, 0))
 
     def test_freed(self) -> None:
         """

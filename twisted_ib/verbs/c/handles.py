@@ -69,11 +69,10 @@ class Handles:
         """
         Forget all objects but devices in a forked child: they are the parent's, who closes them.
         """
-        self._parents.update(self.entries)
-        for at, each in self._parents.items():
+        for at, each in list(self.entries.items()):
             # In place: structures.py looks into it by itself.
             if each.kind != "ibv_device":
-                self.entries.pop(at, None)
+                self._parents[at] = self.entries.pop(at)
         self._addresses = {one: at for one, at in self._addresses.items() if at in self.entries}
 
     def renew(self, address: int, value: object) -> bool:
@@ -121,7 +120,7 @@ class Handles:
         @raise HandleError: there is none, or it is of another kind (EINVAL).
         """
         entry = self.entries.get(address)
-        if entry is None and address in self._parents and self.again(address, self._parents[address]):
+        if entry is None and (parent := self._parents.get(address)) and self.again(address, parent):
             entry = self.entries.get(address)
         if entry is None or entry.kind not in kinds:
             raise HandleError(f"There is no {' or '.join(kinds)} at {address:#x}")
@@ -188,32 +187,36 @@ class Handles:
             its C{close} raises.
         """
         with self.lock:
-            value = self.get(address, kind)
-            entry = self.entries[address]
+            entry = self._present(address, kind)
             if entry.users:
                 raise HandleError(f"{entry.users} objects use this {kind}", errno.EBUSY)
             # Out of the table first: a second destroy, in another thread, must not find it while close waits.
             del self.entries[address]
         try:
-            value.close()
+            entry.value.close()
         except BaseException:
             with self.lock:
                 self.entries[address] = entry
             raise
         self._drop(entry)
-        return value
+        return entry.value
 
     def removeAll(self, address: int, kind: str) -> None:
         """
         Destroy an object with all that use it, as the kernel does when a context's descriptor is closed.  If
-        one's C{close} raises, the others are closed all the same, and it is raised then.
+        one's C{close} raises, the others are closed all the same, and it is raised then.  A parent's that a
+        forked child has not made anew is only forgotten.
 
         @raise HandleError: there is none (EINVAL).
         """
         # It closes the last first, and all of them even if one raises.
         closing = ExitStack()
         with self.lock:
-            self.get(address, kind)
+            parent = self._parents.get(address)
+            if parent is not None and parent.kind == kind:
+                self._freed.append(self._parents.pop(address).structure)
+                return
+            self._present(address, kind)
             order = [address]
             for each in order:
                 order += [
@@ -225,6 +228,13 @@ class Handles:
                 closing.callback(self._drop, entry)
                 closing.callback(entry.value.close)
         closing.close()
+
+    def _present(self, address: int, kind: str) -> Entry:
+        # Unlike get(), not made anew in a forked child: that is done without the lock.
+        entry = self.entries.get(address)
+        if entry is None or entry.kind != kind:
+            raise HandleError(f"There is no {kind} at {address:#x}")
+        return entry
 
     def _drop(self, entry: Entry) -> None:
         with self.lock:

@@ -119,6 +119,21 @@ class RegionTests(VerbsTestCase):
         self.assertEqual(near.mr.read(16, 100), b"from the device!")
         self.assertEqual(self.work(near, region, enums.IBV_WR_RDMA_WRITE, 24), enums.IBV_WC_REM_ACCESS_ERR)
 
+    def test_reregistration(self) -> None:
+        """
+        No change of a region is possible, and a peer writes into it as before.
+        """
+        near, far = connected(self)
+        dm = DM(far.ctx, AllocDmAttr(64))
+        region = DMMR(far.pd, 64, WRITABLE, dm, 0)
+        rights = WRITABLE & ~int(enums.IBV_ACCESS_ZERO_BASED)
+        for flags in range(1, 8):
+            change = flags, far.pd, near.mr.buf, 64, rights
+            self.refused(errno.EINVAL, region.rereg, *change)
+        self.assertEqual(self.work(near, region, enums.IBV_WR_RDMA_WRITE, 8), enums.IBV_WC_SUCCESS)
+        region.close()
+        self.assertRaises(PyverbsUserError, region.rereg, 1)
+
     def work(self, end: End, region: DMMR, opcode: int, at: int) -> int:
         """
         @return: the status of 16 octets' request for a region of the peer's, C{at} octets behind its start.

@@ -18,7 +18,7 @@ from twisted_ib.hca.device.device import Device
 from twisted_ib.verbs.core.hub import locked
 from twisted_ib.verbs.pyverbs.base.base import checked
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsRDMAError
-from twisted_ib.verbs.pyverbs.base.verb import VerbsObject, check, closing, unsupported, verb
+from twisted_ib.verbs.pyverbs.base.verb import VerbsObject, check, closing, invalid, unsupported, verb
 from twisted_ib.verbs.pyverbs.enums.device import ibv_access_flags
 from twisted_ib.verbs.pyverbs.objects.device import Context
 from twisted_ib.verbs.pyverbs.objects.deviceattr import AllocDmAttr
@@ -158,6 +158,17 @@ class DMMR(MR):
         self._core = core = device.memory.register(view, access, pd._core)
         self._device, self._buf, self.pd, self._dm = device, 0, pd, dm
         self._opened(closing(device, device.deregisterMemory, core), pd, dm)
+
+    def rereg(
+        self, flags: int, pd: PD | None = None, addr: int = 0, length: int = 0, access: int = 0
+    ) -> None:
+        """
+        Nothing: it stays as it was registered.
+
+        @raise PyverbsRDMAError: always, with EINVAL (Linux C{uverbs_cmd.c ib_uverbs_rereg_mr}).
+        """
+        self._check()
+        raise invalid("Failed to rereg MR: it is device memory")
 
     def write(self, data: bytes | str, length: int, offset: int = 0) -> None:
         """
