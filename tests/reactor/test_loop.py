@@ -11,7 +11,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.calls import requireReplaceable
-from twisted_ib.hca.base.polling import AdaptivePolling
+from twisted_ib.hca.base.polling import LESSONS, REACH_SECONDS, SPIN_SECONDS, AdaptivePolling
 from twisted_ib.reactor.loop import EPOLL_EVERY, AsyncioDeviceLoop, DeviceLoop, progress
 
 #: The answer of a hot path is expected within so many seconds.
@@ -28,7 +28,7 @@ class Polling:
         Nothing is found yet.
         """
         self.asked: list[tuple[Any, float, float, int]] = []
-        self.finds = False
+        self.finds = self.late = False
 
     def spin(self, pending: Any, most: float, answer: float, sent: Any) -> bool:
         """
@@ -175,6 +175,66 @@ class LoopTests(SynchronousTestCase):
         self.polling.finds = True
         self.assertFalse(self.stays(channel(hot=1)))
         self.assertEqual((self.loop.turns, self.loop.quiet), (EPOLL_EVERY, False))
+
+    def test_epollAfterLateAnswer(self) -> None:
+        """
+        While each answer takes long, and is polled for, epoll has its turn after each: what else comes waits
+        for one at most.
+        """
+        took = REACH_SECONDS / 2
+        now, due, sent, served = 1.0, 0.0, 0, list[float]()
+
+        def seconds() -> float:
+            nonlocal now
+            now += 1e-7
+            return now
+
+        def giveWay() -> None:
+            nonlocal now
+            now += 1e-6
+
+        def serve() -> int:
+            """
+            Take an answer that is there, and ask again.
+            """
+            nonlocal due, sent
+            if now < due:
+                return 0
+            served.append(now)
+            due, sent = now + took, sent + 1
+            return 1
+
+        polling = self.loop.polling = AdaptivePolling(seconds, giveWay)
+        one = channel(hot=1)
+        one.device.fabric.answerSeconds = SPIN_SECONDS
+        one.device.fabric.hot[0].pending = lambda: now >= due
+        one.device.progress, one.device.sent = serve, lambda: sent
+        serve()
+        while polling.reach == 0:
+            self.assertTrue(self.stays(one))
+            now = max(now, due)
+            polling.woken()
+            serve()
+        self.assertGreaterEqual(len(served), LESSONS)
+        self.loop.quiet = False
+        for _ in range(50):
+            before, polled = len(served), now
+            self.assertFalse(self.stays(one))
+            self.assertEqual(len(served), before + 1)
+            self.assertLess(now - polled, took + 2e-6)
+        self.assertEqual((polling.reached, self.loop.quiet), (50, False))
+
+    def test_lateOnce(self) -> None:
+        """
+        A late answer has epoll asked in the next turn, and not in those after it.
+        """
+        self.polling.finds = self.polling.late = True
+        one = channel(hot=1)
+        self.assertFalse(self.stays(one))
+        self.assertEqual((self.loop.turns, len(self.polling.asked)), (EPOLL_EVERY, 1))
+        self.assertFalse(self.polling.late)
+        self.assertFalse(self.stays(one))
+        self.assertEqual((self.loop.turns, len(self.polling.asked)), (2 * EPOLL_EVERY, EPOLL_EVERY))
 
     def test_epollInTurn(self) -> None:
         """

@@ -99,12 +99,17 @@ class DeviceLoop:
                     return False
                 answer = fabric.answerSeconds
                 most = inf if timeout is None else timeout
+                polling = self.polling
                 if len(channels) > 1:
-                    return self.polling.spin(
-                        lambda: _pending(channels), most, answer, lambda: _sent(channels)
-                    )
-                pending = hot[0].pending if len(hot) == 1 else fabric.pending
-                return self.polling.spin(pending, most, answer, channel.device.sent)
+                    found = polling.spin(lambda: _pending(channels), most, answer, lambda: _sent(channels))
+                else:
+                    pending = hot[0].pending if len(hot) == 1 else fabric.pending
+                    found = polling.spin(pending, most, answer, channel.device.sent)
+                if polling.late:
+                    # Whatever else there is has waited as long: the next turn asks epoll.
+                    polling.late = False
+                    self.turns |= EPOLL_EVERY - 1
+                return found
         return False
 
 

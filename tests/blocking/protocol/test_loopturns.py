@@ -354,6 +354,22 @@ class BriefTests(TurnCase):
                 self.assertEqual(reactor.turn(None, None), 1)
             self.assertGreater(polling.reach, 0.0)
 
+    def test_afterLate(self) -> None:
+        """
+        The turn after an answer that was polled for longer than others asks for everything, the kernel
+        too; those after it poll again.
+        """
+        channel = self.hot()
+        reactor = self.brief(channel)
+        polling = reactor._loop.polling
+        for late in (True, False):
+            polling.late, channel.work, reactor._loop.turns = late, [1, 1, 1], 0
+            self.limits.clear()
+            for slept in ([], [0] * late, [0] * late):
+                self.assertEqual(reactor.turn(None, None), 1)
+                self.assertEqual(self.limits, slept)
+            self.assertFalse(polling.late)
+
     def hot(self, *work: int) -> Channel:
         """
         Return a channel whose device is polled in place of a sleep, and has something then.

@@ -35,8 +35,9 @@ from twisted_ib import limits
 
 #: The longest time of polling, in seconds.
 SPIN_SECONDS: Final = limits.ANSWER_SECONDS
-#: The longest time of polling for an answer that was learned, in seconds: ten times what a wake-up costs.
-REACH_SECONDS: Final = 400e-6
+#: The longest time of polling for an answer that was learned, in seconds: six times what a wake-up costs.
+#: Of a longer wait that is a small part, and polling for all of it takes a CPU.
+REACH_SECONDS: Final = 250e-6
 #: Answers in turn that teach it.
 LESSONS: Final = 4
 #: After so many waits in turn for what is no answer only each of so many is asked; a power of two.
@@ -75,6 +76,7 @@ class AdaptivePolling:
     @ivar shyUntil: there are no yields before this time.
     @ivar reach: for so many seconds is polled for an answer; 0 if nothing was learned.
     @ivar reached: answers that came later than polling lasts otherwise, and were found by it.
+    @ivar late: whether one was found so since this was cleared, which is for the caller to do.
     @ivar rests: how often it was in vain.
     @ivar restUntil: there is none of it before this time.
     """
@@ -95,6 +97,7 @@ class AdaptivePolling:
         "crowded",
         "found",
         "hits",
+        "late",
         "pureHits",
         "reach",
         "reached",
@@ -123,6 +126,7 @@ class AdaptivePolling:
         self._shySeconds = SHY_SECONDS
         self.reached = self.rests = 0
         self.reach = self.restUntil = 0.0
+        self.late = False
         # What sent() said before the last wait for an answer, and before the one that the last arrival ended.
         self._asked = self._answered = 0
         # Since when a wait for an answer lasts; 0 if none does.
@@ -249,6 +253,8 @@ class AdaptivePolling:
             if now - start <= answer:
                 # Answers are quick again.
                 self.hits += (1 - self.hits) * 0.5
+            else:
+                self.late = True
         took = now - began
         if took >= CROWDED_SECONDS:
             self._crowded(now)
