@@ -85,7 +85,8 @@ class RingOctetsTests(HCATestCase):
         self.assertTrue(a.arm())
         before = a.sent()
         self.assertGreater(before, 0)
-        self.patch(hotpaths, "PEERS", 0)
+        path = next(iter(a.fabric._asleep))
+        self.patch(a.fabric, "hot", (path,) * hotpaths.PEERS)
         self.assertEqual(a.sent(), 0)
 
 
