@@ -5,7 +5,9 @@ The built libraries, for tests; skipped where they cannot be built.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 from twisted.trial.unittest import SkipTest
@@ -29,13 +31,20 @@ def run(*command: str, seconds: float = HANG_SECONDS, **environment: str) -> sub
     """
     Run a C program on the libraries.
 
-    @param seconds: after which it hangs.
+    @param seconds: after which it hangs, and is ended with its children.
     """
-    return subprocess.run(
+    with subprocess.Popen(
         command,
         env={**os.environ, "LD_LIBRARY_PATH": str(built()), **environment},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=seconds,
-        check=False,
-    )
+        start_new_session=True,
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=seconds)
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)

@@ -4,16 +4,18 @@ Tests of a C program's signals: they are as without the libraries, and their han
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from twisted.trial.unittest import SkipTest
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests.support.waiting import HANG_SECONDS
-from tests.verbs.c.library import run
+from tests.verbs.c.library import built, run
 from tests.verbs.c.test_calls import ProgramTestCase
 
 SOURCE = Path(__file__).with_name("dispositions.c")
@@ -128,3 +130,25 @@ class WaitTests(ProgramTestCase):
         fiftieth of a processor at most, while nothing comes.
         """
         self.story("idle", "5")
+
+
+class LimitTests(SynchronousTestCase):
+    """
+    L{run}.
+    """
+
+    def test_children(self) -> None:
+        """
+        A program that hangs is ended with its children: none has its pipe open any more.
+        """
+        built()
+        path = self.mktemp()
+        os.mkfifo(path)
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, reader)
+        # It is at its end from now on, unless one has it open.
+        os.close(os.open(path, os.O_WRONLY))
+        script = f"exec 3> {path}; sleep 100 & wait"
+        self.assertRaises(subprocess.TimeoutExpired, run, "sh", "-c", script, seconds=1.0)
+        ready, _, _ = select.select([reader], [], [], HANG_SECONDS)
+        self.assertEqual((ready, os.read(reader, 1)), ([reader], b""))
