@@ -100,17 +100,27 @@ def _sources() -> Iterable[str]:
     yield from (os.path.join(_HERE, name) for name in ("functions.py", *_TABLES))
 
 
+def _cLibrary() -> str:
+    # With its version, as "glibc 2.36"; others, as musl, do not tell theirs.
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or "other"
+    except (ValueError, OSError):
+        return "other"
+
+
 @cache
 def origin() -> str:
     """
     @return: what the libraries are built from and for, which tells whether built ones fit: their sources, the
-        version of Python, the machine.  Not cffi: its backend takes what any version of the extra has made.
+        version of Python, the machine, and which C library.  Not cffi: its backend takes what any version of
+        the extra has made.
     """
     digest = blake2b(digest_size=32)
     for path in _sources():
         with open(path, "rb") as file:
             digest.update(file.read() + b"\0")
-    return f"{sys.implementation.cache_tag} {sysconfig.get_platform()} {digest.hexdigest()}"
+    machine = f"{sysconfig.get_platform()} {_cLibrary().split()[0]}"
+    return f"{sys.implementation.cache_tag} {machine} {digest.hexdigest()}"
 
 
 def isCarried() -> bool:
@@ -131,7 +141,8 @@ def keptFolder() -> str:
     digest = blake2b(digest_size=32)
     # Links to libraries of a wheel end with the wheel, others do not.
     where = CARRIED if isCarried() else ""
-    for text in (sys.executable, ROOT, repr(packagePath()), cffiVersion(), origin(), where):
+    # Libraries need symbols of the glibc that they were built with: a home may be a container's, too.
+    for text in (sys.executable, ROOT, repr(packagePath()), cffiVersion(), origin(), _cLibrary(), where):
         digest.update(text.encode() + b"\0")
     return os.path.join(cacheFolder(), f"{sys.implementation.cache_tag}-{digest.hexdigest()[:16]}")
 

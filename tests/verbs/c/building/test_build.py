@@ -4,6 +4,7 @@ Tests of the build: what is missing is said by name, and one build serves all pr
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -347,6 +348,27 @@ class CarriedTests(SynchronousTestCase):
         self.assertIn("a compiler", str(self.assertRaises(LibraryBuildError, libraries)))
         (self.carried / kept.ORIGIN).unlink()
         self.assertFalse(kept.isCarried())
+
+    def test_cLibrary(self) -> None:
+        """
+        Those of glibc are none for musl, in the cache or of a wheel, and built ones none for another glibc,
+        as a container's with the same home; a wheel's are for each.
+        """
+
+        def unknown(name: str) -> str:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+        self.addCleanup(kept.origin.cache_clear)
+        folders: set[str] = set()
+        libraries = (lambda name: "glibc 2.28", lambda name: "glibc 2.36", unknown, lambda name: None)
+        for confstr, isFit in zip(libraries, (True, True, False, False), strict=True):
+            self.patch(kept.os, "confstr", confstr)
+            kept.origin.cache_clear()
+            if not folders:
+                (self.carried / kept.ORIGIN).write_text(kept.origin())
+            self.assertEqual(kept.isCarried(), isFit)
+            folders.add(kept.keptFolder())
+        self.assertEqual(len(folders), 3)
 
     def test_carry(self) -> None:
         """
