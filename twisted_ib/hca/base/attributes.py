@@ -44,8 +44,6 @@ PAGE_SIZES = 0xFFFFF000
 ACK_DELAY_CODE = 15
 #: Limits of completion moderation, the 16 bits of C{struct ibv_moderate_cq}; the period is microseconds.
 MODERATED_COMPLETIONS = MODERATION_PERIOD = 0xFFFF
-#: Octets of device memory that one device has (as Linux's mlx5, which has 128 KiB or more).
-DEVICE_MEMORY = 256 * 1024
 
 #: Bytes -> code of C{enum ibv_mtu}.
 MTU_CODES = {size: code for code, size in MTU_BYTES.items()}
@@ -55,8 +53,12 @@ CM_SUPPORTED, IP_BASED_GIDS = 0x10000, 0x4000000
 GRH_REQUIRED = 1
 
 
+def _isIB(traits: Traits) -> bool:
+    return traits.transport is TransportType.IB
+
+
 def _capabilities(traits: Traits) -> int:
-    return CAPABILITIES if traits.transport is TransportType.IB else CAPABILITIES & ~_OF_INFINIBAND
+    return CAPABILITIES if _isIB(traits) else CAPABILITIES & ~_OF_INFINIBAND
 
 
 def deviceAttributes(guid: int, partitions: int = 1, traits: Traits = LOCAL) -> dict[str, int | str]:
@@ -71,7 +73,6 @@ def deviceAttributes(guid: int, partitions: int = 1, traits: Traits = LOCAL) -> 
     hasDatagrams = QPType.UD in traits.services
     groups = limits.MULTICAST_GROUPS if hasDatagrams else 0
     members = limits.MULTICAST_QUEUE_PAIRS if hasDatagrams else 0
-    hasAtomics = traits.transport is TransportType.IB
     return {
         "fw_ver": FIRMWARE_VERSION,
         "node_guid": guid,
@@ -98,7 +99,7 @@ def deviceAttributes(guid: int, partitions: int = 1, traits: Traits = LOCAL) -> 
         "max_res_rd_atom": limits.READS * limits.QUEUE_PAIRS,
         "max_qp_init_rd_atom": limits.READS,
         "max_ee_init_rd_atom": 0,
-        "atomic_cap": ATOMIC_HCA if hasAtomics else 0,
+        "atomic_cap": ATOMIC_HCA if _isIB(traits) else 0,
         "max_ee": 0,
         "max_rdd": 0,
         "max_mw": limits.MEMORY_WINDOWS,
@@ -137,7 +138,7 @@ def extendedAttributes(operations: int = 0, traits: Traits = LOCAL) -> dict[str,
         "device_cap_flags_ex": _capabilities(traits) | operations,
         "max_wq_type_rq": 0,
         "raw_packet_caps": 0,
-        "max_dm_size": DEVICE_MEMORY,
+        "max_dm_size": traits.deviceMemory,
         "phys_port_cnt_ex": 1,
         "max_cq_count": MODERATED_COMPLETIONS,
         "max_cq_period": MODERATION_PERIOD,

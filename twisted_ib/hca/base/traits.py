@@ -104,6 +104,8 @@ class PrivateBytes:
 
 #: Those of REQ, REP, REJ, SIDR_REQ and SIDR_REP (IBTA vol. 1 12.6 and 12.11).
 IB_PRIVATE_BYTES = PrivateBytes(92, 196, 148, 216, 136)
+#: Octets of device memory that one device has (as Linux's mlx5, which has 128 KiB or more).
+DEVICE_MEMORY = 256 * 1024
 
 
 @frozen(kw_only=True, cache_hash=True)
@@ -130,6 +132,7 @@ class Traits:
     @ivar completion: what a successful request has done.
     @ivar joinsWildcards: whether programs that listen on all devices listen on those that were added; else
         they are used by name alone.
+    @ivar deviceMemory: octets of device memory that an HCA has.
     """
 
     peers: Peers
@@ -147,6 +150,7 @@ class Traits:
     gidSlots: int = 1
     completion: Completion = Completion.TAKEN
     joinsWildcards: bool = True
+    deviceMemory: int = DEVICE_MEMORY
 
     @nodeType.default
     def _nodeType(self) -> NodeType:
@@ -192,4 +196,6 @@ ADAPTER = Traits(
     services=frozenset((QPType.RC,)),
     operations=_OF_ADAPTERS,
     joinsWildcards=False,
+    # Regions of it count from 0, which the package ibverbs cannot register.
+    deviceMemory=0,
 )

@@ -17,7 +17,7 @@ from twisted_ib.hca.base.states import attributeBits
 from twisted_ib.hca.device import registry
 from twisted_ib.hca.fabric.hardware import hardware
 from twisted_ib.hca.fabric.hardware.adapterpath import SLOTS
-from twisted_ib.verbs.pyverbs import QP, QPAttr, QPCap, QPInitAttr, enums
+from twisted_ib.verbs.pyverbs import DM, QP, AllocDmAttr, QPAttr, QPCap, QPInitAttr, enums
 
 #: The slot of the adapter's table that has the device's address.
 SLOT = 5
@@ -343,6 +343,15 @@ class OutOfBandTests(HardwareRow, VerbsTestCase):
         b = End(self)
         self.assertEqual(self.host.queuePairs, {})
         self.refused(errno.ENETUNREACH, a.qp.to_rtr, a.attr(b))
+
+    def test_deviceMemory(self) -> None:
+        """
+        There is no device memory, as the adapter would register none of it.
+        """
+        ctx = self.open()
+        self.assertEqual(ctx.query_device_ex().max_dm_size, 0)
+        error = self.refused(errno.EOPNOTSUPP, DM, ctx, AllocDmAttr(4096))
+        self.assertIn("Max available size 0", str(error))
 
     def test_slots(self) -> None:
         """

@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 
 from tests.verbs.pyverbs.pair import End, VerbsTestCase, connected
-from twisted_ib.hca.base.attributes import DEVICE_MEMORY as MOST
+from twisted_ib.hca.base.traits import DEVICE_MEMORY as MOST
 from twisted_ib.verbs.pyverbs import (
     DM,
     DMMR,

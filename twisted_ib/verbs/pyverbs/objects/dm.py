@@ -13,7 +13,6 @@ from mmap import PAGESIZE, mmap
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from twisted_ib.hca.base.attributes import DEVICE_MEMORY
 from twisted_ib.hca.device.device import Device
 from twisted_ib.verbs.core.hub import locked
 from twisted_ib.verbs.pyverbs.base.base import checked
@@ -50,28 +49,29 @@ class DM(VerbsObject):
         """
         Allocate memory.
 
-        @raise PyverbsRDMAError: the length, the alignment or C{comp_mask} is invalid (EINVAL), or there is no
-            more so much (ENOMEM).
+        @raise PyverbsRDMAError: the length, the alignment or C{comp_mask} is invalid (EINVAL), there is no
+            more so much (ENOMEM), or the device has none at all (EOPNOTSUPP).
         """
         super().__init__()
         if kwargs.get("handle") is not None:
             raise unsupported("Failed to import device memory")
         attr: AllocDmAttr = checked(dm_attr, AllocDmAttr)
         self.length = trunc(attr.length)
-        self._failed = (
-            f"Failed to allocate device memory of size {self.length}. Max available size {DEVICE_MEMORY}"
-        )
         self._allocate(checked(context, Context), attr)
 
     @verb()
     def _allocate(self, context: Context, attr: AllocDmAttr) -> None:
         context._check()
         length, device = self.length, context._device
+        most = context.query_device_ex().max_dm_size
+        failed = f"Failed to allocate device memory of size {length}. Max available size {most}"
+        if not most:
+            raise unsupported(failed)
         # A page is aligned to its size, and to no more.
         aligned = 0 <= trunc(attr.log_align_req) < PAGESIZE.bit_length()
-        check(0 < length <= DEVICE_MEMORY and aligned and not attr.comp_mask, self._failed)
-        if length > DEVICE_MEMORY - _taken.get(device, 0):
-            raise PyverbsRDMAError(self._failed, errno.ENOMEM)
+        check(0 < length <= most and aligned and not attr.comp_mask, failed)
+        if length > most - _taken.get(device, 0):
+            raise PyverbsRDMAError(failed, errno.ENOMEM)
         self._memory: mmap | None = mmap(-1, length)
         self._device = device
         _take(device, length)
