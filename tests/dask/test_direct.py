@@ -19,7 +19,7 @@ if not SKIP:
     from twisted_ib.dask import direct
 
     #: One that is READ, one at the bound, and one that is copied in a thread.
-    _LENGTHS = (direct.LEAST_BYTES - 1, direct.LEAST_BYTES, direct._AT_ONCE + 1)
+    _LENGTHS = (direct.LEAST_BYTES - 1, direct.LEAST_BYTES, 4 << 20)
 
 
 class DirectTests(CommTestCase):

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 #: Frames from this length on are copied so; shorter ones are READ.
 LEAST_BYTES: Final = 256 << 10
-#: Up to so many bytes of a message are copied by the event loop itself; a thread for more.
-_AT_ONCE: Final = 4 << 20
 #: What a refusal says that stands while both processes live: Yama's or ptrace(2)'s, and a filter's of calls.
 _REFUSALS: Final = frozenset((errno.EPERM, errno.ENOSYS))
 #: So many processes that refuse are remembered, then anew.  Where another has a number of theirs all is READ.
@@ -59,11 +57,9 @@ async def copied(process: int, places: Sequence[Place], views: Sequence[memoryvi
         return found
     if process in _refusing:
         return [False] * len(found)
-    if sum(len(view) for _, view in wanted) <= _AT_ONCE:
-        isCopied = _copy(process, wanted)
-    else:
-        # The thread keeps the views, also if nobody waits for it any more.
-        isCopied = await asyncio.get_running_loop().run_in_executor(None, _copy, process, wanted)
+    # In a thread, as the peer's pages may have to come from a disk or a network first.  It keeps the views,
+    # also if nobody waits for it any more.
+    isCopied = await asyncio.get_running_loop().run_in_executor(None, _copy, process, wanted)
     return found if isCopied else [False] * len(found)
 
 
