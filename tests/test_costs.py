@@ -630,8 +630,8 @@ class WorkRequestBytecodeTests(WorkRequestTests):
     The same in bytecodes.
     """
 
-    send = 1095, 706, 769, 232
-    write = 1217, 638, 769
+    send = 1096, 706, 769, 232
+    write = 1218, 638, 769
 
     def count(self, *steps: Any) -> tuple[int, ...]:
         """

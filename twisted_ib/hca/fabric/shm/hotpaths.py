@@ -139,7 +139,6 @@ class HotPaths(Fabric):
         bells = self.bells
         if not bells:
             return
-        self.bells = []
         # One fence for the whole batch.  Store TAIL, fence, load the peer's SLEEP here; store SLEEP, fence,
         # load TAIL in arm(): at least one side sees the other's store (Dekker's algorithm), so no wake-up
         # is lost.  Inlines fence().
@@ -148,25 +147,36 @@ class HotPaths(Fabric):
         finally:
             self._release()
         path: HostPath
-        for path in bells:
-            if not path.alive:
-                continue
-            try:
-                if path.ring():
-                    self.rung += 1
-            except RingError as error:
-                self._brokenPaths[path] = error
-                self._over = True
-                if self.owner.wanted is not None:
-                    self.owner.wanted()
-                continue
-            if path.asleep:
-                self._wake(path)
+        try:
+            self.bells = []
+            for path in bells:
+                if not path.alive:
+                    continue
+                try:
+                    if path.ring():
+                        self.rung += 1
+                except RingError as error:
+                    self._brokenPaths[path] = error
+                    self._over = True
+                    if self.owner.wanted is not None:
+                        self.owner.wanted()
+                    continue
+                if path.asleep:
+                    self._wake(path)
+        except BaseException:
+            # A signal handler raised.  Which path it was is not known, and one that is rung for twice is
+            # not rung twice.
+            for path in bells:
+                path.bell = True
+            self.bells = bells + self.bells
+            raise
 
     def _wake(self, path: HostPath) -> None:
+        # In this order: a signal handler that raises may leave the path in both, never in neither.
+        if path not in self.hot:
+            self.hot += (path,)
         path.wake()
-        del self._asleep[path]
-        self.hot += (path,)
+        self._asleep.pop(path, None)
 
     def pending(self) -> bool:
         """
@@ -192,14 +202,18 @@ class HotPaths(Fabric):
 
         @return: False if one has work after all; that path is hot again.
         """
-        hot = self.hot
         if self._brokenPaths:
             return False
+        if self.unlooked:
+            # A signal handler raised after the bell, which is edge-triggered, and before the end of look().
+            self.look()
+        self.unlooked = True
+        hot = self.hot
         if not hot:
             return True
         for path in hot:
-            path.arm()
             self._asleep[path] = None
+            path.arm()
         self.hot = _NONE
         # See ringBells(): a record published before this fence is found by pending(), a later one rings the
         # bell.
@@ -225,6 +239,7 @@ class HotPaths(Fabric):
                     awake += (path,)
             for path in awake:
                 self._wake(path)
+        self.unlooked = False
         return bool(self.hot)
 
     def fence(self) -> None:

@@ -221,10 +221,10 @@ class RingPath(HostPath):
         # Ordering"), so header and payload are visible before it.
         self._tail = self._cells[TAIL] = end
         if not self.bell:
-            # Inlines Fabric.ringLater().
-            self.bell = True
+            # Inlines Fabric.ringLater().  In this order: see HotPaths.ringBells().
             fabric = self.fabric
             fabric.bells.append(self)
+            self.bell = True
             if fabric.owner.wanted is not None:
                 fabric.owner.wanted()
         return True
@@ -475,7 +475,8 @@ class RingPath(HostPath):
             wanted = min(wanted, max(self._payable(), 1))
         # Before SLEEP: the peer reads WAIT only after it has seen an odd SLEEP.
         cells[WAIT] = wanted if wanted < NEVER else 0
-        cells[SLEEP] = cells[SLEEP] + 1
+        # The next odd number, also when a signal handler raised in between: see HotPaths._wake().
+        cells[SLEEP] = (cells[SLEEP] + 1) | 1
         self.asleep = True
 
     def rouse(self) -> bool:
@@ -487,7 +488,6 @@ class RingPath(HostPath):
         # before the sleep began.  The peer rings once for each sleep, so begin a new one.
         if peer[RUNG] != self._cells[SLEEP]:
             return False
-        self.wake()
         self.arm()
         self.fabric.fence()
         return self.pending()
@@ -518,8 +518,11 @@ class RingPath(HostPath):
         sleep = peer[SLEEP]
         # One system call for each sleep of the peer, however many batches it sleeps through.
         if sleep & 1 and sleep != self._rung and (posted or 0 < peer[WAIT] <= self._head):
-            self._cells[RUNG] = self._rung = sleep
+            # RUNG before the bell, which may be answered at once; _rung after it, as a signal handler may
+            # raise before it.
+            self._cells[RUNG] = sleep
             self.doorbell.ring()
+            self._rung = sleep
             return True
         return False
 

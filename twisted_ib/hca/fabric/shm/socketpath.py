@@ -163,8 +163,9 @@ class SocketPath(HostPath):
         if flags:
             self._asked = self._posted
         if not self.bell:
-            self.bell = True
+            # In this order: see HotPaths.ringBells().
             self.fabric.ringLater(self)
+            self.bell = True
         return True
 
     def _put(self, head: bytes, pieces: list[Any], total: int) -> bool:
