@@ -4,6 +4,8 @@ What processes that wait cost: context switches and CPU time, by the kernel's co
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from operator import le, sub
 from pathlib import Path
@@ -46,6 +48,9 @@ class IdleTestCase(SynchronousTestCase):
         """
         running = interpreter(self, "-c", PATH + program)
         processes = [int(each) for each in running.stdout.readline().split()]
+        # Also the others: of a parent that is killed nobody tells them.
+        for each in processes:
+            self.addCleanup(os.kill, each, signal.SIGKILL)
         self.assertGreater(len(processes), 1)
         # One more than there are periods, and a tick may have been due to what was before.
         most = waiters * (int(_IDLE / limits.QUEUE_LOOK_SECONDS) + 1), int(waiters > 0)
