@@ -292,9 +292,7 @@ class BlockingLoop:
         device.flush()
         if self.sleeping:
             reactor = self.reactor
-            # The leader looks after its sleep.
-            device.fabric.unlooked = False
-            # It polls no path meanwhile, nor knows of a packet's timer that began since.
+            # The leader polls no path while it sleeps, nor knows of a packet's timer that began since.
             if not device.arm() or (device.traits.packets and reactor.rest.isLate(device)):
                 reactor.wakeUp()
 

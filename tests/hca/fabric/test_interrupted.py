@@ -12,7 +12,7 @@ from types import CodeType, FrameType
 from typing import Any
 from unittest import skipIf
 
-from tests.hca.hcas import HCATestCase, readable, settle, wakes
+from tests.hca.hcas import HCATestCase, readable, settle
 from tests.support.calls import requireReplaceable
 from twisted_ib.hca.fabric.shm.hotpaths import HotPaths
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
@@ -199,33 +199,6 @@ class RingTests(HCATestCase):
             self.two.post(b"answer")
 
         self.everywhere(post, self.b.ringBells)
-
-    def test_look(self) -> None:
-        """
-        The bell, which is edge-triggered, is answered although look() was not reached.
-        """
-
-        def rung() -> None:
-            self.first()
-            self.a.ringBells()
-            self.assertTrue(wakes(self.b))
-            self.b.fabric.attend()
-
-        self.everywhere(rung, self.b.fabric.look)
-
-    def test_inVain(self) -> None:
-        """
-        The peer has used up its bell for this sleep: another sleep begins.
-        """
-
-        def rung() -> None:
-            self.first()
-            self.a.ringBells()
-            self.assertTrue(wakes(self.b))
-            self.b.fabric.attend()
-            self.two.path.progress(1)
-
-        self.everywhere(rung, self.b.fabric.look)
 
 
 class SocketTests(RingTests):

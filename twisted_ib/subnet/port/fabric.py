@@ -275,17 +275,6 @@ class SubnetFabric:
         self._records.patient = value
 
     @property
-    def unlooked(self) -> bool:
-        """
-        See L{IFabricProgress<twisted_ib.hca.base.interfaces.IFabricProgress>}.
-        """
-        return bool(self._records.unlooked)
-
-    @unlooked.setter
-    def unlooked(self, value: bool) -> None:
-        self._records.unlooked = value
-
-    @property
     def rung(self) -> int:
         """
         See L{IFabricProgress<twisted_ib.hca.base.interfaces.IFabricProgress>}.

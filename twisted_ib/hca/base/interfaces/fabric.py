@@ -24,9 +24,6 @@ class IFabricProgress(Interface):
     """
 
     patient: bool = Attribute("Whether the caller polls C{progress} until nothing comes; set by the caller.")
-    unlooked: bool = Attribute(
-        "Whether C{arm} looks first; cleared by a caller that arms again while another is to look."
-    )
     hot: tuple[Any, ...] = Attribute(
         "What is worth polling, a tuple; empty if nothing can arrive while this thread polls."
     )

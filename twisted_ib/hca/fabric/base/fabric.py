@@ -34,7 +34,6 @@ class Fabric:
     @ivar sleeps: How often this side went to sleep.
     @ivar asleep: Whether the descriptor must become readable when there is work.
     @ivar patient: Whether the caller polls C{progress} until nothing comes.
-    @ivar unlooked: Whether a bell may have rung that C{look} has not answered.
     @cvar answerSeconds: How long polling for an answer pays, even if the peer has slept.
     @cvar name: The kind of fabric.
     @cvar traits: The facts of this kind of fabric.
@@ -51,7 +50,7 @@ class Fabric:
         self.bells: list[Any] = []
         self.delayed: dict[Any, None] = {}
         self.rung = self.sleeps = 0
-        self.patient = self.asleep = self.unlooked = False
+        self.patient = self.asleep = False
 
     def count(self, name: str) -> None:
         """

@@ -204,10 +204,6 @@ class HotPaths(Fabric):
         """
         if self._brokenPaths:
             return False
-        if self.unlooked:
-            # A signal handler raised after the bell, which is edge-triggered, and before the end of look().
-            self.look()
-        self.unlooked = True
         hot = self.hot
         if not hot:
             return True
@@ -239,7 +235,6 @@ class HotPaths(Fabric):
                     awake += (path,)
             for path in awake:
                 self._wake(path)
-        self.unlooked = False
         return bool(self.hot)
 
     def fence(self) -> None:
