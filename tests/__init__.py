@@ -5,6 +5,8 @@ import os
 import signal
 import sys
 
+from tests.support.garbage import collectDescriptors
+
 # A shell's background jobs ignore it (POSIX, Shell Command Language, 2.11), and so would all processes that
 # the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -29,8 +31,6 @@ class _Frozen:
 
     #: Collect after so many more modules.
     MODULES = 100
-    #: Or with so many open descriptors, which garbage in circles keeps: select(2) takes none from 1024 on.
-    DESCRIPTORS = 200
 
     def __init__(self) -> None:
         self._modules = 0
@@ -44,8 +44,8 @@ class _Frozen:
                 self._modules = len(sys.modules)
                 gc.collect()
                 gc.freeze()
-            elif len(os.listdir("/proc/self/fd")) > self.DESCRIPTORS:
-                gc.collect()
+            else:
+                collectDescriptors()
 
 
 sys.meta_path.insert(0, _Frozen())

@@ -16,6 +16,24 @@ from tests.support.commands import PATH, interpreter
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
 
+#: A pair of processes, of which the other does what C{child} says; this one's end, C{here}, has sent.
+PAIR = """
+import os
+from multiprocessing import Process
+from twisted_ib.queues import Pipe
+
+def wait(connection):
+    {child}
+
+here, there = Pipe()
+Process(target=wait, args=(there,), daemon=True).start()
+there.close()
+other = here.recv()
+here.send(bytes(1 << 20))
+print(os.getpid(), other, flush=True)
+"""
+#: What a child says that receives once, and waits then.
+WAITING = "connection.send(os.getpid()), connection.recv(), connection.recv()"
 #: How long nothing may happen, seconds: longer than any period of the package's timers while nothing is due.
 _IDLE = 2.0
 

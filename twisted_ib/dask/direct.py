@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Frames from this length on are copied so; shorter ones are READ.
 LEAST_BYTES: Final = 256 << 10
-#: What a refusal says that stands while both processes live: Yama's or ptrace(2)'s, and a filter's of calls.
+#: Errors that stand while both processes live: refusals by Yama or ptrace(2), and by a filter of calls.
 _REFUSALS: Final = frozenset((errno.EPERM, errno.ENOSYS))
 #: So many processes that refuse are remembered, then anew.  Where another has a number of theirs all is READ.
 _REFUSING_PROCESSES: Final = 1024

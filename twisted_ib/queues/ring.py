@@ -311,7 +311,7 @@ class RingReader(Ring):
         self._polling = AdaptivePolling(time.monotonic, os.sched_yield)
         self._poller = select.poll()
         self._poller.register(pair, select.POLLIN)
-        # Who may take wake-ups, and in which process: a child has no thread that its parent waits in.
+        # The lock of who takes wake-ups, and its process: a child has none of its parent's threads.
         self._taking = os.getpid(), threading.RLock()
 
     def close(self) -> None:

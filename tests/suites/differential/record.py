@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import gc
-import os
 import re
 import socket
 from collections.abc import Callable, Iterable, Mapping
@@ -18,19 +16,13 @@ from typing import Any, ClassVar, TypeVar
 from attrs import define, field, frozen
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.garbage import collectDescriptors
+
 #: Longer data is said by its length and its digest.
 MOST_OCTETS = 64
-#: With more the garbage of scenarios is collected: select(2), which some use, takes none from 1024 on.
-MOST_DESCRIPTORS = 200
 
 _PLACES = re.compile(r" object at 0x[0-9a-f]+|0x[0-9a-f]{8,}")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def _collect() -> None:
-    # Loops and reactors are garbage in circles, of which each has a dozen descriptors.
-    if len(os.listdir("/proc/self/fd")) > MOST_DESCRIPTORS:
-        gc.collect()
 
 
 @define
@@ -168,7 +160,7 @@ class Scenarios:
         for name in self.named:
 
             def test(self: SynchronousTestCase, its: Scenarios = self, name: str = name) -> None:
-                self.addCleanup(_collect)
+                self.addCleanup(collectDescriptors)
                 self.assertEqual([], its.faults(name, its.compared(name)))
 
             test.__doc__ = f"{name}: what a program sees is the same, but for what is known."

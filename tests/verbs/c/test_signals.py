@@ -129,7 +129,7 @@ class WaitTests(ProgramTestCase):
         A server whose threads wait for connections, completions of two queues and asynchronous events takes a
         fiftieth of a processor at most, while nothing comes.
         """
-        self.story("idle", "5")
+        self.story("idle", "2")
 
 
 class LimitTests(SynchronousTestCase):

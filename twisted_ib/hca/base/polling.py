@@ -127,7 +127,7 @@ class AdaptivePolling:
         self.reached = self.rests = 0
         self.reach = self.restUntil = 0.0
         self.late = False
-        # What sent() said before the last wait for an answer, and before the one that the last arrival ended.
+        # The results of sent() before the last wait for an answer, and before the last that was answered.
         self._asked = self._answered = 0
         # Since when a wait for an answer lasts; 0 if none does.
         self._since = 0.0

@@ -96,7 +96,7 @@ def _memory() -> Finding:
 
 
 def _calls() -> Iterator[Finding]:
-    # What fails for want of one says "Operation not permitted", and not which.
+    # A program that lacks a call says "Operation not permitted", and does not name the call.
     for name, call in _CALLS.items():
         try:
             call()

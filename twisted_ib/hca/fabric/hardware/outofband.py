@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.services.address import AddressVector
 
 _RIGHTS: Final = int(LOCAL_WRITE | REMOTE)
-#: What a program may change while its queue pair is connected.
+#: The attributes that a program may change while its queue pair is connected.
 _CHANGING: Final = ("qp_access_flags", "min_rnr_timer")
 #: The attributes of each step; those of the last have no default.
 _STEPS: Final[dict[QPState, tuple[str, ...]]] = {
