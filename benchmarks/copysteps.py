@@ -16,7 +16,7 @@ from benchmarks.clients import chunksOf
 from benchmarks.stepping import Both, Swallow, connected
 from benchmarks.steps import Table
 from twisted_ib import limits
-from twisted_ib.hca.base.operation import SEND_ONLY
+from twisted_ib.hca.wire.opcodes import SEND_ONLY
 from twisted_ib.sdp.protocol.wire import BSDH_BYTES
 
 RECORD = 64 * 1024

@@ -19,8 +19,8 @@ from benchmarks.stepping import (
     least,
 )
 from benchmarks.steps import Table
-from twisted_ib.hca.base.operation import SEND_ONLY
 from twisted_ib.hca.queues.queuepair import QueuePair
+from twisted_ib.hca.wire.opcodes import SEND_ONLY
 from twisted_ib.sdp.protocol.machine import Machine
 from twisted_ib.sdp.protocol.wire import BSDH_BYTES
 

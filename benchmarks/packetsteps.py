@@ -16,9 +16,9 @@ from twisted.internet.defer import Deferred
 
 from benchmarks.stepping import Both, connected, least
 from benchmarks.steps import Table
-from twisted_ib.hca.base.operation import SEND_ONLY
 from twisted_ib.hca.transport.segmentation import Record
 from twisted_ib.hca.wire.icrc import CRC32_LIBRARY, crc32
+from twisted_ib.hca.wire.opcodes import SEND_ONLY
 
 SMALL = bytes(64)
 MIB = bytes(1 << 20)

@@ -9,7 +9,8 @@ from typing import Any
 
 from tests.hca.applicable import Need, needs
 from tests.hca.hcas import Taker, settle
-from twisted_ib.hca.base.operation import ABSENT, READ_RESPONSE_ONLY, RESPONSES, SEND_ONLY, word
+from twisted_ib.hca.base.operation import ABSENT, RESPONSES, word
+from twisted_ib.hca.wire.opcodes import READ_RESPONSE_ONLY, SEND_ONLY
 
 
 class ReachContract:

@@ -11,13 +11,13 @@ from tests.hca.hcas import Taker, settle
 from tests.hca.queues.keyed_pair import Consumer, Side, piece
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
-from twisted_ib.hca.base.operation import UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import Destination, SendOpcode
 from twisted_ib.hca.services.address import AddressHandle, AddressVector
 from twisted_ib.hca.wire.grh import GRH_BYTES, guidGID
+from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
 
 KEY = 0x11111111
 EVERYBODY = 0xFFFFFF

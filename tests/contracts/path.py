@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from tests.hca.hcas import HCATestCase, Taker, settle, turn
 from tests.support.calls import requireReplaceable
 from twisted_ib import limits
-from twisted_ib.hca.base.operation import ABSENT, MANAGEMENT, RESUME, RNR, SEND_ONLY, WRITE_ONLY, word
+from twisted_ib.hca.base.operation import ABSENT, MANAGEMENT, RESUME, word
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.fabric.base import path as basePath
 from twisted_ib.hca.fabric.shm import socketpath
 from twisted_ib.hca.queues.queuepair import QueuePair
+from twisted_ib.hca.wire.headers import RNR
+from twisted_ib.hca.wire.opcodes import SEND_ONLY, WRITE_ONLY
 
 if TYPE_CHECKING:
     Base = HCATestCase

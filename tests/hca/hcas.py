@@ -16,10 +16,11 @@ from tests.support.descriptors import awaitWatches
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.errors import NoListenerError
-from twisted_ib.hca.base.operation import ACKNOWLEDGE, REFUSAL, SEND_ONLY, word
+from twisted_ib.hca.base.operation import REFUSAL, word
 from twisted_ib.hca.base.partition import DEFAULT_PKEY
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.queues.receiver import RecordReceiver
+from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, SEND_ONLY
 
 SDP = 0x0001
 #: Listens, and is never asked.

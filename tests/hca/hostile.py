@@ -8,11 +8,11 @@ from typing import Any
 
 from tests.hca.hcas import LISTENER, SDP, HCATestCase, settle
 from tests.hca.queues.keyed_pair import RTR, RTS, Consumer, Side
-from twisted_ib.hca.base.operation import UD_SEND_ONLY
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.wire.grh import DETH, DETH_BYTES, GRH, guidGID, length
+from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 
 KEY = 0x11111111
 ALL = int(

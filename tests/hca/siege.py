@@ -18,7 +18,7 @@ from tests.hca.hostile import KEY, Target, datagram, guidGID
 from tests.hca.queues.keyed_cases import bound
 from tests.hca.queues.keyed_pair import piece
 from twisted_ib import limits
-from twisted_ib.hca.base.operation import ACKNOWLEDGE, GSI_QPN, REFERENCE, REFUSAL, UD_SEND_ONLY
+from twisted_ib.hca.base.operation import GSI_QPN, REFERENCE, REFUSAL
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.fabric.base import path as basePath
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
@@ -28,6 +28,7 @@ from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.wire import cm
 from twisted_ib.hca.wire.headers import ATOMIC, IMMEDIATE, RETH
 from twisted_ib.hca.wire.headers import REFERENCE as REFERENCE_BYTES
+from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, UD_SEND_ONLY
 
 _MESSAGES: tuple[Any, ...] = (
     *(cm.REQ, cm.REP, cm.RTU, cm.REJ, cm.MRA, cm.DREQ, cm.DREP, cm.LAP, cm.SIDR_REQ, cm.SIDR_REP),

@@ -10,14 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from zope.interface import implementer
 
 from twisted_ib.errors import MemoryAccessError, MemoryRegionError
-from twisted_ib.hca.memory.access import ZERO_BASED
-from twisted_ib.hca.memory.memory import (
-    LOCAL_WRITE,
-    MemoryRegion,
-    MemoryWindow,
-    ProtectionDomain,
-    WindowType,
-)
+from twisted_ib.hca.memory.access import LOCAL_WRITE, ZERO_BASED
+from twisted_ib.hca.memory.regions import MemoryRegion, ProtectionDomain
+from twisted_ib.hca.memory.windows import MemoryWindow, WindowType
 from twisted_ib.hca.queues.requests import SGE
 from twisted_ib.interfaces import IRDMARegion, IRDMAWindow
 from twisted_ib.internet.addressing.addresses import checkInteger

@@ -11,7 +11,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from twisted_ib.errors import WorkCompletionError
-from twisted_ib.hca.memory.memory import MemoryRegion
+from twisted_ib.hca.memory.regions import MemoryRegion
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus, WorkCompletion
 
 #: Makes a request's result from its memory and the completed length.

@@ -30,7 +30,7 @@ from twisted_ib.errors import (
     WireError,
 )
 from twisted_ib.hca.base.traits import Completion
-from twisted_ib.hca.memory.memory import LOCAL_WRITE
+from twisted_ib.hca.memory.access import LOCAL_WRITE
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import ATOMIC_BYTES, SGE, Capabilities, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
 from twisted_ib.errors import MemoryRegionError, QueuePairError
-from twisted_ib.hca.base.operation import ACKNOWLEDGE, REFUSAL, SEND_ONLY
-from twisted_ib.hca.memory.memory import REMOTE_READ, REMOTE_WRITE, MemoryRegion
+from twisted_ib.hca.base.operation import REFUSAL
+from twisted_ib.hca.memory.access import REMOTE_READ, REMOTE_WRITE
+from twisted_ib.hca.memory.regions import MemoryRegion
 from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import SGE, Attributes, Capabilities, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
+from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, SEND_ONLY
 from twisted_ib.internet.region import RDMARegion, Regions
 
 if TYPE_CHECKING:

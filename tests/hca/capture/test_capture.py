@@ -28,17 +28,7 @@ from tests.support.captures import TSHARK, Frame, Observer, read, tshark
 from tests.support.generated import given, settings
 from tests.support.waiting import HANG_SECONDS
 from tests.verbs.pyverbs import pair as verbs_pair
-from twisted_ib.hca.base.operation import (
-    READ_REQUEST,
-    READ_RESPONSE_ONLY,
-    REFUSAL,
-    RESPONSES,
-    RESUME,
-    RNR,
-    SEND_ONLY,
-    UD_SEND_ONLY,
-    WRITE_ONLY,
-)
+from twisted_ib.hca.base.operation import REFUSAL, RESPONSES, RESUME
 from twisted_ib.hca.capture import capture as captures
 from twisted_ib.hca.capture import pcapng
 from twisted_ib.hca.capture.capture import Capture, capture, fileOf
@@ -52,8 +42,9 @@ from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric, LoopbackPath
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.cm import MESSAGES, REP, REQ, RTU
 from twisted_ib.hca.wire.grh import DETH, GRH, guidGID
-from twisted_ib.hca.wire.headers import RETH
+from twisted_ib.hca.wire.headers import RETH, RNR
 from twisted_ib.hca.wire.mad.mad import GET_RESPONSE, decodeMAD
+from twisted_ib.hca.wire.opcodes import READ_REQUEST, READ_RESPONSE_ONLY, SEND_ONLY, UD_SEND_ONLY, WRITE_ONLY
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs import AH, GID, AHAttr, GlobalRoute, QPAttr, SendWR, enums
 

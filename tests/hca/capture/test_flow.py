@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.generated import given
-from twisted_ib.hca.base.operation import ABSENT, LATER, NAK_REMOTE_ACCESS, RNR
+from twisted_ib.hca.base.operation import ABSENT, LATER
 from twisted_ib.hca.capture.flow import Flow
-from twisted_ib.hca.wire.headers import ACK
+from twisted_ib.hca.wire.headers import ACK, NAK_REMOTE_ACCESS, RNR
 from twisted_ib.hca.wire.opcodes import OPCODES, UNRELIABLE
 from twisted_ib.hca.wire.packet import Packet
 

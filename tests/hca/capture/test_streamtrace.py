@@ -16,14 +16,7 @@ from tests.hca.capture.tcpstreams import Connection, connectionsOf
 from tests.hca.fabric.iwarp.protocol.rdmap import BASE, KEY, End
 from tests.hca.fabric.iwarp.protocol.streams import directionsOf
 from tests.support.captures import IWARP_WRONG, TSHARK, crcsOf, recorded, tshark
-from twisted_ib.hca.base.operation import (
-    READ_REQUEST,
-    READ_RESPONSE_ONLY,
-    SEND_ONLY,
-    SEND_ONLY_INVALIDATE,
-    SOLICITED,
-    WRITE_ONLY,
-)
+from twisted_ib.hca.base.operation import SOLICITED
 from twisted_ib.hca.capture.capture import Capture
 from twisted_ib.hca.capture.framing import RoutedFraming
 from twisted_ib.hca.capture.streamtrace import TracedStream
@@ -31,6 +24,13 @@ from twisted_ib.hca.fabric.iwarp.protocol.ddp import Opcode
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import Depths, StartupFrame
 from twisted_ib.hca.fabric.iwarp.protocol.terminate import TAGGED_INVALID_STAG
 from twisted_ib.hca.wire.headers import INVALIDATE, RETH
+from twisted_ib.hca.wire.opcodes import (
+    READ_REQUEST,
+    READ_RESPONSE_ONLY,
+    SEND_ONLY,
+    SEND_ONLY_INVALIDATE,
+    WRITE_ONLY,
+)
 
 #: A message of several FPDUs.
 LONG = bytes(range(256)) * 20

@@ -14,16 +14,17 @@ from tests.hca.hcas import HCATestCase, User, settle
 from tests.hca.mad.toys.echo import EchoAgent
 from tests.hca.mad.toys.node import NodeAgent
 from tests.hca.memorylink import Wire, deviceOn
-from twisted_ib.hca.base.operation import GSI_QPN, SMI_QPN, UD_SEND_ONLY
+from twisted_ib.hca.base.operation import GSI_QPN, SMI_QPN
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.mad import agents
-from twisted_ib.hca.mad.dispatch import ReceivedMAD
+from twisted_ib.hca.mad.requests import ReceivedMAD
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.grh import DETH, GRH, GRH_BYTES, length
 from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
+from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 
 MISSING = libc.available()
 

@@ -15,7 +15,6 @@ from tests.hca.mad.cases import MADTestCase, OnPackets, OnRings, OnSockets
 from tests.hca.mad.toys.echo import CLASS, EchoAgent
 from tests.hca.mad.toys.node import NodeAgent
 from twisted_ib.errors import DeviceError
-from twisted_ib.hca.base.operation import UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
 from twisted_ib.hca.wire.cm import REQ, RTU
 from twisted_ib.hca.wire.mad import cm
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION, DEVICE_MANAGEMENT, SUBNET, SUBNET_DIRECTED
@@ -31,6 +30,7 @@ from twisted_ib.hca.wire.mad.mad import (
     UNSUPPORTED_METHOD_ATTRIBUTE,
     Mad,
 )
+from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
 
 TRAP = 0x05
 

@@ -17,7 +17,7 @@ from twisted_ib.errors import (
     ServiceInUseError,
 )
 from twisted_ib.hca.mad import dispatch
-from twisted_ib.hca.mad.dispatch import ReceivedMAD
+from twisted_ib.hca.mad.requests import ReceivedMAD
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.mad.mad import GET, SET, Mad
 

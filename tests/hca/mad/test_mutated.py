@@ -16,11 +16,19 @@ from tests.hca.mad.toys.table import GET_MULTI, GET_TABLE, TableAgent
 from twisted_ib.hca.base.operation import GSI_QPN, SMI_QPN
 from twisted_ib.hca.mad.attributes.classportinfo import ClassPortInfo
 from twisted_ib.hca.mad.attributes.performance import PortCounters, PortCountersExtended, PortSamplesControl
-from twisted_ib.hca.mad.rmpp.segments import ABORT, ACK, DATA, RMPP_SECONDS, STOP, segment
+from twisted_ib.hca.mad.rmpp.segments import RMPP_SECONDS, segment
 from twisted_ib.hca.mad.vendor import OPENIB, PING
 from twisted_ib.hca.wire.cm import REJ, REQ, RTU
 from twisted_ib.hca.wire.mad import cm
-from twisted_ib.hca.wire.mad.classes import PERFORMANCE, OrganizationHeader, RMPPHeader
+from twisted_ib.hca.wire.mad.classes import (
+    ABORT,
+    ACK,
+    DATA,
+    PERFORMANCE,
+    STOP,
+    OrganizationHeader,
+    RMPPHeader,
+)
 from twisted_ib.hca.wire.mad.mad import GET, GET_RESPONSE, RESPONSE, SET, Mad
 
 COUNT = 300

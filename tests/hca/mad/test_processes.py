@@ -17,7 +17,8 @@ from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import waitUntil
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.host import libc
-from twisted_ib.hca.mad.dispatch import MAD_TIMEOUT_SECONDS, ReceivedMAD
+from twisted_ib.hca.mad.dispatch import MAD_TIMEOUT_SECONDS
+from twisted_ib.hca.mad.requests import ReceivedMAD
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.grh import guidGID
 

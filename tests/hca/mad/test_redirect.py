@@ -17,8 +17,8 @@ from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.mad import redirect
 from twisted_ib.hca.mad.attributes.classportinfo import ClassPortInfo
 from twisted_ib.hca.mad.attributes.performance import PortCounters
-from twisted_ib.hca.mad.dispatch import ReceivedMAD
 from twisted_ib.hca.mad.redirect import Redirection, Redirections
+from twisted_ib.hca.mad.requests import ReceivedMAD
 from twisted_ib.hca.services.address import AddressHandle
 from twisted_ib.hca.services.datagramconsumer import InlineDatagrams
 from twisted_ib.hca.wire.mad.classes import PERFORMANCE, SUBNET

@@ -15,23 +15,11 @@ from tests.hca.mad.toys.table import GET_MULTI, GET_TABLE, TableAgent, table
 from twisted_ib.errors import LengthError, ResourceLimitError
 from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.mad import transfers
-from twisted_ib.hca.mad.dispatch import ReceivedMAD, Request
+from twisted_ib.hca.mad.requests import ReceivedMAD, Request
 from twisted_ib.hca.mad.rmpp import receiver, segments
-from twisted_ib.hca.mad.rmpp.segments import (
-    ABORT,
-    ACK,
-    DATA,
-    FIRST,
-    LAST,
-    RMPP_IDLE_SECONDS,
-    STOP,
-    TransferStatus,
-    control,
-    headerOf,
-    segment,
-)
+from twisted_ib.hca.mad.rmpp.segments import RMPP_IDLE_SECONDS, TransferStatus, control, headerOf, segment
 from twisted_ib.hca.mad.rmpp.sender import RMPP_ACK_SECONDS, RMPP_RETRIES_UNPROVEN
-from twisted_ib.hca.wire.mad.classes import RMPP, RMPPHeader
+from twisted_ib.hca.wire.mad.classes import ABORT, ACK, DATA, FIRST, LAST, RMPP, STOP, RMPPHeader
 from twisted_ib.hca.wire.mad.mad import DATA_BYTES, RESPONSE, SET, UNSUPPORTED_METHOD, Mad
 
 #: The offset of a record.

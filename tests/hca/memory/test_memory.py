@@ -11,15 +11,15 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, MemoryRegionError, ResourceBusyError, ResourceLimitError
-from twisted_ib.hca.memory.access import Access
-from twisted_ib.hca.memory.memory import (
+from twisted_ib.hca.memory.access import (
     LOCAL_READ,
     LOCAL_WRITE,
     REMOTE_ATOMIC,
     REMOTE_READ,
     REMOTE_WRITE,
-    Memory,
+    Access,
 )
+from twisted_ib.hca.memory.memory import Memory
 
 ALL_RIGHTS = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC
 KINDS = [LOCAL_READ, LOCAL_WRITE, REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC]

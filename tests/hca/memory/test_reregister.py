@@ -9,16 +9,16 @@ import random
 from tests.hca.memory.test_memory import ALL_RIGHTS, KINDS, MemoryTestCase
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, MemoryRegionError, ResourceBusyError
-from twisted_ib.hca.memory.access import Access
-from twisted_ib.hca.memory.memory import (
+from twisted_ib.hca.memory.access import (
     LOCAL_READ,
     LOCAL_WRITE,
     REMOTE_ATOMIC,
     REMOTE_READ,
     REMOTE_WRITE,
-    Memory,
-    ProtectionDomain,
+    Access,
 )
+from twisted_ib.hca.memory.memory import Memory
+from twisted_ib.hca.memory.regions import ProtectionDomain
 
 
 class ReregisterTests(MemoryTestCase):

@@ -11,15 +11,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.memory.window_case import ALL_REMOTE, MW_BIND, REMOTE, ZERO_BASED
 from twisted_ib.errors import MemoryAccessError, MemoryRegionError, ResourceBusyError
-from twisted_ib.hca.memory.memory import (
-    LOCAL_READ,
-    LOCAL_WRITE,
-    Memory,
-    MemoryRegion,
-    MemoryWindow,
-    ProtectionDomain,
-    WindowType,
-)
+from twisted_ib.hca.memory.access import LOCAL_READ, LOCAL_WRITE
+from twisted_ib.hca.memory.memory import Memory
+from twisted_ib.hca.memory.regions import MemoryRegion, ProtectionDomain
+from twisted_ib.hca.memory.windows import MemoryWindow, WindowType
 
 
 class SequenceTests(SynchronousTestCase):

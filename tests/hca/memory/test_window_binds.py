@@ -11,14 +11,8 @@ from typing import Any
 from tests.hca.memory.window_case import BASE, MW_BIND, SIZE, ZERO_BASED, WindowTestCase
 from twisted_ib.errors import MemoryAccessError, ResourceBusyError, ResourceLimitError
 from twisted_ib.hca.memory import windows
-from twisted_ib.hca.memory.memory import (
-    LOCAL_WRITE,
-    REMOTE_ATOMIC,
-    REMOTE_READ,
-    REMOTE_WRITE,
-    MemoryWindow,
-    WindowType,
-)
+from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
+from twisted_ib.hca.memory.windows import MemoryWindow, WindowType
 
 
 class BindTests(WindowTestCase):

@@ -12,14 +12,9 @@ from itertools import product
 from tests.hca.memory.window_case import ALL_REMOTE, BASE, MW_BIND, REMOTE, SIZE, ZERO_BASED, WindowTestCase
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, MemoryRegionError, ResourceBusyError, ResourceLimitError
-from twisted_ib.hca.memory.memory import (
-    LOCAL_READ,
-    LOCAL_WRITE,
-    REMOTE_READ,
-    REMOTE_WRITE,
-    Memory,
-    WindowType,
-)
+from twisted_ib.hca.memory.access import LOCAL_READ, LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE
+from twisted_ib.hca.memory.memory import Memory
+from twisted_ib.hca.memory.windows import WindowType
 
 
 class AllocateTests(WindowTestCase):

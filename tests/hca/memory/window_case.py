@@ -10,18 +10,10 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.errors import MemoryAccessError
-from twisted_ib.hca.memory.access import Access
-from twisted_ib.hca.memory.memory import (
-    LOCAL_WRITE,
-    REMOTE_ATOMIC,
-    REMOTE_READ,
-    REMOTE_WRITE,
-    Memory,
-    MemoryRegion,
-    MemoryWindow,
-    ProtectionDomain,
-    WindowType,
-)
+from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, Access
+from twisted_ib.hca.memory.memory import Memory
+from twisted_ib.hca.memory.regions import MemoryRegion, ProtectionDomain
+from twisted_ib.hca.memory.windows import MemoryWindow, WindowType
 
 REMOTE = (REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC)
 ALL_REMOTE = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC

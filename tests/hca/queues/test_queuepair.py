@@ -15,12 +15,12 @@ from tests.support.calls import called
 from tests.support.counting import CopyCountingMap, CopyCountingSegment
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError, ResourceLimitError
-from twisted_ib.hca.base import operation
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.fabric.base.path import Refusing
 from twisted_ib.hca.fabric.shm.ring import RingPath, segmentSize
 from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.queues.requests import SendFlags
+from twisted_ib.hca.wire import headers, opcodes
 from twisted_ib.hca.wire.headers import RETH
 
 STATES = (QPState.RESET, QPState.INIT, QPState.RTR, QPState.RTS, QPState.SQD, QPState.ERR)
@@ -393,7 +393,7 @@ class ReceiveTests(QueuePairTestCase):
             self.assertEqual(self.put(0x04, b"%d" % number), 0)
         self.assertEqual(self.b.consumer.messages, [b"0", b"1", b"2", b"3", b"4"])
         self.b.modify(QPState.RTS, min_rnr_timer=9)
-        self.assertEqual(self.put(0x04, b"5"), operation.RNR | 9)
+        self.assertEqual(self.put(0x04, b"5"), headers.RNR | 9)
         self.assertEqual(self.b.state, QPState.ERR)
         self.assertIn("credits", str(self.b.consumer.failures[0]))
 
@@ -403,7 +403,7 @@ class ReceiveTests(QueuePairTestCase):
         """
         self.connect()
         self.assertEqual(self.put(0x04, bytes(limits.INLINE_RECORD)), 0)
-        self.assertEqual(self.put(0x04, bytes(limits.INLINE_RECORD + 1)), operation.NAK_INVALID_REQUEST)
+        self.assertEqual(self.put(0x04, bytes(limits.INLINE_RECORD + 1)), headers.NAK_INVALID_REQUEST)
         self.assertEqual(self.b.state, QPState.ERR)
         self.assertIn("too long", str(self.b.consumer.failures[0]))
 
@@ -416,7 +416,7 @@ class ReceiveTests(QueuePairTestCase):
             self.a.postInline(b"", b"x", 1)
         self.flow()
         self.assertEqual((len(self.a.consumer.failures), len(self.b.consumer.failures)), (0, 1))
-        self.a.delivered(operation.ACKNOWLEDGE, b"\x61", 0, 1)
+        self.a.delivered(opcodes.ACKNOWLEDGE, b"\x61", 0, 1)
         self.assertIn("0x61", str(self.a.consumer.failures[0]))
 
     def test_emptyRefusal(self) -> None:
@@ -424,7 +424,7 @@ class ReceiveTests(QueuePairTestCase):
         So does a refusal without a syndrome.
         """
         self.connect()
-        self.assertEqual(self.b.delivered(operation.ACKNOWLEDGE, b"", 0, 0), 0)
+        self.assertEqual(self.b.delivered(opcodes.ACKNOWLEDGE, b"", 0, 0), 0)
         self.assertEqual(self.b.state, QPState.ERR)
 
     def test_waits(self) -> None:
@@ -433,12 +433,12 @@ class ReceiveTests(QueuePairTestCase):
         """
         self.connect()
         self.b.waits, self.b.posted, self.b.minRNRTimer = True, 0, 9
-        self.assertEqual(self.put(0x04, b"x"), operation.RNR | 9)
+        self.assertEqual(self.put(0x04, b"x"), headers.RNR | 9)
         self.assertEqual((self.b.state, self.b.consumer.messages), (QPState.RTS, []))
-        self.assertEqual(self.put(0x04, bytes(limits.INLINE_RECORD + 1)), operation.RNR | 9)
+        self.assertEqual(self.put(0x04, bytes(limits.INLINE_RECORD + 1)), headers.RNR | 9)
         self.b.postReceives(2)
         self.assertEqual((self.put(0x04, b"x"), self.b.consumer.messages), (0, [b"x"]))
-        self.assertEqual(self.put(0x04, bytes(limits.INLINE_RECORD + 1)), operation.NAK_INVALID_REQUEST)
+        self.assertEqual(self.put(0x04, bytes(limits.INLINE_RECORD + 1)), headers.NAK_INVALID_REQUEST)
         self.assertEqual(self.b.state, QPState.ERR)
 
     def test_streamed(self) -> None:
@@ -473,12 +473,12 @@ class ReceiveTests(QueuePairTestCase):
         self.assertEqual(self.put(0x04, b"x"), 0)
         self.assertEqual(asked, [])
         # It made none: the request is refused as if there were nobody to ask.
-        self.assertEqual(self.put(operation.READ_REQUEST, RETH.pack(1, 1, 1)), operation.NAK_INVALID_REQUEST)
+        self.assertEqual(self.put(opcodes.READ_REQUEST, RETH.pack(1, 1, 1)), headers.NAK_INVALID_REQUEST)
         self.assertEqual((len(asked), self.b.state), (1, QPState.ERR))
         self.setUp()
         self.connect()
         self.b.onRequest = lambda: asked.append(None)
-        self.b.delivered(operation.ACKNOWLEDGE, b"\x61", 0, 1)
+        self.b.delivered(opcodes.ACKNOWLEDGE, b"\x61", 0, 1)
         self.assertEqual(len(asked), 1)
 
     def test_keepAlive(self) -> None:
@@ -494,14 +494,14 @@ class ReceiveTests(QueuePairTestCase):
         No other code is for a stream: an invalid request, and the end.
         """
         for code in range(256):
-            if code in (0x04, operation.ACKNOWLEDGE):
+            if code in (0x04, opcodes.ACKNOWLEDGE):
                 continue
             for data in (b"", RETH.pack(1, 1, 1), RETH.pack(1, 1, 0), RETH.pack(1, 1, 0) + b"x"):
                 if code == 0x0A and data == RETH.pack(1, 1, 0):
                     continue  # A sign of life.
                 self.setUp()
                 self.connect()
-                self.assertEqual(self.put(code, data), operation.NAK_INVALID_REQUEST)
+                self.assertEqual(self.put(code, data), headers.NAK_INVALID_REQUEST)
                 self.assertEqual(self.b.state, QPState.ERR)
                 self.assertEqual(self.b.consumer.messages, [])
 

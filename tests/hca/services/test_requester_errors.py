@@ -15,6 +15,7 @@ from twisted_ib.hca.base.timers import timeoutSeconds
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SGE, SendOpcode
+from twisted_ib.hca.wire import headers, opcodes
 from twisted_ib.hca.wire.headers import REFERENCE
 
 SEND, SEND_IMM = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM
@@ -210,7 +211,7 @@ class RefusalTests(RequesterTestCase):
         Have the other end publish a refusal, and take it.
         """
         body = operation.REFUSAL.pack(syndrome, 18, position)
-        self.b.path.post(operation.ACKNOWLEDGE << 24 | 17, b"", body, len(body))
+        self.b.path.post(opcodes.ACKNOWLEDGE << 24 | 17, b"", body, len(body))
         self.a.path.progress()
 
     def test_refusalsOfNothing(self) -> None:
@@ -221,11 +222,11 @@ class RefusalTests(RequesterTestCase):
         self.post(1, SEND)
         self.p.flow()
         self.assertEqual(self.a.statuses(), [(1, OK)])
-        for syndrome in (operation.RNR, operation.ABSENT, 0x61, 0x62):
+        for syndrome in (headers.RNR, operation.ABSENT, 0x61, 0x62):
             for position in (0, 1, self.a.path.tail, self.a.path.tail + 1, (1 << 64) - 1):
                 self.refuse(syndrome, position)
         for body in (b"", b"\x62", bytes(15), bytes(17)):
-            self.b.path.post(operation.ACKNOWLEDGE << 24 | 17, b"", body, len(body))
+            self.b.path.post(opcodes.ACKNOWLEDGE << 24 | 17, b"", body, len(body))
         self.p.settle()
         self.assertEqual(self.a.qp.state, QPState.RTS)
         self.assertEqual(self.a.statuses(), [])

@@ -16,7 +16,7 @@ from tests.hca.queues.keyed_pair import ALL, End, Pair, piece
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, MemoryAccessError, PathLostError, QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.states import QPState
-from twisted_ib.hca.memory.memory import WindowType
+from twisted_ib.hca.memory.windows import WindowType
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SGE, SendFlags, SendOpcode, WindowBind
 

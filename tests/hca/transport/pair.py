@@ -15,14 +15,6 @@ from typing import Any
 
 from attrs import evolve
 
-from twisted_ib.hca.base.operation import (
-    ATOMIC_ACKNOWLEDGE,
-    COMPARE_SWAP,
-    FETCH_ADD,
-    NAK_INVALID_REQUEST,
-    READ_REQUEST,
-    RNR,
-)
 from twisted_ib.hca.transport.parameters import (
     ACKNOWLEDGE_REQUEST,
     SOLICITED_EVENT,
@@ -31,8 +23,16 @@ from twisted_ib.hca.transport.parameters import (
 )
 from twisted_ib.hca.transport.reliable import ReliableConnection
 from twisted_ib.hca.transport.unreliable import UnreliableConnection
-from twisted_ib.hca.wire.headers import ATOMIC, ATOMIC_RESULT, RETH
-from twisted_ib.hca.wire.opcodes import ATOMIC_WRITE, OPCODES, Kind
+from twisted_ib.hca.wire.headers import ATOMIC, ATOMIC_RESULT, NAK_INVALID_REQUEST, RETH, RNR
+from twisted_ib.hca.wire.opcodes import (
+    ATOMIC_ACKNOWLEDGE,
+    ATOMIC_WRITE,
+    COMPARE_SWAP,
+    FETCH_ADD,
+    OPCODES,
+    READ_REQUEST,
+    Kind,
+)
 
 #: A READ's responses by whether they are the first and the last.
 ANSWERS = {(True, True): 0x10, (True, False): 0x0D, (False, False): 0x0E, (False, True): 0x0F}

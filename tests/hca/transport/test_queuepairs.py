@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.queues.keyed_pair import End, Fabric, piece
 from tests.hca.queues.test_queuepair import Consumer as Stream
 from twisted_ib.errors import QueuePairError
-from twisted_ib.hca.base.operation import ABSENT, ACKNOWLEDGE, REFUSAL, RESUME, SILENT
+from twisted_ib.hca.base.operation import ABSENT, REFUSAL, RESUME, SILENT
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.fabric.base.path import RecordPath
 from twisted_ib.hca.queues.completion import WCStatus
@@ -27,6 +27,7 @@ from twisted_ib.hca.transport.parameters import (
     Packet,
 )
 from twisted_ib.hca.transport.reliable import ReliableConnection
+from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE
 
 OK, FLUSH = WCStatus.SUCCESS, WCStatus.WR_FLUSH_ERR
 SEND, WRITE, READ = SendOpcode.SEND, SendOpcode.RDMA_WRITE, SendOpcode.RDMA_READ

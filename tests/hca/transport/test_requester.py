@@ -11,28 +11,28 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.transport.pair import TERMS, End
 from twisted_ib import limits
-from twisted_ib.hca.base.operation import (
-    ATOMIC_ACKNOWLEDGE,
-    BAD_RESPONSE,
+from twisted_ib.hca.base.operation import BAD_RESPONSE, RNR_EXHAUSTED, SILENT, SOLICITED
+from twisted_ib.hca.transport import requester, sendwindow
+from twisted_ib.hca.transport.parameters import ConnectionParameters, Packet
+from twisted_ib.hca.transport.reliable import ReliableConnection
+from twisted_ib.hca.wire.headers import (
+    ATOMIC,
     NAK_INVALID_REQUEST,
     NAK_REMOTE_ACCESS,
     NAK_REMOTE_OPERATIONAL,
-    RNR_EXHAUSTED,
+    RETH,
+)
+from twisted_ib.hca.wire.opcodes import (
+    ATOMIC_ACKNOWLEDGE,
     SEND_FIRST,
     SEND_LAST,
     SEND_MIDDLE,
     SEND_ONLY,
     SEND_ONLY_IMMEDIATE,
     SEND_ONLY_INVALIDATE,
-    SILENT,
-    SOLICITED,
     WRITE_ONLY,
     WRITE_ONLY_IMMEDIATE,
 )
-from twisted_ib.hca.transport import requester, sendwindow
-from twisted_ib.hca.transport.parameters import ConnectionParameters, Packet
-from twisted_ib.hca.transport.reliable import ReliableConnection
-from twisted_ib.hca.wire.headers import ATOMIC, RETH
 
 ASK, SOLICIT = 0x01, 0x80
 ACK, RNR, SEQUENCE = 0x1F, 0x20, 0x60

@@ -8,12 +8,12 @@ from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.transport.pair import TERMS, End
-from twisted_ib.hca.base.operation import ABSENT, LATER, NAK_REMOTE_ACCESS, SOLICITED
+from twisted_ib.hca.base.operation import ABSENT, LATER, SOLICITED
 from twisted_ib.hca.transport import responder
 from twisted_ib.hca.transport.parameters import ConnectionParameters, Packet
 from twisted_ib.hca.transport.reliable import ReliableConnection
 from twisted_ib.hca.transport.responder import INVALID, TRANSPORT_DEFERRED
-from twisted_ib.hca.wire.headers import ATOMIC, RETH
+from twisted_ib.hca.wire.headers import ATOMIC, NAK_REMOTE_ACCESS, RETH
 from twisted_ib.hca.wire.opcodes import OPCODES, Kind
 
 #: The first numbers that are expected in these tests: the third wraps.

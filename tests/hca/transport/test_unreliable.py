@@ -9,12 +9,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.transport.pair import TERMS, End, Pair
 from twisted_ib import limits
-from twisted_ib.hca.base.operation import SEND_ONLY, SOLICITED, UNRELIABLE, WRITE_ONLY_IMMEDIATE
+from twisted_ib.hca.base.operation import SOLICITED
 from twisted_ib.hca.transport import unreliable
 from twisted_ib.hca.transport.parameters import ConnectionParameters, Packet
 from twisted_ib.hca.transport.unreliable import UnreliableConnection
 from twisted_ib.hca.wire.headers import RETH
-from twisted_ib.hca.wire.opcodes import Kind
+from twisted_ib.hca.wire.opcodes import SEND_ONLY, UNRELIABLE, WRITE_ONLY_IMMEDIATE, Kind
 
 A, B, C, D = 0xFFFFFE, 0xFFFFFF, 0x000000, 0x000001
 

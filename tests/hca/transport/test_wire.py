@@ -17,18 +17,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.transport.pair import TERMS, Arrivals, End, Pair
 from tests.support.generated import given, settings
 from twisted_ib import limits
-from twisted_ib.hca.base.operation import (
-    NAK_REMOTE_ACCESS,
-    RNR_EXHAUSTED,
-    SEND_ONLY,
-    SEND_ONLY_IMMEDIATE,
-    SILENT,
-    WRITE_ONLY,
-)
+from twisted_ib.hca.base.operation import RNR_EXHAUSTED, SILENT
 from twisted_ib.hca.transport.parameters import ConnectionParameters, Packet
 from twisted_ib.hca.transport.reliable import ReliableConnection
-from twisted_ib.hca.wire.headers import RETH
-from twisted_ib.hca.wire.opcodes import Kind
+from twisted_ib.hca.wire.headers import NAK_REMOTE_ACCESS, RETH
+from twisted_ib.hca.wire.opcodes import SEND_ONLY, SEND_ONLY_IMMEDIATE, WRITE_ONLY, Kind
 
 SECONDS_BEHIND = 0.003
 

@@ -393,7 +393,6 @@ class TableTests(SynchronousTestCase):
         """
         Records have the codes of packets.
         """
-        for name in operation.__all__:
-            if hasattr(opcodes, name):
-                self.assertIs(getattr(operation, name), getattr(opcodes, name))
+        for name in filter(str.isupper, vars(operation)):
+            self.assertIs(getattr(opcodes, name, getattr(operation, name)), getattr(operation, name))
         self.assertNotIn(operation.RESUME, OPCODES)

@@ -15,7 +15,7 @@ from typing import Any
 from tests.hca.memorylink import Datagram, Wire, deviceOn
 from tests.rds.ends import Process, ProcessesTestCase
 from twisted_ib import limits
-from twisted_ib.hca.base.operation import SEND_LAST, SEND_ONLY, SILENT, SOLICITED
+from twisted_ib.hca.base.operation import SILENT, SOLICITED
 from twisted_ib.hca.cm.messages import requestMessage
 from twisted_ib.hca.connection import ConnectRequest, PathRecord, RejectReason
 from twisted_ib.hca.connection.path import ANY_PATH
@@ -23,6 +23,7 @@ from twisted_ib.hca.connection.rdmacm import RDMACMHeader, gidOf
 from twisted_ib.hca.wire.cm import REQ, RTU
 from twisted_ib.hca.wire.cm.layout import BODY_BYTES
 from twisted_ib.hca.wire.headers import BTH, ICRC
+from twisted_ib.hca.wire.opcodes import SEND_LAST, SEND_ONLY
 from twisted_ib.internet.channel import DeviceChannel
 from twisted_ib.rds import queues
 from twisted_ib.rds.media import rc

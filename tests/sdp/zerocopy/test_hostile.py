@@ -20,7 +20,7 @@ from tests.sdp.zerocopy.test_extensions import LEAST, Places
 from tests.sdp.zerocopy.test_registered import BYTES, SIZE, RegisteredTestCase
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, ResourceLimitError
-from twisted_ib.hca.memory.memory import LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE
+from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.queues.requests import Attributes, Capabilities
 from twisted_ib.sdp.protocol.wire import BSDH, MID, Flags, SinkAvail, SrcAvail, Transition
 from twisted_ib.sdp.stream import SDP_RECEIVES_LEAST

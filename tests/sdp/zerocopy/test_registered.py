@@ -17,8 +17,10 @@ from tests.sdp.stream.test_stream import ERRORS
 from tests.sdp.zerocopy.test_extensions import LEAST, Hearing, Places
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, MemoryRegionError, WrongThreadError
-from twisted_ib.hca.base.operation import ACKNOWLEDGE, NAK_INVALID_REQUEST, REFUSAL
+from twisted_ib.hca.base.operation import REFUSAL
 from twisted_ib.hca.services.operations import operation
+from twisted_ib.hca.wire.headers import NAK_INVALID_REQUEST
+from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE
 from twisted_ib.interfaces import ISDPTransport
 from twisted_ib.sdp import zerocopysend
 from twisted_ib.sdp.protocol.modes import Mode

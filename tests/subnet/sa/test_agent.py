@@ -20,10 +20,10 @@ from twisted_ib.hca.mad.attributes.administration import (
 from twisted_ib.hca.mad.attributes.classportinfo import ClassPortInfo
 from twisted_ib.hca.mad.attributes.layouts import layoutOf
 from twisted_ib.hca.mad.rmpp.receiver import Receiver
-from twisted_ib.hca.mad.rmpp.segments import DATA, FIRST, LAST, TransferStatus, headerOf, segment
+from twisted_ib.hca.mad.rmpp.segments import TransferStatus, headerOf, segment
 from twisted_ib.hca.mad.rmpp.sender import RMPP_ACK_SECONDS
 from twisted_ib.hca.wire.mad.administration import DELETE, GET_MULTI, GET_TABLE, GET_TRACE_TABLE, SAStatus
-from twisted_ib.hca.wire.mad.classes import PERFORMANCE, AdministrationHeader, RMPPHeader
+from twisted_ib.hca.wire.mad.classes import DATA, FIRST, LAST, PERFORMANCE, AdministrationHeader, RMPPHeader
 from twisted_ib.hca.wire.mad.mad import GET, MAD_BYTES, SET, TRAP, Mad, decodeMAD
 
 AT = 56

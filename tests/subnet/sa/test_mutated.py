@@ -16,9 +16,9 @@ from tests.subnet.sa.test_services import NAMES
 from tests.subnet.sa.test_services import RECORD as SERVICE
 from twisted_ib import limits
 from twisted_ib.hca.mad.attributes.administration import RECORDS
-from twisted_ib.hca.mad.rmpp.segments import ABORT, ACK, DATA, RMPP_SECONDS, STOP, segment
+from twisted_ib.hca.mad.rmpp.segments import RMPP_SECONDS, segment
 from twisted_ib.hca.wire.mad.administration import DELETE, GET_TABLE
-from twisted_ib.hca.wire.mad.classes import RMPPHeader
+from twisted_ib.hca.wire.mad.classes import ABORT, ACK, DATA, STOP, RMPPHeader
 from twisted_ib.hca.wire.mad.mad import GET, REPORT, RESPONSE, SET, Mad, decodeMAD
 
 COUNT = 600

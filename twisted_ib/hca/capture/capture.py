@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from attrs import evolve
 
 from twisted_ib.drive.process import forEach, life
-from twisted_ib.hca.base.operation import GSI_QPN, MANAGEMENT_HEADER, UD_SEND_ONLY
+from twisted_ib.hca.base.operation import GSI_QPN, MANAGEMENT_HEADER
 from twisted_ib.hca.capture.flow import Flow
 from twisted_ib.hca.capture.framing import HOPS, Direction, Framing, management
 from twisted_ib.hca.capture.pcapng import Writer
@@ -27,7 +27,7 @@ from twisted_ib.hca.services.datagramform import DatagramForm
 from twisted_ib.hca.wire.cm import BODY_BYTES, REP, REQ, SIDR_REP, SIDR_REQ, AnyMessage, byAttribute
 from twisted_ib.hca.wire.headers import DETH, PSN_MASK, QPN_MASK
 from twisted_ib.hca.wire.mad import cm, mad
-from twisted_ib.hca.wire.opcodes import MTU_BYTES, OPCODES
+from twisted_ib.hca.wire.opcodes import MTU_BYTES, OPCODES, UD_SEND_ONLY
 from twisted_ib.hca.wire.packet import BaseHeader, Packet
 from twisted_ib.hca.wire.rocev2 import datagramPort, flowLabel, sourcePort
 

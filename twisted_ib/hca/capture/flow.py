@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from twisted_ib.hca.base.operation import ABSENT, ACKNOWLEDGE, LATER, UNRELIABLE
+from twisted_ib.hca.base.operation import ABSENT, LATER
 from twisted_ib.hca.wire.headers import ACK, AETH, PSN_MASK
-from twisted_ib.hca.wire.opcodes import OPCODES, SEVERAL, Kind, Opcode
+from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, OPCODES, SEVERAL, UNRELIABLE, Kind, Opcode
 from twisted_ib.hca.wire.packet import BaseHeader, Packet
 
 #: Opcode of a Last packet -> of an Only packet with the same header at its end.

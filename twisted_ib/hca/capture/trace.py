@@ -20,16 +20,13 @@ from zope.interface import implementer
 
 from twisted_ib.errors import WireError
 from twisted_ib.hca.base.operation import (
-    ACKNOWLEDGE,
     GSI_QPN,
     OPERATION_MASK,
-    QPN_MASK,
     REFERENCE,
     REFUSAL,
     RESPONSES,
     RESUME,
     SOLICITED,
-    UNRELIABLE,
     isDatagram,
 )
 from twisted_ib.hca.base.traits import LinkLayer
@@ -44,8 +41,9 @@ from twisted_ib.hca.queues.receiver import RecordReceiver
 from twisted_ib.hca.queues.scatter import payload
 from twisted_ib.hca.wire import headers
 from twisted_ib.hca.wire.grh import HEADER_BYTES
+from twisted_ib.hca.wire.headers import QPN_MASK
 from twisted_ib.hca.wire.mad.mad import MAD_BYTES
-from twisted_ib.hca.wire.opcodes import MTU_BYTES, OPCODES
+from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, MTU_BYTES, OPCODES, UNRELIABLE
 from twisted_ib.hca.wire.packet import DEFAULT_PARTITION
 
 if TYPE_CHECKING:

@@ -24,15 +24,18 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import evolve
 
 from twisted_ib.errors import DeviceError, LengthError, ResourceLimitError, ServiceInUseError
-from twisted_ib.hca.base.operation import GSI_QPN, QPN_MASK, SMI_QPN, UD_SEND_ONLY
+from twisted_ib.hca.base.operation import GSI_QPN, SMI_QPN
 from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.mad.redirect import Redirection, Redirections, redirecting, redirectionOf
 from twisted_ib.hca.mad.requests import Answered, Received, ReceivedMAD, Request, Target
-from twisted_ib.hca.mad.rmpp.segments import ACTIVE, RMPP_VERSION, dataAt, isSegment
+from twisted_ib.hca.mad.rmpp.segments import dataAt, isSegment
 from twisted_ib.hca.mad.takers import Taker, queuePairOf, takerOf
 from twisted_ib.hca.mad.transfers import Transfers
 from twisted_ib.hca.wire.grh import DETH, HOP_LIMIT
+from twisted_ib.hca.wire.headers import QPN_MASK
 from twisted_ib.hca.wire.mad.classes import (
+    ACTIVE,
+    RMPP_VERSION,
     SUBNET_DIRECTED,
     TRANSFER_HEADERS,
     RMPPHeader,
@@ -59,6 +62,7 @@ from twisted_ib.hca.wire.mad.mad import (
     UNSUPPORTED_METHOD_ATTRIBUTE,
     Mad,
 )
+from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 
 if TYPE_CHECKING:
     from twisted_ib.hca.mad.device import IManagedDevice
@@ -578,16 +582,3 @@ class Agents:
         self.transfers.close()
         if failure is not None:
             raise failure
-
-
-__all__ = [
-    "MAD_REGISTRATIONS",
-    "MAD_REQUESTS",
-    "MAD_RETRIES",
-    "MAD_TIMEOUT_SECONDS",
-    "Agent",
-    "Agents",
-    "ReceivedMAD",
-    "Request",
-    "checkPatience",
-]

@@ -14,7 +14,6 @@ from attrs import evolve
 
 from twisted_ib.errors import WireError
 from twisted_ib.hca.base.attributes import PORT
-from twisted_ib.hca.base.operation import UD_SEND_ONLY
 from twisted_ib.hca.mad.attributes.classportinfo import RESPONSE_TIME, ClassPortInfo
 from twisted_ib.hca.mad.attributes.layouts import Attribute, layoutOf
 from twisted_ib.hca.mad.attributes.performance import (
@@ -44,6 +43,7 @@ from twisted_ib.hca.wire.mad.mad import (
     Mad,
     decodeMAD,
 )
+from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 
 if TYPE_CHECKING:
     from twisted_ib.hca.mad.device import IManagedDevice

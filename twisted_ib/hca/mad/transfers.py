@@ -13,18 +13,9 @@ from typing import TYPE_CHECKING, Any
 from twisted_ib.errors import LengthError, ResourceLimitError
 from twisted_ib.hca.mad.rmpp import receiver
 from twisted_ib.hca.mad.rmpp.receiver import Receiver
-from twisted_ib.hca.mad.rmpp.segments import (
-    ABORT,
-    DATA,
-    FIRST,
-    STOP,
-    TransferStatus,
-    control,
-    dataAt,
-    fault,
-    headerOf,
-)
+from twisted_ib.hca.mad.rmpp.segments import TransferStatus, control, dataAt, fault, headerOf
 from twisted_ib.hca.mad.rmpp.sender import RMPP_ACK_SECONDS, Sender
+from twisted_ib.hca.wire.mad.classes import ABORT, DATA, FIRST, STOP
 from twisted_ib.hca.wire.mad.mad import RESPONSE
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 from attrs import evolve, frozen
 
 from twisted_ib.errors import HeaderError, LengthError, ResourceLimitError
-from twisted_ib.hca.base.operation import QPN_MASK
 from twisted_ib.hca.mad.dispatch import MAD_RETRIES, MAD_TIMEOUT_SECONDS, Agent
 from twisted_ib.hca.mad.rmpp.receiver import RMPP_TABLE_BYTES
 from twisted_ib.hca.mad.rmpp.segments import TABLE, dataAt, isSegment
 from twisted_ib.hca.mad.takers import isResponse
 from twisted_ib.hca.services.address import AddressVector
+from twisted_ib.hca.wire.headers import QPN_MASK
 from twisted_ib.hca.wire.mad.classes import ORGANIZATION_CLASSES, TRANSFER_HEADERS, OrganizationHeader
 from twisted_ib.hca.wire.mad.mad import (
     BASE_VERSION,

@@ -22,7 +22,6 @@ from twisted_ib.errors import (
     UnsupportedRegionError,
 )
 from twisted_ib.hca.memory.access import (
-    LOCAL_READ,
     LOCAL_WRITE,
     REMOTE_ATOMIC,
     REMOTE_READ,
@@ -33,20 +32,7 @@ from twisted_ib.hca.memory.access import (
 )
 from twisted_ib.hca.memory.keys import MemoryKeys
 from twisted_ib.hca.memory.regions import MemoryRegion, ProtectionDomain
-from twisted_ib.hca.memory.windows import MemoryWindow, Windows, WindowType
-
-__all__ = [
-    "LOCAL_READ",
-    "LOCAL_WRITE",
-    "REMOTE_ATOMIC",
-    "REMOTE_READ",
-    "REMOTE_WRITE",
-    "Memory",
-    "MemoryRegion",
-    "MemoryWindow",
-    "ProtectionDomain",
-    "WindowType",
-]
+from twisted_ib.hca.memory.windows import MemoryWindow, Windows
 
 _ADDRESS_END = 1 << 64
 _PAGE_BITS = 12

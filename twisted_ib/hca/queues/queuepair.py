@@ -24,21 +24,12 @@ from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import HCAError, PathLostError, QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.events import EventType
-from twisted_ib.hca.base.operation import (
-    ACKNOWLEDGE,
-    NAK_INVALID_REQUEST,
-    QPN_MASK,
-    RESPONSES,
-    RNR,
-    SEND_ONLY,
-    SILENT,
-    SOLICITED,
-    WRITE_ONLY,
-)
+from twisted_ib.hca.base.operation import RESPONSES, SILENT, SOLICITED
 from twisted_ib.hca.base.partition import DEFAULT_PKEY, PartitionTable, isValid
 from twisted_ib.hca.base.states import RECEIVING, QPState, QPType, checkTransition
 from twisted_ib.hca.queues.receiver import RecordReceiver
-from twisted_ib.hca.wire.headers import RETH
+from twisted_ib.hca.wire.headers import NAK_INVALID_REQUEST, QPN_MASK, RETH, RNR
+from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, SEND_ONLY, WRITE_ONLY
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Buffer, IPath

@@ -15,7 +15,7 @@ from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.refcount import RefCounted
-from twisted_ib.hca.memory.memory import ProtectionDomain
+from twisted_ib.hca.memory.regions import ProtectionDomain
 from twisted_ib.hca.queues.requests import ReceiveRequest, checkPieces
 
 _KIND = "shared receive queues"

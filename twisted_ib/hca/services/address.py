@@ -23,7 +23,7 @@ from twisted_ib.errors import HCAError, QueuePairError
 from twisted_ib.hca.base.port import LARGEST_UNICAST_LID
 from twisted_ib.hca.base.refcount import RefCounted
 from twisted_ib.hca.base.traits import LinkLayer
-from twisted_ib.hca.memory.memory import ProtectionDomain
+from twisted_ib.hca.memory.regions import ProtectionDomain
 from twisted_ib.hca.wire.grh import isMulticast
 
 if TYPE_CHECKING:

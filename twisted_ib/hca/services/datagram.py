@@ -22,9 +22,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import MemoryAccessError, QueuePairError
-from twisted_ib.hca.base.operation import QPN_MASK, SOLICITED, UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
+from twisted_ib.hca.base.operation import SOLICITED
 from twisted_ib.hca.base.states import RECEIVING, QPState
-from twisted_ib.hca.memory.memory import LOCAL_READ, LOCAL_WRITE
+from twisted_ib.hca.memory.access import LOCAL_READ, LOCAL_WRITE
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.receives import Receives
 from twisted_ib.hca.queues.requests import Destination, ReceiveRequest, SendFlags, SendOpcode, SendRequest
@@ -34,7 +34,8 @@ from twisted_ib.hca.services.operations.operation import Operation
 from twisted_ib.hca.services.sendqueue import SendQueue
 from twisted_ib.hca.wire import headers
 from twisted_ib.hca.wire.grh import DETH_BYTES, GRH_BYTES
-from twisted_ib.hca.wire.headers import IMMEDIATE
+from twisted_ib.hca.wire.headers import IMMEDIATE, QPN_MASK
+from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import DatagramPath

@@ -14,13 +14,15 @@ from attrs import frozen
 
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError
-from twisted_ib.hca.base.operation import QPN_MASK, SOLICITED, UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
+from twisted_ib.hca.base.operation import SOLICITED
 from twisted_ib.hca.base.states import RECEIVING, QPState, QPType
 from twisted_ib.hca.services.address import AddressHandle, AddressVector
 from twisted_ib.hca.services.datagramform import OWN_KEY
 from twisted_ib.hca.services.work import checkRanges
 from twisted_ib.hca.wire import headers
 from twisted_ib.hca.wire.grh import DETH_BYTES
+from twisted_ib.hca.wire.headers import QPN_MASK
+from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.queues.queuepair import QueuePair

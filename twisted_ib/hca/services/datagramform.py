@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
 from twisted_ib.errors import WireError
-from twisted_ib.hca.base.operation import SOLICITED, UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
+from twisted_ib.hca.base.operation import SOLICITED
 from twisted_ib.hca.base.partition import matches
 from twisted_ib.hca.base.port import LARGEST_UNICAST_LID, KeyViolation, Port
 from twisted_ib.hca.base.traits import LinkLayer
@@ -36,6 +36,7 @@ from twisted_ib.hca.wire.grh import (
     packGRH,
     route,
 )
+from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.queues.queuepair import QueuePair

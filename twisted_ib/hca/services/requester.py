@@ -17,15 +17,11 @@ from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, QueuePairError
 from twisted_ib.hca.base.operation import (
     ABSENT,
-    ACKNOWLEDGE,
     BAD_RESPONSE,
     GSI_QPN,
     LATER,
-    NAK_INVALID_REQUEST,
-    NAK_REMOTE_ACCESS,
     REFUSAL,
     RESUME,
-    RNR,
     RNR_EXHAUSTED,
     SILENT,
 )
@@ -37,6 +33,8 @@ from twisted_ib.hca.services.operations.local import LocalOperation
 from twisted_ib.hca.services.operations.operation import Operation, RespondedOperation
 from twisted_ib.hca.services.operations.rows import serviceOperations
 from twisted_ib.hca.services.sendqueue import SendQueue
+from twisted_ib.hca.wire.headers import NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS, RNR
+from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPath

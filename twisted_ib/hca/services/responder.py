@@ -16,20 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import MemoryAccessError, QueuePairError
 from twisted_ib.hca.base.events import EventType
-from twisted_ib.hca.base.operation import (
-    ABSENT,
-    LATER,
-    NAK_INVALID_REQUEST,
-    NAK_REMOTE_ACCESS,
-    NAK_REMOTE_OPERATIONAL,
-    OPERATION_MASK,
-    REFERENCE,
-    RESUME,
-    RNR,
-    SEND_ONLY,
-    SOLICITED,
-    UNRELIABLE,
-)
+from twisted_ib.hca.base.operation import ABSENT, LATER, OPERATION_MASK, REFERENCE, RESUME, SOLICITED
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.receives import Receives
@@ -40,7 +27,15 @@ from twisted_ib.hca.services.operations.operation import Refused
 from twisted_ib.hca.services.operations.rows import PARTS_OF, RESPONSES_TO
 from twisted_ib.hca.services.operations.write import IncomingWrite
 from twisted_ib.hca.services.responses import ResponseQueue
-from twisted_ib.hca.wire.headers import IMMEDIATE, INVALIDATE
+from twisted_ib.hca.wire.headers import (
+    IMMEDIATE,
+    INVALIDATE,
+    NAK_INVALID_REQUEST,
+    NAK_REMOTE_ACCESS,
+    NAK_REMOTE_OPERATIONAL,
+    RNR,
+)
+from twisted_ib.hca.wire.opcodes import SEND_ONLY, UNRELIABLE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.services.work import WorkQueues

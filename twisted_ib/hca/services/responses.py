@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, QueuePairError
 from twisted_ib.hca.base.events import EventType
-from twisted_ib.hca.base.operation import ABSENT, ACKNOWLEDGE, NAK_REMOTE_ACCESS, REFUSAL
+from twisted_ib.hca.base.operation import ABSENT, REFUSAL
 from twisted_ib.hca.services.operations.operation import Response
+from twisted_ib.hca.wire.headers import NAK_REMOTE_ACCESS
+from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IDevice, IPath

@@ -16,7 +16,7 @@ from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError, UnsupportedOperationError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.states import QPState
-from twisted_ib.hca.memory.memory import LOCAL_READ
+from twisted_ib.hca.memory.access import LOCAL_READ
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.queues.scatter import locate, total

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twisted_ib.hca.base.operation import ABSENT, OPERATION_MASK, RESUME, UNRELIABLE
+from twisted_ib.hca.base.operation import ABSENT, OPERATION_MASK, RESUME
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.services.operations.operation import Operation, Refused
 from twisted_ib.hca.services.operations.rows import serviceOperations
 from twisted_ib.hca.services.requester import Requester
 from twisted_ib.hca.services.responder import Responder
-from twisted_ib.hca.wire.opcodes import OPCODES, SERVICE_MASK
+from twisted_ib.hca.wire.opcodes import OPCODES, SERVICE_MASK, UNRELIABLE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.services.work import WorkQueues

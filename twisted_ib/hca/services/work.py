@@ -21,7 +21,7 @@ from twisted_ib.hca.base.partition import isValid
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LOCAL
-from twisted_ib.hca.memory.memory import ProtectionDomain
+from twisted_ib.hca.memory.regions import ProtectionDomain
 from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus
 from twisted_ib.hca.queues.requests import (
     Attributes,

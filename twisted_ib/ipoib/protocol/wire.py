@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from attrs import frozen
 
 from twisted_ib.errors import WireError
-from twisted_ib.hca.base.operation import QPN_MASK
 from twisted_ib.hca.base.partition import FULL_MEMBER
+from twisted_ib.hca.wire.headers import QPN_MASK
 
 if TYPE_CHECKING:
     from twisted_ib.structs import Packed

@@ -36,7 +36,7 @@ from twisted_ib import limits
 from twisted_ib.errors import HCAError, PathLostError, QueuePairError, RDSWireError, ResourceLimitError
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.traits import Completion
-from twisted_ib.hca.memory.memory import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
+from twisted_ib.hca.memory.access import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
 from twisted_ib.hca.queues.queuepair import SEND_SOLICITED
 from twisted_ib.hca.queues.requests import Attributes, Capabilities, SendOpcode, SendRequest

@@ -22,7 +22,7 @@ from zope.interface import implementer
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, NoRouteError
 from twisted_ib.hca.base.interfaces import IFabric
-from twisted_ib.hca.base.operation import GSI_QPN, UD_SEND_ONLY
+from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.base.traits import SUBNET
 from twisted_ib.hca.connection.rdmacm import gidNumber, guidOf
 from twisted_ib.hca.fabric.base.subnetdirectory import ISubnetDirectory
@@ -30,6 +30,7 @@ from twisted_ib.hca.services.datagramform import localDatagram
 from twisted_ib.hca.wire.headers import DETH
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION
 from twisted_ib.hca.wire.mad.mad import CLASS_AT, MAD_BYTES, QUEUE_KEY
+from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 from twisted_ib.subnet.network.smi import Packet
 from twisted_ib.subnet.port.paths import ManagementPath, SubnetPath
 

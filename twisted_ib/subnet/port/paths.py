@@ -18,14 +18,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from attrs import frozen
 
 from twisted_ib import limits
-from twisted_ib.hca.base.operation import ABSENT, GSI_QPN, QPN_MASK, RESPONSES, RESUME, SMI_QPN, UNRELIABLE
+from twisted_ib.hca.base.operation import ABSENT, GSI_QPN, RESPONSES, RESUME, SMI_QPN
 from twisted_ib.hca.base.partition import matches
 from twisted_ib.hca.base.port import KeyViolation
 from twisted_ib.hca.connection.path import GID_BYTES, PathRecord
 from twisted_ib.hca.fabric.base.neighbours import PeerIdentity
 from twisted_ib.hca.fabric.base.path import Refusing
 from twisted_ib.hca.queues.receiver import RecordReceiver
+from twisted_ib.hca.wire.headers import QPN_MASK
 from twisted_ib.hca.wire.mad.mad import MAD_BYTES
+from twisted_ib.hca.wire.opcodes import UNRELIABLE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import BoundQueuePair, Buffer

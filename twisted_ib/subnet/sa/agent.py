@@ -35,17 +35,10 @@ from twisted_ib.hca.mad.attributes.classportinfo import ClassPortInfo
 from twisted_ib.hca.mad.attributes.layouts import Attribute, layoutOf
 from twisted_ib.hca.mad.attributes.notice import Notice, Trap
 from twisted_ib.hca.mad.requests import ReceivedMAD
-from twisted_ib.hca.mad.rmpp.segments import (
-    DATA,
-    RMPP_VERSION,
-    TABLE,
-    dataAt,
-    headerOf,
-    isSegment,
-)
+from twisted_ib.hca.mad.rmpp.segments import TABLE, dataAt, headerOf, isSegment
 from twisted_ib.hca.mad.transfers import Transfers
 from twisted_ib.hca.wire.mad.administration import DELETE, GET_TABLE, SA_VERSION, SAStatus
-from twisted_ib.hca.wire.mad.classes import SUBNET_ADMINISTRATION, RMPPHeader
+from twisted_ib.hca.wire.mad.classes import DATA, RMPP_VERSION, SUBNET_ADMINISTRATION, RMPPHeader
 from twisted_ib.hca.wire.mad.mad import (
     GET,
     GET_RESPONSE,

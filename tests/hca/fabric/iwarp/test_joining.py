@@ -10,20 +10,19 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.fabric.iwarp.protocol.rdmap import BASE, KEY, End
-from twisted_ib.hca.base.operation import (
-    RNR,
+from twisted_ib.hca.base.operation import SOLICITED
+from twisted_ib.hca.fabric.iwarp.protocol.joining import joinSends
+from twisted_ib.hca.fabric.iwarp.protocol.mpastream import StreamError
+from twisted_ib.hca.fabric.iwarp.protocol.sending import RDMAPSender
+from twisted_ib.hca.wire.headers import INVALIDATE, RETH, RNR
+from twisted_ib.hca.wire.opcodes import (
     SEND_FIRST,
     SEND_LAST,
     SEND_LAST_INVALIDATE,
     SEND_ONLY,
     SEND_ONLY_INVALIDATE,
-    SOLICITED,
     WRITE_ONLY,
 )
-from twisted_ib.hca.fabric.iwarp.protocol.joining import joinSends
-from twisted_ib.hca.fabric.iwarp.protocol.mpastream import StreamError
-from twisted_ib.hca.fabric.iwarp.protocol.sending import RDMAPSender
-from twisted_ib.hca.wire.headers import INVALIDATE, RETH
 
 #: Octets of the payload of a segment.
 _SEGMENT = 110

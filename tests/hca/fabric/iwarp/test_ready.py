@@ -11,9 +11,9 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from twisted_ib.hca.base.operation import SEND_ONLY
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.fabric.iwarp.streampath import StreamPath
+from twisted_ib.hca.wire.opcodes import SEND_ONLY
 
 #: A Write of no octets.
 READY = bytes.fromhex("000ec140000000010000000000000000 00000000")

@@ -20,13 +20,13 @@ from tests.hca.hcas import settle
 from tests.hca.memorylink import Datagram, MemoryLink
 from tests.support.generated import given
 from twisted_ib import limits
-from twisted_ib.hca.base.operation import SEND_MIDDLE
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
 from twisted_ib.hca.fabric.roce.receive import PacketReceiver
 from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.wire.headers import BTH, ICRC, PSN_MASK
 from twisted_ib.hca.wire.icrcflow import ICRCState, crc32
+from twisted_ib.hca.wire.opcodes import SEND_MIDDLE
 
 BURST = 15
 

@@ -11,10 +11,10 @@ from attrs import evolve
 from tests.hca.hcas import settle
 from tests.hca.hostile import HostileTestCase, Target, datagram
 from tests.hca.queues.keyed_pair import piece
-from twisted_ib.hca.base.operation import UD_SEND_ONLY
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.wire.grh import guidGID
+from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 
 GROUP = 0xFF12 << 112 | 0xABCD
 

@@ -17,6 +17,7 @@ from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.fabric.shm.ring import RingPath
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.queues.requests import SendOpcode
+from twisted_ib.hca.wire import headers, opcodes
 from twisted_ib.hca.wire.headers import REFERENCE, RETH
 
 
@@ -38,11 +39,11 @@ class LongReferenceTests(ResponderTestCase):
         """
         A request's record moves no more than one turn's bytes.
         """
-        code = operation.WRITE_ONLY | operation.REFERENCE
+        code = opcodes.WRITE_ONLY | operation.REFERENCE
         most = self.reth(1000) + REFERENCE.pack(self.number, 1000, 4000)
         self.assertEqual(self.put(code, most), 0)
         more = self.reth(1001, 1000) + REFERENCE.pack(self.number, 1001, 0)
-        self.assertEqual(self.put(code, more), operation.NAK_REMOTE_OPERATIONAL)
+        self.assertEqual(self.put(code, more), headers.NAK_REMOTE_OPERATIONAL)
         self.assertEqual(self.target.view.tobytes().count(b"!"), 1000)
         self.assertEqual(self.b.qp.state, QPState.ERR)
 
@@ -55,7 +56,7 @@ class LongReferenceTests(ResponderTestCase):
             self.a.path.offering = True
             number = self.a.path.offer(bytearray(b"!" * 5000))
             self.b.send(1, SendOpcode.RDMA_READ, piece(self.target, 0, count))
-            self.put(operation.READ_RESPONSE_ONLY | operation.REFERENCE, REFERENCE.pack(number, count, 0))
+            self.put(opcodes.READ_RESPONSE_ONLY | operation.REFERENCE, REFERENCE.pack(number, count, 0))
             self.assertEqual(self.target.view.tobytes().count(b"!"), written)
             self.assertEqual(self.b.qp.state, state)
 
@@ -90,12 +91,12 @@ class UnfinishedTests(HostileTestCase):
         """
         one, two, three = (self.target() for _ in range(3))
         for target, size in ((one, 4000), (two, 5000), (three, 900)):
-            self.write(operation.SEND_FIRST, target.qp.number, bytes(size))
+            self.write(opcodes.SEND_FIRST, target.qp.number, bytes(size))
         self.rest()
         self.assertEqual(
             (self.device_.receiveBudget.heldBytes, len(self.device_.receiveBudget.holders)), (9900, 3)
         )
-        self.write(operation.SEND_MIDDLE, three.qp.number, bytes(200))
+        self.write(opcodes.SEND_MIDDLE, three.qp.number, bytes(200))
         self.rest()
         states = [target.qp.state for target in (one, two, three)]
         self.assertEqual(states, [QPState.RTS, QPState.ERR, QPState.RTS])
@@ -104,8 +105,8 @@ class UnfinishedTests(HostileTestCase):
         )
         (failure,) = two.consumer.failures
         self.assertIsInstance(failure, ResourceLimitError)
-        self.write(operation.SEND_LAST, three.qp.number, bytes(3))
-        self.write(operation.SEND_LAST, one.qp.number, bytes(1))
+        self.write(opcodes.SEND_LAST, three.qp.number, bytes(3))
+        self.write(opcodes.SEND_LAST, one.qp.number, bytes(1))
         self.rest()
         self.assertEqual([len(data) for data, _ in one.consumer.got + three.consumer.got], [4001, 1103])
         budget = self.device_.receiveBudget
@@ -115,10 +116,10 @@ class UnfinishedTests(HostileTestCase):
         """
         The queue pair that holds most may be the one that is receiving.
         """
-        for opcode in (operation.SEND_MIDDLE, operation.SEND_LAST):
+        for opcode in (opcodes.SEND_MIDDLE, opcodes.SEND_LAST):
             others = [self.target() for _ in range(3)]
             for target in others:
-                self.write(operation.SEND_FIRST, target.qp.number, bytes(3000))
+                self.write(opcodes.SEND_FIRST, target.qp.number, bytes(3000))
             self.write(opcode, others[0].qp.number, bytes(2000))
             self.rest()
             states = [target.qp.state for target in others]
@@ -137,7 +138,7 @@ class UnfinishedTests(HostileTestCase):
         target = self.target()
         ends: list[Any] = [
             lambda: self.write(operation.RESUME, target.qp.number, b""),
-            lambda: self.write(operation.WRITE_ONLY, target.qp.number, b""),
+            lambda: self.write(opcodes.WRITE_ONLY, target.qp.number, b""),
             lambda: target.qp.modify(QPState.ERR),
             lambda: target.qp.modify(QPState.RESET),
             lambda: target.qp.close(),
@@ -146,7 +147,7 @@ class UnfinishedTests(HostileTestCase):
         left = [3000, 0, 0, 0, 0, 0]
         for end, expected in zip(ends, left, strict=True):
             target = self.target()
-            self.write(operation.SEND_FIRST, target.qp.number, bytes(3000))
+            self.write(opcodes.SEND_FIRST, target.qp.number, bytes(3000))
             self.rest()
             self.assertEqual(self.device_.receiveBudget.heldBytes, 3000)
             end()
@@ -182,7 +183,7 @@ class ManyReadsTests(HostileTestCase):
             """
             if path.fabric is not self.device_.fabric:
                 return post(path, word, header, payload, length)
-            self.answers[word & operation.QPN_MASK] += 1
+            self.answers[word & headers.QPN_MASK] += 1
             return True
 
         self.patch(RingPath, "post", counting)
@@ -194,7 +195,7 @@ class ManyReadsTests(HostileTestCase):
         target = Target(self.device_, QPType.RC, self.other, number)
         region = target.register(length)
         self.write(
-            operation.READ_REQUEST, target.qp.number, RETH.pack(region.address, region.remoteKey, length)
+            opcodes.READ_REQUEST, target.qp.number, RETH.pack(region.address, region.remoteKey, length)
         )
 
     def turns(self) -> list[int]:
@@ -274,10 +275,10 @@ class WildRefusalTests(RequesterTestCase):
             self.post(id, SendOpcode.SEND)
         queue, requester.onTheWay = requester.onTheWay, Unread(requester.onTheWay)
         for position in (self.a.path.position() + 1, (1 << 64) - 1):
-            body = operation.REFUSAL.pack(operation.NAK_INVALID_REQUEST, 18, position)
-            self.a.work.delivered(operation.ACKNOWLEDGE, body, 0, len(body))
+            body = operation.REFUSAL.pack(headers.NAK_INVALID_REQUEST, 18, position)
+            self.a.work.delivered(opcodes.ACKNOWLEDGE, body, 0, len(body))
         requester.onTheWay = queue
         self.assertEqual((self.a.qp.state, len(queue), self.a.statuses()), (QPState.RTS, 3, []))
-        body = operation.REFUSAL.pack(operation.NAK_INVALID_REQUEST, 18, self.a.path.position())
-        self.a.work.delivered(operation.ACKNOWLEDGE, body, 0, len(body))
+        body = operation.REFUSAL.pack(headers.NAK_INVALID_REQUEST, 18, self.a.path.position())
+        self.a.work.delivered(opcodes.ACKNOWLEDGE, body, 0, len(body))
         self.assertEqual(self.a.qp.state, QPState.ERR)

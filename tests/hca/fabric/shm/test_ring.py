@@ -14,7 +14,7 @@ from unittest import skipIf
 from tests.hca.hcas import HCATestCase, Taker, settle, turn
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError
-from twisted_ib.hca.base.operation import MANAGEMENT, SEND_ONLY, word
+from twisted_ib.hca.base.operation import MANAGEMENT, word
 from twisted_ib.hca.fabric.shm.ring import (
     BULK,
     HEAD,
@@ -31,6 +31,7 @@ from twisted_ib.hca.fabric.shm.ring import (
 )
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.host import libc
+from twisted_ib.hca.wire.opcodes import SEND_ONLY
 
 MISSING = libc.available()
 HEADER = Struct("<II")

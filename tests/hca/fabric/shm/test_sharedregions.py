@@ -17,7 +17,7 @@ from tests.hca.queues.keyed_pair import DeviceSide, piece
 from tests.support.descriptors import descriptors, descriptorsBefore
 from twisted_ib import limits
 from twisted_ib.errors import RingError
-from twisted_ib.hca.base.operation import WRITE_ONLY, word
+from twisted_ib.hca.base.operation import word
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.fabric.shm import sharedregions
 from twisted_ib.hca.fabric.shm.doorbell import SocketDoorbell
@@ -29,6 +29,7 @@ from twisted_ib.hca.host.handshake import Refuse
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.wire.headers import REFERENCE, RETH
+from twisted_ib.hca.wire.opcodes import WRITE_ONLY
 
 MISSING = libc.available()
 MESSAGE = Struct(">B3xIQ")

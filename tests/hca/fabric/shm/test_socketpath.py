@@ -15,11 +15,13 @@ from tests.hca.hcas import SDP, HCATestCase, Taker, User, readable, settle, turn
 from tests.support.descriptors import descriptors, descriptorsBefore
 from twisted_ib import limits
 from twisted_ib.errors import HandshakeError, PathLostError
-from twisted_ib.hca.base.operation import MANAGEMENT, MANAGEMENT_HEADER, RNR, SEND_ONLY, word
+from twisted_ib.hca.base.operation import MANAGEMENT, MANAGEMENT_HEADER, word
 from twisted_ib.hca.fabric.shm import socketpath
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.fabric.shm.socketpath import ASK, HEADER, NEWS, SocketPath
 from twisted_ib.hca.host.fdpassing import sendWithDescriptors
+from twisted_ib.hca.wire.headers import RNR
+from twisted_ib.hca.wire.opcodes import SEND_ONLY
 
 
 class CarrierTestCase(HCATestCase):

@@ -19,10 +19,10 @@ from zope.interface import implementer
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.base.interfaces import IFabric, IHostDirectory
-from twisted_ib.hca.base.operation import QPN_MASK
 from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.base.neighbours import Neighbours, PeerIdentity, ThreadDirectory
 from twisted_ib.hca.fabric.base.path import RecordPath
+from twisted_ib.hca.wire.headers import QPN_MASK
 
 HEADER = Struct("=IIQ")
 #: Bytes that may wait for the kernel: of records, with management, and with refusals.

@@ -6,8 +6,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted_ib.hca.mad.rmpp.segments import ACTIVE, DATA, RMPP_VERSION, control, headerOf, segment
-from twisted_ib.hca.wire.mad.classes import SUBNET_ADMINISTRATION, AdministrationHeader, RMPPHeader
+from twisted_ib.hca.mad.rmpp.segments import control, headerOf, segment
+from twisted_ib.hca.wire.mad.classes import (
+    ACTIVE,
+    DATA,
+    RMPP_VERSION,
+    SUBNET_ADMINISTRATION,
+    AdministrationHeader,
+    RMPPHeader,
+)
 from twisted_ib.hca.wire.mad.mad import Mad
 
 #: GetTableResp.

@@ -9,7 +9,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.mad.rmpp.segmented import AT, SIZE, answer, data, seen
 from twisted_ib.hca.mad.rmpp import receiver, segments
 from twisted_ib.hca.mad.rmpp.receiver import RMPP_ASK_SECONDS, RMPP_COMPLETE_SECONDS, RMPP_WINDOW, Receiver
-from twisted_ib.hca.mad.rmpp.segments import ABORT, ACK, FIRST, LAST, STOP, TransferStatus
+from twisted_ib.hca.mad.rmpp.segments import TransferStatus
+from twisted_ib.hca.wire.mad.classes import ABORT, ACK, FIRST, LAST, STOP
 from twisted_ib.hca.wire.mad.mad import METHOD_AT
 
 #: The length of a class header, which each segment has.

@@ -16,17 +16,18 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.ownaddress import ownAddress
 from twisted_ib import limits
-from twisted_ib.hca.base.operation import GSI_QPN, UD_SEND_ONLY
+from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.roce.packet import PacketFabric
 from twisted_ib.hca.fabric.roce.roce import RoCELink
 from twisted_ib.hca.host.libc import KernelSocket
-from twisted_ib.hca.mad.rmpp.segments import ACK, DATA, FIRST, LAST, TABLE, control, dataAt, segment
+from twisted_ib.hca.mad.rmpp.segments import TABLE, control, dataAt, segment
 from twisted_ib.hca.wire.headers import BTH, DETH
 from twisted_ib.hca.wire.icrcflow import ICRCState
-from twisted_ib.hca.wire.mad.classes import RMPPHeader, classHeader
+from twisted_ib.hca.wire.mad.classes import ACK, DATA, FIRST, LAST, RMPPHeader, classHeader
 from twisted_ib.hca.wire.mad.mad import QUEUE_KEY, Mad
+from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 from twisted_ib.hca.wire.rocev2 import PORT
 
 #: Those on queue pair 1.

@@ -8,12 +8,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.mad.rmpp.segmented import AT, HEAD, data
 from twisted_ib.hca.mad.rmpp.segments import (
-    ABORT,
-    ACK,
-    DATA,
-    FIRST,
-    LAST,
-    STOP,
     TABLE,
     TransferStatus,
     control,
@@ -24,11 +18,17 @@ from twisted_ib.hca.mad.rmpp.segments import (
 )
 from twisted_ib.hca.mad.rmpp.sender import Sender
 from twisted_ib.hca.wire.mad.classes import (
+    ABORT,
+    ACK,
     BOOT_INFORMATION,
     COMMUNICATION,
+    DATA,
     DEVICE_ADMINISTRATION,
+    FIRST,
+    LAST,
     PERFORMANCE,
     RMPP,
+    STOP,
     SUBNET,
     SUBNET_ADMINISTRATION,
     RMPPHeader,

@@ -13,8 +13,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.mad.rmpp.segmented import AT, HEAD, METHOD, SIZE, answer, data, seen
 from twisted_ib import limits
 from twisted_ib.hca.mad.rmpp import segments, sender
-from twisted_ib.hca.mad.rmpp.segments import ABORT, ACK, DATA, STOP, TransferStatus
+from twisted_ib.hca.mad.rmpp.segments import TransferStatus
 from twisted_ib.hca.mad.rmpp.sender import RMPP_ACK_SECONDS, RMPP_RETRIES, RMPP_RETRIES_UNPROVEN, Sender
+from twisted_ib.hca.wire.mad.classes import ABORT, ACK, DATA, STOP
 from twisted_ib.hca.wire.mad.mad import METHOD_AT
 
 #: As C{seen} shows an ABORT.

@@ -9,17 +9,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.mad.rmpp.segmented import AT, HEAD, SIZE, answer, data
 from twisted_ib.hca.mad.rmpp import receiver, sender
 from twisted_ib.hca.mad.rmpp.receiver import Receiver
-from twisted_ib.hca.mad.rmpp.segments import (
-    ABORT,
-    ACK,
-    FIRST,
-    LAST,
-    RMPP_IDLE_SECONDS,
-    STOP,
-    TransferStatus,
-    headerOf,
-)
+from twisted_ib.hca.mad.rmpp.segments import RMPP_IDLE_SECONDS, TransferStatus, headerOf
 from twisted_ib.hca.mad.rmpp.sender import RMPP_ACK_SECONDS, Sender
+from twisted_ib.hca.wire.mad.classes import ABORT, ACK, FIRST, LAST, STOP
 
 
 class StatusTests(SynchronousTestCase):

@@ -15,7 +15,7 @@ from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.mad.attributes.administration import MCMemberRecord, PathRecord, stride
 from twisted_ib.hca.mad.attributes.layouts import Attribute
 from twisted_ib.hca.mad.attributes.notice import Notice
-from twisted_ib.hca.mad.dispatch import ReceivedMAD
+from twisted_ib.hca.mad.requests import ReceivedMAD
 from twisted_ib.hca.mad.rmpp.segments import TABLE
 from twisted_ib.hca.mad.sa.client import SAClient
 from twisted_ib.hca.services.address import AddressVector

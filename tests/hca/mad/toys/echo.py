@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import evolve
 
-from twisted_ib.hca.mad.dispatch import ReceivedMAD
+from twisted_ib.hca.mad.requests import ReceivedMAD
 from twisted_ib.hca.wire.mad.classes import VENDOR_CLASSES
 from twisted_ib.hca.wire.mad.mad import SET, Mad
 

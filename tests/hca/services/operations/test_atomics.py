@@ -11,11 +11,11 @@ from tests.hca.queues.keyed_cases import RequesterTestCase, ResponderTestCase, b
 from tests.hca.queues.keyed_pair import ALL, piece
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError
-from twisted_ib.hca.base import operation
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SGE, SendFlags, SendOpcode
+from twisted_ib.hca.wire import opcodes
 from twisted_ib.hca.wire.headers import ATOMIC, ATOMIC_RESULT
 
 SEND, WRITE, READ = SendOpcode.SEND, SendOpcode.RDMA_WRITE, SendOpcode.RDMA_READ
@@ -433,7 +433,7 @@ class AtomicRefusalTests(ResponderTestCase):
         self.b.path.capacity = 1 << 18
         self.b.path.resumeWaiting()
         codes = [word >> 24 for _, word, _ in self.b.path.records]
-        self.assertEqual(codes, [0x10, operation.ACKNOWLEDGE])
+        self.assertEqual(codes, [0x10, opcodes.ACKNOWLEDGE])
         self.assertEqual((bytes(view), self.b.events), (bytes(8), [EventType.QP_ACCESS_ERR]))
 
     def test_requesterLearns(self) -> None:

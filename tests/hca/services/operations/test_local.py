@@ -11,13 +11,13 @@ from tests.hca.queues.keyed_cases import RequesterTestCase, ResponderTestCase, b
 from tests.hca.queues.keyed_pair import ALL, piece
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, QueuePairError
-from twisted_ib.hca.base import operation
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.memory.access import Access
-from twisted_ib.hca.memory.memory import MemoryWindow, WindowType
+from twisted_ib.hca.memory.windows import MemoryWindow, WindowType
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import SendFlags, SendOpcode, WindowBind
+from twisted_ib.hca.wire import headers
 from twisted_ib.hca.wire.headers import INVALIDATE
 
 SEND, SEND_IMM, SEND_INV = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM, SendOpcode.SEND_WITH_INV
@@ -372,7 +372,7 @@ class InvalidateRecordTests(ResponderTestCase):
                 self.b.receive(1, piece(self.target))
                 if code == 0x16:
                     self.put(0x00, b"1")
-                self.assertEqual(self.put(code, b"abcd"[:size]), operation.NAK_INVALID_REQUEST)
+                self.assertEqual(self.put(code, b"abcd"[:size]), headers.NAK_INVALID_REQUEST)
                 self.assertEqual(self.b.events, [EventType.QP_REQ_ERR])
 
     def test_tooLong(self) -> None:
@@ -381,6 +381,6 @@ class InvalidateRecordTests(ResponderTestCase):
         """
         self.b.receive(1, piece(self.target, 0, 2))
         window = bound(self.b, self.target)
-        self.assertEqual(self.put(0x17, INVALIDATE.pack(window.key) + b"123"), operation.NAK_INVALID_REQUEST)
+        self.assertEqual(self.put(0x17, INVALIDATE.pack(window.key) + b"123"), headers.NAK_INVALID_REQUEST)
         self.assertIs(window.region, self.target)
         self.assertEqual([c.status for c in self.b.received()], [WCStatus.LOC_LEN_ERR])

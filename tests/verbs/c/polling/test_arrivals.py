@@ -211,7 +211,8 @@ class WatchTests(StoryTestCase):
             + """
 from unittest import mock
 from twisted_ib import limits
-from twisted_ib.hca.base.operation import SEND_ONLY, word
+from twisted_ib.hca.base.operation import word
+from twisted_ib.hca.wire.opcodes import SEND_ONLY
 from twisted_ib.hca.fabric.shm.ring import HEAD, RingPath, segmentSize
 from twisted_ib.hca.fabric.shm.segment import Segment
 here, there = [Segment.create(segmentSize(limits.RING)) for _ in range(2)]

@@ -54,7 +54,7 @@ class IFabricOwner(Interface):
         """
         A datagram arrived: GRH, DETH, payload.
 
-        @param opcode: L{UD_SEND_ONLY<twisted_ib.hca.base.operation.UD_SEND_ONLY>} or the one with immediate
+        @param opcode: L{UD_SEND_ONLY<twisted_ib.hca.wire.opcodes.UD_SEND_ONLY>} or the one with immediate
             data, perhaps solicited.
         @param number: the destination queue pair number.
         @param partition: the packet's P_Key; 0 if the medium has none, or its records have it.

@@ -10,13 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib.errors import NoRouteError
-from twisted_ib.hca.base.operation import GSI_QPN, QPN_MASK
+from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.base.port import LARGEST_UNICAST_LID
 from twisted_ib.hca.connection.rdmacm import gidNumber, gidText, guidOf
 from twisted_ib.hca.device.addressing.processes import PendingPaths, ProcessResolution
 from twisted_ib.hca.device.addressing.resolution import Resolution
 from twisted_ib.hca.host.addresses import isPeersAddress, normalise
 from twisted_ib.hca.services.address import AddressPath
+from twisted_ib.hca.wire.headers import QPN_MASK
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import DatagramPath, IPeerPath, PathUser, Search, Waiter

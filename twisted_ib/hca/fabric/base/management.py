@@ -13,20 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
 from twisted_ib.errors import RingError, WireError
-from twisted_ib.hca.base.operation import (
-    GSI_QPN,
-    MANAGEMENT,
-    MANAGEMENT_HEADER,
-    QPN_MASK,
-    SMI_QPN,
-    SOLICITED,
-    UD_SEND_ONLY,
-)
+from twisted_ib.hca.base.operation import GSI_QPN, MANAGEMENT, MANAGEMENT_HEADER, SMI_QPN, SOLICITED
 from twisted_ib.hca.queues.receiver import RecordReceiver
 from twisted_ib.hca.wire import headers
 from twisted_ib.hca.wire.cm import BODY_BYTES
 from twisted_ib.hca.wire.grh import GRH_BYTES, HEADER_BYTES, ends
+from twisted_ib.hca.wire.headers import QPN_MASK
 from twisted_ib.hca.wire.mad.mad import MAD_BYTES, QUEUE_KEY
+from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 
 if TYPE_CHECKING:
     from twisted_ib.hca.fabric.base.path import RecordPath

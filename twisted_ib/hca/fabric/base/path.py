@@ -20,22 +20,20 @@ from twisted_ib.hca.base.interfaces import ISharedMemoryPath, ITwinPath
 from twisted_ib.hca.base.operation import (
     ABSENT,
     ABSENT_WORD,
-    ACKNOWLEDGE,
     GSI_QPN,
     MANAGEMENT,
     MANAGEMENT_HEADER,
-    QPN_MASK,
     REFUSAL,
     RESPONSES,
     RESUME,
-    SEND_ONLY,
     SMI_QPN,
     SOLICITED,
-    UNRELIABLE,
     isDatagram,
 )
 from twisted_ib.hca.fabric.base.management import Management, takeMAD
 from twisted_ib.hca.queues.receiver import RecordReceiver
+from twisted_ib.hca.wire.headers import QPN_MASK
+from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, SEND_ONLY, UNRELIABLE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Acknowledged, BoundQueuePair, Buffer, Waiter

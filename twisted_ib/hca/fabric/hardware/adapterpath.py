@@ -20,32 +20,40 @@ from zope.interface import classImplements
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError
 from twisted_ib.hca.base.interfaces import IPath
-from twisted_ib.hca.base.operation import (
+from twisted_ib.hca.base.operation import LATER, REFUSAL, RESUME, RNR_EXHAUSTED, SILENT, SOLICITED
+from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.fabric.base.forked import Forked
+from twisted_ib.hca.fabric.base.path import Waiters
+from twisted_ib.hca.fabric.base.streams import ConnectionPath
+from twisted_ib.hca.fabric.hardware.provider import keep, told
+from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE
+from twisted_ib.hca.wire.headers import (
+    ATOMIC,
+    ATOMIC_RESULT,
+    ATOMIC_VALUE,
+    IMMEDIATE,
+    NAK_INVALID_REQUEST,
+    NAK_REMOTE_ACCESS,
+    NAK_REMOTE_OPERATIONAL,
+    RETH,
+    RNR,
+)
+from twisted_ib.hca.wire.opcodes import (
     ACKNOWLEDGE,
     ATOMIC_ACKNOWLEDGE,
     COMPARE_SWAP,
     FETCH_ADD,
-    LATER,
-    NAK_INVALID_REQUEST,
-    NAK_REMOTE_ACCESS,
-    NAK_REMOTE_OPERATIONAL,
     READ_REQUEST,
     READ_RESPONSE_FIRST,
     READ_RESPONSE_LAST,
     READ_RESPONSE_MIDDLE,
     READ_RESPONSE_ONLY,
-    REFUSAL,
-    RESUME,
-    RNR,
-    RNR_EXHAUSTED,
     SEND_FIRST,
     SEND_LAST,
     SEND_LAST_IMMEDIATE,
     SEND_MIDDLE,
     SEND_ONLY,
     SEND_ONLY_IMMEDIATE,
-    SILENT,
-    SOLICITED,
     WRITE_FIRST,
     WRITE_LAST,
     WRITE_LAST_IMMEDIATE,
@@ -53,13 +61,6 @@ from twisted_ib.hca.base.operation import (
     WRITE_ONLY,
     WRITE_ONLY_IMMEDIATE,
 )
-from twisted_ib.hca.base.states import QPState
-from twisted_ib.hca.fabric.base.forked import Forked
-from twisted_ib.hca.fabric.base.path import Waiters
-from twisted_ib.hca.fabric.base.streams import ConnectionPath
-from twisted_ib.hca.fabric.hardware.provider import keep, told
-from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE
-from twisted_ib.hca.wire.headers import ATOMIC, ATOMIC_RESULT, ATOMIC_VALUE, IMMEDIATE, RETH
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Acknowledged, BoundQueuePair, Waiter

@@ -25,22 +25,7 @@ from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.interfaces import IPath
-from twisted_ib.hca.base.operation import (
-    ABSENT,
-    ACKNOWLEDGE,
-    LATER,
-    NAK_INVALID_REQUEST,
-    READ_RESPONSE_LAST,
-    READ_RESPONSE_ONLY,
-    REFUSAL,
-    RESUME,
-    RNR,
-    SEND_FIRST,
-    SEND_LAST,
-    SEND_MIDDLE,
-    SOLICITED,
-    WRITE_ONLY,
-)
+from twisted_ib.hca.base.operation import ABSENT, LATER, REFUSAL, RESUME, SOLICITED
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import Timer
 from twisted_ib.hca.fabric.base.forked import Forked
@@ -69,7 +54,16 @@ from twisted_ib.hca.fabric.iwarp.protocol.terminate import (
     terminationOf,
 )
 from twisted_ib.hca.queues.reassembly import Reassembly
-from twisted_ib.hca.wire.headers import RETH
+from twisted_ib.hca.wire.headers import NAK_INVALID_REQUEST, RETH, RNR
+from twisted_ib.hca.wire.opcodes import (
+    ACKNOWLEDGE,
+    READ_RESPONSE_LAST,
+    READ_RESPONSE_ONLY,
+    SEND_FIRST,
+    SEND_LAST,
+    SEND_MIDDLE,
+    WRITE_ONLY,
+)
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Acknowledged, BoundQueuePair, Buffer, Waiter

@@ -18,14 +18,15 @@ from typing import Final
 from attrs import frozen
 
 from twisted_ib import limits
-from twisted_ib.hca.base.operation import GSI_QPN, QPN_MASK, UD_SEND_ONLY
+from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.connection.rdmacm import gidOf, gidText
 from twisted_ib.hca.fabric.roce.slots import SLOTS, TABLE_BYTES, isCommunication
 from twisted_ib.hca.wire.cm import REP, REQ
-from twisted_ib.hca.wire.headers import BTH, DETH, ICRC, PSN_MASK
+from twisted_ib.hca.wire.headers import BTH, DETH, ICRC, PSN_MASK, QPN_MASK
 from twisted_ib.hca.wire.icrcflow import ICRCState
 from twisted_ib.hca.wire.mad.mad import HEADER, MAD_BYTES, QUEUE_KEY, communicationHeader
+from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 from twisted_ib.hca.wire.rocev2 import PORT
 
 #: A DREQ is repeated so often, each after 0.54 s (a timeout code): peers know within three seconds, or never.

@@ -20,7 +20,7 @@ from zope.interface import classImplements
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, NoRouteError, PathLostError
 from twisted_ib.hca.base.interfaces import IPacketFabric
-from twisted_ib.hca.base.operation import GSI_QPN, QPN_MASK, UD_SEND_ONLY
+from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.base.traits import ROUTED, Traits
 from twisted_ib.hca.cm.states import State
 from twisted_ib.hca.connection.codes import RejectReason
@@ -41,10 +41,11 @@ from twisted_ib.hca.host.addresses import freePort
 from twisted_ib.hca.host.libc import keepFreed
 from twisted_ib.hca.wire.cm import DREQ, REJ, REQ, MessageKind
 from twisted_ib.hca.wire.grh import GRH_BYTES, HOP_LIMIT, isMulticast
-from twisted_ib.hca.wire.headers import BTH, DETH
+from twisted_ib.hca.wire.headers import BTH, DETH, QPN_MASK
 from twisted_ib.hca.wire.icrc import CRC32_LIBRARY
 from twisted_ib.hca.wire.icrcflow import ICRCState
 from twisted_ib.hca.wire.mad.mad import HEADER, QUEUE_KEY, communicationHeader
+from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 
 #: How long to poll for an answer before sleeping, in seconds: longer than between processes of one host, as
 #: the peer may have to wake up first.

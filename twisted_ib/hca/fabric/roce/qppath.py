@@ -16,20 +16,12 @@ from twisted_ib.errors import PathLostError, QueuePairError
 from twisted_ib.hca.base.interfaces import IPath
 from twisted_ib.hca.base.operation import (
     ABSENT,
-    ACKNOWLEDGE,
-    NAK_INVALID_REQUEST,
     OPERATION_MASK,
     REFUSAL,
     RESPONSES,
     RESUME,
-    RNR,
-    SEND_FIRST,
-    SEND_LAST,
-    SEND_MIDDLE,
-    SEND_ONLY,
     SILENT,
     SOLICITED,
-    UNRELIABLE,
 )
 from twisted_ib.hca.base.partition import partners
 from twisted_ib.hca.base.states import QPType
@@ -39,7 +31,8 @@ from twisted_ib.hca.transport.reliable import ReliableConnection
 from twisted_ib.hca.transport.requester import Requester
 from twisted_ib.hca.transport.unreliable import UnreliableConnection
 from twisted_ib.hca.wire.grh import HOP_LIMIT
-from twisted_ib.hca.wire.headers import BTH, ICRC
+from twisted_ib.hca.wire.headers import BTH, ICRC, NAK_INVALID_REQUEST, RNR
+from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, SEND_FIRST, SEND_LAST, SEND_MIDDLE, SEND_ONLY, UNRELIABLE
 from twisted_ib.hca.wire.rocev2 import flowLabel, sourcePort
 
 if TYPE_CHECKING:

@@ -29,24 +29,21 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
-from twisted_ib.hca.base.operation import (
-    GSI_QPN,
-    MULTICAST_QPN,
-    QPN_MASK,
-    QPN_SHIFT,
+from twisted_ib.hca.base.operation import GSI_QPN, MULTICAST_QPN, QPN_SHIFT, SOLICITED
+from twisted_ib.hca.connection.rdmacm import gidOf
+from twisted_ib.hca.fabric.roce.slots import Handed, requesterOf, serviceOf, slotOf
+from twisted_ib.hca.wire.grh import HOP_LIMIT
+from twisted_ib.hca.wire.headers import BTH, DETH, ICRC, PSN_MASK, QPN_MASK
+from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, RIGHT, ICRCState, crc32
+from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
+from twisted_ib.hca.wire.opcodes import (
+    CONGESTION,
+    OPCODES,
     SEND_MIDDLE,
-    SOLICITED,
     UD_SEND_ONLY,
     UD_SEND_ONLY_IMMEDIATE,
     WRITE_MIDDLE,
 )
-from twisted_ib.hca.connection.rdmacm import gidOf
-from twisted_ib.hca.fabric.roce.slots import Handed, requesterOf, serviceOf, slotOf
-from twisted_ib.hca.wire.grh import HOP_LIMIT
-from twisted_ib.hca.wire.headers import BTH, DETH, ICRC, PSN_MASK
-from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, RIGHT, ICRCState, crc32
-from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
-from twisted_ib.hca.wire.opcodes import CONGESTION, OPCODES
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Buffer, IFabricOwner

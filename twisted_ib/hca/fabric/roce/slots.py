@@ -23,11 +23,12 @@ from attrs import frozen
 
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError, ServiceInUseError
-from twisted_ib.hca.base.operation import GSI_QPN, ID_SHIFT, QPN_SHIFT, SLOT_BITS, UD_SEND_ONLY
+from twisted_ib.hca.base.operation import GSI_QPN, ID_SHIFT, QPN_SHIFT, SLOT_BITS
 from twisted_ib.hca.wire.cm import REQ, SIDR_REP, SIDR_REQ
 from twisted_ib.hca.wire.headers import BTH, DETH
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION
 from twisted_ib.hca.wire.mad.mad import HEADER_BYTES, METHOD_AT, RESPONSE
+from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 
 #: How many slots there are.
 SLOTS: Final = 1 << SLOT_BITS

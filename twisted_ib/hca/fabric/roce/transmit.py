@@ -13,19 +13,18 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
-from twisted_ib.hca.base.operation import ACKNOWLEDGE as ACKNOWLEDGEMENT
-from twisted_ib.hca.base.operation import (
-    GSI_QPN,
-    READ_RESPONSE_MIDDLE,
-    SEND_MIDDLE,
-    SOLICITED,
-    UNRELIABLE,
-    WRITE_MIDDLE,
-)
+from twisted_ib.hca.base.operation import GSI_QPN, SOLICITED
 from twisted_ib.hca.transport.parameters import Packet
 from twisted_ib.hca.wire.headers import BTH, ICRC, PSN_MASK
 from twisted_ib.hca.wire.icrcflow import ICRCState, crc32
-from twisted_ib.hca.wire.opcodes import CONGESTION
+from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE as ACKNOWLEDGEMENT
+from twisted_ib.hca.wire.opcodes import (
+    CONGESTION,
+    READ_RESPONSE_MIDDLE,
+    SEND_MIDDLE,
+    UNRELIABLE,
+    WRITE_MIDDLE,
+)
 from twisted_ib.hca.wire.rocev2 import datagramPort
 
 if TYPE_CHECKING:

@@ -38,7 +38,6 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import PathLostError, PeerEndedError, RingError
-from twisted_ib.hca.base.operation import QPN_MASK
 from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.base.lastwords import Cells, LastWords, lastWords
 from twisted_ib.hca.fabric.base.path import RecordPath
@@ -46,6 +45,7 @@ from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell
 from twisted_ib.hca.fabric.shm.hotpaths import HostPath
 from twisted_ib.hca.fabric.shm.sharedregions import SharedRegions
 from twisted_ib.hca.queues.receiver import RecordReceiver
+from twisted_ib.hca.wire.headers import QPN_MASK
 
 if TYPE_CHECKING:
     from mmap import mmap

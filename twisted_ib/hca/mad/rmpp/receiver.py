@@ -19,21 +19,8 @@ States and inputs; in all others nothing happens::
 from __future__ import annotations
 
 from twisted_ib.hca.mad.rmpp import segments
-from twisted_ib.hca.mad.rmpp.segments import (
-    ABORT,
-    ACK,
-    BODY_AT,
-    DATA,
-    FIRST,
-    LAST,
-    SEGMENT_BYTES,
-    STOP,
-    TransferStatus,
-    control,
-    fault,
-    headerOf,
-)
-from twisted_ib.hca.wire.mad.classes import RMPPHeader
+from twisted_ib.hca.mad.rmpp.segments import BODY_AT, SEGMENT_BYTES, TransferStatus, control, fault, headerOf
+from twisted_ib.hca.wire.mad.classes import ABORT, ACK, DATA, FIRST, LAST, STOP, RMPPHeader
 from twisted_ib.hca.wire.mad.mad import MAD_BYTES
 
 #: Segments that a sender may be ahead of the last one that arrived in order (Linux mad_rmpp.c window_size:

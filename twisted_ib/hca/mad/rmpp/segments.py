@@ -15,8 +15,6 @@ from twisted_ib.hca.wire.mad.classes import (
     ACK,
     ACTIVE,
     DATA,
-    FIRST,
-    LAST,
     RMPP,
     RMPP_VERSION,
     STOP,
@@ -134,28 +132,3 @@ def fault(header: RMPPHeader) -> TransferStatus | None:
         return TransferStatus.ILLEGAL_STATUS if header.status else None
     expected = (TransferStatus.RESOURCES_EXHAUSTED,) if header.type == STOP else _ABORTS
     return None if header.status in expected else TransferStatus.ILLEGAL_STATUS
-
-
-__all__ = [
-    "ABORT",
-    "ACK",
-    "ACTIVE",
-    "BODY_AT",
-    "DATA",
-    "FIRST",
-    "LAST",
-    "NO_RESPONSE_TIME",
-    "RMPP_IDLE_SECONDS",
-    "RMPP_SECONDS",
-    "RMPP_VERSION",
-    "SEGMENT_BYTES",
-    "STOP",
-    "TABLE",
-    "TransferStatus",
-    "control",
-    "dataAt",
-    "fault",
-    "headerOf",
-    "isSegment",
-    "segment",
-]

@@ -31,23 +31,25 @@ from twisted_ib import limits
 from twisted_ib.hca.base.timers import timeoutSeconds
 from twisted_ib.hca.mad.rmpp import segments
 from twisted_ib.hca.mad.rmpp.segments import (
-    ABORT,
-    ACK,
-    ACTIVE,
     BODY_AT,
-    DATA,
-    FIRST,
-    LAST,
     NO_RESPONSE_TIME,
-    RMPP_VERSION,
-    STOP,
     TransferStatus,
     control,
     fault,
     headerOf,
     segment,
 )
-from twisted_ib.hca.wire.mad.classes import RMPPHeader
+from twisted_ib.hca.wire.mad.classes import (
+    ABORT,
+    ACK,
+    ACTIVE,
+    DATA,
+    FIRST,
+    LAST,
+    RMPP_VERSION,
+    STOP,
+    RMPPHeader,
+)
 from twisted_ib.hca.wire.mad.mad import MAD_BYTES
 
 #: Segments that are not acknowledged, whatever the receiver's window.

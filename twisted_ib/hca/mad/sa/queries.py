@@ -8,9 +8,8 @@ from typing import Any, Final, TypeVar
 
 from twisted_ib.errors import LengthError, NoRecordsError, SAError, SAResponseError, SAStatusError
 from twisted_ib.hca.mad.attributes.layouts import Attribute, layoutOf
-from twisted_ib.hca.mad.rmpp.segments import ACTIVE
 from twisted_ib.hca.wire.mad.administration import GET_TABLE, SA_VERSION, SAStatus, statusName
-from twisted_ib.hca.wire.mad.classes import SUBNET_ADMINISTRATION, AdministrationHeader
+from twisted_ib.hca.wire.mad.classes import ACTIVE, SUBNET_ADMINISTRATION, AdministrationHeader
 from twisted_ib.hca.wire.mad.mad import GET, GET_RESPONSE, RESPONSE, SET, Mad
 
 R = TypeVar("R", bound=Attribute)

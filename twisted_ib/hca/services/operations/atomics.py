@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twisted_ib.hca.base.operation import ATOMIC_ACKNOWLEDGE, COMPARE_SWAP, FETCH_ADD, NAK_INVALID_REQUEST
-from twisted_ib.hca.memory.memory import LOCAL_WRITE, REMOTE_ATOMIC, ProtectionDomain
+from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE_ATOMIC
+from twisted_ib.hca.memory.regions import ProtectionDomain
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import ATOMIC_BYTES, SendOpcode, SendRequest
 from twisted_ib.hca.queues.scatter import locate
@@ -18,7 +18,8 @@ from twisted_ib.hca.services.operations.operation import (
     WorkContext,
     checkRemote,
 )
-from twisted_ib.hca.wire.headers import ATOMIC, ATOMIC_RESULT, ATOMIC_VALUE
+from twisted_ib.hca.wire.headers import ATOMIC, ATOMIC_RESULT, ATOMIC_VALUE, NAK_INVALID_REQUEST
+from twisted_ib.hca.wire.opcodes import ATOMIC_ACKNOWLEDGE, COMPARE_SWAP, FETCH_ADD
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPath

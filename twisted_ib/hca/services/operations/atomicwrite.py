@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import QueuePairError
-from twisted_ib.hca.base.operation import NAK_INVALID_REQUEST, READ_RESPONSE_ONLY
-from twisted_ib.hca.memory.memory import LOCAL_READ, REMOTE_WRITE, ProtectionDomain
+from twisted_ib.hca.memory.access import LOCAL_READ, REMOTE_WRITE
+from twisted_ib.hca.memory.regions import ProtectionDomain
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import ATOMIC_BYTES, SendOpcode, SendRequest
 from twisted_ib.hca.queues.scatter import locate, total
@@ -19,8 +19,8 @@ from twisted_ib.hca.services.operations.operation import (
     WorkContext,
     checkRemote,
 )
-from twisted_ib.hca.wire.headers import RETH
-from twisted_ib.hca.wire.opcodes import ATOMIC_WRITE
+from twisted_ib.hca.wire.headers import NAK_INVALID_REQUEST, RETH
+from twisted_ib.hca.wire.opcodes import ATOMIC_WRITE, READ_RESPONSE_ONLY
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPath

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import REFERENCE, SOLICITED
-from twisted_ib.hca.memory.memory import LOCAL_READ, ProtectionDomain
+from twisted_ib.hca.memory.access import LOCAL_READ
+from twisted_ib.hca.memory.regions import ProtectionDomain
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.receives import Receives
 from twisted_ib.hca.queues.requests import ReceiveRequest, SendFlags, SendRequest

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, QueuePairError
-from twisted_ib.hca.base.operation import NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS
 from twisted_ib.hca.base.states import QPType
-from twisted_ib.hca.memory.memory import LOCAL_WRITE, ProtectionDomain
+from twisted_ib.hca.memory.access import LOCAL_WRITE
+from twisted_ib.hca.memory.regions import ProtectionDomain
 from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import Attributes, SendOpcode, SendRequest
 from twisted_ib.hca.queues.scatter import locate, scatter, total
 from twisted_ib.hca.queues.sharedreceive import SharedReceiveQueue
+from twisted_ib.hca.wire.headers import NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPath

@@ -6,18 +6,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twisted_ib.hca.base.operation import (
-    ANSWERS,
-    NAK_INVALID_REQUEST,
-    OPERATION_MASK,
-    READ_REQUEST,
-    READ_RESPONSE_FIRST,
-    READ_RESPONSE_LAST,
-    READ_RESPONSE_MIDDLE,
-    READ_RESPONSE_ONLY,
-    REFERENCE,
-)
-from twisted_ib.hca.memory.memory import LOCAL_WRITE, REMOTE_READ, ProtectionDomain
+from twisted_ib.hca.base.operation import ANSWERS, OPERATION_MASK, REFERENCE
+from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE_READ
+from twisted_ib.hca.memory.regions import ProtectionDomain
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import SGE, SendOpcode, SendRequest
 from twisted_ib.hca.queues.scatter import locate, payload, total
@@ -29,7 +20,14 @@ from twisted_ib.hca.services.operations.operation import (
     WorkContext,
     checkRemote,
 )
-from twisted_ib.hca.wire.headers import RETH
+from twisted_ib.hca.wire.headers import NAK_INVALID_REQUEST, RETH
+from twisted_ib.hca.wire.opcodes import (
+    READ_REQUEST,
+    READ_RESPONSE_FIRST,
+    READ_RESPONSE_LAST,
+    READ_RESPONSE_MIDDLE,
+    READ_RESPONSE_ONLY,
+)
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPath

@@ -8,20 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError
-from twisted_ib.hca.base.operation import (
-    NAK_INVALID_REQUEST,
-    NAK_REMOTE_OPERATIONAL,
-    RNR,
-    SEND_FIRST,
-    SEND_LAST,
-    SEND_LAST_IMMEDIATE,
-    SEND_MIDDLE,
-    SEND_ONLY,
-    SEND_ONLY_IMMEDIATE,
-    SEND_ONLY_INVALIDATE,
-    SOLICITED,
-)
-from twisted_ib.hca.memory.memory import LOCAL_WRITE, ProtectionDomain
+from twisted_ib.hca.base.operation import SOLICITED
+from twisted_ib.hca.memory.access import LOCAL_WRITE
+from twisted_ib.hca.memory.regions import ProtectionDomain
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
 from twisted_ib.hca.queues.reassembly import Reassembly
 from twisted_ib.hca.queues.receives import Receives
@@ -29,7 +18,22 @@ from twisted_ib.hca.queues.requests import ReceiveRequest, SendFlags, SendOpcode
 from twisted_ib.hca.queues.scatter import AT_ONCE, locate, scatter, store
 from twisted_ib.hca.services.operations.message import IncomingMessage, MessageOperation
 from twisted_ib.hca.services.operations.operation import RELIABLE, Refused, WorkContext
-from twisted_ib.hca.wire.headers import IMMEDIATE, INVALIDATE
+from twisted_ib.hca.wire.headers import (
+    IMMEDIATE,
+    INVALIDATE,
+    NAK_INVALID_REQUEST,
+    NAK_REMOTE_OPERATIONAL,
+    RNR,
+)
+from twisted_ib.hca.wire.opcodes import (
+    SEND_FIRST,
+    SEND_LAST,
+    SEND_LAST_IMMEDIATE,
+    SEND_MIDDLE,
+    SEND_ONLY,
+    SEND_ONLY_IMMEDIATE,
+    SEND_ONLY_INVALIDATE,
+)
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPath

@@ -7,20 +7,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import MemoryAccessError
-from twisted_ib.hca.base.operation import (
-    NAK_INVALID_REQUEST,
-    NAK_REMOTE_ACCESS,
-    WRITE_ONLY,
-    WRITE_ONLY_IMMEDIATE,
-)
-from twisted_ib.hca.memory.memory import REMOTE_WRITE
+from twisted_ib.hca.memory.access import REMOTE_WRITE
 from twisted_ib.hca.queues.completion import WCOpcode
 from twisted_ib.hca.queues.receives import Receives
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.queues.scatter import AT_ONCE, store
 from twisted_ib.hca.services.operations.message import IncomingMessage, MessageOperation
 from twisted_ib.hca.services.operations.operation import Refused, WorkContext, checkRemote
-from twisted_ib.hca.wire.headers import IMMEDIATE, RETH
+from twisted_ib.hca.wire.headers import IMMEDIATE, NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS, RETH
+from twisted_ib.hca.wire.opcodes import WRITE_ONLY, WRITE_ONLY_IMMEDIATE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.queues.queuepair import QueuePair

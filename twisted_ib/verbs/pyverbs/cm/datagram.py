@@ -11,9 +11,9 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import NoListenerError, PathLostError
-from twisted_ib.hca.base.operation import QPN_MASK
 from twisted_ib.hca.connection import LookupReply, LookupRequest, SIDRStatus
 from twisted_ib.hca.connection.rdmacm import serviceID
+from twisted_ib.hca.wire.headers import QPN_MASK
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsRDMAError
 from twisted_ib.verbs.pyverbs.base.verb import invalid
 from twisted_ib.verbs.pyverbs.cm.call import Call, Stage

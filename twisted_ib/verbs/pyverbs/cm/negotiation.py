@@ -21,9 +21,9 @@ import attrs
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, WireError
 from twisted_ib.hca.base import attributes
-from twisted_ib.hca.base.operation import QPN_MASK
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest, PathRecord, RejectReason
 from twisted_ib.hca.wire.grh import HOP_LIMIT
+from twisted_ib.hca.wire.headers import QPN_MASK
 from twisted_ib.verbs.pyverbs.base.addr import GID, AHAttr, GlobalRoute
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsRDMAError, errnoOf
 from twisted_ib.verbs.pyverbs.cm.connparam import ConnParam

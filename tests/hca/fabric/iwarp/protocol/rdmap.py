@@ -7,7 +7,14 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from twisted_ib.hca.base.operation import (
+from twisted_ib.hca.base.operation import SOLICITED
+from twisted_ib.hca.fabric.iwarp.protocol.mpastream import FPDUReader, FPDUWriter
+from twisted_ib.hca.fabric.iwarp.protocol.reads import Reads
+from twisted_ib.hca.fabric.iwarp.protocol.receiving import RDMAPReceiver
+from twisted_ib.hca.fabric.iwarp.protocol.sending import RDMAPSender
+from twisted_ib.hca.fabric.iwarp.protocol.terminate import TerminateMessage
+from twisted_ib.hca.wire.headers import INVALIDATE, RETH
+from twisted_ib.hca.wire.opcodes import (
     READ_REQUEST,
     READ_RESPONSE_FIRST,
     READ_RESPONSE_LAST,
@@ -19,18 +26,11 @@ from twisted_ib.hca.base.operation import (
     SEND_MIDDLE,
     SEND_ONLY,
     SEND_ONLY_INVALIDATE,
-    SOLICITED,
     WRITE_FIRST,
     WRITE_LAST,
     WRITE_MIDDLE,
     WRITE_ONLY,
 )
-from twisted_ib.hca.fabric.iwarp.protocol.mpastream import FPDUReader, FPDUWriter
-from twisted_ib.hca.fabric.iwarp.protocol.reads import Reads
-from twisted_ib.hca.fabric.iwarp.protocol.receiving import RDMAPReceiver
-from twisted_ib.hca.fabric.iwarp.protocol.sending import RDMAPSender
-from twisted_ib.hca.fabric.iwarp.protocol.terminate import TerminateMessage
-from twisted_ib.hca.wire.headers import INVALIDATE, RETH
 
 #: Octets that a test's memory begins at, and their number.
 BASE = 0x7F0000001000

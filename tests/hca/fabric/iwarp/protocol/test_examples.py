@@ -9,16 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.fabric.iwarp.protocol.examples import EXAMPLES, fpdu, ulpdu
 from tests.hca.fabric.iwarp.protocol.rdmap import BASE, KEY, End
 from twisted_ib.errors import HeaderError, LengthError
-from twisted_ib.hca.base.operation import (
-    READ_REQUEST,
-    READ_RESPONSE_ONLY,
-    SEND_FIRST,
-    SEND_LAST,
-    SEND_ONLY,
-    SEND_ONLY_INVALIDATE,
-    SOLICITED,
-    WRITE_ONLY,
-)
+from twisted_ib.hca.base.operation import SOLICITED
 from twisted_ib.hca.fabric.iwarp.protocol.ddp import (
     READ_REQUEST as READ_REQUEST_LAYOUT,
 )
@@ -39,6 +30,15 @@ from twisted_ib.hca.fabric.iwarp.protocol.terminate import (
     TerminationError,
 )
 from twisted_ib.hca.wire.headers import INVALIDATE, RETH
+from twisted_ib.hca.wire.opcodes import (
+    READ_REQUEST,
+    READ_RESPONSE_ONLY,
+    SEND_FIRST,
+    SEND_LAST,
+    SEND_ONLY,
+    SEND_ONLY_INVALIDATE,
+    WRITE_ONLY,
+)
 
 INVALIDATED = INVALIDATE.pack(0x11223344)
 MEMORY = RETH.pack(BASE, KEY, 4)

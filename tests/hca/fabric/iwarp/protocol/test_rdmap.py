@@ -13,10 +13,11 @@ from tests.hca.fabric.iwarp.protocol.examples import EXAMPLES, ulpdu
 from tests.hca.fabric.iwarp.protocol.rdmap import BASE, KEY, End, Story, cuts
 from tests.support.calls import called
 from twisted_ib import limits
-from twisted_ib.hca.base.operation import READ_REQUEST, RESPONSES, SEND_ONLY, SOLICITED, WRITE_ONLY
+from twisted_ib.hca.base.operation import RESPONSES, SOLICITED
 from twisted_ib.hca.fabric.iwarp.protocol.mpastream import FPDUWriter, StreamError
 from twisted_ib.hca.fabric.iwarp.protocol.terminate import TerminationError
 from twisted_ib.hca.wire.headers import RETH
+from twisted_ib.hca.wire.opcodes import READ_REQUEST, SEND_ONLY, WRITE_ONLY
 
 #: Seeds, and mutated streams, of the README command; tests.soak has more.
 SEEDS = 20

@@ -11,22 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.fabric.iwarp.protocol.examples import ulpdu
 from tests.hca.fabric.iwarp.protocol.rdmap import BASE, KEY, End
 from twisted_ib import limits
-from twisted_ib.hca.base.operation import (
-    READ_REQUEST,
-    READ_RESPONSE_FIRST,
-    READ_RESPONSE_LAST,
-    READ_RESPONSE_MIDDLE,
-    READ_RESPONSE_ONLY,
-    RNR,
-    SEND_FIRST,
-    SEND_LAST,
-    SEND_LAST_INVALIDATE,
-    SEND_MIDDLE,
-    SEND_ONLY,
-    SEND_ONLY_INVALIDATE,
-    SOLICITED,
-    WRITE_ONLY,
-)
+from twisted_ib.hca.base.operation import SOLICITED
 from twisted_ib.hca.fabric.iwarp.protocol import terminate
 from twisted_ib.hca.fabric.iwarp.protocol.ddp import (
     Opcode,
@@ -46,6 +31,21 @@ from twisted_ib.hca.fabric.iwarp.protocol.terminate import (
     UNEXPECTED_OPCODE,
     Termination,
     TerminationError,
+)
+from twisted_ib.hca.wire.headers import RNR
+from twisted_ib.hca.wire.opcodes import (
+    READ_REQUEST,
+    READ_RESPONSE_FIRST,
+    READ_RESPONSE_LAST,
+    READ_RESPONSE_MIDDLE,
+    READ_RESPONSE_ONLY,
+    SEND_FIRST,
+    SEND_LAST,
+    SEND_LAST_INVALIDATE,
+    SEND_MIDDLE,
+    SEND_ONLY,
+    SEND_ONLY_INVALIDATE,
+    WRITE_ONLY,
 )
 
 #: The sink of an end's first READ.

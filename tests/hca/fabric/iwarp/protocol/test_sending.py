@@ -13,7 +13,12 @@ from tests.hca.fabric.iwarp.protocol.examples import ulpdu
 from tests.hca.fabric.iwarp.protocol.rdmap import BASE, KEY, End
 from twisted_ib.errors import QueuePairError
 from twisted_ib.hca.base import operation
-from twisted_ib.hca.base.operation import (
+from twisted_ib.hca.base.operation import SOLICITED
+from twisted_ib.hca.fabric.iwarp.protocol.ddp import Opcode, TaggedHeader, UntaggedHeader
+from twisted_ib.hca.fabric.iwarp.protocol.sending import cut
+from twisted_ib.hca.fabric.iwarp.protocol.terminate import CRC_ERROR, DDP_CATASTROPHIC
+from twisted_ib.hca.wire.headers import INVALIDATE, RETH
+from twisted_ib.hca.wire.opcodes import (
     READ_REQUEST,
     READ_RESPONSE_FIRST,
     READ_RESPONSE_LAST,
@@ -23,16 +28,11 @@ from twisted_ib.hca.base.operation import (
     SEND_LAST_INVALIDATE,
     SEND_MIDDLE,
     SEND_ONLY,
-    SOLICITED,
     WRITE_FIRST,
     WRITE_LAST,
     WRITE_MIDDLE,
     WRITE_ONLY,
 )
-from twisted_ib.hca.fabric.iwarp.protocol.ddp import Opcode, TaggedHeader, UntaggedHeader
-from twisted_ib.hca.fabric.iwarp.protocol.sending import cut
-from twisted_ib.hca.fabric.iwarp.protocol.terminate import CRC_ERROR, DDP_CATASTROPHIC
-from twisted_ib.hca.wire.headers import INVALIDATE, RETH
 
 RESPONSE_HEADER = (0x00010203, 0x1000)
 

@@ -8,13 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.fabric.iwarp.protocol.examples import ulpdu
 from tests.hca.fabric.iwarp.protocol.rdmap import End
-from twisted_ib.hca.base.operation import (
-    NAK_INVALID_REQUEST,
-    NAK_REMOTE_ACCESS,
-    NAK_REMOTE_OPERATIONAL,
-    RNR,
-    RNR_EXHAUSTED,
-)
+from twisted_ib.hca.base.operation import RNR_EXHAUSTED
 from twisted_ib.hca.fabric.iwarp.protocol import terminate
 from twisted_ib.hca.fabric.iwarp.protocol.ddp import Opcode
 from twisted_ib.hca.fabric.iwarp.protocol.terminate import (
@@ -26,6 +20,7 @@ from twisted_ib.hca.fabric.iwarp.protocol.terminate import (
     syndromeOf,
     terminationOf,
 )
+from twisted_ib.hca.wire.headers import NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATIONAL, RNR
 
 SEND, WRITE, READ = ulpdu("Send abcd"), ulpdu("Write data"), ulpdu("Read Request")
 

@@ -14,18 +14,18 @@ from typing import Final
 
 from attrs import define
 
-from twisted_ib.hca.base.operation import (
-    READ_RESPONSE_FIRST,
-    READ_RESPONSE_LAST,
-    READ_RESPONSE_MIDDLE,
-    READ_RESPONSE_ONLY,
-)
 from twisted_ib.hca.fabric.iwarp.protocol.terminate import (
     CATASTROPHIC_STREAM,
     TAGGED_BASE_BOUNDS,
     TAGGED_INVALID_STAG,
     UNEXPECTED_OPCODE,
     TerminationError,
+)
+from twisted_ib.hca.wire.opcodes import (
+    READ_RESPONSE_FIRST,
+    READ_RESPONSE_LAST,
+    READ_RESPONSE_MIDDLE,
+    READ_RESPONSE_ONLY,
 )
 
 #: Serial numbers of sinks: the upper 24 bits of an STag.

@@ -16,17 +16,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from twisted_ib import limits
-from twisted_ib.hca.base.operation import (
-    READ_REQUEST,
-    SEND_FIRST,
-    SEND_LAST,
-    SEND_LAST_INVALIDATE,
-    SEND_MIDDLE,
-    SEND_ONLY,
-    SEND_ONLY_INVALIDATE,
-    SOLICITED,
-    WRITE_ONLY,
-)
+from twisted_ib.hca.base.operation import SOLICITED
 from twisted_ib.hca.fabric.iwarp.protocol import ddp
 from twisted_ib.hca.fabric.iwarp.protocol.ddp import (
     CONTROL,
@@ -66,6 +56,16 @@ from twisted_ib.hca.fabric.iwarp.protocol.terminate import (
     TerminationError,
 )
 from twisted_ib.hca.wire.headers import INVALIDATE, RETH
+from twisted_ib.hca.wire.opcodes import (
+    READ_REQUEST,
+    SEND_FIRST,
+    SEND_LAST,
+    SEND_LAST_INVALIDATE,
+    SEND_MIDDLE,
+    SEND_ONLY,
+    SEND_ONLY_INVALIDATE,
+    WRITE_ONLY,
+)
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Buffer

@@ -16,24 +16,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from twisted_ib.errors import QueuePairError
-from twisted_ib.hca.base.operation import (
-    READ_REQUEST,
-    READ_RESPONSE_FIRST,
-    READ_RESPONSE_LAST,
-    READ_RESPONSE_MIDDLE,
-    READ_RESPONSE_ONLY,
-    SEND_FIRST,
-    SEND_LAST,
-    SEND_LAST_INVALIDATE,
-    SEND_MIDDLE,
-    SEND_ONLY,
-    SEND_ONLY_INVALIDATE,
-    SOLICITED,
-    WRITE_FIRST,
-    WRITE_LAST,
-    WRITE_MIDDLE,
-    WRITE_ONLY,
-)
+from twisted_ib.hca.base.operation import SOLICITED
 from twisted_ib.hca.fabric.iwarp.protocol import ddp
 from twisted_ib.hca.fabric.iwarp.protocol.ddp import (
     FIRST_SEQUENCE,
@@ -51,6 +34,23 @@ from twisted_ib.hca.fabric.iwarp.protocol.mpastream import FPDUWriter
 from twisted_ib.hca.fabric.iwarp.protocol.reads import Reads
 from twisted_ib.hca.fabric.iwarp.protocol.terminate import TerminateMessage, Termination
 from twisted_ib.hca.wire.headers import INVALIDATE, RETH
+from twisted_ib.hca.wire.opcodes import (
+    READ_REQUEST,
+    READ_RESPONSE_FIRST,
+    READ_RESPONSE_LAST,
+    READ_RESPONSE_MIDDLE,
+    READ_RESPONSE_ONLY,
+    SEND_FIRST,
+    SEND_LAST,
+    SEND_LAST_INVALIDATE,
+    SEND_MIDDLE,
+    SEND_ONLY,
+    SEND_ONLY_INVALIDATE,
+    WRITE_FIRST,
+    WRITE_LAST,
+    WRITE_MIDDLE,
+    WRITE_ONLY,
+)
 
 _packTagged = TAGGED.pack
 _packUntagged = UNTAGGED.pack

@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import frozen
 
 from twisted_ib.errors import WireError
-from twisted_ib.hca.base.operation import (
-    NAK_INVALID_REQUEST,
-    NAK_REMOTE_ACCESS,
-    NAK_REMOTE_OPERATIONAL,
-    RNR,
-    RNR_EXHAUSTED,
-)
+from twisted_ib.hca.base.operation import RNR_EXHAUSTED
 from twisted_ib.hca.fabric.iwarp.protocol.ddp import (
     OPCODE_MASK,
     READ_REQUEST,
@@ -31,6 +25,7 @@ from twisted_ib.hca.fabric.iwarp.protocol.ddp import (
     Buffer,
     Opcode,
 )
+from twisted_ib.hca.wire.headers import NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATIONAL, RNR
 
 if TYPE_CHECKING:
     from twisted_ib.structs import Packed
