@@ -71,9 +71,6 @@ class SwitchedConnect:
         return ClientStream(channel, host, peer, self)
 
     def buildProtocol(self, addr: object) -> Any:
-        """
-        Return the stream's protocol.
-        """
         return StreamSocket(self._connected)
 
     def carried(self, transport: RedirectedClient) -> socket.socket | None:

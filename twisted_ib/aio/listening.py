@@ -62,9 +62,6 @@ class StreamFactory(Factory):
         self._context = copy_context()
 
     def buildProtocol(self, addr: object) -> Any:
-        """
-        Return the protocol of a new stream.
-        """
         return StreamSocket(self._connected)
 
     def _connected(self, stream: StreamSocket) -> None:

@@ -132,9 +132,6 @@ class SwitchedConnecting(Connecting):
             loop.disturb()
 
     def cancel(self) -> None:
-        """
-        The socket closes, or its timeout has expired.
-        """
         super().cancel()
         self.attempt.cancel()
         self.loop.changed()
@@ -148,15 +145,11 @@ class SwitchedConnecting(Connecting):
         return RedirectedClient(channel, host, peer, self)
 
     def carried(self, transport: RedirectedClient) -> None:
-        """
-        SDP carries the connection; the kernel's socket keeps its number until it is closed.
-        """
+        # The kernel's socket keeps its number until it is closed.
         self.transport, self._sleeps = transport, transport.channel.device.fabric.sleeps
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        The same; the switch learns whether the connection has gained from SDP.
-        """
+        # The switch learns whether the connection has gained from SDP.
         super().connectionLost(reason)
         transport, self.transport = self.transport, None
         if transport is not None:

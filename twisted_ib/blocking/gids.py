@@ -79,9 +79,6 @@ class _BoundPort(GIDPort):
     listening: GIDListening | None = None
 
     def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
-        """
-        A REQ came for this service.
-        """
         if self.listening is None:
             assert self._channel is not None
             # IBTA vol. 1 12.6.7.2, reason 8: as where nobody has the service.
@@ -99,9 +96,6 @@ class _BoundPort(GIDPort):
             self.connectionLost(reason)
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        The port is closed, or its device.
-        """
         super().connectionLost(reason)
         listening, self.listening = self.listening, None
         if listening is not None:
@@ -198,15 +192,9 @@ class _Client(ClientFactory):
         self.attempt = attempt
 
     def buildProtocol(self, address: object) -> Any:
-        """
-        Return the connection.
-        """
         return self.attempt.buildProtocol(address)
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
-        """
-        There is no connection.
-        """
         if not self.attempt.isOver:
             self.attempt.failed(reason.value)
 
@@ -228,9 +216,6 @@ class GIDConnecting(Connecting):
         loop.disturb()
 
     def cancel(self) -> None:
-        """
-        The socket closes, or its timeout has expired.
-        """
         super().cancel()
         if self.connection is None:
             # It may have failed meanwhile.

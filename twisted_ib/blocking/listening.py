@@ -32,9 +32,6 @@ class _Accepting(Factory):
         self.port = port
 
     def buildProtocol(self, address: object) -> Any:
-        """
-        Return a connection, which waits to be accepted.
-        """
         return self.port.made()
 
 
@@ -77,9 +74,6 @@ class Listening(SocketListeners):
         return bool(self.sdpListeners)
 
     def logPrefix(self) -> str:
-        """
-        Return the prefix of log lines.
-        """
         return "socket"
 
     def made(self) -> Connection:
@@ -150,18 +144,13 @@ class Listening(SocketListeners):
                 self.close()
 
     def close(self) -> None:
-        """
-        Stop listening, under the loop's lock; connections that wait are reset, as TCP's are.
-        """
+        # Under the loop's lock; connections that wait are reset, as TCP's are.
         self.connectionLost(Failure(ConnectionAbortedError()))
         while self.accepted:
             self.accepted.popleft().close(True)
         self.loop.changed()
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        Stop listening.
-        """
         self.connected = False
         self._closeCompanions(reason)
         self.switch.ports.discard(self)

@@ -168,9 +168,6 @@ class SSLSocket(ssl.SSLSocket, socket):  # type: ignore[misc]
 
     @property
     def context(self) -> ssl.SSLContext:
-        """
-        The context.
-        """
         real: ssl.SSLContext = self._context.real
         return real
 

@@ -62,16 +62,10 @@ class FrameStream(Protocol):
     # -- what happens
 
     def connectionMade(self) -> None:
-        """
-        Begin.
-        """
         self.transport.registerProducer(self, True)
         self._made(self)
 
     def messageReceived(self, view: memoryview) -> None:
-        """
-        Keep a message for its reader until this side closes, or take back what was lent.
-        """
         try:
             if messages.kindOf(view) == messages.READ:
                 self._takeBack()
@@ -101,21 +95,13 @@ class FrameStream(Protocol):
             self.transport.write(messages.read())
 
     def remoteMemoryWritten(self, immediate: int, length: int) -> None:
-        """
-        Refuse: nothing here may be written.
-        """
+        # Nothing here may be written.
         self._end(WireError("the peer says that it has written memory"))
 
     def pauseProducing(self) -> None:
-        """
-        Have writers wait.
-        """
         self._paused = True
 
     def resumeProducing(self) -> None:
-        """
-        Let writers go on.
-        """
         self._paused = False
         self._wake()
 
@@ -125,9 +111,7 @@ class FrameStream(Protocol):
         """
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """
-        Wake those who wait; the regions were closed with the connection.
-        """
+        # The regions were closed with the connection.
         self.loss = self.loss or reason.value
         self._lent.clear()
         self._wake()

@@ -222,9 +222,7 @@ class DeviceChannel:
             self._wantTurn()
 
     def endOfBatch(self) -> None:
-        """
-        On a reactor that polls: leave if the last user went in this batch.
-        """
+        # On a reactor that polls: leave if the last user went in this batch.
         if self._registered and not self.users and not self.attempts:
             self._leave()
 
@@ -456,9 +454,6 @@ class DeviceChannel:
         self.schedule()
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        The reactor closes: so do the users.
-        """
         # A copy, as each user releases itself; one that raises must not spare the others.
         for user in [*self.users, *self.attempts]:
             try:

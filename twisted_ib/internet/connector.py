@@ -266,17 +266,11 @@ class Attempt(ActiveSide):
     # -- of an active side
 
     def failed(self, reason: Exception) -> None:
-        """
-        Go on with the next address.
-        """
         if not self.isOver:
             self.forget()
             self._tryNext(failures.connectError(reason, self._connector.where(self._peer)))
 
     def send(self, path: IPeerPath) -> IConnection:
-        """
-        Send the REQ of this round.
-        """
         channel, connector = self._channel, self._connector
         assert channel is not None
         self._path = path
@@ -292,17 +286,11 @@ class Attempt(ActiveSide):
         return self.device.sendRequest(path, request, self, self.device.clock())
 
     def join(self, connection: IConnection, reply: ConnectReply) -> bool:
-        """
-        Check the passive side's answer.
-        """
         handshake = self._connector.handshake
         handshake.replied(self._transport, connection, reply)
         return reply.vendorID not in handshake.UNCONFIRMED
 
     def refused(self, rejection: Rejection) -> None:
-        """
-        The passive side sent a REJ.
-        """
         where = self._connector.where(self._peer)
         # Two processes of this host draw port numbers without knowing of each other; over TCP the kernel
         # would not give both the same one.  Another number will do, unless the user has bound this one.
@@ -324,9 +312,6 @@ class Attempt(ActiveSide):
         return not self._connector.bound[1] and self._numbers < limits.PORT_ATTEMPTS
 
     def unreachable(self, connection: IConnection) -> None:
-        """
-        All retransmissions of the REQ are unanswered.
-        """
         # To a peer that was away and reads all of them late, they are one request, whose answer is good for
         # each.
         if connection is self.connection and self._request is not None:
@@ -334,9 +319,6 @@ class Attempt(ActiveSide):
         super().unreachable(connection)
 
     def unanswered(self) -> None:
-        """
-        Begin another round.
-        """
         self._rounds += 1
         # A full backlog drops REQs without an answer, as TCP drops SYNs, so silence does not prove that
         # nobody is there.
@@ -348,9 +330,6 @@ class Attempt(ActiveSide):
     # -- the end
 
     def connected(self, reply: ConnectReply) -> None:
-        """
-        Make the protocol, and hand the connection to the transport.
-        """
         channel, transport = self._channel, self._transport
         assert channel is not None and transport is not None
         connector = self._connector
@@ -372,9 +351,6 @@ class Attempt(ActiveSide):
         channel.attempted(self)
 
     def forget(self) -> None:
-        """
-        End what was begun for this address.
-        """
         super().forget()
         transport, self._transport = self._transport, None
         if transport is not None:

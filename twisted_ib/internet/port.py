@@ -228,9 +228,6 @@ class Port(base.BasePort):
         log.msg(text)
 
     def logPrefix(self) -> str:
-        """
-        Return the name of the factory's class.
-        """
         return reflect.qual(self.factory.__class__)
 
     def socketRow(self) -> Row | None:
@@ -438,9 +435,6 @@ class Port(base.BasePort):
             self._wantTurn()
 
     def stopReading(self) -> None:
-        """
-        Leave REQs in the queue.
-        """
         self.reading = False
         self._cancelTurn()
 

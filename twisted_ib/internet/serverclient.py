@@ -216,9 +216,6 @@ class ClientTransport(ConnectedTransport):
             upcalls.current = None
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        Notify the protocol, then the connector, once.
-        """
         # A Deferred that connectionLost() of the protocol fires may end the connection again.
         first = not self.disconnected
         super().connectionLost(reason)
@@ -229,16 +226,11 @@ class ClientTransport(ConnectedTransport):
             self._log(self.connector.connectionLost, reason)
 
     def handOver(self, keeper: IProtocol) -> IProtocol:
-        """
-        See L{ConnectedTransport.handOver}; the connector and the port number stay with the connection.
-        """
+        # The connector and the port number stay with the connection.
         self._told = True
         return super().handOver(keeper)
 
     def ended(self, reason: Failure) -> None:
-        """
-        Give the port number back and notify the connector.
-        """
         self._givePortBack()
         self._log(self.connector.connectionLost, reason)
 

@@ -316,9 +316,6 @@ class Transport(_ConsumerMixin, _LogOwner):
         return self.queuePair
 
     def startWriting(self) -> None:
-        """
-        Look at queued data at the end of this batch.
-        """
         self.cork()
 
     def stopWriting(self) -> None:

@@ -98,15 +98,11 @@ class Connection(ActiveSide):
         return self.device.sendRequest(path, request, self, self.device.clock())
 
     def unsent(self, reason: Exception) -> None:
-        """
-        See L{ActiveSide.unsent}: the machine is told of it in a later call.
-        """
+        # The machine is told of it in a later call.
         self.device.timers.start(0.0, self.ended)
 
     def join(self, connection: IConnection, reply: ConnectReply) -> bool:
-        """
-        See L{ActiveSide.join}: a packet for the passive side, which waits for nothing, arrives next.
-        """
+        # A packet for the passive side, which waits for nothing, arrives next.
         self.queuePair.connect(connection.destination, reply.localQPN, reply)
         return False
 
@@ -157,9 +153,6 @@ class Connection(ActiveSide):
         return True
 
     def received(self, buffer: Buffer, start: int, stop: int) -> None:
-        """
-        See L{IConsumer}: a frame.
-        """
         self.queuePair.posted = _RECEIVES
         owner = self._owner
         owner.machine.connectedReceived(self, buffer, start, stop, owner.clock())
@@ -175,9 +168,6 @@ class Connection(ActiveSide):
         self.ended()
 
     def peerDisconnected(self, connection: IConnection) -> None:
-        """
-        The peer has ended it.
-        """
         self.connection = None
         self.ended()
 

@@ -136,9 +136,7 @@ class Driver:
             self.device.count("datagrams_lost")
 
     def failed(self, reason: Exception) -> None:
-        """
-        See L{IDatagramConsumer}: the port has left the partition.
-        """
+        # The port has left the partition.
         self.user.ended(reason)
         self._shut()
 

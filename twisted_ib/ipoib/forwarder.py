@@ -123,21 +123,12 @@ class Forwarder:
     # -- of the TUN
 
     def fileno(self) -> int:
-        """
-        @return: the TUN's descriptor.
-        """
         return self._tun.descriptor
 
     def logPrefix(self) -> str:
-        """
-        @return: the TUN's name.
-        """
         return self._tun.name
 
     def doRead(self) -> None:
-        """
-        Send what the TUN has, but no more packets than one turn may have.
-        """
         descriptor, places, frame, view = self._tun.descriptor, self._places, self._frame, self._view
         send = self._interface.send
         for _ in range(limits.TUN_PACKETS_PER_TURN):
@@ -190,9 +181,7 @@ class Forwarder:
         self._tun.close()
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        The reactor ends, or the TUN has gone with its namespace.
-        """
+        # The reactor ends, or the TUN has gone with its namespace.
         self._gone()
 
     def _gone(self) -> None:

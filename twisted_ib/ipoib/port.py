@@ -59,9 +59,6 @@ class _Port:
         self.connected = False
 
     def logPrefix(self) -> str:
-        """
-        @return: the protocol's, and which kind of port it is.
-        """
         return f"{self._protocolPrefix()} ({self._TYPE})"
 
     def _protocolPrefix(self) -> str:
@@ -223,9 +220,6 @@ class IPoIBPort(_Port):
         return self._realPortNumber or 0
 
     def getHost(self) -> IPv4Address | IPv6Address:
-        """
-        @return: the local address and number.
-        """
         host = _ANY[self.version] if self.address is None else str(ip_address(self.address))
         return (IPv4Address if self.version == 4 else IPv6Address)("UDP", host, self.number)
 
@@ -361,15 +355,9 @@ class IPoIBPort(_Port):
         self.forgetFlows()
 
     def getBroadcastAllowed(self) -> bool:
-        """
-        @return: whether broadcasts may be sent.
-        """
         return self._isBroadcasting
 
     def getOutgoingInterface(self) -> str | int:
-        """
-        @return: what L{setOutgoingInterface} was given.
-        """
         return self._outgoing
 
     def setOutgoingInterface(self, addr: str | int) -> Deferred[int]:
@@ -513,9 +501,6 @@ class RawIPoIBPort(_Port):
         self.protocol.makeConnection(self)
 
     def getHost(self) -> InterfaceAddress:
-        """
-        @return: the device and the interface's address.
-        """
         return InterfaceAddress(self.device, self.interface)
 
     def write(self, packet: bytes) -> None:

@@ -100,9 +100,7 @@ def groupVector(group: Group) -> AddressVector:
 @implementer(IMembership)
 class _Constant:
     def close(self, closed: Callable[[], object]) -> None:
-        """
-        See L{IMembership}: nobody is to be told.
-        """
+        # Nobody is to be told.
         closed()
 
 

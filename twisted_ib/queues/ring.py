@@ -315,9 +315,6 @@ class RingReader(Ring):
         self._taking = os.getpid(), threading.RLock()
 
     def close(self) -> None:
-        """
-        Let go of the memory, and wake the writer.
-        """
         self._wake()
         super().close()
 

@@ -46,15 +46,10 @@ class Keeper(Protocol):
         self._switch = switch
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        The peer wrote to what is no stream any more.
-        """
+        # The peer wrote to what is no stream any more.
         self._switch.streamReceived()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """
-        The former transport has ended.
-        """
         self._switch.formerLost(reason)
 
 
@@ -271,18 +266,13 @@ class SwitchedTransport(ConnectedTransport, RDMATransport):
         self.owner.established()
 
     def lost(self, reason: Exception) -> None:
-        """
-        Notify the protocol of the end; of a connection that is not complete, the switch.
-        """
+        # Notify the protocol of the end; of a connection that is not complete, the switch.
         if self.connected:
             super().lost(reason)
         else:
             self.owner.failed(f"{reason}")
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        End the connection, once, and notify the former transport's connector.
-        """
         first = not self.disconnected and self.protocol is not None
         super().connectionLost(reason)
         if first:

@@ -139,9 +139,7 @@ class Switch(ActiveSide, ABC):
     # -- IPullProducer of the former transport
 
     def resumeProducing(self) -> None:
-        """
-        More could be written; at first this is only the former transport's greeting.
-        """
+        # More could be written; at first this is only the former transport's greeting.
         if self.isOver:
             return
         if not self._isSending:
@@ -292,11 +290,6 @@ class Switch(ActiveSide, ABC):
         self.deferred.callback(transport)
 
     def failed(self, reason: object) -> None:
-        """
-        It does not work.
-
-        @param reason: Why.
-        """
         self._fail(SwitchError(failures.oneLine(reason)))
 
     # As an attempt of its channel.

@@ -45,9 +45,7 @@ class SocketSwitch(Switch):
     _adopted: IAdoptedPath | None = None
 
     def begun(self) -> None:
-        """
-        Read no more: what comes now belongs to MPA.
-        """
+        # What comes now belongs to MPA.
         self.former.stopReading()
 
     def drained(self) -> None:

@@ -44,9 +44,7 @@ class StreamSwitch(Switch):
     _isStreamOver = False
 
     def begun(self) -> None:
-        """
-        Read on: the peer's end of stream must be seen, and is none before it has switched.
-        """
+        # The peer's end of stream must be seen, and is none before it has switched.
         self.former.startReading()
 
     def drained(self) -> None:
@@ -77,9 +75,7 @@ class StreamSwitch(Switch):
         self.pathReady(self._path)
 
     def rejected(self, connection: IConnection, rejection: Rejection) -> None:
-        """
-        A REJ came, perhaps because the passive side's application has not called yet.
-        """
+        # Perhaps the passive side's application has not called yet.
         late = rejection.reason == RejectReason.INVALID_SERVICE_ID
         if connection is not self.connection or not late or self._isStreamOver:
             super().rejected(connection, rejection)
@@ -89,9 +85,6 @@ class StreamSwitch(Switch):
         self._delay = min(2 * self._delay, LAST_RETRY_SECONDS)
 
     def formerLost(self, reason: Failure) -> None:
-        """
-        The stream has ended.
-        """
         # The peer closes it when it has switched, and its end may overtake the REP or the RTU.
         if self.connection is not None and reason.check(error.ConnectionDone):
             self._isStreamOver = True

@@ -297,11 +297,7 @@ class RDMATransport(Transport):
     # -- IRDMATransport
 
     def send(self, data: Any, immediate: int | None = None) -> Deferred[None]:
-        """
-        See L{IRDMATransport.send}.
-
-        @param data: Bytes-like; mutable data is copied.
-        """
+        # Mutable data is copied.
         self.checkCaller()
         payload = toBytes(data)
         self._checkLength(len(payload))
@@ -446,9 +442,6 @@ class RDMATransport(Transport):
     # -- for ib-ss
 
     def unsent(self) -> int:
-        """
-        Return the bytes of messages waiting for the send queue or for the medium.
-        """
         waiting = sum([entry[2] for entry in self.waiting or ()])
         return super().unsent() + waiting + sum(map(len, (self.gathered or ())[1:]))
 
@@ -496,9 +489,6 @@ class RDMATransport(Transport):
         self._known, self._takesMessages = protocol, IRDMAProtocol.providedBy(protocol)
 
     def lost(self, reason: Exception) -> None:
-        """
-        End the connection.
-        """
         if self.connected and not self._aborting:
             done = isinstance(reason, PeerClosed)
             self.connectionLost(CONNECTION_DONE if done else Failure(error.ConnectionLost(str(reason))))

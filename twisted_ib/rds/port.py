@@ -870,9 +870,6 @@ class RDSPort(SocketQueues):
                 waiter.callback(None)
 
     def stopProducing(self) -> None:
-        """
-        Close the socket.
-        """
         self.stopListening()
 
     # -- notifications, and the rest of a datagram transport

@@ -48,9 +48,6 @@ class Waker(_Base):
             self.registered = True
 
     def wakeUp(self) -> None:
-        """
-        Make epoll return, now or in its next call.
-        """
         if self.registered:
             # Not os.write(), whose name may stand for that of blocking sockets.
             os.eventfd_write(self.bell, 1)
@@ -58,9 +55,6 @@ class Waker(_Base):
             _Base.wakeUp(self)
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        Close the descriptors.
-        """
         bell, self.bell = self.bell, -1
         if bell >= 0:
             self.registered = False

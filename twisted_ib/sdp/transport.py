@@ -162,9 +162,7 @@ class SDPTransport(Transport, Stream):
         SDPTransport.write(self, b"".join(pieces))
 
     def loseConnection(self, _connDone: object = None) -> None:
-        """
-        See L{Transport.loseConnection}; after a half-close nothing is left to wait for.
-        """
+        # After a half-close nothing is left to wait for.
         self.direct = 0
         if not self.disconnecting:
             self._closedIn = self.channel.device.turns
@@ -176,9 +174,6 @@ class SDPTransport(Transport, Stream):
             Transport.loseConnection(self)
 
     def loseWriteConnection(self) -> None:
-        """
-        Half-close: see L{interfaces.ITCPTransport.loseWriteConnection}.
-        """
         if self.connected:
             self.direct = 0
             self._closedIn = self.channel.device.turns
@@ -188,22 +183,14 @@ class SDPTransport(Transport, Stream):
     # -- ITCPTransport: TCP_NODELAY is remembered only, as there is no Nagle delay to turn off
 
     def getTcpNoDelay(self) -> bool:
-        """
-        Return what was set; nothing is delayed either way.
-        """
+        # Nothing is delayed either way.
         return self._noDelay
 
     def setTcpNoDelay(self, enabled: bool) -> None:
-        """
-        Remember C{enabled}.
-        """
         if bool(enabled) != self._noDelay:
             self._noDelay = bool(enabled)
 
     def getTcpKeepAlive(self) -> bool:
-        """
-        Return what was set.
-        """
         return self._keepAlive is not None
 
     def setTcpKeepAlive(self, enabled: bool) -> None:
@@ -276,9 +263,7 @@ class SDPTransport(Transport, Stream):
         zeroCopySend.plainLeast = plain
 
     def readAgain(self) -> None:
-        """
-        Resume reading; the protocol may now supply buffers.
-        """
+        # The protocol may now supply buffers.
         if self.extensions is None and ISDPBufferedProtocol.providedBy(self.protocol):
             if self.queuePair.path is not None:
                 self.openExtensions().zeroCopyReceive.buffered()
@@ -287,22 +272,15 @@ class SDPTransport(Transport, Stream):
     # -- for ib-ss
 
     def phase(self) -> str:
-        """
-        Return the connection state in the terms of annex A4, for C{ib-ss}.
-        """
+        # In the terms of annex A4, for ib-ss.
         phase = super().phase()
         return phase if phase == CONNECTING else self.machine.state.name
 
     def credits(self) -> int:
-        """
-        Return how many messages the peer has receives for.
-        """
         return max(self.machine.credits(), 0)
 
     def unsent(self) -> int:
-        """
-        Return the bytes written that the medium has not accepted, or the peer has not read.
-        """
+        # With what the peer has not read.
         buffer, extensions = self.buffer, self.extensions
         count = super().unsent()
         if buffer is not None:
@@ -339,16 +317,10 @@ class SDPTransport(Transport, Stream):
     # -- from the stream
 
     def endOfStream(self) -> None:
-        """
-        Handle the peer's end of stream.
-        """
         if not self._aborting:
             self.readConnectionLost(CONNECTION_DONE)
 
     def readConnectionLost(self, reason: Failure) -> None:
-        """
-        Notify the protocol that reading is over, or end the connection.
-        """
         protocol = interfaces.IHalfCloseableProtocol(self.protocol, None)
         # Without IHalfCloseableProtocol the peer's end ends both directions, as in twisted.internet.tcp.
         if protocol is None:
@@ -364,9 +336,6 @@ class SDPTransport(Transport, Stream):
         return bool(self.disconnecting)
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        End the connection, once: see L{Transport.connectionLost}.
-        """
         if self._keepAlive is not None:
             self._keepAlive.stop()
         if self.extensions is not None and not self.disconnected:
@@ -379,9 +348,6 @@ class SDPTransport(Transport, Stream):
         return Transport.writing(self) or (self._writeDisconnecting and not self._writeDisconnected)
 
     def drained(self) -> None:
-        """
-        Resume the producer, or end the connection: everything written has been sent.
-        """
         if not self.connected or self._aborting:
             return
         producer: Any = self.producer

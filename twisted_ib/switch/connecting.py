@@ -207,9 +207,6 @@ class SwitchedClient(tcp.Client):
     _choosing = False
 
     def doConnect(self) -> None:
-        """
-        Connect; decide first.
-        """
         if self._choosing:
             self._choosing = False
             if hasattr(self, "connector"):
@@ -242,9 +239,6 @@ class SwitchedClient(tcp.Client):
         return self.connector.buildProtocol(addr)
 
     def carried(self, transport: RedirectedClient) -> Any:
-        """
-        End this client without notifying anybody.
-        """
         # Not connectionLost(): the connector would report a failure.  The socket has sent no SYN yet (RFC
         # 9293 section 3.5), so the peer notices nothing.
         self.disconnected = 1
@@ -267,9 +261,7 @@ class SwitchedClient(tcp.Client):
         super()._connectDone()
 
     def failIfNotConnected(self, err: Any) -> None:
-        """
-        Notify the connector once, with the errors of both providers.
-        """
+        # With the errors of both providers.
         if self.connected or self.disconnected or not hasattr(self, "connector"):
             return
         self.attempt.cancel()

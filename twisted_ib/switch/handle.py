@@ -198,9 +198,7 @@ class ConnectionHandle(Handle):
         return pairOf(self._transport.getPeer())
 
     def setsockopt(self, level: int, option: int, value: Any, optlen: int | None = None) -> None:
-        """
-        Set an option; C{TCP_NODELAY} and C{SO_KEEPALIVE} are the transport's.
-        """
+        # TCP_NODELAY and SO_KEEPALIVE are the transport's.
         on = any(value) if isinstance(value, bytes) else bool(value)
         # TCP_NODELAY is remembered only: a stream has no Nagle delay.  SO_KEEPALIVE starts probes by an RDMA
         # WRITE of no bytes, whose retries find a dead peer (OFED sdp_bcopy.c; RFC 1122 section 4.2.3.6 for

@@ -233,27 +233,18 @@ class SwitchedPort(tcp.Port, PortListeners):
     # -- calls that concern all providers
 
     def startReading(self) -> None:
-        """
-        Accept connections of all providers.
-        """
         if not self.alone:
             super().startReading()
         for listener in self.sdpListeners:
             listener.startReading()
 
     def stopReading(self) -> None:
-        """
-        Pause accepting of all providers.
-        """
         if not self.alone:
             super().stopReading()
         for listener in self.sdpListeners:
             listener.stopReading()
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        Close all providers.
-        """
         # SDP first: without the TCP socket its listeners would offer a service that TCP cannot reach.
         self._closeCompanions(reason)
         super().connectionLost(reason)

@@ -39,9 +39,6 @@ class _SwitchedAttempt(Attempt):
     _connector: Any
 
     def nextTurn(self, shared: Shared) -> None:
-        """
-        Begin.
-        """
         attempt = self._connector.attempt
         attempt.switch.beginning.discard(attempt.face)
         try:
@@ -70,9 +67,6 @@ class _SwitchedAttempt(Attempt):
         return super().send(path)
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        The reactor stops.
-        """
         self._connector.attempt.face.connectionLost(reason)
 
 

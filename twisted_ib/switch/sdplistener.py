@@ -29,9 +29,6 @@ class _SharedFactory(Factory):
         self.port = port
 
     def buildProtocol(self, addr: Any) -> Any:
-        """
-        Return the protocol of the port's factory.
-        """
         factory: Any = self.port.factory
         return factory.buildProtocol(addr)
 
@@ -121,9 +118,6 @@ class SDPListener(SDPPort):
         pass
 
     def logPrefix(self) -> str:
-        """
-        Return the port's.
-        """
         return str(self.main.logPrefix())
 
     def close(self, reason: Failure) -> None:
@@ -134,8 +128,6 @@ class SDPListener(SDPPort):
             super().connectionLost(reason)
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        The reactor closes everything; a port without a socket is closed by this.
-        """
+        # A port without a socket is closed by this.
         self.close(reason)
         self.main.listenerLost(self, reason)

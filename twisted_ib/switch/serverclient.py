@@ -49,9 +49,6 @@ class RedirectedServer(SDPServer):
                 del peers[self._peerHost]
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        Release the peer's port number and end the connection.
-        """
         if not self.disconnected:
             self._leavePeers()
         super().connectionLost(reason)
@@ -96,9 +93,6 @@ class RedirectedClient(SDPClient):
     socket: Any = property(getHandle)
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        Release the local port and end the connection.
-        """
         # libsdp port.c also binds TCP and SDP to one number: while SDP uses it no TCP connection may.
         bound = getattr(self, "bound", None)
         if bound is not None:

@@ -157,9 +157,6 @@ class WatchedEndpoint:
         self._endpoint = endpoint
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[Any]:
-        """
-        Connect, and watch the connection.
-        """
         return self._endpoint.connect(protocolFactory).addCallback(self._connected)
 
     def _connected(self, protocol: Any) -> Any:
@@ -202,9 +199,6 @@ class OneEndpoint:
         return "" if self._watched is None else self._watched.carrier
 
     def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
-        """
-        @return: the endpoint, under TLS for https.
-        """
         endpoint = self._endpoint
         if uri.scheme == b"https":
             # RFC 9110 section 4.3.4: the certificate must match the URL's host, not the endpoint's.

@@ -154,9 +154,6 @@ class ChildEnd:
         return self._descriptor
 
     def logPrefix(self) -> str:
-        """
-        @return: the program's name.
-        """
         return PROGRAM
 
     def doRead(self) -> None:

@@ -78,9 +78,7 @@ class ArgumentParser(argparse.ArgumentParser):
             self.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
 
     def error(self, message: str) -> NoReturn:
-        """
-        Print an error without the usage, and exit with status 2.
-        """
+        # Without the usage.
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:

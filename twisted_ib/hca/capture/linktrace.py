@@ -141,9 +141,6 @@ class TracedLink:
         trafficClass: int = 0,
         hopLimit: int = HOP_LIMIT,
     ) -> bool:
-        """
-        Send datagrams, and show them if the link accepted them.
-        """
         if not self._link.send(destination, port, pieces, size, trafficClass, hopLimit):
             return False
         self._show(True, self.address, destination, port, b"".join(pieces), size, trafficClass, hopLimit)

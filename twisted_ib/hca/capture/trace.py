@@ -391,9 +391,6 @@ class _Tap(RecordReceiver):
         return self
 
     def delivered(self, opcode: int, buffer: Buffer, start: int, stop: int) -> int:
-        """
-        Show a record, and pass it on.
-        """
         trace, entry, number = self._trace, self._entry, self._number
         path = trace.path
         record, data = bytes(buffer[start:stop]), None

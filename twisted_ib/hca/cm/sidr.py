@@ -177,15 +177,11 @@ class Lookup:
         return self.answer(LookupReply(status, privateData), now)
 
     def ignore(self, now: float) -> bool:
-        """
-        Passive: forget a LOOKUP, so that a repeated SIDR_REQ is a new one.
-        """
+        # A repeated SIDR_REQ is a new one.
         return self.feed(LookupInput.IGNORE, None, now)
 
     def close(self, now: float) -> bool:
-        """
-        The consumer has no more use for it. A passive lookup without an answer is answered REJECTED.
-        """
+        # A passive lookup without an answer is answered REJECTED.
         return self.feed(LookupInput.CLOSE, None, now)
 
     def feed(self, given: LookupInput, message: Any, now: float) -> bool:

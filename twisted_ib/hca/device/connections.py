@@ -79,9 +79,7 @@ class Manager(ConnectionTable):
     transactions: CMTransactions | None = None
 
     def send(self, output: Output) -> None:
-        """
-        Send a message at once: data that follows an accept must arrive after the REP.
-        """
+        # At once: data that follows an accept must arrive after the REP.
         path, attribute, body = output
         self.messagesSent += 1
         # Queueing REP and data separately would let data overtake the REP, and the peer would refuse it.

@@ -447,10 +447,7 @@ class Rendezvous(Search):
         return listener
 
     def close(self) -> None:
-        """
-        Remove our entries and close.  Harmless when repeated; in a forked child only the child's
-        descriptors are closed.
-        """
+        # In a forked child only the child's descriptors are closed: the entries are the parent's.
         self._removeEntries()
         super().close()
 

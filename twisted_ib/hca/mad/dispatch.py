@@ -569,10 +569,8 @@ class Agents:
         self._requests.pop(request.key, None)
 
     def close(self) -> None:
-        """
-        The device closes: no request is answered any more.  An exception from one that waits keeps no other
-        from its end; the first is raised when all have ended.
-        """
+        # An exception from one that waits keeps no other from its end; the first is raised when all have
+        # ended.
         failure: Exception | None = None
         for request in list(self._requests.values()):
             try:

@@ -193,9 +193,6 @@ class RoutedForm(DatagramForm):
         )
 
     def peerKey(self, peer: Any) -> int:
-        """
-        @return: its GID.
-        """
         gid: int = peer.gid
         return gid
 
@@ -230,9 +227,7 @@ class RoutedForm(DatagramForm):
         return route(head)
 
     def check(self, queuePair: QueuePair, key: int, head: bytes, behind: int) -> str:
-        """
-        See L{DatagramForm.check}.  Records have no P_Key; that of a packet is checked before.
-        """
+        # Records have no P_Key; that of a packet is checked before.
         source, target = ends(head, behind)
         # A peer cannot forge the source: it must be the GID that the path was established with.
         if source == key and (isMulticast(target) or queuePair.device.hasGID(target)):
@@ -256,16 +251,11 @@ class LocalForm(DatagramForm):
         return _LOCAL.pack(queuePair.device.port.lid, vector.lid, level, queuePair.partition) + grh
 
     def peerKey(self, peer: Any) -> int:
-        """
-        @return: its LID.
-        """
         lid: int = peer.lid
         return lid
 
     def vector(self, key: int, hopLimit: int) -> AddressVector:
-        """
-        See L{DatagramForm.vector}: without a GRH.
-        """
+        # Without a GRH.
         return AddressVector(0, lid=key, isGlobal=False)
 
     def group(self, head: bytes) -> int:
@@ -326,9 +316,7 @@ class LocalForm(DatagramForm):
         return "" if matches(partition, queuePair.partition) else _BAD_PKEY
 
     def violated(self, queuePair: QueuePair, counter: str, head: bytes) -> None:
-        """
-        See L{DatagramForm.violated}: the port tells its subnet manager.
-        """
+        # The port tells its subnet manager.
         source, target, level, partition, grh = self.shown(head)
         queueKey, number = headers.DETH.unpack_from(head, self.size)
         isQueueKey = counter == _BAD_QKEY

@@ -120,9 +120,6 @@ class Requester(SendQueue):
         self._go()
 
     def pump(self) -> None:
-        """
-        Publish what the state, the medium and the number of outstanding READs permit.
-        """
         unsent, onTheWay = self._unsent, self.onTheWay
         while unsent:
             work = self.work

@@ -127,11 +127,6 @@ class UnreliableResponder(Responder):
         self._dropping = False
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
-        """
-        Receive a record, or drop it.
-
-        @return: 0, or the NAK syndrome for a sender that is not of this service.
-        """
         work = self.work
         assert work is not None
         if not opcode & UNRELIABLE:

@@ -173,9 +173,6 @@ class EndpointFactory(ClientFactory):
         self._endpoint = endpoint
 
     def startedConnecting(self, connector: IConnector) -> None:
-        """
-        An attempt begins.
-        """
         self._connector = connector
 
     def _cancelled(self, deferred: Deferred[IProtocol]) -> None:
@@ -183,18 +180,14 @@ class EndpointFactory(ClientFactory):
         self._connector.stopConnecting()
 
     def doStart(self) -> None:
-        """
-        The user's factory is told, not this one.
-        """
+        # The user's factory is told, not this one.
         self._wrappedFactory.doStart()
 
     def doStop(self) -> None:
         self._wrappedFactory.doStop()
 
     def buildProtocol(self, addr: Any) -> Any:
-        """
-        Return the user's protocol; without one the endpoint fails.
-        """
+        # Without a protocol the endpoint fails.
         try:
             protocol = self._wrappedFactory.buildProtocol(addr)
             if protocol is None:
@@ -215,9 +208,6 @@ class EndpointFactory(ClientFactory):
         made.callback(protocol)
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
-        """
-        The attempt failed.
-        """
         made = self._onConnection
         if made is not None and not made.called:
             made.errback(reason)

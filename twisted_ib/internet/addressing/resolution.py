@@ -134,17 +134,11 @@ class _Collector:
         """
 
     def addressResolved(self, address: IAddress) -> None:
-        """
-        Keep the address once.
-        """
         host = canonical(address.host)  # type: ignore[attr-defined]
         if host is not None and len(self.found) < RESOLVED_ADDRESSES:
             self.found[host] = None
 
     def resolutionComplete(self) -> None:
-        """
-        Fire with the addresses.
-        """
         # IPv4 first: connectTCP(), which programs compare this with, resolves names to IPv4 only.  Addresses
         # are tried one after another; RFC 8305 (Happy Eyeballs) would race them, as HostnameEndpoint does
         # over TCP.

@@ -89,9 +89,6 @@ class HalfOpenSession(HalfOpenAccept):
         return super()._packed(request)[: -len(request.privateData) or None]
 
     def close(self) -> None:
-        """
-        Give up waiting, and tell the peer.
-        """
         connection = self.connection
         self._withdrawn()
         if not self.device.closed:
@@ -118,9 +115,6 @@ class RequestListener:
         """
 
     def connectionRequested(self, connection: IConnection, request: ConnectRequest) -> None:
-        """
-        Answer a REQ.
-        """
         medium = self.medium
         counters = medium.network.counters
         channel = medium.channelOf(connection.destination.fabric.owner)

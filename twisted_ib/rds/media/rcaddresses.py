@@ -48,25 +48,16 @@ class AddressAttempt(ConnectAttempt):
     """
 
     def search(self) -> None:
-        """
-        Search by the peer's address.
-        """
         # As Linux ib_cm.c (rds_ib_conn_path_connect): RDMA_PS_TCP, and the port by the IP version.
         self.find(self.device.connect, TCP_SPACE, self.remote, servicePort(self.remote))
 
     def hello(self) -> tuple[int, str, str, bytes]:
-        """
-        Say both addresses.
-        """
         waiter = next(iter(self.waiters))
         # Linux ib_cm.c (rds_ib_cm_fill_conn_param): the last number received goes into the REQ.
         said = PrivateData(self.local, self.remote, acknowledged=received(waiter)).pack()
         return serviceID(TCP_SPACE, servicePort(self.remote)), self.local, self.remote, said
 
     def checkReply(self, said: bytes) -> None:
-        """
-        Read the version, and the last number that the peer has received.
-        """
         answer = PrivateData.parse(said, 6 if ":" in self.remote else 4)
         # Linux ib_cm.c (rds_ib_cm_connect_complete): the REP has the version that the acceptor chose.
         if (answer.major, answer.minor) != (MAJOR, MINOR):
@@ -83,9 +74,7 @@ class AddressListener(RequestListener):
     def accept(
         self, channel: DeviceChannel, connection: IConnection, request: ConnectRequest, asked: Asked
     ) -> None:
-        """
-        Accept a REQ: its sender has still to show that it has the address, unless the connection below has.
-        """
+        # The sender has still to show that it has the address, unless the connection below has.
         if channel.device.lossless:
             super().accept(channel, connection, request, asked)
             return
@@ -103,9 +92,6 @@ class AddressListener(RequestListener):
                     self.medium.parking[channel.device.parking] = None
 
     def read(self, channel: DeviceChannel, connection: IConnection, request: ConnectRequest) -> Asked | None:
-        """
-        Read a REQ that names both addresses.
-        """
         medium = self.medium
         # IBTA vol. 1 annex A11: the RDMA CM header says which IP version the private data has.
         header = RDMACMHeader.parse(request.privateData)
@@ -167,10 +153,7 @@ class AddressMedium(RCMedium):
         return [own]
 
     def serve(self, channel: DeviceChannel, address: str, port: int) -> None:
-        """
-        Listen at an address: Linux rdma_transport.c has one service for all its sockets, as the REQ names no
-        RDS port.
-        """
+        # Linux rdma_transport.c has one service for all its sockets, as the REQ names no RDS port.
         if address in self.services:
             return
         try:
@@ -203,9 +186,7 @@ class AddressMedium(RCMedium):
         return None if relay is None or relay.homes.get(address) is not self else relay
 
     def bind(self, address: str, port: int) -> None:
-        """
-        See L{IRDSMedium.bind}: the port is free in all processes of the address.
-        """
+        # The port is free in all processes of the address.
         relay = self._share(address, port)
         try:
             super().bind(address, port)
@@ -251,9 +232,6 @@ class AddressMedium(RCMedium):
         return super().whenQuiet()
 
     def serveNoMore(self, channel: DeviceChannel, address: str) -> None:
-        """
-        Listen no longer.
-        """
         service = self.services.pop(address, None)
         if service is not None:
             relay = self._relayFor(address)
@@ -268,9 +246,6 @@ class AddressMedium(RCMedium):
         channel.release(self)
 
     def keyOf(self, path: RDSPath) -> Any:
-        """
-        @return: both addresses.
-        """
         return path.key
 
     def pathTo(self, address: str, host: str, port: int) -> Route:
@@ -292,9 +267,6 @@ class AddressMedium(RCMedium):
         return super().expectedFor(key)
 
     def accepted(self, session: RCConnection, now: float) -> None:
-        """
-        A REP was sent: the queue pair is connected when C{arrived} is called.
-        """
         session.asked = now
         self.expect(session)
         session.channel.acquire(session)

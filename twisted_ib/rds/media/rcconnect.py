@@ -119,9 +119,6 @@ class ConnectAttempt(ActiveSide):
         raise NotImplementedError
 
     def send(self, path: IPeerPath) -> IConnection:
-        """
-        Create the queue pair, and send the REQ.
-        """
         session = self.session = self.medium.newSession(self.key, self._channel)
         service, local, remote, said = self.hello()
         request = ConnectRequest(
@@ -140,9 +137,6 @@ class ConnectAttempt(ActiveSide):
         return self.device.sendRequest(path, request, self, self.device.clock())
 
     def join(self, connection: IConnection, reply: ConnectReply) -> bool:
-        """
-        Check the REP, and connect the queue pair.
-        """
         session = self.session
         assert session is not None
         self.checkReply(reply.privateData)
@@ -150,9 +144,6 @@ class ConnectAttempt(ActiveSide):
         return True
 
     def connected(self, reply: ConnectReply) -> None:
-        """
-        The queue pair is the paths'.
-        """
         session, self.session = self.session, None
         assert session is not None
         self.connection = None
@@ -160,15 +151,9 @@ class ConnectAttempt(ActiveSide):
         self.medium.sessionUp(session, self.waiters)
 
     def refused(self, rejection: Rejection) -> None:
-        """
-        A REJ was received.
-        """
         self.failed(PathLostError(f"the peer rejected the connection ({rejection.reason})"))
 
     def unanswered(self) -> None:
-        """
-        The REQ was not answered.
-        """
         self.failed(PathLostError("the peer does not answer"))
 
     def peerDisconnected(self, connection: IConnection) -> None:
@@ -184,9 +169,7 @@ class ConnectAttempt(ActiveSide):
         self.failed(PeerGoneError("the device is going"))
 
     def failed(self, reason: Exception) -> None:
-        """
-        The attempt failed: notify the paths in the next turn, as this may run inside a call of theirs.
-        """
+        # The paths are told in the next turn, as this may run inside a call of theirs.
         if self.isOver:
             return
         self.done()

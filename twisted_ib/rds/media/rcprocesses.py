@@ -63,30 +63,19 @@ class ProcessAttempt(ConnectAttempt):
     """
 
     def search(self) -> None:
-        """
-        Search by the HCA's GUID.
-        """
         self.find(self.device.fabric.reach, self.key)
 
     def pathReady(self, path: IPeerPath) -> None:
-        """
-        The peer is found: send the REQ, and wait no longer for the answer than a living peer needs.
-        """
+        # No longer than a living peer needs for its answer.
         super().pathReady(path)
         if self.connection is not None:
             self._timer = self.device.timers.start(RDS_ANSWER_SECONDS, self.unanswered)
 
     def hello(self) -> tuple[int, str, str, bytes]:
-        """
-        Say which HCA this is.
-        """
         # The addresses mean nothing here, but the RDMA CM header is required (IBTA vol. 1 annex A11).
         return self.medium.space << 16, "127.0.0.1", "127.0.0.1", packHello(self.device.guid)
 
     def checkReply(self, said: bytes) -> None:
-        """
-        Read which HCA has answered.
-        """
         if parseHello(said) != self.key:
             # The path would deliver to a process that the route does not mean.
             raise RDSWireError("another HCA has answered")
@@ -98,9 +87,6 @@ class ProcessListener(RequestListener):
     """
 
     def read(self, channel: DeviceChannel, connection: IConnection, request: ConnectRequest) -> Asked | None:
-        """
-        Read a REQ that names the requesting HCA.
-        """
         if request.serviceID != self.medium.space << 16:
             raise RDSWireError("a REQ for something else")
         guid = parseHello(request.privateData[CM_HEADER_BYTES:])
@@ -132,17 +118,11 @@ class ProcessMedium(RCMedium):
         self._dead: dict[int, float] = {}
 
     def localAddresses(self) -> list[str]:
-        """
-        See L{IRDSMedium.localAddresses}: all without
-        a scope.
-        """
         return [address for address in map(normalise, localAddresses()) if "%" not in address]
 
     def serve(self, channel: DeviceChannel, address: str, port: int) -> Any:
-        """
-        Publish the socket, and with the first the REQ service of this HCA for all ports, which is reached by
-        GUID and so not published.
-        """
+        # With the first socket comes the REQ service of this HCA for all ports, which is reached by GUID and
+        # so not published.
         service = channel.device.listen(self.space, address, port, self.listener)
         if None not in self.services:
             channel.device.services.serve(self.space << 16, self.listener)
@@ -150,18 +130,12 @@ class ProcessMedium(RCMedium):
         return service
 
     def serveNoMore(self, channel: DeviceChannel, address: str) -> None:
-        """
-        Withdraw the REQ service with the last socket.
-        """
         if not self.bound:
             self.services.pop(None, None)
             channel.device.services.serveNoMore(self.space << 16)
             channel.release(self)
 
     def keyOf(self, path: RDSPath) -> Any:
-        """
-        @return: the GUID of the peer's HCA.
-        """
         return path.key[2]
 
     # -- paths
@@ -217,9 +191,7 @@ class ProcessMedium(RCMedium):
         return (host, port) in self.network.sockets or self.servedBy(host, host, port) is not None
 
     def begin(self, path: RDSPath) -> None:
-        """
-        See L{RCMedium.begin}; one whose HCA is not known yet is looked for.
-        """
+        # A peer whose HCA is not known yet is looked for.
         if self.keyOf(path) is None:
             self._find(path)
         else:
@@ -241,9 +213,7 @@ class ProcessMedium(RCMedium):
             path.carrierFailed(NoListenerError(f"nobody has port {port} of {path.remote}"))
 
     def failed(self, path: RDSPath, reason: Exception) -> None:
-        """
-        See L{RCMedium.failed}; the port may be another HCA's.
-        """
+        # The port may be another HCA's.
         if isinstance(reason, NoListenerError):
             # The HCA is gone, though its published services may remain.
             if len(self._dead) >= RDS_DEAD:
@@ -291,9 +261,7 @@ class ProcessMedium(RCMedium):
                     gone(path.remote)
 
     def accepted(self, session: RCConnection, now: float) -> None:
-        """
-        A REP was sent: the directory has said who asks.
-        """
+        # The directory has said who asks.
         self.connected(session, {})
 
 
@@ -306,10 +274,7 @@ class SubnetMedium(ProcessMedium):
         return [*super().localAddresses(), *self.channel("").device.gids()]
 
     def sourceFor(self, host: str) -> str:
-        """
-        See L{IRDSMedium.sourceFor}: the port's own GID for
-        a GID of its subnet.
-        """
+        # The port's own GID for a GID of its subnet.
         device = self.channel(host).device
         return str(device.gids()[0]) if device.guidOf(host) else super().sourceFor(host)
 
@@ -325,10 +290,7 @@ class SubnetMedium(ProcessMedium):
         resolver.locate(host, located)
 
     def hostNamed(self, name: str) -> str:
-        """
-        See L{IRDSMedium.hostNamed}: the GID of a node of
-        the subnet.
-        """
+        # The name is that of a node of the subnet.
         return str(self.channel("").device.hostNamed(name))
 
     def unknownHost(self, name: str) -> str:

@@ -238,9 +238,7 @@ class RelayNetwork(Network):
         return self.medium.servedBy(host, host, port) is not None
 
     def route(self, address: str, host: str, port: int) -> Route:
-        """
-        See L{Network.route}, of messages whose process is gone.
-        """
+        # For messages whose process is gone.
         home = self.homes.get(address)
         if home is not None:
             return home.network.route(address, host, port)
@@ -314,9 +312,6 @@ class RelayNetwork(Network):
         self._late[path] = call
 
     def deliver(self, path: Route, fields: Fields, payload: bytes) -> None:
-        """
-        Deliver a message to the socket here, or send it to the peer.
-        """
         home, address = self.homes.get(path.local), path.remote
         if home is not None:
             socket = home.network.sockets.get((path.local, fields[4]))
@@ -458,16 +453,12 @@ class RelayNetwork(Network):
                 each.mapChanged()
 
     def mapOf(self, address: str) -> CongestionMap:
-        """
-        See L{Network.mapOf}: our addresses have one map.
-        """
+        # Our addresses have one map.
         home = self.homes.get(address)
         return super().mapOf(address) if home is None else home.network.mapOf(address)
 
     def congestionChanged(self, path: Route) -> None:
-        """
-        Ports of another process, or of the peer, have been marked or cleared.
-        """
+        # Ports of another process, or of the peer, have been marked or cleared.
         home = self.homes.get(path.local)
         if home is not None:
             if path.held:
@@ -494,10 +485,7 @@ class RelayNetwork(Network):
     # -- the end of others
 
     def forget(self, path: RDSPath) -> list[RDSMessage]:
-        """
-        See L{Network.forget}; ports of the process are not congested any more, and what it has sent waits no
-        longer.
-        """
+        # Ports of the process are not congested any more, and what it has sent waits no longer.
         if path.pending:
             for network in {home.network for home in self.homes.values()}:
                 self._drop(network, lambda origin: origin is path)

@@ -45,9 +45,7 @@ class RelayAttempt(ProcessAttempt):
     """
 
     def send(self, path: IPeerPath) -> IConnection:
-        """
-        See L{ConnectAttempt.send}: processes of other users learn nothing.
-        """
+        # Processes of other users learn nothing.
         if not _isOurUsers(path):
             raise PathLostError("a process of another user")
         return super().send(path)
@@ -59,9 +57,7 @@ class RelayListener(ProcessListener):
     """
 
     def read(self, channel: DeviceChannel, connection: IConnection, request: ConnectRequest) -> Asked | None:
-        """
-        See L{RequestListener.read}: processes of other users have no part in our addresses.
-        """
+        # Processes of other users have no part in our addresses.
         if not _isOurUsers(connection.destination):
             raise RDSWireError("a REQ of another user's process")
         return super().read(channel, connection, request)
@@ -82,26 +78,19 @@ class RelayMedium(ProcessMedium):
         super().__init__(network, DEFAULT_DEVICE)
 
     def attend(self, channel: DeviceChannel) -> None:
-        """
-        See L{RCMedium.attend}: a reactor that polls begins to with the first path to another process.
-        """
+        # A reactor that polls begins to poll with the first path to another process.
         if channel.polled:
             channel.appear()
         else:
             super().attend(channel)
 
     def isUnbound(self, address: str, port: int) -> bool:
-        """
-        See L{RCMedium.isUnbound}: of peers' sockets
-        nobody here knows.
-        """
+        # Of peers' sockets nobody here knows.
         return address in self.network.homes and super().isUnbound(address, port)
 
     def areBetween(self, session: RCConnection, ours: str, theirs: str) -> bool:
-        """
-        See L{RCMedium.areBetween}: the owner of our address speaks for peers, and those that have a port of
-        an address speak for it to its owner.
-        """
+        # The owner of our address speaks for peers, and those that have a port of an address speak for it to
+        # its owner.
         network, guid = self.network, session.key
         try:
             if (normalise(ours), normalise(theirs)) != (ours, theirs):
@@ -113,9 +102,7 @@ class RelayMedium(ProcessMedium):
             return False
 
     def serving(self, device: Device, host: str, port: int) -> Sequence[int]:
-        """
-        See L{ProcessMedium.serving}: of our own user.
-        """
+        # Of our own user only.
         return self._fabric(host).servingOurs(RELAY_SPACE << 16 | port, host)
 
     def checkOwner(self, address: str) -> None:
@@ -148,9 +135,7 @@ class RelayMedium(ProcessMedium):
         return self.servedPath(address, host, port)
 
     def servedBy(self, address: str, host: str, port: int) -> int | None:
-        """
-        See L{ProcessMedium.servedBy}; what is not of this host is the owner's.
-        """
+        # What is not of this host is the owner's.
         if host in self.network.homes:
             return super().servedBy(address, host, port)
         return super().servedBy(address, address, OWNER_PORT)

@@ -124,9 +124,6 @@ class TCPMedium:
         self._waiters: list[tuple[set[Any], Deferred[None]]] = []
 
     def localAddresses(self) -> list[str]:
-        """
-        See L{IRDSMedium.localAddresses}: all addresses without a scope.
-        """
         # RFC 4007 section 6: a link-local address means nothing without its zone, and the peer has another
         # zone.
         return [address for address in map(normalise, localAddresses()) if "%" not in address]
@@ -135,9 +132,7 @@ class TCPMedium:
         return sourceFor(host)
 
     def hostNamed(self, name: str) -> str:
-        """
-        See L{IRDSMedium.hostNamed}: names are the resolver's.
-        """
+        # Names are the resolver's.
         return ""
 
     def locate(self, host: str, found: Callable[[str], object]) -> None:
@@ -172,9 +167,7 @@ class TCPMedium:
         return self.network.path((address, host), address, host)
 
     def reconnects(self, path: RDSPath) -> bool:
-        """
-        See L{IRDSMedium.reconnects}: only the smaller address does.
-        """
+        # Only the smaller address does.
         # Linux rds.h compares addresses as numbers (IS_CANONICAL, rds_addr_cmp), not as text.
         return _number(path.local) < _number(path.remote)
 

@@ -291,10 +291,6 @@ class TCPCarrier(Protocol):
             transport.resumeProducing()
 
     def drain(self) -> None:
-        """
-        See L{IRDSCarrier.drain}: read what the socket still has, and learn what the peer has
-        acknowledged.
-        """
         transport = self.transport
         # Without memory the data is lost: a peer that reconnects again and again while no socket reads
         # cannot make us hold more.
@@ -341,15 +337,9 @@ class TCPCarrier(Protocol):
     # -- IPushProducer: room in the transport
 
     def pauseProducing(self) -> None:
-        """
-        The transport's buffer is full.
-        """
         self._full = True
 
     def resumeProducing(self) -> None:
-        """
-        The transport has room.
-        """
         self._full = False
         if self.path is not None:
             self.path.resume(self)

@@ -96,9 +96,6 @@ class StreamPort:
         self.factory.doStop()
 
     def getHost(self) -> Address:
-        """
-        @return: the address that is listened on.
-        """
         return self._address
 
     def logPrefix(self) -> str:

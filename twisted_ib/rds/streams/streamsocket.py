@@ -109,9 +109,7 @@ class StreamSocket(DatagramProtocol):
             self.streams.counters = network.counters
 
     def startProtocol(self) -> None:
-        """
-        The socket is open: register as its producer, to learn when it is full.
-        """
+        # As its producer this learns when it is full.
         register = getattr(self.transport, "registerProducer", None)
         if register is not None:
             register(self, True)
@@ -140,9 +138,6 @@ class StreamSocket(DatagramProtocol):
         self._paused = True
 
     def doStop(self) -> None:
-        """
-        The socket is closed, by us or with the reactor.
-        """
         super().doStop()
         self._closed = True
         for session in list(self.streams.sessions.values()):
@@ -198,9 +193,7 @@ class StreamSocket(DatagramProtocol):
     # -- IRDSProtocol
 
     def destinationCongested(self, addr: tuple[str, int]) -> None:
-        """
-        See L{IRDSProtocol}: sessions with that destination wait, so that the others do not.
-        """
+        # Sessions with that destination wait, so that the others do not.
         self._congested.setdefault(addr, {})
 
     def destinationCleared(self, addr: tuple[str, int]) -> None:
@@ -208,10 +201,7 @@ class StreamSocket(DatagramProtocol):
         self._wantTurn()
 
     def peerGone(self, host: str, reason: Exception) -> None:
-        """
-        See L{IRDSProtocol}: end the sessions with a host; where processes share it, those with ports that
-        none has bound.
-        """
+        # End the sessions with a host; where processes share it, those with ports that none has bound.
         # Protocols are called below: their writes wait until all are notified.
         outer, self._inCall = self._inCall, True
         try:
@@ -246,9 +236,6 @@ class StreamSocket(DatagramProtocol):
         return session
 
     def datagramReceived(self, datagram: bytes, addr: Any) -> None:
-        """
-        Process a datagram.
-        """
         if self._closed:
             return
         session = self.streams.received(datagram, addr, self.reactor.seconds())

@@ -148,21 +148,12 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
         self.socket.reactor.callLater(0, self.connectionLost, Failure(error.ConnectionAborted()))
 
     def getHost(self) -> Address:
-        """
-        @return: the address of this end.
-        """
         return addressOf(self._host, self.socket.port)
 
     def getPeer(self) -> Address:
-        """
-        @return: the address of the other end.
-        """
         return addressOf(*self.session.address)
 
     def getTcpNoDelay(self) -> bool:
-        """
-        @return: the last value set.
-        """
         return self._noDelay
 
     def setTcpNoDelay(self, enabled: bool) -> None:
@@ -172,9 +163,6 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
         self._noDelay = bool(enabled)
 
     def getTcpKeepAlive(self) -> bool:
-        """
-        @return: the last value set.
-        """
         return self._keepAlive
 
     def setTcpKeepAlive(self, enabled: bool) -> None:
@@ -186,9 +174,6 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
     # -- as a consumer
 
     def startWriting(self) -> None:
-        """
-        Schedule output for this turn.
-        """
         self.socket.touch(self.session)
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
@@ -233,24 +218,15 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
     # -- as a producer
 
     def pauseProducing(self) -> None:
-        """
-        Deliver nothing until C{resumeProducing}.
-        """
         self.reading = False
 
     def resumeProducing(self) -> None:
-        """
-        Deliver again, in a call from the reactor.
-        """
         if not self.reading and self.connected and not self.disconnecting:
             self.reading = True
             if self.session.arrived or self.session.events:
                 self.socket.look(self)
 
     def stopProducing(self) -> None:
-        """
-        Close the connection.
-        """
         self.loseConnection()
 
     startReading = resumeProducing
@@ -343,9 +319,6 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
             upcalls.current = None
 
     def logPrefix(self) -> str:
-        """
-        @return: the log prefix of this connection.
-        """
         return self.logstr
 
     def __repr__(self) -> str:

@@ -296,28 +296,15 @@ class SubnetFabric:
     # -- directory
 
     def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
-        """
-        See L{IDirectory<twisted_ib.hca.base.interfaces.IDirectory>}.
-
-        @param address: a GID of the port, or an address of this host.
-        """
+        # The address is a GID of the port, or one of this host.
         self._records.publish(serviceID, address, inode, self._isOwn(address))
 
     def publishAny(self, prefix: int, address: str) -> int:
-        """
-        See L{IDirectory<twisted_ib.hca.base.interfaces.IDirectory>}.
-
-        @param address: as of L{publish}.
-        """
         port: int = self._records.publishAny(prefix, address, self._isOwn(address))
         return port
 
     def resolve(self, serviceID: int, address: str, user: _PathUser) -> _Search:
-        """
-        See L{IDirectory<twisted_ib.hca.base.interfaces.IDirectory>}.
-
-        @param address: a GID of the subnet, or an address of this host.
-        """
+        # The address is a GID of the subnet, or one of this host.
         checked = _Checked(self, serviceID, address, user)
         checked.look()
         return checked
@@ -357,9 +344,7 @@ class SubnetFabric:
         return bool(self.port.connects(guid, partition))
 
     def join(self, group: int) -> None:
-        """
-        Take what this HCA itself sends to groups; the members elsewhere are those of the switches' tables.
-        """
+        # Take what this HCA itself sends to groups; the members elsewhere are those of the switches' tables.
         self._joined.add(group)
 
     def leave(self, group: int) -> None:
@@ -385,9 +370,6 @@ class SubnetFabric:
         return int(self.owner.port.lid if guid == self.guid else self.port.lidOf(guid))
 
     def guids(self, gid: int) -> tuple[set[int], set[int]]:
-        """
-        @return: none: see L{IHostDirectory<twisted_ib.hca.base.interfaces.IHostDirectory>}.
-        """
         return set(), set()
 
     def members(self, lid: int) -> tuple[int, ...]:

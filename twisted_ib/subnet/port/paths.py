@@ -118,9 +118,7 @@ class Unreachable(RecordReceiver):
         return cast("SubnetPath", self.queuePair.path)
 
     def delivered(self, opcode: int, buffer: Buffer, start: int, stop: int) -> int:
-        """
-        Refuse requests; responses were on their way.
-        """
+        # Responses were on their way.
         if opcode in RESPONSES:
             return self.queuePair.delivered(opcode, buffer, start, stop)
         if opcode != RESUME:
@@ -189,9 +187,7 @@ class SubnetPath(_Path):
         self._follow(number)
 
     def unknown(self, word: int, buffer: Buffer, start: int, stop: int) -> int:
-        """
-        See L{RecordPath<twisted_ib.hca.fabric.base.path.RecordPath>}: the peer may tell a P_Key.
-        """
+        # The peer may tell a P_Key.
         if word != _MEMBERSHIP or stop - start != _MEMBER.size:
             return super().unknown(word, buffer, start, stop)
         number, key = _MEMBER.unpack(bytes(buffer[start:stop]))
@@ -245,9 +241,7 @@ class SubnetPath(_Path):
         return [each.queuePair if each.__class__ is Unreachable else each for each in super().queuePairs()]
 
     def prepareRequest(self, request: ConnectRequest) -> None:
-        """
-        See L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}: the LIDs and GIDs of both ports.
-        """
+        # The LIDs and GIDs of both ports.
         own, peer = self.fabric.owner, self.peer
         request.primaryPath = PathRecord(
             localLID=own.port.lid,

@@ -62,9 +62,6 @@ class Sink(Protocol):
         self._hashing: int = False
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Part of a stream came, or its announcement.
-        """
         length = len(data)
         if length < self._remaining and not self._hashing:
             self._remaining -= length
@@ -112,9 +109,6 @@ class _Waiting(Protocol):
         done.callback(result)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """
-        Fail the operation under way, and end the wait for the close.
-        """
         if self._done is not None:
             done, self._done = self._done, None
             done.errback(reason)
@@ -219,9 +213,6 @@ class Source(_Waiting):
         return self._done
 
     def resumeProducing(self) -> None:
-        """
-        Write until told to pause.
-        """
         self._paused = False
         write = self.transport.write
         if len(self._chunks) == 1:
@@ -239,15 +230,9 @@ class Source(_Waiting):
             self.transport.unregisterProducer()
 
     def pauseProducing(self) -> None:
-        """
-        The transport has enough.
-        """
         self._paused = True
 
     def stopProducing(self) -> None:
-        """
-        The connection is gone.
-        """
         self._left = 0
         self._paused = True
 

@@ -37,15 +37,10 @@ class Buffered(asyncio.BufferedProtocol):
     transport: Any
 
     def connection_made(self, transport: Any) -> None:
-        """
-        asyncio's transports have TCP_NODELAY set.
-        """
+        # asyncio's transports have TCP_NODELAY set.
         self.transport = transport
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """
-        The place of the next bytes.
-        """
         return self.buffer
 
 
@@ -67,9 +62,6 @@ class Sink(Buffered):
     head = b""
 
     def buffer_updated(self, count: int) -> None:
-        """
-        Part of a stream came, or its announcement.
-        """
         data = self.buffer[:count]
         if not self.remaining:
             need = HEAD.size - len(self.head)

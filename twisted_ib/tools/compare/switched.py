@@ -34,9 +34,7 @@ class Switching(Protocol):
         self.done: Deferred[Any] = Deferred()
 
     def connectionMade(self) -> None:
-        """
-        The peer does the same.
-        """
+        # The peer does the same.
         switchToRDMA(self.transport).addCallback(self._switched).chainDeferred(self.done)
 
     def _switched(self, transport: Any) -> Any:

@@ -55,9 +55,6 @@ class Commands(LineReceiver):
         self._run = run
 
     def lineReceived(self, line: bytes) -> None:
-        """
-        Run one row.
-        """
         if self._run is not None:
             task = Deferred.fromCoroutine(self._run(line))
             task.addErrback(failed).addCallback(self.tell)
@@ -69,9 +66,6 @@ class Commands(LineReceiver):
         self.sendLine(json.dumps(message).encode())
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """
-        The driver is done with this process.
-        """
         if self._reactor.running:
             self._reactor.stop()
 

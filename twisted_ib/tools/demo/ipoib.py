@@ -118,9 +118,6 @@ class Shown(ProcessProtocol):
             write(f"  {printable(line.decode('utf-8', 'replace'))[:LINE]}")
 
     def processEnded(self, reason: Failure) -> None:
-        """
-        It has ended.
-        """
         # Not the Failure itself, which would make the Deferred fail.
         self.ended.callback(reason.value)
 

@@ -133,9 +133,6 @@ class Fetcher(Protocol):
             self._done.callback(None)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """
-        Fail, if the file is not complete.
-        """
         if self._missing > 0:
             self._done.errback(reason)
 

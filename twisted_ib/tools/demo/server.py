@@ -33,9 +33,6 @@ class PromptEcho(Echo):
     """
 
     def connectionMade(self) -> None:
-        """
-        Set TCP_NODELAY.
-        """
         # RFC 9293 section 3.7.4: Nagle's algorithm holds a small segment back until the last one is
         # acknowledged, which a delayed ACK (RFC 1122 section 4.2.3.2) can make 40 ms and more.
         cast(ITCPTransport, self.transport).setTcpNoDelay(True)
@@ -63,9 +60,6 @@ class RegisteredFileServer(FileServer):
     """
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Register the file, and send it.
-        """
         transport = cast(ISDPTransport, self.transport)
         with open(self.path, "rb") as file:
             region = transport.registerMemory(mmap(file.fileno(), 0, access=ACCESS_READ))

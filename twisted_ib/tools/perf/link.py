@@ -60,9 +60,6 @@ class Link(Protocol):
         self.memory: Any = None
 
     def connectionMade(self) -> None:
-        """
-        Turn Nagle's algorithm off, and notify the owner.
-        """
         # With Nagle's algorithm a message would wait for the acknowledgement of the one before (RFC 9293
         # section 3.7.4).
         if ITCPTransport.providedBy(self.transport):

@@ -54,9 +54,6 @@ class OneSided(Send):
     access: Access
 
     def welcome(self, link: Link, terms: Parameters) -> dict[str, Any]:
-        """
-        Register the server's memory, and return its address and R_Key.
-        """
         region = link.transport.registerMemory(terms.largest, self.access)
         self.fill(region, terms)
         link.memory = region
@@ -69,9 +66,6 @@ class OneSided(Send):
         """
 
     def joined(self, link: Link, terms: Parameters, answer: dict[str, Any]) -> None:
-        """
-        Register the client's memory, and keep the server's address and R_Key.
-        """
         address, key = answer.get("address"), answer.get("key")
         # Not isinstance: JSON's true is an int to Python.
         if type(address) is not int or type(key) is not int:
@@ -133,9 +127,6 @@ class Write(OneSided):
         return lambda: write(region, address, key, 0, size)
 
     async def after(self, link: Link, message: bytes) -> None:
-        """
-        Read the server's memory back and compare.
-        """
         memory: Memory = link.memory
         # On the same queue pair a READ is executed after the WRITEs before it (IBTA vol. 1 9.5).
         found = await link.transport.rdmaRead(len(message), memory.address, memory.key)
@@ -171,9 +162,6 @@ class Read(OneSided):
         return lambda: read(size, address, key, region)
 
     async def after(self, link: Link, message: bytes) -> None:
-        """
-        Compare the client's memory with the message.
-        """
         if link.memory.region.view[: len(message)] != message:
             raise ProgramError(f"{len(message)} bytes were read as others")
 
@@ -201,9 +189,6 @@ class Atomic(OneSided):
         return post
 
     async def after(self, link: Link, message: bytes) -> None:
-        """
-        Compare the server's counter with the number of requests.
-        """
         memory: Memory = link.memory
         # An addition of 0 reads atomically; a READ would race with other queue pairs' atomics (IBTA vol. 1
         # 9.4.5).

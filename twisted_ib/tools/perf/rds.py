@@ -86,9 +86,6 @@ class Control(Protocol):
             waiting.callback(found)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """
-        Fail a waiting L{hear}, and report the end.
-        """
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
             waiting.errback(ProgramError("the other side has gone"))

@@ -191,9 +191,6 @@ class Source(Run):
             self.resumeProducing()
 
     def resumeProducing(self) -> None:
-        """
-        Send until paused, done, or due to give the reactor a turn.
-        """
         self._paused = False
         self._turn = None
         write, message = self._transport.write, self._message
@@ -216,18 +213,12 @@ class Source(Run):
         self._turn = self._transport.reactor.callLater(0, self.resumeProducing)
 
     def pauseProducing(self) -> None:
-        """
-        Stop sending for now.
-        """
         self._paused = True
         if self._turn is not None:
             self._turn.cancel()
             self._turn = None
 
     def stopProducing(self) -> None:
-        """
-        Stop sending: the connection is gone.
-        """
         self.pauseProducing()
 
 

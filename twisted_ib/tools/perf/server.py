@@ -164,9 +164,6 @@ class Server(Factory):
         return await self._ended
 
     def buildProtocol(self, addr: Any) -> Link | None:
-        """
-        Return a connection; L{None} if too many have not identified themselves.
-        """
         return Link(self) if len(self._strangers) < PERF_STRANGERS else None
 
     # -- from the connections

@@ -146,9 +146,6 @@ class DatagramConnection(PingConnection):
                 self.aimBack(wc)
 
     def close(self) -> None:
-        """
-        Close the address handle and the queue pair.
-        """
         # The base's constructor may call this before the attribute is set.
         if getattr(self, "_way", None) is not None:
             assert self._way is not None

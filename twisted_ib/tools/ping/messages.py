@@ -207,9 +207,6 @@ class Cmatose(PingProgram[CmatoseConnection]):
             line.disconnect()
 
     def close(self) -> None:
-        """
-        Disconnect and close all connections.
-        """
         for line in self._lines:
             line.disconnect()
         super().close()

@@ -59,9 +59,6 @@ class CompletionRing:
         structure.self = addressOf(structure)
 
     def settle(self) -> None:
-        """
-        Remove from the queue what the program has taken.
-        """
         self._keep(self._tail - self._ring.head)
 
     def _keep(self, left: int) -> None:
@@ -71,9 +68,6 @@ class CompletionRing:
         self.shown = left
 
     def show(self) -> None:
-        """
-        Add what the queue has and the ring has not, as far as there is room.
-        """
         if self.shown:
             self.settle()
         completions, tail = self._queue.completions, self._tail
@@ -108,9 +102,6 @@ class CompletionRing:
         self._queue.quiet = 0
 
     def recall(self) -> None:
-        """
-        Take back what the program has not taken, and remove from the queue what it has.
-        """
         self._keep(lib.twisted_ib_recall(self._ring))
         self.shown = 0
         self.wanted()
@@ -135,9 +126,6 @@ class _Ringed(PolledQueue):
     ring: CompletionRing | None = None
 
     def close(self) -> None:
-        """
-        Close it, and its ring.
-        """
         super().close()
         if self.ring is not None:
             with hub:

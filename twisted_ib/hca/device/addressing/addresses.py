@@ -30,9 +30,6 @@ class AddressResolution(Resolution):
         return own * self._device.fabric.gidSlots if len(own) == 1 else own
 
     def sourceFor(self, address: str) -> str:
-        """
-        @return: the device's own address.
-        """
         return self._device.address or address
 
     def isLocal(self, address: str) -> bool:
@@ -50,11 +47,6 @@ class AddressResolution(Resolution):
         return address == found
 
     def check(self, key: int, number: int = 0) -> int:
-        """
-        See L{Resolution.check}.
-
-        @return: 0.
-        """
         # A connected queue pair has one peer: multicast is for UD only (IBTA vol. 1 10.5).
         if isMulticast(key) or not key:
             raise NoRouteError(f"no HCA has the GID {IPv6Address(key)}")

@@ -147,9 +147,7 @@ class ProcessResolution(Resolution):
         return [*super().gids(), normalise(gidText(loopbackGID(self.guid))), *localAddresses()]
 
     def sourceFor(self, address: str) -> str:
-        """
-        @return: the destination: it is as good a source as any, and keeps the IP version and scope right.
-        """
+        # The destination is as good a source as any, and keeps the IP version and scope right.
         return address
 
     def isLocal(self, address: str) -> bool:
@@ -175,11 +173,7 @@ class ProcessResolution(Resolution):
         return address.startswith("fe80:") and "%" not in address
 
     def check(self, key: int, number: int = 0) -> int:
-        """
-        See L{Resolution.check}.
-
-        @param key: a GID.
-        """
+        # The key is a GID.
         gid = key
         guid = gid & _GUID_MASK
         # Before the host's addresses are asked for, as that costs system calls.
@@ -223,11 +217,7 @@ class ProcessResolution(Resolution):
         return ours or named or others
 
     def reach(self, key: int, user: PathUser) -> Search | None:
-        """
-        See L{Resolution.reach}.
-
-        @param key: a GID.
-        """
+        # The key is a GID.
         if isMulticast(key):
             user.pathReady(self._group(key))
             return None

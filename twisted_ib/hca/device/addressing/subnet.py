@@ -121,25 +121,18 @@ class SubnetResolution(ProcessResolution):
         self._lidPaths: dict[int, LIDPath] = {}
 
     def joined(self) -> None:
-        """
-        See L{Resolution.joined<twisted_ib.hca.device.addressing.resolution.Resolution.joined>}: the port has
-        what the subnet manager has set.
-        """
+        # The port has what the subnet manager has set.
         self._device.changePort(self._device.fabric.settings())
 
     # -- addresses
 
     @property
     def nodeGUID(self) -> int:
-        """
-        The GUID below its port's, which the topology counts on from it.
-        """
+        # The GUID below its port's, which the topology counts on from it.
         return self._device.guid - 1
 
     def gids(self) -> list[str]:
-        """
-        @return: the port's own: a subnet does not know the host's addresses.
-        """
+        # A subnet does not know the host's addresses.
         return Resolution.gids(self)
 
     def hasGID(self, gid: int) -> bool:
@@ -160,9 +153,7 @@ class SubnetResolution(ProcessResolution):
         )
 
     def sourceFor(self, address: str) -> str:
-        """
-        @return: an address of this host itself; else the port's GID.
-        """
+        # An address of this host itself; else the port's GID.
         device = self._device
         return address if isPeersAddress(address, int(device.clock())) else normalise(gidText(device.gid))
 
@@ -175,31 +166,20 @@ class SubnetResolution(ProcessResolution):
         return guid == path.peer.guid if guid else super().isPeers(path, address)
 
     def isOfGUID(self, address: str) -> bool:
-        """
-        @return: False: the device's own look-up finds it.
-        """
+        # The device's own look-up finds it.
         return False
 
     # -- paths
 
     def check(self, key: int, number: int = 0) -> int:
-        """
-        See L{Resolution.check<twisted_ib.hca.device.addressing.resolution.Resolution.check>}.
-
-        @param key: a LID.
-        @return: 0.
-        """
+        # The key is a LID.
         # A connected queue pair has one peer: multicast is for UD only (IBTA vol. 1 10.5).
         if key > LARGEST_UNICAST_LID:
             raise NoRouteError(f"no port has the LID {key:#x}")
         return 0
 
     def reach(self, key: int, user: PathUser) -> Search | None:
-        """
-        See L{Resolution.reach<twisted_ib.hca.device.addressing.resolution.Resolution.reach>}.
-
-        @param key: a LID; or the GID of a member of a group, whose GUID the subnet has told.
-        """
+        # The key is a LID; or the GID of a member of a group, whose GUID the subnet has told.
         fabric = self._device.fabric
         if key >> _GUID_BITS:
             return fabric.reach(key & _GUID, user)
@@ -254,10 +234,7 @@ class SubnetResolution(ProcessResolution):
         return [each for each in self._pendingPaths.values() if route(each.key) == guid]
 
     def isProven(self, path: DatagramPath) -> bool:
-        """
-        See L{Resolution.isProven<twisted_ib.hca.device.addressing.resolution.Resolution.isProven>}: who sends
-        MADs through the subnet need not be a device.
-        """
+        # Who sends MADs through the subnet need not be a device.
         return not path.peer.guid or super().isProven(path)
 
     def pathLost(self, path: IPeerPath) -> None:
@@ -269,10 +246,6 @@ class SubnetResolution(ProcessResolution):
     # -- management
 
     def hold(self, key: int, number: int) -> Any:
-        """
-        See L{Resolution.hold<twisted_ib.hca.device.addressing.resolution.Resolution.hold>}: through the
-        subnet.
-        """
         return self._device.fabric.managementPath(key) if number <= GSI_QPN else super().hold(key, number)
 
     def release(self, way: Any) -> None:

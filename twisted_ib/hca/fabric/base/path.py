@@ -56,9 +56,7 @@ class Refusing(RecordReceiver):
         self.queuePair = queuePair
 
     def delivered(self, opcode: int, buffer: Buffer, start: int, stop: int) -> int:
-        """
-        Drop requests, pass responses on, and leave the table when the requester resumes.
-        """
+        # Drop requests, pass responses on, and leave the table when the requester resumes.
         # IBTA vol. 1 9.7.5.2.8: after an RNR NAK the responder drops requests until the refused one comes
         # again, which it recognises by its PSN.  Records have no PSN, so a record of its own marks the
         # place.

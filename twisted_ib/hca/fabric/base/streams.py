@@ -312,9 +312,6 @@ class PeerPath(ConnectionPath):
         self.alive = True
 
     def bind(self, queuePair: Any, message: Any = None) -> IPath:
-        """
-        @return: the queue pair's own path, the connection that stands for its remote number.
-        """
         path: IPath = self.fabric.bind(self, queuePair)
         return path
 
@@ -338,9 +335,7 @@ class PeerPath(ConnectionPath):
     wantNoSpace = wantSpace
 
     def position(self) -> int:
-        """
-        @return: 0: nothing is posted here.
-        """
+        # 0: nothing is posted here.
         return 0
 
     def lost(self, reason: PathLostError) -> None:
@@ -405,15 +400,11 @@ class FabricConnection:
         return isSent
 
     def ignore(self, now: float) -> bool:
-        """
-        See L{IConnection.ignore}: nobody repeats a request, so it can only be refused.
-        """
+        # Nobody repeats a request, so it can only be refused.
         return self.reject(RejectReason.NO_RESOURCES, b"", now)
 
     def sendMRA(self, now: float) -> bool:
-        """
-        See L{IConnection.sendMRA}: nobody is impatient.
-        """
+        # Nobody is impatient.
         return self.stage != "ended"
 
     def ready(self, now: float, privateData: bytes = b"", isConfirmed: bool = True) -> bool:
@@ -445,9 +436,6 @@ class FabricConnection:
         return True
 
     def leave(self, now: float, privateData: bytes = b"") -> bool:
-        """
-        The same for a user that waits for no answer.
-        """
         return self.disconnect(now, privateData)
 
     def finish(self, now: float) -> bool:

@@ -89,9 +89,7 @@ class AdapterConnection(FabricConnection):
             self._connector.gone(self)
 
     def over(self) -> None:
-        """
-        See L{FabricConnection.over}: the identifier is destroyed.
-        """
+        # The identifier is destroyed.
         super().over()
         self._connector.forget(self)
 

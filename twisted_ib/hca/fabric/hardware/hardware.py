@@ -178,29 +178,18 @@ class HardwareFabric(ConnectedFabric):
             ) from None
 
     def publishAny(self, prefix: int, address: str) -> int:
-        """
-        Listen at a free port.
-
-        @return: the port.
-        """
         address = self._check(address)
         port = self._listen(prefix)
         self._services.add((prefix + port, address))
         return port
 
     def withdraw(self, serviceID: int, address: str) -> None:
-        """
-        Undo L{publish} or L{publishAny}.
-        """
         super().withdraw(serviceID, address)
         self.connector.unlisten(serviceID)
 
     # -- peers and connections
 
     def newPath(self, address: str) -> PeerPath:
-        """
-        @return: a path to a peer's address.
-        """
         return PeerPath(self, address)
 
     def reachGID(self, gid: int, user: Any) -> CompletedSearch:
@@ -486,9 +475,6 @@ class HardwareFabric(ConnectedFabric):
     # -- sleeping and waking
 
     def pending(self) -> bool:
-        """
-        @return: whether there is something to do.
-        """
         if self.isClosed:
             return False
         if self.soon or self._calls or self.bells or self._completions:
@@ -496,9 +482,6 @@ class HardwareFabric(ConnectedFabric):
         return bool(self._poll()) or any(fd != self.channel.fd for fd, _ in self._poller.poll(0))
 
     def arm(self) -> bool:
-        """
-        Go to sleep, unless there is work after all.
-        """
         if not self._isNotified and not self.isClosed:
             self._isNotified = True
             self.queue.req_notify()
@@ -506,9 +489,6 @@ class HardwareFabric(ConnectedFabric):
         return super().arm()
 
     def attend(self) -> None:
-        """
-        Reset L{signal}, and take the events of the completion channel.
-        """
         super().attend()
         if self._isNotified and not self.isClosed:
             try:

@@ -64,10 +64,7 @@ class MPAConnection(FabricConnection):
         return True
 
     def ignore(self, now: float) -> bool:
-        """
-        See L{IConnection.ignore<twisted_ib.hca.connection.interfaces.IConnection.ignore>}: TCP repeats
-        nothing, so the request comes again by itself.
-        """
+        # TCP repeats nothing, so the request comes again by itself.
         if not self._require("requested"):
             return False
         stream = self.stream
@@ -87,9 +84,7 @@ class MPAConnection(FabricConnection):
         self._service.fabric.soonCall(self.gone)
 
     def finish(self, now: float) -> bool:
-        """
-        It ends with its queue pair.
-        """
+        # It ends with its queue pair.
         isThere = self.stage != "ended"
         self.over()
         return isThere

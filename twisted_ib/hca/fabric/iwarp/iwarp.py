@@ -162,11 +162,6 @@ class IWARPFabric(ConnectedFabric):
             raise
 
     def publishAny(self, prefix: int, address: str) -> int:
-        """
-        Listen at a TCP port that is free.
-
-        @return: the port.
-        """
         address = self._check(address)
         port = self._listen(prefix, 0)
         self._services.add((prefix + port, address))

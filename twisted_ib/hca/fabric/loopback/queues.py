@@ -86,13 +86,6 @@ class LoopbackPath(RecordPath):
     # -- up
 
     def progress(self, budget: int) -> int:
-        """
-        Deliver what has arrived, resume waiters for room, complete requests that the other end has
-        consumed.
-
-        @param budget: How many records at most.
-        @return: How many records were consumed, waiters resumed and requests completed.
-        """
         if self.busy:
             return 0
         n = 0

@@ -153,9 +153,7 @@ class PacketFabric(AddressDirectory):
     # -- services
 
     def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
-        """
-        Listen for a service id; no other process of this address does.
-        """
+        # No other process of this address listens for it.
         super().publish(serviceID, address, inode)
         if self.group is not None:
             try:
@@ -166,9 +164,7 @@ class PacketFabric(AddressDirectory):
                 raise
 
     def publishAny(self, prefix: int, address: str) -> int:
-        """
-        Listen at a port that is free in all processes of this address.
-        """
+        # Free in all processes of this address.
         if self.group is None:
             return super().publishAny(prefix, address)
         with self.group.locked():
@@ -207,9 +203,6 @@ class PacketFabric(AddressDirectory):
         return PeerPath(self, address)
 
     def paths(self) -> list[QueuePairPath]:
-        """
-        @return: the paths of connected queue pairs.
-        """
         return [path for path in self.sessions.byNumber.values() if path.queuePair is not None]
 
     def flowTo(self, address: str, port: int) -> ICRCState:
@@ -300,9 +293,6 @@ class PacketFabric(AddressDirectory):
     # -- sending
 
     def ringBells(self) -> None:
-        """
-        The batch ends: send what queue pairs have to send.
-        """
         transmitter = self.transmitter
         stalled = transmitter.stalled
         if stalled and self.clock() >= transmitter.again:
@@ -483,9 +473,7 @@ class PacketFabric(AddressDirectory):
     # -- the end
 
     def forked(self) -> None:
-        """
-        In a forked child: close without sending anything, since the connections are the parent's.
-        """
+        # Nothing is sent: the connections are the parent's.
         self._closed = True
         self.bells, self.writable = [], []
         self._delayedAcks.clear()
@@ -497,9 +485,7 @@ class PacketFabric(AddressDirectory):
         self._waker.close()
 
     def close(self) -> None:
-        """
-        Fail all connections, send what is due, and release everything.
-        """
+        # What is due is sent first.
         if self._closed:
             return
         gone = PathLostError("the device was closed")

@@ -41,9 +41,6 @@ class PeerPath:
         self.alive = True
 
     def bind(self, queuePair: BoundQueuePair, message: Any = None) -> QueuePairPath:
-        """
-        @return: a queue pair's own path.
-        """
         path = QueuePairPath(self, queuePair, message)
         self.fabric.sessions.enter(path)
         return path
@@ -89,9 +86,7 @@ class PeerPath:
         self.fabric.sendManagement(self.peer.address, attribute, body, transaction)
 
     def unsent(self) -> int:
-        """
-        @return: 0: CM messages do not wait here.
-        """
+        # 0: CM messages do not wait here.
         return 0
 
     def wantSpace(self, waiter: Waiter) -> None:
@@ -105,9 +100,7 @@ class PeerPath:
         """
 
     def position(self) -> int:
-        """
-        @return: 0: datagrams are not acknowledged.
-        """
+        # 0: datagrams are not acknowledged.
         return 0
 
     def lost(self, reason: PathLostError) -> None:

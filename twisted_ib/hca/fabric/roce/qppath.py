@@ -214,9 +214,6 @@ class QueuePairPath(Waiters):
     # -- the queue pair
 
     def bind(self, queuePair: BoundQueuePair, message: Any = None) -> QueuePairPath:
-        """
-        Give another queue pair a path to the same peer.
-        """
         return self._way.bind(queuePair, message)
 
     def modified(self, queuePair: BoundQueuePair) -> None:
@@ -327,21 +324,12 @@ class QueuePairPath(Waiters):
         return self.post(word, b"", body, len(body))
 
     def position(self) -> int:
-        """
-        @return: count of records posted.
-        """
         return self._position
 
     def respond(self, word: int, record: bytes, partition: int) -> bool:
-        """
-        See L{IPeerPath.respond<twisted_ib.hca.base.interfaces.IPeerPath.respond>}.
-        """
         return self._way.respond(word, record, partition)
 
     def sendManagement(self, attribute: int, body: bytes, transaction: int = 0) -> None:
-        """
-        Send a CM message.
-        """
         self._way.sendManagement(attribute, body, transaction)
 
     def prepareRequest(self, request: Any) -> None:
@@ -371,9 +359,6 @@ class QueuePairPath(Waiters):
         return self.fabric.pending()
 
     def unsent(self) -> int:
-        """
-        @return: 0: CM messages do not wait here.
-        """
         return 0
 
     def isForged(self, port: int, opcode: int, psn: int, now: float) -> bool:
@@ -569,9 +554,6 @@ class QueuePairPath(Waiters):
     # -- the end
 
     def lost(self, reason: PathLostError) -> None:
-        """
-        The device was closed.
-        """
         self.alive = False
         queuePair = self.queuePair
         if queuePair is not None:

@@ -314,9 +314,7 @@ class RoCELink:
         self._receivers[made.fileno()] = made, destination
 
     def pathMTUTo(self, destination: str) -> int:
-        """
-        See L{ILink}: what the kernel knows of the route.
-        """
+        # What the kernel knows of the route.
         if self._isForced:
             return self.pathMTU
         try:
@@ -331,9 +329,7 @@ class RoCELink:
             return self.pathMTU
 
     def sourcePort(self, wanted: int) -> int:
-        """
-        See L{ILink}: beyond L{PACKET_SOCKETS} flows share ports.
-        """
+        # Beyond PACKET_SOCKETS flows share ports.
         if wanted in self._senders:
             return wanted
         found = self._ports.get(wanted)
@@ -558,9 +554,6 @@ class RoCELink:
     # -- the end
 
     def close(self) -> None:
-        """
-        See L{ILink}; harmless if it is closed.
-        """
         for made in (self._main, *self._senders.values(), *self._groups.values()):
             if self.group is None or made is not self._main:
                 made.close()

@@ -179,9 +179,6 @@ class HotPaths(Fabric):
         self._asleep.pop(path, None)
 
     def pending(self) -> bool:
-        """
-        @return: Whether a hot path has something to deliver, or one is broken.
-        """
         if self._brokenPaths:
             return True
         for path in self.hot:
@@ -221,11 +218,6 @@ class HotPaths(Fabric):
         return not self.hot
 
     def look(self) -> bool:
-        """
-        Wake the sleeping paths that have work.
-
-        @return: Whether any path is hot.
-        """
         if self._asleep:
             # Edge-triggered bells do not name their path here, so each sleeping path's cells are read: a
             # few loads each, no system call.

@@ -253,9 +253,7 @@ class RingPath(HostPath):
         return True
 
     def octets(self) -> tuple[int, int]:
-        """
-        @return: See L{RecordPath.octets}: from the positions, with each record's rounding.
-        """
+        # From the positions, with each record's rounding.
         # A peer that breaks the ring amid a turn is behind what was passed over.
         return self._tail - self._skipped, max(0, self._head - self._passed)
 
@@ -460,10 +458,6 @@ class RingPath(HostPath):
         return self._tail + _SLOT - self._size
 
     def arm(self) -> None:
-        """
-        Go to sleep: from now on the peer rings when it publishes or reads up to WAIT.  A C{fence} and
-        L{pending} must follow.
-        """
         cells = self._cells
         wanted = NEVER
         if self.waiting:
@@ -505,12 +499,6 @@ class RingPath(HostPath):
             self.asleep = False
 
     def ring(self) -> bool:
-        """
-        End the batch: wake the peer if it sleeps and something concerns it.  A C{fence} must precede.
-
-        @return: Whether the doorbell was rung.
-        @raise RingError: the peer broke the layout.
-        """
         if self._broken is not None:
             raise self._broken
         posted, self.bell = self.bell, False
@@ -612,9 +600,6 @@ class RingPath(HostPath):
         self._room = -1
 
     def close(self) -> None:
-        """
-        Unmap the segments and close the doorbell.
-        """
         self.alive = False
         self.lastWords.silence()
         gone: Any = None

@@ -333,23 +333,15 @@ class SocketPath(HostPath):
             self.fabric.watch(self.peerSocket, events)
 
     def arm(self) -> None:
-        """
-        Go to sleep: epoll reports the socket when there is work.
-        """
+        # Epoll reports the socket when there is work.
         self.asleep = True
 
     def wake(self) -> None:
-        """
-        Wake up: the path is polled each turn.
-        """
+        # The path is polled each turn.
         self.asleep = False
 
     def ring(self) -> bool:
-        """
-        End the batch: acknowledge to the peer if it asked for that.
-
-        @return: Whether a packet was sent.
-        """
+        # Acknowledge to the peer if it asked for that.
         self.bell = False
         return self._tell()
 
@@ -400,7 +392,5 @@ class SocketPath(HostPath):
         self._send = self._receive = Forked()
 
     def close(self) -> None:
-        """
-        Mark the path dead; the peer socket object closes the socket.
-        """
+        # The peer socket object closes the socket.
         self.alive = False

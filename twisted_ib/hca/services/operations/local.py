@@ -107,9 +107,6 @@ class BindWindow(LocalOperation):
         )
 
     def abandon(self, work: WorkContext) -> None:
-        """
-        See L{Operation.abandon}: release the key reserved for it.
-        """
         # ibv_bind_mw returns the new key when the request is posted.  A bind that is flushed never
         # uses it, and without this each flushed bind would use up one of the window's
         # WINDOW_RESERVED_KEYS keys.

@@ -136,9 +136,6 @@ class Connected(Call):
         return self.device.sendRequest(path, request, self, self.device.clock())
 
     def unsent(self, error: Exception) -> None:
-        """
-        Report that the peer is unreachable, or that no listener is there.
-        """
         # A missing service entry is what a REJ with reason 8 would say (IBTA vol. 1 12.6.7.2); programs map
         # it to "connection refused".
         if isinstance(error, NoListenerError):

@@ -85,9 +85,6 @@ class Datagrams(Call):
         return identifier.device.sendLookup(path, request, self, identifier.now())
 
     def unsent(self, error: Exception) -> None:
-        """
-        Report that the peer is unreachable, or that no listener is there.
-        """
         nobody = isinstance(error, NoListenerError)
         # SIDR status 1, as the peer's CM would answer for an unknown service (Linux ib_cm.h,
         # ib_cm_sidr_status).
