@@ -39,9 +39,7 @@ _FLAGS: Final = kernel.SOCK_NONBLOCK | kernel.SOCK_CLOEXEC
 
 
 def _parsed(address: Any) -> tuple[str, int]:
-    """
-    Check an address, and return the GID as this package writes it, and the service.
-    """
+    # Check an address, and return the GID as this package writes it, and the service.
     if not isinstance(address, tuple) or len(address) != 2:
         raise TypeError("an AF_IB address is a tuple (gid, service)")
     gid, number = address
@@ -87,9 +85,7 @@ class _BoundPort(GIDPort):
             super().connectionRequested(connection, request)
 
     def close(self, reason: Failure) -> None:
-        """
-        Close it now: the loop may have no further turn.
-        """
+        # Now: the loop may have no further turn.
         self.listening = None
         if self.connected:
             self.stopReading()
@@ -124,17 +120,13 @@ class _Bound:
         self.name = gid, port.getHost().port
 
     def release(self) -> _BoundPort:
-        """
-        Return the port, which is another's from now on.
-        """
+        # Return the port, which is another's from now on.
         port, self.port = self.port, None
         assert port is not None
         return port
 
     def close(self) -> None:
-        """
-        Give the service up, under the loop's lock.
-        """
+        # Give the service up, under the loop's lock.
         port, self.port = self.port, None
         if port is not None:
             port.close(Failure(ConnectionAbortedError()))

@@ -116,18 +116,12 @@ class _Watch:
             self.sockets.append((descriptor, skt, mask))
 
     def ready(self) -> bool:
-        """
-        Return whether one has an event, or is to be looked at again.
-        """
         for _, skt, mask in self.sockets:
             if eventsOf(skt, mask):
                 return True
         return False
 
     def events(self) -> dict[int, int]:
-        """
-        Return the events of those that have some.
-        """
         found = {}
         for descriptor, skt, mask in self.sockets:
             made = skt._connecting
@@ -210,9 +204,7 @@ def _waitOne(descriptor: int, mask: int, deadline: float | None, isNow: bool) ->
 def _waitFor(
     ours: list[tuple[int, int]], others: list[tuple[int, int]], seconds: float | None
 ) -> tuple[dict[int, int], list[tuple[int, int]]]:
-    """
-    L{wait} for what no other thread changes.
-    """
+    # Wait for what no other thread changes.
     if len(ours) == 1 and not others:
         deadline = None if seconds is None else monotonic() + seconds
         ((descriptor, mask),) = ours
@@ -224,9 +216,7 @@ def _waitFor(
 
 
 def _divided(masks: dict[int, int]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """
-    @return: The descriptors of SDP, with their events, and the others.
-    """
+    # The descriptors of SDP, with their events, and the others.
     divided: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
     for item in masks.items():
         divided[item[0] not in offloaded].append(item)

@@ -112,28 +112,16 @@ class _Records:
                 raise
 
     def do_handshake(self) -> None:
-        """
-        See C{ssl.SSLSocket.do_handshake}.
-        """
         self._run(self._object.do_handshake)
 
     def read(self, *arguments: Any) -> Any:
-        """
-        See C{ssl.SSLSocket.read}.
-        """
         return self._run(self._object.read, *arguments)
 
     def write(self, data: Any) -> int:
-        """
-        See C{ssl.SSLSocket.write}.
-        """
         count: int = self._run(self._object.write, data)
         return count
 
     def shutdown(self) -> SSLSocket:
-        """
-        See C{ssl.SSLSocket.unwrap}.
-        """
         self._run(self._object.unwrap)
         return self._socket
 

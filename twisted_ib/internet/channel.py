@@ -555,9 +555,6 @@ class _Removal:
     deviceGoing = deviceAdded
 
     def deviceGone(self, name: str) -> None:
-        """
-        Close the device.
-        """
         for reactor in list(_reactors):
             channel = _channelsIn(reactor).get(name)
             if channel is None or channel.device.closed:

@@ -71,9 +71,6 @@ class _Search:
         self._search: Any = None
 
     def begin(self, interface: IPoIBInterface, address: str, seconds: float) -> None:
-        """
-        Ask for the hardware address, and again for so many seconds.
-        """
         self._search = Deferred.fromCoroutine(_search(interface, address, seconds))
         self._search.addCallbacks(self._found, self._failed)
 
@@ -88,9 +85,6 @@ class _Search:
             self._user.connectFailed(failure.value)
 
     def cancel(self) -> None:
-        """
-        Search no longer.  Idempotent.
-        """
         search, self._search = self._search, None
         if search is not None:
             search.cancel()

@@ -67,9 +67,6 @@ class _Send(Generic[Waiter]):
         self.record: tuple[int, Payload, int] | None = next(self._records)
 
     def sent(self) -> None:
-        """
-        Go on to the next record.
-        """
         self.hasBegun = True
         self.record = next(self._records, None)
 

@@ -114,9 +114,6 @@ class _Handshake:
         os.close(woken)
 
     def isOver(self, ready: set[int], now: float) -> bool:
-        """
-        @return: whether L{result} has one.
-        """
         isReady = self.isKnown and self.pair.fileno() in ready
         return isReady or self.error is not None or now >= self.deadline
 
@@ -137,17 +134,11 @@ class _Handshake:
             raise
 
     def end(self) -> None:
-        """
-        Let it go, and the thread that waits for it.
-        """
         with suppress(OSError):
             self.pair.shutdown(socket.SHUT_RDWR)
         self.close()
 
     def close(self) -> None:
-        """
-        Close the socket here, and leave the client to whoever has it too.
-        """
         self.pair.close()
 
 

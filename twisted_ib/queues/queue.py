@@ -167,9 +167,6 @@ class _Feeder:
         self.failed: Callable[[Exception, object], object] = print
 
     def append(self, obj: object) -> None:
-        """
-        Add an object.
-        """
         with self._notEmpty:
             # The end is no object: a process may be killed while it waits for that.
             if obj is not _SENTINEL:
@@ -183,9 +180,6 @@ class _Feeder:
             self._cells[self._cell] = self.waiting
 
     def run(self) -> None:
-        """
-        Send what is added.
-        """
         try:
             lock = self._taken()
         finally:

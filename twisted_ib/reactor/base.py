@@ -118,9 +118,7 @@ class IBReactorBase(_Reactor):
 
     @contextmanager
     def _serving(self) -> Iterator[None]:
-        """
-        Within this context the loop runs: C{ib-ss} finds the process, and SIGHUP reloads the rules.
-        """
+        # Within this context the loop runs: ib-ss finds the process, and SIGHUP reloads the rules.
         try:
             self.socketReport.begin()
         except ImportError as e:

@@ -82,9 +82,7 @@ def _description(node: Node) -> str:
 
 
 def _link(port: Port) -> str:
-    """
-    @return: width and speed of its link.
-    """
+    # Width and speed of its link.
     info = port.info
     extended = info.linkSpeedExtActive if port.end.info.capMask & Capability.EXTENDED_SPEEDS else 0
     speeds, speed = (_EXTENDED_SPEEDS, extended) if extended else (_SPEEDS, info.linkSpeedActive)

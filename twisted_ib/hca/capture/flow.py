@@ -100,9 +100,7 @@ class _Request:
 
     @property
     def asks(self) -> bool:
-        """
-        Whether it is answered by a response and not an ACK.
-        """
+        # Whether it is answered by a response and not an ACK.
         return self.row.response is not None
 
 

@@ -104,9 +104,6 @@ class _Frames:
         return self._reader.next(buffer, at, len(buffer))
 
     def rest(self) -> bytes:
-        """
-        @return: the octets of a frame that will not be complete.
-        """
         pending, self._pending = self._pending, b""
         return pending
 
@@ -129,9 +126,7 @@ class _Connection:
         self._ended: set[_End] = set()
 
     def segment(self, source: _End, destination: _End, flags: _Flags, data: bytes = b"") -> bytes:
-        """
-        @return: a frame; C{data} fits in it.
-        """
+        # A frame; data fits in it.
         (fromGID, fromPort), (toGID, toPort) = source, destination
         sequence = self._next[source]
         isSYN = bool(flags & _Flags.SYN)
@@ -147,9 +142,7 @@ class _Connection:
         return head + ipHeader(fromGID, toGID, _PROTOCOL, len(segment)) + segment
 
     def ends(self, source: _End) -> bool:
-        """
-        @return: whether this side ends now, and not before.
-        """
+        # Whether this side ends now, and not before.
         if source in self._ended:
             return False
         self._ended.add(source)

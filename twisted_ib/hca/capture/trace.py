@@ -383,9 +383,6 @@ class _Tap(RecordReceiver):
         self._entry: Any = None
 
     def __call__(self, number: int) -> _Tap:
-        """
-        The next record is for this queue pair number.
-        """
         self._number = number
         self._entry = self._taker(number)
         return self

@@ -63,9 +63,7 @@ class QueryServer:
                 self._poller.register(each, select.EPOLLIN)
 
     def _restore(self) -> None:
-        """
-        Make the entry anew, if the run directory was removed or replaced.
-        """
+        # Make the entry anew, if the run directory was removed or replaced.
         old = self._rendezvous
         os.read(old.watch, 4096)
         if not old.isLost():

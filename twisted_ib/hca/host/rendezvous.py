@@ -275,9 +275,7 @@ class Rendezvous(Search):
         self._symlink(targetName(self.name, inode), name)
 
     def _replace(self, name: str, targets: Sequence[tuple[str, int]]) -> None:
-        """
-        Change the targets of a service's link, whose directory is locked, so that there always is one.
-        """
+        # Change the targets of a service's link, whose directory is locked, so that there always is one.
         home, new = self._home, f"{self.name}.new"
         self._symlink(",".join(targetName(hca, inode) for hca, inode in targets), new)
         try:
@@ -380,9 +378,7 @@ class Rendezvous(Search):
         return following
 
     def _resume(self) -> None:
-        """
-        Make the entries that the rendezvous before had; the directory is locked.
-        """
+        # Make the entries that the rendezvous before had; the directory is locked.
         services, groups = self._wanted
         self._wanted = {}, ()
         for (serviceID, address), inode in services.items():
@@ -398,10 +394,8 @@ class Rendezvous(Search):
                 self.missing.append(error)
 
     def _settle(self) -> None:
-        """
-        Wait for living processes that have lost their entries with the directory: until they have made them
-        anew, their ports look free.
-        """
+        # Wait for living processes that have lost their entries with the directory: until they have made them
+        # anew, their ports look free.
         self._isSettled = True
         ours = {each.name for each in searches if isinstance(each, Rendezvous)}
         for _ in range(SETTLE_ATTEMPTS):

@@ -344,15 +344,11 @@ class Search:
         return statuses[0].st_uid
 
     def _isHome(self, directory: RunDirectory) -> bool:
-        """
-        Whether this process has entries in a directory, which then stays open even if it was removed.
-        """
+        # Whether this process has entries in a directory, which then stays open even if it was removed.
         return False
 
     def _refresh(self) -> bool:
-        """
-        Open directories that were made since; return whether there are any.
-        """
+        # Open directories that were made since; return whether there are any.
         self._check()
         kept = [d for d in self._directories if self._isHome(d) or d.isCurrent()]
         for directory in self._directories:

@@ -90,17 +90,11 @@ class _Kind:
             self.maxima = {name: (1 << fields[name].width) - 1 for name in names}
 
     def given(self, asked: Any) -> list[int]:
-        """
-        @return: the values of its selected counters in an attribute.
-        """
         if self._table:
             return list(getattr(asked, self._table))
         return [getattr(asked, name) for name in self.selected]
 
     def filled(self, asked: Any, values: dict[str, int]) -> bytes:
-        """
-        @return: the attribute with other values.
-        """
         if self._table:
             return bytes(evolve(asked, **{self._table: tuple(values.values())}).pack())
         return bytes(evolve(asked, **values).pack())

@@ -156,9 +156,7 @@ class Streams:
         return session
 
     def _known(self, session: StreamMachine) -> bool:
-        """
-        @return: whether no other session has the peer's number.
-        """
+        # Whether no other session has the peer's number.
         return self._byRemote.setdefault((session.address, session.remote), session) is session
 
     def _asked(self, address: tuple[str, int], number: int, window: int, now: float) -> StreamMachine | None:

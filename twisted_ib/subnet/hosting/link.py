@@ -121,9 +121,7 @@ class SubnetLink:
         raise DeviceError(f"the host of subnet {self._name} does not answer")
 
     def _ask(self, lid: int) -> socket.socket | None:
-        """
-        Ask the host to attach this device; host the subnet if nobody does.
-        """
+        # Ask the host to attach this device; host the subnet if nobody does.
         allows = (allowedUids(self._environment) | {os.geteuid()}).__contains__
         with runDirectories(self._environment) as directories:
             for directory in directories:
@@ -189,9 +187,7 @@ class SubnetLink:
         return None
 
     def _host(self, directory: RunDirectory, allows: Callable[[int], bool]) -> bool:
-        """
-        Host the subnet, unless another process does.
-        """
+        # Host the subnet, unless another process does.
         place = None
         try:
             with noFork:

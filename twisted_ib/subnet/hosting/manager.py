@@ -165,9 +165,7 @@ class HostedManager:
         return True
 
     def _wake(self) -> None:
-        """
-        Something is to be sent, soon: who calls is in the middle of something.
-        """
+        # Something is to be sent, soon: who calls is in the middle of something.
         if not self._isSending:
             self._schedule(0.0)
 

@@ -107,9 +107,6 @@ class _Client:
             sendWithDescriptors(self.pair, packMAD(packet))
 
     def close(self) -> None:
-        """
-        Forget the process.
-        """
         self.pair.close()
         self.liveness.close()
 

@@ -123,9 +123,7 @@ class _Checked:
             self._user.connectFailed(error)
 
     def _waits(self, call: Callable[[], None]) -> bool:
-        """
-        @return: whether something is called later; L{False} if what is known is all there is.
-        """
+        # Whether something is called later; False if what is known is all there is.
         owner = self._fabric.owner
         if self._left:
             self._left -= 1
@@ -148,17 +146,11 @@ class _Checked:
         call()
 
     def cancel(self) -> None:
-        """
-        Ask no more.
-        """
         self._isOver = True
         if self._search is not None:
             self._search.cancel()
 
     def pathReady(self, path: SubnetPath) -> None:
-        """
-        It is found; it may be of an HCA that packets do not reach, or not yet.
-        """
         if self._isOver:
             return
         guid = path.peer.guid
@@ -168,9 +160,6 @@ class _Checked:
             self._user.connectFailed(NoRouteError(f"the subnet does not lead to HCA {guid:016x} and back"))
 
     def connectFailed(self, error: Exception) -> None:
-        """
-        It is not found.
-        """
         self._user.connectFailed(error)
 
 

@@ -137,9 +137,6 @@ class _Membership:
         self._body = body
 
     def resume(self) -> None:
-        """
-        Send it, now that there is room.
-        """
         if not self._path.postReserved(_MEMBERSHIP, self._body, False):
             self._path.wantSpace(self)
 

@@ -454,9 +454,8 @@ class Manager:
             self._changed()
 
     def _changed(self) -> None:
-        """
-        A heavy sweep is needed: the light one has nothing more to find, and what it asks may be unreachable.
-        """
+        # A heavy sweep is needed: the light one has nothing more to find, and what it asks may be
+        # unreachable.
         self._heavy = True
         self._cancel()
 
@@ -582,9 +581,7 @@ class Manager:
 
 
 def _back(packet: Packet, mad: Mad) -> tuple[bytes | None, int]:
-    """
-    @return: the route and the LID of the sender of a request.
-    """
+    # The route and the LID of the sender of a request.
     header = mad.header
     if not isinstance(header, DirectedHeader):
         return None, packet.slid

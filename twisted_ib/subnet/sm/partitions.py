@@ -205,9 +205,6 @@ class _Parser:
         raise PartitionError(f"{self._name}:{self._line}: {reason}")
 
     def next(self, newlines: bool = False) -> str:
-        """
-        @return: the next token; nothing at the end.
-        """
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             return ahead

@@ -126,9 +126,7 @@ class Routing:
 
 
 def _exit(end: Port) -> Port | None:
-    """
-    @return: the port of a switch that leads to an end port; port 0 for that of the switch itself.
-    """
+    # The port of a switch that leads to an end port; port 0 for that of the switch itself.
     if end.node.switch is not None:
         return end
     peer = end.peer

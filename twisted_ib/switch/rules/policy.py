@@ -55,9 +55,7 @@ class Decision:
 
 @lru_cache(maxsize=limits.ADDRESSES_REMEMBERED)
 def _numberOf(address: str) -> tuple[int, int] | None:
-    """
-    Return 4 or 6 and the address as a number; L{None} if it is no address.
-    """
+    # Return 4 or 6 and the address as a number; None if it is no address.
     # RFC 4007 section 11: the zone is not a part of the address that rules compare.
     return parseAddress(address.partition("%")[0]) if address else (4, 0)
 

@@ -69,9 +69,7 @@ class Sink(Protocol):
             self._edge(data)
 
     def _edge(self, data: bytes) -> None:
-        """
-        The rare cases: an announcement, a checked stream, the last byte.
-        """
+        # The rare cases: an announcement, a checked stream, the last byte.
         if not self._remaining:
             self._head += data
             if len(self._head) < HEAD.size:
@@ -101,9 +99,6 @@ class _Waiting(Protocol):
     _isLost = False
 
     def _finish(self, result: bytes) -> None:
-        """
-        The operation is over.
-        """
         done, self._done = self._done, None
         assert done is not None
         done.callback(result)
@@ -117,9 +112,7 @@ class _Waiting(Protocol):
             self._lost.callback(None)
 
     def close(self) -> Deferred[None]:
-        """
-        Close the connection; fires when it is gone.
-        """
+        # Close the connection; fires when it is gone.
         self._lost = Deferred()
         if self._isLost:
             self._lost.callback(None)

@@ -38,9 +38,6 @@ class Switching(Protocol):
         switchToRDMA(self.transport).addCallback(self._switched).chainDeferred(self.done)
 
     def _switched(self, transport: Any) -> Any:
-        """
-        Go on with messages.
-        """
         transport.protocol = protocol = self._build()
         protocol.makeConnection(transport)
         return protocol

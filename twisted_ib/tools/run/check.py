@@ -152,9 +152,7 @@ def _namespaces() -> Finding:
 
 
 def _program(name: str) -> tuple[bool, Finding]:
-    """
-    @return: whether it needs the C libraries, and whether it can be started.
-    """
+    # Whether it needs the C libraries, and whether it can be started.
     try:
         find(name)
     except NotPython as other:

@@ -45,15 +45,9 @@ class _Loader:
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """
-        See C{importlib.abc.Loader.create_module}.
-        """
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """
-        See C{importlib.abc.Loader.exec_module}.
-        """
         name, spec = module.__name__, module.__spec__
         # Who asks for the loader is to get its own.
         vars(module)["__loader__"] = self._loader
@@ -303,9 +297,7 @@ class _Later(ModuleType):
         return getattr(self._load(), name)
 
     def TLSMemoryBIOFactory(self, *arguments: Any, **named: Any) -> Any:
-        """
-        See L{twisted.protocols.tls.TLSMemoryBIOFactory}, which is imported by its name.
-        """
+        # See twisted.protocols.tls.TLSMemoryBIOFactory, which is imported by its name.
         return self.__getattr__("TLSMemoryBIOFactory")(*arguments, **named)
 
 
@@ -315,9 +307,6 @@ class _Annotation:
     """
 
     def __class_getitem__(cls, item: object) -> type:
-        """
-        Return it, whatever it is of.
-        """
         return cls
 
 
@@ -329,9 +318,7 @@ class _LaterAsyncio(_Later):
     AbstractEventLoop = Future = _Annotation
 
     def iscoroutine(self, candidate: object) -> bool:
-        """
-        See C{asyncio.iscoroutine}, which defer has from the first call on.
-        """
+        # See asyncio.iscoroutine, which defer has from the first call on.
         names = ("AbstractEventLoop", "Future", "iscoroutine")
         found: Any = self._load()
         vars(sys.modules["twisted.internet.defer"]).update({name: getattr(found, name) for name in names})

@@ -99,15 +99,9 @@ class _Search:
         self._user = user
 
     def pathReady(self, path: IPeerPath) -> None:
-        """
-        The path to the HCA is there.
-        """
         self._user.pathReady(self._paths.lidPath(self._lid, self._guid, path))
 
     def connectFailed(self, error: Exception) -> None:
-        """
-        It is not.
-        """
         self._user.connectFailed(error)
 
 

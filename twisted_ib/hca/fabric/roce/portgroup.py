@@ -95,9 +95,7 @@ _LONGEST: Final = 65536
 
 
 def _lock(fd: int, command: int, kind: int, place: int) -> int:
-    """
-    @return: the kind of a lock that prevents this one, for F_OFD_GETLK.
-    """
+    # The kind of a lock that prevents this one, for F_OFD_GETLK.
     answer = fcntl.fcntl(fd, command, _FLOCK.pack(kind, os.SEEK_SET, place, 1, 0))
     return int(_FLOCK.unpack(answer)[0])
 
@@ -239,13 +237,9 @@ class PortGroup:
     # -- the thread
 
     def _serve(self, listener: socket.socket) -> None:
-        """
-        Give the descriptors to each process of this user that comes, and end the connections of those that
-        die, until C{_wake} is readable.
-
-        In a thread of its own: a process that computes, or waits for another one, must not keep that from
-        joining.
-        """
+        # Give the descriptors to each process of this user that comes, and end the connections of those that
+        # die, until _wake is readable. In a thread of its own: a process that computes, or waits for another
+        # one, must not keep that from joining.
         poll = select.poll()
         for each in self._wake, listener.fileno(), self._watch:
             if each >= 0:
@@ -371,9 +365,7 @@ class PortGroup:
 
 @contextmanager
 def _directories() -> Iterator[list[RunDirectory]]:
-    """
-    All run directories, locked: two processes must not both begin a group, and none ends while one joins.
-    """
+    # All run directories, locked: two processes must not both begin a group, and none ends while one joins.
     found, _ = openDirectories(os.environ, os.geteuid(), True)
     with ExitStack() as stack:
         for directory in found:

@@ -124,9 +124,7 @@ def _portTaken(address: str) -> DeviceError:
 
 
 def _ownerOf(address: str) -> int:
-    """
-    @return: the user who has the port of an address, -1 if that is not known.
-    """
+    # The user who has the port of an address, -1 if that is not known.
     isIPv6 = ":" in address
     packed = socket.inet_pton(socket.AF_INET6 if isIPv6 else socket.AF_INET, address.partition("%")[0])
     # proc(5), /proc/net/udp: the words of an address in hexadecimal, in the byte order of the host.

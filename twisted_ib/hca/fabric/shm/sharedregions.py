@@ -162,9 +162,7 @@ class SharedRegions:
             raise PeerEndedError("the peer closed its HCA or died")
 
     def _isKeyed(self) -> bool:
-        """
-        Whether a queue pair of the path has work queues: only those execute records that refer to memory.
-        """
+        # Whether a queue pair of the path has work queues: only those execute records that refer to memory.
         for entry in self._path.table.values():
             if getattr(getattr(entry, "queuePair", entry), "work", None) is not None:
                 return True

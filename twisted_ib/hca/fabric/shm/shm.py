@@ -161,9 +161,7 @@ class SharedMemoryFabric(HotPaths):
             self._lookAt = self.clock() + LOOK_SECONDS
 
     def _stirred(self) -> None:
-        """
-        Something has happened to the run directory, or to our socket in it.
-        """
+        # Something has happened to the run directory, or to our socket in it.
         with suppress(OSError):
             os.read(self.rendezvous.watch, 4096)
         # The removal may still be under way, and would take an entry that is made too early with it.
@@ -545,9 +543,7 @@ class SharedMemoryFabric(HotPaths):
     # -- death
 
     def _lose(self, peerSocket: PeerSocket, reason: Exception) -> None:
-        """
-        End a peer socket: deliver what the peer had published, then fail what remains.
-        """
+        # End a peer socket: deliver what the peer had published, then fail what remains.
         if not self._pairs.remove(peerSocket):
             return
         try:
@@ -613,9 +609,7 @@ class SharedMemoryFabric(HotPaths):
             path.lost(error)
 
     def _broken(self, path: HostPath, error: RingError) -> None:
-        """
-        Count a peer's layout error and treat the peer as dead.
-        """
+        # Count a peer's layout error and treat the peer as dead.
         self.count("ring_errors")
         self._lose(path.peerSocket, error)
 

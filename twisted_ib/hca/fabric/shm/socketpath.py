@@ -346,9 +346,7 @@ class SocketPath(HostPath):
         return self._tell()
 
     def _tell(self) -> bool:
-        """
-        Send L{NEWS} if the peer asked for an acknowledgement, or if it must be asked for one.
-        """
+        # Send NEWS if the peer asked for an acknowledgement, or if it must be asked for one.
         # IBTA vol. 1 9.7.5: ACKs may be coalesced.  One NEWS acknowledges all records so far.
         waiting = self.unacknowledged
         asks = bool(waiting) and waiting[-1][0] > self._asked

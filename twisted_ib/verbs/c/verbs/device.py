@@ -296,9 +296,7 @@ def _fillEntry(made: verbs.GIDEntry, entry: CData) -> None:
 
 @handler
 def _ibv_query_gid_ex(context: CData, port: int, index: int, entry: CData, flags: int, size: int) -> int:
-    """
-    An entry of the GID table.
-    """
+    # An entry of the GID table.
     found = objectOf(context, "ibv_context")
     given(entry)
     made = ffi.new("struct ibv_gid_entry *")
@@ -311,9 +309,7 @@ def _ibv_query_gid_ex(context: CData, port: int, index: int, entry: CData, flags
 
 @handler
 def _ibv_query_gid_table(context: CData, entries: CData, most: int, flags: int, size: int) -> int:
-    """
-    All entries of the GID table.
-    """
+    # All entries of the GID table.
     found = objectOf(context, "ibv_context")
     given(entries)
     # The errors of a table that is too small, and of flags, are those of the entries that are shown.

@@ -130,9 +130,7 @@ class _WorkRequest(PyverbsCM):
         return self._sges
 
     def pieces(self) -> list[requests.SGE]:
-        """
-        @return: the elements that count, as the core has them.
-        """
+        # The elements that count, as the core has them.
         pieces, count = self._pieces, self._num_sge
         if self._sges is not None:
             pieces = [requests.SGE(sge.addr, sge.length, sge.lkey) for sge in self._sges]

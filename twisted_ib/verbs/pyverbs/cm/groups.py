@@ -178,9 +178,7 @@ class Groups:
 
 
 def _addressOf(record: MCMemberRecord) -> AHAttr:
-    """
-    The address vector of a group of a subnet (Linux C{sa_query.c}, C{ib_init_ah_from_mcmember}).
-    """
+    # The address vector of a group of a subnet (Linux sa_query.c, ib_init_ah_from_mcmember).
     route = GlobalRoute(
         dgid=GID.of(record.mgid.to_bytes(16, "big")),
         flow_label=record.flowLabel,

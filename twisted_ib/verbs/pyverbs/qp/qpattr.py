@@ -87,9 +87,7 @@ class _Sized(PyverbsObject):
 
     @property
     def cap(self) -> QPCap:
-        """
-        A copy of the sizes; setting None has no effect.
-        """
+        # A copy of the sizes; setting None has no effect.
         return _sizes(self._cap)
 
     @cap.setter

@@ -267,9 +267,7 @@ class Startup:
         self._feed(Input.FAULT, Failed(reason, output, code))
 
     def _refusal(self, frame: StartupFrame) -> str | None:
-        """
-        @return: why its CRCs or markers cannot be agreed to; L{None} if they are now.
-        """
+        # Why its CRCs or markers cannot be agreed to; None if they are now.
         options = self._options
         if frame.markers and not options.markers:
             return _MARKERS_REFUSED
@@ -467,9 +465,7 @@ class Responder(Startup):
 
 
 def _chosen(offered: Depths, answered: Depths) -> str | None:
-    """
-    @return: the RTR that is in both; the first of several, in Linux siw's order.
-    """
+    # The RTR that is in both; the first of several, in Linux siw's order.
     if offered.zeroWrite and answered.zeroWrite:
         return "write"
     if offered.zeroRead and answered.zeroRead:
