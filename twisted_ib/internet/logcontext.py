@@ -61,6 +61,20 @@ def callLogged(current: object, function: Callable[..., object], *arguments: Any
         upcalls.current = None
 
 
+def callLast(current: object, function: Callable[..., object], *arguments: Any) -> None:
+    """
+    Call an application for the last time, and log whatever it raises: it cannot end the connection again, and
+    must not stop a loop over other users.
+    """
+    upcalls.current = current
+    try:
+        function(*arguments)
+    except BaseException:
+        log.err()
+    finally:
+        upcalls.current = None
+
+
 def callInContext(function: Callable[..., Any], *arguments: Any) -> Any:
     """
     Call C{function} with L{upcalls} as the log context.

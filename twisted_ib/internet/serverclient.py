@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 
 from twisted_ib.internet.addressing.addresses import Address, sharedAddress
 from twisted_ib.internet.addressing.endpoints import EndpointFactory
-from twisted_ib.internet.logcontext import upcalls
+from twisted_ib.internet.logcontext import callLast, upcalls
 from twisted_ib.internet.transport import Computed, Transport
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class ClientTransport(ConnectedTransport):
             self._told = True
             # As L{ended}, without its call.
             self._givePortBack()
-            self._log(self.connector.connectionLost, reason)
+            callLast(self, self.connector.connectionLost, reason)
 
     def handOver(self, keeper: IProtocol) -> IProtocol:
         # The connector and the port number stay with the connection.
@@ -232,7 +232,7 @@ class ClientTransport(ConnectedTransport):
 
     def ended(self, reason: Failure) -> None:
         self._givePortBack()
-        self._log(self.connector.connectionLost, reason)
+        callLast(self, self.connector.connectionLost, reason)
 
     def abandon(self) -> None:
         self._givePortBack()

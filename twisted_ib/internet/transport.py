@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 from twisted_ib.errors import DeviceClosedError, HCAError, WrongThreadError
 from twisted_ib.hca.base.socketrows import CLOSING, CONNECTING, CONNECTION, ESTABLISHED, Row
 from twisted_ib.internet.addressing.addresses import addressOf, withPort
-from twisted_ib.internet.logcontext import upcalls
+from twisted_ib.internet.logcontext import callLast, upcalls
 
 if TYPE_CHECKING:
     from twisted.internet.address import IPv4Address, IPv6Address
@@ -107,6 +107,16 @@ class Transport(_ConsumerMixin, _LogOwner):
         self._prefix = None
         self.protocol: Any = None
         self.connected = 0
+
+    def checkCaller(self) -> None:
+        """
+        Check the calling thread.
+
+        @raise WrongThreadError: This is not the reactor's thread.
+        @raise DeviceClosedError: This is a forked child.
+        """
+        if get_ident() != self.thread:
+            raise misused(self.channel.device)
 
     # For type checkers: methods of the other base class.
     if TYPE_CHECKING:
@@ -378,7 +388,7 @@ class Transport(_ConsumerMixin, _LogOwner):
         producer = self.producer
         if producer is not None:
             self.producer = None
-            self._log(producer.stopProducing)
+            callLast(self, producer.stopProducing)
         if self.reading:
             self.stopReading()
         if isinstance(reason.value, error.ConnectionAborted):
@@ -393,18 +403,7 @@ class Transport(_ConsumerMixin, _LogOwner):
         self.channel.release(self)
         # Transport and protocol refer to each other; without this only the garbage collector would free them.
         protocol, self.protocol = self.protocol, None
-        self._log(protocol.connectionLost, reason)
-
-    def _log(self, call: Any, *arguments: Any) -> None:
-        # The last call: an exception cannot end the connection again, and must not stop a loop over other
-        # users.
-        upcalls.current = self
-        try:
-            call(*arguments)
-        except BaseException:
-            log.err()
-        finally:
-            upcalls.current = None
+        callLast(self, protocol.connectionLost, reason)
 
     def abandon(self) -> None:
         """

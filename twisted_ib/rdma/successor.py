@@ -21,6 +21,7 @@ from twisted.python import log
 from twisted.python.failure import Failure
 
 from twisted_ib.errors import TransportSwitchedError
+from twisted_ib.internet.logcontext import callLast
 from twisted_ib.internet.serverclient import ConnectedTransport
 from twisted_ib.rdma.transport import RDMATransport
 
@@ -276,7 +277,7 @@ class SwitchedTransport(ConnectedTransport, RDMATransport):
         first = not self.disconnected and self.protocol is not None
         super().connectionLost(reason)
         if first:
-            self._log(self.owner.former.ended, reason)
+            callLast(self, self.owner.former.ended, reason)
 
     def __repr__(self) -> str:
         return f"<{self.__class__} to {self.getPeer()} at {id(self):x}>"

@@ -202,16 +202,6 @@ class RDMATransport(Transport):
         self._known: interfaces.IProtocol | None = None
         self._takesMessages = False
 
-    def checkCaller(self) -> None:
-        """
-        Check the calling thread.
-
-        @raise WrongThreadError: This is not the reactor's thread.
-        @raise DeviceClosedError: This is a forked child.
-        """
-        if get_ident() != self.thread:
-            raise misused(self.channel.device)
-
     def forked(self) -> None:
         """
         Disable the connection in a forked child, where no thread may use it.

@@ -207,10 +207,6 @@ class SDPTransport(Transport, Stream):
 
     # -- ISDPTransport
 
-    def checkCaller(self) -> None:
-        if get_ident() != self.thread:
-            raise misused(self.channel.device)
-
     def registerMemory(self, sizeOrBuffer: Any, access: int | None = None) -> RDMARegion:
         self.checkCaller()
         return self.openExtensions().openRDMA().register(sizeOrBuffer, access)

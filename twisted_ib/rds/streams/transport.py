@@ -15,7 +15,7 @@ from zope.interface import implementer
 
 from twisted_ib import limits
 from twisted_ib.internet.addressing.addresses import Address, addressOf
-from twisted_ib.internet.logcontext import upcalls
+from twisted_ib.internet.logcontext import callLast, upcalls
 from twisted_ib.rds.protocol.frames import EndReason
 from twisted_ib.rds.protocol.streammachine import StreamEvent, StreamMachine, StreamState
 
@@ -291,7 +291,7 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
         self.connected = 0
         producer, self.producer = self.producer, None
         if producer is not None:
-            self._log(producer.stopProducing)
+            callLast(self, producer.stopProducing)
         session = self.session
         session.discardArrived()
         if session.state is not StreamState.CLOSED:
@@ -305,18 +305,8 @@ class StreamTransport(_ConsumerMixin, _LogOwner):
             self.socket.touch(session)
         session.events.clear()
         protocol, self.protocol = self.protocol, None
-        self._log(protocol.connectionLost, reason)
+        callLast(self, protocol.connectionLost, reason)
         self.socket.ended(self, reason)
-
-    def _log(self, call: Any, *arguments: Any) -> None:
-        # The last call of the application: there is no connection to end any more.
-        upcalls.current = self
-        try:
-            call(*arguments)
-        except BaseException:
-            log.err()
-        finally:
-            upcalls.current = None
 
     def logPrefix(self) -> str:
         return self.logstr

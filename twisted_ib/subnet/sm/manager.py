@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from attrs import evolve, frozen
 
 from twisted_ib import limits
-from twisted_ib.errors import WireError
 from twisted_ib.hca.base.operation import SMI_QPN
 from twisted_ib.hca.base.port import DEFAULT_PREFIX, LARGEST_UNICAST_LID, PortState
 from twisted_ib.hca.mad.attributes.manager import SMInfo, SMState
@@ -38,11 +37,9 @@ from twisted_ib.hca.wire.mad.mad import (
     METHOD_AT,
     RESPONSE,
     SET,
-    SM_VERSION,
     TRAP,
     TRAP_REPRESS,
     Mad,
-    decodeMAD,
 )
 from twisted_ib.subnet.network.smi import PERMISSIVE_LID, Packet
 from twisted_ib.subnet.network.switch import FIRST_MULTICAST_LID
@@ -51,7 +48,7 @@ from twisted_ib.subnet.sm.election import Control, Election
 from twisted_ib.subnet.sm.lids import LIDs
 from twisted_ib.subnet.sm.model import Model, Node, Port
 from twisted_ib.subnet.sm.partitions import DEFAULT, Partition, keysOf
-from twisted_ib.subnet.sm.requests import Answered, Request, Requests
+from twisted_ib.subnet.sm.requests import Answered, Request, Requests, decodeSMP
 from twisted_ib.subnet.sm.routing import Routing
 from twisted_ib.subnet.sm.sweep import Discovery
 
@@ -245,17 +242,15 @@ class Manager:
         self._advance(now)
 
     def _request(self, packet: Packet) -> None:
-        try:
-            mad = decodeMAD(packet.octets)
-        except WireError:
+        decoded = decodeSMP(packet.octets)
+        if decoded is None:
             self._count("sm_malformed")
             return
-        if mad.classVersion != SM_VERSION or not isinstance(mad.data, bytes):
-            self._count("sm_malformed")
-        elif mad.method == TRAP and mad.attribute == Notice.ID:
-            self._trap(packet, mad, mad.data)
+        mad, data = decoded
+        if mad.method == TRAP and mad.attribute == Notice.ID:
+            self._trap(packet, mad, data)
         elif mad.method in (GET, SET) and mad.attribute == SMInfo.ID:
-            self._smInfo(packet, mad, mad.data)
+            self._smInfo(packet, mad, data)
         else:
             self._count("sm_unexpected")
 

@@ -94,6 +94,17 @@ class Request:
         )
 
 
+def decodeSMP(octets: bytes | bytearray) -> tuple[Mad, bytes] | None:
+    """
+    @return: a MAD of subnet management, and its attribute; L{None} if it is none, or of another version.
+    """
+    try:
+        mad = decodeMAD(octets)
+    except WireError:
+        return None
+    return (mad, mad.data) if mad.classVersion == SM_VERSION and isinstance(mad.data, bytes) else None
+
+
 class IRequests(Protocol):
     """
     Sends requests, and repeats those that are not answered.
@@ -180,14 +191,11 @@ class Requests:
         """
         A response of subnet management arrived.
         """
-        try:
-            mad = decodeMAD(packet.octets)
-        except WireError:
+        decoded = decodeSMP(packet.octets)
+        if decoded is None:
             self._count("sm_malformed")
             return
-        if mad.classVersion != SM_VERSION or not isinstance(mad.data, bytes):
-            self._count("sm_malformed")
-            return
+        mad, data = decoded
         request = self._waiting.get(mad.transaction)
         if request is None:
             self._count("sm_unasked")
@@ -201,7 +209,7 @@ class Requests:
             del self._waiting[mad.transaction]
             if status:
                 self._count("sm_refused")
-            request.answered(None if status else mad.data)
+            request.answered(None if status else data)
 
     def deadline(self) -> float | None:
         """
