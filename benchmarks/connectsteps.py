@@ -21,7 +21,7 @@ from twisted_ib.hca.cm.messages import replyMessage, requestMessage
 from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.connection.rdmacm import PortSpace
-from twisted_ib.hca.wire.cm import DREP, DREQ, RTU
+from twisted_ib.hca.wire.cm.messages import DREP, DREQ, RTU
 from twisted_ib.sdp.handshake import SDP_HANDSHAKE as handshake
 from twisted_ib.sdp.port import SDPConnector, connectSDP, listenSDP
 from twisted_ib.sdp.protocol.wire import HELLO_ACK_BYTES, HELLO_BYTES, Hello, HelloAck

@@ -19,7 +19,7 @@ from twisted_ib.hca.memory.windows import MemoryWindow, WindowType
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
 from twisted_ib.hca.queues.receiver import RecordReceiver
 from twisted_ib.hca.queues.requests import ReceiveRequest, SendOpcode
-from twisted_ib.hca.wire import cm
+from twisted_ib.hca.wire.cm import messages as cm
 from twisted_ib.hca.wire.headers import RETH
 
 if TYPE_CHECKING:

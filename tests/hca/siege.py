@@ -25,7 +25,7 @@ from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.host.fdpassing import sendWithDescriptors
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
-from twisted_ib.hca.wire import cm
+from twisted_ib.hca.wire.cm import messages as cm
 from twisted_ib.hca.wire.headers import ATOMIC, IMMEDIATE, RETH
 from twisted_ib.hca.wire.headers import REFERENCE as REFERENCE_BYTES
 from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, UD_SEND_ONLY

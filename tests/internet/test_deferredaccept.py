@@ -15,7 +15,7 @@ from tests.simulation.streams import ADDRESSES, Client, Sender, Streams
 from twisted_ib import limits
 from twisted_ib.hca.cm.parked import Parked
 from twisted_ib.hca.fabric.roce.peerpath import PeerPath
-from twisted_ib.hca.wire.cm import DREQ, REJ, REP, REQ, RTU
+from twisted_ib.hca.wire.cm.messages import DREQ, REJ, REP, REQ, RTU
 from twisted_ib.rdma.port import connectRDMA, listenRDMA
 from twisted_ib.sdp.port import connectSDP, listenSDP
 

@@ -23,7 +23,7 @@ from tests.support.commands import programOf
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.wire import Packet, decodeMAD
-from twisted_ib.hca.wire.cm import DREQ
+from twisted_ib.hca.wire.cm.messages import DREQ
 
 #: The device of this side where its kind is RoCE's.
 DEVICE = "roce0"

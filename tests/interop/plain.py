@@ -9,7 +9,7 @@ import sys
 from tests.interop.case import InteropTestCase
 from tests.support.commands import PATH
 from twisted_ib.hca.wire import decodeMAD
-from twisted_ib.hca.wire.cm import REQ
+from twisted_ib.hca.wire.cm.messages import REQ
 from twisted_ib.hca.wire.mad.cm import messageOf
 
 #: Sends a UD SEND to queue pair 1, as any process may: from a UDP socket.  A MAD of a class that there is not

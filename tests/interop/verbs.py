@@ -18,7 +18,7 @@ from tests.support.commands import PATH
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.wire import Packet, decodeMAD
-from twisted_ib.hca.wire.cm import DREP, DREQ, REJ, RTU
+from twisted_ib.hca.wire.cm.messages import DREP, DREQ, REJ, RTU
 
 #: How often each ending is tried.
 SESSIONS = 3

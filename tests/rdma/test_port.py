@@ -19,7 +19,7 @@ from twisted_ib import limits
 from twisted_ib.hca.base.traits import PrivateBytes
 from twisted_ib.hca.connection import ConnectRequest, Rejection, RejectReason
 from twisted_ib.hca.device.registry import traitsOf
-from twisted_ib.hca.wire.cm import RTU
+from twisted_ib.hca.wire.cm.messages import RTU
 from twisted_ib.internet import connector as connectorModule
 from twisted_ib.internet import port as portModule
 from twisted_ib.internet.addressing.addresses import addressOf

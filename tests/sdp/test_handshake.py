@@ -15,7 +15,7 @@ from twisted_ib.hca.base.traits import Peers
 from twisted_ib.hca.cm.messages import replyMessage, requestMessage, requestOf
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.path import ANY_PATH
-from twisted_ib.hca.wire.cm import REP, REQ
+from twisted_ib.hca.wire.cm.messages import REP, REQ
 from twisted_ib.internet.addressing import addresses
 from twisted_ib.internet.addressing.addresses import addressOf
 from twisted_ib.sdp.handshake import GID_HANDSHAKE

@@ -21,7 +21,7 @@ from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.connection import PathRecord
 from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, gidOf
 from twisted_ib.hca.queues.completion import WCStatus
-from twisted_ib.hca.wire.cm import REP, REQ
+from twisted_ib.hca.wire.cm.messages import REP, REQ
 from twisted_ib.hca.wire.opcodes import MTU_BYTES
 
 ADDRESSES = (("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2"))

@@ -17,7 +17,7 @@ from typing import Any
 from attrs import define, field
 
 from tests.support.waiting import HANG_SECONDS
-from twisted_ib.hca.wire.cm import REP, REQ, AnyMessage
+from twisted_ib.hca.wire.cm.messages import REP, REQ, AnyMessage
 from twisted_ib.hca.wire.headers import ACK, PSN_MASK
 from twisted_ib.hca.wire.lrh import LinkPacket
 from twisted_ib.hca.wire.mad import cm

@@ -40,7 +40,7 @@ from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.base.neighbours import Neighbours, PeerIdentity
 from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric, LoopbackPath
 from twisted_ib.hca.services.address import AddressVector
-from twisted_ib.hca.wire.cm import MESSAGES, REP, REQ, RTU
+from twisted_ib.hca.wire.cm.messages import MESSAGES, REP, REQ, RTU
 from twisted_ib.hca.wire.grh import DETH, GRH, guidGID
 from twisted_ib.hca.wire.headers import RETH, RNR
 from twisted_ib.hca.wire.mad.mad import GET_RESPONSE, decodeMAD

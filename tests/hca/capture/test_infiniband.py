@@ -30,7 +30,7 @@ from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.mad.attributes.port import PortInfo
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.services.address import AddressVector
-from twisted_ib.hca.wire.cm import REQ
+from twisted_ib.hca.wire.cm.messages import REQ
 from twisted_ib.hca.wire.grh import GRH, guidGID
 from twisted_ib.hca.wire.mad.classes import PERFORMANCE, SUBNET, SUBNET_DIRECTED
 from twisted_ib.hca.wire.mad.mad import GET, GET_RESPONSE, QUEUE_KEY, SET, Mad

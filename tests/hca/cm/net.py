@@ -10,8 +10,8 @@ from typing import Any
 from twisted_ib.hca.cm.machine import Connection, Event
 from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.connection import PathRecord
-from twisted_ib.hca.wire import cm
-from twisted_ib.hca.wire.cm import REP, REQ
+from twisted_ib.hca.wire.cm import messages as cm
+from twisted_ib.hca.wire.cm.messages import REP, REQ
 
 SERVICE = 0x11C06
 #: Path timeout 17 is 512 ms, so packet lifetime 16 is 256 ms.

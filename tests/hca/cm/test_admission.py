@@ -16,7 +16,7 @@ from tests.hca.cm.net import PERIOD, Net, answers, ask, flood, listening, send
 from twisted_ib import limits
 from twisted_ib.hca.cm.machine import Connection, Event, State
 from twisted_ib.hca.cm.table import ConnectionTable
-from twisted_ib.hca.wire.cm import REP, RTU
+from twisted_ib.hca.wire.cm.messages import REP, RTU
 
 
 class AdmissionTests(SynchronousTestCase):

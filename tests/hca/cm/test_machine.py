@@ -16,8 +16,8 @@ from twisted_ib.errors import ConnectionStateError
 from twisted_ib.hca.cm.machine import Connection, Event, Input, Output, State
 from twisted_ib.hca.cm.transitions import CM_READY_REPEATS, HALF_OPEN, TRANSITIONS
 from twisted_ib.hca.connection import PathRecord
-from twisted_ib.hca.wire import cm
-from twisted_ib.hca.wire.cm import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU
+from twisted_ib.hca.wire.cm import messages as cm
+from twisted_ib.hca.wire.cm.messages import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU
 
 GUID = 0x0002C90300000001
 LOCAL, REMOTE = 0x11110001, 0x22220001

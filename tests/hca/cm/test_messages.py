@@ -22,8 +22,8 @@ from twisted_ib.hca.connection import (
     Rejection,
     RejectReason,
 )
-from twisted_ib.hca.wire.cm import REJ, REP, REQ, SIDR_REP, SIDR_REQ
 from twisted_ib.hca.wire.cm.layout import CMMessage
+from twisted_ib.hca.wire.cm.messages import REJ, REP, REQ, SIDR_REP, SIDR_REQ
 
 PATH = PathRecord(1, 2, bytes(15) + b"\1", bytes(15) + b"\2", 3, 4, 5, 6, 7, False, 8)
 REQUEST = ConnectRequest(

@@ -16,7 +16,8 @@ from tests.hca.cm.net import PERIOD, answers, ask, listening, send
 from twisted_ib import limits
 from twisted_ib.hca.cm.machine import Connection, Event, State
 from twisted_ib.hca.cm.parked import CM_PARKED_LISTED, CM_PARKED_LOOK_SECONDS, Parked
-from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REJ, REP, RTU, MessageKind
+from twisted_ib.hca.wire.cm.codes import MessageKind
+from twisted_ib.hca.wire.cm.messages import DREP, DREQ, MRA, REJ, REP, RTU
 
 #: What a half-open connection costs at most, in octets, however many its source has.
 HALF_OPEN_BYTES = 512

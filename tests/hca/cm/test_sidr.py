@@ -21,7 +21,7 @@ from twisted_ib.hca.cm.sidr import TRANSITIONS, Lookup, LookupInput, Lookups, Lo
 from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.connection import SIDRStatus
-from twisted_ib.hca.wire.cm import REP, REQ, RTU, SIDR_REP, SIDR_REQ
+from twisted_ib.hca.wire.cm.messages import REP, REQ, RTU, SIDR_REP, SIDR_REQ
 
 #: Timeout code 20.
 PERIOD = 4.096

@@ -14,9 +14,9 @@ from twisted_ib.hca.cm.machine import Event, State
 from twisted_ib.hca.cm.states import COUNTERS
 from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.connection import RejectReason
-from twisted_ib.hca.wire import cm
-from twisted_ib.hca.wire.cm import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU, SIDR_REP, SIDR_REQ
+from twisted_ib.hca.wire.cm import messages as cm
 from twisted_ib.hca.wire.cm.codes import MessageKind
+from twisted_ib.hca.wire.cm.messages import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU, SIDR_REP, SIDR_REQ
 
 
 class OpenTests(SynchronousTestCase):

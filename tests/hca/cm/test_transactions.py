@@ -12,8 +12,7 @@ from tests.hca.fabric.roce.test_devices import HERE, THERE, PacketTestCase
 from tests.hca.hcas import settle
 from twisted_ib.hca.cm import transactions
 from twisted_ib.hca.cm.transactions import CMTransactions
-from twisted_ib.hca.wire.cm import DREP, DREQ, MRA, REJ, REP, REQ, RTU, SIDR_REP, SIDR_REQ
-from twisted_ib.hca.wire.cm.messages import APR, LAP
+from twisted_ib.hca.wire.cm.messages import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU, SIDR_REP, SIDR_REQ
 from twisted_ib.hca.wire.icrc import icrc
 
 #: Base version, class, version, method; status, specific; transaction; attribute, reserved, modifier.

@@ -51,7 +51,7 @@ from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.memory.keys import RandomIndices
 from twisted_ib.hca.memory.regions import ProtectionDomain
 from twisted_ib.hca.services.address import AddressVector
-from twisted_ib.hca.wire.cm import REP, REQ
+from twisted_ib.hca.wire.cm.messages import REP, REQ
 from twisted_ib.hca.wire.grh import guidGID
 
 #: Of queue pairs: one asks for one connection.

@@ -15,7 +15,7 @@ from tests.hca.mad.cases import MADTestCase, OnPackets, OnRings, OnSockets
 from tests.hca.mad.toys.echo import CLASS, EchoAgent
 from tests.hca.mad.toys.node import NodeAgent
 from twisted_ib.errors import DeviceError
-from twisted_ib.hca.wire.cm import REQ, RTU
+from twisted_ib.hca.wire.cm.messages import REQ, RTU
 from twisted_ib.hca.wire.mad import cm
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION, DEVICE_MANAGEMENT, SUBNET, SUBNET_DIRECTED
 from twisted_ib.hca.wire.mad.mad import (

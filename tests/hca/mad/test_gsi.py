@@ -10,7 +10,7 @@ from typing import Any
 from tests.hca.mad.cases import MADTestCase, OnPackets
 from tests.sdp.fakes import FakePath
 from twisted_ib.hca.mad import gsi
-from twisted_ib.hca.wire.cm import REQ, RTU
+from twisted_ib.hca.wire.cm.messages import REQ, RTU
 from twisted_ib.hca.wire.mad import cm
 
 

@@ -18,7 +18,7 @@ from twisted_ib.hca.mad.attributes.classportinfo import ClassPortInfo
 from twisted_ib.hca.mad.attributes.performance import PortCounters, PortCountersExtended, PortSamplesControl
 from twisted_ib.hca.mad.rmpp.segments import RMPP_SECONDS, segment
 from twisted_ib.hca.mad.vendor import OPENIB, PING
-from twisted_ib.hca.wire.cm import REJ, REQ, RTU
+from twisted_ib.hca.wire.cm.messages import REJ, REQ, RTU
 from twisted_ib.hca.wire.mad import cm
 from twisted_ib.hca.wire.mad.classes import (
     ABORT,

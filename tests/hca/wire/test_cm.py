@@ -18,13 +18,15 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.support.calls import called
 from twisted_ib.errors import WireError
 from twisted_ib.hca.connection import PathRecord, RejectReason, SIDRStatus
-from twisted_ib.hca.wire import cm
-from twisted_ib.hca.wire.cm import (
+from twisted_ib.hca.wire.cm import messages as cm
+from twisted_ib.hca.wire.cm.codes import APRStatus, timeoutSeconds
+from twisted_ib.hca.wire.cm.messages import (
     APR,
     DREP,
     DREQ,
     LAP,
     MRA,
+    PATH,
     REJ,
     REP,
     REQ,
@@ -33,7 +35,6 @@ from twisted_ib.hca.wire.cm import (
     SIDR_REQ,
     AnyMessage,
 )
-from twisted_ib.hca.wire.cm.messages import PATH
 
 
 def gid(address: str) -> bytes:
@@ -554,8 +555,8 @@ class CodeTests(SynchronousTestCase):
         The codes mean what Linux takes them for.
         """
         for code, milliseconds in ((0, 1), (8, 1), (9, 2), (17, 512), (20, 4096), (24, 65536)):
-            self.assertEqual(cm.timeoutSeconds(code), milliseconds / 1000)
-        self.assertEqual(cm.timeoutSeconds(31), 8388.608)
+            self.assertEqual(timeoutSeconds(code), milliseconds / 1000)
+        self.assertEqual(timeoutSeconds(31), 8388.608)
 
     def test_reasons(self) -> None:
         """
@@ -570,6 +571,6 @@ class CodeTests(SynchronousTestCase):
         """
         Statuses of APR are 0 to 13, those of SIDR_REP 0 to 5.
         """
-        self.assertEqual([*cm.APRStatus], [*range(14)])
-        self.assertEqual(cm.APRStatus.QPN_MISMATCH, 6)
+        self.assertEqual([*APRStatus], [*range(14)])
+        self.assertEqual(APRStatus.QPN_MISMATCH, 6)
         self.assertEqual([*SIDRStatus], [*range(6)])

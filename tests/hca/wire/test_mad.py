@@ -12,7 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.support import packets
 from tests.support.generated import given
 from twisted_ib.errors import WireError
-from twisted_ib.hca.wire.cm import (
+from twisted_ib.hca.wire.cm.codes import MessageKind
+from twisted_ib.hca.wire.cm.messages import (
     APR,
     DREP,
     DREQ,
@@ -25,7 +26,6 @@ from twisted_ib.hca.wire.cm import (
     RTU,
     SIDR_REP,
     SIDR_REQ,
-    MessageKind,
 )
 from twisted_ib.hca.wire.mad import cm
 from twisted_ib.hca.wire.mad.mad import DATA_BYTES, HEADER_BYTES, MAD_BYTES, QUEUE_KEY, Mad

@@ -21,7 +21,8 @@ from tests.support.generated import given
 from twisted_ib.errors import HeaderError, InvariantCRCError, LengthError, OpcodeError, WireError
 from twisted_ib.hca import wire
 from twisted_ib.hca.connection.rdmacm import RDMACMHeader
-from twisted_ib.hca.wire import BaseHeader, Mad, Packet, cm, decodeMAD, decodePacket, encodeMAD, encodePacket
+from twisted_ib.hca.wire import BaseHeader, Mad, Packet, decodeMAD, decodePacket, encodeMAD, encodePacket
+from twisted_ib.hca.wire.cm import messages as cm
 from twisted_ib.hca.wire.grh import GRH
 from twisted_ib.hca.wire.headers import ICRC
 from twisted_ib.hca.wire.icrc import icrc

@@ -20,8 +20,8 @@ from twisted_ib.hca.cm.messages import requestMessage
 from twisted_ib.hca.connection import ConnectRequest, PathRecord, RejectReason
 from twisted_ib.hca.connection.path import ANY_PATH
 from twisted_ib.hca.connection.rdmacm import RDMACMHeader, gidOf
-from twisted_ib.hca.wire.cm import REQ, RTU
 from twisted_ib.hca.wire.cm.layout import BODY_BYTES
+from twisted_ib.hca.wire.cm.messages import REQ, RTU
 from twisted_ib.hca.wire.headers import BTH, ICRC
 from twisted_ib.hca.wire.opcodes import SEND_LAST, SEND_ONLY
 from twisted_ib.internet.channel import DeviceChannel

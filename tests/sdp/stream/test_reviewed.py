@@ -17,7 +17,7 @@ from tests.sdp.pair import LOCALHOST, Pair, PairTestCase, Recorder
 from tests.sdp.stream.test_closing import HalfRecorder
 from tests.sdp.test_transport import Producer
 from twisted_ib.errors import PathLostError
-from twisted_ib.hca.wire.cm import REQ
+from twisted_ib.hca.wire.cm.messages import REQ
 from twisted_ib.internet.addressing.addresses import addressOf
 from twisted_ib.sdp.port import SDPClient, SDPServer
 

@@ -24,7 +24,8 @@ from twisted_ib.hca.capture.flow import Flow
 from twisted_ib.hca.capture.framing import HOPS, Direction, Framing, management
 from twisted_ib.hca.capture.pcapng import Writer
 from twisted_ib.hca.services.datagramform import DatagramForm
-from twisted_ib.hca.wire.cm import BODY_BYTES, REP, REQ, SIDR_REP, SIDR_REQ, AnyMessage, byAttribute
+from twisted_ib.hca.wire.cm.layout import BODY_BYTES
+from twisted_ib.hca.wire.cm.messages import REP, REQ, SIDR_REP, SIDR_REQ, AnyMessage, byAttribute
 from twisted_ib.hca.wire.headers import DETH, PSN_MASK, QPN_MASK
 from twisted_ib.hca.wire.mad import cm, mad
 from twisted_ib.hca.wire.opcodes import MTU_BYTES, OPCODES, UD_SEND_ONLY

@@ -21,7 +21,8 @@ from twisted_ib.hca.cm.states import Event, Input, State
 from twisted_ib.hca.cm.transitions import ROWS
 from twisted_ib.hca.connection import ConnectReply
 from twisted_ib.hca.connection.interfaces import IConnection
-from twisted_ib.hca.wire.cm import MRA, REJ, REQ, RTU, timeoutSeconds
+from twisted_ib.hca.wire.cm.codes import timeoutSeconds
+from twisted_ib.hca.wire.cm.messages import MRA, REJ, REQ, RTU
 
 __all__ = ["Connection", "ConnectionContext", "Event", "Input", "Output", "State"]
 

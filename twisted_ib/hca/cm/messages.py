@@ -16,7 +16,7 @@ from twisted_ib.hca.connection import (
     Rejection,
     RejectReason,
 )
-from twisted_ib.hca.wire.cm import REJ, REP, REQ, SIDR_REP, SIDR_REQ
+from twisted_ib.hca.wire.cm.messages import REJ, REP, REQ, SIDR_REP, SIDR_REQ
 
 
 def requestMessage(request: ConnectRequest) -> REQ:

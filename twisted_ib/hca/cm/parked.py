@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING, Final
 from twisted_ib.hca.cm.machine import Connection
 from twisted_ib.hca.cm.peer import Peer
 from twisted_ib.hca.cm.states import Input, State
-from twisted_ib.hca.wire.cm import REP, REQ, timeoutSeconds
+from twisted_ib.hca.wire.cm.codes import timeoutSeconds
+from twisted_ib.hca.wire.cm.messages import REP, REQ
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPeerPath
     from twisted_ib.hca.cm.admission import HalfOpenLimit
     from twisted_ib.hca.cm.table import ConnectionTable
     from twisted_ib.hca.connection.interfaces import IConnection, ParkedUser
-    from twisted_ib.hca.wire.cm import DREP, DREQ, LAP, MRA, REJ, RTU
+    from twisted_ib.hca.wire.cm.messages import DREP, DREQ, LAP, MRA, REJ, RTU
     from twisted_ib.structs import Packed
 
 #: Half-open connections of one source that are looked through; more have a dictionary.

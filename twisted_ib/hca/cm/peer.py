@@ -8,7 +8,7 @@ from typing import Any
 
 from twisted_ib.hca.cm.machine import Connection
 from twisted_ib.hca.cm.transitions import HALF_OPEN
-from twisted_ib.hca.wire.cm import REP, REQ
+from twisted_ib.hca.wire.cm.messages import REP, REQ
 
 # Shared empty dictionaries, never written: most peers have no pending REQs of ours and nothing in TIMEWAIT.
 _NO_CONNECTIONS: dict[int, Connection] = {}

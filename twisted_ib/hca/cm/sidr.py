@@ -29,7 +29,8 @@ from twisted_ib.hca.cm.timers import Deadlines
 from twisted_ib.hca.cm.transitions import CM_AGAIN_CODE
 from twisted_ib.hca.connection import LookupReply, SIDRStatus
 from twisted_ib.hca.connection.interfaces import ILookup
-from twisted_ib.hca.wire.cm import SIDR_REP, SIDR_REQ, timeoutSeconds
+from twisted_ib.hca.wire.cm.codes import timeoutSeconds
+from twisted_ib.hca.wire.cm.messages import SIDR_REP, SIDR_REQ
 
 #: The bits in which the next id differs from one in use; the upper ones may say whose it is.
 COUNTED_ID_BITS = (1 << ID_SHIFT) - 1

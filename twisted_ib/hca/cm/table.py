@@ -32,8 +32,9 @@ from twisted_ib.hca.cm.states import COUNTERS, Event, Input, State
 from twisted_ib.hca.cm.timers import Deadlines, Ended, Timewait, answerSeconds
 from twisted_ib.hca.cm.transitions import DREQ_LAST, HALF_OPEN, askAgain, refuse
 from twisted_ib.hca.connection import RejectReason
-from twisted_ib.hca.wire.cm import (
-    BODY_BYTES,
+from twisted_ib.hca.wire.cm.codes import MessageKind, timeoutSeconds
+from twisted_ib.hca.wire.cm.layout import BODY_BYTES, Buffer
+from twisted_ib.hca.wire.cm.messages import (
     DREP,
     DREQ,
     LAP,
@@ -45,10 +46,7 @@ from twisted_ib.hca.wire.cm import (
     SIDR_REP,
     SIDR_REQ,
     AnyMessage,
-    Buffer,
-    MessageKind,
     byAttribute,
-    timeoutSeconds,
 )
 
 #: The longest response timeout that a REQ may ask of us: a timeout code, about eight seconds.  Our REP is

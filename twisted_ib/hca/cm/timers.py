@@ -10,7 +10,7 @@ from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
 from twisted_ib import limits
-from twisted_ib.hca.wire.cm import timeoutSeconds
+from twisted_ib.hca.wire.cm.codes import timeoutSeconds
 
 #: Cancelled deadlines that the heap may hold beyond as many as are valid.
 CM_IDLE_DEADLINES = 64

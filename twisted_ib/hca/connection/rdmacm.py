@@ -2,8 +2,8 @@
 The RDMA-CM's use of private data: IP addresses and ports (IBTA vol. 1 annex A11, "RDMA IP CM service").
 
 The service id of a REQ names the port space and the passive side's port; the first 36 octets of its private
-data hold both IP addresses and the active side's port. A L{SIDR_REQ<twisted_ib.hca.wire.cm.SIDR_REQ>}
-begins with the same header; answers have none.
+data hold both IP addresses and the active side's port. A
+L{SIDR_REQ<twisted_ib.hca.wire.cm.messages.SIDR_REQ>} begins with the same header; answers have none.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ from twisted_ib.hca.connection.path import ANY_PATH
 from twisted_ib.hca.connection.rdmacm import PortSpace, textOf, unpackAddress
 from twisted_ib.hca.host.addresses import freePort, normalise
 from twisted_ib.hca.memory.keys import DrawnAhead
-from twisted_ib.hca.wire.cm import REQ, SIDR_REQ
+from twisted_ib.hca.wire.cm.messages import REQ, SIDR_REQ
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib.hca.mad.requests import ReceivedMAD
-from twisted_ib.hca.wire.cm import REQ, SIDR_REQ
+from twisted_ib.hca.wire.cm.messages import REQ, SIDR_REQ
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION
 from twisted_ib.hca.wire.mad.mad import CM_VERSION, HEADER_BYTES, MAD_BYTES, SEND
 

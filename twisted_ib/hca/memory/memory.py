@@ -259,7 +259,7 @@ class Memory:
         Allocate a memory window, unbound.
 
         @param pd: its protection domain.
-        @param type: a L{WindowType}.
+        @param type: a L{WindowType<twisted_ib.hca.memory.windows.WindowType>}.
 
         @raise MemoryRegionError: there is no such type, or the domain is not one of this device.
         @raise ResourceLimitError: there are too many.
@@ -356,7 +356,7 @@ class Memory:
         @param key: the key of a region; if only remote bits are needed, of a region or a window.
         @param address: of the first byte.
         @param length: bytes.
-        @param access: the L{Access} bits that are needed: L{LOCAL_READ} to send, L{LOCAL_WRITE} to
+        @param access: the L{Access} bits that are needed: C{LOCAL_READ} to send, L{LOCAL_WRITE} to
             receive, the remote bits for a peer.
         @param pd: the protection domain of the queue pair.
         @param queuePair: the queue pair whose peer asks; without it windows of type 2 are not valid.

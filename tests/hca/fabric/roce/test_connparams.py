@@ -16,7 +16,7 @@ from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.roce import connparams
 from twisted_ib.hca.fabric.roce.connparams import connectionParameters
 from twisted_ib.hca.transport.parameters import ConnectionParameters
-from twisted_ib.hca.wire.cm import REQ
+from twisted_ib.hca.wire.cm.messages import REQ
 
 
 class AgreementTests(PacketTestCase):

@@ -25,7 +25,7 @@ from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus
 from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.queues.requests import SGE, ReceiveRequest, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
-from twisted_ib.hca.wire.cm import DREP, DREQ, REJ
+from twisted_ib.hca.wire.cm.messages import DREP, DREQ, REJ
 from twisted_ib.hca.wire.icrcflow import ICRCState
 from twisted_ib.hca.wire.icrcflow import crc32 as invariant
 

@@ -13,7 +13,7 @@ from twisted_ib import limits
 from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.connection.rdmacm import PortSpace, serviceID
 from twisted_ib.hca.fabric.roce import connparams
-from twisted_ib.hca.wire.cm import DREQ, LAP, MRA, REJ, REP, SIDR_REQ, byAttribute
+from twisted_ib.hca.wire.cm.messages import DREQ, LAP, MRA, REJ, REP, SIDR_REQ, byAttribute
 from twisted_ib.hca.wire.rocev2 import datagramPort
 
 _CM_PORT = 55410

@@ -20,7 +20,7 @@ from twisted_ib.hca.fabric.roce.orphans import (
     hasConnections,
 )
 from twisted_ib.hca.fabric.roce.slots import TABLE_BYTES, program
-from twisted_ib.hca.wire.cm import DREP, DREQ, REJ, REP, AnyMessage, byAttribute
+from twisted_ib.hca.wire.cm.messages import DREP, DREQ, REJ, REP, AnyMessage, byAttribute
 from twisted_ib.hca.wire.headers import BTH, DETH
 from twisted_ib.hca.wire.icrcflow import ICRCState
 from twisted_ib.hca.wire.mad.mad import HEADER, QUEUE_KEY

@@ -33,7 +33,7 @@ from twisted_ib.hca.fabric.roce.packet import PacketFabric
 from twisted_ib.hca.fabric.roce.roce import RoCELink, mtuOf, pathMTUOf
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
-from twisted_ib.hca.wire.cm import REQ
+from twisted_ib.hca.wire.cm.messages import REQ
 from twisted_ib.hca.wire.headers import BTH, DETH
 from twisted_ib.hca.wire.icrc import icrc
 from twisted_ib.hca.wire.icrcflow import ICRCState

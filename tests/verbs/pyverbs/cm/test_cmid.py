@@ -19,7 +19,7 @@ from twisted_ib.hca.cm.states import Input
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.wire.cm import MRA
+from twisted_ib.hca.wire.cm.messages import MRA
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs import CQ, MR, PD, QP, SGE, AddrInfo, ConnParam, Context, SendWR, enums
 

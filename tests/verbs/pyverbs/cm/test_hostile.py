@@ -19,7 +19,7 @@ from twisted_ib.hca.cm.states import State
 from twisted_ib.hca.connection import PathRecord, RejectReason, SIDRStatus
 from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, serviceID
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.wire.cm import REP, REQ, SIDR_REP, SIDR_REQ
+from twisted_ib.hca.wire.cm.messages import REP, REQ, SIDR_REP, SIDR_REQ
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs import AddrInfo, ConnParam, UDParam, enums
 

@@ -11,7 +11,7 @@ from tests.hca.addressed import onWire
 from tests.hca.memorylink import Datagram
 from tests.verbs.pyverbs.cm.case import CMTestCase, Kind
 from twisted_ib.hca.device.registry import addDevice
-from twisted_ib.hca.wire.cm import DREQ, REJ, RTU
+from twisted_ib.hca.wire.cm.messages import DREQ, REJ, RTU
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.cm import binding
 

@@ -16,7 +16,7 @@ from twisted_ib.errors import RingError, WireError
 from twisted_ib.hca.base.operation import GSI_QPN, MANAGEMENT, MANAGEMENT_HEADER, SMI_QPN, SOLICITED
 from twisted_ib.hca.queues.receiver import RecordReceiver
 from twisted_ib.hca.wire import headers
-from twisted_ib.hca.wire.cm import BODY_BYTES
+from twisted_ib.hca.wire.cm.layout import BODY_BYTES
 from twisted_ib.hca.wire.grh import GRH_BYTES, HEADER_BYTES, ends
 from twisted_ib.hca.wire.headers import QPN_MASK
 from twisted_ib.hca.wire.mad.mad import MAD_BYTES, QUEUE_KEY

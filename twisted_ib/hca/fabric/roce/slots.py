@@ -24,7 +24,7 @@ from attrs import frozen
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError, ServiceInUseError
 from twisted_ib.hca.base.operation import GSI_QPN, ID_SHIFT, QPN_SHIFT, SLOT_BITS
-from twisted_ib.hca.wire.cm import REQ, SIDR_REP, SIDR_REQ
+from twisted_ib.hca.wire.cm.messages import REQ, SIDR_REP, SIDR_REQ
 from twisted_ib.hca.wire.headers import BTH, DETH
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION
 from twisted_ib.hca.wire.mad.mad import HEADER_BYTES, METHOD_AT, RESPONSE

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import frozen
 
 from twisted_ib.errors import HeaderError, LengthError
-from twisted_ib.hca.wire.cm import AnyMessage, byAttribute
+from twisted_ib.hca.wire.cm.messages import AnyMessage, byAttribute
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION, ClassHeader, classHeader
 
 if TYPE_CHECKING:
