@@ -423,19 +423,3 @@ class Codec(Generic[T]):
 
 def _places(leaf: Field) -> tuple[tuple[int, int], ...]:
     return leaf.parts or ((leaf.offset, leaf.width),)
-
-
-__all__ = [
-    "Codec",
-    "Field",
-    "bits",
-    "declared",
-    "fieldsOf",
-    "flag",
-    "octets",
-    "ofTuple",
-    "placed",
-    "scattered",
-    "split",
-    "within",
-]

@@ -118,38 +118,15 @@ class Transport(_ConsumerMixin, _LogOwner):
         if get_ident() != self.thread:
             raise misused(self.channel.device)
 
-    # For type checkers: methods of the other base class.
+    # For type checkers: methods of the other base class, which documents them.
     if TYPE_CHECKING:
 
-        def cork(self) -> None:
-            """
-            Flush at the end of the batch.
-            """
-
-        def discard(self) -> None:
-            """
-            Drop written data that has not been sent.
-            """
-
-        def readAgain(self) -> None:
-            """
-            Resume delivery.
-            """
-
-        def reset(self) -> None:
-            """
-            Reset the connection; the peer sees it as lost.
-            """
-
-        def detach(self) -> None:
-            """
-            Close in order, without the application.
-            """
-
-        def destroy(self) -> None:
-            """
-            Destroy the queue pair of a connection that was never established.
-            """
+        def cork(self) -> None: ...
+        def discard(self) -> None: ...
+        def readAgain(self) -> None: ...
+        def reset(self) -> None: ...
+        def detach(self) -> None: ...
+        def destroy(self) -> None: ...
 
     # -- ITransport
 

@@ -21,9 +21,9 @@ from twisted_ib.hca.device.form import isFreeThreaded
 
 try:
     # That of hashlib, which imports OpenSSL first.
-    from _blake2 import blake2b
+    from _blake2 import blake2b as blake2b
 except ImportError:
-    from hashlib import blake2b
+    from hashlib import blake2b as blake2b
 
 _HERE = os.path.dirname(os.path.realpath(__file__))
 #: The directory of the package's own.
@@ -200,23 +200,3 @@ def checkOwners(folder: str) -> None:
         found = os.lstat(each)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
             raise LibraryBuildError(f"other users may change {each}: set XDG_CACHE_HOME to one of yours")
-
-
-__all__ = [
-    "CARRIED",
-    "ORIGIN",
-    "PYTHON",
-    "ROOT",
-    "SONAMES",
-    "VIEW",
-    "blake2b",
-    "cacheFolder",
-    "cffiVersion",
-    "checkOwners",
-    "isCarried",
-    "isKept",
-    "keptFolder",
-    "origin",
-    "packagePath",
-    "sharedPython",
-]
