@@ -336,9 +336,6 @@ def parseArguments(arguments: Sequence[str]) -> Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run C{ib-ipoib}.
-
-    @param arguments: the command line, of the process unless told otherwise.
-    @return: the exit status.
     """
     options = parseArguments(sys.argv[1:] if arguments is None else arguments)
     actions: dict[str, Callable[[Namespace], int]] = {"run": run, "up": up}

@@ -341,9 +341,6 @@ def parseArguments(arguments: Sequence[str] | None) -> Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run C{ib-net}.
-
-    @param arguments: the command line, of the process unless told otherwise.
-    @return: the exit status.
     """
     options = parseArguments(arguments)
     return runProgram(PROGRAM, lambda reactor: Deferred.fromCoroutine(run(reactor, options)))

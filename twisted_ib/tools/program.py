@@ -1,5 +1,8 @@
 """
 Shared by all commands: starting the reactor, the exit status, errors of one line.
+
+The C{main} of each takes the command line without the command, by default this process's, and returns the
+exit status.
 """
 
 from __future__ import annotations

@@ -159,9 +159,6 @@ def commandLine() -> ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run C{ib-sa}.
-
-    @param arguments: the command line, of the process unless told otherwise.
-    @return: the exit status.
     """
     options = commandLine().parse_args(arguments)
     return runProgram(

@@ -96,9 +96,6 @@ async def serve(reactor: Any, arguments: Sequence[str]) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run the server.
-
-    @param arguments: the command line, by default this process's.
-    @return: the exit status.
     """
     given = sys.argv[1:] if arguments is None else arguments
     return runProgram(PROGRAM, lambda reactor: Deferred.fromCoroutine(serve(reactor, given)))

@@ -172,9 +172,6 @@ async def run(reactor: Any, options: Namespace) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run C{ib-perf}.
-
-    @param arguments: The command line without the command; by default this process's.
-    @return: The exit status.
     """
     given = sys.argv[1:] if arguments is None else arguments
     # Before argparse, which would interpret the options that follow.

@@ -136,9 +136,6 @@ def run(options: Namespace) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run C{ib-ping}.
-
-    @param arguments: the command line, by default this process's.
-    @return: the exit status.
     """
     given = sys.argv[1:] if arguments is None else arguments
     if RDS in given:

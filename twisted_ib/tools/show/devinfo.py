@@ -188,9 +188,6 @@ def commandLine() -> ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run C{ib-devinfo}.
-
-    @param arguments: the command line, by default this process's.
-    @return: the exit status.
     """
     options = commandLine().parse_args(arguments)
     try:

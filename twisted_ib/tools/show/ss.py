@@ -267,9 +267,6 @@ def watch(options: Namespace, pause: Callable[[float], object] = time.sleep) -> 
 def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run C{ib-ss}.
-
-    @param arguments: the command line, by default this process's.
-    @return: the exit status.
     """
     options = parseArguments(sys.argv[1:] if arguments is None else arguments)
     try:

@@ -168,9 +168,6 @@ def commandLine() -> ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """
     Run C{ib-stat}.
-
-    @param arguments: the command line, of the process unless told otherwise.
-    @return: the exit status.
     """
     options = commandLine().parse_args(arguments)
     try:
