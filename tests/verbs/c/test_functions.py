@@ -5,12 +5,15 @@ Tests of the tables of functions, and of what is made from them.
 from __future__ import annotations
 
 import ast
+import contextlib
 import errno
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import attrs
 from twisted.trial.unittest import SynchronousTestCase
@@ -18,7 +21,7 @@ from twisted.trial.unittest import SynchronousTestCase
 import twisted_ib.verbs.c
 from twisted_ib import limits
 from twisted_ib.errors import DeviceError, HCAError, QueuePairError, UnknownDeviceError
-from twisted_ib.verbs.c import errors
+from twisted_ib.verbs.c import errors, functions
 from twisted_ib.verbs.c.building import LIBRARIES
 from twisted_ib.verbs.c.building.source import exportedFunctions, handlerDeclarations, versionScript
 from twisted_ib.verbs.c.functions import AGAIN, Failure, Row, rows
@@ -179,6 +182,23 @@ class FailingTests(SynchronousTestCase):
         self.assertEqual(len(output.splitlines()), limits.SAID_REASONS)
 
 
+def handled(tree: ast.Module) -> Iterator[str]:
+    """
+    The names of the handlers of a module, without importing it.
+    """
+    constants: dict[str, Any] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict | ast.Tuple):
+            with contextlib.suppress(ValueError):
+                constants[ast.unparse(node.targets[0])] = ast.literal_eval(node.value)
+        elif isinstance(node, ast.FunctionDef):
+            for each in node.decorator_list:
+                if ast.unparse(each) == "handler":
+                    yield node.name
+                elif isinstance(each, ast.Call) and ast.unparse(each.func) == "handlers":
+                    yield from eval(f"[{', '.join(map(ast.unparse, each.args))}]", constants)
+
+
 class TableTests(SynchronousTestCase):
     """
     The tables of the libraries.
@@ -186,14 +206,22 @@ class TableTests(SynchronousTestCase):
 
     def test_handlers(self) -> None:
         """
-        Each row has one handler, a function of its name in a module of its folder, and no handler is without.
+        Each row has one handler of its name, in a module of its folder, and no handler is without.
         """
         for library in LIBRARIES:
             found: Counter[str] = Counter()
             for path in (FOLDER / library.folder).glob("*.py"):
-                for node in ast.parse(path.read_text()).body:
-                    if isinstance(node, ast.FunctionDef):
-                        found.update(
-                            node.name for each in node.decorator_list if ast.unparse(each) == "handler"
-                        )
+                found.update(handled(ast.parse(path.read_text())))
             self.assertEqual(found, Counter(row.name for row in library.table))
+
+    def test_alike(self) -> None:
+        """
+        Handlers of one form are made each with its name, by which they are found.
+        """
+        own: dict[str, Any] = {}
+        self.patch(functions, "_handlers", {"c": own})
+        functions.handlers("one", *("two", "three"))(lambda name: lambda: f"{name}!")
+        self.assertEqual(
+            {name: made() for name, made in own.items()}, {n: f"{n}!" for n in ("one", "two", "three")}
+        )
+        self.assertEqual([made.__name__ for made in own.values()], list(own))

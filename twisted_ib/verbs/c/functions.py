@@ -148,6 +148,20 @@ def handler(function: Function) -> Function:
     return function
 
 
+def handlers(*names: str) -> Callable[[Callable[[str], Callable[..., object]]], object]:
+    """
+    Decorate a function that makes handlers of one form: it is called with the name of each.
+    """
+
+    def make(maker: Callable[[str], Callable[..., object]]) -> None:
+        for name in names:
+            function = maker(name)
+            function.__name__ = name
+            handler(function)
+
+    return make
+
+
 def handlersOf(library: str, table: Iterable[Row]) -> list[tuple[Row, Callable[..., object]]]:
     """
     @param library: the folder's name.

@@ -16,21 +16,15 @@ from _twisted_ib_verbs import ffi as verbsFFI
 from twisted_ib.verbs.c.cm.structures import Endpoint, endpointOf, endpoints
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import handler
+from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.pointers import CData, addressOf, given
 from twisted_ib.verbs.c.verbs.address import writeAddress
-from twisted_ib.verbs.c.verbs.completion import (
-    ibv_create_comp_channel,
-    ibv_create_cq,
-    ibv_destroy_comp_channel,
-    ibv_destroy_cq,
-)
+from twisted_ib.verbs.c.verbs.completion import ibv_create_comp_channel, ibv_create_cq
 from twisted_ib.verbs.c.verbs.queues import (
     create_qp_ex,
     create_srq_ex,
     ibv_create_qp,
     ibv_create_srq,
-    ibv_destroy_qp,
-    ibv_destroy_srq,
 )
 from twisted_ib.verbs.c.verbs.structures import objectOf
 from twisted_ib.verbs.pyverbs import QPAttr, enums
@@ -111,12 +105,9 @@ def _createCQ(endpoint: Endpoint, side: str, depth: int) -> None:
 def _destroyCQs(endpoint: Endpoint) -> None:
     own = endpoint.structure
     for side in _SIDES:
-        for field, kind, destroy in (
-            (f"{side}_cq", "ibv_cq", ibv_destroy_cq),
-            (f"{side}_cq_channel", "ibv_comp_channel", ibv_destroy_comp_channel),
-        ):
+        for field, kind in ((f"{side}_cq", "ibv_cq"), (f"{side}_cq_channel", "ibv_comp_channel")):
             if getattr(own, field):
-                destroy(_verbs(kind, getattr(own, field)))
+                handles.remove(addressOf(getattr(own, field)), kind)
                 setattr(own, field, ffi.NULL)
 
 
@@ -148,7 +139,7 @@ def _create(endpoint: Endpoint, attr: CData, make: Callable[[CData], CData]) -> 
         try:
             endpoint.cmid.take_qp(objectOf(made, "ibv_qp"))
         except BaseException:
-            ibv_destroy_qp(made)
+            handles.remove(addressOf(made), "ibv_qp")
             raise
     except BaseException:
         _destroyCQs(endpoint)
@@ -206,7 +197,7 @@ def rdma_destroy_qp(id: CData) -> None:
     own = endpoint.structure
     if not own.qp:
         raise HandleError("The identifier has no queue pair")
-    ibv_destroy_qp(_verbs("ibv_qp", own.qp))
+    handles.remove(addressOf(own.qp), "ibv_qp")
     own.qp = ffi.NULL
     endpoint.cmid.destroy_qp()
     _destroyCQs(endpoint)
@@ -282,6 +273,6 @@ def rdma_destroy_srq(id: CData) -> None:
     own = endpoint.structure
     if not own.srq:
         raise HandleError("The identifier has no shared receive queue")
-    ibv_destroy_srq(_verbs("ibv_srq", own.srq))
+    handles.remove(addressOf(own.srq), "ibv_srq")
     own.srq = ffi.NULL
     _destroyCQs(endpoint)

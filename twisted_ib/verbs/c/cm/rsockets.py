@@ -19,7 +19,7 @@ from twisted_ib.verbs.c.chosen import chosenDevice
 from twisted_ib.verbs.c.cm.polling import forget
 from twisted_ib.verbs.c.cm.structures import socketAddress
 from twisted_ib.verbs.c.errors import HandleError
-from twisted_ib.verbs.c.functions import handler
+from twisted_ib.verbs.c.functions import handler, handlers
 from twisted_ib.verbs.c.pointers import CData, given
 from twisted_ib.verbs.c.rsocket.descriptors import Descriptor, descriptorOf, descriptors, insert
 from twisted_ib.verbs.c.rsocket.protocol import Way
@@ -437,31 +437,11 @@ def rfcntl(socket: int, command: int, argument: int) -> int:
 # -- direct writes
 
 
-def _noMap(number: int) -> HandleError:
-    descriptorOf(number)
-    # The peer is shown no entries of an I/O map.
-    return HandleError("There is no I/O map", errno.EOPNOTSUPP)
+@handlers("riomap", "riounmap", "riowrite")
+def _unmapped(name: str) -> Callable[..., int]:
+    def refuse(socket: int, *arguments: object) -> int:
+        descriptorOf(socket)
+        # The peer is shown no entries of an I/O map.
+        raise HandleError("There is no I/O map", errno.EOPNOTSUPP)
 
-
-@handler
-def riomap(socket: int, buffer: CData, length: int, protection: int, flags: int, offset: int) -> int:
-    """
-    Map memory for direct writes.
-    """
-    raise _noMap(socket)
-
-
-@handler
-def riounmap(socket: int, buffer: CData, length: int) -> int:
-    """
-    Unmap memory.
-    """
-    raise _noMap(socket)
-
-
-@handler
-def riowrite(socket: int, buffer: CData, length: int, offset: int, flags: int) -> int:
-    """
-    Write to mapped memory of the peer.
-    """
-    raise _noMap(socket)
+    return refuse

@@ -9,8 +9,7 @@ from _twisted_ib_verbs import ffi
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.errors import unsupported
 from twisted_ib.verbs.c.functions import handler
-from twisted_ib.verbs.c.handles import handles
-from twisted_ib.verbs.c.pointers import CData, addressOf, given
+from twisted_ib.verbs.c.pointers import CData, given
 from twisted_ib.verbs.c.verbs.structures import new, objectOf
 from twisted_ib.verbs.pyverbs.enums.queues import ibv_wc_flags
 from twisted_ib.verbs.pyverbs.objects.ah import addressOfSender, readGRH
@@ -108,15 +107,6 @@ def ibv_create_ah_from_wc(pd: CData, wc: CData, grh: CData, port: int) -> CData:
     header = _header(grh) if wc.wc_flags & ibv_wc_flags.IBV_WC_GRH else b""
     value = verbs.AH(domain, wc=_received(wc), grh=header, port_num=port)
     return new("ibv_ah", value, (pd,), context=pd.context, pd=pd, handle=value.handle)
-
-
-@handler
-def ibv_destroy_ah(ah: CData) -> int:
-    """
-    Destroy an address handle.
-    """
-    handles.remove(addressOf(ah), "ibv_ah")
-    return 0
 
 
 @handler

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 
 from _twisted_ib_verbs import ffi
 
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.errors import HandleError
-from twisted_ib.verbs.c.functions import AGAIN, handler
+from twisted_ib.verbs.c.functions import AGAIN, handler, handlers
 from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.pointers import CData, addressOf, given
 from twisted_ib.verbs.c.postings import posting, settle
@@ -56,15 +57,6 @@ def ibv_create_comp_channel(context: CData) -> CData:
     fd = value.event_fd
     os.set_blocking(fd, True)
     return new("ibv_comp_channel", value, (context,), context=context, fd=fd)
-
-
-@handler
-def ibv_destroy_comp_channel(channel: CData) -> int:
-    """
-    Destroy a completion channel.
-    """
-    handles.remove(addressOf(channel), "ibv_comp_channel")
-    return 0
 
 
 @handler
@@ -138,15 +130,6 @@ def modify_cq(cq: CData, attr: CData) -> int:
     if attr.attr_mask != _MODERATE:
         raise HandleError(f"There are no attributes {attr.attr_mask:#x} of a completion queue")
     value.modify(attr.moderate.cq_count, attr.moderate.cq_period)
-    return 0
-
-
-@handler
-def ibv_destroy_cq(cq: CData) -> int:
-    """
-    Destroy a completion queue.
-    """
-    handles.remove(addressOf(cq), "ibv_cq")
     return 0
 
 
@@ -236,89 +219,9 @@ def next_poll(cq: CData) -> int:
     return 0
 
 
-@handler
-def end_poll(cq: CData) -> None:
-    """
-    End the batch.
-    """
-    _extended(cq).end_poll()
+@handlers("end_poll", *_READS)
+def _polled(name: str) -> Callable[[CData], object]:
+    def call(cq: CData) -> object:
+        return getattr(_extended(cq), name)()
 
-
-@handler
-def read_opcode(cq: CData) -> int:
-    """
-    The operation of the present completion.
-    """
-    return _extended(cq).read_opcode()
-
-
-@handler
-def read_vendor_err(cq: CData) -> int:
-    """
-    The vendor's error of the present completion.
-    """
-    return _extended(cq).read_vendor_err()
-
-
-@handler
-def read_byte_len(cq: CData) -> int:
-    """
-    The octets of the present completion.
-    """
-    return _extended(cq).read_byte_len()
-
-
-@handler
-def read_imm_data(cq: CData) -> int:
-    """
-    The immediate data, or the key, of the present completion.
-    """
-    return _extended(cq).read_imm_data()
-
-
-@handler
-def read_qp_num(cq: CData) -> int:
-    """
-    The queue pair of the present completion.
-    """
-    return _extended(cq).read_qp_num()
-
-
-@handler
-def read_src_qp(cq: CData) -> int:
-    """
-    The sender's queue pair of the present completion.
-    """
-    return _extended(cq).read_src_qp()
-
-
-@handler
-def read_wc_flags(cq: CData) -> int:
-    """
-    The flags of the present completion.
-    """
-    return _extended(cq).read_wc_flags()
-
-
-@handler
-def read_slid(cq: CData) -> int:
-    """
-    The sender's LID of the present completion.
-    """
-    return _extended(cq).read_slid()
-
-
-@handler
-def read_sl(cq: CData) -> int:
-    """
-    The service level of the present completion.
-    """
-    return _extended(cq).read_sl()
-
-
-@handler
-def read_dlid_path_bits(cq: CData) -> int:
-    """
-    The path bits of the present completion.
-    """
-    return _extended(cq).read_dlid_path_bits()
+    return call

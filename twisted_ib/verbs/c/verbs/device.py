@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from functools import cache
 
 from _twisted_ib_verbs import ffi
@@ -18,7 +19,7 @@ from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c import attend
 from twisted_ib.verbs.c.chosen import chosenDevice
 from twisted_ib.verbs.c.errors import HandleError, unsupported
-from twisted_ib.verbs.c.functions import AGAIN, handler
+from twisted_ib.verbs.c.functions import AGAIN, handler, handlers
 from twisted_ib.verbs.c.handles import Entry, handles
 from twisted_ib.verbs.c.pointers import CData, addressOf, given, lasting
 from twisted_ib.verbs.c.verbs.structures import copyFields, copyPart, objectOf, pointers
@@ -171,14 +172,6 @@ def ibv_get_device_index(device: CData) -> int:
     The number of a device.
     """
     return objectOf(device, "ibv_device").index
-
-
-@handler
-def ibv_import_device(cmd_fd: int) -> CData:
-    """
-    Nothing: a context is in one process.
-    """
-    raise unsupported()
 
 
 @handler
@@ -377,13 +370,6 @@ def ibv_get_async_event(context: CData, event: CData) -> int:
 
 
 @handler
-def ibv_ack_async_event(event: CData) -> None:
-    """
-    Nothing: destroying an object drops its events.
-    """
-
-
-@handler
 def ibv_get_sysfs_path() -> CData:
     """
     Where sysfs is.
@@ -416,17 +402,22 @@ def ibv_is_fork_initialized() -> int:
     return int(verbs.is_fork_initialized())
 
 
-@handler
-def ibv_dontfork_range(base: CData, size: int) -> int:
-    """
-    Nothing: no page is pinned.
-    """
-    return 0
+@handlers("ibv_import_device", "ibv_import_pd", "ibv_import_mr", "ibv_import_dm", "ibv_reg_dmabuf_mr")
+def _lacking(name: str) -> Callable[..., CData]:
+    # The objects of a context are in one process, and the memory of other devices cannot be reached.
+    def refuse(*arguments: object) -> CData:
+        raise unsupported()
+
+    return refuse
 
 
-@handler
-def ibv_dofork_range(base: CData, size: int) -> int:
-    """
-    Nothing: no page is pinned.
-    """
-    return 0
+@handlers("ibv_unimport_pd", "ibv_unimport_mr", "ibv_unimport_dm", "ibv_ack_async_event")
+def _without(name: str) -> Callable[..., None]:
+    # None was imported; destroying an object drops its events.
+    return lambda *arguments: None
+
+
+@handlers("ibv_dontfork_range", "ibv_dofork_range")
+def _unpinned(name: str) -> Callable[..., int]:
+    # No page is pinned.
+    return lambda *arguments: 0

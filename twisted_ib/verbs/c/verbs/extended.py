@@ -15,7 +15,7 @@ from twisted_ib import limits
 from twisted_ib.hca.queues.requests import ATOMIC_BYTES
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.errors import HandleError, unsupported
-from twisted_ib.verbs.c.functions import handler
+from twisted_ib.verbs.c.functions import handler, handlers
 from twisted_ib.verbs.c.pointers import CData, addressOf, given
 from twisted_ib.verbs.c.verbs.memory import bindInfo
 from twisted_ib.verbs.c.verbs.structures import objectOf
@@ -101,13 +101,16 @@ def wr_abort(qp: CData) -> None:
     value.wr_abort()
 
 
-@handler
-@_builder
-def wr_send(qp: CData) -> None:
-    """
-    Begin a SEND.
-    """
-    _begun(qp).wr_send()
+@handlers(
+    *("wr_send", "wr_send_inv", "wr_rdma_read", "wr_rdma_write"),
+    *("wr_atomic_cmp_swp", "wr_atomic_fetch_add", "wr_local_inv"),
+)
+def _beginning(name: str) -> Callable[..., None]:
+    @_builder
+    def begin(qp: CData, *numbers: int) -> None:
+        getattr(_begun(qp), name)(*numbers)
+
+    return begin
 
 
 @handler
@@ -117,15 +120,6 @@ def wr_send_imm(qp: CData, data: int) -> None:
     Begin a SEND with immediate data.
     """
     _begun(qp).wr_send_imm(storedImmediate(data))
-
-
-@handler
-@_builder
-def wr_send_inv(qp: CData, rkey: int) -> None:
-    """
-    Begin a SEND that invalidates a window.
-    """
-    _begun(qp).wr_send_inv(rkey)
 
 
 @handler
@@ -140,47 +134,11 @@ def wr_send_tso(qp: CData, hdr: CData, size: int, mss: int) -> None:
 
 @handler
 @_builder
-def wr_rdma_read(qp: CData, rkey: int, addr: int) -> None:
-    """
-    Begin a READ.
-    """
-    _begun(qp).wr_rdma_read(rkey, addr)
-
-
-@handler
-@_builder
-def wr_rdma_write(qp: CData, rkey: int, addr: int) -> None:
-    """
-    Begin a WRITE.
-    """
-    _begun(qp).wr_rdma_write(rkey, addr)
-
-
-@handler
-@_builder
 def wr_rdma_write_imm(qp: CData, rkey: int, addr: int, data: int) -> None:
     """
     Begin a WRITE with immediate data.
     """
     _begun(qp).wr_rdma_write_imm(rkey, addr, storedImmediate(data))
-
-
-@handler
-@_builder
-def wr_atomic_cmp_swp(qp: CData, rkey: int, addr: int, compare: int, swap: int) -> None:
-    """
-    Begin a compare-and-swap.
-    """
-    _begun(qp).wr_atomic_cmp_swp(rkey, addr, compare, swap)
-
-
-@handler
-@_builder
-def wr_atomic_fetch_add(qp: CData, rkey: int, addr: int, add: int) -> None:
-    """
-    Begin a fetch-and-add.
-    """
-    _begun(qp).wr_atomic_fetch_add(rkey, addr, add)
 
 
 @handler
@@ -191,15 +149,6 @@ def wr_atomic_write(qp: CData, rkey: int, addr: int, atomic_wr: CData) -> None:
     """
     given(atomic_wr)
     _begun(qp).wr_atomic_write(rkey, addr, bytes(ffi.buffer(atomic_wr, ATOMIC_BYTES)))
-
-
-@handler
-@_builder
-def wr_local_inv(qp: CData, rkey: int) -> None:
-    """
-    Begin a local invalidate.
-    """
-    _begun(qp).wr_local_inv(rkey)
 
 
 @handler

@@ -47,30 +47,6 @@ def ibv_alloc_pd(context: CData) -> CData:
 
 
 @handler
-def ibv_dealloc_pd(pd: CData) -> int:
-    """
-    Free a protection domain.
-    """
-    handles.remove(addressOf(pd), "ibv_pd")
-    return 0
-
-
-@handler
-def ibv_import_pd(context: CData, handle: int) -> CData:
-    """
-    Nothing: the objects of a context are in one process.
-    """
-    raise unsupported()
-
-
-@handler
-def ibv_unimport_pd(pd: CData) -> None:
-    """
-    Nothing: none was imported.
-    """
-
-
-@handler
 def alloc_td(context: CData, attr: CData) -> CData:
     """
     Allocate a thread domain.
@@ -80,15 +56,6 @@ def alloc_td(context: CData, attr: CData) -> CData:
     if attr.comp_mask:
         raise unsupported()
     return new("ibv_td", ThreadDomain(), (context,), context=context)
-
-
-@handler
-def dealloc_td(td: CData) -> int:
-    """
-    Free a thread domain.
-    """
-    handles.remove(addressOf(td), "ibv_td")
-    return 0
 
 
 @handler
@@ -157,14 +124,6 @@ def ibv_reg_mr_iova2(pd: CData, addr: CData, length: int, iova: int, access: int
 
 
 @handler
-def ibv_reg_dmabuf_mr(pd: CData, offset: int, length: int, iova: int, fd: int, access: int) -> CData:
-    """
-    Nothing: the memory of other devices cannot be reached.
-    """
-    raise unsupported()
-
-
-@handler
 def ibv_rereg_mr(mr: CData, flags: int, pd: CData, addr: CData, length: int, access: int) -> int:
     """
     Change a region; if it fails, with C{IBV_REREG_MR_ERR_INPUT}, which is -1, the region is as before.
@@ -184,45 +143,6 @@ def ibv_rereg_mr(mr: CData, flags: int, pd: CData, addr: CData, length: int, acc
 
 
 @handler
-def ibv_dereg_mr(mr: CData) -> int:
-    """
-    Deregister memory.
-    """
-    handles.remove(addressOf(mr), "ibv_mr")
-    return 0
-
-
-@handler
-def ibv_import_mr(pd: CData, handle: int) -> CData:
-    """
-    Nothing: the objects of a context are in one process.
-    """
-    raise unsupported()
-
-
-@handler
-def ibv_unimport_mr(mr: CData) -> None:
-    """
-    Nothing: none was imported.
-    """
-
-
-@handler
-def ibv_import_dm(context: CData, handle: int) -> CData:
-    """
-    Nothing: the objects of a context are in one process.
-    """
-    raise unsupported()
-
-
-@handler
-def ibv_unimport_dm(dm: CData) -> None:
-    """
-    Nothing: none was imported.
-    """
-
-
-@handler
 def alloc_dm(context: CData, attr: CData) -> CData:
     """
     Allocate device memory.
@@ -232,15 +152,6 @@ def alloc_dm(context: CData, attr: CData) -> CData:
     wanted = verbs.AllocDmAttr(attr.length, attr.log_align_req, attr.comp_mask)
     value = verbs.DM(owner, wanted)
     return new("ibv_dm", value, (context,), context=context, handle=value.handle, **_COPIES)
-
-
-@handler
-def free_dm(dm: CData) -> int:
-    """
-    Free device memory.
-    """
-    handles.remove(addressOf(dm), "ibv_dm")
-    return 0
 
 
 @handler
@@ -311,13 +222,4 @@ def bind_mw(qp: CData, mw: CData, bind: CData) -> int:
     with queue.sends:
         queue.bind_mw(window, verbs.MWBind(bindInfo(bind.bind_info), bind.send_flags, bind.wr_id))
     mw.rkey = window.rkey
-    return 0
-
-
-@handler
-def dealloc_mw(mw: CData) -> int:
-    """
-    Free a memory window.
-    """
-    handles.remove(addressOf(mw), "ibv_mw")
     return 0

@@ -213,15 +213,6 @@ def ibv_query_qp_data_in_order(qp: CData, op: int, flags: int) -> int:
 
 
 @handler
-def ibv_destroy_qp(qp: CData) -> int:
-    """
-    Destroy a queue pair.
-    """
-    handles.remove(addressOf(qp), "ibv_qp")
-    return 0
-
-
-@handler
 def ibv_attach_mcast(qp: CData, gid: CData, lid: int) -> int:
     """
     Receive the datagrams of a group.
@@ -324,13 +315,4 @@ def ibv_query_srq(srq: CData, attr: CData) -> int:
     value = objectOf(srq, "ibv_srq")
     given(attr)
     copyFields(value.query(), attr, _RECEIVE_SIZES)
-    return 0
-
-
-@handler
-def ibv_destroy_srq(srq: CData) -> int:
-    """
-    Destroy a shared receive queue.
-    """
-    handles.remove(addressOf(srq), "ibv_srq")
     return 0

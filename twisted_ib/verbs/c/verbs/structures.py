@@ -4,13 +4,14 @@ Structures of C: their addresses, their fields, and the objects behind them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal, overload
 
 from _twisted_ib_verbs import ffi, lib
 
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.errors import HandleError
+from twisted_ib.verbs.c.functions import handlers
 from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.pointers import CData, addressOf
 
@@ -20,6 +21,19 @@ if TYPE_CHECKING:
 _cast, _entries = ffi.cast, handles.entries
 #: Octets by which a program's structure may be longer than this library's.
 LARGEST_STRUCTURE = 1 << 16
+#: The functions that end an object, each with the kind of its structure.
+_ENDS = {
+    "ibv_dealloc_pd": "ibv_pd",
+    "dealloc_td": "ibv_td",
+    "ibv_dereg_mr": "ibv_mr",
+    "free_dm": "ibv_dm",
+    "dealloc_mw": "ibv_mw",
+    "ibv_destroy_comp_channel": "ibv_comp_channel",
+    "ibv_destroy_cq": "ibv_cq",
+    "ibv_destroy_qp": "ibv_qp",
+    "ibv_destroy_srq": "ibv_srq",
+    "ibv_destroy_ah": "ibv_ah",
+}
 
 
 def new(kind: str, value: object, parents: Iterable[CData] = (), **fields: object) -> CData:
@@ -146,3 +160,14 @@ def pointers(*names: str) -> dict[str, CData]:
     @return: pointers to them, for the fields of a structure.
     """
     return {name: ffi.addressof(lib, f"exported_{name}") for name in names}
+
+
+@handlers(*_ENDS)
+def _ending(name: str) -> Callable[[CData], int]:
+    kind = _ENDS[name]
+
+    def end(pointer: CData) -> int:
+        handles.remove(addressOf(pointer), kind)
+        return 0
+
+    return end
