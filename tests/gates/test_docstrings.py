@@ -63,7 +63,7 @@ def _classesOf(module: str, text: str) -> dict[str, Documented]:
         if isinstance(node, ast.ImportFrom):
             names.update((each.asname or each.name, f"{node.module}.{each.name}") for each in node.names)
         elif isinstance(node, ast.Import):
-            names.update((each.name, each.name) for each in node.names)
+            names.update((each.asname or each.name, each.name) for each in node.names)
     found = {}
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
@@ -75,7 +75,7 @@ def _classesOf(module: str, text: str) -> dict[str, Documented]:
             above = []
             for each in _above(node):
                 first, dot, rest = each.partition(".")
-                own = first if first == "twisted_ib" else f"{module}.{first}"
+                own = first if first in ("twisted", "twisted_ib") else f"{module}.{first}"
                 above.append(names.get(first, own) + dot + rest)
             found[f"{module}.{node.name}"] = Documented(has, above)
     return found

@@ -240,9 +240,6 @@ class GIDSocket(socket):
 
     @property
     def family(self) -> Any:
-        """
-        See C{socket.family}.
-        """
         return AF_IB
 
     # -- binding, listening

@@ -58,7 +58,7 @@ class _Sockets(type):
         return super().__instancecheck__(instance)
 
 
-class socket(_Plain, metaclass=_Sockets):
+class socket(kernel.socket, metaclass=_Sockets):
     """
     See C{socket.socket}.
 
@@ -140,17 +140,11 @@ class socket(_Plain, metaclass=_Sockets):
     # -- connecting
 
     def connect(self, address: Any, /) -> None:
-        """
-        See C{socket.connect}.
-        """
         number = self._connect(address, True)
         if number:
             raise failure(number)
 
     def connect_ex(self, address: Any, /) -> int:
-        """
-        See C{socket.connect_ex}.
-        """
         return self._connect(address, False)
 
     def _connect(self, address: Any, isRaising: bool) -> int:
@@ -234,9 +228,6 @@ class socket(_Plain, metaclass=_Sockets):
     # -- listening
 
     def bind(self, address: Any, /) -> None:
-        """
-        See C{socket.bind}.
-        """
         connection = self._connection()
         if connection is not None and not connection.closed():
             # bind(2): EINVAL, the socket has an address, which Linux takes from it when the connection ends.
@@ -244,9 +235,6 @@ class socket(_Plain, metaclass=_Sockets):
         super().bind(address)
 
     def listen(self, backlog: int = min(kernel.SOMAXCONN, 128), /) -> None:
-        """
-        See C{socket.listen}.
-        """
         if self._connection() is not None:
             raise failure(errno.EINVAL)
         if self._sdp is None and self._switch(LISTEN) is not None:
@@ -272,9 +260,6 @@ class socket(_Plain, metaclass=_Sockets):
                 loop.disturb()
 
     def accept(self) -> tuple[kernel.socket, Any]:
-        """
-        See C{socket.accept}.
-        """
         listening = self.sdp
         if not isinstance(listening, Listening):
             found = super().accept()
@@ -324,9 +309,6 @@ class socket(_Plain, metaclass=_Sockets):
     # -- receiving
 
     def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
-        """
-        See C{socket.recv}.
-        """
         sdp = self._sdp
         part = sdp and sdp.part
         connection = part if part.__class__ is Connection else self._carrying()
@@ -336,9 +318,6 @@ class socket(_Plain, metaclass=_Sockets):
         return connection.receive(bufsize, flags, self.gettimeout()) if bufsize else bytes(index(bufsize))
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
-        """
-        See C{socket.recv_into}.
-        """
         part = self._sdp and self._sdp.part
         connection = part if part.__class__ is Connection else self._carrying()
         if connection is None:
@@ -354,18 +333,13 @@ class socket(_Plain, metaclass=_Sockets):
             return len(data)
 
     def recvfrom(self, bufsize: int, flags: int = 0, /) -> tuple[bytes, Any]:
-        """
-        See C{socket.recvfrom}: a stream has no address.
-        """
+        # A stream has no address.
         connection = self._carrying()
         if connection is None:
             return super().recvfrom(bufsize, flags)
         return connection.receive(bufsize, flags, self.gettimeout()), None
 
     def recvfrom_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> tuple[int, Any]:
-        """
-        See C{socket.recvfrom_into}.
-        """
         if self._carrying() is None:
             return super().recvfrom_into(buffer, nbytes, flags)
         return self.recv_into(buffer, nbytes, flags), None
@@ -373,9 +347,7 @@ class socket(_Plain, metaclass=_Sockets):
     def recvmsg(
         self, bufsize: int, ancbufsize: int = 0, flags: int = 0, /
     ) -> tuple[bytes, list[tuple[int, int, bytes]], int, Any]:
-        """
-        See C{socket.recvmsg}: there is no ancillary data.
-        """
+        # There is no ancillary data.
         connection = self._carrying()
         if connection is None:
             return super().recvmsg(bufsize, ancbufsize, flags)
@@ -386,9 +358,6 @@ class socket(_Plain, metaclass=_Sockets):
     def recvmsg_into(
         self, buffers: Iterable[Any], ancbufsize: int = 0, flags: int = 0, /
     ) -> tuple[int, list[tuple[int, int, bytes]], int, Any]:
-        """
-        See C{socket.recvmsg_into}.
-        """
         connection = self._carrying()
         if connection is None:
             return super().recvmsg_into(buffers, ancbufsize, flags)
@@ -407,9 +376,6 @@ class socket(_Plain, metaclass=_Sockets):
     # -- sending
 
     def send(self, data: Any, flags: int = 0, /) -> int:
-        """
-        See C{socket.send}.
-        """
         sdp = self._sdp
         part = sdp and sdp.part
         connection = part if part.__class__ is Connection else self._carrying()
@@ -420,9 +386,6 @@ class socket(_Plain, metaclass=_Sockets):
         return connection.send(data, flags, self.gettimeout())
 
     def sendall(self, data: Any, flags: int = 0, /) -> None:
-        """
-        See C{socket.sendall}.
-        """
         sdp = self._sdp
         part = sdp and sdp.part
         connection = part if part.__class__ is Connection else self._carrying()
@@ -433,9 +396,7 @@ class socket(_Plain, metaclass=_Sockets):
             connection.sendAll(data, flags, self.gettimeout())
 
     def sendto(self, data: Any, *arguments: Any) -> int:
-        """
-        See C{socket.sendto}: a stream that is connected takes no address.
-        """
+        # A stream that is connected takes no address.
         connection = self._carrying()
         if connection is None:
             return super().sendto(data, *arguments)
@@ -448,9 +409,7 @@ class socket(_Plain, metaclass=_Sockets):
     def sendmsg(
         self, buffers: Iterable[Any], ancdata: Iterable[Any] = (), flags: int = 0, address: Any = None, /
     ) -> int:
-        """
-        See C{socket.sendmsg}: there is no ancillary data.
-        """
+        # There is no ancillary data.
         ancdata = list(ancdata)
         connection = self._carrying()
         if connection is None:
@@ -479,16 +438,10 @@ class socket(_Plain, metaclass=_Sockets):
     # -- names and options
 
     def getsockname(self) -> Any:
-        """
-        See C{socket.getsockname}.
-        """
         connection = self._connection()
         return super().getsockname() if connection is None else connection.local
 
     def getpeername(self) -> Any:
-        """
-        See C{socket.getpeername}.
-        """
         connection = self._connection()
         if connection is None:
             return super().getpeername()
@@ -498,9 +451,6 @@ class socket(_Plain, metaclass=_Sockets):
         return connection.peer
 
     def setsockopt(self, level: int, optname: int, value: Any, *optlen: Any) -> None:
-        """
-        See C{socket.setsockopt}.
-        """
         # The kernel's socket checks the option and keeps its value.
         super().setsockopt(level, optname, value, *optlen)
         connection = self._connection()
@@ -510,9 +460,6 @@ class socket(_Plain, metaclass=_Sockets):
                     connection.stream.setTcpKeepAlive(bool(super().getsockopt(level, optname)))
 
     def getsockopt(self, level: int, optname: int, *buflen: int) -> Any:
-        """
-        See C{socket.getsockopt}.
-        """
         if (level, optname) == (kernel.SOL_SOCKET, kernel.SO_ERROR):
             connection = self._connection()
             if connection is not None:
@@ -532,9 +479,6 @@ class socket(_Plain, metaclass=_Sockets):
     # -- the end
 
     def shutdown(self, how: int, /) -> None:
-        """
-        See C{socket.shutdown}.
-        """
         connection = self._connection()
         if connection is not None:
             connection.shutdown(how)
@@ -567,18 +511,14 @@ class socket(_Plain, metaclass=_Sockets):
             super()._real_close()  # type: ignore[misc]
 
     def detach(self) -> int:
-        """
-        See C{socket.detach}: L{socket} of the descriptor has the connection again.
-        """
+        # A socket made of the descriptor has the connection again.
         sdp, self._sdp = self._sdp, None
         if sdp is not None:
             descriptors.detach(self, sdp)
         return super().detach()
 
     def dup(self) -> socket:
-        """
-        See C{socket.dup}: both have the connection.
-        """
+        # Both have the connection.
         self.settle()
         return super().dup()
 

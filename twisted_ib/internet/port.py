@@ -109,7 +109,8 @@ class Handshake(Protocol):
 @implementer(IListeningPort)
 class Port(base.BasePort):
     """
-    The port that a listening call returns.
+    The port that a listening call returns; see
+    L{ParkedUser<twisted_ib.hca.connection.interfaces.ParkedUser>}.
 
     @cvar handshake: The protocol's module or object for requests and replies: C{PORT_SPACE},
         C{requested(request)}, which reads a I{greeting}, C{addresses(greeting)} (the passive side's and the
@@ -366,9 +367,6 @@ class Port(base.BasePort):
         return sharedAddress(mine, number), addressOf(theirs, self.handshake.sourcePort(greeting))
 
     def resumed(self, connection: IConnection, number: int, kept: bytes) -> None:
-        """
-        See L{ParkedUser<twisted_ib.hca.connection.interfaces.ParkedUser>}.
-        """
         self.halfOpen.resumed(self, connection, number, kept)
 
     def establish(self, halfOpen: HalfOpenAccept, request: ConnectRequest) -> None:

@@ -81,7 +81,9 @@ _log = Logger()
 
 class IPoIBInterface:
     """
-    One interface.
+    One interface: see L{IPacketConsumer}, see
+    L{IMachineDriver<twisted_ib.ipoib.protocol.interfaces.IMachineDriver>} and see
+    L{ISubnetAccess<twisted_ib.ipoib.subnetaccess.ISubnetAccess>}.
 
     @ivar channel: the channel of its device, which it is a user of.
     @ivar counters: L{COUNTERS<twisted_ib.ipoib.protocol.counters.COUNTERS>}.
@@ -226,9 +228,6 @@ class IPoIBInterface:
         return done
 
     def silent(self) -> Deferred[bool]:
-        """
-        See L{ISubnetAccess.silent<twisted_ib.ipoib.subnetaccess.ISubnetAccess>}.
-        """
         return self._driver.access.silent()
 
     def gidOf(self, address: str) -> int:
@@ -284,17 +283,11 @@ class IPoIBInterface:
     # -- of its driver
 
     def interfaceUp(self, mtu: int) -> None:
-        """
-        See L{IPacketConsumer}.
-        """
         self._isUp = True
         self._tell(self.consumer.interfaceUp, mtu)
         self._tellReady()
 
     def interfaceFailed(self, error: Exception) -> None:
-        """
-        See L{IPacketConsumer}.
-        """
         self._isUp = False
         self._tell(self.consumer.interfaceFailed, error)
 
@@ -311,16 +304,10 @@ class IPoIBInterface:
             each.callback(self)
 
     def found(self, address: bytes, hardwareAddress: bytes, path: Path) -> None:
-        """
-        See L{IMachineDriver<twisted_ib.ipoib.protocol.interfaces.IMachineDriver>}.
-        """
         for each in self._lookups.pop(address, ()):
             each.callback((hardwareAddress, path))
 
     def notFound(self, address: bytes) -> None:
-        """
-        See L{IMachineDriver<twisted_ib.ipoib.protocol.interfaces.IMachineDriver>}.
-        """
         error = NoRouteError(f"{ip_address(address)} does not answer on {self.channel.device.name}")
         for each in self._lookups.pop(address, ()):
             each.errback(error)

@@ -405,7 +405,8 @@ class Asynchronous(Generic[Waiter]):
 
 class DeferredConnection(Asynchronous["Deferred[Any]"]):
     """
-    A connection on a Twisted reactor, whose calls return Deferreds: L{Connection.onReactor}.
+    A connection on a Twisted reactor, whose calls return Deferreds: L{Connection.onReactor}.  See
+    L{IReadDescriptor<twisted.internet.interfaces.IReadDescriptor>}.
     """
 
     def __init__(self, connection: Connection, reactor: object = None) -> None:
@@ -445,25 +446,14 @@ class DeferredConnection(Asynchronous["Deferred[Any]"]):
     # -- IReadDescriptor, which the reactor reads
 
     def fileno(self) -> int:
-        """
-        See L{twisted.internet.interfaces.IReadDescriptor}.
-        """
         return self._fd
 
     def doRead(self) -> None:
-        """
-        See L{twisted.internet.interfaces.IReadDescriptor}.
-        """
         self._ready()
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        See L{twisted.internet.interfaces.IReadDescriptor}: the reactor stops.
-        """
+        # The reactor stops.
         self.close()
 
     def logPrefix(self) -> str:
-        """
-        See L{twisted.internet.interfaces.ILoggingContext}.
-        """
         return "Connection"

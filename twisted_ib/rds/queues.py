@@ -38,6 +38,7 @@ _OVERHEAD: Final = limits.RDS_DATAGRAM_OVERHEAD
 class SocketQueues:
     """
     The part of L{RDSPort<twisted_ib.rds.port.RDSPort>} that messages pass; compiled, which a port cannot be.
+    See L{IRDSTransport<twisted_ib.interfaces.IRDSTransport>}.
 
     @ivar _counters: those of the network, when the socket is open.
     @ivar _queued: the bytes that peers have not acknowledged, with overhead; an open bundle's whole room.
@@ -72,9 +73,6 @@ class SocketQueues:
     # -- sending
 
     def write(self, datagram: Any, addr: Any = None) -> Deferred[None] | None:
-        """
-        See L{IRDSTransport.write<twisted_ib.interfaces.IRDSTransport.write>}.
-        """
         # The fast path: the bundle was opened after all checks, and its room is part of the send budget.
         bundle = self._bundle
         # Mostly the address is the same object, which saves computing its hash.
@@ -136,15 +134,9 @@ class SocketQueues:
     # -- receiving
 
     def pauseProducing(self) -> None:
-        """
-        Receive nothing until C{resumeProducing}; the port is marked congested when much is queued.
-        """
         self._reading = False
 
     def resumeProducing(self) -> None:
-        """
-        Receive again, from a later turn on.
-        """
         if not self._reading and self.connected and self._closing is None:
             self._reading = True
             self._wantDrain()

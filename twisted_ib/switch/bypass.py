@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 class Direct:
     """
-    A reactor whose TCP is the operating system's; everything else is the reactor's.
+    A reactor whose TCP is the operating system's; everything else is the reactor's.  See
+    L{IReactorTCP<twisted.internet.interfaces.IReactorTCP>}, see
+    L{IReactorSSL<twisted.internet.interfaces.IReactorSSL>} and see
+    L{IReactorSocket<twisted.internet.interfaces.IReactorSocket>}.
     """
 
     def __init__(self, reactor: IReactorTime) -> None:
@@ -44,17 +47,11 @@ class Direct:
         return Reason(EXPLICIT, TCP, TCP, asked=self._reactor.seconds(), decided=self._reactor.seconds())
 
     def listenTCP(self, port: Any, factory: Any, backlog: int = 50, interface: str = "") -> Any:
-        """
-        See C{IReactorTCP}.
-        """
         made = self._own("listenTCP")(port, factory, backlog, interface)
         made.why = self._why()
         return made
 
     def adoptStreamPort(self, fileDescriptor: int, addressFamily: Any, factory: Any) -> Any:
-        """
-        See C{IReactorSocket}.
-        """
         made = self._own("adoptStreamPort")(fileDescriptor, addressFamily, factory)
         made.why = self._why()
         return made
@@ -62,9 +59,6 @@ class Direct:
     def connectTCP(
         self, host: Any, port: Any, factory: Any, timeout: float | None = 30, bindAddress: Any = None
     ) -> Any:
-        """
-        See C{IReactorTCP}.
-        """
         why = self._why()
         made = self._own("connectTCP")(host, port, factory, timeout, bindAddress)
         made.why = why
@@ -74,9 +68,6 @@ class Direct:
     def listenSSL(
         self, port: Any, factory: Any, contextFactory: Any, backlog: int = 50, interface: str = ""
     ) -> Any:
-        """
-        See C{IReactorSSL}.
-        """
         # PosixReactorBase.listenSSL calls listenTCP() of its self, which has to be this object's.
         this: Any = self
         return PosixReactorBase.listenSSL(this, port, factory, contextFactory, backlog, interface)
@@ -90,9 +81,6 @@ class Direct:
         timeout: float | None = 30,
         bindAddress: Any = None,
     ) -> Any:
-        """
-        See C{IReactorSSL}.
-        """
         this: Any = self
         return PosixReactorBase.connectSSL(this, host, port, factory, contextFactory, timeout, bindAddress)
 

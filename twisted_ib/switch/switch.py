@@ -62,7 +62,8 @@ _DEPTH = 16
 
 class Switch:
     """
-    The switch of one reactor.
+    The switch of one reactor: see L{IReactorTCP<twisted.internet.interfaces.IReactorTCP>} and see
+    L{IReactorSocket<twisted.internet.interfaces.IReactorSocket>}.
 
     @ivar configuration: The source of the rules.
     @ivar counters: How often each rule decided (C{switch_rule_WHERE}), and why SDP did not carry connections
@@ -108,9 +109,6 @@ class Switch:
     def listenTCP(
         self, reactor: ReactorBase, port: Any, factory: Any, backlog: int, interface: str
     ) -> SwitchedPort:
-        """
-        See C{IReactorTCP}.
-        """
         from twisted_ib.switch.listening import SwitchedPort
 
         made = SwitchedPort(self, port, factory, backlog, interface, reactor)
@@ -120,9 +118,6 @@ class Switch:
     def adoptStreamPort(
         self, reactor: ReactorBase, descriptor: int, family: Any, factory: Any
     ) -> SwitchedPort:
-        """
-        See C{IReactorSocket}.
-        """
         from twisted_ib.switch.listening import SwitchedPort
 
         made = SwitchedPort.adopt(self, reactor, descriptor, family, factory)
@@ -132,9 +127,6 @@ class Switch:
     def connectTCP(
         self, reactor: ReactorBase, host: Any, port: Any, factory: Any, timeout: Any, bindAddress: Any
     ) -> SwitchedConnector:
-        """
-        See C{IReactorTCP}.
-        """
         from twisted_ib.switch.connecting import SwitchedConnector
 
         made = SwitchedConnector(self, host, port, factory, timeout, bindAddress, reactor)

@@ -160,7 +160,8 @@ def listed(found: Discovery, kinds: Iterable[NodeType]) -> str:
 
 class AgentRequests:
     """
-    Requests of a discovery that an agent of a device sends, at most L{limits.SM_WINDOW} at a time.
+    Requests of a discovery that an agent of a device sends, at most L{limits.SM_WINDOW} at a time: see
+    L{IRequests<twisted_ib.subnet.sm.requests.IRequests>}.
 
     @ivar done: fires when all are answered or given up.
     """
@@ -173,9 +174,6 @@ class AgentRequests:
         self.done: Deferred[None] = Deferred()
 
     def add(self, requests: Iterable[Request]) -> None:
-        """
-        See L{IRequests<twisted_ib.subnet.sm.requests.IRequests>}.
-        """
         self._sources.append(iter(requests))
         self._fill()
 

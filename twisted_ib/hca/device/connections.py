@@ -120,7 +120,9 @@ class Service:
 
 class Services:
     """
-    The services and connections of one device.
+    The services and connections of one device; see
+    L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>} and see
+    L{IConnectorOwner<twisted_ib.hca.fabric.base.streams.IConnectorOwner>}.
     """
 
     def __init__(self, device: Device, randomBits: Callable[[int], int]) -> None:
@@ -323,9 +325,6 @@ class Services:
     def managementReceived(
         self, path: IPeerPath, attribute: int, buffer: Buffer, start: int, stop: int
     ) -> None:
-        """
-        See L{IFabricOwner}.
-        """
         device, cm = self._device, self.cm
         device.counters["management_received"] += 1
         cm.receive(path, attribute, buffer, start, stop, device.clock())
@@ -345,9 +344,6 @@ class Services:
             self.dispatch()
 
     def pathLost(self, path: IPeerPath, reason: PathLostError) -> None:
-        """
-        See L{IFabricOwner}.
-        """
         first: BaseException | None = None
         for connection in self.cm.pathLost(path):
             try:
@@ -424,9 +420,6 @@ class Services:
         self.dispatch()
 
     def connectionRequested(self, connection: Any, request: ConnectRequest) -> None:
-        """
-        See L{IConnectorOwner<twisted_ib.hca.fabric.base.streams.IConnectorOwner>}.
-        """
         addresses = self._listeners.get(request.serviceID, {})
         listener = addresses.get(_SERVED) or addresses.get(_otherKey(addresses, _destinationOf(request)))
         if listener is None:

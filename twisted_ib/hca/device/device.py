@@ -108,7 +108,9 @@ RESOLUTIONS: dict[Peers, Callable[[Any], Resolution]] = {
 @implementer(ISubnetOwner)
 class Device(DeviceProgress):
     """
-    One software HCA.
+    One software HCA; see L{IConnectorOwner<twisted_ib.hca.fabric.base.streams.IConnectorOwner>}, see
+    L{IAdapterOwner<twisted_ib.hca.fabric.base.streams.IAdapterOwner>} and see
+    L{Resolution<twisted_ib.hca.device.addressing.resolution.Resolution>}.
     """
 
     #: Whether peers are IP addresses, not processes of this host.
@@ -300,23 +302,14 @@ class Device(DeviceProgress):
         self.isLocal, self.isPeers = paths.isLocal, paths.isPeers
 
     def useConnector(self, connector: IConnector) -> None:
-        """
-        See L{IConnectorOwner<twisted_ib.hca.fabric.base.streams.IConnectorOwner>}.
-        """
         self.sendRequest, self.sendLookup = connector.sendRequest, connector.sendLookup
 
     def useAdapter(self, adapter: IAdapterFabric) -> None:
-        """
-        See L{IAdapterOwner<twisted_ib.hca.fabric.base.streams.IAdapterOwner>}.
-        """
         self.adapter = adapter
         self.memory.registrar = adapter.register
 
     def adapterGone(self, reason: PathLostError, release: Callable[[], bool]) -> None:
-        """
-        See L{IAdapterOwner<twisted_ib.hca.fabric.base.streams.IAdapterOwner>}: a reactor closes the device;
-        elsewhere its users do, and who opens it gets a new one.
-        """
+        # A reactor closes the device; elsewhere its users do, and who opens it gets a new one.
         self.isGone = True
         if self.whenGone is not None:
             self.whenGone(reason, release)
@@ -581,16 +574,10 @@ class Device(DeviceProgress):
     # -- paths
 
     def resolvePath(self, queuePair: QueuePair) -> None:
-        """
-        See L{Resolution.resolvePath}.
-        """
         self.check()
         self.paths.resolvePath(queuePair)
 
     def reach(self, key: int, user: PathUser) -> Search | None:
-        """
-        See L{Resolution.reach}.
-        """
         self.check()
         return self.paths.reach(key, user)
 
@@ -707,9 +694,6 @@ class Device(DeviceProgress):
             connection.user.park()
 
     def queuePairClosed(self, queuePair: StreamQueuePair) -> None:
-        """
-        Forget a destroyed queue pair.
-        """
         self.paths.queuePairClosed(queuePair)
         # Closing is idempotent, and traffic must be added once.
         if self.queuePairs.pop(queuePair.number, None) is not None:

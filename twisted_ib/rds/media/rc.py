@@ -53,7 +53,7 @@ RDS_SESSIONS = 4096
 
 class RCMedium:
     """
-    RDS on an HCA; a base of media.
+    RDS on an HCA; a base of media: see L{IRDSMedium<twisted_ib.rds.paths.carrier.IRDSMedium>}.
 
     @ivar name: the device's name.
     @ivar network: the sockets that use it.
@@ -132,21 +132,12 @@ class RCMedium:
     # -- addresses and sockets
 
     def sourceFor(self, host: str) -> str:
-        """
-        See L{IRDSMedium.sourceFor}.
-        """
         return sourceFor(host)
 
     def locate(self, host: str, found: Callable[[str | HCAError], object]) -> None:
-        """
-        See L{IRDSMedium.locate}.
-        """
         found(host)
 
     def hostNamed(self, name: str) -> str:
-        """
-        See L{IRDSMedium.hostNamed}.
-        """
         return ""
 
     unknownHost = hostNamed
@@ -170,9 +161,6 @@ class RCMedium:
         raise NoRouteError("a device that is not ours was called")
 
     def bind(self, address: str, port: int) -> None:
-        """
-        See L{IRDSMedium.bind}.
-        """
         try:
             channel = self.channel(address)
         except ValueError as reason:
@@ -200,9 +188,6 @@ class RCMedium:
         channel.acquire(self)
 
     def unbind(self, address: str, port: int) -> None:
-        """
-        See L{IRDSMedium.unbind}.
-        """
         channel = self.channel(address)
         ports = self.bound[address]
         service = ports.pop(port)
@@ -216,9 +201,7 @@ class RCMedium:
             self.serveNoMore(channel, address)
 
     def whenQuiet(self) -> Deferred[None]:
-        """
-        See L{IRDSMedium.whenQuiet}: DREQs that are still to be sent are the device's business.
-        """
+        # DREQs that are still to be sent are the device's business.
         for session in self._all():
             session.close()
         for call in list(self.calls.values()):
@@ -285,15 +268,10 @@ class RCMedium:
         self.network._routes.clear()
 
     def reconnects(self, path: RDSPath) -> bool:
-        """
-        See L{IRDSMedium.reconnects}: both ends do, as on Linux IB (rds_queue_reconnect).
-        """
+        # Both ends do, as on Linux IB (rds_queue_reconnect).
         return True
 
     def connect(self, path: RDSPath) -> Any:
-        """
-        See L{IRDSMedium.connect}.
-        """
         self.later(path, self.begin, path)
         return PendingConnect(self, path)
 

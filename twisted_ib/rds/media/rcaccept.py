@@ -101,7 +101,8 @@ class HalfOpenSession(HalfOpenAccept):
 @implementer(IServiceListener)
 class RequestListener:
     """
-    The listener of a medium's services.
+    The listener of a medium's services; see
+    L{ParkedUser<twisted_ib.hca.connection.interfaces.ParkedUser>}.
 
     @ivar medium: the medium.
     """
@@ -169,9 +170,6 @@ class RequestListener:
         )
 
     def resumed(self, connection: IConnection, number: int, kept: bytes) -> None:
-        """
-        See L{ParkedUser<twisted_ib.hca.connection.interfaces.ParkedUser>}.
-        """
         session = HalfOpenSession.resumed(self, connection, number, kept)
         self.medium.expected[session.key] = session
         parked = session.device.parking

@@ -267,7 +267,8 @@ class Sender:
 
 class ManagementPath:
     """
-    The way of MADs to a LID: through the subnet, as the managers' own, whose programs have no rings.
+    The way of MADs to a LID: through the subnet, as the managers' own, whose programs have no rings.  See
+    L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}.
     """
 
     __slots__ = ("fabric", "peer")
@@ -279,9 +280,6 @@ class ManagementPath:
         self.peer = Sender(lid)
 
     def respond(self, word: int, record: bytes, partition: int) -> bool:
-        """
-        See L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}.
-        """
         source = int.from_bytes(record[_SOURCE], "big") & QPN_MASK
         self.fabric.sendMAD(self.peer.lid, source, word & QPN_MASK, record[-MAD_BYTES:])
         return True

@@ -81,7 +81,7 @@ class Options:
 
 class Manager:
     """
-    One subnet manager.
+    One subnet manager: see L{IManager<twisted_ib.subnet.sm.interfaces.IManager>}.
 
     Besides those of L{Requests} and L{Discovery} these are counted:
 
@@ -208,9 +208,6 @@ class Manager:
         return answers + self._requests.outgoing()
 
     def send(self, packet: Packet) -> None:
-        """
-        See L{IManager<twisted_ib.subnet.sm.interfaces.IManager>}.
-        """
         if len(self._answers) >= limits.SM_ANSWERS:
             self._count("sm_overrun")
             return
@@ -534,9 +531,6 @@ class Manager:
     # -- multicast groups
 
     def setGroup(self, mlid: int, members: Iterable[int], senders: Iterable[int] = ()) -> None:
-        """
-        See L{IManager<twisted_ib.subnet.sm.interfaces.IManager>}.
-        """
         present = {**dict.fromkeys(senders, False), **dict.fromkeys(members, True)}
         if mlid not in _MULTICAST_LIDS:
             raise ValueError(f"{mlid:#x} is no multicast LID")

@@ -120,7 +120,8 @@ class IRequests(Protocol):
 
 class Requests:
     """
-    Requests that wait for their turn or for their response, at most L{limits.SM_WINDOW} of these.
+    Requests that wait for their turn or for their response, at most L{limits.SM_WINDOW} of these: see
+    L{IRequests}.
 
     @ivar sent: how many were, repetitions included.
     """
@@ -147,9 +148,6 @@ class Requests:
         return not self._waiting and not self._sources
 
     def add(self, requests: Iterable[Request]) -> None:
-        """
-        See L{IRequests.add}.
-        """
         self._sources.append(iter(requests))
 
     def cancel(self) -> None:

@@ -71,7 +71,7 @@ class _Sockets(type):
         return isinstance(instance, _Plain) if cls is socket else super().__instancecheck__(instance)
 
 
-class socket(_Plain, metaclass=_Sockets):
+class socket(kernel.socket, metaclass=_Sockets):
     """
     See C{socket.socket}.  The slots are those of L{twisted_ib.blocking.socket.socket}, which it becomes.
     """
@@ -99,9 +99,6 @@ class socket(_Plain, metaclass=_Sockets):
         self.isDirect = True
 
     def connect(self, address: Any, /) -> None:
-        """
-        See C{socket.connect}.
-        """
         this, why = _becomeFor(self, address)
         if this is not None:
             load().connect(this, address)
@@ -114,9 +111,6 @@ class socket(_Plain, metaclass=_Sockets):
             _count(self, self, why)
 
     def connect_ex(self, address: Any, /) -> int:
-        """
-        See C{socket.connect_ex}.
-        """
         this, why = _becomeFor(self, address)
         if this is not None:
             return load().connect_ex(this, address)
@@ -126,9 +120,6 @@ class socket(_Plain, metaclass=_Sockets):
         return number
 
     def listen(self, *arguments: int) -> None:
-        """
-        See C{socket.listen}.
-        """
         this = _become(self)
         if this is not None:
             load().listen(this, *arguments)
@@ -136,9 +127,6 @@ class socket(_Plain, metaclass=_Sockets):
             _Plain.listen(self, *arguments)
 
     def accept(self) -> tuple[kernel.socket, Any]:
-        """
-        See C{socket.accept}.
-        """
         this = _carried(self)
         if this is not None:
             return load().accept(this)

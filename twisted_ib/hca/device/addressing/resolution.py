@@ -29,7 +29,8 @@ _LONGEST = DETH_BYTES + IMMEDIATE.size + limits.DATAGRAM_BYTES
 
 class Resolution:
     """
-    The paths of one device by its peers' addresses, and its members of multicast groups.
+    The paths of one device by its peers' addresses, and its members of multicast groups; see
+    L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
 
     @ivar takesDatagrams: whether the device ever had UD queue pairs.
     @cvar hasSMI: whether ports have a subnet manager's agent, and so queue pair 0.
@@ -237,9 +238,6 @@ class Resolution:
         stop: int,
         partition: int = 0,
     ) -> None:
-        """
-        See L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
-        """
         device = self._device
         form = device.datagramForm
         # IBTA vol. 1 9.8.3: the headers precede the payload, which has at most the path MTU.

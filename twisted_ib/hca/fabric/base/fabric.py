@@ -26,6 +26,8 @@ class CompletedSearch:
 class Fabric:
     """
     A base of fabrics: what holds for one that shares no memory, waits for no time and has one descriptor.
+    See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>} and see
+    L{IFabricProgress<twisted_ib.hca.base.interfaces.IFabricProgress>}.
 
     @ivar owner: The device, an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
     @ivar bells: The paths whose peers must be notified at the end of the batch.
@@ -53,9 +55,6 @@ class Fabric:
         self.patient = self.asleep = False
 
     def count(self, name: str) -> None:
-        """
-        Increment a counter of the device.
-        """
         self.owner.count(name)
 
     def ringLater(self, path: Any) -> None:
@@ -70,9 +69,6 @@ class Fabric:
             wanted()
 
     def trace(self, observer: Any) -> None:
-        """
-        See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>}.
-        """
         # Not an attribute of this class: one that is compiled would not see that of an interpreted fabric.
         fabric: Any = self
         fabric.pathClass = observer.tracedPaths(fabric.pathClass)
@@ -85,15 +81,9 @@ class Fabric:
         return None
 
     def published(self) -> int:
-        """
-        See L{IFabricProgress<twisted_ib.hca.base.interfaces.IFabricProgress>}.
-        """
         return 0
 
     def unsent(self) -> bool:
-        """
-        See L{IFabric<twisted_ib.hca.base.interfaces.IFabric>}.
-        """
         return bool(self.delayed)
 
     def allocate(self, size: int) -> Any:
@@ -119,17 +109,9 @@ class Fabric:
         """
 
     def pending(self) -> bool:
-        """
-        @return: Whether there is something to do.
-        """
         raise NotImplementedError
 
     def arm(self) -> bool:
-        """
-        Go to sleep: from now on work makes the descriptor readable.
-
-        @return: False if there is work after all.
-        """
         if self.pending():
             return False
         self.asleep = True
@@ -137,10 +119,5 @@ class Fabric:
         return True
 
     def look(self) -> bool:
-        """
-        Wake up.
-
-        @return: Whether there is work.
-        """
         self.asleep = False
         return self.pending()

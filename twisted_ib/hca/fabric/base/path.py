@@ -94,7 +94,8 @@ class PendingResume:
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Waiters:
     """
-    Those that wait for room in a path's medium.
+    Those that wait for room in a path's medium: see
+    L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}.
 
     @ivar waiting: They, in order, connection management first; each has C{resume()}.
     """
@@ -104,15 +105,9 @@ class Waiters:
     waiting: OrderedDict[Waiter, None]
 
     def wantSpace(self, waiter: Waiter) -> None:
-        """
-        See L{IPath}.
-        """
         self.waiting[waiter] = None
 
     def wantNoSpace(self, waiter: Waiter) -> None:
-        """
-        See L{IPath}.
-        """
         self.waiting.pop(waiter, None)
 
     def resumeWaiting(self) -> int:
@@ -136,7 +131,8 @@ class Waiters:
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RecordPath(Waiters):
     """
-    A path to one peer's HCA that carries records: see L{IPath}.
+    A path to one peer's HCA that carries records: see
+    L{IPath<twisted_ib.hca.base.interfaces.IPath>}.
 
     @ivar table: The receivers of records, by queue pair number; C{taker} is its C{get}.
     @ivar bell: Whether something was published that the peer has not been notified of.
@@ -231,13 +227,6 @@ class RecordPath(Waiters):
         """
 
     def prepareReply(self, reply: Any, request: Any) -> Any:
-        """
-        Do the same for a reply.
-
-        @param reply: a L{ConnectReply<twisted_ib.hca.connection.request.ConnectReply>}, to be changed.
-        @param request: the request that it answers.
-        @return: The parameters as a queue pair's C{proposal}, or L{None}.
-        """
         return None
 
     def readReply(self, reply: Any, number: int) -> None:
@@ -257,9 +246,6 @@ class RecordPath(Waiters):
             self.table[number] = queuePair
 
     def unbind(self, queuePair: BoundQueuePair) -> None:
-        """
-        Stop delivering to a queue pair.
-        """
         number, absent = queuePair.number, self.absent
         self.table.pop(number, None)
         if queuePair.work is None:
@@ -291,35 +277,20 @@ class RecordPath(Waiters):
         return found
 
     def forget(self, number: int) -> None:
-        """
-        See L{IPath}.
-        """
         self.absent.pop(number, None)
 
     def expect(self, requester: Any) -> None:
-        """
-        See L{IPath}.
-        """
         self.requesters[requester.remote] = requester
 
     # -- down
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
-        """
-        Publish one record: see L{IPath}.
-        """
         raise NotImplementedError
 
     def respond(self, word: int, record: bytes, partition: int) -> bool:
-        """
-        See L{IPeerPath.respond}.
-        """
         return self.post(word, record, b"", 0)
 
     def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
-        """
-        Publish a small record from the reserve: see L{IPath}.
-        """
         raise NotImplementedError
 
     def progress(self, budget: int) -> int:
@@ -339,9 +310,6 @@ class RecordPath(Waiters):
         raise NotImplementedError
 
     def position(self) -> int:
-        """
-        @return: See L{IPath}.
-        """
         raise NotImplementedError
 
     def octets(self) -> tuple[int, int]:
@@ -390,12 +358,6 @@ class RecordPath(Waiters):
         raise NotImplementedError
 
     def sendManagement(self, attribute: int, body: bytes, transaction: int = 0) -> None:
-        """
-        Send a connection management message, at once or when there is room.
-
-        @param body: The message without its MAD header, 232 bytes.
-        @param transaction: The transaction id, where a whole MAD is sent.
-        """
         # IBTA vol. 1 13.4: a MAD has 256 octets, of which the 24 of the header are left out.  Between two
         # processes only the attribute differs, and the transaction ID follows from the communication IDs in
         # the body.
@@ -408,9 +370,6 @@ class RecordPath(Waiters):
             management.send(record)
 
     def unsent(self) -> int:
-        """
-        @return: How many records of connection management wait for room.
-        """
         management = self.table.get(GSI_QPN)
         return 0 if management is None else len(management.waiting)
 

@@ -60,7 +60,7 @@ _RIGHTS = 0xF
 
 class HardwareFabric(ConnectedFabric):
     """
-    The fabric of one HCA.
+    The fabric of one HCA: see L{IAdapterFabric}.
 
     @ivar adapter: the adapter's name.
     @ivar context: the adapter, opened.
@@ -277,9 +277,6 @@ class HardwareFabric(ConnectedFabric):
         return made
 
     def reserve(self, pd: Any) -> int:
-        """
-        See L{IAdapterFabric}.
-        """
         if self.gidIndex() < 0:
             return 0
         # An adapter uses numbers again, and ours may live on, as those that rdma_cm has connected do; those
@@ -298,9 +295,6 @@ class HardwareFabric(ConnectedFabric):
         raise ResourceLimitError(f"adapter {self.adapter} makes queue pairs of numbers that are taken")
 
     def release(self, number: int) -> None:
-        """
-        See L{IAdapterFabric}.
-        """
         made = self.reserved.pop(number, None)
         if made is not None:
             made.close()
@@ -352,9 +346,6 @@ class HardwareFabric(ConnectedFabric):
         return found
 
     def register(self, view: memoryview, access: int, pd: Any) -> tuple[int, int, Any]:
-        """
-        See L{IAdapterFabric}.
-        """
         if not len(view):
             raise MemoryRegionError("an adapter takes no memory of no bytes")
         address = addressOf(view)

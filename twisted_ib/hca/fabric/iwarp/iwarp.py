@@ -51,7 +51,7 @@ _PORT: Final = 0xFFFF
 
 class IWARPFabric(ConnectedFabric):
     """
-    The fabric of one HCA.
+    The fabric of one HCA: see L{IStreamFabric<twisted_ib.hca.fabric.base.streams.IStreamFabric>}.
 
     @ivar service: connects and disconnects streams.
     @ivar halfOpen: connections without a complete Request, by the peer's address.
@@ -264,9 +264,6 @@ class IWARPFabric(ConnectedFabric):
         seconds: float | None = None,
         ended: Callable[[], object] | None = None,
     ) -> AdoptedPath:
-        """
-        See L{IStreamFabric<twisted_ib.hca.fabric.base.streams.IStreamFabric>}.
-        """
         path = AdoptedPath(self, made, leftover, seconds, ended)
         if not serviceID:
             self._adopted.add(path)

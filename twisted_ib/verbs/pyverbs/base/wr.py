@@ -234,7 +234,7 @@ class AtomicTarget(RDMATarget):
 @attrs.frozen(eq=False)
 class DatagramTarget:
     """
-    The destination of a datagram.
+    The destination of a datagram: see L{RDMATarget}.
 
     @ivar remote_qpn: the peer's queue pair number.
     @ivar remote_qkey: its Q_Key.
@@ -247,9 +247,6 @@ class DatagramTarget:
     remote_qkey: int = attrs.field(converter=u32)
 
     def fill(self, request: SendRequest) -> None:
-        """
-        See L{RDMATarget.fill}.
-        """
         handle: Any = self.ah
         handle._check()
         request.destination = Destination(handle._core, self.remote_qpn, self.remote_qkey)
