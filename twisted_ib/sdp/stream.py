@@ -267,9 +267,9 @@ class Stream:
         @raise TypeError: C{data} is not L{bytes}.
         @raise WrongThreadError: Called outside the reactor's thread.
         """
-        if data.__class__ is bytes and _ident() == self.thread:
+        if data.__class__ is bytes and data and _ident() == self.thread:
             length = len(data)
-            if length <= self.direct and length:
+            if length <= self.direct:
                 device = self.channel.device
                 batch = device.batch
                 if self.batch != batch:
@@ -281,7 +281,7 @@ class Stream:
                         device.writers.append(self)
                     return
             room = self.room - length
-            if room > GATHER_LEFT and length:
+            if room > GATHER_LEFT:
                 self.room = room
                 self.append(data)
                 return
