@@ -88,7 +88,7 @@ class PollingTests(PollingTestCase):
         Eight threads poll eight queues, of eight senders, for ten seconds: each message comes once, with its
         octets, in order.
         """
-        self.story("fire", MESSAGES, 8, 8, 10)
+        self.story("fire", MESSAGES, 8, 8, 3)
 
     def test_ring(self) -> None:
         """
@@ -122,7 +122,7 @@ class PollingTests(PollingTestCase):
         """
         A program that is connected and does nothing takes a fiftieth of a processor at most.
         """
-        self.story("idle", 3)
+        self.story("idle", 2)
 
     def test_beside(self) -> None:
         """
