@@ -49,7 +49,6 @@ LONG_MODULES = {
     "twisted_ib/hca/fabric/shm/ring.py": "one class: both directions of a ring, compiled as one",
     "twisted_ib/hca/fabric/shm/shm.py": "one class: the fabric of an HCA and its run directories",
     "twisted_ib/interfaces.py": "the documented interfaces of all protocols: docstrings, hardly any code",
-    "twisted_ib/rdma/transport.py": "one class: a connection, as Twisted and IRDMATransport want it",
     "twisted_ib/rds/media/rcconnection.py": "one class: a queue pair and the paths that it carries",
     "twisted_ib/rds/port.py": "one class: a socket, as DatagramProtocol and IRDSTransport want it",
     "twisted_ib/sdp/protocol/wire.py": "a class for each of SDP's messages",

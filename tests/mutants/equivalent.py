@@ -321,7 +321,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "the way for what is no error ends in the same",
     ),
     Equivalent(
-        "twisted_ib/rdma/transport.py",
+        "twisted_ib/rdma/requests.py",
         "self._numbers = number = self._numbers + 1",
         "1",
         "2",
@@ -336,7 +336,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "nobody reads it",
     ),
     Equivalent(
-        "twisted_ib/rdma/transport.py",
+        "twisted_ib/rdma/receiving.py",
         "self._takesMessages = False",
         "False",
         "True",

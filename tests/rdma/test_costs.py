@@ -12,8 +12,10 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.gates.falling import mayOnlyFall
 from tests.rdma.pair import Pair, PairTestCase, Recorder
 from tests.sdp.pair import End, HandReactor, Keeper
+from tests.support.calls import PACKAGE, called
 from tests.support.counting import CopyCountingMap, CopyCountingSegment
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.hca.device.device import Device
@@ -110,6 +112,37 @@ class ObjectTests(PairTestCase):
         self.assertEqual(more, objects)
         extra = {name: moreCalls[name] - calls[name] for name in moreCalls if moreCalls[name] != calls[name]}
         self.assertEqual(extra, {"write": 50, "messageReceived": 50})
+
+
+class RequestTests(PairTestCase):
+    """
+    Functions of ours for one request that somebody waits for, until it is posted.
+    """
+
+    polled = True
+
+    def test_calls(self) -> None:
+        """
+        Each has few, from the call of the application on.
+        """
+        one, two = self.pair.connected(Sink(), Sink())
+        mine, theirs = one.registerMemory(64), two.registerMemory(64, 0xF)
+        there, data = (theirs.address, theirs.remoteKey), bytes(64)
+        found = {}
+        for name, ask in {
+            "send": lambda: one.send(data),
+            "sendRegistered": lambda: one.sendRegistered(mine),
+            "rdmaRead": lambda: one.rdmaRead(64, *there),
+            "rdmaRead into": lambda: one.rdmaRead(64, *there, mine),
+            "rdmaWrite": lambda: one.rdmaWrite(data, *there),
+            "rdmaWrite from": lambda: one.rdmaWrite(mine, *there),
+            "fetchAdd": lambda: one.fetchAdd(*there, 1),
+        }.items():
+            ask(), self.settle()
+            found[name] = called(ask, PACKAGE).total()
+            self.settle()
+        recorded = {"send": 18, "sendRegistered": 31, "rdmaRead": 49, "rdmaRead into": 40}
+        mayOnlyFall(self, found, {**recorded, "rdmaWrite": 43, "rdmaWrite from": 31, "fetchAdd": 50})
 
 
 class SharedEnd(End):

@@ -1,6 +1,6 @@
 """
 Tests of requests that somebody waits for, and of registered memory:
-L{twisted_ib.rdma.transport}, L{twisted_ib.rdma.pendingrequests}, L{twisted_ib.internet.region}.
+L{twisted_ib.rdma.requests}, L{twisted_ib.internet.region}.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode, SendRequest
 from twisted_ib.interfaces import IRDMARegion, IRDMAWindow
 from twisted_ib.rdma import transport as transports
+from twisted_ib.rdma.requests import Requests
 
 #: What a connection without requests has.
 _AT_REST = {"pd": 2, "mr": 0, "qp": 2}
@@ -251,7 +252,7 @@ class RequestTests(RequestTestCase):
         self.assertRaises(MemoryAccessError, one.rdmaWrite, b"abc", self.address, self.key, 1, 3)
         self.assertRaises(MemoryAccessError, one.rdmaWrite, b"abc", self.address, self.key, 2, -1)
         self.assertEqual(self.regions(), 0)
-        self.assertEqual(one.asked, {})
+        self.assertEqual(one.requests.asked, {})
 
     def test_kinds(self) -> None:
         """
@@ -287,7 +288,7 @@ class RequestTests(RequestTestCase):
             (lambda: one.registerMemory("text"), "number of bytes"),
         ):
             self.assertIn(name, str(self.assertRaises(TypeError, call)))
-        self.assertEqual(one.asked, {})
+        self.assertEqual(one.requests.asked, {})
         mine.close()
         self.assertEqual(self.regions(), 0)
         one.write(b"behind")
@@ -309,7 +310,7 @@ class RequestTests(RequestTestCase):
         self.settle()
         self.failureResultOf(done, QueuePairError)
         self.assertIsNone(self.result(one.send(b"x")))
-        self.assertEqual(one.asked, {})
+        self.assertEqual(one.requests.asked, {})
 
 
 class ErrorTests(RequestTestCase):
@@ -474,15 +475,15 @@ class ConfirmedTests(RequestTestCase):
         self.fired: list[Any] = []
         #: Sent behind the first READ.
         self.following: tuple[int, ...] = ()
-        post = transports.RDMATransport._postRequest
+        post = Requests.post
 
-        def counted(transport: Any, request: SendRequest, number: int | None) -> None:
+        def counted(requests: Requests, request: SendRequest, number: int) -> None:
             self.posted.append((request.opcode, [*request.pieces], [*self.fired]))
-            post(transport, request, number)
+            post(requests, request, number)
             self.send(*self.following)
             self.following = ()
 
-        self.patch(transports.RDMATransport, "_postRequest", counted)
+        self.patch(Requests, "post", counted)
 
     def send(self, *numbers: int) -> None:
         """
@@ -505,7 +506,8 @@ class ConfirmedTests(RequestTestCase):
         self.assertEqual(self.fired, [0, 1, 2, 3, 4])
         read = SendOpcode.RDMA_READ
         self.assertEqual(self.posted, [(read, [], []), (read, [], [0, 1, 2])])
-        self.assertEqual((self.one.asked, self.one.sent, self.two.heard.log), ({}, {}, [b"x"] * 5))
+        requests = self.one.requests
+        self.assertEqual((requests.asked, requests.sent, self.two.heard.log), ({}, {}, [b"x"] * 5))
 
     def test_ownRead(self) -> None:
         """
@@ -525,17 +527,18 @@ class ConfirmedTests(RequestTestCase):
         self.one.work.attributes = evolve(self.one.work.attributes, reads=0)
         self.send(0, 1)
         self.settle()
-        self.assertEqual((self.fired, self.posted, self.one.asked), ([0, 1], [], {}))
+        self.assertEqual((self.fired, self.posted, self.one.requests.asked), ([0, 1], [], {}))
 
     def test_ends(self) -> None:
         """
         What was sent and is not known to have arrived fails with the connection, behind what failed itself.
         """
         self.send(0, 1)
+        requests = self.one.requests
         self.one.queuePair.path.lost(PathLostError("the peer died"))
         self.settle()
         self.assertEqual([each[0] for each in self.fired], [0, 1])
-        self.assertEqual((self.one.asked, self.one.heard.log), ({}, ["ConnectionLost"]))
+        self.assertEqual((requests.asked, self.one.heard.log), ({}, ["ConnectionLost"]))
 
 
 class CancelTests(RequestTestCase):
@@ -557,7 +560,7 @@ class CancelTests(RequestTestCase):
         self.settle()
         self.assertEqual(self.buffer[0], 1)
         self.assertEqual(self.regions(), 0)
-        self.assertEqual(self.one.asked, {})
+        self.assertEqual(self.one.requests.asked, {})
 
     def test_waiting(self) -> None:
         """
@@ -577,7 +580,7 @@ class CancelTests(RequestTestCase):
         self.assertIsNone(self.successResultOf(kept))
         self.assertEqual(self.two.heard.log, [b"before"] * transports.RDMA_SENDS + [b"after"])
         self.assertEqual(self.buffer[0], 0)
-        self.assertEqual((self.regions(), self.one.asked), (0, {}))
+        self.assertEqual((self.regions(), self.one.requests.asked), (0, {}))
 
     def test_twice(self) -> None:
         """
@@ -599,6 +602,48 @@ class CancelTests(RequestTestCase):
         self.one.abortConnection()
         self.settle()
         self.assertEqual(self.one.heard.log, ["ConnectionAborted"])
+
+
+class LifeTests(RequestTestCase):
+    """
+    Requests have a part of the connection to themselves, from the first one until the end.
+    """
+
+    def test_made(self) -> None:
+        """
+        A connection that only writes has none; after the end a request is for nothing, and nothing is kept.
+        """
+        one = self.one
+        one.write(b"x")
+        self.settle()
+        self.assertIsNone(one.requests)
+        self.assertIsNone(self.result(one.send(b"y")))
+        requests = one.requests
+        one.loseConnection()
+        self.settle()
+        self.assertEqual((one.requests, requests.asked), (None, {}))
+        self.assertEqual(self.failure(one.send(b"z")).statusName, "WR_FLUSH_ERR")
+        self.assertIsNone(one.requests)
+
+    def test_free(self) -> None:
+        """
+        Of one that has ended it is free at once, with no collection of garbage.
+        """
+
+        def alive() -> int:
+            return sum(type(each) is Requests for each in gc.get_objects())
+
+        gc.collect()
+        gc.disable()
+        self.addCleanup(gc.enable)
+        self.result(self.one.fetchAdd(self.address, self.key, 1))
+        before = alive()
+        self.one.loseConnection()
+        self.settle()
+        # That of each end.
+        self.assertEqual(before - alive(), 2)
+        for end in (self.one, self.two):
+            self.assertFalse(hasattr(end.inbox, "transport"))
 
 
 class RegionTests(RequestTestCase):

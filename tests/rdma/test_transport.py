@@ -5,7 +5,6 @@ Tests for L{twisted_ib.rdma.transport}: messages, and how they are delivered and
 from __future__ import annotations
 
 import threading
-from collections import deque
 from typing import Any
 
 from twisted.internet.interfaces import IConsumer, IPushProducer, ITransport
@@ -16,6 +15,7 @@ from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, MessageTooLongError, WrongThreadError
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.interfaces import IRDMAProtocol, IRDMATransport
+from twisted_ib.rdma import backlog
 from twisted_ib.rdma import transport as transports
 
 
@@ -217,7 +217,7 @@ class MessageTests(PairTestCase):
         one, _ = self.pair.connected()
         region = one.registerMemory(8)
         device = one.channel.device
-        one.forked()
+        one.queuePair.consumer.forked()
         self.patch(device, "closed", True)
         for call in (lambda: one.write(b"x"), lambda: one.fetchAdd(0, 0, 0), region.close):
             self.assertRaises(DeviceClosedError, call)
@@ -483,7 +483,7 @@ class PacingTests(PairTestCase):
         Requests and messages that find the send queue full wait behind it, in order, and some leave in each
         turn.
         """
-        self.patch(transports, "RDMA_SENDS_PER_FLUSH", 10)
+        self.patch(backlog, "RDMA_SENDS_PER_FLUSH", 10)
         one, two = self.pair.connected()
         region = two.registerMemory(bytearray(8), 0xF)
         two.pauseProducing()
@@ -491,7 +491,7 @@ class PacingTests(PairTestCase):
         for number in range(2 * transports.RDMA_SENDS):
             one.write(b"%d" % number)
             one.fetchAdd(region.address, region.remoteKey, 1).addCallback(found.append)
-        self.assertEqual(len(one.waiting), 3 * transports.RDMA_SENDS)
+        self.assertEqual(len(one.waiting.entries), 3 * transports.RDMA_SENDS)
         self.settle()
         two.resumeProducing()
         for _ in range(200):
@@ -504,18 +504,19 @@ class PacingTests(PairTestCase):
         """
         Some waiting requests leave in each turn; those made meanwhile wait behind them.
         """
-        self.patch(transports, "RDMA_SENDS_PER_FLUSH", 10)
+        self.patch(backlog, "RDMA_SENDS_PER_FLUSH", 10)
         one, two = self.pair.connected()
         region = two.registerMemory(bytearray(8), 0xF)
-        one.waiting = deque(
+        one.waiting = backlog.Backlog()
+        one.waiting.entries.extend(
             (None, b"%d" % number, len(b"%d" % number), None, None, False) for number in range(25)
         )
         told: list[Any] = []
         two.heard.hook = told.append
-        one.flush()
-        self.assertEqual((len(one.waiting), one.corked), (15, True))
+        one.waiting.flush(one)
+        self.assertEqual((len(one.waiting.entries), one.corked), (15, True))
         one.fetchAdd(region.address, region.remoteKey, 1).addCallback(told.append)
-        self.assertEqual(len(one.waiting), 16)
+        self.assertEqual(len(one.waiting.entries), 16)
         self.settle()
         self.assertEqual(told, [*(b"%d" % number for number in range(25)), 0])
 

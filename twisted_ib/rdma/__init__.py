@@ -11,11 +11,13 @@ InfiniBand subnet.  L{switchToRDMA} lets a connection of bytes go on as one of m
 Modules:
 
   - C{administration}: subnet administration for Twisted
+  - C{backlog}: requests and messages that wait behind a full send queue
   - C{gathering}: several messages in one SEND
   - C{handshake}: connection setup of messages
-  - C{pendingrequests}: requests of a connection that are not completed
   - C{port}: L{listenRDMA} and L{connectRDMA}, their port, connector and transports, and the endpoints, used
     like C{TCP4ServerEndpoint} and C{HostnameEndpoint}
+  - C{receiving}: the way of messages from a connection's queue pair to its protocol
+  - C{requests}: requests of a connection whose completion somebody waits for
   - C{successor}: the two transports of a connection that switches to RDMA
   - C{switching}: a connection of bytes goes on as one of messages, RDMA READ and WRITE, as C{startTLS} lets
     one go on encrypted

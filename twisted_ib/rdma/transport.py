@@ -1,9 +1,10 @@
 """
-The Twisted transport for messages and RDMA: messages and requests sent, messages received, and the end.
+The Twisted transport for messages and RDMA: how it is written to, paced, opened and ended.
 
-A L{RDMATransport} has a queue pair with work queues, is its consumer, and acts as their completion queue.
-Requests that find the send queue full wait here, in order.  Nothing is reported from within the core: losses
-and free space are recorded and reported at the end of the batch.
+A L{RDMATransport} has a queue pair with work queues, whose consumer is its L{Inbox}, and acts as their
+completion queue; L{Requests} are those that somebody waits for, and a L{Backlog} has what finds the send
+queue full.  Nothing is reported from within the core: losses and free space are recorded and reported at the
+end of the batch.
 """
 
 from __future__ import annotations
@@ -19,54 +20,35 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import (
-    HCAError,
-    MemoryAccessError,
-    MemoryRegionError,
-    MessageTooLongError,
-    PathLostError,
-    QueuePairError,
-    ResourceLimitError,
-    WireError,
-)
-from twisted_ib.hca.base.traits import Completion
-from twisted_ib.hca.memory.access import LOCAL_WRITE
-from twisted_ib.hca.queues.completion import WCOpcode, WCStatus, WorkCompletion
-from twisted_ib.hca.queues.requests import ATOMIC_BYTES, SGE, Capabilities, SendOpcode, SendRequest
+from twisted_ib.errors import HCAError, MessageTooLongError, PathLostError, QueuePairError, ResourceLimitError
+from twisted_ib.hca.queues.completion import WorkCompletion
+from twisted_ib.hca.queues.requests import Capabilities
 from twisted_ib.hca.services.work import WorkQueues
-from twisted_ib.interfaces import IRDMAProtocol, IRDMATransport
-from twisted_ib.internet.addressing.addresses import checkInteger, immediateData, toBytes
-from twisted_ib.internet.logcontext import upcalls
-from twisted_ib.internet.region import RDMARegion, RDMAWindow, Regions
+from twisted_ib.interfaces import IRDMATransport
+from twisted_ib.internet.addressing.addresses import immediateData
+from twisted_ib.internet.region import RDMARegion, RDMAWindow
 from twisted_ib.internet.transport import CONNECTION_DONE, FIELDS, Transport, misused
 from twisted_ib.rdma import gathering
-from twisted_ib.rdma.pendingrequests import PendingRequest, content, count, integer, nothing
+from twisted_ib.rdma.backlog import Backlog, Waiting
+from twisted_ib.rdma.receiving import RECEIVES, Inbox
+from twisted_ib.rdma.requests import Requests
 
 if TYPE_CHECKING:
-    from twisted.internet.address import IPv4Address, IPv6Address
-
     from twisted_ib.hca.connection import Rejection
     from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.hca.queues.queuepair import QueuePair
+    from twisted_ib.internet.addressing.addresses import Address
     from twisted_ib.internet.channel import DeviceChannel
 
 #: Depth of the send queue; more requests wait behind it.
 RDMA_SENDS = 128
-#: Waiting requests that are posted in one turn, before other connections get theirs.
-RDMA_SENDS_PER_FLUSH = 64
 
-_64_BITS = 1 << 64
 _PLACES = Capabilities(RDMA_SENDS, 0, 1, 0, 0)
-# Receives are a count here, not buffers.  While the protocol reads there are always some; while it does not
-# there are none, and the peer gets an RNR NAK and retries (IBTA vol. 1 9.7.5.2.8).
-_RECEIVES = limits.RDMA_RECEIVES
 _EACH, _LONGEST = limits.RDMA_GATHERED_EACH, limits.RDMA_GATHERED_MESSAGE
 _BEHIND = limits.RDMA_GATHERS_BEHIND
 #: Private data of the DREQ that aborts a connection.  The CM has one disconnect for what are FIN and RST in
 #: TCP; a librdmacm peer sends none, and so always closes in order.
 ABORTED = b"aborted"
-
-_Waiting = tuple[SendRequest | None, Any, int, int | None, int | None, bool]
 
 
 class PeerClosed(HCAError):
@@ -75,12 +57,7 @@ class PeerClosed(HCAError):
     """
 
 
-@implementer(
-    IRDMATransport,
-    interfaces.IConsumer,
-    interfaces.IPushProducer,
-    interfaces.IReadWriteDescriptor,
-)
+@implementer(IRDMATransport, interfaces.IConsumer, interfaces.IPushProducer, interfaces.IReadWriteDescriptor)
 class RDMATransport(Transport):
     """
     A message connection as a Twisted transport.
@@ -96,30 +73,21 @@ class RDMATransport(Transport):
     @ivar gathered: Messages that are to go in one SEND, behind the number of bytes that still fit; L{None} if
         there are none.
     @ivar onTheWay: SENDs that others wait for, to go together; empty if the peer takes one message in a SEND.
-    @ivar asked: Pending requests by number.
-    @ivar sent: Where completions tell only that requests were sent: those not known to have arrived.
-    @ivar waiting: Requests behind a full send queue: (request or L{None}, message bytes, their number,
-        immediate, number in C{asked} or L{None}, whether they are several messages); L{None} if there are
-        none.
+    @ivar waiting: Requests and messages behind a full send queue; L{None} if there are none.
+    @ivar requests: Those that somebody waits for; L{None} before the first one and after the end.
+    @ivar completions: Completions of those, until the end of the batch.
+    @ivar inbox: The way of messages to the protocol.
     @ivar privateData: Private data of our REQ or REP; C{peerPrivateData} of the peer's.
     @ivar connection: The CM's connection.
-    @ivar reading: Whether the application reads.
-    @ivar attached: Whether there is an application.
+    @ivar reading: Whether the application reads; C{attached}: whether there is one.
     @ivar held: Messages that arrived while it did not read: (immediate or L{None}, message or bytes written);
         L{None} if there is nothing.
-    @ivar heldBytes: Bytes of the messages in C{held}.
     @ivar loss: Why the connection ended, until the application is notified.
     @ivar immediate: The immediate data of the message being delivered, or L{None}.
     """
 
     __slots__ = (
         *FIELDS,
-        "_confirming",
-        "_known",
-        "_numbers",
-        "_regions",
-        "_takesMessages",
-        "asked",
         "attached",
         "channel",
         "completions",
@@ -127,8 +95,8 @@ class RDMATransport(Transport):
         "corked",
         "gathered",
         "held",
-        "heldBytes",
         "immediate",
+        "inbox",
         "loss",
         "maxMessageSize",
         "onTheWay",
@@ -138,7 +106,7 @@ class RDMATransport(Transport):
         "protocol",
         "queuePair",
         "reading",
-        "sent",
+        "requests",
         "stuck",
         "thread",
         "waiting",
@@ -151,12 +119,7 @@ class RDMATransport(Transport):
     #: The port or connector, with C{maxMessageSize} and C{privateData}.
     owner: Any
 
-    def __init__(
-        self,
-        channel: DeviceChannel,
-        local: IPv4Address | IPv6Address,
-        peer: IPv4Address | IPv6Address,
-    ) -> None:
+    def __init__(self, channel: DeviceChannel, local: Address, peer: Address) -> None:
         """
         Create the queue pair.
 
@@ -167,15 +130,14 @@ class RDMATransport(Transport):
         self.thread = device.thread
         self.maxMessageSize: int = owner.maxMessageSize
         self.corked = self.stuck = False
-        self.asked: dict[int, PendingRequest] = {}
-        self.sent: dict[int, WorkCompletion] | None = None
-        self._confirming = self._numbers = 0
-        self.waiting: deque[_Waiting] | None = None
+        self.requests: Requests | None = None
+        self.waiting: Backlog | None = None
         self.gathered: list[Any] | None = None
         self.onTheWay: Sequence[Any] = ()
         # A deque is 760 bytes, which a connection that only writes never needs.
         self.completions: deque[WorkCompletion] | tuple[()] = ()
-        self.queuePair: QueuePair = device.createQueuePair(self)
+        self.inbox = Inbox(self)
+        self.queuePair: QueuePair = device.createQueuePair(self.inbox)
         self.queuePair.maxMessage = self.maxMessageSize
         try:
             # A domain per connection: an R_Key given to one peer is refused on another's queue pair (IBTA
@@ -184,7 +146,6 @@ class RDMATransport(Transport):
         except HCAError:
             self.queuePair.close()
             raise
-        self._regions: Regions | None = None
         queue: Any = self
         self.work = WorkQueues(self.queuePair, self.pd, queue, queue, device.timers, _PLACES)
         self.privateData: bytes = owner.privateData
@@ -192,21 +153,12 @@ class RDMATransport(Transport):
         self.connection: IConnection | None = None
         self.reading, self.attached = False, True
         self.held: deque[tuple[int | None, bytes | int]] | None = None
-        self.heldBytes = 0
         self.loss: Exception | None = None
         # Messages that arrive before there is a protocol are held for it: data may follow the REP at once
         # (IBTA vol. 1 12.9.8).
-        self.queuePair.posted = _RECEIVES
+        self.queuePair.posted = RECEIVES
         self._begin(local, peer)
         self.immediate: int | None = None
-        self._known: interfaces.IProtocol | None = None
-        self._takesMessages = False
-
-    def forked(self) -> None:
-        """
-        Disable the connection in a forked child, where no thread may use it.
-        """
-        self.thread = 0
 
     def cork(self) -> None:
         """
@@ -237,7 +189,7 @@ class RDMATransport(Transport):
             gathered.append(data)
             return
         if length > self.maxMessageSize:
-            self._checkLength(length)
+            self.checkLength(length)
         # As in twisted.internet.abstract.FileDescriptor, a write after the end is dropped without an error.
         if self.connected and not self._aborting:
             if len(self.onTheWay) >= _BEHIND and length <= _LONGEST:
@@ -260,7 +212,7 @@ class RDMATransport(Transport):
                 raise TypeError("Data must be bytes")
         self.checkCaller()
         length = sum(map(len, pieces))
-        self._checkLength(length)
+        self.checkLength(length)
         if pieces and self.connected and not self._aborting:
             self.post(pieces[0] if len(pieces) == 1 else pieces, length)
             if self.producer is not None:
@@ -280,28 +232,40 @@ class RDMATransport(Transport):
         if self.connected:
             self.cork()
 
-    def _checkLength(self, length: int) -> None:
+    def checkLength(self, length: int) -> None:
+        """
+        Check the bytes of one message.
+
+        @raise MessageTooLongError: They are too many.
+        """
         if length > self.maxMessageSize:
             raise MessageTooLongError(f"a message has at most {self.maxMessageSize} bytes, not {length}")
 
     # -- IRDMATransport
 
+    def _asking(self) -> Requests:
+        """
+        Return the requests, made with the first; after the end for this one alone.
+
+        @raise WrongThreadError: Called outside the reactor's thread.
+        """
+        if get_ident() != self.thread:
+            raise misused(self.channel.device)
+        requests = self.requests
+        if requests is None:
+            requests = Requests(self)
+            # Both refer to each other until the queue pair is closed.
+            if self.queuePair.device is not None:
+                self.requests = requests
+        return requests
+
     def send(self, data: Any, immediate: int | None = None) -> Deferred[None]:
-        # Mutable data is copied.
-        self.checkCaller()
-        payload = toBytes(data)
-        self._checkLength(len(payload))
-        if immediate is not None:
-            immediate = immediateData(immediate)
-        return self.askSend(PendingRequest(WCOpcode.SEND), payload, immediate)
+        return self._asking().send(data, immediate)
 
     def sendRegistered(
         self, region: RDMARegion, offset: int = 0, length: int | None = None
     ) -> Deferred[None]:
-        self.checkCaller()
-        pieces = self.pieces(region, offset, length)
-        self._checkLength(sum([piece.length for piece in pieces]))
-        return self.ask(PendingRequest(WCOpcode.SEND), opcode=SendOpcode.SEND, pieces=pieces)
+        return self._asking().sendRegistered(region, offset, length)
 
     def rdmaRead(
         self,
@@ -311,35 +275,12 @@ class RDMATransport(Transport):
         region: RDMARegion | None = None,
         offset: int = 0,
     ) -> Deferred[Any]:
-        self.checkCaller()
-        length = checkInteger("length", length)
-        # IBTA vol. 1 9.7.7: a message has at most 2^31 bytes.
-        if not 0 <= length <= limits.MESSAGE_BYTES:
-            raise ValueError(f"a READ has 0 to {limits.MESSAGE_BYTES} bytes, not {length}")
-        if region is None:
-            # Memory of its own for each request: the HCA may still write to it after a cancel.
-            asked = PendingRequest(WCOpcode.RDMA_READ, content, bytearray(length))
-            pieces = self.scratch(asked, LOCAL_WRITE)
-        else:
-            asked = PendingRequest(WCOpcode.RDMA_READ, count)
-            pieces = self.pieces(region, offset, length)
-        return self.ask(
-            asked,
-            opcode=SendOpcode.RDMA_READ,
-            pieces=pieces,
-            remoteAddress=remoteAddress,
-            remoteKey=remoteKey,
-        )
+        return self._asking().read(length, remoteAddress, remoteKey, region, offset)
 
     def rdmaWrite(
-        self,
-        data: Any,
-        remoteAddress: int,
-        remoteKey: int,
-        offset: int = 0,
-        length: int | None = None,
+        self, data: Any, remoteAddress: int, remoteKey: int, offset: int = 0, length: int | None = None
     ) -> Deferred[None]:
-        return self._rdmaWrite(data, remoteAddress, remoteKey, None, offset, length)
+        return self._asking().write(data, remoteAddress, remoteKey, None, offset, length)
 
     def rdmaWriteWithImmediate(
         self,
@@ -351,91 +292,29 @@ class RDMATransport(Transport):
         length: int | None = None,
     ) -> Deferred[None]:
         number = immediateData(immediate)
-        return self._rdmaWrite(data, remoteAddress, remoteKey, number, offset, length)
-
-    def _rdmaWrite(
-        self,
-        data: Any,
-        remoteAddress: int,
-        remoteKey: int,
-        immediate: int | None,
-        offset: int,
-        length: int | None,
-    ) -> Deferred[None]:
-        self.checkCaller()
-        if isinstance(data, RDMARegion):
-            asked = PendingRequest(WCOpcode.RDMA_WRITE)
-            pieces = self.pieces(data, offset, length)
-        else:
-            # octets copies mutable data: the HCA reads it after this call has returned.
-            payload = toBytes(data)
-            offset = checkInteger("offset", offset)
-            size = len(payload) - offset if length is None else checkInteger("length", length)
-            end = offset + size
-            if not 0 <= offset <= end <= len(payload):
-                raise MemoryAccessError(f"data of {len(payload)} bytes has no {size} bytes at {offset}")
-            asked = PendingRequest(WCOpcode.RDMA_WRITE, nothing, payload[offset:end])
-            pieces = self.scratch(asked)
-        return self.ask(
-            asked,
-            opcode=SendOpcode.RDMA_WRITE if immediate is None else SendOpcode.RDMA_WRITE_WITH_IMM,
-            pieces=pieces,
-            immediate=immediate or 0,
-            remoteAddress=remoteAddress,
-            remoteKey=remoteKey,
-        )
+        return self._asking().write(data, remoteAddress, remoteKey, number, offset, length)
 
     def compareAndSwap(self, remoteAddress: int, remoteKey: int, compare: int, swap: int) -> Deferred[int]:
-        opcode = SendOpcode.ATOMIC_CMP_AND_SWP
-        compare, swap = checkInteger("compare", compare), checkInteger("swap", swap)
-        return self._atomic(WCOpcode.COMP_SWAP, opcode, remoteAddress, remoteKey, compare, swap)
+        return self._asking().compareAndSwap(remoteAddress, remoteKey, compare, swap)
 
     def fetchAdd(self, remoteAddress: int, remoteKey: int, add: int) -> Deferred[int]:
-        opcode = SendOpcode.ATOMIC_FETCH_AND_ADD
-        # IBTA vol. 1 9.4.5: the sum is taken modulo 2^64, so a negative addend subtracts.
-        addend = checkInteger("what to add", add) % _64_BITS
-        return self._atomic(WCOpcode.FETCH_ADD, opcode, remoteAddress, remoteKey, addend, 0)
-
-    def _atomic(
-        self, what: WCOpcode, opcode: SendOpcode, address: int, key: int, compare: int, swap: int
-    ) -> Deferred[int]:
-        self.checkCaller()
-        # The responder returns the original 64 bits (IBTA vol. 1 9.4.5).
-        asked = PendingRequest(what, integer, bytearray(ATOMIC_BYTES))
-        return self.ask(
-            asked,
-            opcode=opcode,
-            pieces=self.scratch(asked, LOCAL_WRITE),
-            remoteAddress=address,
-            remoteKey=key,
-            compare=compare,
-            swap=swap,
-        )
+        return self._asking().fetchAdd(remoteAddress, remoteKey, add)
 
     def registerMemory(self, sizeOrBuffer: Any, access: int | None = None) -> RDMARegion:
-        self.checkCaller()
-        if self.queuePair.device is None:
-            raise MemoryRegionError("the connection has ended")
-        return regionsOf(self).register(sizeOrBuffer, access)
+        return self._asking().register(sizeOrBuffer, access)
 
     def grant(
         self, region: RDMARegion, access: int, offset: int = 0, length: int | None = None
     ) -> RDMAWindow:
-        self.checkCaller()
-        pieces = self.pieces(region, offset, length)
-        # IBTA vol. 1 10.6.7.2, o10-37.2.40: only a window of type 1 can be bound to no bytes, which unbinds
-        # it.
-        if not pieces:
-            raise MemoryAccessError("a window has at least one byte")
-        return regionsOf(self).open(region, checkInteger("access", access), pieces[0], self.queuePair)
+        return self._asking().grant(region, access, offset, length)
 
     # -- for ib-ss
 
     def unsent(self) -> int:
-        waiting = sum([entry[2] for entry in self.waiting or ()])
+        waiting = 0 if self.waiting is None else self.waiting.unsent()
         return super().unsent() + waiting + sum(map(len, (self.gathered or ())[1:]))
 
-    # -- from the messages
+    # -- from the parts, and the application's calls
 
     def usable(self) -> bool:
         """
@@ -448,35 +327,6 @@ class RDMATransport(Transport):
         Return whether the application has closed and accepts no more messages.
         """
         return bool(self.disconnecting or self._aborting)
-
-    def deliver(self, immediate: int | None, message: bytes | int) -> None:
-        """
-        Deliver a message, or the number of bytes written, to the protocol; an exception of its ends the
-        connection.
-        """
-        protocol = self.protocol
-        if protocol is not self._known:
-            self._look(protocol)
-        upcalls.current = self
-        try:
-            if message.__class__ is not bytes:
-                if self._takesMessages:
-                    protocol.remoteMemoryWritten(immediate, message)
-                return
-            self.immediate = immediate
-            if self._takesMessages:
-                protocol.messageReceived(memoryview(message))
-            else:
-                protocol.dataReceived(message)
-        except BaseException:
-            self._raised()
-        finally:
-            upcalls.current = None
-            self.immediate = None
-
-    def _look(self, protocol: interfaces.IProtocol) -> None:
-        # A protocol can be replaced; the interface test is worth one per protocol.
-        self._known, self._takesMessages = protocol, IRDMAProtocol.providedBy(protocol)
 
     def lost(self, reason: Exception) -> None:
         if self.connected and not self._aborting:
@@ -505,7 +355,7 @@ class RDMATransport(Transport):
         self.reading = False
         # While closing, receives stay posted: the peer's pending messages would otherwise block its own
         # close.
-        self.queuePair.posted = limits.RDMA_RECEIVES if self.disconnecting else 0
+        self.queuePair.posted = RECEIVES if self.disconnecting else 0
 
     # -- sending
 
@@ -522,7 +372,7 @@ class RDMATransport(Transport):
 
         @param payload: Bytes, or a list of them.
         @param length: Their number.
-        @param number: In C{asked}, if a Deferred waits for the completion.
+        @param number: That of L{Requests}, if a Deferred waits for the completion.
         @param several: Whether they are several messages, see L{twisted_ib.rdma.gathering}.
         """
         if self.gathered is not None:
@@ -538,123 +388,21 @@ class RDMATransport(Transport):
             except ResourceLimitError:
                 pass
             except QueuePairError:
-                self._unposted(number)
-                return
-        self._wait((None, payload, length, immediate, number, several))
-
-    def _wait(self, entry: _Waiting) -> None:
-        if self.waiting is None:
-            self.waiting = deque()
-        self.waiting.append(entry)
-        self.filled()
-
-    def flush(self) -> None:
-        """
-        Post what waits, as far as the send queue has room.
-        """
-        waiting = self.waiting
-        assert waiting is not None
-        left = RDMA_SENDS_PER_FLUSH
-        while waiting:
-            if not left:
-                # Other connections get a turn.
-                self.cork()
-                return
-            if not self.work.canPost():
-                return
-            left -= 1
-            request, payload, length, immediate, number, several = waiting.popleft()
-            if number is not None and self.asked[number].deferred is None:
-                # Cancelled before it was posted.
-                self._forget(number)
-                continue
-            # post appends to C{waiting} if it is set; without it, it posts.
-            self.waiting = None
-            try:
-                if request is not None:
-                    self._postRequest(request, number)
+                if number is None or self.requests is None:
+                    self.cork()
                 else:
-                    self.post(payload, length, immediate, number, several)
-            finally:
-                self.waiting = waiting
-            if self.queuePair.path is None:
+                    self.requests.unposted(number)
                 return
-        self.waiting = None
+        self.wait((None, payload, length, immediate, number, several))
 
-    def ask(self, asked: PendingRequest, **fields: Any) -> Deferred[Any]:
+    def wait(self, entry: Waiting) -> None:
         """
-        Post a request.
-
-        @param fields: Those of its L{SendRequest}.
-        @return: Fires when it has completed.
-        @raise QueuePairError: A field is invalid.
+        Let a request or message wait.
         """
-        deferred = asked.deferred
-        assert deferred is not None
-        self._numbers = number = self._numbers + 1
-        self.asked[number] = asked
-        if not self.usable():
-            self._unposted(number)
-            return deferred
-        try:
-            for name in ("remoteAddress", "remoteKey"):
-                if name in fields:
-                    fields[name] = checkInteger(name, fields[name])
-            request = SendRequest(number, **fields)
-            # Before it waits: an invalid request fails in the caller, not in a later turn.
-            request.check(1)
-            self.work.requester.checkOperation(request.opcode)
-        except BaseException:
-            self._forget(number)
-            raise
-        if self.gathered is not None:
-            gathering.post(self)
-        if self.waiting is not None or not self.work.canPost():
-            self._wait((request, None, 0, None, number, False))
-        else:
-            self._postRequest(request, number)
-        return deferred
-
-    def askSend(self, asked: PendingRequest, payload: bytes, immediate: int | None) -> Deferred[Any]:
-        """
-        Post a message.
-
-        @return: Fires when it has completed.
-        @raise QueuePairError: The fabric has no immediate data.
-        """
-        deferred = asked.deferred
-        assert deferred is not None
-        if immediate is not None and self.usable():
-            self.work.requester.checkOperation(SendOpcode.SEND_WITH_IMM)
-        self._numbers = number = self._numbers + 1
-        self.asked[number] = asked
-        if self.usable():
-            self.post(payload, len(payload), immediate, number)
-        else:
-            self._unposted(number)
-        return deferred
-
-    def _postRequest(self, request: SendRequest, number: int | None) -> None:
-        try:
-            self.work.postSend(request)
-        except QueuePairError as error:
-            assert number is not None
-            asked = self.asked[number]
-            self._forget(number)
-            asked.refused(error)
-
-    def _unposted(self, number: int | None) -> None:
-        if number is not None:
-            asked = self.asked[number]
-            self._forget(number)
-            # Requests posted in the error state complete flushed (IBTA vol. 1 10.3.1.7).
-            asked.failed(WCStatus.WR_FLUSH_ERR)
-        self.cork()
-
-    def _forget(self, number: int) -> None:
-        scratch = self.asked.pop(number).scratch
-        if scratch is not None and not self.channel.device.closed:
-            self.channel.device.memory.deregister(scratch)
+        if self.waiting is None:
+            self.waiting = Backlog()
+        self.waiting.entries.append(entry)
+        self.filled()
 
     def discard(self) -> None:
         """
@@ -662,7 +410,7 @@ class RDMATransport(Transport):
         """
         self.waiting = self.gathered = None
 
-    # -- completions (where the work queues complete)
+    # -- completions (where the work queues complete: only requests have some)
 
     def push(self, completion: WorkCompletion, solicited: bool = False) -> bool:
         """
@@ -682,126 +430,7 @@ class RDMATransport(Transport):
 
     release = hold
 
-    def tellCompletions(self) -> None:
-        """
-        Fire the Deferreds of completed requests, in posting order.
-        """
-        completions = self.completions
-        isSent = self.channel.device.traits.completion is Completion.SENT
-        while completions:
-            completion = completions.popleft()
-            number = completion.workRequestID
-            asked = self.asked.get(number)
-            if asked is not None:
-                if isSent and self._isUnconfirmed(number, asked, completion):
-                    continue
-                self._forget(number)
-                asked.completed(completion)
-        if self.sent:
-            self._confirm()
-
-    def _isUnconfirmed(self, number: int, asked: PendingRequest, completion: WorkCompletion) -> bool:
-        # A Deferred fires when the peer has what was sent (see IRDMATransport). READs are answered behind
-        # what came before them (RFC 5040 section 5.5), so each tells that.
-        if completion.status != WCStatus.SUCCESS:
-            return False
-        if asked.opcode is not WCOpcode.RDMA_READ:
-            self.sent = self.sent or {}
-            self.sent[number] = completion
-            return True
-        if number == self._confirming:
-            self._confirming = 0
-        self._confirmed(number)
-        return False
-
-    def _confirmed(self, number: int) -> None:
-        sent = self.sent or {}
-        while sent and (first := next(iter(sent))) < number:
-            completion = sent.pop(first)
-            asked = self.asked.get(first)
-            if asked is not None:
-                self._forget(first)
-                asked.completed(completion)
-
-    def _confirm(self) -> None:
-        # One READ of no octets for all that were sent before it.
-        work = self.work
-        if self._confirming or self.queuePair.path is None or not work.canPost():
-            return
-        self._numbers = number = self._numbers + 1
-        if not work.attributes.reads:
-            # The peer serves no READs: iWARP has no other way to know.
-            self._confirmed(number)
-            return
-        asked = self.asked[number] = PendingRequest(WCOpcode.RDMA_READ)
-        # Nobody waits for it.
-        asked.deferred = None
-        self._confirming = number
-        self._postRequest(SendRequest(number, opcode=SendOpcode.RDMA_READ), number)
-
-    def failAll(self) -> None:
-        """
-        Fail all pending requests, after reporting those known to be completed.
-        """
-        self.tellCompletions()
-        self.waiting = None
-        # An errback may post again, so the dictionary is read anew each time.
-        while self.asked:
-            number = next(iter(self.asked))
-            asked = self.asked[number]
-            self._forget(number)
-            asked.failed(WCStatus.WR_FLUSH_ERR)
-
-    # -- memory
-
-    def scratch(self, asked: PendingRequest, access: int = 0) -> Sequence[SGE]:
-        """
-        Register the memory of one request.
-
-        @return: Its scatter/gather list, empty for no bytes.
-        """
-        length = len(asked.buffer)
-        # Zero bytes need no registration: no key is checked for them (IBTA vol. 1 9.7.4; Linux rxe_resp.c
-        # check_rkey).
-        if not length or self.queuePair.path is None:
-            return ()
-        asked.scratch = region = self.channel.device.memory.register(asked.buffer, access, self.pd)
-        return (SGE(region.address, length, region.localKey),)
-
-    def pieces(self, region: RDMARegion, offset: int, length: int | None) -> Sequence[SGE]:
-        """
-        Return the scatter/gather list of a part of a region.
-
-        @raise MemoryAccessError: It is not of this connection, or has no such bytes.
-        """
-        piece = regionsOf(self).piece(region, offset, length)
-        return (piece,) if piece.length else ()
-
-    def closeQueuePair(self) -> None:
-        """
-        Destroy the queue pair, fail all pending requests and release memory.
-        """
-        queuePair = self.queuePair
-        if queuePair.device is None:
-            return
-        # First the queue pair: while it exists the peer's requests may still touch the memory.
-        queuePair.close()
-        self.failAll()
-        if self._regions is not None:
-            self._regions.close()
-        self.channel.device.memory.deallocateDomain(self.pd)
-        self.work.forget()
-        self._known = None
-
     # -- the batch
-
-    def resume(self) -> None:
-        """
-        Schedule the end of the batch after the send queue got room or became empty.
-        """
-        # Not from here: this is called from within the send queue.
-        self.stuck = False
-        self.cork()
 
     def endOfBatch(self) -> None:
         """
@@ -809,8 +438,8 @@ class RDMATransport(Transport):
         """
         self.corked = False
         # Completions first: a Deferred fires before the messages that followed its completion.
-        if self.completions:
-            self.tellCompletions()
+        if self.completions and self.requests is not None:
+            self.requests.tell()
         if self.held is not None:
             self.read()
         if self.loss is not None:
@@ -819,108 +448,17 @@ class RDMATransport(Transport):
             if self.gathered is not None:
                 gathering.post(self)
             if self.waiting is not None:
-                self.flush()
+                self.waiting.flush(self)
             if self.waiting is None and not self.stuck:
                 self.drained()
 
-    # -- receiving (consumer of the queue pair)
-
-    def received(self, buffer: Any, start: int, stop: int) -> None:
-        """
-        Process a message: see L{QueuePair.delivered}.
-        """
-        message = buffer[start:stop]
-        # The common case, without the calls of _arrived.
-        if self.reading and self.held is None and not self.completions and message.__class__ is bytes:
-            self.queuePair.posted = _RECEIVES
-            self.deliver(None, message)
-        else:
-            self._arrived(None, bytes(message))
-
-    def severalReceived(self, data: bytes) -> None:
-        """
-        Process a SEND of several messages: see L{twisted_ib.rdma.gathering}.
-        """
-        try:
-            start, lengths = gathering.lengths(data)
-        except WireError as error:
-            self._broken(error)
-            return
-        protocol = self.protocol
-        if protocol is not self._known:
-            self._look(protocol)
-        if self.reading:
-            self.queuePair.posted = _RECEIVES
-        takesMessages = self._takesMessages
-        upcalls.current = self
-        try:
-            for length in lengths:
-                message = data[start : start + length]
-                start += length
-                # As deliver(), without its call.
-                if self.held is None and self.reading and not self.completions and self.protocol is protocol:
-                    if takesMessages:
-                        protocol.messageReceived(memoryview(message))
-                    else:
-                        protocol.dataReceived(message)
-                else:
-                    self._arrived(None, message)
-        except BaseException:
-            self._raised()
-        finally:
-            upcalls.current = None
-
-    def immediateReceived(self, immediate: int | None, buffer: Any, start: int, stop: int) -> None:
-        """
-        Process a message with immediate data.
-        """
-        self._arrived(immediate, bytes(buffer[start:stop]))
-
-    def remoteMemoryWritten(self, immediate: int, length: int) -> None:
-        """
-        Process an RDMA WRITE with immediate data (IBTA vol. 1 9.4.3).
-        """
-        self._arrived(immediate, length)
-
-    def _arrived(self, immediate: int | None, message: bytes | int) -> None:
-        # In the order in which they happened: a completion before a message is reported before it.
-        if self.completions:
-            self.tellCompletions()
-        if self.reading and self.held is None:
-            self.queuePair.posted = _RECEIVES
-            self.deliver(immediate, message)
-        else:
-            self._hold(immediate, message)
-
-    def _hold(self, immediate: int | None, message: bytes | int) -> None:
-        # After a close nobody reads.  Receives stay posted, so that the peer's SENDs complete and it can end
-        # in order.
-        if not self.attached or self.discarding():
-            self.queuePair.posted = _RECEIVES
-            return
-        if self.held is None:
-            self.held = deque()
-        self.held.append((immediate, message))
-        if message.__class__ is bytes:
-            # Held bytes of all connections have one budget: paused readers cannot exhaust memory.
-            self.heldBytes += len(message)
-            self.channel.device.hold(self, len(message))
+    # -- receiving
 
     def read(self) -> None:
         """
         Deliver what was held, while the application reads.
         """
-        held = self.held
-        while held and self.reading:
-            immediate, message = held.popleft()
-            if message.__class__ is bytes:
-                self.heldBytes -= len(message)
-                self.channel.device.hold(self, -len(message))
-            self.deliver(immediate, message)
-        if not held and self.held is held:
-            self.held = None
-            if self.reading:
-                self.queuePair.posted = _RECEIVES
+        self.inbox.read(self)
 
     def readAgain(self) -> None:
         """
@@ -928,7 +466,7 @@ class RDMATransport(Transport):
         """
         self.reading = True
         if self.held is None:
-            self.queuePair.posted = _RECEIVES
+            self.queuePair.posted = RECEIVES
         if self.held is not None or self.loss is not None:
             self.cork()
 
@@ -936,13 +474,7 @@ class RDMATransport(Transport):
         """
         Abort: this connection holds the most when memory for held messages is exhausted.
         """
-        self._broken(ResourceLimitError("too many bytes wait for a protocol that does not read"))
-
-    def _dropHeld(self) -> None:
-        self.held = None
-        if self.heldBytes:
-            self.channel.device.hold(self, -self.heldBytes)
-            self.heldBytes = 0
+        self.broken(ResourceLimitError("too many bytes wait for a protocol that does not read"))
 
     # -- the end
 
@@ -956,30 +488,28 @@ class RDMATransport(Transport):
         # DREQ private data has a fixed size and is padded with zeros (Linux ib_cm.h
         # IB_CM_DREQ_PRIVATE_DATA_SIZE), hence a comparison of the beginning.
         if connection.disconnectData.startswith(ABORTED):
-            self._broken(PathLostError("the peer aborted the connection"), False)
+            self.broken(PathLostError("the peer aborted the connection"), False)
         else:
-            self._broken(PeerClosed("the peer closed the connection"), False)
+            self.broken(PeerClosed("the peer closed the connection"), False)
 
     def rejected(self, connection: IConnection, rejection: Rejection) -> None:
         """
         Handle the peer's REJ of our REP.
         """
-        self._broken(PathLostError("the peer did not want the connection after all"), False)
+        self.broken(PathLostError("the peer did not want the connection after all"), False)
 
     def unreachable(self, connection: IConnection) -> None:
         """
         Handle a REP that was never answered.
         """
-        self._broken(PathLostError("the peer did not answer"), False)
+        self.broken(PathLostError("the peer did not answer"), False)
 
-    def failed(self, reason: Exception) -> None:
+    def broken(self, reason: Exception, disconnect: bool = True) -> None:
         """
-        Handle a queue pair in the error state: see L{QueuePair.fail}.
-        """
-        # No DREQ after the loss of the path that would carry it.
-        self._broken(reason, not isinstance(reason, PathLostError))
+        End the connection with this batch.
 
-    def _broken(self, reason: Exception, disconnect: bool = True) -> None:
+        @param disconnect: Whether the CM connection is still to be ended.
+        """
         if self.loss is None:
             self.loss = reason
         # The CM connection has ended: there is nothing to disconnect.
@@ -1000,12 +530,22 @@ class RDMATransport(Transport):
             return
         if isinstance(loss, PeerClosed) and not self.reading and not self.discarding():
             return
-        self._dropHeld()
+        self.inbox.drop(self)
         self.lost(loss)
 
     def _end(self, disconnectData: bytes = ABORTED) -> None:
         connection, self.connection = self.connection, None
-        self.closeQueuePair()
+        queuePair = self.queuePair
+        if queuePair.device is not None:
+            # First the queue pair: while it exists the peer's requests may still touch the memory.
+            queuePair.close()
+            self.waiting = None
+            if self.requests is not None:
+                self.requests.close()
+                self.requests = None
+            self.channel.device.memory.deallocateDomain(self.pd)
+            self.work.forget()
+            self.inbox.forget()
         if connection is not None:
             self.channel.device.disconnect(connection, disconnectData, False)
 
@@ -1013,7 +553,7 @@ class RDMATransport(Transport):
         """
         Abort the connection; the peer sees it as lost.
         """
-        self._dropHeld()
+        self.inbox.drop(self)
         self._end()
 
     def detach(self) -> None:
@@ -1022,7 +562,7 @@ class RDMATransport(Transport):
         """
         self.attached = False
         self.reading = False
-        self._dropHeld()
+        self.inbox.drop(self)
         # No private data: an orderly end, as rdma_disconnect in librdmacm sends it.
         self._end(b"")
 
@@ -1032,13 +572,3 @@ class RDMATransport(Transport):
         """
         self.connection = None
         self._end()
-
-
-def regionsOf(messages: RDMATransport) -> Regions:
-    """
-    Return a connection's regions, made with the first one: most have none.
-    """
-    regions = messages._regions
-    if regions is None:
-        regions = messages._regions = Regions(messages.channel.device, messages.pd, messages)
-    return regions

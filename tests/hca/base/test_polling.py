@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from functools import partial
 from math import inf
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.calls import PACKAGE, called
 from twisted_ib.hca.base.polling import (
     CROWDED_SECONDS,
     LESSONS,
@@ -122,6 +124,26 @@ class AdaptivePollingTests(SynchronousTestCase):
         self.assertEqual(self.world.seconds, 100.0)
         self.assertEqual((self.polling.hits, self.polling.pureHits), (1.0, 1.0))
         self.assertEqual((self.polling.spins, self.polling.found), (2, 2))
+
+    def test_calls(self) -> None:
+        """
+        A spin that finds something is one function, and so is one after which no answer is known of; to ask
+        whether one is to be waited for takes one more.
+        """
+        asks = {"spin": 1, "_answerBy": 1}
+        for pending, sent, expected in (
+            (self.world.afterLooks(1), lambda: 0, {"spin": 1}),
+            (self.world.afterLooks(PURE_LOOKS + 2), lambda: 0, {"spin": 1}),
+            (self.world.never, None, {"spin": 1}),
+            (self.world.never, lambda: 0, asks),
+        ):
+            self.world.looks = 0
+            self.polling.hits = self.polling.pureHits = 1.0
+            spin = partial(self.polling.spin, pending, SPIN_SECONDS, SPIN_SECONDS, sent)
+            self.assertEqual(called(spin, PACKAGE), expected)
+        # One that is not to poll asks, too, and nothing else.
+        self.polling.hits = 0.0
+        self.assertEqual(called(spin, PACKAGE), asks)
 
     def test_average(self) -> None:
         """

@@ -153,91 +153,85 @@ class AdaptivePolling:
         @return: whether there is something to do.
         """
         self.turns = turns = self.turns + 1
-        hits, pureHits = self.hits, self.pureHits
+        hits, now = self.hits, self._now
         # A mask, not a modulus: this line runs before each sleep.
         if hits < 0.5 and turns & (RARE - 1):
             # A stream that is only received costs no more than this.
             if sent is None or (turns & (UNASKED - 1) and self._unasked >= UNASKED):
                 return False
-            began = self._now()
-            return self._reach(pending, most, answer, sent, began, began)
-        self.spins += 1
-        if answer <= SPIN_SECONDS and (pureHits > 0.125 or not turns & (_PURE_RARE - 1)):
-            # repeat(None, n) makes no integers: this loop is a few tens of nanoseconds per poll.
-            for _ in repeat(None, PURE_LOOKS):
-                if pending():
-                    # Exponential moving averages, as for TCP's round trip time (RFC 6298 section 2), with
-                    # weights that are powers of two.
-                    self.hits = hits + (1 - hits) * 0.125
-                    self.pureHits = pureHits + (1 - pureHits) * 0.0625
-                    self.found += 1
-                    return True
-            self.pureHits = pureHits - pureHits * 0.0625
-        now = self._now
-        start = began = now()
-        end = began + (most if most < answer else answer)
-        if began < self.shyUntil:
-            found = pending()
-            while not found and now() <= end:
-                found = pending()
-            after = now()
+            start = after = now()
         else:
-            giveWay = self._yield
+            self.spins += 1
+            pureHits = self.pureHits
+            if answer <= SPIN_SECONDS and (pureHits > 0.125 or not turns & (_PURE_RARE - 1)):
+                # repeat(None, n) makes no integers: this loop is a few tens of nanoseconds per poll.
+                for _ in repeat(None, PURE_LOOKS):
+                    if pending():
+                        # Exponential moving averages, as for TCP's round trip time (RFC 6298 section 2), with
+                        # weights that are powers of two.
+                        self.hits = hits + (1 - hits) * 0.125
+                        self.pureHits = pureHits + (1 - pureHits) * 0.0625
+                        self.found += 1
+                        return True
+                self.pureHits = pureHits - pureHits * 0.0625
+            start = began = now()
+            end = start + (most if most < answer else answer)
+            giveWay = None if start < self.shyUntil else self._yield
             yields = 0
             while True:
-                giveWay()
-                yields += 1
+                if giveWay is not None:
+                    giveWay()
+                    yields += 1
                 found = pending()
                 after = now()
                 if found or after > end:
                     break
                 began = after
-            self.yields += yields
-            # Only the last yield can have taken that long: an earlier one would have ended the loop.
-            if after - began >= CROWDED_SECONDS:
-                self._crowded(after)
-            elif self.crowd:
-                self.crowd *= 0.875
-        hit = found and after < end
-        # Below a half the weight is larger, so that the rare attempts soon lead back to polling.
-        self.hits = hits + (hit - hits) * (0.5 if hits < 0.5 else 0.125)
-        self.found += found
-        if found or sent is None:
-            return found
-        return self._reach(pending, most, answer, sent, start, after)
+            if yields:
+                self.yields += yields
+                # Only the last yield can have taken that long: an earlier one would have ended the loop.
+                if after - began >= CROWDED_SECONDS:
+                    self._crowded(after)
+                elif self.crowd:
+                    self.crowd *= 0.875
+            # Below a half the weight is larger, so that the rare attempts soon lead back to polling.
+            self.hits = hits + ((found and after < end) - hits) * (0.5 if hits < 0.5 else 0.125)
+            self.found += found
+            if found or sent is None:
+                return found
+        end = min(self._answerBy(sent, start, after), start + most)
+        return after < end and answer < most and self._reach(pending, after, end, start + answer)
 
-    def _reach(
-        self,
-        pending: Callable[[], bool],
-        most: float,
-        answer: float,
-        sent: Callable[[], int],
-        start: float,
-        now: float,
-    ) -> bool:
+    def _answerBy(self, sent: Callable[[], int], start: float, now: float) -> float:
         """
-        Poll on for an answer, if there is one to expect within the L{reach}.
+        Ask what was sent after polling in vain.
 
         @param start: when the wait began.
-        @param now: the time.
+        @return: until when an answer is to be polled for, in seconds; not after C{now} if none is expected.
         """
         if now < self.restUntil or now < self.shyUntil:
             self._since = 0.0
-            return False
+            return now
         before = self._asked
         self._asked = asked = sent()
         if asked == self._answered:
             self._unasked += 1
             self._lessons = 0
             self._since = 0.0
-            return False
+            return now
         self._unasked = 0
         # After a sleep that something else has ended the wait goes on.
         if asked != before or not self._since:
             self._since = start
-        end = min(self._since + self.reach, start + most)
-        if end <= now or most <= answer:
-            return False
+        return self._since + self.reach
+
+    def _reach(self, pending: Callable[[], bool], now: float, end: float, soon: float) -> bool:
+        """
+        Poll on for an answer, and learn from whether there is one.
+
+        @param end: until when, in seconds.
+        @param soon: until when it comes as soon as answers do without having been learned, in seconds.
+        """
         giveWay, tick = self._yield, self._now
         yields, found, began = 0, False, now
         while not found and now <= end and now - began <= SPIN_SECONDS:
@@ -248,9 +242,9 @@ class AdaptivePolling:
             now = tick()
         self.yields += yields
         if found:
-            self._answered = asked
+            self._answered = self._asked
             self._since = 0.0
-            if now - start <= answer:
+            if now <= soon:
                 # Answers are quick again.
                 self.hits += (1 - self.hits) * 0.5
             else:
