@@ -35,7 +35,11 @@ class CommTestCase(LoopTestCase):
         self.addCleanup(self.assertEqual, self.errors, [])
 
     async def listen(
-        self, handle: Callable[[Any], Awaitable[None]] | None = None, host: str = HOST, **options: Any
+        self,
+        handle: Callable[[Any], Awaitable[None]] | None = None,
+        host: str = HOST,
+        scheme: str = "ib",
+        **options: Any,
     ) -> Any:
         """
         @param handle: Gets each connection; by default the listener's C{accepted} queues them.
@@ -44,19 +48,19 @@ class CommTestCase(LoopTestCase):
         from distributed.comm import listen
 
         accepted: asyncio.Queue[Any] = asyncio.Queue()
-        listener = listen(f"ib://{host}", handle or accepted.put, **options)
+        listener = listen(f"{scheme}://{host}", handle or accepted.put, **options)
         await listener.start()
         self.addCleanup(listener.stop)
         listener.accepted = accepted
         return listener
 
-    async def pair(self) -> tuple[Any, Any]:
+    async def pair(self, scheme: str = "ib") -> tuple[Any, Any]:
         """
         @return: Both ends of a connection, the active one first.
         """
         from distributed.comm import connect
 
-        listener = await self.listen()
+        listener = await self.listen(scheme=scheme)
         client = await connect(listener.contact_address)
         server = await listener.accepted.get()
         for comm in (client, server):

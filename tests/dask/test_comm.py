@@ -422,7 +422,7 @@ class EndTests(CommTestCase):
         A malformed message, one of no known kind, and READ for nothing end the connection with the reason.
         """
         for message, reason in (
-            (messages.frames([messages.Place(0)] * 3, [])[:-1], "no 3 frames"),
+            (messages.frames([b""] * 3)[:-1], "no 3 frames"),
             (b"nonsense", "kind 110"),
             (messages.read(), "lent for"),
         ):

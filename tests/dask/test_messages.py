@@ -16,8 +16,8 @@ from twisted_ib.dask.messages import (
     frames,
     kindOf,
     lent,
+    partsOf,
     placeOf,
-    placesOf,
     read,
 )
 from twisted_ib.errors import WireError
@@ -39,12 +39,12 @@ class MessageTests(SynchronousTestCase):
 
     def test_frames(self) -> None:
         """
-        A message says where each frame is, and carries those without a key.
+        A message carries each frame, or says where it is.
         """
-        places = [Place(3), Place(0x10000, 0x1000, 7, 0xABC000)]
-        self.assertEqual(frames(places, [b"abc"]), _TWO)
+        parts = [b"abc", Place(0x10000, 0x1000, 7, 0xABC000)]
+        self.assertEqual(frames(parts), _TWO)
         self.assertEqual(kindOf(memoryview(_TWO)), FRAMES)
-        self.assertEqual(placesOf(memoryview(_TWO)), (places, [b"abc"]))
+        self.assertEqual(partsOf(memoryview(_TWO)), parts)
 
     def test_body(self) -> None:
         """
@@ -66,8 +66,8 @@ class MessageTests(SynchronousTestCase):
         """
         There may be no frames, and frames of no bytes.
         """
-        self.assertEqual(placesOf(memoryview(frames([], []))), ([], []))
-        self.assertEqual(placesOf(memoryview(frames([Place(0)], [b""]))), ([Place(0)], [b""]))
+        self.assertEqual(partsOf(memoryview(frames([]))), [])
+        self.assertEqual(partsOf(memoryview(frames([b"", bytearray(1)]))), [b"", b"\0"])
 
     def test_lengths(self) -> None:
         """
@@ -78,16 +78,16 @@ class MessageTests(SynchronousTestCase):
                 with self.assertRaises(WireError):
                     kind = kindOf(memoryview(wrong))
                     self.assertEqual(kind, FRAMES)
-                    placesOf(memoryview(wrong))
+                    partsOf(memoryview(wrong))
         for length in range(len(_TWO)):
-            self.assertRaises(WireError, placesOf, memoryview(_TWO[:length]))
+            self.assertRaises(WireError, partsOf, memoryview(_TWO[:length]))
 
     def test_kinds(self) -> None:
         """
         Other kinds are refused, and frames where there are none.
         """
         for kind in {*range(256)} - {FRAMES}:
-            self.assertRaises(WireError, placesOf, memoryview(bytes([kind]) + _TWO[1:]))
+            self.assertRaises(WireError, partsOf, memoryview(bytes([kind]) + _TWO[1:]))
         self.assertRaises(WireError, kindOf, memoryview(_READ[:-1] + b"\x01"))
 
     def test_nowhere(self) -> None:
@@ -104,10 +104,10 @@ class MessageTests(SynchronousTestCase):
         most, top = limits.DASK_FRAME_MOST, 1 << 64
         for length, address in ((1, 0x1000), (most, 0x1000), (most, top - most)):
             place = Place(length, address, 7)
-            self.assertEqual(placesOf(memoryview(frames([place], []))), ([place], []))
+            self.assertEqual(partsOf(memoryview(frames([place]))), [place])
         for length, address in ((0, 0x1000), (most + 1, 0x1000), (2, top - 1), (most, top - most + 1)):
-            message = frames([Place(length, address, 7)], [])
-            self.assertRaisesRegex(WireError, "can be lent", placesOf, memoryview(message))
+            message = frames([Place(length, address, 7)])
+            self.assertRaisesRegex(WireError, "can be lent", partsOf, memoryview(message))
         self.assertRaises(WireError, placeOf, memoryview(body(Place(0x20000, top - 0x1FFFF, 7))))
         self.assertRaises(WireError, placeOf, memoryview(body(Place(0x20000, 0x1000, 7, top - 0x1FFFF))))
 
@@ -116,10 +116,10 @@ class MessageTests(SynchronousTestCase):
         A message lends so many frames and not one more; those that it carries do not count.
         """
         self.patch(limits, "DASK_FRAMES", 3)
-        places = [Place(1), *[Place(1, 0x1000, 7)] * 3]
-        self.assertEqual(placesOf(memoryview(frames(places, [b"x"])))[0], places)
-        message = memoryview(frames([*places, Place(1, 0x1000, 7)], [b"x"]))
-        self.assertRaisesRegex(WireError, "lends 4 frames", placesOf, message)
+        parts = [b"x", *[Place(1, 0x1000, 7)] * 3]
+        self.assertEqual(partsOf(memoryview(frames(parts))), parts)
+        message = memoryview(frames([*parts, Place(1, 0x1000, 7)]))
+        self.assertRaisesRegex(WireError, "lends 4 frames", partsOf, message)
 
     def test_lent(self) -> None:
         """

@@ -107,7 +107,7 @@ class IB(Comm):
             # A READ has no buffer that it must fit into.
             frame_split_size=limits.MESSAGE_BYTES,
         )
-        views = [ensure_memoryview(frame) for frame in frames]
+        views = [frame if type(frame) is bytes else ensure_memoryview(frame) for frame in frames]
         try:
             self._check()
             await self._stream.send(views)
@@ -116,7 +116,7 @@ class IB(Comm):
         except BaseException:
             self.abort()
             raise
-        return sum(view.nbytes for view in views)
+        return sum(map(len, views))
 
     def _check(self) -> None:
         if self._closed:

@@ -16,9 +16,9 @@ L{twisted_ib.dask.direct}.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from attrs import frozen
 
@@ -33,6 +33,8 @@ FRAMES, BODY, READ = 1, 2, 3
 _HEAD: Packed[tuple[int, int]] = Struct(">B3xI")
 #: Length, address, R_Key, pointer.
 _PLACE: Packed[tuple[int, int, int, int]] = Struct(">QQIQ")
+#: How long messages are of which it is known.
+_LENGTHS = {BODY: _HEAD.size + _PLACE.size, READ: _HEAD.size}
 #: An address has 64 bits.
 _ADDRESSES = 1 << 64
 
@@ -40,17 +42,17 @@ _ADDRESSES = 1 << 64
 @frozen
 class Place:
     """
-    Where the bytes of a frame are.
+    Where the bytes of a frame are that is lent.
 
     @ivar length: Bytes.
     @ivar address: The address in the sender's memory.
-    @ivar key: The R_Key; 0 if the frame is in the message itself.
+    @ivar key: The R_Key, not 0.
     @ivar pointer: The address in the sender's process; 0 if the receiver shall READ all of it.
     """
 
     length: int
-    address: int = 0
-    key: int = 0
+    address: int
+    key: int
     pointer: int = 0
 
     def packed(self) -> bytes:
@@ -58,6 +60,10 @@ class Place:
         As in messages.
         """
         return _PLACE.pack(self.length, self.address, self.key, self.pointer)
+
+
+#: A frame: its bytes, which are in the message, or where they are.
+Frame: TypeAlias = bytes | bytearray | memoryview | Place
 
 
 def lent(lengths: Sequence[int], most: int) -> list[int]:
@@ -74,16 +80,19 @@ def lent(lengths: Sequence[int], most: int) -> list[int]:
     return large[: limits.DASK_FRAMES]
 
 
-def frames(places: Sequence[Place], carried: Iterable[bytes | memoryview]) -> bytes:
+def frames(parts: Sequence[Frame]) -> bytes:
     """
     Make a message of frames.
-
-    @param places: Where each is.
-    @param carried: The bytes of those without a key.
     """
-    head = [_HEAD.pack(FRAMES, len(places))]
-    head += [each.packed() for each in places]
-    return b"".join((*head, *carried))
+    head: list[bytes | bytearray | memoryview] = [_HEAD.pack(FRAMES, len(parts))]
+    carried = []
+    for part in parts:
+        if isinstance(part, Place):
+            head.append(part.packed())
+        else:
+            head.append(_PLACE.pack(len(part), 0, 0, 0))
+            carried.append(part)
+    return b"".join(head + carried)
 
 
 def body(place: Place) -> bytes:
@@ -108,9 +117,8 @@ def kindOf(message: memoryview) -> int:
     """
     if len(message) < _HEAD.size:
         raise WireError(f"a message of {len(message)} bytes is too short")
-    kind, count = _HEAD.unpack_from(message, 0)
-    length = {FRAMES: len(message), BODY: _HEAD.size + _PLACE.size, READ: _HEAD.size}.get(kind)
-    if len(message) != length or (count and kind != FRAMES):
+    kind, count = _HEAD.unpack_from(message)
+    if kind != FRAMES and (count or len(message) != _LENGTHS.get(kind)):
         raise WireError(f"a message of kind {kind} has {len(message)} bytes and {count} frames")
     return kind
 
@@ -141,33 +149,36 @@ def isLending(message: memoryview) -> bool:
     @param message: FRAMES or a BODY.
     @raise WireError: It is malformed.
     """
-    return kindOf(message) == BODY or any(place.key for place in placesOf(message)[0])
+    return kindOf(message) == BODY or any(isinstance(part, Place) for part in partsOf(message))
 
 
-def placesOf(message: memoryview) -> tuple[list[Place], list[memoryview]]:
+def partsOf(message: memoryview) -> list[Place | memoryview]:
     """
     Parse a message of frames.
 
     @param message: FRAMES.
-    @return: Where each frame is, and the bytes of those that are in the message.
+    @return: Of each frame the bytes, or where they are.
     @raise WireError: It is malformed.
     """
-    if kindOf(message) != FRAMES:
+    kind, count = _HEAD.unpack_from(message) if len(message) >= _HEAD.size else (0, 0)
+    if kind != FRAMES:
         raise WireError("these are no frames")
-    _, count = _HEAD.unpack_from(message, 0)
     at = _HEAD.size + count * _PLACE.size
     if at > len(message):
         raise WireError(f"a message of {len(message)} bytes has no {count} frames")
-    found = [Place(*_PLACE.unpack_from(message, start)) for start in range(_HEAD.size, at, _PLACE.size)]
-    carried = []
-    for each in found:
-        if each.key:
-            _checkLent(each, 1, limits.DASK_FRAME_MOST)
+    parts: list[Place | memoryview] = []
+    places = 0
+    for length, address, key, pointer in _PLACE.iter_unpack(message[_HEAD.size : at]):
+        if key:
+            place = Place(length, address, key, pointer)
+            _checkLent(place, 1, limits.DASK_FRAME_MOST)
+            parts.append(place)
+            places += 1
         else:
-            carried.append(message[at : at + each.length])
-            at += each.length
+            parts.append(message[at : at + length])
+            at += length
     if at != len(message):
         raise WireError(f"a message of {len(message)} bytes has frames of {at}")
-    if len(found) - len(carried) > limits.DASK_FRAMES:
-        raise WireError(f"a message lends {len(found) - len(carried)} frames")
-    return found, carried
+    if places > limits.DASK_FRAMES:
+        raise WireError(f"a message lends {places} frames")
+    return parts

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING
 
-from distributed.protocol.utils import host_array
 from twisted.internet.interfaces import IPushProducer
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
@@ -132,28 +131,27 @@ class FrameStream(Protocol):
         """
         Send a message; its long frames must not change until the peer has read them.
 
+        @param frames: Views are of bytes.
         @raise HCAError: The connection has ended, or closes, or there is no memory.
         """
-        while not self._isOver() and (self._paused or len(self._lent) >= limits.DASK_LENT):
+        while (self._paused or len(self._lent) >= limits.DASK_LENT) and not self._isOver():
             await self._wait()
         self._check()
         if self._closing:
             raise HCAError("the connection was closed here")
-        views = [memoryview(each) for each in frames]
-        places = [Place(each.nbytes) for each in views]
         most = self.transport.maxMessageSize
         regions: list[RDMARegion] = []
-        for number in messages.lent([each.length for each in places], most):
-            places[number] = self._lend(views[number], regions)
-        carried = [view for view, place in zip(views, places, strict=True) if not place.key]
-        message = messages.frames(places, carried)
+        parts: list[messages.Frame] = list(frames)
+        for number in messages.lent(list(map(len, frames)), most):
+            parts[number] = self._lend(frames[number], regions)
+        message = messages.frames(parts)
         if len(message) > most:
             message = messages.body(self._lend(message, regions))
         if regions:
             self._lent.append(regions)
         self.transport.write(message)
 
-    def _lend(self, memory: bytes | memoryview, regions: list[RDMARegion]) -> Place:
+    def _lend(self, memory: bytes | bytearray | memoryview, regions: list[RDMARegion]) -> Place:
         region = self.transport.registerMemory(memory, Access.REMOTE_READ)
         regions.append(region)
         isNear = region.length >= direct.LEAST_BYTES and direct.processOf(self.transport)
@@ -177,13 +175,15 @@ class FrameStream(Protocol):
             raise WireError(f"there is no memory for what the peer lends: {error}") from error
 
     async def _framesOf(self, message: memoryview) -> list[memoryview]:
-        isLent = messages.kindOf(message) == messages.BODY
+        # messageReceived() has looked at it.
+        isLent = message[0] == messages.BODY
         if isLent:
             (message,) = await self._read([messages.placeOf(message)])
-        places, carried = messages.placesOf(message)
-        there = [place for place in places if place.key]
-        found, here = iter(await self._read(there) if there else ()), iter(carried)
-        frames = [next(found) if place.key else _owned(next(here)) for place in places]
+        parts = messages.partsOf(message)
+        there = [part for part in parts if isinstance(part, Place)]
+        found = iter(await self._read(there) if there else ())
+        # As over TCP: an array that is made of a frame can be written, and keeps no other frame in memory.
+        frames = [next(found) if isinstance(part, Place) else memoryview(bytearray(part)) for part in parts]
         if isLent or there:
             self.transport.write(messages.read())
         return frames
@@ -259,10 +259,3 @@ class FrameStream(Protocol):
                 self._end(HCAError("the connection was aborted here"))
             else:
                 self._events.call_soon_threadsafe(self._end, HCAError("the connection was aborted here"))
-
-
-def _owned(carried: memoryview) -> memoryview:
-    # As over TCP: an array that is made of it can be written, and keeps no other frame in memory.
-    frame = host_array(len(carried))
-    frame[:] = carried
-    return frame

@@ -222,7 +222,8 @@ class RDMATransport(Transport):
         # As by TCP's buffer a producer is paused by a large message; it is due for more behind the batch.
         if length > self.bufferSize:
             self.filled()
-        self.cork()
+        if self.producerPaused or not self.streamingProducer:
+            self.cork()
 
     def registerProducer(self, producer: interfaces.IProducer, streaming: bool) -> None:
         """
