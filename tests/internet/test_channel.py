@@ -23,12 +23,14 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.addressed import onWire
-from tests.sdp.pair import End, HandReactor, Keeper, Pair
+from tests.hca.hcas import HCATestCase, settle, wakes
+from tests.sdp.pair import End, HandReactor, Keeper, Pair, PollingReactor
 from tests.support.descriptors import descriptors, descriptorsBefore
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, UnknownDeviceError
 from twisted_ib.hca.fabric.roce.packet import PacketFabric
+from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.internet import channel as internetChannel
 from twisted_ib.internet.channel import DeviceChannel, channelFor
 from twisted_ib.internet.readers import channelsOf
@@ -525,6 +527,31 @@ class TurnTests(ChannelTestCase):
         self.assertEqual(owner.ends, 0)
         end.turn()
         self.assertEqual(owner.ends, 1)
+
+
+class BellTests(HCATestCase):
+    """
+    A reactor that polls, and whose epoll object does not have the bells.
+    """
+
+    fabric = SharedMemoryFabric
+
+    def test_usedUp(self) -> None:
+        """
+        C{doRead} looks at the device, as it uses up the bell of a record that came after the reactor's look.
+        """
+        a, b, one, two = self.takers()
+        channel = DeviceChannel(PollingReactor(), b)
+        channel.acquire(Keeper())
+        settle(a, b)
+        self.assertTrue(b.arm())
+        one.post(b"after")
+        a.ringBells()
+        self.assertTrue(wakes(b))
+        channel.doRead()
+        self.assertFalse(b.arm())
+        settle(b)
+        self.assertEqual(two.records, [b"after"])
 
 
 class DeadlineTests(ChannelTestCase):

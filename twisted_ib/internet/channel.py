@@ -326,11 +326,13 @@ class DeviceChannel:
         if not self.polled:
             self.turn()
             self.schedule()
-        elif not self.users and not self.attempts:
-            if self._registered:
-                self._leave()
-            elif self._needed():
-                self._register()
+        elif self.users or self.attempts:
+            # It may have used up bells of what came after the reactor's look.
+            self.device.fabric.look()
+        elif self._registered:
+            self._leave()
+        elif self._needed():
+            self._register()
 
     def turn(self) -> None:
         """
