@@ -7,9 +7,11 @@ leave nothing in the checkout.
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -304,6 +306,17 @@ class PackagingTests(SynchronousTestCase):
         strict = (ROOT / "pyproject.toml").read_text().partition("[[tool.mypy.overrides]]")[2]
         checked = re.findall(r'^ {4}"(twisted_ib.*)",$', strict, re.M)
         self.assertEqual(named, [name.replace(".", "/") + ".py" for name in checked])
+
+    def test_repairedWheel(self) -> None:
+        """
+        Where a wheel gets its tag of manylinux, the libraries for C programs stay linked with libpython, from
+        which auditwheel frees extension modules.
+        """
+        command = re.search(r'^repair-wheel-command = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.M)
+        assert command is not None
+        words = shlex.split(command[1])
+        pattern = words[words.index("--exclude") + 1]
+        self.assertTrue(fnmatch.fnmatchcase("libpython3.11.so.1.0", pattern), pattern)
 
     def test_noNamespaceModules(self) -> None:
         """

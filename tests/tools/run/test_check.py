@@ -90,7 +90,10 @@ class FindingTests(SynchronousTestCase):
         status, found = self.found()
         self.assertEqual(status, 0)
         self.assertEqual(found["device shm0"], (OK, "shm"))
-        self.assertEqual(found["C libraries"], (OK, "built, in /kept, with /lib/libpython3.so"))
+        for isCarried, whose in (True, "the wheel's"), (False, "built"):
+            self.patch(check, "isCarried", lambda isCarried=isCarried: isCarried)
+            found = self.found()[1]
+            self.assertEqual(found["C libraries"], (OK, f"{whose}, in /kept, with /lib/libpython3.so"))
         self.written.clear()
         self.assertEqual(check.check("", isJSON=False), 0)
         said = "ok       C libraries         built, in /kept, with /lib/libpython3.so"

@@ -132,7 +132,8 @@ def _libraries(isNative: bool) -> Iterator[Finding]:
     try:
         folder = keptFolder()
         if isKept(folder):
-            yield Finding(title, OK, f"built, in {folder}, with {sharedPython()}")
+            whose = "the wheel's" if isCarried() else "built"
+            yield Finding(title, OK, f"{whose}, in {folder}, with {sharedPython()}")
             return
     except LibraryBuildError as error:
         yield Finding(title, state, str(error))
