@@ -306,27 +306,28 @@ class Codec(Generic[T]):
 
     def _parts(self, leaf: Field) -> Iterator[tuple[_Word, int, int, int]]:
         # Each part: its word, shift and width in it, and how many bits of the value are behind it elsewhere.
-        rest = leaf.width
+        isTable, rest = leaf.kind is tuple, leaf.width
         for offset, width in _places(leaf):
             word = next(word for word in self._words if word.start <= offset < word.start + word.width)
-            rest = rest - width if leaf.kind is not tuple else 0
+            rest = 0 if isTable else rest - width
             yield word, word.start + word.width - offset - width, width, rest
 
     def _read(self, name: str, leaf: Field) -> str:
-        terms = []
+        terms: list[str] = []
+        kind: object = leaf.kind
         for word, shift, width, rest in self._parts(leaf):
             term = f"{word.name} >> {shift}" if shift else word.name
-            if leaf.kind is bool:
+            if kind is bool:
                 return f"{word.name} & {1 << shift} != 0"
-            if word.code.endswith("s") and leaf.kind is int:
+            if word.code.endswith("s") and kind is int:
                 return f'int.from_bytes({word.name}, "big")'
-            if isinstance(leaf.kind, Codec):
+            if isinstance(kind, Codec):
                 isEmpty = f"None if {word.name} == {name}_octets else " if leaf.default is None else ""
                 return f"{isEmpty}{name}_parse({word.name})"
             if shift + width < word.width:
                 term += f" & {(1 << width) - 1}"
             terms.append(f"({term}) << {rest}" if rest else term)
-        return f"({', '.join(terms)},)" if leaf.kind is tuple else " | ".join(terms)
+        return f"({', '.join(terms)},)" if kind is tuple else " | ".join(terms)
 
     def reading(self) -> list[str]:
         """
@@ -372,30 +373,31 @@ class Codec(Generic[T]):
         wrong: list[str] = []
         for path, leaf in self._leaves.items():
             name, term = path.replace(".", "_"), f"self.{path}"
+            kind: object = leaf.kind
             parts = list(self._parts(leaf))
             # struct checks what stands at the top of a number.
             highest, up, size, _ = parts[0]
             isTop = up + size == highest.width
-            if leaf.kind is not bool and (leaf.kind is not int or not isTop or len(parts) > 1):
+            if kind is not bool and (kind is not int or not isTop or len(parts) > 1):
                 lines.append(f" {name} = {term}")
                 term = name
-            if leaf.kind is tuple:
+            if kind is tuple:
                 short.append(f"len({name}) != {leaf.entries}")
-            elif leaf.kind is bytes:
+            elif kind is bytes:
                 wrong.append(f"len({term}) {'!=' if leaf.exact else '>'} {leaf.width // _OCTET}")
-            elif leaf.kind is int and leaf.width > _LARGEST:
+            elif kind is int and leaf.width > _LARGEST:
                 term += f'.to_bytes({leaf.width // _OCTET}, "big")'
-            elif leaf.kind is int and not isTop:
+            elif kind is int and not isTop:
                 wide.setdefault(leaf.width, []).append(term)
-            elif isinstance(leaf.kind, Codec):
+            elif isinstance(kind, Codec):
                 term = f"{name}_octets if {name} is {name}_default else {name}_pack({name})"
             for index, (word, shift, width, rest) in enumerate(parts):
-                if leaf.kind is tuple:
+                if kind is tuple:
                     term = f"{name}[{index}]"
                     if shift + width < word.width:
                         wide.setdefault(width, []).append(term)
                 shifted = f"{term} >> {rest}" if rest else term
-                if index and leaf.kind is int:
+                if index and kind is int:
                     shifted = f"({shifted} & {(1 << width) - 1})"
                 values[word].append(f"{shifted} << {shift}" if shift else shifted)
         wrong[:0] = [*short, *(f"({' | '.join(names)}) >> {width}" for width, names in wide.items())]
@@ -442,13 +444,15 @@ class Codec(Generic[T]):
 
     def _unfit(self, message: Any, error: object) -> ValueError:
         for name, leaf in self._leaves.items():
-            value, size = attrgetter(name)(message), leaf.width // _OCTET
-            if leaf.kind is tuple and len(value) != leaf.entries:
-                return ValueError(f"{name} has {leaf.entries} entries, not {len(value)}")
-            if leaf.kind is bytes and (len(value) > size or (leaf.exact and len(value) < size)):
+            value: object = attrgetter(name)(message)
+            kind: object = leaf.kind
+            size = leaf.width // _OCTET
+            if isinstance(value, bytes) and (len(value) > size or (leaf.exact and len(value) < size)):
                 return ValueError(f"{name} has {size} octets, not {len(value)}")
-            numbers = value if leaf.kind is tuple else (value,) if leaf.kind is int else ()
-            for number in numbers:
+            numbers: Sequence[object] = value if isinstance(value, Sequence) else (value,)
+            if kind is tuple and len(numbers) != leaf.entries:
+                return ValueError(f"{name} has {leaf.entries} entries, not {len(numbers)}")
+            for number in numbers if kind in (int, tuple) else ():
                 if isinstance(number, int) and number >> leaf.width:
                     return ValueError(f"{name} has {leaf.width} bits: {number:#x} does not fit")
         return ValueError(f"{type(message).__name__}: {error}")

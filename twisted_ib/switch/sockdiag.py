@@ -37,7 +37,8 @@ _REQUEST: Packed[tuple[int, int, int, int]] = struct.Struct(
 _PORT: Packed[tuple[int]] = struct.Struct(">H")
 _SOCKID = 48
 _FOUND = 72  # struct inet_diag_msg
-_SOURCE, _INTERFACE, _UID = 8, 40, 64
+_SOURCE, _INTERFACE = 8, 40
+_OWNER: Packed[tuple[int, int, int]] = struct.Struct("=I20xII")  # its interface, user and inode
 #: The kernel's tables as text.  "thread-self": a thread may be in another network namespace than its process.
 _TABLES = {
     socket.AF_INET: "/proc/thread-self/net/tcp",
@@ -109,8 +110,7 @@ def _parse(message: bytes, port: int) -> TCPListener | None:
     # Old kernels dump more than the request asks for.
     if state != _LISTEN or _PORT.unpack_from(message, 4)[0] != port:
         return None
-    (interface,) = struct.unpack_from("=I", message, _INTERFACE)
-    uid, inode = struct.unpack_from("=II", message, _UID)
+    interface, uid, inode = _OWNER.unpack_from(message, _INTERFACE)
     isV6 = family == socket.AF_INET6
     packed = message[_SOURCE : _SOURCE + (16 if isV6 else 4)]
     said = attributesOf(message, _FOUND).get(_V6ONLY) if isV6 else b"\0"

@@ -116,15 +116,14 @@ class Packet:
         @return: BTH, extended headers, payload and pad.
         @raise WireError: a field does not fit, the headers are not those of the opcode, or it is undefined.
         """
-        row, payload = self.row, self.payload
-        pad = -len(payload) & 3
+        row, pad = self.row, -len(self.payload) & 3
         numbers = [number for header in self.headers for number in header]
         try:
             base = int.from_bytes(_BASE.pack(self.bth), "big") | pad << _PAD_END
-            pieces = base.to_bytes(BTH.size, "big"), row.layout.pack(*numbers), payload, bytes(pad)
+            pieces = base.to_bytes(BTH.size, "big"), row.layout.pack(*numbers)
         except (structError, ValueError) as error:
             raise HeaderError(f"{row.name}: {error}") from None
-        return b"".join(pieces)
+        return b"".join((*pieces, self.payload, bytes(pad)))
 
     @classmethod
     def parse(cls, buffer: bytes | bytearray | memoryview, start: int, stop: int) -> Packet:

@@ -173,7 +173,9 @@ class StartupFrame:
         if have < STARTUP_BYTES:
             return None
         head = bytes(buffer[start : start + STARTUP_BYTES])
-        fields, length = _FLAGS.parse(head[_KEY_BYTES:]), int.from_bytes(head[_LENGTH], "big")
+        # The revision is a number, which C{bool} is too.
+        fields: dict[str, bool] = _FLAGS.parse(head[_KEY_BYTES:])
+        length = int.from_bytes(head[_LENGTH], "big")
         if length > PRIVATE_BYTES:
             raise LengthError(f"a frame says {length} octets of private data; {PRIVATE_BYTES} at most")
         # RFC 6581: flag S is reserved in revision 1.
