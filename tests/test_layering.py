@@ -50,7 +50,6 @@ LONG_MODULES = {
     "twisted_ib/interfaces.py": "the documented interfaces of all protocols: docstrings, hardly any code",
     "twisted_ib/rds/media/rcconnection.py": "one class: a queue pair and the paths that it carries",
     "twisted_ib/rds/port.py": "one class: a socket, as DatagramProtocol and IRDSTransport want it",
-    "twisted_ib/sdp/protocol/wire.py": "a class for each of SDP's messages",
     "twisted_ib/sdp/stream.py": "one class: a connection below Twisted's transport, compiled as one",
     "twisted_ib/verbs/pyverbs/cm/cmid.py": "one class: pyverbs' CMID",
 }

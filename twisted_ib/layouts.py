@@ -10,7 +10,7 @@ Bits that no field has are 0 from who writes, and ignored by who reads, unless t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from operator import attrgetter
 from struct import Struct
@@ -24,6 +24,8 @@ _FIELD: Final = "twisted_ib.field"
 _OCTET: Final = 8
 #: What C{struct} calls a number of so many bits.
 _CODES: Final = {8: "B", 16: "H", 32: "I", 64: "Q"}
+#: Larger numbers are octets to C{struct}.
+_LARGEST: Final = 64
 
 
 class Field(NamedTuple):
@@ -81,6 +83,15 @@ def bits(
     return declared(place, default)
 
 
+def named(octet: int, width: int, kind: Callable[[int], T], first: int = 7) -> T:
+    """
+    A number with names, 0 unless told otherwise.
+
+    @param kind: raises L{ValueError} for a number that has none.
+    """
+    return declared(Field("", octet * _OCTET + 7 - first, width), 0, kind)
+
+
 def flag(octet: int, bit: int) -> bool:
     """
     A bit.
@@ -90,13 +101,13 @@ def flag(octet: int, bit: int) -> bool:
     return declared(Field("", octet * _OCTET + 7 - bit, 1, kind=bool), False)
 
 
-def split(*parts: tuple[int, int]) -> int:
+def split(*parts: tuple[int, int] | tuple[int, int, int]) -> int:
     """
     An unsigned number in several places.
 
-    @param parts: octet and width of each, the number's highest bits first.
+    @param parts: octet and width of each, and its highest bit in the octet if not 7; highest bits first.
     """
-    places = tuple((octet * _OCTET, width) for octet, width in parts)
+    places = tuple((octet * _OCTET + 7 - sum(first or [7]), width) for octet, width, *first in parts)
     return declared(Field("", places[0][0], sum(width for _, width in places), parts=places), 0)
 
 
@@ -129,11 +140,11 @@ def scattered(kind: Callable[..., T], default: T, parts: tuple[Field, ...]) -> T
     return declared(Field("", parts[0].offset, 0, kind=kind, inner=parts), default)
 
 
-def declared(place: Field, default: Any) -> Any:
+def declared(place: Field, default: Any, converter: Callable[[int], object] | None = None) -> Any:
     """
     @return: a field of attrs that knows its place.
     """
-    return field(default=default, metadata={_FIELD: place._replace(default=default)})
+    return field(default=default, converter=converter, metadata={_FIELD: place._replace(default=default)})
 
 
 def placed(**declarations: Any) -> tuple[Field, ...]:
@@ -176,25 +187,29 @@ class Codec(Generic[T]):
     """
     The layout of a class of messages, and what is made of it.
 
-    @ivar kind: makes a message of its fields.
+    @ivar kind: makes a message of its fields; a L{dict} has them by name.
     @ivar size: octets of the message.
     """
 
     def __init__(
-        self, kind: Callable[..., T], size: int, declaration: Iterable[Field] = (), remembered: int = 0
+        self,
+        kind: Callable[..., T],
+        size: int,
+        declaration: Iterable[Field] | None = None,
+        remembered: int = 0,
     ) -> None:
         """
         @param declaration: the fields; by default the class's own.
         @param remembered: how many of the latest are cached, both packed and parsed.
         """
-        self.kind, self.size, self._declaration, self._remembered = kind, size, tuple(declaration), remembered
+        self.kind, self.size, self._declaration, self._remembered = kind, size, declaration, remembered
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:
         """
         In the order of the constructor.
         """
-        return self._declaration or fieldsOf(self.kind)
+        return fieldsOf(self.kind) if self._declaration is None else tuple(self._declaration)
 
     @cached_property
     def _leaves(self) -> dict[str, Field]:
@@ -212,7 +227,7 @@ class Codec(Generic[T]):
         # Each number is read as the least of struct's that begins and ends between fields; reserved octets in
         # front of it may be part of it.
         places = sorted(
-            (offset, offset + width, leaf.kind in (int, bool))
+            (offset, offset + width, leaf.kind in (int, bool, tuple) and width <= _LARGEST)
             for leaf in self._leaves.values()
             for offset, width in _places(leaf)
         )
@@ -291,25 +306,28 @@ class Codec(Generic[T]):
 
     def _parts(self, leaf: Field) -> Iterator[tuple[_Word, int, int, int]]:
         # Each part: its word, shift and width in it, and how many bits of the value are behind it elsewhere.
-        rest = leaf.width
+        isTable, rest = leaf.kind is tuple, leaf.width
         for offset, width in _places(leaf):
             word = next(word for word in self._words if word.start <= offset < word.start + word.width)
-            rest -= width
+            rest = 0 if isTable else rest - width
             yield word, word.start + word.width - offset - width, width, rest
 
     def _read(self, name: str, leaf: Field) -> str:
-        terms = []
+        terms: list[str] = []
+        kind: object = leaf.kind
         for word, shift, width, rest in self._parts(leaf):
             term = f"{word.name} >> {shift}" if shift else word.name
-            if leaf.kind is bool:
+            if kind is bool:
                 return f"{word.name} & {1 << shift} != 0"
-            if isinstance(leaf.kind, Codec):
+            if word.code.endswith("s") and kind is int:
+                return f'int.from_bytes({word.name}, "big")'
+            if isinstance(kind, Codec):
                 isEmpty = f"None if {word.name} == {name}_octets else " if leaf.default is None else ""
                 return f"{isEmpty}{name}_parse({word.name})"
             if shift + width < word.width:
                 term += f" & {(1 << width) - 1}"
             terms.append(f"({term}) << {rest}" if rest else term)
-        return " | ".join(terms)
+        return f"({', '.join(terms)},)" if kind is tuple else " | ".join(terms)
 
     def reading(self) -> list[str]:
         """
@@ -336,8 +354,11 @@ class Codec(Generic[T]):
         @param names: those of C{head} that are not its parameters.
         """
         words = "".join(f"{word.name}, " for word in self._words)
-        taken = ", ".join([*self.reading(), *([self._keeping(at)] if keeps and self.free else [])])
-        lines = [*head.splitlines(), f" {words} = unpack(buffer, {at})", f" return cls({taken})"]
+        read = self.reading()
+        if self.kind is dict or any(each.kw_only for each in getattr(self.kind, "__attrs_attrs__", ())):
+            read = [f"{each.name}={value}" for each, value in zip(self.fields, read, strict=True)]
+        taken = ", ".join([*read, *([self._keeping(at)] if keeps and self.free else [])])
+        lines = [*head.splitlines(), f" ({words}) = unpack(buffer, {at})", f" return cls({taken})"]
         return self._made(lines, unpack=self.struct.unpack_from, **names)
 
     def packer(self, keeps: bool = False) -> Callable[[T], bytes]:
@@ -348,34 +369,44 @@ class Codec(Generic[T]):
         values: dict[_Word, list[str]] = {word: [] for word in self._words}
         lines = ["def pack(self):"]
         wide: dict[int, list[str]] = {}
-        wrong = []
+        short: list[str] = []
+        wrong: list[str] = []
         for path, leaf in self._leaves.items():
             name, term = path.replace(".", "_"), f"self.{path}"
+            kind: object = leaf.kind
             parts = list(self._parts(leaf))
             # struct checks what stands at the top of a number.
             highest, up, size, _ = parts[0]
             isTop = up + size == highest.width
-            if leaf.kind is not bool and (leaf.kind is not int or not isTop or len(parts) > 1):
+            if kind is not bool and (kind is not int or not isTop or len(parts) > 1):
                 lines.append(f" {name} = {term}")
                 term = name
-            if leaf.kind is bytes:
+            if kind is tuple:
+                short.append(f"len({name}) != {leaf.entries}")
+            elif kind is bytes:
                 wrong.append(f"len({term}) {'!=' if leaf.exact else '>'} {leaf.width // _OCTET}")
-            elif leaf.kind is int and not isTop:
+            elif kind is int and leaf.width > _LARGEST:
+                term += f'.to_bytes({leaf.width // _OCTET}, "big")'
+            elif kind is int and not isTop:
                 wide.setdefault(leaf.width, []).append(term)
-            elif isinstance(leaf.kind, Codec):
+            elif isinstance(kind, Codec):
                 term = f"{name}_octets if {name} is {name}_default else {name}_pack({name})"
             for index, (word, shift, width, rest) in enumerate(parts):
+                if kind is tuple:
+                    term = f"{name}[{index}]"
+                    if shift + width < word.width:
+                        wide.setdefault(width, []).append(term)
                 shifted = f"{term} >> {rest}" if rest else term
-                if index:
+                if index and kind is int:
                     shifted = f"({shifted} & {(1 << width) - 1})"
                 values[word].append(f"{shifted} << {shift}" if shift else shifted)
-        wrong[:0] = [f"({' | '.join(names)}) >> {width}" for width, names in wide.items()]
+        wrong[:0] = [*short, *(f"({' | '.join(names)}) >> {width}" for width, names in wide.items())]
         if wrong:
             lines += [f" if {' or '.join(wrong)}:", "  raise unfit(self, None)"]
         isKept = keeps and self.free
         packed = f"packed({', '.join(' | '.join(terms) for terms in values.values())})"
         lines += [" try:", f"  {'octets =' if isKept else 'return'} {packed}"]
-        lines += [" except structError as error:", "  raise unfit(self, error) from None"]
+        lines += [" except (structError, OverflowError) as error:", "  raise unfit(self, error) from None"]
         if isKept:
             lines.append(" return keep(octets, self.reserved) if self.reserved else octets")
         return self._made(lines, packed=self.struct.pack, keep=self.keep)
@@ -413,13 +444,19 @@ class Codec(Generic[T]):
 
     def _unfit(self, message: Any, error: object) -> ValueError:
         for name, leaf in self._leaves.items():
-            value, size = attrgetter(name)(message), leaf.width // _OCTET
-            if leaf.kind is bytes and (len(value) > size or (leaf.exact and len(value) < size)):
+            value: object = attrgetter(name)(message)
+            kind: object = leaf.kind
+            size = leaf.width // _OCTET
+            if isinstance(value, bytes) and (len(value) > size or (leaf.exact and len(value) < size)):
                 return ValueError(f"{name} has {size} octets, not {len(value)}")
-            if leaf.kind is int and isinstance(value, int) and value >> leaf.width:
-                return ValueError(f"{name} has {leaf.width} bits: {value:#x} does not fit")
-        return ValueError(f"{self.kind.__name__}: {error}")
+            numbers: Sequence[object] = value if isinstance(value, Sequence) else (value,)
+            if kind is tuple and len(numbers) != leaf.entries:
+                return ValueError(f"{name} has {leaf.entries} entries, not {len(numbers)}")
+            for number in numbers if kind in (int, tuple) else ():
+                if isinstance(number, int) and number >> leaf.width:
+                    return ValueError(f"{name} has {leaf.width} bits: {number:#x} does not fit")
+        return ValueError(f"{type(message).__name__}: {error}")
 
 
-def _places(leaf: Field) -> tuple[tuple[int, int], ...]:
-    return leaf.parts or ((leaf.offset, leaf.width),)
+def _places(leaf: Field) -> Sequence[tuple[int, int]]:
+    return leaf.parts or [(offset, leaf.width) for offset in leaf.offsets()]

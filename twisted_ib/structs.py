@@ -72,15 +72,4 @@ class UnpackFrom(Protocol[F]):
         """
 
 
-class Unpack(Protocol[F]):
-    """
-    Its C{unpack} alone, bound.
-    """
-
-    def __call__(self, buffer: ReadableBuffer, /) -> F:
-        """
-        @return: the values of octets.
-        """
-
-
-__all__ = ["Packed", "Unpack", "UnpackFrom"]
+__all__ = ["Packed", "UnpackFrom"]

@@ -11,7 +11,8 @@ from tests.hca.queues.keyed_pair import RTR, RTS, Consumer, Side
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.memory.access import Access
-from twisted_ib.hca.wire.grh import DETH, DETH_BYTES, GRH, guidGID, length
+from twisted_ib.hca.wire.grh import DETH_BYTES, guidGID, length, packGRH
+from twisted_ib.hca.wire.headers import DETH
 from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 
 KEY = 0x11111111
@@ -61,8 +62,8 @@ def datagram(source: int, destination: int, payload: bytes, key: int = KEY) -> b
     @param source: GID.
     @param destination: GID.
     """
-    grh = GRH(0, 0, length(len(payload)), 1, source, destination)
-    return grh.pack() + DETH(key, 77).pack() + payload
+    grh = packGRH(0, 0, length(len(payload)), 1, source, destination)
+    return grh + DETH.pack(key, 77) + payload
 
 
 class HostileTestCase(HCATestCase):

@@ -10,7 +10,6 @@ from tests.interop.case import InteropTestCase
 from tests.support.commands import PATH
 from twisted_ib.hca.wire import decodeMAD
 from twisted_ib.hca.wire.cm.messages import REQ
-from twisted_ib.hca.wire.mad.cm import messageOf
 
 #: Sends a UD SEND to queue pair 1, as any process may: from a UDP socket.  A MAD of a class that there is not
 #: has no answer.
@@ -70,7 +69,7 @@ class PacketTests(InteropTestCase):
         A kernel's request for a connection is read, and says what the program there has asked for.
         """
         self.guest.run(f"timeout 4 rping -c -a {self.there[:-1]}1 -C 1")
-        requests = [messageOf(decodeMAD(each.packet.payload)) for each in self.packets() if not each.ours]
+        requests = [decodeMAD(each.packet.payload).data for each in self.packets() if not each.ours]
         request = next(each for each in requests if isinstance(each, REQ))
         # IBTA annex A11: the TCP port space, rping's port.
         self.assertEqual(request.serviceID, 0x0000000001060000 | 7174)

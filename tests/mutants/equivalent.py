@@ -343,13 +343,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "the first message asks the protocol",
     ),
     Equivalent(
-        "twisted_ib/switch/sockdiag.py",
-        "asking.send(_MESSAGE.pack(_MESSAGE.size + len(request), _BY_FAMILY, _REQUEST_DUMP, 1, 0) + request)",
-        "0",
-        "1",
-        "the kernel does not read who asks: it knows the socket (netlink(7))",
-    ),
-    Equivalent(
         "twisted_ib/switch/switch.py",
         "break",
         "break",

@@ -14,12 +14,13 @@ from twisted.internet.protocol import DatagramProtocol
 from twisted.internet.task import Clock
 from zope.interface import implementer
 
+from tests.rds.protocol.vectors import isIntact
 from twisted_ib.errors import PeerGoneError
 from twisted_ib.interfaces import IRDSProtocol
 from twisted_ib.rds.paths.carrier import IRDSCarrier, IRDSMedium
 from twisted_ib.rds.paths.network import Network
 from twisted_ib.rds.port import RDSPort
-from twisted_ib.rds.protocol.wire import HEADER, isIntact, packChecksummed
+from twisted_ib.rds.protocol.wire import HEADER, packChecksummed
 
 
 class Wire:

@@ -16,16 +16,15 @@ from typing import Any
 
 from attrs import define, field
 
+from tests.support.packets import parseDatagram
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.wire.cm.messages import REP, REQ, AnyMessage
 from twisted_ib.hca.wire.headers import ACK, PSN_MASK
 from twisted_ib.hca.wire.lrh import LinkPacket
-from twisted_ib.hca.wire.mad import cm
-from twisted_ib.hca.wire.mad.classes import COMMUNICATION
 from twisted_ib.hca.wire.mad.mad import MAD_BYTES, Mad
 from twisted_ib.hca.wire.opcodes import Kind
 from twisted_ib.hca.wire.packet import Packet
-from twisted_ib.hca.wire.rocev2 import ETHERNET, UDPDatagram
+from twisted_ib.hca.wire.rocev2 import ETHERNET
 
 TSHARK = shutil.which("tshark")
 # Linux writes the checksum 0 as 0xFFFF, which is the same in ones' complement, where it computes one that a
@@ -42,7 +41,7 @@ class Frame:
     """
     One packet of a file.
 
-    @ivar datagram: a L{UDPDatagram}, or on InfiniBand a L{LinkPacket}.
+    @ivar datagram: a L{UDPDatagram<twisted_ib.hca.wire.rocev2.UDPDatagram>}; on InfiniBand a L{LinkPacket}.
     """
 
     interface: str
@@ -80,7 +79,8 @@ class Frame:
         """
         if self.packet.bth.destination != 1 or self.packet.row.name != "UD SEND Only":
             return None
-        return cm.messageOf(self.mad) if self.mad.managementClass == COMMUNICATION else None
+        data = self.mad.data
+        return None if isinstance(data, bytes) else data
 
 
 def _options(block: bytes, at: int) -> dict[int, bytes]:
@@ -156,7 +156,7 @@ def _frame(interface: str, linkType: int, outbound: bool, time: int, data: bytes
         return Frame(interface, outbound, time, data, local, packet)
     kind = ETHERNET.unpack_from(data)[2]
     assert kind == (0x0800 if data[14] >> 4 == 4 else 0x86DD)
-    datagram = UDPDatagram.parse(data, ETHERNET.size, len(data))
+    datagram = parseDatagram(data, ETHERNET.size, len(data))
     assert data[ETHERNET.size :] == datagram.pack()
     packet = Packet.parse(datagram.body + bytes(4), 0, len(datagram.body) + 4)
     assert packet.pack() == datagram.body

@@ -1,8 +1,18 @@
 """
-Packets that Linux's rxe has sent (6.1), from the IP header on.
+Packets that Linux's rxe has sent (6.1), from the IP header on; and what a packet's headers say.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
+
+from attrs import asdict, frozen
+
+from twisted_ib.errors import InvariantCRCError
+from twisted_ib.hca.mad.attributes.layouts import Attribute, bits
+from twisted_ib.hca.wire.headers import ICRC
+from twisted_ib.hca.wire.icrc import icrc
+from twisted_ib.hca.wire.rocev2 import Octets, UDPDatagram, udpOf
 
 #: rxe-rping, packet 3.
 REQ = bytes.fromhex(
@@ -129,3 +139,64 @@ COMPARE_SWAP = bytes.fromhex(
     "4500004877eb40004011ae1b0a4d00020a4d0003c32c12b7003400001300ffff0000001c80bd86fb"
     "000055a908670000000012620000000000000000000000000000000098ec0f43"
 )
+
+
+@frozen
+class _IPv4(Attribute):
+    """
+    RFC 791 section 3.1, without options.
+    """
+
+    OCTETS: ClassVar[int] = 20
+
+    trafficClass: int = bits(1, 8)
+    identification: int = bits(4, 16)
+    hopLimit: int = bits(8, 8)
+    source: int = bits(12, 32)
+    destination: int = bits(16, 32)
+
+
+@frozen
+class _IPv6(Attribute):
+    """
+    RFC 8200 section 3.
+    """
+
+    OCTETS: ClassVar[int] = 40
+
+    trafficClass: int = bits(0, 8, 3)
+    flowLabel: int = bits(1, 20, 3)
+    hopLimit: int = bits(7, 8)
+    source: int = bits(8, 128)
+    destination: int = bits(24, 128)
+
+
+@frozen
+class _UDP(Attribute):
+    """
+    RFC 768.
+    """
+
+    OCTETS: ClassVar[int] = 8
+
+    port: int = bits(0, 16)
+    checksum: int = bits(6, 16)
+
+
+def parseDatagram(buffer: Octets, start: int, stop: int) -> UDPDatagram:
+    """
+    Parse a RoCEv2 packet and check its ICRC; Ethernet padding behind it is ignored.
+
+    @raise WireError: it is not RoCEv2, or is corrupt.
+    """
+    udp, end = udpOf(buffer, start, stop)
+    end -= ICRC.size
+    if ICRC.unpack_from(buffer, end)[0] != icrc(buffer, start, end):
+        raise InvariantCRCError("a packet's invariant CRC is wrong")
+    four = udp - start == _IPv4.OCTETS
+    octets, body = bytes(buffer[start:udp]), udp + _UDP.OCTETS
+    fields = asdict(_IPv4.parse(octets) if four else _IPv6.parse(octets))
+    for name in ("source", "destination"):
+        # RFC 4291 section 2.5.5.2: IPv4-mapped addresses.
+        fields[name] |= 0xFFFF << 32 if four else 0
+    return UDPDatagram(body=buffer[body:end], **asdict(_UDP.parse(bytes(buffer[udp:body]))), **fields)

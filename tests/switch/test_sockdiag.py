@@ -130,16 +130,6 @@ class ParseTests(SynchronousTestCase):
                 continue
             self.assertEqual(found, None)
 
-    def test_messages(self) -> None:
-        """
-        A datagram of several messages; one with an impossible length ends it.
-        """
-        head = struct.pack("=IHHII", 16 + 5, 20, 0, 1, 0) + b"12345" + bytes(3)
-        done = struct.pack("=IHHII", 16, 3, 0, 1, 0)
-        self.assertEqual(list(sockdiag._messages(head + done)), [(20, b"12345"), (3, b"")])
-        bad = struct.pack("=IHHII", 3, 20, 0, 1, 0)
-        self.assertEqual(list(sockdiag._messages(head + bad + done)), [(20, b"12345")])
-
 
 class HostTests(SynchronousTestCase):
     """

@@ -167,7 +167,7 @@ class Extensions:
         if self.asked is None:
             self.asked = True
             size = limits.INLINE_MESSAGE + wire.BSDH_BYTES
-            self.stream.sendControl(wire.MID.CH_RCV_BUF, wire.ChRcvBuf.layout.pack(size))
+            self.stream.sendControl(wire.MID.CH_RCV_BUF, wire.ChRcvBuf.layout.struct.pack(size))
 
     def sizeAnswered(self, size: int) -> None:
         """

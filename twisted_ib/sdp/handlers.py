@@ -113,7 +113,7 @@ def _abortConn(stream: Stream, buffer: Any, start: int, stop: int) -> None:
 def _chRcvBuf(stream: Stream, buffer: Any, start: int, stop: int) -> None:
     # Refused by answering the size in force, as OpenIB always does (sdp_rcvd.c sdp_rcvd_resize_buff_ack).
     ChRcvBuf.parse(buffer, start, stop)
-    stream.sendControl(MID.CH_RCV_BUF_ACK, ChRcvBufAck.layout.pack(limits.INLINE_MESSAGE))
+    stream.sendControl(MID.CH_RCV_BUF_ACK, ChRcvBufAck.layout.struct.pack(limits.INLINE_MESSAGE))
 
 
 @control(ChRcvBufAck)

@@ -52,7 +52,7 @@ _RECEIVE_BYTES = limits.INLINE_MESSAGE + BSDH_BYTES
 _ADVERTS = limits.SDP_ADVERTS
 #: BSDH and Hello in one layout, since every connection has one and L{Hello} objects cost time.  L{Hello} is
 #: the documented twin, and finds the error in a Hello that does not pass the checks here.
-_HELLO = Struct(BSDH.format + Hello.layout.format.removeprefix(">"))
+_HELLO = Struct(BSDH.format + Hello.layout.struct.format.removeprefix(">"))
 _LEAST_RECEIVE = BSDH_BYTES + limits.SDP_LEAST_PAYLOAD
 #: Flags that are illegal in a Hello.
 _WRONG_FLAGS = 7 & ~Hello.legalFlags.value

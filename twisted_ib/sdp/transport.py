@@ -21,12 +21,10 @@ from zope.interface import implementer
 
 from twisted_ib import limits
 from twisted_ib.hca.base.socketrows import CONNECTING
-from twisted_ib.hca.base.states import QPState
 from twisted_ib.interfaces import ISDPBufferedProtocol, ISDPTransport
 from twisted_ib.internet.addressing.addresses import checkInteger
 from twisted_ib.internet.region import RDMARegion
 from twisted_ib.internet.transport import CONNECTION_DONE, FIELDS, Transport, misused
-from twisted_ib.sdp.protocol.wire import BSDH, MID
 from twisted_ib.sdp.secure import SecureMixin, innermostTLS, secured, wrapsTLS
 from twisted_ib.sdp.stream import Stream
 
@@ -35,10 +33,6 @@ if TYPE_CHECKING:
     from twisted.internet.base import ReactorBase
 
     from twisted_ib.internet.channel import DeviceChannel
-
-_RTS = QPState.RTS
-_pack = BSDH.pack
-_DATA = MID.DATA.value
 
 
 class KeepAlive:

@@ -371,7 +371,7 @@ class ZeroCopyReceive:
             # no use for it.
             asks = sink.mode is Mode.COMBINED and sink.most > 1
             self._stream.sendControl(
-                MID.RDMA_RD_COMPL, RdmaRdCompl.layout.pack(due), _REQ_PIPE if asks else 0
+                MID.RDMA_RD_COMPL, RdmaRdCompl.layout.struct.pack(due), _REQ_PIPE if asks else 0
             )
             self._told = self._extensions.machine.sequence + (self._stream.pendingControl is not None)
 

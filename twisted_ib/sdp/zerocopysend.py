@@ -184,7 +184,7 @@ class ZeroCopySend:
         if count is not None:
             # Sent after the WRITEs completed, though RC order alone would put the Send behind them (IBTA vol.
             # 1 9.5).
-            self._stream.sendControl(MID.RDMA_WR_COMPL, RdmaWrCompl.layout.pack(count))
+            self._stream.sendControl(MID.RDMA_WR_COMPL, RdmaWrCompl.layout.struct.pack(count))
             return True
         # A SinkCancelAck only if a SinkAvail was dropped without completion (OpenIB sdp_rcvd.c
         # sdp_rcvd_snk_cancel).

@@ -11,12 +11,11 @@ from __future__ import annotations
 import socket
 import struct
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import attrs
 
-from twisted_ib.hca.host.libc import KernelSocket
+from twisted_ib.hca.host.addresses import NETLINK_ERROR, attributesOf, dumped
 
 if TYPE_CHECKING:
     from twisted_ib.structs import Packed
@@ -30,21 +29,16 @@ TCP_TABLE_LINES = 16384
 # Numbers and structures of linux/netlink.h, linux/sock_diag.h and linux/inet_diag.h; states of tcp_states.h.
 _SOCK_DIAG = 4
 _BY_FAMILY = 20  # SOCK_DIAG_BY_FAMILY
-_REQUEST_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
-_ERROR, _DONE = 2, 3
 _LISTEN = 10  # TCP_LISTEN
 _V6ONLY = 11  # INET_DIAG_SKV6ONLY
-_MESSAGE: Packed[tuple[int, int, int, int, int]] = struct.Struct("=IHHII")  # struct nlmsghdr
 _REQUEST: Packed[tuple[int, int, int, int]] = struct.Struct(
     "=BBBxI"
 )  # struct inet_diag_req_v2, up to its struct inet_diag_sockid
 _PORT: Packed[tuple[int]] = struct.Struct(">H")
 _SOCKID = 48
 _FOUND = 72  # struct inet_diag_msg
-_SOURCE, _INTERFACE, _UID = 8, 40, 64
-_ATTRIBUTE: Packed[tuple[int, int]] = struct.Struct("=HH")
-_MOST_BYTES = 65536
-_SECONDS = 1.0
+_SOURCE, _INTERFACE = 8, 40
+_OWNER: Packed[tuple[int, int, int]] = struct.Struct("=I20xII")  # its interface, user and inode
 #: The kernel's tables as text.  "thread-self": a thread may be in another network namespace than its process.
 _TABLES = {
     socket.AF_INET: "/proc/thread-self/net/tcp",
@@ -95,38 +89,20 @@ def listeners(port: int) -> list[TCPListener]:
 
 
 def _ask(family: int, port: int) -> list[TCPListener]:
-    kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
+    # linux/inet_diag.h: the mask of states asks for TCP_LISTEN (tcp_states.h) alone, so that established
+    # connections are not dumped.
+    request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 1 << _LISTEN)
+    request += _PORT.pack(port) + bytes(_SOCKID - _PORT.size)
     found: list[TCPListener] = []
-    with KernelSocket(socket.AF_NETLINK, kind, _SOCK_DIAG) as asking:
-        # The kernel answers at once; this bounds the wait of the reactor all the same.
-        asking.settimeout(_SECONDS)
-        # linux/inet_diag.h: the mask of states asks for TCP_LISTEN (tcp_states.h) alone, so that established
-        # connections are not dumped.
-        request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 1 << _LISTEN)
-        request += _PORT.pack(port) + bytes(_SOCKID - _PORT.size)
-        asking.send(_MESSAGE.pack(_MESSAGE.size + len(request), _BY_FAMILY, _REQUEST_DUMP, 1, 0) + request)
-        while True:
-            for kind, message in _messages(asking.recv(_MOST_BYTES)):
-                if kind == _DONE:
-                    return found
-                if kind == _ERROR:
-                    raise OSError("refused")
-                if kind == _BY_FAMILY:
-                    listener = _parse(message, port)
-                    if listener is not None:
-                        found.append(listener)
-            if len(found) > TCP_LISTENERS:
-                raise Unreadable(f"more than {TCP_LISTENERS} sockets listen on port {port}")
-
-
-def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
-    offset = 0
-    while offset + _MESSAGE.size <= len(data):
-        length, kind, _, _, _ = _MESSAGE.unpack_from(data, offset)
-        if length < _MESSAGE.size:
-            return
-        yield kind, data[offset + _MESSAGE.size : offset + length]
-        offset += (length + 3) & ~3
+    for kind, message in dumped(_SOCK_DIAG, _BY_FAMILY, request):
+        if kind == NETLINK_ERROR:
+            raise OSError("refused")
+        listener = _parse(message, port) if kind == _BY_FAMILY else None
+        if listener is not None:
+            found.append(listener)
+        if len(found) > TCP_LISTENERS:
+            raise Unreadable(f"more than {TCP_LISTENERS} sockets listen on port {port}")
+    return found
 
 
 def _parse(message: bytes, port: int) -> TCPListener | None:
@@ -134,19 +110,11 @@ def _parse(message: bytes, port: int) -> TCPListener | None:
     # Old kernels dump more than the request asks for.
     if state != _LISTEN or _PORT.unpack_from(message, 4)[0] != port:
         return None
-    (interface,) = struct.unpack_from("=I", message, _INTERFACE)
-    uid, inode = struct.unpack_from("=II", message, _UID)
+    interface, uid, inode = _OWNER.unpack_from(message, _INTERFACE)
     isV6 = family == socket.AF_INET6
     packed = message[_SOURCE : _SOURCE + (16 if isV6 else 4)]
-    v6only: bool | None = None if isV6 else False
-    offset = _FOUND
-    while isV6 and offset + _ATTRIBUTE.size < len(message):
-        length, kind = _ATTRIBUTE.unpack_from(message, offset)
-        if length < _ATTRIBUTE.size:
-            break
-        if kind == _V6ONLY:
-            v6only = bool(message[offset + _ATTRIBUTE.size])
-        offset += (length + 3) & ~3
+    said = attributesOf(message, _FOUND).get(_V6ONLY) if isV6 else b"\0"
+    v6only = bool(said[0]) if said else None
     return TCPListener(_text(packed), isV6, inode, uid, interface, v6only)
 
 

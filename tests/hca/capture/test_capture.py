@@ -41,8 +41,8 @@ from twisted_ib.hca.fabric.base.neighbours import Neighbours, PeerIdentity
 from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric, LoopbackPath
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.cm.messages import MESSAGES, REP, REQ, RTU
-from twisted_ib.hca.wire.grh import DETH, GRH, guidGID
-from twisted_ib.hca.wire.headers import RETH, RNR
+from twisted_ib.hca.wire.grh import guidGID, packGRH
+from twisted_ib.hca.wire.headers import DETH, RETH, RNR
 from twisted_ib.hca.wire.mad.mad import GET_RESPONSE, decodeMAD
 from twisted_ib.hca.wire.opcodes import READ_REQUEST, READ_RESPONSE_ONLY, SEND_ONLY, UD_SEND_ONLY, WRITE_ONLY
 from twisted_ib.verbs.core.hub import hub
@@ -834,10 +834,10 @@ class StrangerTests(CaptureTestCase):
         user = User()
         self.devices[0].reach(guidGID(device.guid), user)
         paths.append(user.path)
-        grh = GRH(0, 0, 28, 1, guidGID(self.devices[0].guid), 0xFF12 << 112 | 1).pack()
+        grh = packGRH(0, 0, 28, 1, guidGID(self.devices[0].guid), 0xFF12 << 112 | 1)
         for _ in range(3):
             for path in paths:
-                path.post(UD_SEND_ONLY << 24 | 0xFFFFFF, grh + DETH(1, 100).pack(), b"data", 4)
+                path.post(UD_SEND_ONLY << 24 | 0xFFFFFF, grh + DETH.pack(1, 100), b"data", 4)
         self.captures[0].flush()
         self.assertEqual([frame.packet.bth.psn for frame in read(self.captures[0].path)], [0, 1, 2])
 

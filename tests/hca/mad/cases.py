@@ -22,7 +22,8 @@ from twisted_ib.hca.host import libc
 from twisted_ib.hca.mad import agents
 from twisted_ib.hca.mad.requests import ReceivedMAD
 from twisted_ib.hca.services.address import AddressVector
-from twisted_ib.hca.wire.grh import DETH, GRH, GRH_BYTES, length
+from twisted_ib.hca.wire.grh import GRH_BYTES, length, packGRH
+from twisted_ib.hca.wire.headers import DETH
 from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
 from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 
@@ -89,8 +90,8 @@ class MADTestCase(HCATestCase):
         """
         @return: a datagram of C{a} for C{b}, as its path carries it.
         """
-        grh = GRH(0, 0, length(len(octets)), 64, self.a.gid if gid is None else gid, self.b.gid)
-        return grh.pack() + DETH(key, source).pack() + octets
+        grh = packGRH(0, 0, length(len(octets)), 64, self.a.gid if gid is None else gid, self.b.gid)
+        return grh + DETH.pack(key, source) + octets
 
     def write(self, number: int, record: bytes, opcode: int = UD_SEND_ONLY) -> None:
         """

@@ -4,12 +4,24 @@ Tests of L{twisted_ib.layouts}.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import asdict, evolve, frozen
 from twisted.trial.unittest import SynchronousTestCase
 
-from twisted_ib.layouts import Codec, bits, flag, octets, placed, scattered, split, within
+from twisted_ib.layouts import (
+    Codec,
+    bits,
+    fieldsOf,
+    flag,
+    named,
+    octets,
+    placed,
+    scattered,
+    split,
+    within,
+)
 
 
 @frozen
@@ -129,3 +141,53 @@ class CodecTests(SynchronousTestCase):
         self.assertIs(INNER.parse(octets), INNER.parse(bytes(octets)))
         self.assertEqual(CODEC.parse(OCTETS), CODEC.parse(OCTETS))
         self.assertIsNot(CODEC.parse(OCTETS), CODEC.parse(OCTETS))
+
+
+class Colour(IntEnum):
+    """
+    Not every number has a name.
+    """
+
+    RED = 0
+    BLUE = 5
+
+
+@frozen(kw_only=True)
+class Named:
+    """
+    A number with names, one in two places of an octet, and one that is longer than C{struct}'s.
+    """
+
+    colour: Colour = named(0, 4, Colour)
+    apart: int = split((0, 4, 3), (1, 7, 6))
+    large: int = bits(2, 80)
+
+
+class NamedTests(SynchronousTestCase):
+    """
+    Fields by name.
+    """
+
+    def test_byName(self) -> None:
+        """
+        A class that wants its fields by name gets them so, and a L{dict} has them so.
+        """
+        octets = bytes.fromhex("5f 05 0123456789abcdef0123")
+        value = Named(colour=Colour.BLUE, apart=0x785, large=0x0123456789ABCDEF0123)
+        codec = Codec(Named, 12)
+        self.assertEqual((codec.parse(octets), codec.pack(value)), (value, octets))
+        self.assertIs(codec.parse(octets).colour, Colour.BLUE)
+        self.assertEqual(codec.parse(bytes(12)), Named())
+        self.assertRaises(ValueError, codec.parse, b"\x10" + bytes(11))
+        self.assertEqual(Codec(dict, 12, fieldsOf(Named)).parse(octets), asdict(value))
+        for number in (-1, 1 << 80):
+            error = self.assertRaises(ValueError, codec.pack, evolve(value, large=number))
+            self.assertIn("large has 80 bits", str(error))
+
+    def test_nothing(self) -> None:
+        """
+        A message may have no fields.
+        """
+        codec = Codec(dict, 2, ())
+        self.assertEqual((codec.parse(b"\1\1"), codec.pack({})), ({}, bytes(2)))
+        self.assertEqual(Codec(dict, 0, ()).parse(b""), {})

@@ -21,7 +21,7 @@ from twisted.trial.unittest import SkipTest, TestCase
 from zope.interface.verify import verifyClass, verifyObject
 
 from tests.rds.net import Told
-from tests.rds.protocol.vectors import streams
+from tests.rds.protocol.vectors import RDSHeader, streams
 from tests.support.ownaddress import ownAddress
 from tests.support.waiting import HANG_SECONDS, becomes
 from twisted_ib import limits
@@ -40,7 +40,6 @@ from twisted_ib.rds.protocol.wire import (
     CONG_BITMAP,
     HEADER_BYTES,
     RETRANSMITTED,
-    RDSHeader,
     pathsExtensions,
 )
 from twisted_ib.reactor.ibreactor import IBReactor
@@ -130,7 +129,7 @@ class Raw:
         found = []
         at = 0
         while len(self.data) - at >= HEADER_BYTES:
-            header = RDSHeader.parse(self.data, at)
+            header = RDSHeader.parse(self.data[at : at + HEADER_BYTES])
             at += HEADER_BYTES
             if len(self.data) - at < header.length:
                 break
@@ -446,7 +445,7 @@ class AcceptedTests(TCPCase):
             expected = 0
             at = 0
             while at < len(stream):
-                header = RDSHeader.parse(stream, at)
+                header = RDSHeader.parse(stream[at : at + HEADER_BYTES])
                 at += HEADER_BYTES + header.length
                 expected += header.destinationPort == 4000
             await becomes(reactor, lambda e=expected, o=one: len(o.protocol.got) == e)

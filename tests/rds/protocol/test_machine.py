@@ -8,6 +8,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.rds.protocol.vectors import RDSHeader
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.rds.paths.rdmaoperations import OperationMessage
 from twisted_ib.rds.protocol import machine
@@ -19,7 +20,6 @@ from twisted_ib.rds.protocol.wire import (
     CONG_BITMAP,
     NO_EXTENSIONS,
     RETRANSMITTED,
-    RDSHeader,
     pathsExtensions,
 )
 

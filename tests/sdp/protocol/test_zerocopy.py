@@ -49,7 +49,7 @@ def give(machine: ZeroCopyMachine, message: bytes) -> Any:
     parsed = machine.parse(message, 0, len(message))
     name = type(parsed).__name__
     process = getattr(machine, name[0].lower() + name[1:])
-    return process(parsed) if parsed.names or isinstance(parsed, StreamMessage) else process()
+    return process(parsed) if parsed.layout.size or isinstance(parsed, StreamMessage) else process()
 
 
 class Ends:
@@ -264,9 +264,9 @@ SENT = {
     "SrcAvailCancel": (MID.SRC_AVAIL_CANCEL, b""),
     "SinkAvailCancel": (MID.SINK_AVAIL_CANCEL, b""),
     "SinkCancelAck": (MID.SINK_CANCEL_ACK, b""),
-    "SinkAvail": (MID.SINK_AVAIL, wire.SinkAvail.layout.pack(70000, 1, 2, 0)),
-    "SrcAvail": (MID.SRC_AVAIL, wire.SrcAvail.layout.pack(100, 1, 2)),
-    "SrcAvail x": (MID.SRC_AVAIL, wire.SrcAvail.layout.pack(100, 1, 2) + b"x"),
+    "SinkAvail": (MID.SINK_AVAIL, wire.SinkAvail.layout.struct.pack(70000, 1, 2, 0)),
+    "SrcAvail": (MID.SRC_AVAIL, wire.SrcAvail.layout.struct.pack(100, 1, 2)),
+    "SrcAvail x": (MID.SRC_AVAIL, wire.SrcAvail.layout.struct.pack(100, 1, 2) + b"x"),
     "Hello": (MID.HELLO, b""),
     "HelloAck": (MID.HELLO_ACK, b""),
     "unknown": (0x1D, b""),
@@ -452,7 +452,7 @@ class SourceTests(SynchronousTestCase):
         """
         A SrcAvail, or a second cancel, before a cancel is answered is an error.
         """
-        offer = wire.SrcAvail.layout.pack(100, 1, 2) + b"x"
+        offer = wire.SrcAvail.layout.struct.pack(100, 1, 2) + b"x"
         for mid, body in ((MID.SRC_AVAIL, offer), (MID.SRC_AVAIL_CANCEL, b"")):
             ends = Ends()
             advert = ends.send(ends.c.sourceAvailable("a", 100, 1, 2, b"x", 64))

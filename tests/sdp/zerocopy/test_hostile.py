@@ -26,8 +26,8 @@ from twisted_ib.sdp.protocol.wire import BSDH, MID, Flags, SinkAvail, SrcAvail, 
 from twisted_ib.sdp.stream import SDP_RECEIVES_LEAST
 from twisted_ib.sdp.streamrdma import READ_DEPTH, StreamQueues
 
-SOURCE = SrcAvail.layout.pack
-SINK = SinkAvail.layout.pack
+SOURCE = SrcAvail.layout.struct.pack
+SINK = SinkAvail.layout.struct.pack
 TO_PIPELINED = Transition.COMBINED_TO_PIPELINED
 PIPELINED = bytes((TO_PIPELINED, 0, 0, 0))
 COMBINED = bytes((Transition.PIPELINED_TO_COMBINED, 0, 0, 0))

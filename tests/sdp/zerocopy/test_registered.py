@@ -654,7 +654,7 @@ class PeerTests(RegisteredTestCase):
             ("where 299936 are left", MID.RDMA_RD_COMPL, (299_937).to_bytes(4, "big")),
             ("RdmaRdCompl of 0 bytes", MID.RDMA_RD_COMPL, bytes(4)),
             ("no SinkAvail", MID.RDMA_WR_COMPL, bytes(4)),
-            ("SinkAvail in COMBINED", MID.SINK_AVAIL, SinkAvail.layout.pack(70000, 1, 2, 0)),
+            ("SinkAvail in COMBINED", MID.SINK_AVAIL, SinkAvail.layout.struct.pack(70000, 1, 2, 0)),
         ):
             raw, stream = self.pair.raw()
             stream.setZeroCopyThresholds(LEAST)
@@ -727,7 +727,7 @@ class PeerTests(RegisteredTestCase):
         self.settle()
         self.assertEqual(stream.heard.calls, ["ConnectionDone"])
         raw.send(MID.MODE_CHANGE, b"\x20\0\0\0")
-        raw.send(MID.SRC_AVAIL, SrcAvail.layout.pack(100, 7, 4096))
+        raw.send(MID.SRC_AVAIL, SrcAvail.layout.struct.pack(100, 7, 4096))
         self.settle()
         self.assertEqual((raw.kinds(), raw.log), (["DISCONN", "ABORT_CONN"], ["DREQ"]))
 

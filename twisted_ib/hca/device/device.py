@@ -87,8 +87,6 @@ if TYPE_CHECKING:
     from twisted_ib.hca.mad.sa.client import SAClient
 
 _RANDOM = SystemRandom()
-#: The lower half of a GID.
-_GUID_BITS = 64
 #: Addresses that name no interface.
 _WILDCARDS = ("0.0.0.0", "::")
 #: GIDs in the answer to a query, few enough to fit into L{ANSWER_BYTES} with the rest.

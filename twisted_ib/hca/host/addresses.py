@@ -10,7 +10,7 @@ import ipaddress
 import os
 import socket
 import struct
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from functools import lru_cache
 from random import SystemRandom
 from typing import TYPE_CHECKING
@@ -42,7 +42,8 @@ _NETLINK_ROUTE = 0
 _RTM_NEWADDR = 20
 _RTM_GETADDR = 22
 _NLM_F_REQUEST_DUMP = 0x301
-_NLMSG_ERROR = 2
+#: The kind of a message that says that the kernel has failed.
+NETLINK_ERROR = 2
 _NLMSG_DONE = 3
 _IFA_ADDRESS = 1
 _IFA_LOCAL = 2
@@ -243,51 +244,66 @@ def interfaceOf(address: str) -> int:
     return dict(_interfaceAddresses()).get(address, 0)
 
 
-def _interfaceAddresses() -> list[tuple[str, int]]:
-    try:
-        with KernelSocket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_ROUTE) as route:
-            # The kernel answers at once; but it drops messages when memory is short, and a device must not
-            # hang for that (netlink(7)).
-            route.settimeout(_NETLINK_SECONDS)
-            request = _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
-            size = _MESSAGE.size + len(request)
-            route.send(_MESSAGE.pack(size, _RTM_GETADDR, _NLM_F_REQUEST_DUMP, 1, 0) + request)
-            return _readDump(route)
-    except (AttributeError, OSError):
-        # There may be no rtnetlink.
-        return []
+def dumped(protocol: int, kind: int, request: bytes) -> Iterator[tuple[int, bytes]]:
+    """
+    Ask the kernel for all that it has of something (netlink(7)).
+
+    @param protocol: that of the socket, and C{kind} that of the request.
+    @param request: what follows the request's header.
+    @return: kind and octets of each message of the answer.
+    @raise OSError: the kernel cannot be asked, or does not answer.
+    """
+    with KernelSocket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol) as asking:
+        # The kernel answers at once; but it drops messages when memory is short, and a device must not hang
+        # for that (netlink(7)).
+        asking.settimeout(_NETLINK_SECONDS)
+        asking.send(_MESSAGE.pack(_MESSAGE.size + len(request), kind, _NLM_F_REQUEST_DUMP, 1, 0) + request)
+        while True:
+            data, offset = asking.recv(_NETLINK_BYTES), 0
+            while offset + _MESSAGE.size <= len(data):
+                length, kind, *_ = _MESSAGE.unpack_from(data, offset)
+                if kind == _NLMSG_DONE or length < _MESSAGE.size:
+                    return
+                yield kind, data[offset + _MESSAGE.size : offset + length]
+                # netlink(3): NLMSG_ALIGNTO is 4.
+                offset += (length + 3) & ~3
 
 
-def _readDump(route: socket.socket) -> list[tuple[str, int]]:
-    found: list[tuple[str, int]] = []
-    while len(found) < limits.LOCAL_ADDRESSES:
-        data = route.recv(_NETLINK_BYTES)
-        offset = 0
-        while offset + _MESSAGE.size <= len(data):
-            length, kind, _, _, _ = _MESSAGE.unpack_from(data, offset)
-            if kind in (_NLMSG_DONE, _NLMSG_ERROR) or length < _MESSAGE.size:
-                return found
-            if kind == _RTM_NEWADDR:
-                address = _parseAddress(data[offset + _MESSAGE.size : offset + length])
-                if address is not None:
-                    found.append(address)
-            # netlink(3): NLMSG_ALIGNTO is 4.
-            offset += (length + 3) & ~3
-    return found[: limits.LOCAL_ADDRESSES]
-
-
-def _parseAddress(message: bytes) -> tuple[str, int] | None:
-    family, _, _, scope, index = _ADDRESS.unpack_from(message)
-    if family not in (socket.AF_INET, socket.AF_INET6):
-        return None
+def attributesOf(message: bytes, offset: int) -> dict[int, bytes]:
+    """
+    @return: the attributes that a message of the kernel has from C{offset} on, by their kinds.
+    """
     values: dict[int, bytes] = {}
-    offset = _ADDRESS.size
     while offset + _ATTRIBUTE.size <= len(message):
         length, kind = _ATTRIBUTE.unpack_from(message, offset)
         if length < _ATTRIBUTE.size:
             break
         values[kind] = message[offset + _ATTRIBUTE.size : offset + length]
         offset += (length + 3) & ~3
+    return values
+
+
+def _interfaceAddresses() -> list[tuple[str, int]]:
+    found: list[tuple[str, int]] = []
+    try:
+        # struct ifaddrmsg, all zeros: of any family.
+        for kind, message in dumped(_NETLINK_ROUTE, _RTM_GETADDR, bytes(_ADDRESS.size)):
+            address = _parseAddress(message) if kind == _RTM_NEWADDR else None
+            if address is not None:
+                found.append(address)
+            if kind == NETLINK_ERROR or len(found) == limits.LOCAL_ADDRESSES:
+                break
+    except (AttributeError, OSError):
+        # There may be no rtnetlink.
+        return []
+    return found
+
+
+def _parseAddress(message: bytes) -> tuple[str, int] | None:
+    family, _, _, scope, index = _ADDRESS.unpack_from(message)
+    if family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    values = attributesOf(message, _ADDRESS.size)
     # Linux include/uapi/linux/if_addr.h: on a point-to-point link IFA_ADDRESS is the other end's address.
     packed = values.get(_IFA_LOCAL, values.get(_IFA_ADDRESS))
     if packed is None or len(packed) not in (4, 16):

@@ -31,8 +31,8 @@ from twisted_ib.hca.mad.requests import Answered, Received, ReceivedMAD, Request
 from twisted_ib.hca.mad.rmpp.segments import dataAt, isSegment
 from twisted_ib.hca.mad.takers import Taker, queuePairOf, takerOf
 from twisted_ib.hca.mad.transfers import Transfers
-from twisted_ib.hca.wire.grh import DETH, HOP_LIMIT
-from twisted_ib.hca.wire.headers import QPN_MASK
+from twisted_ib.hca.wire.grh import HOP_LIMIT
+from twisted_ib.hca.wire.headers import DETH, QPN_MASK
 from twisted_ib.hca.wire.mad.classes import (
     ACTIVE,
     RMPP_VERSION,
@@ -505,8 +505,7 @@ class Agents:
 
     def _header(self, number: int, vector: AddressVector, queueKey: int = QUEUE_KEY) -> bytes:
         # Queue pair 0 has no Q_Key to check (Linux mad.c posts SMPs with 0).
-        deth = DETH(queueKey if number else 0, number).pack()
-        return self._form.pack(self, vector, MAD_BYTES) + deth
+        return self._form.pack(self, vector, MAD_BYTES) + DETH.pack(queueKey if number else 0, number)
 
     def _target(self, number: int, to: Redirection) -> Target:
         vector = evolve(

@@ -27,7 +27,6 @@ from twisted_ib.hca.queues.requests import (
     Attributes,
     Capabilities,
     ReceiveRequest,
-    SendFlags,
     SendRequest,
     checkPieces,
 )
@@ -65,7 +64,6 @@ _RANGES = {
 
 _UNSET, _CAPABILITIES = Attributes(), Capabilities()
 _RESET, _RTS = QPState.RESET, QPState.RTS
-_INLINE_FLAG = int(SendFlags.INLINE)
 # IBTA vol. 1 10.3.1: in SQD requests are queued and sent after the return to RTS.
 _POSTING = frozenset((QPState.RTS, QPState.SQD))
 

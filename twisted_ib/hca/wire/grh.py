@@ -11,8 +11,6 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from attrs import frozen
-
 from twisted_ib.errors import WireError
 from twisted_ib.hca.wire import headers
 
@@ -90,8 +88,10 @@ def packGRH(
     trafficClass: int, flowLabel: int, payload: int, hopLimit: int, source: int, destination: int
 ) -> bytes:
     """
-    Pack a header whose fields fit, without an object: see L{GRH}.
+    Pack a global route header, whose fields fit.
 
+    @param payload: bytes that follow in a packet, ICRC included.
+    @param source: GID of the sender, and C{destination} the receiver's or a group's.
     @return: 40 bytes.
     """
     return _GRH.pack(
@@ -104,105 +104,6 @@ def packGRH(
         destination >> 64,
         destination & _LOW,
     )
-
-
-@frozen
-class GRH:
-    """
-    A global route header, 40 bytes.
-
-    @ivar trafficClass: 8 bits.
-    @ivar flowLabel: 20 bits.
-    @ivar payload: bytes that follow in a packet, ICRC included.
-    @ivar hopLimit: 8 bits.
-    @ivar source: GID of the sender.
-    @ivar destination: GID of the receiver, or of a group.
-    """
-
-    trafficClass: int
-    flowLabel: int
-    payload: int
-    hopLimit: int
-    source: int
-    destination: int
-
-    def pack(self) -> bytes:
-        """
-        @return: 40 bytes.
-        @raise WireError: a field does not fit.
-        """
-        for name, bits in _BITS:
-            if getattr(self, name) >> bits:
-                raise WireError(f"a GRH has no {name} {getattr(self, name):#x}")
-        return packGRH(
-            *(self.trafficClass, self.flowLabel, self.payload, self.hopLimit),
-            *(self.source, self.destination),
-        )
-
-    @classmethod
-    def parse(cls, buffer: bytes | bytearray | memoryview, start: int, stop: int) -> GRH:
-        """
-        Parse a GRH.
-
-        @raise WireError: it is too short, of another version, or its next header is not BTH.
-        """
-        if stop - start < GRH_BYTES:
-            raise WireError(f"a GRH has {GRH_BYTES} bytes, not {stop - start}")
-        first, payload, following, hopLimit, *halves = _GRH.unpack_from(buffer, start)
-        if first >> 28 != _VERSION or following != _BTH:
-            raise WireError(f"no GRH before a BTH: version {first >> 28}, next header {following:#x}")
-        return cls(
-            first >> 20 & 0xFF,
-            first & 0xFFFFF,
-            payload,
-            hopLimit,
-            halves[0] << 64 | halves[1],
-            halves[2] << 64 | halves[3],
-        )
-
-
-_BITS: Final = (
-    ("trafficClass", 8),
-    ("flowLabel", 20),
-    ("payload", 16),
-    ("hopLimit", 8),
-    ("source", 128),
-    ("destination", 128),
-)
-
-
-@frozen
-class DETH:
-    """
-    A datagram extended transport header, 8 bytes.
-
-    @ivar key: the Q_Key.
-    @ivar source: the sender's QPN.
-    """
-
-    key: int
-    source: int
-
-    def pack(self) -> bytes:
-        """
-        @return: 8 bytes.
-        @raise WireError: a field does not fit.
-        """
-        if self.key >> 32 or self.source >> 24:
-            raise WireError(f"a DETH has no Q_Key {self.key:#x} or source {self.source:#x}")
-        return headers.DETH.pack(self.key, self.source)
-
-    @classmethod
-    def parse(cls, buffer: bytes | bytearray | memoryview, start: int, stop: int) -> DETH:
-        """
-        Parse a DETH; the reserved octet is ignored (IBTA vol. 1 9.3.2).
-
-        @raise WireError: it is too short.
-        """
-        if stop - start < DETH_BYTES:
-            raise WireError(f"a DETH has {DETH_BYTES} bytes, not {stop - start}")
-        key, source = headers.DETH.unpack_from(buffer, start)
-        return cls(key, source & headers.QPN_MASK)
 
 
 def ends(head: bytes, behind: int) -> tuple[int, int]:

@@ -15,29 +15,18 @@ from attrs import frozen
 
 from twisted_ib.errors import HeaderError, LengthError, OpcodeError, WireError
 from twisted_ib.hca.wire.extended import ExtendedHeader
-from twisted_ib.hca.wire.headers import BTH, ICRC, PSN_MASK, QPN_MASK
+from twisted_ib.hca.wire.headers import BTH, ICRC
 from twisted_ib.hca.wire.opcodes import OPCODES, Opcode
+from twisted_ib.layouts import Codec, bits, flag, split
 
 #: The default P_Key, as a full member (IBTA vol. 1 10.9.1.2).
 DEFAULT_PARTITION: Final = 0xFFFF
 
-# IBTA vol. 1 9.2: the second octet of the BTH
-_SOLICITED = 0x80
-_MIGRATED = 0x40
-_PAD_SHIFT = 4
-_VERSION_MASK = 0xF
-# The third word, above the destination
-_FORWARD = 0x80000000
-_BACKWARD = 0x40000000
-# The last word, above the PSN
-_ACKNOWLEDGE = 0x80000000
-
-# Reserved: 6 bits above the destination, 7 above the PSN.
-_RESERVED_DESTINATION = 0x3F000000
-_RESERVED_PSN = 0x7F000000
-_RESERVED_SHIFT = 24
-_RESERVED_PSN_BITS = 7
-_RESERVED_BITS = 13
+# IBTA vol. 1 9.2: the second octet of the BTH.
+_PAD_SHIFT: Final = 4
+_VERSION_MASK: Final = 0xF
+#: Where the pad count ends, in bits from the end of the BTH.
+_PAD_END: Final = BTH.size * 8 - 16 + _PAD_SHIFT
 
 
 def _rowOf(code: int) -> Opcode:
@@ -64,46 +53,19 @@ class BaseHeader:
     @ivar reserved: 13 bits, preserved: 6 above the destination, 7 above the PSN.
     """
 
-    opcode: int
-    destination: int
-    psn: int
-    solicited: bool = False
-    acknowledge: bool = False
-    migrated: bool = False
-    forward: bool = False
-    backward: bool = False
-    partition: int = DEFAULT_PARTITION
-    reserved: int = 0
+    opcode: int = bits(0, 8)
+    destination: int = bits(5, 24)
+    psn: int = bits(9, 24)
+    solicited: bool = flag(1, 7)
+    acknowledge: bool = flag(8, 7)
+    migrated: bool = flag(1, 6)
+    forward: bool = flag(4, 7)
+    backward: bool = flag(4, 6)
+    partition: int = bits(2, 16, default=DEFAULT_PARTITION)
+    reserved: int = split((4, 6, 5), (8, 7, 6))
 
-    def pack(self, pad: int) -> bytes:
-        """
-        @param pad: pad octets behind the payload.
-        @return: 12 octets.
-        @raise HeaderError: a field does not fit.
-        """
-        reserved = self.reserved
-        # Checked first: a value too wide would run into the flags above it instead of failing in struct.
-        if (
-            (self.destination | self.psn) >> 24
-            or self.partition >> 16
-            or self.opcode >> 8
-            or reserved >> _RESERVED_BITS
-        ):
-            raise HeaderError(f"a packet has no field so long: {self}")
-        flags = pad << _PAD_SHIFT
-        if self.solicited:
-            flags |= _SOLICITED
-        if self.migrated:
-            flags |= _MIGRATED
-        destination = self.destination | reserved >> _RESERVED_PSN_BITS << _RESERVED_SHIFT
-        if self.forward:
-            destination |= _FORWARD
-        if self.backward:
-            destination |= _BACKWARD
-        psn = self.psn | reserved << _RESERVED_SHIFT & _RESERVED_PSN
-        if self.acknowledge:
-            psn |= _ACKNOWLEDGE
-        return BTH.pack(self.opcode, flags, self.partition, destination, psn)
+
+_BASE: Final = Codec(BaseHeader, BTH.size)
 
 
 @frozen
@@ -154,13 +116,14 @@ class Packet:
         @return: BTH, extended headers, payload and pad.
         @raise WireError: a field does not fit, the headers are not those of the opcode, or it is undefined.
         """
-        row, payload = self.row, self.payload
-        pad = -len(payload) & 3
+        row, pad = self.row, -len(self.payload) & 3
         numbers = [number for header in self.headers for number in header]
         try:
-            return b"".join((self.bth.pack(pad), row.layout.pack(*numbers), payload, bytes(pad)))
-        except structError as error:
+            base = int.from_bytes(_BASE.pack(self.bth), "big") | pad << _PAD_END
+            pieces = base.to_bytes(BTH.size, "big"), row.layout.pack(*numbers)
+        except (structError, ValueError) as error:
             raise HeaderError(f"{row.name}: {error}") from None
+        return b"".join((*pieces, self.payload, bytes(pad)))
 
     @classmethod
     def parse(cls, buffer: bytes | bytearray | memoryview, start: int, stop: int) -> Packet:
@@ -176,11 +139,11 @@ class Packet:
         size = stop - start
         if start < 0 or stop > len(buffer) or size < BTH.size + ICRC.size or size & 3:
             raise LengthError(f"a packet has not {size} octets")
-        code, flags, partition, destination, psn = BTH.unpack_from(buffer, start)
+        flags = buffer[start + 1]
         # IBTA vol. 1 9.2: TVer is 0; Linux rxe_recv.c drops other packets too.
         if flags & _VERSION_MASK:
             raise HeaderError(f"a packet has version {flags & _VERSION_MASK}, not 0")
-        row = _rowOf(code)
+        row = _rowOf(buffer[start])
         body = start + row.start
         pad = flags >> _PAD_SHIFT & 3
         end = stop - ICRC.size - pad
@@ -191,15 +154,5 @@ class Packet:
         # ignores pad octets.
         if pad and any(buffer[end : end + pad]):
             raise WireError("a packet's pad is not zeros")
-        bth = BaseHeader(
-            *(code, destination & QPN_MASK, psn & PSN_MASK),
-            bool(flags & _SOLICITED),
-            bool(psn & _ACKNOWLEDGE),
-            bool(flags & _MIGRATED),
-            bool(destination & _FORWARD),
-            bool(destination & _BACKWARD),
-            partition,
-            (destination & _RESERVED_DESTINATION) >> _RESERVED_SHIFT << _RESERVED_PSN_BITS
-            | (psn & _RESERVED_PSN) >> _RESERVED_SHIFT,
-        )
+        bth = _BASE.parse(bytes(buffer[start : start + BTH.size]))
         return cls(bth, row.named(row.layout.unpack_from(buffer, start + BTH.size)), buffer[body:end])

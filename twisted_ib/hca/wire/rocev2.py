@@ -228,48 +228,27 @@ class UDPDatagram:
         found = transportChecksum(self.source, self.destination, _PROTOCOL, packed[udp:]) or 0xFFFF
         return b"".join((packed[: udp + 6], found.to_bytes(2, "big"), packed[udp + 8 :]))
 
-    @classmethod
-    def parse(cls, buffer: bytes | bytearray | memoryview, start: int, stop: int) -> UDPDatagram:
-        """
-        Parse a packet and check its ICRC.
 
-        @param buffer: holds the IP packet; C{body} is a slice of it.
-        @param start: offset of its first octet.
-        @param stop: offset of the end; Ethernet padding behind the packet is ignored.
-        @raise WireError: it is not RoCEv2, or is corrupt.
-        """
-        fields, udp, end = _headersOf(buffer, start, stop)
-        end -= ICRC.size
-        if ICRC.unpack_from(buffer, end)[0] != icrc(buffer, start, end):
-            raise InvariantCRCError("a packet's invariant CRC is wrong")
-        return cls(body=buffer[udp + _UDP.size : end], **fields)
-
-
-def _headersOf(
-    buffer: bytes | bytearray | memoryview, start: int, stop: int
-) -> tuple[dict[str, int], int, int]:
+def udpOf(buffer: Octets, start: int, stop: int) -> tuple[int, int]:
     """
-    Parse the IP and UDP headers.
+    Check the IP and UDP headers of a packet.
 
-    @return: the fields of a L{UDPDatagram}, the offset of the UDP header, and that of the packet's end.
+    @param buffer: holds the IP packet.
+    @param start: offset of its first octet.
+    @param stop: offset of the end; Ethernet padding behind the packet is ignored.
+    @return: the offset of the UDP header, and that of the packet's end.
     @raise WireError: this is not RoCEv2.
     """
     if start < 0 or stop > len(buffer) or stop - start < _IPV4.size:
         raise LengthError(f"an IP packet has not {stop - start} octets")
-    identification = label = 0
     if buffer[start] >> 4 == 4:
-        first, traffic, total, identification, fragment, hops, protocol, _, source, destination = (
-            _IPV4.unpack_from(buffer, start)
-        )
+        first, _, total, _, fragment, _, protocol, *_ = _IPV4.unpack_from(buffer, start)
         if first != _IPV4_FIRST or fragment & _FRAGMENT_MASK:
             raise HeaderError("an IPv4 packet has options or is a fragment")
-        source, destination = _IPV4_PREFIX << 32 | source, _IPV4_PREFIX << 32 | destination
         udp = start + _IPV4.size
         end = start + total
     elif buffer[start] >> 4 == 6 and stop - start >= _IPV6.size:
-        first, total, protocol, hops, *halves = _IPV6.unpack_from(buffer, start)
-        traffic, label = first >> 20 & 0xFF, first & 0xFFFFF
-        source, destination = halves[0] << 64 | halves[1], halves[2] << 64 | halves[3]
+        _, total, protocol, *_ = _IPV6.unpack_from(buffer, start)
         udp = start + _IPV6.size
         end = udp + total
     else:
@@ -279,29 +258,19 @@ def _headersOf(
     # BTH and ICRC are the least that a packet has: checked here, before anything behind the headers is read.
     if end > stop or end - udp < _UDP.size + BTH.size + ICRC.size:
         raise LengthError(f"an IP packet of {stop - start} octets says that its UDP has {end - udp}")
-    port, other, length, checksum = _UDP.unpack_from(buffer, udp)
+    _, other, length, _ = _UDP.unpack_from(buffer, udp)
     if other != PORT:
         raise HeaderError(f"UDP port {other} is not RoCEv2's")
     # Both lengths must agree: the ICRC is found by one of them, and data between the two would be covered by
     # no check.
     if length != end - udp:
         raise LengthError(f"UDP says {length} octets, IP {end - udp}")
-    fields = {
-        "source": source,
-        "destination": destination,
-        "port": port,
-        "trafficClass": traffic,
-        "hopLimit": hops,
-        "flowLabel": label,
-        "identification": identification,
-        "checksum": checksum,
-    }
-    return fields, udp, end
+    return udp, end
 
 
 def _matches(network: bytes, octets: bytes) -> None:
     # The lengths of the given headers must be those of this very packet, as the ICRC covers them.
-    _, udp, end = _headersOf(octets, 0, len(octets))
+    udp, end = udpOf(octets, 0, len(octets))
     if udp + _UDP.size != len(network) or end != len(octets):
         raise LengthError(
             f"{len(network)} octets of IP and UDP do not say that {len(octets) - len(network)} follow"

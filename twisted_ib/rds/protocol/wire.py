@@ -7,8 +7,7 @@ queue pair a message is cut into fragments of 4096 payload bytes, each preceded 
 message.  UDP has ports and a length too; RDS adds the sequence number, by which the receiver recognises a
 duplicate, and the acknowledgement number, which only RC uses.
 
-The data path makes no L{RDSHeader}: it uses L{HEADER} on the medium's own buffer.  The class is its
-documented twin, for tests, tools and rare messages.
+Nothing makes objects of headers: L{HEADER} is used on the medium's own buffer.
 
 Source: Linux 6.1 C{net/rds/rds.h} (C{struct rds_header}), C{net/rds/message.c}.
 """
@@ -18,10 +17,6 @@ from __future__ import annotations
 from enum import IntEnum, IntFlag
 from struct import Struct
 from typing import TYPE_CHECKING
-
-import attrs
-
-from twisted_ib.errors import RDSWireError
 
 if TYPE_CHECKING:
     from twisted_ib.structs import Packed
@@ -194,73 +189,3 @@ def packChecksummed(*fields: int | bytes) -> bytes:
     total = checksum(packed)
     packed[_CHECKSUM_OFFSET : _CHECKSUM_OFFSET + 2] = total.to_bytes(2, "big")
     return bytes(packed)
-
-
-def isIntact(header: _Buffer, start: int = 0) -> bool:
-    """
-    @param header: at least 48 bytes from C{start} on.
-    @return: whether its checksum is right, or absent (0).
-    """
-    at = start + _CHECKSUM_OFFSET
-    return (not header[at] and not header[at + 1]) or not checksum(header, start)
-
-
-@attrs.frozen
-class RDSHeader:
-    """
-    The header of a message.
-
-    @ivar sequence: number on the path; 0 in congestion maps and bare acknowledgements.
-    @ivar acknowledgement: the highest sequence number received (RC only).
-    @ivar length: payload bytes of the whole message, in every fragment.
-    @ivar flags: L{Flags}, and perhaps unknown ones.
-    @ivar credit: newly posted receives (RC with flow control only).
-    @ivar padding: four bytes, zero.
-    @ivar checksum: over these 48 bytes; 0 if absent.
-    @ivar extensions: extension headers, 16 bytes.
-    """
-
-    sequence: int
-    acknowledgement: int = 0
-    length: int = 0
-    sourcePort: int = 0
-    destinationPort: int = 0
-    flags: int = 0
-    credit: int = 0
-    padding: bytes = NO_PADDING
-    checksum: int = 0
-    extensions: bytes = NO_EXTENSIONS
-
-    def fields(self) -> Fields:
-        """
-        @return: the arguments of C{HEADER.pack}.
-        """
-        fields: Fields = attrs.astuple(self)
-        return fields
-
-    def pack(self) -> bytes:
-        """
-        @return: 48 bytes, with the checksum field as it is.
-        """
-        return HEADER.pack(*self.fields())
-
-    def packChecksummed(self) -> bytes:
-        """
-        @return: 48 bytes, with the checksum computed.
-        """
-        return packChecksummed(*attrs.evolve(self, checksum=0).fields())
-
-    @classmethod
-    def parse(cls, buffer: _Buffer, start: int = 0, stop: int | None = None) -> RDSHeader:
-        """
-        Parse a header; its checksum is not verified.
-
-        @param buffer: has the header at C{start}, then the payload.
-        @param stop: offset after the last byte that may be read; by default the end.
-        @raise RDSWireError: there are fewer than 48 bytes.
-        """
-        if stop is None:
-            stop = len(buffer)
-        if start < 0 or stop > len(buffer) or stop - start < HEADER_BYTES:
-            raise RDSWireError(f"the header of RDS has {HEADER_BYTES} bytes, not {stop - start}")
-        return cls(*HEADER.unpack_from(buffer, start))

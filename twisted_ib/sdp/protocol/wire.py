@@ -22,9 +22,10 @@ from attrs import frozen
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPWireError
+from twisted_ib.layouts import Codec, bits, fieldsOf, named, octets
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Never, Self
 
     from twisted_ib.structs import Packed
 
@@ -97,9 +98,6 @@ class Capabilities(IntFlag):
     EXTENDED_MAX_ADVERTS = 0x2
 
 
-NO_CAPABILITIES = Capabilities(0)
-
-
 class Transition(IntEnum):
     """
     The legal ModeChange bytes.
@@ -113,8 +111,10 @@ class Transition(IntEnum):
     COMBINED_TO_PIPELINED = 0x20
     PIPELINED_TO_COMBINED = 0x10
 
-
-_TRANSITIONS = frozenset(Transition)
+    @classmethod
+    def _missing_(cls, value: object) -> Never:
+        # OpenIB sdp_rcvd.c sdp_rcvd_mode_change: any other byte is EPROTO.
+        raise ValueError(f"{value:#04x} is no change of mode")
 
 
 # Every connect and accept converts the same few addresses.
@@ -159,8 +159,8 @@ class SDPMessage:
     """
     The base header, which all messages have.
 
-    @cvar layout: The fields behind the base header.
-    @cvar names: The attributes in C{layout}, in wire order.
+    @cvar layout: The fields behind the base header, whose places are counted from its end.
+    @cvar size: Their octets.
     @cvar legalFlags: The flags that this message may carry.
     @cvar ofSource: Whether only the source of a direction sends it, so that none follows its DisConn.
     @ivar flags: Reserved bits are dropped by L{parse}.
@@ -170,8 +170,8 @@ class SDPMessage:
     """
 
     mid: ClassVar[MID]
-    layout: ClassVar[Packed[Any]] = struct.Struct("")
-    names: ClassVar[tuple[str, ...]] = ()
+    layout: ClassVar[Codec[Any]]
+    size: ClassVar[int] = 0
     legalFlags: ClassVar[Flags] = Flags.OOB_PEND
     ofSource: ClassVar[bool] = False
 
@@ -182,13 +182,6 @@ class SDPMessage:
 
     def _stream(self) -> bytes:
         return b""
-
-    def _values(self) -> tuple[object, ...]:
-        return tuple(getattr(self, name) for name in self.names)
-
-    @classmethod
-    def _attributes(cls, values: tuple[Any, ...]) -> dict[str, Any]:
-        return dict(zip(cls.names, values, strict=True))
 
     def _check(self) -> None:
         """
@@ -207,9 +200,9 @@ class SDPMessage:
         length = BSDH_BYTES + self.layout.size + len(payload)
         try:
             header = BSDH.pack(self.mid, self.flags, self.buffers, length, self.sequence, self.acknowledged)
-            return header + self.layout.pack(*self._values()) + payload
         except struct.error as e:
             raise ValueError(f"{type(self).__name__}: {e}") from None
+        return header + self.layout.pack(self) + payload
 
     @classmethod
     def parse(cls, buffer: _Buffer, start: int = 0, stop: int | None = None) -> Self:
@@ -226,25 +219,23 @@ class SDPMessage:
         after = body + cls.layout.size
         if not 0 <= start <= end <= len(buffer) or end < after:
             raise SDPWireError(f"{end - start} bytes are too short for {cls.__name__}")
-        mid, bits, buffers, length, sequence, acknowledged = BSDH.unpack_from(buffer, start)
+        mid, flags, buffers, length, sequence, acknowledged = BSDH.unpack_from(buffer, start)
         if mid != cls.mid:
             raise SDPWireError(f"message id 0x{mid:02x} is not {cls.__name__}")
         # IBTA vol. 1 annex A4: a message never spans two Sends, and a Send never holds two.  OFED does not
         # check Len.
         if length != end - start:
             raise SDPWireError(f"{cls.__name__} says {length} bytes and has {end - start}")
-        attributes = cls._attributes(cls.layout.unpack_from(buffer, body))
+        attributes = cls.layout.parse(bytes(buffer[body:after]))
         if issubclass(cls, StreamMessage):
             attributes["payload"] = bytes(buffer[after:end])
         elif end != after:
             raise SDPWireError(f"{cls.__name__} has {end - after} bytes too many")
-        message = cls(
-            flags=Flags(bits & 7),
-            buffers=buffers,
-            sequence=sequence,
-            acknowledged=acknowledged,
-            **attributes,
-        )
+        attributes.update(buffers=buffers, sequence=sequence, acknowledged=acknowledged)
+        try:
+            message = cls(flags=Flags(flags & 7), **attributes)
+        except ValueError as e:
+            raise SDPWireError(f"{cls.__name__}: {e}") from None
         message._checkFlags()
         message._check()
         return message
@@ -281,9 +272,9 @@ class Greeting(SDPMessage):
     @ivar maximumAdverts: Advertisements accepted at a time; at least 1.
     """
 
-    version: int = VERSION
-    capabilities: Capabilities = NO_CAPABILITIES
-    maximumAdverts: int = 1
+    version: int = bits(0, 8, default=VERSION)
+    capabilities: Capabilities = named(1, 2, Capabilities, 1)
+    maximumAdverts: int = bits(3, 8, default=1)
 
     @property
     def majorVersion(self) -> int:
@@ -321,42 +312,15 @@ class Hello(Greeting):
     """
 
     mid = MID.HELLO
-    layout: ClassVar[Packed[tuple[int, int, int, int, int, int, bytes, bytes, int]]] = struct.Struct(
-        ">BBxBIIH2x16s16s2xH24x"
-    )
-    names = (
-        "version",
-        "ipVersion",
-        "maximumAdverts",
-        "desiredReceiveBytes",
-        "localReceiveBytes",
-        "localPort",
-        "sourceAddress",
-        "destinationAddress",
-        "extendedMaximumAdverts",
-    )
+    size = HELLO_BYTES - BSDH_BYTES
 
-    ipVersion: int = 4
-    desiredReceiveBytes: int
-    localReceiveBytes: int
-    localPort: int
-    sourceAddress: bytes
-    destinationAddress: bytes
-    extendedMaximumAdverts: int = 0
-
-    def _values(self) -> tuple[object, ...]:
-        if len(self.sourceAddress) != 16 or len(self.destinationAddress) != 16:
-            raise ValueError("Hello: an address has 16 bytes")
-        # The IP version and the capabilities share one byte.
-        values = super()._values()
-        return (values[0], self.ipVersion << 4 | self.capabilities, *values[2:])
-
-    @classmethod
-    def _attributes(cls, values: tuple[Any, ...]) -> dict[str, Any]:
-        attributes = dict(zip(cls.names, values, strict=True))
-        attributes["capabilities"] = Capabilities(values[1] & 3)
-        attributes["ipVersion"] = values[1] >> 4
-        return attributes
+    ipVersion: int = bits(1, 4, default=4)
+    desiredReceiveBytes: int = bits(4, 32)
+    localReceiveBytes: int = bits(8, 32)
+    localPort: int = bits(12, 16)
+    sourceAddress: bytes = octets(16, 16, exact=True)
+    destinationAddress: bytes = octets(32, 16, exact=True)
+    extendedMaximumAdverts: int = bits(50, 16)
 
     def _check(self) -> None:
         self._checkGreeting(self.localReceiveBytes)
@@ -373,16 +337,9 @@ class HelloAck(Greeting):
     """
 
     mid = MID.HELLO_ACK
-    layout: ClassVar[Packed[tuple[int, int, int, int]]] = struct.Struct(">BBxBI172x")
-    names = ("version", "capabilities", "maximumAdverts", "actualReceiveBytes")
+    size = HELLO_ACK_BYTES - BSDH_BYTES
 
-    actualReceiveBytes: int
-
-    @classmethod
-    def _attributes(cls, values: tuple[Any, ...]) -> dict[str, Any]:
-        attributes = dict(zip(cls.names, values, strict=True))
-        attributes["capabilities"] = Capabilities(values[1] & 3)
-        return attributes
+    actualReceiveBytes: int = bits(4, 32)
 
     def _check(self) -> None:
         self._checkGreeting(self.actualReceiveBytes)
@@ -426,10 +383,9 @@ class RdmaWrCompl(SDPMessage):
 
     mid = MID.RDMA_WR_COMPL
     ofSource = True
-    layout: ClassVar[Packed[tuple[int]]] = struct.Struct(">I")
-    names = ("length",)
+    size = 4
 
-    length: int
+    length: int = bits(0, 32)
 
 
 @frozen(kw_only=True)
@@ -441,11 +397,10 @@ class RdmaRdCompl(SDPMessage):
     """
 
     mid = MID.RDMA_RD_COMPL
-    layout: ClassVar[Packed[tuple[int]]] = struct.Struct(">I")
-    names = ("length",)
+    size = 4
     legalFlags = Flags.OOB_PEND | Flags.REQ_PIPE
 
-    length: int
+    length: int = bits(0, 32)
 
 
 @frozen(kw_only=True)
@@ -455,17 +410,9 @@ class ModeChange(SDPMessage):
     """
 
     mid = MID.MODE_CHANGE
-    layout: ClassVar[Packed[tuple[int]]] = struct.Struct(">B3x")
-    names = ("transition",)
+    size = 4
 
-    transition: Transition
-
-    @classmethod
-    def _attributes(cls, values: tuple[Any, ...]) -> dict[str, Any]:
-        # OpenIB sdp_rcvd.c sdp_rcvd_mode_change: any other byte is EPROTO.
-        if values[0] not in _TRANSITIONS:
-            raise SDPWireError(f"ModeChange 0x{values[0]:02x} is no change of mode")
-        return {"transition": Transition(values[0])}
+    transition: Transition = named(0, 8, Transition)
 
 
 class SrcAvailCancel(SDPMessage):
@@ -506,10 +453,9 @@ class ChRcvBuf(SDPMessage):
     """
 
     mid = MID.CH_RCV_BUF
-    layout: ClassVar[Packed[tuple[int]]] = struct.Struct(">I")
-    names = ("receiveBytes",)
+    size = 4
 
-    receiveBytes: int
+    receiveBytes: int = bits(0, 32)
 
 
 @frozen(kw_only=True)
@@ -521,10 +467,9 @@ class ChRcvBufAck(SDPMessage):
     """
 
     mid = MID.CH_RCV_BUF_ACK
-    layout: ClassVar[Packed[tuple[int]]] = struct.Struct(">I")
-    names = ("receiveBytes",)
+    size = 4
 
-    receiveBytes: int
+    receiveBytes: int = bits(0, 32)
 
 
 @frozen(kw_only=True)
@@ -534,10 +479,9 @@ class SuspComm(SDPMessage):
     """
 
     mid = MID.SUSP_COMM
-    layout: ClassVar[Packed[tuple[int]]] = struct.Struct(">Q")
-    names = ("serviceID",)
+    size = 8
 
-    serviceID: int
+    serviceID: int = bits(0, 64)
 
 
 class SuspCommAck(SDPMessage):
@@ -561,13 +505,12 @@ class SinkAvail(StreamMessage):
     """
 
     mid = MID.SINK_AVAIL
-    layout: ClassVar[Packed[tuple[int, int, int, int]]] = struct.Struct(">IIQI")
-    names = ("length", "rkey", "address", "nonDiscards")
+    size = 20
 
-    length: int
-    rkey: int
-    address: int
-    nonDiscards: int
+    length: int = bits(0, 32)
+    rkey: int = bits(4, 32)
+    address: int = bits(8, 64)
+    nonDiscards: int = bits(16, 32)
 
     def _check(self) -> None:
         if self.length == 0:
@@ -585,12 +528,11 @@ class SrcAvail(StreamMessage):
 
     mid = MID.SRC_AVAIL
     ofSource = True
-    layout: ClassVar[Packed[tuple[int, int, int]]] = struct.Struct(">IIQ")
-    names = ("length", "rkey", "address")
+    size = 16
 
-    length: int
-    rkey: int
-    address: int
+    length: int = bits(0, 32)
+    rkey: int = bits(4, 32)
+    address: int = bits(8, 64)
 
     def _check(self) -> None:
         # With the whole buffer inline there is nothing to read, and no RdmaRdCompl would ever complete it.
@@ -608,29 +550,13 @@ class Data(StreamMessage):
     mid = MID.DATA
 
 
-def parseMessage(buffer: _Buffer, start: int = 0, stop: int | None = None) -> SDPMessage:
-    """
-    Parse a message of any class.
-
-    @param start: Offset of the BSDH.
-    @param stop: Offset after the message; by default the buffer's end.
-    @raise SDPWireError: This is no valid message.
-    """
-    end = len(buffer) if stop is None else stop
-    if not 0 <= start < end <= len(buffer):
-        raise SDPWireError("an empty message")
-    # The whole byte decides.  OpenIB indexes its table with C{mid & 0x1F}, so that 0x1D looks like a
-    # SinkAvail to it.
-    messageClass = byMID.get(buffer[start])
-    if messageClass is None:
-        raise SDPWireError(f"message id 0x{buffer[start]:02x} is unknown")
-    return messageClass.parse(buffer, start, end)
-
-
 #: Every class of this file that has a message id.
 MESSAGES: tuple[type[SDPMessage], ...] = tuple(
     found
     for found in list(globals().values())
     if isinstance(found, type) and issubclass(found, SDPMessage) and "mid" in vars(found)
 )
+#: By the whole byte: OpenIB indexes its table with C{mid & 0x1F}, so that 0x1D looks like a SinkAvail to it.
 byMID: dict[int, type[SDPMessage]] = {message.mid: message for message in MESSAGES}
+for _each in MESSAGES:
+    _each.layout = Codec(dict, _each.size, fieldsOf(_each))

@@ -140,7 +140,8 @@ class ZeroCopyMachine(Machine):
         @param carried: The first bytes of the buffer, in Combined mode.
         @return: L{None} with fewer than three credits.
         """
-        message = self._advert(MID.SRC_AVAIL, SrcAvail.layout.pack(length, key, address), carried, receives)
+        body = SrcAvail.layout.struct.pack(length, key, address)
+        message = self._advert(MID.SRC_AVAIL, body, carried, receives)
         if message is not None:
             self.zero.source.offered(user, length - len(carried), self.sequence)
         return message
@@ -156,7 +157,7 @@ class ZeroCopyMachine(Machine):
         # NonDiscards lets the source find a SinkAvail that crossed data: its own count of payload messages
         # differs then (OpenIB sdp_rcvd.c sdp_rcvd_snk_avail).
         nonDiscards = self.received - self.bareReceived - sink.discarded & _M32
-        body = SinkAvail.layout.pack(length, key, address, nonDiscards)
+        body = SinkAvail.layout.struct.pack(length, key, address, nonDiscards)
         message = self._advert(MID.SINK_AVAIL, body, b"", receives)
         if message is not None:
             sink.asked(user, length)
@@ -177,7 +178,7 @@ class ZeroCopyMachine(Machine):
         else:
             payloads = self.sequence - self.bareSent
             self.zero.source.changedMode(transition, self.sequence + 1, payloads)
-        return self.controlMessage(MID.MODE_CHANGE, receives, ModeChange.layout.pack(transition))
+        return self.controlMessage(MID.MODE_CHANGE, receives, ModeChange.layout.struct.pack(transition))
 
     def cancelOffers(self, receives: int) -> bytes | None:
         """

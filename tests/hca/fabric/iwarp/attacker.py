@@ -12,6 +12,7 @@ from weakref import WeakSet
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.hca.fabric.iwarp.protocol.examples import ReadRequestHeader, TaggedHeader, UntaggedHeader
 from tests.hca.fabric.roce.test_devices import INIT, End
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS, waitUntil
@@ -20,7 +21,7 @@ from twisted_ib.hca.connection import ConnectRequest
 from twisted_ib.hca.connection.rdmacm import PortSpace
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.iwarp.iwarp import IWARPFabric
-from twisted_ib.hca.fabric.iwarp.protocol.ddp import Opcode, ReadRequestHeader, TaggedHeader, UntaggedHeader
+from twisted_ib.hca.fabric.iwarp.protocol.ddp import Opcode
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import Depths, StartupFrame
 from twisted_ib.hca.fabric.iwarp.protocol.mpastream import FPDUReader, FPDUWriter
 from twisted_ib.hca.fabric.iwarp.protocol.terminate import TerminateMessage, Termination

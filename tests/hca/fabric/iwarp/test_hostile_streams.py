@@ -25,11 +25,12 @@ from tests.hca.fabric.iwarp.attacker import (
     write,
 )
 from tests.hca.fabric.iwarp.ends import End
+from tests.hca.fabric.iwarp.protocol.examples import ReadRequestHeader, TaggedHeader, UntaggedHeader
 from tests.support.waiting import waitUntil
 from twisted_ib import limits
 from twisted_ib.hca.connection.rdmacm import PortSpace
 from twisted_ib.hca.fabric.iwarp.protocol import terminate
-from twisted_ib.hca.fabric.iwarp.protocol.ddp import Opcode, ReadRequestHeader, TaggedHeader, UntaggedHeader
+from twisted_ib.hca.fabric.iwarp.protocol.ddp import Opcode
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import Depths, StartupFrame
 from twisted_ib.hca.fabric.iwarp.protocol.terminate import TerminateMessage, Termination
 from twisted_ib.hca.fabric.iwarp.streampath import RECEIVE_BYTES
@@ -499,7 +500,7 @@ class ResponseTests(AttackTestCase):
             self.device.progress()
             with contextlib.suppress(BlockingIOError):
                 octets += made.recv(1000, socket.MSG_DONTWAIT)
-        return made, ReadRequestHeader.parse(octets, 20, 48).sinkSTag
+        return made, ReadRequestHeader.parse(octets[20:]).sinkSTag
 
     def test_responses(self) -> None:
         """

@@ -67,7 +67,6 @@ _RETRIES: Final = 7
 _PRIVATE: Final = STREAM.privateBytes
 #: The header of private data is RDMA-CM's own, and not the program's, in this port space alone.
 _TCP: Final = PortSpace.TCP.value
-_SDP: Final = PortSpace.SDP.value
 _MTU_CODE: Final = MTU_CODES[limits.DATAGRAM_BYTES]
 #: Octets that are in TCP's send queue, not acknowledged (tcp(7)).
 _SIOCOUTQ: Final = termios.TIOCOUTQ

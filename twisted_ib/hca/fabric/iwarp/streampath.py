@@ -705,7 +705,7 @@ class StreamPath(Waiters, ConnectionPath):
         if self._isClosing and self.alive:
             self.mark()
 
-    def _consume(self, buffer: Buffer, start: int, stop: int) -> int:
+    def _consume(self, buffer: bytearray | memoryview, start: int, stop: int) -> int:
         # Returns where the octets begin that are left.
         if not self.isOpen:
             start = self.fabric.service.frames(self, buffer, start, stop)

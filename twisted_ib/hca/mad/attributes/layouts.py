@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 from attrs import Factory
 
 from twisted_ib.errors import HeaderError, LengthError
-from twisted_ib.layouts import Field, bits, declared, fieldsOf, octets
+from twisted_ib.layouts import Codec, Field, bits, declared, fieldsOf, octets
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -51,30 +51,37 @@ class Layout:
 
     @ivar size: octets.
     @ivar fields: in the order of the table.
+    @ivar codec: parses and packs it.
     @ivar components: for each bit of a component mask, which bits of the record it selects, as a number of
         C{size} octets; 0 for a reserved one.
     @ivar bits: the bits of a component mask by the names of their fields, those of a nested attribute too
         where the record has no field of that name.
     """
 
-    __slots__ = ("_places", "_shifts", "bits", "components", "fields", "size")
+    __slots__ = ("bits", "codec", "components", "fields", "size")
+    codec: Codec[Any]
     components: tuple[int, ...]
 
     def __init__(self, kind: type[Attribute]) -> None:
         self.size = kind.OCTETS
         self.fields = fieldsOf(kind)
-        last = self.size * _OCTET
-        self._shifts = tuple(
-            (each, tuple(last - offset - each.width for offset in each.offsets()), (1 << each.width) - 1)
-            for each in self.fields
-        )
-        self._places = tuple(
-            (each.name, each.kind, each.width // _OCTET, shifts, mask) for each, shifts, mask in self._shifts
+        # What is nested has a codec of its own.
+        self.codec = Codec(
+            kind,
+            self.size,
+            [
+                each._replace(kind=layoutOf(each.kind).codec, default=each.kind())
+                if issubclass(each.kind, Attribute)
+                else each
+                for each in self.fields
+            ],
         )
         components: list[int] = []
         own: dict[str, int] = {}
         within: dict[str, int] = {}
-        for each, shifts, mask in self._shifts:
+        for each in self.fields:
+            mask = (1 << each.width) - 1
+            shifts = [self.size * _OCTET - offset - each.width for offset in each.offsets()]
             components += [0] * each.skip
             first = len(components)
             if issubclass(each.kind, Attribute):
@@ -89,52 +96,6 @@ class Layout:
             own[each.name] = (1 << len(components)) - (1 << first)
         self.components = tuple(components)
         self.bits: dict[str, int] = {**within, **own}
-
-    def decode(self, data: bytes | memoryview) -> dict[str, Any]:
-        """
-        @param data: begin with the attribute.
-        @return: the value of each field.
-        @raise LengthError: there are too few octets.
-        """
-        if len(data) < self.size:
-            raise LengthError(f"an attribute of {self.size} octets is not in {len(data)}")
-        number = int.from_bytes(data[: self.size], "big")
-        found: dict[str, Any] = {}
-        for name, kind, size, shifts, mask in self._places:
-            if kind is int:
-                found[name] = number >> shifts[0] & mask
-            elif kind is tuple:
-                found[name] = tuple([number >> shift & mask for shift in shifts])
-            else:
-                inner = (number >> shifts[0] & mask).to_bytes(size, "big")
-                found[name] = inner if kind is bytes else kind.parse(inner)
-        return found
-
-    def encode(self, values: Any) -> bytes:
-        """
-        @param values: has the fields as attributes.
-        @return: C{size} octets.
-        @raise HeaderError: a value does not fit.
-        """
-        packed = 0
-        for each, shifts, mask in self._shifts:
-            value = getattr(values, each.name)
-            if each.kind is int:
-                numbers = (value,)
-            elif each.kind is tuple:
-                numbers = value
-            else:
-                inner = value if each.kind is bytes else value.pack()
-                if len(inner) > each.width // _OCTET:
-                    raise HeaderError(f"{each.name} has at most {each.width // _OCTET} octets")
-                numbers = (int.from_bytes(inner.ljust(each.width // _OCTET, b"\0"), "big"),)
-            if len(numbers) != each.entries:
-                raise HeaderError(f"{each.name} has {each.entries} entries, not {len(numbers)}")
-            for number, shift in zip(numbers, shifts, strict=True):
-                if not 0 <= number <= mask:
-                    raise HeaderError(f"{each.name} has {each.width} bits: {number:#x} does not fit")
-                packed |= number << shift
-        return packed.to_bytes(self.size, "big")
 
     def selected(self, componentMask: int) -> int | None:
         """
@@ -169,14 +130,21 @@ class Attribute:
         @param data: begin with the attribute; what follows is ignored.
         @raise LengthError: there are too few octets.
         """
-        return cls(**layoutOf(cls).decode(data))
+        layout = layoutOf(cls)
+        if len(data) < layout.size:
+            raise LengthError(f"an attribute of {layout.size} octets is not in {len(data)}")
+        found: Self = layout.codec.parse(bytes(data[: layout.size]))
+        return found
 
     def pack(self) -> bytes:
         """
         @return: L{OCTETS} octets.
         @raise HeaderError: a field does not fit.
         """
-        return layoutOf(type(self)).encode(self)
+        try:
+            return layoutOf(type(self)).codec.pack(self)
+        except ValueError as error:
+            raise HeaderError(str(error)) from None
 
 
 # One for each class of the package.

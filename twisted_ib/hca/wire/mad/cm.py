@@ -4,7 +4,6 @@ CM messages as management datagrams (IBTA vol. 1 12.6).
 
 from __future__ import annotations
 
-from twisted_ib.errors import WireError
 from twisted_ib.hca.wire.cm.codes import MessageKind
 from twisted_ib.hca.wire.cm.messages import APR, DREP, MRA, REJ, REP, SIDR_REP, SIDR_REQ, AnyMessage
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION
@@ -23,21 +22,6 @@ def wrap(attribute: int, body: bytes, transaction: int, modifier: int = 0) -> Ma
     # IBTA vol. 1 12.6: requests and replies alike use method Send, so the response bit of the method is
     # never set.
     return Mad(COMMUNICATION, CM_VERSION, SEND, transaction, attribute, body, modifier)
-
-
-def messageOf(mad: Mad) -> AnyMessage:
-    """
-    The message of a MAD.
-
-    @raise WireError: it is not a CM message.
-    """
-    message = mad.data
-    if isinstance(message, bytes):
-        raise WireError(
-            f"class {mad.managementClass:#x} version {mad.classVersion} method {mad.method:#x}"
-            f" attribute {mad.attribute:#06x} is not a message of the communication manager"
-        )
-    return message
 
 
 def transactionOf(message: AnyMessage) -> int:

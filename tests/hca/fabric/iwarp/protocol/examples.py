@@ -1,8 +1,15 @@
 """
-FPDUs literally, as tshark and Linux siw understand them: CRC on and no markers, unless said.
+FPDUs literally, as tshark and Linux siw understand them: CRC on and no markers, unless said; and their
+headers as values, by the tables of RFC 5040 and RFC 5041.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
+
+from attrs import frozen
+
+from twisted_ib.hca.mad.attributes.layouts import Attribute, bits
 
 SINK = "00010203 0000000000001000"
 SOURCE = "aabbcc01 00007f0000001000"
@@ -49,3 +56,54 @@ def ulpdu(name: str) -> bytes:
     """
     octets = fpdu(name)
     return octets[2 : 2 + int.from_bytes(octets[:2], "big")]
+
+
+@frozen
+class TaggedHeader(Attribute):
+    """
+    Of an RDMA Write or a Read Response (RFC 5041 section 4.2).
+    """
+
+    OCTETS: ClassVar[int] = 14
+
+    opcode: int = bits(1, 4, 3)
+    isLast: int = bits(0, 1, 6)
+    stag: int = bits(2, 32)
+    offset: int = bits(6, 64)
+    isTagged: int = bits(0, 1, default=1)
+    ddpVersion: int = bits(0, 2, 1, default=1)
+    rdmapVersion: int = bits(1, 2, default=1)
+
+
+@frozen
+class UntaggedHeader(Attribute):
+    """
+    Of a Send, a Read Request or a Terminate (RFC 5041 section 4.3).
+    """
+
+    OCTETS: ClassVar[int] = 18
+
+    opcode: int = bits(1, 4, 3)
+    isLast: int = bits(0, 1, 6)
+    invalidate: int = bits(2, 32)
+    queue: int = bits(6, 32)
+    sequence: int = bits(10, 32)
+    offset: int = bits(14, 32)
+    isTagged: int = bits(0, 1)
+    ddpVersion: int = bits(0, 2, 1, default=1)
+    rdmapVersion: int = bits(1, 2, default=1)
+
+
+@frozen
+class ReadRequestHeader(Attribute):
+    """
+    Of a Read Request, behind its L{UntaggedHeader} (RFC 5040 section 4.4).
+    """
+
+    OCTETS: ClassVar[int] = 28
+
+    sinkSTag: int = bits(0, 32)
+    sinkOffset: int = bits(4, 64)
+    size: int = bits(12, 32)
+    sourceSTag: int = bits(16, 32)
+    sourceOffset: int = bits(20, 64)

@@ -9,15 +9,13 @@ from collections import Counter
 from attrs import define, field
 
 from tests.hca.capture.tcpstreams import Connection
+from tests.hca.fabric.iwarp.protocol.examples import ReadRequestHeader, TaggedHeader, UntaggedHeader
 from twisted_ib.hca.fabric.iwarp.protocol.ddp import (
     READ_REQUEST,
     TAGGED,
     TAGGED_BIT,
     UNTAGGED,
     Opcode,
-    ReadRequestHeader,
-    TaggedHeader,
-    UntaggedHeader,
 )
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import StartupFrame
 from twisted_ib.hca.fabric.iwarp.protocol.mpastream import FPDUReader, FPDUWriter
@@ -106,12 +104,12 @@ def _read(direction: Direction, octets: bytes, hasCRC: bool, hasMarkers: bool) -
 def _remade(ulpdu: bytes) -> bytes:
     # The ULPDU, with headers that are parsed and packed.
     if ulpdu[0] << 8 & TAGGED_BIT:
-        return TaggedHeader.parse(ulpdu, 0, len(ulpdu)).pack() + ulpdu[TAGGED.size :]
-    header = UntaggedHeader.parse(ulpdu, 0, len(ulpdu))
+        return TaggedHeader.parse(ulpdu).pack() + ulpdu[TAGGED.size :]
+    header = UntaggedHeader.parse(ulpdu)
     first, rest = UNTAGGED.size, ulpdu[UNTAGGED.size :]
     if header.opcode == Opcode.READ_REQUEST:
         assert len(rest) == READ_REQUEST.size
-        rest = ReadRequestHeader.parse(ulpdu, first, len(ulpdu)).pack()
+        rest = ReadRequestHeader.parse(rest).pack()
     elif header.opcode == Opcode.TERMINATE:
         made = TerminateMessage.parse(ulpdu, first, len(ulpdu)).pack()
         rest = made if made == rest else _inLinuxOrder(made)

@@ -10,8 +10,9 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.capture.tcpstreams import Connection, connectionsOf, framesOf
+from tests.hca.fabric.iwarp.protocol.examples import UntaggedHeader
 from tests.hca.fabric.iwarp.protocol.streams import Direction, directionsOf
-from twisted_ib.hca.fabric.iwarp.protocol.ddp import Opcode, UntaggedHeader
+from twisted_ib.hca.fabric.iwarp.protocol.ddp import Opcode
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import Depths
 
 VECTORS = Path(__file__).parents[4] / "vectors/siw"
@@ -76,7 +77,7 @@ class CaptureTests(SynchronousTestCase):
             expected = {0: (1, 0), 1: (1, 0)}
             for ulpdu in each.ulpdus:
                 if ulpdu[1] & 15 in (Opcode.SEND, Opcode.READ_REQUEST):
-                    header = UntaggedHeader.parse(ulpdu, 0, len(ulpdu))
+                    header = UntaggedHeader.parse(ulpdu)
                     self.assertEqual((header.sequence, header.offset), expected[header.queue])
                     payload = len(ulpdu) - 18
                     sequence, offset = expected[header.queue]

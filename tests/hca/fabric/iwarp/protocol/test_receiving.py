@@ -8,17 +8,17 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.hca.fabric.iwarp.protocol.examples import ulpdu
+from tests.hca.fabric.iwarp.protocol.examples import (
+    ReadRequestHeader,
+    TaggedHeader,
+    UntaggedHeader,
+    ulpdu,
+)
 from tests.hca.fabric.iwarp.protocol.rdmap import BASE, KEY, End
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import SOLICITED
 from twisted_ib.hca.fabric.iwarp.protocol import terminate
-from twisted_ib.hca.fabric.iwarp.protocol.ddp import (
-    Opcode,
-    ReadRequestHeader,
-    TaggedHeader,
-    UntaggedHeader,
-)
+from twisted_ib.hca.fabric.iwarp.protocol.ddp import Opcode
 from twisted_ib.hca.fabric.iwarp.protocol.terminate import (
     CATASTROPHIC_STREAM,
     INVALID_OFFSET,

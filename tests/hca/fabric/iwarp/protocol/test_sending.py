@@ -9,12 +9,12 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.hca.fabric.iwarp.protocol.examples import ulpdu
+from tests.hca.fabric.iwarp.protocol.examples import TaggedHeader, UntaggedHeader, ulpdu
 from tests.hca.fabric.iwarp.protocol.rdmap import BASE, KEY, End
 from twisted_ib.errors import QueuePairError
 from twisted_ib.hca.base import operation
 from twisted_ib.hca.base.operation import SOLICITED
-from twisted_ib.hca.fabric.iwarp.protocol.ddp import Opcode, TaggedHeader, UntaggedHeader
+from twisted_ib.hca.fabric.iwarp.protocol.ddp import Opcode
 from twisted_ib.hca.fabric.iwarp.protocol.sending import cut
 from twisted_ib.hca.fabric.iwarp.protocol.terminate import CRC_ERROR, DDP_CATASTROPHIC
 from twisted_ib.hca.wire.headers import INVALIDATE, RETH
@@ -46,7 +46,7 @@ def segments(end: End) -> list[tuple[Any, bytes]]:
         length = int.from_bytes(octets[:2], "big")
         ulpdu = octets[2 : 2 + length]
         kind = TaggedHeader if ulpdu[0] & 0x80 else UntaggedHeader
-        header = kind.parse(ulpdu, 0, length)
+        header = kind.parse(ulpdu)
         found.append((header, ulpdu[len(header.pack()) :]))
         octets = octets[length + 9 & ~3 :]
     return found

@@ -3,9 +3,8 @@ The headers of DDP and RDMAP (RFC 5041 section 4, RFC 5040 section 4).
 
 A ULPDU of MPA is one DDP segment.  Its first octet is DDP's: whether the segment is tagged (it names the
 memory that it goes to) or untagged (it goes to the next buffer of a queue), and whether it is the last one of
-its message.  The second octet is RDMAP's: the operation.  The classes here are for tests, errors and traces;
-the loops of L{twisted_ib.hca.fabric.iwarp.protocol.sending} and
-L{twisted_ib.hca.fabric.iwarp.protocol.receiving} make no objects and use the layouts.
+its message.  The second octet is RDMAP's: the operation.  L{twisted_ib.hca.fabric.iwarp.protocol.sending} and
+L{twisted_ib.hca.fabric.iwarp.protocol.receiving} make no objects of headers: they use the layouts here.
 
 Reserved bits are sent as zero and ignored on receipt.
 """
@@ -14,11 +13,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from struct import Struct
-from typing import TYPE_CHECKING, Final, TypeVar
-
-from attrs import frozen
-
-from twisted_ib.errors import HeaderError, LengthError
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from twisted_ib.structs import Packed
@@ -57,8 +52,6 @@ SEQUENCE_MASK: Final = 0xFFFFFFFF
 OFFSET_END: Final = 1 << 64
 
 Buffer = bytes | bytearray | memoryview
-#: The fields of a header, the control word first.
-F = TypeVar("F", bound=tuple[int, ...])
 
 
 class Opcode(IntEnum):
@@ -87,125 +80,3 @@ def control(opcode: int, isTagged: bool, isLast: bool) -> int:
     @param opcode: an L{Opcode}.
     """
     return _VERSIONS | opcode | (TAGGED_BIT if isTagged else 0) | (LAST_BIT if isLast else 0)
-
-
-def _parse(layout: Packed[F], isTagged: bool, buffer: Buffer, start: int, stop: int) -> F:
-    if stop - start < layout.size:
-        raise LengthError(f"a DDP header has {layout.size} octets, not {stop - start}")
-    fields = layout.unpack_from(buffer, start)
-    if bool(fields[0] & TAGGED_BIT) is not isTagged:
-        raise HeaderError(f"a DDP segment of the other kind: {fields[0]:#06x}")
-    if fields[0] & (DDP_VERSION_MASK | RDMAP_VERSION_MASK) != _VERSIONS:
-        raise HeaderError(f"another version of DDP or RDMAP: {fields[0]:#06x}")
-    return fields
-
-
-@frozen
-class TaggedHeader:
-    """
-    Of an RDMA Write or a Read Response.
-
-    @ivar opcode: 4 bits, an L{Opcode}.
-    @ivar isLast: whether the message ends with this segment.
-    @ivar stag: the memory, 32 bits.
-    @ivar offset: the tagged offset of the segment's first octet, 64 bits.
-    """
-
-    opcode: int
-    isLast: bool
-    stag: int
-    offset: int
-
-    def pack(self) -> bytes:
-        """
-        @return: 14 octets.
-        """
-        return TAGGED.pack(control(self.opcode, True, self.isLast), self.stag, self.offset)
-
-    @classmethod
-    def parse(cls, buffer: Buffer, start: int, stop: int) -> TaggedHeader:
-        """
-        Parse the header of a ULPDU.
-
-        @raise LengthError: the ULPDU is shorter.
-        @raise HeaderError: it is untagged, or of another version.
-        """
-        word, stag, offset = _parse(TAGGED, True, buffer, start, stop)
-        return cls(word & OPCODE_MASK, bool(word & LAST_BIT), stag, offset)
-
-
-@frozen
-class UntaggedHeader:
-    """
-    Of a Send, a Read Request or a Terminate.
-
-    @ivar opcode: 4 bits, an L{Opcode}.
-    @ivar isLast: whether the message ends with this segment.
-    @ivar invalidate: the STag to invalidate, or 0; 32 bits.
-    @ivar queue: the queue number, 32 bits.
-    @ivar sequence: the message's sequence number (MSN), 32 bits.
-    @ivar offset: the offset of the segment's first octet in the message (MO), 32 bits.
-    """
-
-    opcode: int
-    isLast: bool
-    invalidate: int
-    queue: int
-    sequence: int
-    offset: int
-
-    def pack(self) -> bytes:
-        """
-        @return: 18 octets.
-        """
-        word = control(self.opcode, False, self.isLast)
-        return UNTAGGED.pack(word, self.invalidate, self.queue, self.sequence, self.offset)
-
-    @classmethod
-    def parse(cls, buffer: Buffer, start: int, stop: int) -> UntaggedHeader:
-        """
-        Parse the header of a ULPDU.
-
-        @raise LengthError: the ULPDU is shorter.
-        @raise HeaderError: it is tagged, or of another version.
-        """
-        word, *fields = _parse(UNTAGGED, False, buffer, start, stop)
-        return cls(word & OPCODE_MASK, bool(word & LAST_BIT), *fields)
-
-
-@frozen
-class ReadRequestHeader:
-    """
-    Of a Read Request, behind its L{UntaggedHeader} (RFC 5040 section 4.4).
-
-    @ivar sinkSTag: of the requester's memory, which the Read Response repeats; 32 bits.
-    @ivar sinkOffset: 64 bits.
-    @ivar size: octets to read, 32 bits.
-    @ivar sourceSTag: of the memory to read, 32 bits.
-    @ivar sourceOffset: 64 bits.
-    """
-
-    sinkSTag: int
-    sinkOffset: int
-    size: int
-    sourceSTag: int
-    sourceOffset: int
-
-    def pack(self) -> bytes:
-        """
-        @return: 28 octets.
-        """
-        return READ_REQUEST.pack(
-            self.sinkSTag, self.sinkOffset, self.size, self.sourceSTag, self.sourceOffset
-        )
-
-    @classmethod
-    def parse(cls, buffer: Buffer, start: int, stop: int) -> ReadRequestHeader:
-        """
-        Parse what follows the untagged header.
-
-        @raise LengthError: it has not 28 octets.
-        """
-        if stop - start != READ_REQUEST.size:
-            raise LengthError(f"a Read Request has {READ_REQUEST.size} octets, not {stop - start}")
-        return cls(*READ_REQUEST.unpack_from(buffer, start))

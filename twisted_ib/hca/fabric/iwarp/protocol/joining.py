@@ -7,13 +7,10 @@ unless it is in one piece where it lies.  Mostly its end is much shorter than it
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from twisted_ib.hca.fabric.iwarp.protocol.ddp import CONTROL, LAST_BIT, SEND_QUEUE, UNTAGGED
 from twisted_ib.hca.fabric.iwarp.protocol.mpastream import FPDUReader
-
-if TYPE_CHECKING:
-    pass
 
 _unpack = UNTAGGED.unpack_from
 _HEADER: Final = UNTAGGED.size
@@ -21,7 +18,7 @@ _LENGTH: Final = 2
 _OFFSETS: Final = 0xFFFFFFFF
 
 
-def joinSends(reader: FPDUReader, buffer: Any, end: int, stop: int) -> int:
+def joinSends(reader: FPDUReader, buffer: bytearray | memoryview, end: int, stop: int) -> int:
     """
     Join the ULPDU that was found last with those behind it that continue its message: each one's payload is
     moved behind that of the one before.

@@ -7,20 +7,18 @@ exchange are in C{startup}.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from enum import IntEnum
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
 from twisted_ib.errors import HeaderError, LengthError
-from twisted_ib.layouts import Codec, bits, flag
+from twisted_ib.layouts import Codec, bits, fieldsOf, flag
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Buffer
-    from twisted_ib.structs import Packed
 
 
 MPA_KEY_REQUEST: Final = b"MPA ID Req Frame"
@@ -39,11 +37,10 @@ NOT_NEGOTIATED: Final = 0x3FFF
 #: The largest IRD or ORD.
 MAX_DEPTH: Final = NOT_NEGOTIATED - 1
 
-# Flags, revision, length of the private data.
-_FIXED: Final[Packed[tuple[int, int, int]]] = struct.Struct(">BBH")
-_MARKERS, _CRC, _REJECTED, _ENHANCED = 0x80, 0x40, 0x20, 0x10
-#: Linux iwarp.h MPA_RR_FLAG_GSO_EXP, a reserved bit of RFC 5044. siw ignores it, but copies it to its Reply.
-_LARGE_FPDUS = 0x08
+#: Flag S, in the first octet behind the key.
+_ENHANCED = 0x10
+#: Where the length of the private data is.
+_LENGTH = slice(18, 20)
 
 
 class MPAErrorCode(IntEnum):
@@ -130,12 +127,13 @@ class StartupFrame:
 
     isReply: bool
     privateData: bytes = b""
-    revision: int = 2
-    markers: bool = False
-    crc: bool = False
-    isRejected: bool = False
+    revision: int = bits(1, 8, default=2)
+    markers: bool = flag(0, 7)
+    crc: bool = flag(0, 6)
+    isRejected: bool = flag(0, 5)
     depths: Depths | None = None
-    largeFPDUs: bool = False
+    # Linux iwarp.h MPA_RR_FLAG_GSO_EXP, reserved in RFC 5044. siw ignores it, but copies it to its Reply.
+    largeFPDUs: bool = flag(0, 3)
 
     def pack(self) -> bytes:
         """
@@ -146,15 +144,10 @@ class StartupFrame:
         if len(private) > PRIVATE_BYTES:
             own = PRIVATE_BYTES - len(private) + len(self.privateData)
             raise LengthError(f"private data of {len(self.privateData)} octets; MPA carries {own}")
-        flags = (
-            self.markers * _MARKERS
-            | self.crc * _CRC
-            | self.isRejected * _REJECTED
-            | (self.depths is not None) * _ENHANCED
-            | self.largeFPDUs * _LARGE_FPDUS
-        )
         key = MPA_KEY_REPLY if self.isReply else MPA_KEY_REQUEST
-        return key + _FIXED.pack(flags, self.revision, len(private)) + private
+        flags, revision = _FLAGS.pack(self)
+        flags |= (self.depths is not None) * _ENHANCED
+        return key + bytes((flags, revision)) + len(private).to_bytes(2, "big") + private
 
     @staticmethod
     def parse(
@@ -179,11 +172,14 @@ class StartupFrame:
             raise HeaderError(f"MPA revision {buffer[start + _KEY_BYTES + 1]}; it is 1 or 2")
         if have < STARTUP_BYTES:
             return None
-        flags, revision, length = _FIXED.unpack_from(buffer, start + _KEY_BYTES)
+        head = bytes(buffer[start : start + STARTUP_BYTES])
+        # The revision is a number, which C{bool} is too.
+        fields: dict[str, bool] = _FLAGS.parse(head[_KEY_BYTES:])
+        length = int.from_bytes(head[_LENGTH], "big")
         if length > PRIVATE_BYTES:
             raise LengthError(f"a frame says {length} octets of private data; {PRIVATE_BYTES} at most")
         # RFC 6581: flag S is reserved in revision 1.
-        isEnhanced = bool(flags & _ENHANCED) and revision > 1
+        isEnhanced = bool(head[_KEY_BYTES] & _ENHANCED) and fields["revision"] > 1
         if isEnhanced and length < DEPTHS_BYTES:
             raise LengthError(f"a frame with flag S has {length} octets, of {DEPTHS_BYTES} at least")
         end = start + STARTUP_BYTES + length
@@ -194,11 +190,11 @@ class StartupFrame:
         frame = StartupFrame(
             isReply=key == MPA_KEY_REPLY,
             privateData=bytes(buffer[first + DEPTHS_BYTES * isEnhanced : end]),
-            revision=revision,
-            markers=bool(flags & _MARKERS),
-            crc=bool(flags & _CRC),
-            isRejected=bool(flags & _REJECTED),
             depths=depths,
-            largeFPDUs=bool(flags & _LARGE_FPDUS),
+            **fields,
         )
         return frame, end
+
+
+#: The octets behind the key: flags and revision.
+_FLAGS: Final[Codec[Any]] = Codec(dict, 2, fieldsOf(StartupFrame))

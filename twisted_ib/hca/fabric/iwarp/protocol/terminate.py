@@ -82,79 +82,52 @@ class Termination:
         return f"{layer}: {kind}: {reason} (layer {self.layer}, type {self.etype}, code {self.code})"
 
 
-# RFC 5040 section 4.8: RDMAP.
-LOCAL_CATASTROPHIC: Final = Termination(0, 0, 0)
-PROTECTION_INVALID_STAG: Final = Termination(0, 1, 0)
-PROTECTION_BASE_BOUNDS: Final = Termination(0, 1, 1)
-PROTECTION_ACCESS_RIGHTS: Final = Termination(0, 1, 2)
-PROTECTION_STAG_NOT_ASSOCIATED: Final = Termination(0, 1, 3)
-PROTECTION_OFFSET_WRAP: Final = Termination(0, 1, 4)
-PROTECTION_CANNOT_INVALIDATE: Final = Termination(0, 1, 9)
-PROTECTION_UNSPECIFIED: Final = Termination(0, 1, _UNSPECIFIED)
-RDMAP_VERSION: Final = Termination(0, 2, 5)
-UNEXPECTED_OPCODE: Final = Termination(0, 2, 6)
-CATASTROPHIC_STREAM: Final = Termination(0, 2, 7)
-CATASTROPHIC_GLOBAL: Final = Termination(0, 2, 8)
-CANNOT_INVALIDATE: Final = Termination(0, 2, 9)
-OPERATION_UNSPECIFIED: Final = Termination(0, 2, _UNSPECIFIED)
-# RFC 5041 section 7: DDP.
-DDP_CATASTROPHIC: Final = Termination(1, 0, 0)
-TAGGED_INVALID_STAG: Final = Termination(1, 1, 0)
-TAGGED_BASE_BOUNDS: Final = Termination(1, 1, 1)
-TAGGED_STAG_NOT_ASSOCIATED: Final = Termination(1, 1, 2)
-TAGGED_OFFSET_WRAP: Final = Termination(1, 1, 3)
-TAGGED_VERSION: Final = Termination(1, 1, 4)
-INVALID_QUEUE: Final = Termination(1, 2, 1)
-NO_BUFFER: Final = Termination(1, 2, 2)
-SEQUENCE_RANGE: Final = Termination(1, 2, 3)
-INVALID_OFFSET: Final = Termination(1, 2, 4)
-MESSAGE_TOO_LONG: Final = Termination(1, 2, 5)
-UNTAGGED_VERSION: Final = Termination(1, 2, 6)
-# RFC 5044 section 8 and RFC 6581 section 8: MPA.
-TCP_LOST: Final = Termination(2, 0, 1)
-CRC_ERROR: Final = Termination(2, 0, 2)
-MARKER_ERROR: Final = Termination(2, 0, 3)
-BAD_STARTUP_FRAME: Final = Termination(2, 0, 4)
-MPA_CATASTROPHIC: Final = Termination(2, 0, 5)
-INSUFFICIENT_IRD: Final = Termination(2, 0, 6)
-NO_MATCHING_RTR: Final = Termination(2, 0, 7)
-
 #: Each error, in words.
-TERMINATIONS: Final[dict[Termination, str]] = {
-    LOCAL_CATASTROPHIC: "the peer's own error",
-    PROTECTION_INVALID_STAG: "invalid STag",
-    PROTECTION_BASE_BOUNDS: "outside of the memory's bounds",
-    PROTECTION_ACCESS_RIGHTS: "no access right to the memory",
-    PROTECTION_STAG_NOT_ASSOCIATED: "the STag is of another stream",
-    PROTECTION_OFFSET_WRAP: "the tagged offset wraps around",
-    PROTECTION_CANNOT_INVALIDATE: "the STag cannot be invalidated by this stream",
-    PROTECTION_UNSPECIFIED: "unspecified",
-    RDMAP_VERSION: "invalid RDMAP version",
-    UNEXPECTED_OPCODE: "unexpected opcode",
-    CATASTROPHIC_STREAM: "the stream cannot go on",
-    CATASTROPHIC_GLOBAL: "no stream can go on",
-    CANNOT_INVALIDATE: "the STag cannot be invalidated",
-    OPERATION_UNSPECIFIED: "unspecified",
-    DDP_CATASTROPHIC: "the stream cannot go on",
-    TAGGED_INVALID_STAG: "invalid STag",
-    TAGGED_BASE_BOUNDS: "outside of the memory's bounds",
-    TAGGED_STAG_NOT_ASSOCIATED: "the STag is of another stream",
-    TAGGED_OFFSET_WRAP: "the tagged offset wraps around",
-    TAGGED_VERSION: "invalid DDP version",
-    INVALID_QUEUE: "invalid queue number",
-    NO_BUFFER: "no receive is posted for the message",
-    SEQUENCE_RANGE: "invalid message sequence number",
-    INVALID_OFFSET: "invalid message offset",
-    MESSAGE_TOO_LONG: "the message is longer than its receive",
-    UNTAGGED_VERSION: "invalid DDP version",
-    TCP_LOST: "the TCP connection is lost",
-    CRC_ERROR: "wrong CRC",
-    MARKER_ERROR: "marker and length do not agree",
-    BAD_STARTUP_FRAME: "invalid Request or Reply frame",
-    MPA_CATASTROPHIC: "the peer's own error",
-    INSUFFICIENT_IRD: "fewer inbound READs than needed",
-    NO_MATCHING_RTR: "no matching ready-to-receive message",
-}
+TERMINATIONS: Final[dict[Termination, str]] = {}
+
+
+def _error(layer: int, etype: int, code: int, text: str) -> Termination:
+    error = Termination(layer, etype, code)
+    TERMINATIONS[error] = text
+    return error
+
+
+# RFC 5040 section 4.8: RDMAP.
+LOCAL_CATASTROPHIC: Final = _error(0, 0, 0, "the peer's own error")
+PROTECTION_INVALID_STAG: Final = _error(0, 1, 0, "invalid STag")
+PROTECTION_BASE_BOUNDS: Final = _error(0, 1, 1, "outside of the memory's bounds")
+PROTECTION_ACCESS_RIGHTS: Final = _error(0, 1, 2, "no access right to the memory")
+PROTECTION_STAG_NOT_ASSOCIATED: Final = _error(0, 1, 3, "the STag is of another stream")
+PROTECTION_OFFSET_WRAP: Final = _error(0, 1, 4, "the tagged offset wraps around")
+PROTECTION_CANNOT_INVALIDATE: Final = _error(0, 1, 9, "the STag cannot be invalidated by this stream")
+PROTECTION_UNSPECIFIED: Final = _error(0, 1, _UNSPECIFIED, "unspecified")
+RDMAP_VERSION: Final = _error(0, 2, 5, "invalid RDMAP version")
+UNEXPECTED_OPCODE: Final = _error(0, 2, 6, "unexpected opcode")
+CATASTROPHIC_STREAM: Final = _error(0, 2, 7, "the stream cannot go on")
+CATASTROPHIC_GLOBAL: Final = _error(0, 2, 8, "no stream can go on")
+CANNOT_INVALIDATE: Final = _error(0, 2, 9, "the STag cannot be invalidated")
+OPERATION_UNSPECIFIED: Final = _error(0, 2, _UNSPECIFIED, "unspecified")
+# RFC 5041 section 7: DDP.
+DDP_CATASTROPHIC: Final = _error(1, 0, 0, "the stream cannot go on")
+TAGGED_INVALID_STAG: Final = _error(1, 1, 0, "invalid STag")
+TAGGED_BASE_BOUNDS: Final = _error(1, 1, 1, "outside of the memory's bounds")
+TAGGED_STAG_NOT_ASSOCIATED: Final = _error(1, 1, 2, "the STag is of another stream")
+TAGGED_OFFSET_WRAP: Final = _error(1, 1, 3, "the tagged offset wraps around")
+TAGGED_VERSION: Final = _error(1, 1, 4, "invalid DDP version")
+INVALID_QUEUE: Final = _error(1, 2, 1, "invalid queue number")
+NO_BUFFER: Final = _error(1, 2, 2, "no receive is posted for the message")
+SEQUENCE_RANGE: Final = _error(1, 2, 3, "invalid message sequence number")
+INVALID_OFFSET: Final = _error(1, 2, 4, "invalid message offset")
+MESSAGE_TOO_LONG: Final = _error(1, 2, 5, "the message is longer than its receive")
+UNTAGGED_VERSION: Final = _error(1, 2, 6, "invalid DDP version")
+# RFC 5044 section 8 and RFC 6581 section 8: MPA.
+TCP_LOST: Final = _error(2, 0, 1, "the TCP connection is lost")
+CRC_ERROR: Final = _error(2, 0, 2, "wrong CRC")
+MARKER_ERROR: Final = _error(2, 0, 3, "marker and length do not agree")
+BAD_STARTUP_FRAME: Final = _error(2, 0, 4, "invalid Request or Reply frame")
+MPA_CATASTROPHIC: Final = _error(2, 0, 5, "the peer's own error")
+INSUFFICIENT_IRD: Final = _error(2, 0, 6, "fewer inbound READs than needed")
+NO_MATCHING_RTR: Final = _error(2, 0, 7, "no matching ready-to-receive message")
 
 #: Errors after which the layout of the segment is not known: its headers are not repeated (Linux siw_qp.c,
 #: siw_send_terminate()).
