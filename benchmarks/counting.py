@@ -47,7 +47,8 @@ _SYSTEM_NAMES = frozenset({"sleep", "sched_yield"})
 def _isSystemCall(function: Any) -> bool:
     return (
         function.__module__ in _SYSTEM_MODULES
-        or type(getattr(function, "__self__", None)).__name__ in _SYSTEM_CLASSES
+        # The package has a class of sockets of its own, which comes from one of these.
+        or any(each.__name__ in _SYSTEM_CLASSES for each in type(getattr(function, "__self__", None)).__mro__)
         or function.__name__ in _SYSTEM_NAMES
     )
 

@@ -129,16 +129,11 @@ class Record:
         if at == start:
             out.append((first, 0, at & PSN_MASK, self.head, body[: mtu - self._lead]))
             at += 1
-        # SE and the pad are for the last packet only: Middle packets have the path MTU, a multiple of 4.
-        behind = min(stop, end - 1)
-        offset = (behind - start) * mtu - self._lead
-        offsets = range(offset - (behind - at) * mtu, offset, mtu)
-        out += [
-            (middle, 0, number & PSN_MASK, b"", body[each : each + mtu])
-            for number, each in zip(range(at, behind), offsets, strict=True)
-        ]
-        if at <= acknowledge < behind:
-            piece = out[acknowledge - behind][4]
-            out[acknowledge - behind] = (middle, ACKNOWLEDGE_REQUEST, acknowledge & PSN_MASK, b"", piece)
+        offset = (at - start) * mtu - self._lead
+        for number in range(at, min(stop, end - 1)):
+            flags = ACKNOWLEDGE_REQUEST if number == acknowledge else 0
+            # SE and the pad are for the last packet only: Middle packets have the path MTU, a multiple of 4.
+            out.append((middle, flags, number & PSN_MASK, b"", body[offset : offset + mtu]))
+            offset += mtu
         if stop == end and at < end:
             out.append((last, self._solicited, end - 1 & PSN_MASK, self._tail, body[offset:]))

@@ -18,6 +18,7 @@ from tests.hca.fabric.roce.test_hostile import packet
 from tests.hca.fabric.roce.test_streams import StreamTests
 from tests.hca.hcas import settle
 from tests.hca.memorylink import Datagram, MemoryLink
+from tests.support.calls import PACKAGE, called
 from tests.support.generated import given
 from twisted_ib import limits
 from twisted_ib.hca.connection.rdmacm import gidOf
@@ -114,6 +115,20 @@ class RunTests(StreamTests):
         self.assertEqual(sum(calls), 24)
         self.assertIn(BURST, calls)
         self.assertEqual(one.device.counters.get("completer_retry_err", 0), 0)
+
+    def test_calls(self) -> None:
+        """
+        A message of eight packets takes as many functions to be sent as one of two.
+        """
+        one, two = self.joined()
+        self.send(one, two, 2 * 1024, 8 * 1024)
+        took = []
+        for count in (2, 8):
+            self.post(one, bytes(count * 1024))
+            took.append(sum(called(one.device.progress, PACKAGE).values()))
+            self.until(one.device, two.device)
+        self.assertEqual([len(data) for data in self.messages(two)[2:]], [2 * 1024, 8 * 1024])
+        self.assertEqual(*took)
 
     def test_lost(self) -> None:
         """

@@ -38,6 +38,7 @@ from twisted_ib.hca.wire.rocev2 import flowLabel, sourcePort
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Acknowledged, BoundQueuePair, Buffer, Waiter
     from twisted_ib.hca.fabric.roce.peerpath import PeerPath
+    from twisted_ib.hca.wire.icrcflow import ICRCState
 
 #: Streams that may have a partly received message, each of at most INLINE_RECORD; further ones are refused
 #: by RNR NAK.
@@ -82,7 +83,8 @@ class QueuePairPath(Waiters):
     @ivar service: transport service bits of its opcodes.
     @ivar port: UDP source port.
     @ivar peerPort: the peer's; 0 until one of its packets has shown it, if the peer has not said it.
-    @ivar heard: source, destination and UDP source port of the peer's packets, once C{peerPort} is known.
+    @ivar heard: the flow of the peer's packets, once C{peerPort} is known: source, destination and UDP source
+        port.
     @ivar flow: ICRC state of its packets.
     @ivar flushed: when it last had something to send or acknowledge.
     @ivar until: when a path without a queue pair ends; 0 if it does not linger.
@@ -186,7 +188,7 @@ class QueuePairPath(Waiters):
             self.port = fabric.link.sourcePort(self.port)
         self.flow = fabric.flowTo(self.peer.address, self.port)
         self._isAgreed = self.peerPort != 0
-        self.heard: tuple[str, str, int] = ("", "", 0)
+        self.heard: ICRCState | None = None
         #: Another port from which a packet came that is expected: its opcode and PSN, and when it came again,
         #: and how often.
         self._moving: tuple[int, int, int, float, int] | None = None

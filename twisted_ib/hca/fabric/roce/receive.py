@@ -196,7 +196,7 @@ class PacketReceiver:
             # service, from its peer's address; or anybody could inject data.
             elif opcode & _SERVICE_MASK != session.service:
                 self._owner.count("congestion_notified" if opcode == CONGESTION else "packets_wrong_service")
-            elif session.heard != key and self._isForeign(session, key, opcode, psn & PSN_MASK, now):
+            elif session.heard is not flow and self._isForeign(session, key, flow, opcode, psn, now):
                 pass
             else:
                 if isNew:  # Kept only now: packets with forged sources must leave no state.
@@ -235,18 +235,25 @@ class PacketReceiver:
             joining.settle()
 
     def _isForeign(
-        self, session: QueuePairPath, key: tuple[str, str, int], opcode: int, psn: int, now: float
+        self,
+        session: QueuePairPath,
+        key: tuple[str, str, int],
+        flow: ICRCState,
+        opcode: int,
+        psn: int,
+        now: float,
     ) -> bool:
-        # Of another flow than the peer's last packet, with which each packet is compared.
+        # Of another flow than the peer's last packet, with which each packet is compared; or of the same one,
+        # whose ICRC state was evicted in between.
         if session.peer.address != key[0]:
             self._owner.count("packets_wrong_source")
             return True
-        if session.peerPort != key[2] and session.isForged(key[2], opcode, psn, now):
+        if session.peerPort != key[2] and session.isForged(key[2], opcode, psn & PSN_MASK, now):
             self._owner.count("packets_wrong_port")
             return True
         # Not before the peer's port is known.
         if session.peerPort == key[2]:
-            session.heard = key
+            session.heard = flow
         return False
 
     def _run(
