@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <time.h>
 #include "../checks.h"
-#include "../../../../twisted_ib/verbs/c/building/completions.c"
+#include "completions.c"
 
 #define PLACES 64
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import twisted_ib
 from benchmarks import polling
 from tests.support.waiting import HANG_SECONDS
 from tests.verbs.c.library import run
@@ -17,7 +18,9 @@ DESTROYED, RING = SOURCE.with_name("destroyed.c"), SOURCE.with_name("ring.c")
 MESSAGES = 2_000_000
 #: Of a ring, more than it takes in a second.
 COMPLETIONS = 50_000_000
-OPTIONS = ("-rdynamic", "-ldl", "-O1")
+#: The package's C sources, wherever it is installed.
+BUILDING = Path(twisted_ib.__file__).parent / "verbs/c/building"
+OPTIONS = ("-rdynamic", "-ldl", "-O1", f"-I{BUILDING}")
 
 
 class PollingTestCase(ProgramTestCase):
