@@ -25,10 +25,12 @@ class CostTests(CommTestCase):
         self.play(self._shortMessages())
 
     async def _shortMessages(self) -> None:
-        tcp, ib = [await self._calls(scheme) for scheme in ("tcp", "ib")]
+        (tcp, _), (ib, batches) = [await self._calls(scheme) for scheme in ("tcp", "ib")]
         self.assertLess(ib, tcp * 1.08, f"{ib} calls, {tcp} over TCP")
+        # As no writer waits, none is told at the end of a batch that it may go on.
+        self.assertLess(batches, _MESSAGES)
 
-    async def _calls(self, scheme: str) -> int:
+    async def _calls(self, scheme: str) -> tuple[int, int]:
         client, server = await self.pair(scheme)
         message = [{"op": "task-finished", "key": "nothing-1234", "nbytes": 8}]
 
@@ -39,11 +41,12 @@ class CostTests(CommTestCase):
                     await receiver.read()
 
         await exchange()
-        count = 0
+        count = batches = 0
 
-        def called(frame: object, event: str, argument: Any) -> None:
-            nonlocal count
+        def called(frame: Any, event: str, argument: object) -> None:
+            nonlocal count, batches
             count += event in ("call", "c_call")
+            batches += event == "call" and frame.f_code.co_name == "endOfBatch"
 
         before = sys.getprofile()
         sys.setprofile(called)
@@ -51,4 +54,4 @@ class CostTests(CommTestCase):
             await exchange()
         finally:
             sys.setprofile(before)
-        return count
+        return count, batches

@@ -6,7 +6,8 @@ Run C{distributed}'s own tests over C{tcp://} and over C{ib://}, and compare wha
 
 REPOSITORY is a checkout of C{distributed}, or its Git directory: the tests are taken from its newest commit,
 the package itself from where it is installed.  In a copy of the tests each C{tcp} is C{ib}, and so is the
-scheme of addresses without one.  It needs pytest, pytest-timeout and pytest-rerunfailures besides [dask].
+scheme of addresses without one.  No other Dask may be at port 8787 meanwhile: tests take its warning for an
+error.  It needs pytest, pytest-timeout and pytest-rerunfailures besides [dask].
 
 The exit status is 0 if no test fails over ib:// that passes over tcp://, but for those that L{KNOWN} has a
 reason for; 77 if something is not installed.

@@ -33,6 +33,8 @@ _RESULT = re.compile(
     r"^(test\w+) \(\S*?(\w+)(?:\.\1)?\) \.\.\. (?:(?!^test\w+ \()[\s\S])*?(ok|FAIL|ERROR|skipped.*)$",
     re.MULTILINE,
 )
+#: How often a test with limits of time runs again.
+TRIES = 3
 _PYTEST = ("-m", "pytest", "-v", "--color=no", "--timeout=120", "-p", "no:cacheprovider")
 _PEBBLE = [
     f"test_{kind}_{method}.py"
@@ -106,13 +108,13 @@ class Pools:
 
     def passes(self, name: str, test: str) -> bool:
         """
-        @return: Whether a test passes that runs again, alone: some have limits of time for a machine with
-            nothing else to do.
+        @return: Whether a test passes that runs again, alone, up to L{TRIES} times: some have limits of time
+            for a machine with nothing else to do, as a second for a process to start and to fail.
         """
         if name != "pebble":
             return False
         command = [self._python(name), "-W", "ignore", *IB_RUN, *_PYTEST, test]
-        return "ok" in _asOk(self._log(command, self._source(name))).values()
+        return any("ok" in _asOk(self._log(command, self._source(name))).values() for _ in range(TRIES))
 
     def _source(self, name: str) -> Path:
         (source,) = (each for each in self._folder.glob(f"{name}-*/test") if each.is_dir())
