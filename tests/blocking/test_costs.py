@@ -10,6 +10,7 @@ import os
 import socket as kernel
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from threading import get_ident
 from typing import Any
 
@@ -17,7 +18,7 @@ from attrs import evolve
 
 from tests.blocking.case import BlockingTestCase
 from tests.gates.falling import mayOnlyFall
-from tests.support.calls import PACKAGE, called, requireReplaceable
+from tests.support.calls import PACKAGE, called, profiled, requireReplaceable
 from twisted_ib.blocking import loop as module
 from twisted_ib.blocking import select as selecting
 from twisted_ib.blocking.loop import BRIEF_SECONDS
@@ -194,6 +195,26 @@ class CostTests(BlockingTestCase):
         self.assertEqual(sleeps.timeouts.count(BRIEF_SECONDS), MESSAGES - MESSAGES // EPOLL_EVERY)
         self.assertEqual(calls["begin"], MESSAGES // EPOLL_EVERY)
         self.assertLess(calls.total() / MESSAGES, 58)
+
+    def test_paused(self) -> None:
+        """
+        After a pause four functions run until the bell is rung, before the message is written.
+        """
+        one, other = self.blocking()
+        names: list[str] = []
+
+        def send() -> None:
+            """
+            The peer sleeps.
+            """
+            del names[:]
+            profiled(partial(one.sendall, DATA), lambda code: names.append(code.co_name))
+
+        self.asleep(send)
+        for _ in range(MESSAGES):
+            other.recv(len(DATA))
+            self.assertEqual(names[:4], ["sendall", "sendDirect", "alert", "ring"])
+            self.assertIn("postWritten", names)
 
     def test_select(self) -> None:
         """

@@ -464,6 +464,10 @@ class Connection:
                 return False
             if loop.owner != get_ident():
                 loop.own()
+            path = queuePair.path
+            if path is not None and path.peerSleep[0] & 1:
+                # It wakes up while this goes on.
+                path.alert()
             self._turns = turns
             # Of a batch of its own: Stream.write and DeviceProgress.flush, without what they ask.
             stream.written, stream.writtenLength = data, len(data)

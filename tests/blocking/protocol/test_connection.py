@@ -10,6 +10,7 @@ import socket
 import sys
 from array import array
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from threading import get_ident
 from types import SimpleNamespace
@@ -793,6 +794,19 @@ class SendTests(ConnectionCase):
             one, stream = self.made()
             self.loop.poll()
             self.assertIs(one.sendDirect(octets, 0.0), len(octets) == SEND)
+
+    def test_directAlert(self) -> None:
+        """
+        A peer that sleeps is woken before the message is posted, and no other.
+        """
+        for sleep, said in ((0, ["posted"]), (1, ["alert", "posted"])):
+            one, stream = self.made()
+            alert = partial(stream.said.append, ("alert",))
+            stream.queuePair.path = SimpleNamespace(peerSleep=[sleep], alert=alert)
+            self.loop.poll()
+            del stream.said[:]
+            self.assertTrue(one.sendDirect(b"abc", 0.0))
+            self.assertEqual([each[0] for each in stream.said], said)
 
     def test_directFull(self) -> None:
         """

@@ -21,7 +21,7 @@ from twisted_ib.hca.host import libc
 MISSING = libc.available()
 #: Functions of paths between processes within which handlers raise.
 FUNCTIONS = frozenset(
-    ("_wake", "arm", "fence", "look", "pending", "ring", "ringBells", "ringLater", "rouse", "wake")
+    ("_wake", "alert", "arm", "fence", "look", "pending", "ring", "ringBells", "ringLater", "rouse", "wake")
 )
 #: Python runs handlers as a function begins and after these (Python/ceval.c, "eval_breaker").
 BREAKS = ("RESUME", "CALL", "CALL_FUNCTION_EX")
@@ -188,6 +188,12 @@ class RingTests(HCATestCase):
         """
         self.isRung = True
         self.everywhere(self.first, self.a.ringBells)
+
+    def test_alert(self) -> None:
+        """
+        The peer is rung for before a record, if only with the next.
+        """
+        self.everywhere(self.sleep, lambda: (self.one.path.alert(), self.a.ringBells()))
 
     def test_wake(self) -> None:
         """

@@ -4,6 +4,7 @@ The paths to a peer: that of its HCA, and that of a queue pair.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from zope.interface import Attribute, Interface
@@ -141,6 +142,13 @@ class IPath(IPeerPath):
         " ends, as its last one does; and a WRITE may come between the records of a SEND."
     )
     retransmits: int = Attribute("Packets sent again; 0 where nothing is lost.")
+    peerSleep: Sequence[int] = Attribute("One number, which is odd if the peer is known to sleep.")
+
+    def alert() -> None:
+        """
+        Wake the peer, which sleeps: a record comes soon. The end of the batch wakes it all the same if it
+        sleeps again.
+        """
 
     def modified(queuePair: BoundQueuePair) -> None:
         """

@@ -9,7 +9,8 @@ a refusal, or, for number 1, L{Management}.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from zope.interface import classImplements
 
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 #: Queue pair numbers, unknown here or not any more, that a path remembers.
 ABSENT_NUMBERS = 1024
+#: The C{peerSleep} of a path that does not know whether its peer sleeps.
+AWAKE: Final[Sequence[int]] = (0,)
 
 
 class Refusing(RecordReceiver):
@@ -101,11 +104,18 @@ class Waiters:
     Those that wait for room in a path's medium.
 
     @ivar waiting: They, in order, connection management first; each has C{resume()}.
+    @ivar peerSleep: See L{IPath}: not known.
     """
 
     __slots__ = ("waiting",)
 
     waiting: OrderedDict[Waiter, None]
+    peerSleep: Sequence[int] = AWAKE
+
+    def alert(self) -> None:
+        """
+        No effect: whether the peer sleeps is not known.
+        """
 
     def wantSpace(self, waiter: Waiter) -> None:
         """
@@ -377,11 +387,11 @@ class RecordPath(Waiters):
         """
         return 0
 
-    def rouse(self) -> bool:
+    def rouse(self) -> bool | None:
         """
         Check a sleeping path that may have been woken.
 
-        @return: Whether there is something to do.
+        @return: Whether there is something to do; L{None} if there is nothing, or not yet, but it was woken.
         """
         return self.pending()
 

@@ -7,8 +7,10 @@ it publishes something.  C{arm} puts paths to sleep; C{look} finds the sleeping 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any, Final
 
 from twisted_ib import limits
@@ -27,13 +29,15 @@ class HostPath(RecordPath):
     A path between processes of one host, which can sleep.
 
     @ivar asleep: Whether it is not polled, so that the peer must ring.
+    @ivar vain: How often in turn the peer has rung, and no record came that was waited for.
     """
 
-    __slots__ = ("asleep",)
+    __slots__ = ("asleep", "vain")
 
     def __init__(self, fabric: Any, peer: Any) -> None:
         super().__init__(fabric, peer)
         self.asleep = False
+        self.vain = 0
 
     def published(self) -> int:
         """
@@ -229,13 +233,46 @@ class HotPaths(Fabric):
         if self._asleep:
             # Edge-triggered bells do not name their path here, so each sleeping path's cells are read: a
             # few loads each, no system call.
-            awake = _NONE
+            awake, isEarly = _NONE, not self.hot
             for path in self._asleep:
-                if path.rouse():
+                found = path.rouse()
+                if found is not False:
                     awake += (path,)
+                    if found:
+                        isEarly = False
             for path in awake:
-                self._wake(path)
+                # Inlines _wake().
+                if path not in self.hot:
+                    self.hot += (path,)
+                path.wake()
+                self._asleep.pop(path, None)
+            if isEarly and awake:
+                self._awaitRecord(awake)
         return bool(self.hot)
+
+    def _awaitRecord(self, rung: tuple[HostPath, ...]) -> None:
+        """
+        Wait for the record of a peer that has rung before it writes it: for all of them together no longer
+        than L{limits.ANSWER_SECONDS}, and only for the first, second, fourth, eighth and so on time that one
+        rings in vain. A later record finds a path that is polled, or that sleeps anew and is rung for.
+        """
+        believed = _NONE
+        for path in rung:
+            path.vain += 1
+            if not path.vain & (path.vain - 1):
+                believed += (path,)
+        if not believed:
+            return
+        end = perf_counter() + limits.ANSWER_SECONDS
+        while True:
+            for path in believed:
+                if path.pending():
+                    path.vain = 0
+                    return
+            if perf_counter() > end:
+                return
+            # The peer has this CPU if it has no other.
+            os.sched_yield()
 
     def fence(self) -> None:
         """

@@ -28,6 +28,10 @@ L{TURNS} in its length; the positions up to the next beginning count as used.
 Everything read from the peer's segment is read once into a local, checked, and then used.  On x86-64 stores
 are seen in program order, so publishing is one store to TAIL; only the question "does the peer sleep?"
 needs a full fence, which an uncontended lock is.
+
+A sender may ring before it writes the record (C{alert}), so that a peer that sleeps wakes up meanwhile.  That
+one takes RUNG, which is its SLEEP, for a word of what comes: it stays awake and looks for a while.  If it has
+gone to sleep again by then, SLEEP is another, and the end of the batch rings once more.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ from twisted_ib.errors import PathLostError, PeerEndedError, RingError
 from twisted_ib.hca.base.operation import QPN_MASK
 from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.base.lastwords import Cells, LastWords, lastWords
-from twisted_ib.hca.fabric.base.path import RecordPath
+from twisted_ib.hca.fabric.base.path import AWAKE, RecordPath
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell
 from twisted_ib.hca.fabric.shm.hotpaths import HostPath
 from twisted_ib.hca.fabric.shm.sharedregions import SharedRegions
@@ -135,6 +139,7 @@ class RingPath(HostPath):
         "doorbell",
         "lastWords",
         "mine",
+        "peerSleep",
         "theirs",
     )
 
@@ -152,6 +157,7 @@ class RingPath(HostPath):
         self._cells: Cells = mine.cells
         self._peerMap: Any = theirs.map
         self._peerCells: Cells = theirs.cells
+        self.peerSleep = theirs.cells[SLEEP : SLEEP + 1]
         self._size, self._mask = ring, ring - 1
         self._room = ring - limits.RING_RESERVE
         self._low = _BULK_ROOM // 2
@@ -479,18 +485,26 @@ class RingPath(HostPath):
         cells[SLEEP] = (cells[SLEEP] + 1) | 1
         self.asleep = True
 
-    def rouse(self) -> bool:
+    def rouse(self) -> bool | None:
         peer = self._peerCells
         # The first test is that of pending(), which mostly has nothing else to look at.
         if (peer[TAIL] != self._head or self.waiting or self.unacknowledged) and self.pending():
             return True
-        # RUNG equal to SLEEP: the bell for this sleep has been used up, in vain, by something consumed
-        # before the sleep began.  The peer rings once for each sleep, so begin a new one.
-        if peer[RUNG] != self._cells[SLEEP]:
-            return False
-        self.arm()
-        self.fabric.fence()
-        return self.pending()
+        # RUNG equal to SLEEP: the bell for this sleep has been used up, for what comes soon or for what was
+        # consumed before the sleep began.  The peer rings once for each sleep, so this one is over.
+        return None if peer[RUNG] == self._cells[SLEEP] else False
+
+    def alert(self) -> None:
+        sleep = self._peerCells[SLEEP]
+        if sleep & 1 and sleep != self._rung:
+            # As in ring(), which finds a broken doorbell, too.
+            self._cells[RUNG] = sleep
+            try:
+                self.doorbell.ring()
+            except RingError:
+                return
+            self._rung = sleep
+            self.fabric.rung += 1
 
     def wantSpace(self, waiter: Waiter) -> None:
         self.waiting[waiter] = None
@@ -607,6 +621,7 @@ class RingPath(HostPath):
         """
         gone: Any = Forked()
         self._map = self._cells = self._peerMap = self._peerCells = gone
+        self.peerSleep = AWAKE
         self.lastWords.silence()
         # Otherwise a post that fits the last known HEAD would get as far as packing into the map.
         self._room = -1
@@ -619,6 +634,7 @@ class RingPath(HostPath):
         self.lastWords.silence()
         gone: Any = None
         self._map = self._cells = self._peerMap = self._peerCells = gone
+        self.peerSleep = AWAKE
         if self._offers is not None:
             self._offers.close()
         self.mine.close()
