@@ -19,9 +19,9 @@ from twisted_ib.hca.base.polling import (
     PURE_LOOKS,
     RARE,
     REACH_SECONDS,
-    REPAID,
     REST_SECONDS,
     REST_SECONDS_MOST,
+    SAVED_SECONDS,
     SHY_SECONDS,
     SHY_SECONDS_MOST,
     SPIN_SECONDS,
@@ -607,7 +607,7 @@ class ReachTests(SynchronousTestCase):
     def test_slower(self) -> None:
         """
         Answers that become slower than was learned are polled for once, and learned anew after a rest; those
-        that become too slow are not.
+        that become too slow once more than that, as there was a success before.
         """
         waits = Waits()
         waits.teach(60e-6)
@@ -628,7 +628,8 @@ class ReachTests(SynchronousTestCase):
         yields = waits.yields
         for _ in range(10 * RARE):
             self.assertFalse(waits.wait(10 * REACH_SECONDS))
-        self.assertLess(waits.yields - yields, 11 * SPIN_SECONDS / YIELD)
+        self.assertEqual(waits.polling.rests, 3)
+        self.assertLess(waits.yields - yields, (11 * SPIN_SECONDS + REACH_SECONDS) / YIELD)
 
     def test_outliers(self) -> None:
         """
@@ -641,12 +642,40 @@ class ReachTests(SynchronousTestCase):
         self.assertGreater(sum(waits.found), 10000)
         self.assertLess(waits.vain, WASTE * waits.seconds)
 
+    def test_pauses(self) -> None:
+        """
+        Where one of ten answers is too slow, but pauses between them have saved up what that takes, most are
+        polled for.
+        """
+        choose, waits = random.Random(3), Waits()
+        began = waits.seconds
+        for _ in range(800):
+            waits.seconds += 2e-3
+            waits.wait(2 * REACH_SECONDS if choose.random() < 0.1 else choose.uniform(100e-6, 180e-6))
+        self.assertGreater(sum(waits.found), 600)
+        self.assertLess(waits.polling.rests * REACH_SECONDS, WASTE * (waits.seconds - began))
+
+    def test_saved(self) -> None:
+        """
+        However long nothing was in vain, only so much is saved up.
+        """
+        waits = Waits()
+        waits.teach()
+        waits.seconds += 1000.0
+        for _ in range(100):
+            if waits.seconds < waits.polling.restUntil:
+                break
+            waits.polling.hits, waits.polling.turns = 0.0, 0
+            self.assertTrue(waits.wait(REACH_SECONDS / 2))
+            self.assertFalse(waits.wait(2 * REACH_SECONDS))
+        self.assertEqual(waits.polling.rests, 1 + round(SAVED_SECONDS / REST_SECONDS))
+
     def test_waste(self) -> None:
         """
-        Who answers so that as much as can be is polled in vain has a bound reached, but not passed: with just
-        enough successes before, or none.
+        Who answers so that as much as can be is polled in vain has a bound reached, but not passed: with a
+        success before each time, or none.
         """
-        for successes in (REPAID, 0):
+        for successes in (1, 0):
             waits = Waits()
             began, shares = waits.seconds, list[float]()
             for _ in range(20):
@@ -665,7 +694,7 @@ class ReachTests(SynchronousTestCase):
                 shares.append(waits.vain / (waits.seconds - began))
             self.assertLessEqual(max(shares), WASTE)
             self.assertGreater(shares[0], 0.75 * WASTE)
-            self.assertEqual(shares[-1] > 0.75 * WASTE, successes == REPAID)
+            self.assertEqual(shares[-1] > 0.75 * WASTE, successes == 1)
         self.assertLess(shares[-1], WASTE / 10)
         self.assertAlmostEqual(waits.polling._restSeconds, REST_SECONDS_MOST)
 

@@ -15,8 +15,10 @@ from the one that is to answer.
     KVM for halted processors (Documentation/virt/kvm/halt-polling.rst).  An answer is what arrives after
     something was sent since the last arrival; in a stream that is only received nothing is, be it as
     regular as it will.  After L{LESSONS} in turn within L{REACH_SECONDS} the next are polled for, as long
-    as L{AdaptivePolling.reach} says; the averages above are of what comes sooner.  If that is in vain, or
-    the CPU was gone meanwhile, there is none of it for L{REST_SECONDS}, then twice as long and so on.
+    as L{AdaptivePolling.reach} says; the averages above are of what comes sooner.  Each time that is in vain,
+    or the CPU was gone meanwhile, takes L{REST_SECONDS}, which is saved up before; once that is gone there is
+    none for as long.  If nothing was found since the time before, it takes twice as long and so on, and the
+    lessons begin again.
   - A yield to a busy third process, not to the one that is to answer, lasts a whole time slice:
     L{CROWDED_SECONDS} or more.  If more than a quarter of yields do, by a moving average, there are none for
     L{SHY_SECONDS}, then twice as long and so on; polling without yields continues.  If the two peers share a
@@ -44,11 +46,11 @@ LESSONS: Final = 4
 UNASKED: Final = 16
 #: The most of a CPU, as a share, that polling for such answers in vain may take.
 WASTE: Final = 1 / 32
-#: Nothing is polled for so after it was in vain, for how long at first and at most, in seconds.
-REST_SECONDS: Final = REACH_SECONDS / WASTE
+#: What polling for one in vain takes of the time without, at first and at most, in seconds; and how much is
+#: saved up: so many times in turn may be in vain where it was not for long.
+REST_SECONDS: Final = REACH_SECONDS + REACH_SECONDS / WASTE
 REST_SECONDS_MOST: Final = 128 * REST_SECONDS
-#: Successes after which the next rest is as long as the first.
-REPAID: Final = 8
+SAVED_SECONDS: Final = 8 * REST_SECONDS
 #: Polls without yielding.
 PURE_LOOKS: Final = 60
 #: Poll every so many times in spite of misses: otherwise a change for the better would go unnoticed.
@@ -125,7 +127,7 @@ class AdaptivePolling:
         self.crowd = self.shyUntil = 0.0
         self._shySeconds = SHY_SECONDS
         self.reached = self.rests = 0
-        self.reach = self.restUntil = 0.0
+        self.reach, self.restUntil = 0.0, now()
         self.late = False
         # The results of sent() before the last wait for an answer, and before the last that was answered.
         self._asked = self._answered = 0
@@ -280,12 +282,14 @@ class AdaptivePolling:
 
     def _rest(self, now: float) -> None:
         self.rests += 1
-        self.reach = self._since = 0.0
-        self._lessons = 0
-        if self._repaid >= REPAID:
+        self._since = 0.0
+        if self._repaid:
             self._restSeconds = REST_SECONDS
+        else:
+            self.reach = 0.0
+            self._lessons = 0
         self._repaid = 0
-        self.restUntil = now + self._restSeconds
+        self.restUntil = max(self.restUntil, now - SAVED_SECONDS) + self._restSeconds
         self._restSeconds = min(2 * self._restSeconds, REST_SECONDS_MOST)
 
     def _crowded(self, now: float) -> None:

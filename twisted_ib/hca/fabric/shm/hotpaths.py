@@ -246,7 +246,7 @@ class HotPaths(Fabric):
         """
         Wait for the record of a peer that has rung before it writes it: for all of them together no longer
         than L{limits.ANSWER_SECONDS}, and only for the first, second, fourth, eighth and so on time that one
-        rings in vain. What comes later finds a path that is polled, or that sleeps anew and is rung for.
+        rings in vain. A later record finds a path that is polled, or that sleeps anew and is rung for.
         """
         believed = _NONE
         for path in rung:
