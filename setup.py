@@ -17,6 +17,7 @@ LIBRARIES = "twisted_ib.verbs.c.carried"
 
 MODULES = [
     "twisted_ib/blocking/connection.py",
+    "twisted_ib/blocking/inbox.py",
     "twisted_ib/blocking/loop.py",
     "twisted_ib/hca/base/polling.py",
     "twisted_ib/hca/cm/admission.py",

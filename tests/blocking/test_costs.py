@@ -22,7 +22,7 @@ from twisted_ib.blocking import loop as module
 from twisted_ib.blocking import select as selecting
 from twisted_ib.blocking.loop import BRIEF_SECONDS
 from twisted_ib.blocking.patch import patched
-from twisted_ib.blocking.waiter import Waiter
+from twisted_ib.drive.waiter import Waiter
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell
 from twisted_ib.reactor.loop import EPOLL_EVERY, DeviceLoop

@@ -137,7 +137,7 @@ class StreamTests(BlockingTestCase):
         one.settimeout(0.2)
         self.assertRaises(TimeoutError, one.sendall, bytes(8 * RECEIVE_BYTES))
         with self.loop:
-            self.assertLess(other.sdp.size, RECEIVE_BYTES + (1 << 18))
+            self.assertLess(other.sdp.inbox.size, RECEIVE_BYTES + (1 << 18))
 
     def test_timeouts(self) -> None:
         """

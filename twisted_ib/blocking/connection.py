@@ -11,7 +11,6 @@ import errno
 import os
 import socket as kernel
 import sys
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from select import epoll
@@ -25,6 +24,7 @@ from twisted.python.failure import Failure
 from zope.interface import classImplements
 
 from twisted_ib.blocking.descriptors import isUsed
+from twisted_ib.blocking.inbox import Inbox, octetsOf
 from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.reactor.loop import EPOLL_EVERY
 from twisted_ib.switch.handle import pairOf
@@ -54,20 +54,6 @@ def failure(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
-def octetsOf(buffer: Any, isWritten: bool = False) -> memoryview:
-    """
-    Return the octets of a buffer, which is refused as the standard library refuses it, before any is taken.
-
-    @param isWritten: Whether it is written to.
-    """
-    view = memoryview(buffer)
-    if not view.c_contiguous:
-        raise BufferError("memoryview: underlying buffer is not C-contiguous")
-    if isWritten and view.readonly:
-        raise TypeError(f"a buffer that can be written to is needed, not {type(buffer).__name__}")
-    return view.cast("B")
-
-
 class Connection:
     """
     The protocol of a transport over SDP, for a socket and its duplicates.
@@ -76,7 +62,6 @@ class Connection:
     @ivar stream: The transport; L{None} before the connection, and after it.
     @ivar sockets: How many sockets have it; none once it is closed.
     @ivar inbox: Bytes that have arrived and were not received.
-    @ivar size: Its bytes, but those of the first piece before C{start}.
     @ivar ended: Whether nothing more will arrive; C{peerEnded}: as the peer sends no more.
     @ivar lost: The number of the error that ended it, until a call has reported it; else 0.
     @ivar isNew: Whether C{connect} has not said yet that an attempt that did not block has succeeded.
@@ -100,8 +85,7 @@ class Connection:
         self.kept, self.holder = -1, ""
         self.stream: RedirectedServer | RedirectedClient | None = None
         self.sockets = 1
-        self.inbox: deque[bytes] = deque()
-        self.size = self._start = 0
+        self.inbox = Inbox()
         self.ended = self.peerEnded = self.over = self._isShut = self.isNew = False
         # Whether recv waits for bytes, and the transport says that some are unread.
         self._awaits = self._isUnread = False
@@ -133,13 +117,14 @@ class Connection:
         if not self.sockets:
             return
         # Also after shutdown(SHUT_RD), as Linux does.
-        self.inbox.append(data)
-        self.size += len(data)
+        inbox = self.inbox
+        inbox.pieces.append(data)
+        inbox.size += len(data)
         if not (self._awaits or self._isUnread):
             self._isUnread = True
             assert self.stream is not None
             self.stream.sayUnread(True)
-        if self.size >= RECEIVE_BYTES:
+        if inbox.size >= RECEIVE_BYTES:
             assert self.stream is not None
             self.stream.stopReading()
 
@@ -177,7 +162,7 @@ class Connection:
         """
         Return whether C{recv} does not block.
         """
-        return self.size > 0 or self.ended or self.lost > 0
+        return self.inbox.size > 0 or self.ended or self.lost > 0
 
     def writable(self) -> bool:
         """
@@ -244,7 +229,8 @@ class Connection:
             if flags:
                 return self._receiveBy(size, flags, timeout)
             inbox, stream = self.inbox, self.stream
-            if not inbox and stream is not None and not (loop.leader or loop.followers or loop.orphans):
+            pieces = inbox.pieces
+            if not pieces and stream is not None and not (loop.leader or loop.followers or loop.orphans):
                 path, turns = stream.queuePair.path, loop.driven.turns + 1
                 # A turn of the loop that finds at once what it polls for, without all that it asks first.
                 if path is not None and turns & (EPOLL_EVERY - 1) and path.pending():
@@ -255,7 +241,7 @@ class Connection:
                             channel.progress()
                     finally:
                         self._awaits = False
-            if not inbox:
+            if not pieces:
                 if timeout is not None or self.ended or self.lost:
                     if not self._awaitBytes(timeout):
                         return b""
@@ -265,14 +251,16 @@ class Connection:
                     if loop.lead(self.readable, None) is None:
                         loop.follow(self.readable, None)
                     self._awaits = False
-                if not inbox:
+                if not pieces:
                     return self._noBytes()
-            data = inbox[0]
-            if self._start or not len(data) == self.size <= size:
-                return self._take(size)
+            data = pieces[0]
+            if inbox.start or not len(data) == inbox.size <= size:
+                data = inbox.take(size)
+                self._mayRead()
+                return data
             # All there is, as mostly.
-            inbox.popleft()
-            self.size = 0
+            pieces.popleft()
+            inbox.size = 0
             stream = self.stream
             if self._isUnread or (stream is not None and not stream.reading):
                 self._mayRead()
@@ -287,7 +275,7 @@ class Connection:
             deadline = None if timeout is None else monotonic() + timeout
             if not loop.sleep(self.readable, deadline):
                 raise TimeoutError("timed out")
-        if self.inbox:
+        if self.inbox.pieces:
             return True
         if not (self.ended or self.lost):
             raise failure(errno.EAGAIN)
@@ -312,75 +300,46 @@ class Connection:
         if flags & _DONTWAIT and timeout is None:
             # A socket with a timeout waits in Python's own poll(2), whatever the flags say.
             timeout = 0.0
+        inbox = self.inbox
         # recv(2): a descriptor that does not block, as that of a socket with a timeout, waits for no more.
         isAll = flags & kernel.MSG_WAITALL and timeout is None
         if flags & _PEEK:
             if isAll:
                 wanted = min(size, RECEIVE_BYTES)
                 self._mayRead(wanted)
-                self._await(lambda: self.size >= wanted or self.ended or self.lost, None)
-                if not self.inbox:
+                self._await(lambda: inbox.size >= wanted or self.ended or self.lost, None)
+                if not inbox.pieces:
                     return self._noBytes()
-            elif not self.inbox:
+            elif not inbox.pieces:
                 self._awaitBytes(timeout)
-            elif self.size < size:
+            elif inbox.size < size:
                 # A program may look until all of a header is there.
                 self.loop.poll()
-            return self._peek(size)
-        if not self.inbox and not self._awaitBytes(timeout):
+            return inbox.peek(size)
+        if not inbox.pieces and not self._awaitBytes(timeout):
             return b""
-        data = self._take(size)
-        if not isAll or len(data) == size:
-            return data
-        pieces, left = [data], size - len(data)
-        while left:
+        left = size
+        taken: list[bytes] = []
+        while True:
+            taken.append(inbox.take(left))
+            self._mayRead()
+            left -= len(taken[-1])
+            if not left or not isAll:
+                break
             self._await(self.readable, None)
-            if not self.inbox:
+            if not inbox.pieces:
                 # The next call reports an error, if there is one.
                 break
-            pieces.append(self._take(left))
-            left -= len(pieces[-1])
-        return b"".join(pieces)
-
-    def _take(self, size: int) -> bytes:
-        inbox, start = self.inbox, self._start
-        data = inbox[0]
-        if start or len(data) > size:
-            stop = start + size
-            if stop < len(data):
-                self._start = stop
-                self.size -= size
-                self._mayRead()
-                return data[start:stop]
-            data = data[start:]
-            self._start = 0
-        inbox.popleft()
-        if inbox and len(data) < size:
-            pieces, left = [data], size - len(data)
-            while inbox and len(inbox[0]) <= left:
-                piece = inbox.popleft()
-                pieces.append(piece)
-                left -= len(piece)
-            if inbox and left:
-                # As tcp(7): all there is, and so as many octets as MSG_PEEK has shown.
-                pieces.append(inbox[0][:left])
-                self._start = left
-            data = b"".join(pieces)
-        self.size -= len(data)
-        self._mayRead()
-        return data
-
-    def _peek(self, size: int) -> bytes:
-        return b"".join(self.inbox)[self._start : self._start + size]
+        return b"".join(taken)
 
     def _mayRead(self, below: int = RECEIVE_BYTES // 2) -> None:
-        stream = self.stream
-        if self._isUnread != (self.size > 0):
+        stream, size = self.stream, self.inbox.size
+        if self._isUnread != (size > 0):
             # For the peer, in case that this process dies.
             self._isUnread = not self._isUnread
             if stream is not None:
                 stream.sayUnread(self._isUnread)
-        if stream is not None and not stream.reading and self.size < below:
+        if stream is not None and not stream.reading and size < below:
             stream.startReading()
             self.loop.flush(stream.channel.device)
 
@@ -563,7 +522,7 @@ class Connection:
         Close the connection, under the loop's lock.
         """
         try:
-            if self.stream is not None and not (self.size or isAborted or self.ended):
+            if self.stream is not None and not (self.inbox.size or isAborted or self.ended):
                 # The device may hold unread bytes that nobody has taken from it.
                 self.loop.poll()
         finally:
@@ -572,11 +531,10 @@ class Connection:
 
     def _end(self, isAborted: bool) -> None:
         stream = self.stream
-        unread = self.size > 0
+        unread = self.inbox.size > 0
         self.sockets = 0
         self.ended = self._isShut = True
         self.inbox.clear()
-        self.size = self._start = 0
         if stream is not None:
             stream.thread = get_ident()
             # RFC 9293 section 3.10.4: as TCP does it, a close with unread bytes is a reset.
@@ -586,13 +544,14 @@ class Connection:
                 stream.loseConnection()
         self.loop.changed()
 
-    def takeError(self) -> int:
+    def takeError(self, length: int = 0) -> int | bytes:
         """
-        Return the number of the error that no call has reported, and forget it (SO_ERROR).
+        Return the number of the error that no call has reported, and forget it, as C{getsockopt} does
+        (SO_ERROR): an integer, or octets if there is a length.
         """
         self.look()
         number, self.lost = self.lost, 0
-        return number
+        return number.to_bytes(4, sys.byteorder)[:length] if length else number
 
     def look(self) -> None:
         """
@@ -610,31 +569,23 @@ class Connection:
             return _CLOSE
         return _CLOSE_WAIT if self.peerEnded else _FIN_WAIT2 if self._isShut else _ESTABLISHED
 
-    @staticmethod
-    def option(value: int, length: int = 0) -> Any:
-        """
-        Return the value of an option as C{getsockopt} does: an integer, or octets if there is a length.
-        """
-        return value.to_bytes(4, sys.byteorder)[:length] if length else value
-
-    def info(self, found: Any) -> Any:
+    def info(self, found: int | bytes) -> int | bytes:
         """
         Return what the kernel says of its socket (TCP_INFO), with the state of this connection, which is the
         first octet.
 
         @param found: Octets, or an integer of the first four, as C{getsockopt} returns it without a length.
         """
-        isNumber = isinstance(found, int)
-        octets = found.to_bytes(4, sys.byteorder, signed=True) if isNumber else found
+        octets = found.to_bytes(4, sys.byteorder, signed=True) if isinstance(found, int) else found
         octets = bytes((self.state(),)) + octets[1:]
-        return int.from_bytes(octets, sys.byteorder, signed=True) if isNumber else octets
+        return int.from_bytes(octets, sys.byteorder, signed=True) if isinstance(found, int) else octets
 
     def waiting(self) -> int:
         """
         Return the bytes that wait for C{recv} (FIONREAD).
         """
         self.look()
-        return self.size
+        return self.inbox.size
 
     def unsent(self) -> int:
         """

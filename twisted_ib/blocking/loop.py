@@ -26,9 +26,9 @@ from twisted.python import log
 from twisted.python.failure import Failure
 
 from twisted_ib.blocking.descriptors import elsewhere, isElsewhere, isUsed, letAllGo
-from twisted_ib.blocking.waiter import NoLock, Waiter
 from twisted_ib.drive.process import life
 from twisted_ib.drive.sleeper import milliseconds
+from twisted_ib.drive.waiter import NoLock, Waiter
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.reactor.loop import EPOLL_EVERY, progress

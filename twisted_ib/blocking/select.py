@@ -72,7 +72,7 @@ def eventsOf(skt: socket, mask: int) -> int:
     if part.listens:
         return _IN & mask if part.accepted else 0
     found = 0
-    if mask & _IN and (part.size or part.ended or part.lost):
+    if mask & _IN and (part.inbox.size or part.ended or part.lost):
         # As its readable() says.
         found = _IN
     if mask & _OUT and part.writable():

@@ -29,9 +29,10 @@ from twisted_ib.blocking.connecting import (
     isTCP,
     target,
 )
-from twisted_ib.blocking.connection import Connection, failure, octetsOf
+from twisted_ib.blocking.connection import Connection, failure
 from twisted_ib.blocking.descriptors import Offloaded, offloaded
 from twisted_ib.blocking.files import sendFile
+from twisted_ib.blocking.inbox import octetsOf
 from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.configuration.words import CONNECT, LISTEN
@@ -516,7 +517,7 @@ class socket(_Plain, metaclass=_Sockets):
         if (level, optname) == (kernel.SOL_SOCKET, kernel.SO_ERROR):
             connection = self._connection()
             if connection is not None:
-                return connection.option(connection.takeError(), *buflen)
+                return connection.takeError(*buflen)
             made = None if buflen else self._connecting
             if made is not None and made.error is not None:
                 self._connecting = None

@@ -11,15 +11,18 @@ import sys
 from array import array
 from collections.abc import Callable
 from itertools import product
+from random import Random
 from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
 
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
 
 from tests.blocking.case import BlockingTestCase
 from twisted_ib.blocking.connection import Connection
+from twisted_ib.blocking.inbox import Inbox
 from twisted_ib.sdp.pendingsends import SendBuffer
 
 RESET, BROKEN, AGAIN, INVALID = errno.ECONNRESET, errno.EPIPE, errno.EAGAIN, errno.EINVAL
@@ -354,10 +357,10 @@ class StateTests(ConnectionCase):
             octets = number.to_bytes(4, sys.byteorder, signed=True)
             expected = int.from_bytes(b"\x08" + octets[1:], sys.byteorder, signed=True)
             self.assertEqual(one.info(number), expected)
-        self.assertEqual(one.option(5), 5)
-        self.assertEqual(one.option(5, 4), (5).to_bytes(4, sys.byteorder))
-        self.assertEqual(one.option(5, 8), (5).to_bytes(4, sys.byteorder))
-        self.assertEqual(one.option(5, 1), (5).to_bytes(4, sys.byteorder)[:1])
+        octets = RESET.to_bytes(4, sys.byteorder)
+        for length, expected in ((0, RESET), (4, octets), (8, octets), (1, octets[:1])):
+            one.lost = RESET
+            self.assertEqual((one.takeError(length), one.takeError()), (expected, 0))
 
     def test_counts(self) -> None:
         """
@@ -369,6 +372,33 @@ class StateTests(ConnectionCase):
         self.assertEqual(one.waiting(), 1)
         lost(one)
         self.assertEqual((one.waiting(), one.unsent()), (1, 0))
+
+
+class InboxTests(SynchronousTestCase):
+    """
+    L{Inbox}.
+    """
+
+    def test_takes(self) -> None:
+        """
+        However bytes came and however they are taken, they are the same, in order; to look at them leaves
+        them.
+        """
+        chance = Random(1)
+        inbox, left = Inbox(), b""
+        for _ in range(2000):
+            if left and chance.random() < 0.5:
+                size = chance.randrange(20)
+                self.assertEqual((inbox.peek(size), inbox.take(size)), (left[:size],) * 2)
+                left = left[size:]
+            else:
+                data = chance.randbytes(chance.randrange(1, 9))
+                inbox.pieces.append(data)
+                inbox.size += len(data)
+                left += data
+            self.assertEqual(inbox.size, len(left))
+        inbox.clear()
+        self.assertEqual((inbox.size, inbox.start, len(inbox.pieces)), (0, 0, 0))
 
 
 class ReceiveTests(ConnectionCase):

@@ -227,7 +227,7 @@ def _loaded(hooks: Hooks) -> type[Carried]:
         importTwisted()
         from twisted_ib.blocking import patch
         from twisted_ib.blocking.socket import socket as full
-        from twisted_ib.blocking.waiter import NoLock
+        from twisted_ib.drive.waiter import NoLock
     NoLock.refusing = staticmethod(_sayForked)
     # What the program has replaced itself stays as it is.
     own = [(each, each.now()) for each in hooks.replaced if each.now() is not each.ours]

@@ -1,5 +1,5 @@
 """
-Threads that wait for the loop, and the lock that a forked child finds in its place.
+Threads that wait while another one drives, and the lock that a forked child finds in the place of theirs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Waiter:
     """
     A thread that follows.
 
-    @ivar ready: Whether its condition holds, asked under the loop's lock by any thread.
+    @ivar ready: Whether its condition holds, asked under the lock of who drives, by any thread.
     @ivar bell: An event counter, if it waits for descriptors of the kernel too, else -1.
     @ivar done: Whether its condition held.
     @ivar grace: Seconds after which it looks, as the deputy.
