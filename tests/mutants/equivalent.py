@@ -49,6 +49,7 @@ _AIO = "twisted_ib/aio"
 _REACTOR = "twisted_ib/reactor"
 _BLOCKING = "twisted_ib/blocking"
 _CONNECTION = f"{_BLOCKING}/connection.py"
+_INBOX = f"{_BLOCKING}/inbox.py"
 
 EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(
@@ -117,28 +118,28 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         _CONNECTION,
-        "if self._start or not len(data) == self.size <= size:",
-        "len(data) == self.size <= size",
-        "(len(data) == self.size < size)",
+        "if inbox.start or not len(data) == inbox.size <= size:",
+        "len(data) == inbox.size <= size",
+        "(len(data) == inbox.size < size)",
         "the longer way takes the same",
     ),
     Equivalent(
-        _CONNECTION,
+        _INBOX,
         "if start or len(data) > size:",
         "len(data) > size",
         "(len(data) >= size)",
         "all of a piece is the piece",
     ),
     Equivalent(
-        _CONNECTION,
-        "if inbox and len(data) < size:",
-        "inbox and len(data) < size",
-        "(inbox or len(data) < size)",
+        _INBOX,
+        "if pieces and len(data) < size:",
+        "pieces and len(data) < size",
+        "(pieces or len(data) < size)",
         "with no more to take, or nothing to take it from, nothing is taken",
     ),
     Equivalent(
-        _CONNECTION,
-        "if inbox and len(data) < size:",
+        _INBOX,
+        "if pieces and len(data) < size:",
         "len(data) < size",
         "(len(data) <= size)",
         "with no more to take nothing is taken",
@@ -166,7 +167,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         _CONNECTION,
-        "octets = found.to_bytes(4, sys.byteorder, signed=True) if isNumber else found",
+        "octets = found.to_bytes(4, sys.byteorder, signed=True) if isinstance(found, int) else found",
         "4",
         "5",
         "an octet more of the sign",
