@@ -857,12 +857,13 @@ class RDMATransport(Transport):
         else:
             self._arrived(None, bytes(message))
 
-    def severalReceived(self, data: bytes) -> None:
+    def severalReceived(self, buffer: bytes, start: int, stop: int) -> None:
         """
         Process a SEND of several messages: see L{twisted_ib.rdma.gathering}.
         """
         try:
-            start, lengths = gathering.lengths(data)
+            # All at once: a callback may close the device, and the medium with it.
+            messages = gathering.divided(buffer, start, stop)
         except WireError as error:
             self._broken(error)
             return
@@ -874,9 +875,7 @@ class RDMATransport(Transport):
         takesMessages = self._takesMessages
         upcalls.current = self
         try:
-            for length in lengths:
-                message = data[start : start + length]
-                start += length
+            for message in messages:
                 # As deliver(), without its call.
                 if self.held is None and self.reading and not self.completions and self.protocol is protocol:
                     if takesMessages:
