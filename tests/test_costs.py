@@ -396,6 +396,18 @@ class MessageTests(SynchronousTestCase):
         each = {name: (more[name] - less[name]) / (many - few) for name in more}
         self.assertLessEqual(sum(each.values()), 19, each)
 
+    def test_copies(self) -> None:
+        """
+        The bytes of one of a KiB, of many that are written in a turn, are copied into the SEND that several
+        go in, and from the medium to the protocol, and in no other object.
+        """
+        requireBytecodes()
+        ownRunDirectory(self)
+        stream = Stream(("twisted_ib.rdma", "RDMA"))
+        self.addCleanup(stream.place.close)
+        found = perOne(stream.stream(1 << 10), 20, 60, 1 << 10, False)
+        self.assertLessEqual(found["allocated"], 2 * (1 << 10) + 128)
+
     def test_idle(self) -> None:
         """
         An open connection that has only written and read has two queues at each end, of its send requests:

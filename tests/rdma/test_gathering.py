@@ -31,7 +31,7 @@ def numbered(count: int) -> list[bytes]:
 
 class FormatTests(SynchronousTestCase):
     """
-    L{gathering.join} and L{gathering.lengths}.
+    L{gathering.join} and L{gathering.divided}.
     """
 
     joined = bytes.fromhex("03000000 02000000 00000000 03000000 6162 636465")
@@ -42,11 +42,15 @@ class FormatTests(SynchronousTestCase):
         """
         self.assertEqual(gathering.join([b"ab", b"", b"cde"]), self.joined)
 
-    def test_lengths(self) -> None:
+    def test_divided(self) -> None:
         """
-        The same is read.
+        The same is read, wherever it lies, and copied.
         """
-        self.assertEqual(gathering.lengths(self.joined), (16, (2, 0, 3)))
+        within = b"*" * 5 + self.joined + b"*"
+        for buffer in (within, bytearray(within), memoryview(within)):
+            found = gathering.divided(buffer, 5, len(within) - 1)
+            self.assertEqual(found, [b"ab", b"", b"cde"])
+            self.assertEqual({type(message) for message in found}, {bytes})
 
     def test_malformed(self) -> None:
         """
@@ -56,8 +60,12 @@ class FormatTests(SynchronousTestCase):
         most = limits.RDMA_GATHERED // limits.RDMA_GATHERED_EACH
         many = (most + 1).to_bytes(4, "little") + bytes(4 * (most + 1))
         for data in (*wrong, self.joined + b"x", bytes(4), b"\xff" * 16, many):
-            self.assertRaises(WireError, gathering.lengths, data)
-        self.assertEqual(gathering.lengths(most.to_bytes(4, "little") + bytes(4 * most))[1], (0,) * most)
+            for before, behind in ((b"", b""), (b"*", b"*" * 99)):
+                within = before + data + behind
+                start = len(before)
+                self.assertRaises(WireError, gathering.divided, within, start, start + len(data))
+        found = gathering.divided(most.to_bytes(4, "little") + bytes(4 * most), 0, 4 * most + 4)
+        self.assertEqual(found, [b""] * most)
 
 
 class BeginTests(SynchronousTestCase):

@@ -9,6 +9,7 @@ one, which tells it from a SEND of one message; nobody waits for events of these
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from struct import Struct, pack, unpack_from
 from typing import TYPE_CHECKING
 
@@ -59,17 +60,21 @@ def join(messages: Sequence[bytes]) -> bytes:
     return b"".join((pack(f"<{count + 1}I", count, *map(len, messages)), *messages))
 
 
-def lengths(data: bytes) -> tuple[int, tuple[int, ...]]:
+def divided(buffer: bytes, start: int, stop: int) -> list[bytes]:
     """
-    Return where the first message of such a SEND begins, and the bytes of each.
+    Return copies of the messages of such a SEND.
 
+    @param buffer: Has it from C{start} to C{stop}; the peer may write to it meanwhile.
     @raise WireError: It is not one.
     """
-    count = _COUNT.unpack_from(data)[0] if len(data) >= _COUNT.size else 0
-    start = _COUNT.size * (count + 1)
-    if not 0 < count <= _MOST or len(data) < start:
-        raise WireError(f"a SEND of {len(data)} bytes is said to have {count} messages")
-    found = unpack_from(f"<{count}I", data, _COUNT.size)
-    if start + sum(found) != len(data):
-        raise WireError(f"the {count} messages of a SEND of {len(data)} bytes have {sum(found)}")
-    return start, found
+    size = stop - start
+    count = _COUNT.unpack_from(buffer, start)[0] if size >= _COUNT.size else 0
+    first = start + _COUNT.size * (count + 1)
+    if not 0 < count <= _MOST or stop < first:
+        raise WireError(f"a SEND of {size} bytes is said to have {count} messages")
+    # Read once: what is checked here is what is cut by.
+    lengths: tuple[int, ...] = unpack_from(f"<{count}I", buffer, start + _COUNT.size)
+    if first + sum(lengths) != stop:
+        raise WireError(f"the {count} messages of a SEND of {size} bytes have {sum(lengths)}")
+    messages = [buffer[begin:end] for begin, end in pairwise(accumulate(lengths, initial=first))]
+    return messages if messages[0].__class__ is bytes else [bytes(message) for message in messages]

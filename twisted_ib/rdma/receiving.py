@@ -67,13 +67,14 @@ class Inbox:
         else:
             self._arrived(transport, None, bytes(message))
 
-    def severalReceived(self, data: bytes) -> None:
+    def severalReceived(self, buffer: bytes, start: int, stop: int) -> None:
         """
         Process a SEND of several messages: see L{twisted_ib.rdma.gathering}.
         """
         transport = self.transport
         try:
-            start, lengths = gathering.lengths(data)
+            # All at once: a callback may close the device, and the medium with it.
+            messages = gathering.divided(buffer, start, stop)
         except WireError as error:
             transport.broken(error)
             return
@@ -85,9 +86,7 @@ class Inbox:
         takesMessages = self._takesMessages
         upcalls.current = transport
         try:
-            for length in lengths:
-                message = data[start : start + length]
-                start += length
+            for message in messages:
                 # As deliver(), without its call.
                 if (
                     transport.held is None

@@ -50,6 +50,7 @@ _EVENTS = {
 #: In the place of that of a queue pair that was never asked, as most are not.
 _NONE_OWED = ResponseQueue(None)
 _ERR = QPState.ERR
+_SOLICITED_ONLY = SEND_ONLY | SOLICITED
 #: Bytes that are copied by less than it costs to make a view of them.
 _SMALL = 1024
 
@@ -112,13 +113,17 @@ class Responder:
         if self._fresh and opcode != RESUME and not self._establish(work):
             return ABSENT
         queuePair = work.queuePair
-        # Shortcut for a stream's message, which is nearly all of the traffic.  Not while responses
-        # are owed: atomics before it must be executed first (IBTA vol. 1 9.4.5).
-        if opcode == SEND_ONLY and queuePair.posted and self._message is None and not self._answers.owed:
-            if stop - start <= queuePair.maxMessage:
+        # Shortcut for a stream's message, which is nearly all of the traffic, without a copy of its own.  Not
+        # while responses are owed: atomics before it must be executed first (IBTA vol. 1 9.4.5).
+        if queuePair.posted and self._message is None and not self._answers.owed:
+            isOnly = opcode == SEND_ONLY or opcode == _SOLICITED_ONLY
+            if isOnly and stop - start <= queuePair.maxMessage:
                 queuePair.posted -= 1
                 work.messagesReceived += 1
-                queuePair.consumer.received(buffer, start, stop)
+                if opcode != SEND_ONLY and queuePair.gathers:
+                    queuePair.consumer.severalReceived(buffer, start, stop)
+                else:
+                    queuePair.consumer.received(buffer, start, stop)
                 return 0
         inside = self._message is not None
         try:

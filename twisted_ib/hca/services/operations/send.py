@@ -116,7 +116,7 @@ class IncomingSend(IncomingMessage):
         if extra is IMMEDIATE:
             queuePair.consumer.immediateReceived(value, data, 0, len(data))
         elif solicited and queuePair.gathers:
-            queuePair.consumer.severalReceived(data)
+            queuePair.consumer.severalReceived(data, 0, len(data))
         else:
             queuePair.consumer.received(data, 0, len(data))
 
