@@ -6,6 +6,7 @@ real ones.
 from __future__ import annotations
 
 import gc
+import sys
 from asyncio import SelectorEventLoop
 from functools import partial
 from types import SimpleNamespace
@@ -117,6 +118,19 @@ class UserTests(ChannelTestCase):
             channel.release(users[0])
             channel.endOfBatch()
             self.assertEqual(end.reactor.changes, 2)
+
+    def test_roomOfAttempts(self) -> None:
+        """
+        When all attempts have ended nothing of the room that they took is kept.
+        """
+        channel = self.end(True).channel
+        before = sys.getsizeof(channel.attempts)
+        attempts: list[Any] = [Keeper() for _ in range(1000)]
+        for attempt in attempts:
+            channel.attempt(attempt)
+        for attempt in attempts:
+            channel.attempted(attempt)
+        self.assertEqual(sys.getsizeof(channel.attempts), before)
 
     def test_takenBackInTheSameTurn(self) -> None:
         """

@@ -157,7 +157,7 @@ class DeviceChannel:
         """
         Add an attempt to connect, a user that has a transport soon or ends.
         """
-        # A dictionary keeps room for entries that have gone: among the connections' they would double it.
+        # Not among the connections: a dictionary keeps room for entries that have gone.
         self.attempts[attempt] = None
         if not self._registered:
             self._begin()
@@ -206,8 +206,10 @@ class DeviceChannel:
         Remove an attempt.
         """
         self.attempts.pop(attempt, None)
-        if not self.users and not self.attempts:
-            self._unused()
+        if not self.attempts:
+            self.attempts.clear()  # Of that room.
+            if not self.users:
+                self._unused()
 
     def _unused(self) -> None:
         if not self._registered:

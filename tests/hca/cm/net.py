@@ -24,11 +24,11 @@ def ask(queuePair: int = 1, **fields: Any) -> REQ:
     A REQ as RDMA-CM makes them.
     """
     fields.setdefault("primaryPath", PathRecord(localACKTimeout=17))
-    fields.setdefault("maxCMRetries", 15)
+    fields.setdefault("requestRetries", 15)
     return REQ(
         serviceID=SERVICE,
         localQPN=queuePair,
-        remoteCMResponseTimeout=20,
+        responseTimeout=20,
         localCMResponseTimeout=20,
         **fields,
     )

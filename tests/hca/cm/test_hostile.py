@@ -295,7 +295,7 @@ class HostileTests(SynchronousTestCase):
         octets[0:4] = noise.choice(ids).to_bytes(4, "big")
         octets[4:8] = noise.choice(ids).to_bytes(4, "big")
         if kind is REQ:
-            octets[4:140] = ask(noise.randrange(40), localCAGUID=0xA, maxCMRetries=1).pack()[4:140]
+            octets[4:140] = ask(noise.randrange(40), localCAGUID=0xA, requestRetries=1).pack()[4:140]
         elif kind is REP:
             octets[12:15] = bytes([0, 0, noise.randrange(9)])
             octets[28:36] = (0xA).to_bytes(8, "big")

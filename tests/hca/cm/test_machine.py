@@ -14,8 +14,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.base.machines import MachineTestsMixin
 from twisted_ib.errors import ConnectionStateError
 from twisted_ib.hca.cm.machine import Connection, Event, Input, Output, State
+from twisted_ib.hca.cm.peer import Peer
+from twisted_ib.hca.cm.timers import Timing
 from twisted_ib.hca.cm.transitions import CM_READY_REPEATS, HALF_OPEN, TRANSITIONS
-from twisted_ib.hca.connection import PathRecord
 from twisted_ib.hca.wire.cm import messages as cm
 from twisted_ib.hca.wire.cm.messages import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU
 
@@ -219,9 +220,7 @@ class MachineCase(SynchronousTestCase):
         A connection to which some inputs happened.
         """
         table = FakeTable()
-        request = REQ(maxCMRetries=2, primaryPath=PathRecord(localACKTimeout=ACK_CODE))
-        connection = Connection(table, None, PATH_CHANGE, LOCAL, request)
-        connection.period = PERIOD
+        connection = Connection(Peer(table, PATH_CHANGE), LOCAL, Timing(PERIOD, ACK_SECONDS, 2))
         for given in route:
             if given in (Input.REQ, Input.REP):
                 connection.remoteID = REMOTE
@@ -462,7 +461,7 @@ class MessageTests(MachineCase):
         message since, and counts.
         """
         table = FakeTable()
-        connection = Connection(table, None, PATH_CHANGE, LOCAL, REQ(maxCMRetries=2))
+        connection = Connection(Peer(table, PATH_CHANGE), LOCAL, Timing(PERIOD, ACK_SECONDS, 2))
         request = REQ(localQPN=5)
         connection.feed(Input.CONNECT, request, NOW)
         request.localQPN = 6
@@ -522,7 +521,7 @@ class MessageTests(MachineCase):
             (True, 0, 0),
         ):
             connection, table = self.inState(State.REP_RCVD)
-            table.sourcesForgeable, connection.maxRetries = isForgeable, most
+            table.sourcesForgeable, connection.timing = isForgeable, Timing(PERIOD, ACK_SECONDS, most)
             connection.ready(NOW)
             sent = 0
             while (when := connection.deadline) is not None:

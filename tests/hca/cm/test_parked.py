@@ -163,7 +163,7 @@ class ParkedTests(SynchronousTestCase):
         The REP is repeated once, and given up after all that the REQ has asked for.
         """
         period = PERIOD - 0.512
-        self.ask("10", 1, 5.0, maxCMRetries=3)
+        self.ask("10", 1, 5.0, requestRetries=3)
         self.table.tick(5.0 + period - 0.01)
         self.assertEqual(answers(self.table), [])
         self.assertEqual(self.table.deadline(), 5.0 + period)

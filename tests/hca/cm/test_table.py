@@ -411,6 +411,21 @@ class PathLostTests(SynchronousTestCase):
         self.assertEqual((net.b._halfOpenLimit.halfOpen, net.b.deadline()), (1, None))
         self.assertEqual([connection.accept(REP(), 0.0) for connection in lost[1:2]], [False])
 
+    def test_asking(self) -> None:
+        """
+        Those whose REQ has no answer yet are given back too, and counted until it has one.
+        """
+        net = Net()
+        asking, refused = (net.a.connect("b", ask(number), None, 0.0) for number in (1, 2))
+        self.assertEqual(net.a._peers["b"].calling, 2)
+        while net.a.nextOutput() is not None:
+            pass
+        opened, _ = net.open(3)
+        send(net.a, REJ(0, refused.localID, 0, reason=8), "b")
+        self.assertEqual((net.a._peers["b"].calling, refused.state), (1, State.IDLE))
+        self.assertEqual(net.a.pathLost("b"), [asking, opened])
+        self.assertEqual((net.a._peers, len(net.a)), ({}, 0))
+
     def test_unknown(self) -> None:
         """
         Nothing is lost with a path that had no connection, only messages.

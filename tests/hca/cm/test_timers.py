@@ -72,7 +72,7 @@ class TimerTests(SynchronousTestCase):
         A REP is sent again after the REQ's local response time, and for each REQ that is repeated.
         """
         net = Net()
-        _, passive = net.request(maxCMRetries=3)
+        _, passive = net.request(requestRetries=3)
         net.lose = {REP: 99}
         passive.accept(REP(), 0.0)
         net.pump()
@@ -102,7 +102,7 @@ class TimerTests(SynchronousTestCase):
         A DREQ that is never answered ends in TIMEWAIT all the same.
         """
         net = Net()
-        active, _ = net.open(maxCMRetries=2)
+        active, _ = net.open(requestRetries=2)
         net.lose = {DREQ: 99}
         active.disconnect(net.now)
         net.wait(3 * PERIOD)
@@ -474,7 +474,7 @@ class LosslessTests(SynchronousTestCase):
         for isAccepted in (False, True):
             self.setUp()
             net = self.net
-            active, passive = net.request(maxCMRetries=0)
+            active, passive = net.request(requestRetries=0)
             if isAccepted:
                 net.wait(limits.CM_ANSWER_SECONDS - 1)
                 passive.accept(REP(localQPN=9), net.now)
@@ -489,14 +489,14 @@ class LosslessTests(SynchronousTestCase):
         """
         net = self.net
         for _ in range(3):
-            active, passive = net.request(2, maxCMRetries=2)
+            active, passive = net.request(2, requestRetries=2)
             passive.ignore(net.now)
             net.pump()
             self.assertEqual((active.state, len(net.b)), (State.MRA_REQ_RCVD, 0))
             active.abandon(net.now)
             net.pump()
         net.carried.clear()
-        active, passive = net.request(3, maxCMRetries=2)
+        active, passive = net.request(3, requestRetries=2)
         for _ in range(2):
             passive.ignore(net.now)
             net.wait(3.0)

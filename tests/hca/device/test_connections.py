@@ -201,7 +201,7 @@ class ConnectionTests(EveryKindTestCase):
             verifyObject(IConnectionUser, user, tentative=True)
             settle(here, there)
             [asked], [told] = listener.told, user.told
-            self.assertEqual((type(asked), type(told)), (ConnectRequest, ConnectReply))
+            self.assertTrue(isinstance(asked, ConnectRequest) and isinstance(told, ConnectReply))
             self.assertEqual(asked.privateData.rstrip(b"\0"), header + b"hello")
             self.assertEqual(
                 (asked.serviceID, asked.localQPN, asked.responderResources, asked.initiatorDepth),

@@ -74,8 +74,8 @@ def request(address: str, port: int, portSpace: int = PortSpace.SDP) -> REQ:
     return REQ(
         serviceID=portSpace << 16 | port,
         localQPN=next(numbers),
-        maxCMRetries=2,
-        remoteCMResponseTimeout=17,
+        requestRetries=2,
+        responseTimeout=17,
         localCMResponseTimeout=17,
         privateData=bytes(data),
     )

@@ -75,7 +75,7 @@ class HalfOpenLimit:
                     for other in others:
                         if self.strangers.pop(other.localID, None) is not None:
                             self.shown[other.localID] = other
-                follow = connection.table.follow
+                follow = peer.table.follow
                 if follow is not None and connection.state is State.ESTABLISHED:
                     follow(connection)
 

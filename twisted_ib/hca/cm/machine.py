@@ -11,18 +11,21 @@ came too late.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from zope.interface import classImplements
 
 from twisted_ib.errors import ConnectionStateError
 from twisted_ib.hca.cm.messages import replyMessage
 from twisted_ib.hca.cm.states import Event, Input, State
+from twisted_ib.hca.cm.timers import Timing
 from twisted_ib.hca.cm.transitions import ROWS
 from twisted_ib.hca.connection import ConnectReply
 from twisted_ib.hca.connection.interfaces import IConnection
-from twisted_ib.hca.wire.cm.codes import timeoutSeconds
-from twisted_ib.hca.wire.cm.messages import MRA, REJ, REQ, RTU
+from twisted_ib.hca.wire.cm.messages import MRA, REJ, RTU
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.cm.peer import Peer
 
 __all__ = ["Connection", "ConnectionContext", "Event", "Input", "Output", "State"]
 
@@ -85,51 +88,42 @@ class Connection:
     @ivar state: the L{State}. Finally IDLE or TIMEWAIT; the table no longer holds this object then.
     @ivar user: free for the consumer.
     @ivar listener: passive: the listener of the service id.
-    @ivar peer: the table's L{Peer<twisted_ib.hca.cm.peer.Peer>} of C{destination}.
-    @ivar destination: where messages are sent, and the only source they are accepted from.
+    @ivar peer: the table's L{Peer<twisted_ib.hca.cm.peer.Peer>} of C{destination}, which has the table.
     @ivar remoteID: the peer's communication id; 0 while unknown.
     @ivar localQPN: 0 until C{accept} on the passive side.
     @ivar remoteQPN: 0 until the REP on the active side.
     @ivar output: the last message, for retransmission; on a medium that pads them, without zeros at its end.
     @ivar deadline: when to retransmit, or L{None}.
-    @ivar period: seconds between retransmissions.
+    @ivar timing: its times, of the REQ that was sent or received: they hold for both sides.
+    @ivar retriesLeft: how often the message that waits for an answer is repeated yet; from C{CM_IF_ASKED} on
+        so much less, and only if the peer asks for it.
     @ivar since: while it is half open and sources can be forged: when its REQ came.
-    @ivar ackSeconds: the path's ACK timeout, which MRA waits and TIMEWAIT add.
     @ivar disconnectData: private data of the DREQ or REJ by which the peer ended the connection; else empty.
     """
 
+    # No more than an established connection needs, of which there may be many.
     __slots__ = (
-        "ackSeconds",
         "deadline",
-        "destination",
         "disconnectData",
         "listener",
         "localID",
         "localQPN",
-        "maxRetries",
         "output",
         "peer",
-        "period",
         "remoteCAGUID",
         "remoteID",
         "remoteQPN",
         "retriesLeft",
         "since",
         "state",
-        "table",
+        "timing",
         "user",
     )
 
-    def __init__(
-        self, table: ConnectionContext, peer: Any, destination: Any, localID: int, request: REQ
-    ) -> None:
-        """
-        @param request: the REQ sent or received: its retry count and path hold for both sides.
-        """
-        self.table = table
+    def __init__(self, peer: Peer, localID: int, timing: Timing) -> None:
         self.peer = peer
-        self.destination = destination
         self.localID = localID
+        self.timing = timing
         self.remoteID = 0
         self.localQPN = 0
         self.remoteQPN = 0
@@ -140,11 +134,22 @@ class Connection:
         self.output: bytes | None = None
         self.disconnectData = b""
         self.deadline: float | None = None
-        self.maxRetries = self.retriesLeft = request.maxCMRetries
-        self.period = self.since = 0.0
-        # Linux cm.c adds the path's timeout to an MRA's service timeout, and keeps TIMEWAIT for as long
-        # (cm_enter_timewait).
-        self.ackSeconds = timeoutSeconds(request.primaryPath.localACKTimeout)
+        self.retriesLeft = timing.retries
+        self.since = 0.0
+
+    @property
+    def destination(self) -> Any:
+        """
+        Where messages are sent, and the only source they are accepted from.
+        """
+        return self.peer.source
+
+    @property
+    def ackSeconds(self) -> float:
+        """
+        The path's ACK timeout.
+        """
+        return self.timing.ackSeconds
 
     @property
     def isDelayed(self) -> bool:
@@ -160,7 +165,7 @@ class Connection:
         @param isConfirmed: whether an RTU confirms it, even where no message is lost: the same at both ends.
         @return: whether the peer still waits for it.
         """
-        given = _ACCEPT if isConfirmed or not self.table.lossless else _OPEN
+        given = _ACCEPT if isConfirmed or not self.peer.table.lossless else _OPEN
         return self.feed(given, replyMessage(reply), now) or self._missed(Input.ACCEPT)
 
     def reject(self, reason: int, privateData: bytes, now: float) -> bool:
@@ -191,12 +196,13 @@ class Connection:
 
         @param isConfirmed: see L{accept}.
         """
-        if not isConfirmed and self.table.lossless:
+        table = self.peer.table
+        if not isConfirmed and table.lossless:
             return self.feed(_OPEN, None, now) or self._missed(Input.READY)
         if not self.feed(_READY, RTU(privateData=privateData), now):
             return self._missed(Input.READY)
-        if self.table.follow is not None:
-            self.table.follow(self)
+        if table.follow is not None:
+            table.follow(self)
         return True
 
     def established(self, now: float) -> bool:
@@ -258,9 +264,9 @@ class Connection:
             # Only states with a RETRY entry may have a timer; any other would fire into a row that is not
             # there.
             if not timed and self.deadline is not None:
-                self.table.disarm(self)
+                self.peer.table.disarm(self)
             if isFollowed:
-                self.table.moved(self, old, now)
+                self.peer.table.moved(self, old, now)
         return True
 
     def _missed(self, given: Input) -> bool:

@@ -1,6 +1,6 @@
 """
 Requests to connect and their answers (L{twisted_ib.hca.connection}) as messages of the communication manager,
-and back.
+and back, but for REQ and REP: one that was received is a request or reply itself.
 
 Communication ids, GUIDs and whatever else only the communication manager knows are not set here.
 """
@@ -39,28 +39,12 @@ def requestMessage(request: ConnectRequest) -> REQ:
 
 def requestOf(message: REQ) -> ConnectRequest:
     """
-    @return: the request of a REQ.
+    @return: the request of a REQ, which it is itself.
     """
-    return ConnectRequest(
-        message.serviceID,
-        message.privateData,
-        message.localQPN,
-        message.responderResources,
-        message.initiatorDepth,
-        message.retryCount,
-        message.rnrRetryCount,
-        message.remoteCMResponseTimeout,
-        message.maxCMRetries,
-        message.endToEndFlowControl,
-        message.sharedReceiveQueue,
-        message.startingPSN,
-        message.pathMTU,
-        message.primaryPath,
-        # IBTA vol. 1 12.6.7.2, reason 9: only RC (0); connections need its order and retransmission.
-        RejectReason.INVALID_TRANSPORT_TYPE if message.transportServiceType else None,
-        message.vendorID,
-        message.localEECN,
-    )
+    # IBTA vol. 1 12.6.7.2, reason 9: only RC (0); connections need its order and retransmission.
+    if message.transportServiceType:
+        message.unsupported = RejectReason.INVALID_TRANSPORT_TYPE
+    return message
 
 
 def replyMessage(reply: ConnectReply) -> REP:
@@ -75,25 +59,6 @@ def replyMessage(reply: ConnectReply) -> REP:
         reply.rnrRetryCount, reply.sharedReceiveQueue, 0, reply.privateData,
     )
     # fmt: on
-
-
-def replyOf(message: REP) -> ConnectReply:
-    """
-    @return: the reply of a REP.
-    """
-    return ConnectReply(
-        message.privateData,
-        message.localQPN,
-        message.responderResources,
-        message.initiatorDepth,
-        message.rnrRetryCount,
-        message.endToEndFlowControl,
-        message.sharedReceiveQueue,
-        message.startingPSN,
-        message.targetACKDelay,
-        message.vendorID,
-        message.localEECN,
-    )
 
 
 def rejectionOf(message: REJ) -> Rejection:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from twisted_ib.hca.cm.machine import Connection
 from twisted_ib.hca.cm.peer import Peer
 from twisted_ib.hca.cm.states import Input, State
+from twisted_ib.hca.cm.timers import Timing
 from twisted_ib.hca.wire.cm.codes import timeoutSeconds
 from twisted_ib.hca.wire.cm.messages import REP, REQ
 
@@ -46,7 +47,6 @@ _NUMBERS: Final[Packed[tuple[int, int]]] = Struct(">I8xI")
 #: In keys by the peer's queue pair numbers, whose other keys are its communication ids.
 _MARK: Final = 1 << 32
 _CODES: Final = {timeoutSeconds(code): code for code in range(32)}
-_REQUEST: Final = REQ()
 
 
 class Parked:
@@ -216,9 +216,10 @@ class ParkedConnections:
         if limit is None or self.sourceOf is None or not isAwaiting:
             return
         assert output is not None and when is not None
+        period, ackSeconds, retries = connection.timing
         record = _FIELDS.pack(
-            *(connection.remoteCAGUID, connection.remoteID, connection.remoteQPN, connection.maxRetries),
-            *(connection.retriesLeft, _CODES[connection.period], _CODES[connection.ackSeconds], len(output)),
+            *(connection.remoteCAGUID, connection.remoteID, connection.remoteQPN, retries),
+            *(connection.retriesLeft, _CODES[period], _CODES[ackSeconds], len(output)),
             when,
         )
         name, listener = self.nameOf(connection.destination), connection.listener
@@ -285,10 +286,9 @@ class ParkedConnections:
         source = sourceOf(found.name)
         peer = self._peers.get(source)
         if peer is None:
-            peer = self._peers[source] = Peer(source)
-        connection = Connection(table, peer, source, localID, _REQUEST)
-        connection.maxRetries, connection.retriesLeft = most, left
-        connection.period, connection.ackSeconds = timeoutSeconds(period), timeoutSeconds(ack)
+            peer = self._peers[source] = Peer(table, source)
+        connection = Connection(peer, localID, Timing(timeoutSeconds(period), timeoutSeconds(ack), most))
+        connection.retriesLeft = left
         connection.localQPN, connection.output, connection.state = localQPN, found.reply, State.REP_SENT
         connection.since, connection.listener = found.since, found.listener
         peer.know(connection, REQ(localCommunicationID=remoteID, localCAGUID=guid, localQPN=number))

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from twisted_ib.hca.cm.machine import Connection
+from twisted_ib.hca.cm.machine import Connection, ConnectionContext
 from twisted_ib.hca.cm.transitions import HALF_OPEN
 from twisted_ib.hca.wire.cm.messages import REP, REQ
 
-# Shared empty dictionaries, never written: most peers have no pending REQs of ours and nothing in TIMEWAIT.
+# Shared empty dictionaries, never written: most peers have one connection and nothing in TIMEWAIT.
 _NO_CONNECTIONS: dict[int, Connection] = {}
 _NO_KEYS: dict[int, int] = {}
 
@@ -19,8 +19,9 @@ class Peer:
     """
     One source of messages.
 
+    @ivar table: the connection table.
     @ivar source: the medium's name of it: a path or an address.
-    @ivar calling: local id -> our REQ that has no answer yet.
+    @ivar calling: how many of our REQs have no answer yet: the connections without a C{remoteID}.
     @ivar only: its connection, if it has been the only one: two dictionaries of one entry are more than all
         else that a half-open connection costs, and anybody can make many.
     @ivar connections: else: L{key} of CA GUID and remote queue pair number -> connection.
@@ -31,11 +32,12 @@ class Peer:
 
     # Remote ids and GUIDs are looked up per source: they are the peer's claims, and must not match a
     # connection of somebody else.
-    __slots__ = ("calling", "connections", "guid", "halfOpen", "only", "source", "waiting")
+    __slots__ = ("calling", "connections", "guid", "halfOpen", "only", "source", "table", "waiting")
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, table: ConnectionContext, source: Any) -> None:
+        self.table = table
         self.source = source
-        self.calling = _NO_CONNECTIONS
+        self.calling = 0
         self.only: Connection | None = None
         self.connections = _NO_CONNECTIONS
         self.halfOpen = _NO_CONNECTIONS
@@ -80,14 +82,6 @@ class Peer:
         isIt = self.key(guid, only.remoteQPN) == number
         return only if isIt or (HALF_OPEN[only.state] and self.key(guid, only.remoteID) == key) else None
 
-    def call(self, connection: Connection) -> None:
-        """
-        A REQ is sent to it.
-        """
-        if not self.calling:
-            self.calling = {}
-        self.calling[connection.localID] = connection
-
     def know(self, connection: Connection, message: REQ | REP) -> None:
         """
         Enter a connection under the ids that its REQ or REP announced.
@@ -104,8 +98,6 @@ class Peer:
         else:
             number = self.key(guid, number)
         connection.remoteCAGUID = guid
-        if self.calling:
-            self.calling.pop(connection.localID, None)
         if self.only is not None:
             self._spread(self.only)
         elif not self.connections:
@@ -129,14 +121,14 @@ class Peer:
         """
         Remove a connection that has ended.
         """
-        if self.calling:
-            self.calling.pop(connection.localID, None)
         number, guid = connection.remoteQPN, connection.remoteCAGUID
         if self.only is connection:
             self.only = None
-        # 0: no REP came, so it was never known.
         elif connection.remoteID:
             del self.connections[number if guid == self.guid else self.key(guid, number)]
+        else:
+            # No REP came, so it was never known.
+            self.calling -= 1
 
     def startTimewait(self, key: int) -> None:
         """

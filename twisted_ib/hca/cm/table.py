@@ -29,10 +29,10 @@ from twisted_ib.hca.cm.parked import Parked, ParkedConnections
 from twisted_ib.hca.cm.peer import Peer
 from twisted_ib.hca.cm.sidr import COUNTED_ID_BITS, Lookup, Lookups
 from twisted_ib.hca.cm.states import COUNTERS, Event, Input, State
-from twisted_ib.hca.cm.timers import Deadlines, Ended, Timewait, answerSeconds
-from twisted_ib.hca.cm.transitions import DREQ_LAST, HALF_OPEN, askAgain, refuse
+from twisted_ib.hca.cm.timers import Deadlines, Ended, Timewait, answering, asking
+from twisted_ib.hca.cm.transitions import CM_IF_ASKED, DREQ_LAST, HALF_OPEN, askAgain, refuse
 from twisted_ib.hca.connection import RejectReason
-from twisted_ib.hca.wire.cm.codes import MessageKind, timeoutSeconds
+from twisted_ib.hca.wire.cm.codes import MessageKind
 from twisted_ib.hca.wire.cm.layout import BODY_BYTES, Buffer
 from twisted_ib.hca.wire.cm.messages import (
     DREP,
@@ -49,11 +49,6 @@ from twisted_ib.hca.wire.cm.messages import (
     byAttribute,
 )
 
-#: The longest response timeout that a REQ may ask of us: a timeout code, about eight seconds.  Our REP is
-#: retransmitted at this rate (IBTA vol. 1 12.7).
-CM_RESPONSE_TIMEOUT_CODE = 21
-#: The shortest, 0.26 s: a REQ with a forged source must not draw a burst of REPs to the victim.
-CM_RESPONSE_TIMEOUT_CODE_LEAST = 16
 #: Connections in TIMEWAIT; over it the next to expire is released early.
 CM_TIMEWAIT = 2048
 #: Messages that wait for the medium; over it they are dropped.
@@ -202,13 +197,11 @@ class ConnectionTable:
         request.localCommunicationID = localID
         request.localCAGUID = self.caGUID
         # Entered only below: a request that does not pack must leave nothing behind.
-        peer = self._peers.get(destination) or Peer(destination)
-        connection = Connection(self, peer, destination, localID, request)
+        peer = self._peers.get(destination) or Peer(self, destination)
+        timing = asking(request.primaryPath.localACKTimeout, request.responseTimeout, request.requestRetries)
+        connection = Connection(peer, localID, timing)
         connection.user = user
         connection.localQPN = request.localQPN
-        connection.period = answerSeconds(
-            request.primaryPath.localACKTimeout, request.remoteCMResponseTimeout
-        )
         self._connections[localID] = connection
         try:
             connection.feed(_CONNECT, request, now)
@@ -216,7 +209,7 @@ class ConnectionTable:
             del self._connections[localID]
             raise
         self._peers[destination] = peer
-        peer.call(connection)
+        peer.calling += 1
         return connection
 
     def receive(self, source: Any, attribute: int, buffer: Buffer, start: int, stop: int, now: float) -> None:
@@ -257,7 +250,11 @@ class ConnectionTable:
         self.parked.resumeAll(name=self.parked.nameOf(source))
         peer = self._peers.get(source)
         if peer is not None:
-            connections = [*peer.calling.values(), *([peer.only] if peer.only else peer.connections.values())]
+            connections: list[Connection] = []
+            if peer.calling:
+                every = self._connections.values()
+                connections = [each for each in every if each.peer is peer and not each.remoteID]
+            connections += [peer.only] if peer.only else peer.connections.values()
             for connection in connections:
                 connection.feed(Input.PATH_LOST, None, 0.0)
             if peer.waiting:
@@ -301,7 +298,7 @@ class ConnectionTable:
         Retransmit, give up and release what is due.
         """
         for connection in self._deadlines.takeDue(now):
-            if connection.retriesLeft > 0:
+            if 0 < connection.retriesLeft < CM_IF_ASKED:
                 self.counters["retransmitted"] += 1
                 connection.feed(Input.RETRY, None, now)
             else:
@@ -339,7 +336,8 @@ class ConnectionTable:
         halfOpen = HALF_OPEN[state]
         if halfOpen is not HALF_OPEN[old]:
             self._halfOpenLimit.changed(connection, halfOpen, now)
-            self.accepted.pop(connection.localQPN, None)
+            if self.accepted:
+                self.accepted.pop(connection.localQPN, None)
         elif state is _REP_SENT:
             self.accepted[connection.localQPN] = connection
         if state is _TIMEWAIT or state is _IDLE:
@@ -386,14 +384,13 @@ class ConnectionTable:
                 askAgain(self, source, 0, remoteID)
             return
         if peer is None:
-            peer = self._peers[source] = Peer(source)
+            peer = self._peers[source] = Peer(self, source)
         localID = self._newID()
-        connection = Connection(self, peer, source, localID, message)
+        timing = answering(
+            message.primaryPath.localACKTimeout, message.localCMResponseTimeout, message.requestRetries
+        )
+        connection = Connection(peer, localID, timing)
         connection.listener = self._listeners[message.serviceID]
-        longest, shortest = CM_RESPONSE_TIMEOUT_CODE, CM_RESPONSE_TIMEOUT_CODE_LEAST
-        connection.period = timeoutSeconds(max(shortest, min(message.localCMResponseTimeout, longest)))
-        # From the REQ, so bounded: it sets how long TIMEWAIT holds an entry here.
-        connection.ackSeconds = timeoutSeconds(min(message.primaryPath.localACKTimeout, longest))
         self._connections[localID] = connection
         peer.know(connection, message)
         connection.feed(_REQ, message, now)
@@ -452,6 +449,7 @@ class ConnectionTable:
             refuse(self, source, message, MessageKind.REP, RejectReason.STALE_CONNECTION)
             known.feed(Input.STALE, None, now)
             return
+        peer.calling -= 1
         peer.know(connection, message)
         if not connection.feed(_REP, message, now):
             self.counters["unexpected"] += 1
@@ -510,7 +508,7 @@ class ConnectionTable:
             # Answered without state: the peer repeats its DREQ until a DREP comes (Linux cm.c cm_issue_drep).
             reply = DREP(message.remoteCommunicationID, message.localCommunicationID)
             self.send((source, reply.attribute, self.pack(reply)))
-        elif connection.destination is not source and connection.destination != source:
+        elif connection.peer.source is not source and connection.peer.source != source:
             self.counters["foreignSource"] += 1
         elif connection.localQPN != message.remoteQPN:
             # IBTA vol. 1 12.6.10: it names our queue pair; Linux cm.c cm_dreq_handler ignores another one's.
@@ -544,7 +542,7 @@ class ConnectionTable:
         if connection is None:
             self.counters["unknownID"] += 1
             return None
-        if connection.destination is not source and connection.destination != source:
+        if connection.peer.source is not source and connection.peer.source != source:
             self.counters["foreignSource"] += 1
             return None
         if connection.remoteID and connection.remoteID != message.localCommunicationID:
@@ -579,7 +577,8 @@ class ConnectionTable:
         # The remote id is 0 if no REP came; harmless, since no REQ has id 0.
         key = peer.key(connection.remoteCAGUID, connection.remoteID)
         peer.startTimewait(key)
-        self._timewait.add((now + connection.ackSeconds, connection.localID, peer, key, connection.localQPN))
+        expiry = now + connection.timing.ackSeconds
+        self._timewait.add((expiry, connection.localID, peer, key, connection.localQPN))
         self.ended.add(connection.localID, now)
         if self.follow is not None:
             self.follow(connection)

@@ -7,11 +7,18 @@ from __future__ import annotations
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from twisted_ib import limits
 from twisted_ib.hca.wire.cm.codes import timeoutSeconds
 
+#: The longest response timeout that a REQ may ask of us: a timeout code, about eight seconds.  Our REP is
+#: retransmitted at this rate (IBTA vol. 1 12.7).
+CM_RESPONSE_TIMEOUT_CODE = 21
+#: The shortest, 0.26 s: a REQ with a forged source must not draw a burst of REPs to the victim.
+CM_RESPONSE_TIMEOUT_CODE_LEAST = 16
+#: Times of connections that are remembered, by their codes.
+CM_TIMINGS = 1024
 #: Cancelled deadlines that the heap may hold beyond as many as are valid.
 CM_IDLE_DEADLINES = 64
 
@@ -215,13 +222,38 @@ class Ended:
         return now < self._times.get(localID, -inf) + limits.CM_ENDED_SECONDS
 
 
-@lru_cache(maxsize=1024)  # 32 times 32; connections keep what it gives.
-def answerSeconds(ackTimeout: int, responseTimeout: int) -> float:
+class Timing(NamedTuple):
     """
-    @param ackTimeout: the path's code.
-    @param responseTimeout: the peer's code.
-    @return: how long the answer to a message of connection management may take.
+    The times of a connection; those with the same codes share one.
+
+    @ivar period: seconds between retransmissions.
+    @ivar ackSeconds: the path's ACK timeout, which MRA waits and TIMEWAIT add (Linux cm.c cm_enter_timewait).
+    @ivar retries: how often a message is repeated.
+    """
+
+    period: float
+    ackSeconds: float
+    retries: int
+
+
+@lru_cache(CM_TIMINGS)
+def asking(ackTimeout: int, responseTimeout: int, retries: int) -> Timing:
+    """
+    @param ackTimeout: the path's code; C{responseTimeout} the peer's.
+    @return: of the side that sends the REQ.
     """
     # The ACK timeout code is the packet lifetime's plus one, and there are two directions (Linux cm.c
     # ib_send_cm_req: twice the packet lifetime plus the remote CM response timeout).
-    return 2 * timeoutSeconds(max(ackTimeout - 1, 0)) + timeoutSeconds(responseTimeout)
+    period = 2 * timeoutSeconds(max(ackTimeout - 1, 0)) + timeoutSeconds(responseTimeout)
+    return Timing(period, timeoutSeconds(ackTimeout), retries)
+
+
+@lru_cache(CM_TIMINGS)
+def answering(ackTimeout: int, responseTimeout: int, retries: int) -> Timing:
+    """
+    The same of the side that receives it.
+    """
+    longest, shortest = CM_RESPONSE_TIMEOUT_CODE, CM_RESPONSE_TIMEOUT_CODE_LEAST
+    period = timeoutSeconds(max(shortest, min(responseTimeout, longest)))
+    # From the REQ, so bounded: it sets how long TIMEWAIT holds an entry here.
+    return Timing(period, timeoutSeconds(min(ackTimeout, longest)), retries)

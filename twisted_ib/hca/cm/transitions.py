@@ -26,6 +26,8 @@ CM_READY_REPEATS = 5
 #: The longest service timeout of an MRA that is granted, about eight seconds, once per message: code 31
 #: would keep a half-open connection for over two hours (IBTA vol. 1 12.6.6).
 CM_SERVICE_TIMEOUT_CODE = 21
+#: Added to the repeats that are left, of which there are at most 15, if only an MRA may ask for them.
+CM_IF_ASKED = 16
 #: A reserved bit of a DREQ that is ours between processes alone: its sender awaits no DREP.
 DREQ_LAST = 1
 #: When a REQ that found no room comes again, where nothing is repeated unasked: a timeout code, about one
@@ -38,28 +40,28 @@ _ESTABLISHED, _DISCONNECTED = Event.ESTABLISHED, Event.DISCONNECTED
 
 
 def _sendRequest(connection: Connection, message: REQ | REP | DREQ, now: float) -> None:
-    table = connection.table
+    table = connection.peer.table
     body = table.pack(message)
     # Most of its private data are zeros, and anybody can have any number of REPs kept.
     connection.output = body.rstrip(b"\0") if table.padded else body
-    connection.retriesLeft = connection.maxRetries
-    table.send((connection.destination, message.attribute, body))
+    connection.retriesLeft = connection.timing.retries
+    table.send((connection.peer.source, message.attribute, body))
     _awaitAnswer(connection, now)
 
 
 def _again(connection: Connection) -> None:
-    body, table = connection.output, connection.table
+    body, table = connection.output, connection.peer.table
     assert body is not None
-    table.send((connection.destination, _REPEATED[connection.state], body.ljust(table.padded, b"\0")))
+    table.send((connection.peer.source, _REPEATED[connection.state], body.ljust(table.padded, b"\0")))
 
 
 def _awaitAnswer(connection: Connection, now: float) -> None:
-    table, wait = connection.table, connection.period
+    table, wait = connection.peer.table, connection.timing.period
     if table.lossless:
         # One wait, as long as all repeats would take: the peer will read the message, or its path is lost.
         # How many repeats it may ask for is kept.
-        connection.maxRetries = retries = connection.retriesLeft
-        connection.retriesLeft = 0
+        retries = connection.retriesLeft
+        connection.retriesLeft = retries + CM_IF_ASKED
         wait *= retries + 1
         if wait < limits.CM_ANSWER_SECONDS:
             wait = limits.CM_ANSWER_SECONDS
@@ -99,17 +101,18 @@ def _sendFinal(connection: Connection, message: MRA | REJ | RTU | DREP | APR) ->
     # MRA, REJ, RTU, DREP and APR need no answer: nothing is kept and no timer runs.
     message.localCommunicationID = connection.localID
     message.remoteCommunicationID = connection.remoteID
-    connection.table.send((connection.destination, message.attribute, connection.table.pack(message)))
+    peer = connection.peer
+    peer.table.send((peer.source, message.attribute, peer.table.pack(message)))
 
 
 def _request(connection: Connection, request: REQ, now: float) -> None:
-    connection.table.report(_REQUEST, connection, request)
+    connection.peer.table.report(_REQUEST, connection, request)
 
 
 def _reply(connection: Connection, reply: REP, now: float) -> None:
     reply.localCommunicationID = connection.localID
     reply.remoteCommunicationID = connection.remoteID
-    reply.localCAGUID = connection.table.caGUID
+    reply.localCAGUID = connection.peer.table.caGUID
     # IBTA vol. 1 12.6.8: a REP is acknowledged by the RTU, so it is retransmitted like a REQ.
     _sendRequest(connection, reply, now)
     connection.localQPN = reply.localQPN
@@ -118,40 +121,41 @@ def _reply(connection: Connection, reply: REP, now: float) -> None:
 def _replyOnly(connection: Connection, reply: REP, now: float) -> None:
     # IBTA vol. 1 12.9.8: the RTU tells the passive side that its REP has arrived and the peer's queue pair is
     # ready.  A medium that loses nothing and keeps the order lets no message be late for it.
-    table = connection.table
+    table = connection.peer.table
     reply.localCommunicationID = connection.localID
     reply.remoteCommunicationID = connection.remoteID
     reply.localCAGUID = table.caGUID
-    table.send((connection.destination, reply.attribute, table.pack(reply)))
+    table.send((connection.peer.source, reply.attribute, table.pack(reply)))
     connection.output = None
     connection.localQPN = reply.localQPN
 
 
 def _replied(connection: Connection, reply: REP, now: float) -> None:
     connection.output = None
-    connection.table.report(_REPLY, connection, reply)
+    connection.peer.table.report(_REPLY, connection, reply)
 
 
 def _sendReady(connection: Connection, message: RTU, now: float) -> None:
     message.localCommunicationID = connection.localID
     message.remoteCommunicationID = connection.remoteID
-    body = connection.table.pack(message)
+    table = connection.peer.table
+    body = table.pack(message)
     # A repeated REP draws the RTU again (Linux cm.c cm_dup_rep_handler). Without private data it can be made
     # from the two ids, so an idle connection keeps no 232 octets for it.
     connection.output = body if message.privateData else None
-    connection.table.send((connection.destination, RTU.attribute, body))
-    if connection.table.sourcesForgeable and connection.maxRetries:
-        connection.retriesLeft = min(connection.maxRetries, CM_READY_REPEATS)
-        connection.table.arm(connection, now + connection.period)
+    table.send((connection.peer.source, RTU.attribute, body))
+    if table.sourcesForgeable and connection.timing.retries:
+        connection.retriesLeft = min(connection.timing.retries, CM_READY_REPEATS)
+        table.arm(connection, now + connection.timing.period)
     elif connection.deadline is not None:
-        connection.table.disarm(connection)
+        table.disarm(connection)
 
 
 def _repeatReady(connection: Connection, message: object, now: float) -> None:
     _repeat(connection, message, now)
     connection.retriesLeft -= 1
     if connection.retriesLeft > 0:  # Then nothing more is due; the connection stays as it is.
-        connection.table.arm(connection, now + connection.period)
+        connection.peer.table.arm(connection, now + connection.timing.period)
 
 
 def _repeat(connection: Connection, message: object, now: float) -> None:
@@ -169,17 +173,17 @@ def _prepareMRA(connection: Connection, message: MRA, now: float) -> None:
     message.messageMRAed = MessageKind.REP if repRcvd else MessageKind.REQ
     message.localCommunicationID = connection.localID
     message.remoteCommunicationID = connection.remoteID
-    connection.output = connection.table.pack(message)
+    connection.output = connection.peer.table.pack(message)
 
 
 def _extend(connection: Connection, message: MRA, now: float) -> None:
     # IBTA vol. 1 12.6.6: the MRA extends this one wait. Bounded, because the peer chooses the value and our
     # entry stays in the table meanwhile.
     code = min(message.serviceTimeout, CM_SERVICE_TIMEOUT_CODE)
-    wait = timeoutSeconds(code) + connection.ackSeconds
-    if connection.table.lossless:
-        connection.retriesLeft = connection.maxRetries
-    connection.table.arm(connection, now + wait)
+    # Linux cm.c adds the path's timeout, too.
+    wait = timeoutSeconds(code) + connection.timing.ackSeconds
+    connection.retriesLeft %= CM_IF_ASKED
+    connection.peer.table.arm(connection, now + wait)
 
 
 def _retry(connection: Connection, message: object, now: float) -> None:
@@ -189,9 +193,9 @@ def _retry(connection: Connection, message: object, now: float) -> None:
 
 
 def _retryReply(connection: Connection, message: object, now: float) -> None:
-    table = connection.table
+    table = connection.peer.table
     connection.retriesLeft -= 1
-    wait = connection.period
+    wait = connection.timing.period
     if table.sourcesForgeable:
         # Nothing has come back from the REQ's source, which may be a victim's: one repeat of our own, then
         # each repeated REQ draws one REP. We wait for as long as all repeats would take.
@@ -203,28 +207,29 @@ def _retryReply(connection: Connection, message: object, now: float) -> None:
 
 def _extendReply(connection: Connection, message: MRA, now: float) -> None:
     # The MRA has our communication id, so the REP has reached the REQ's source.
-    connection.retriesLeft = connection.maxRetries
+    connection.retriesLeft = connection.timing.retries
     _extend(connection, message, now)
 
 
 def _established(connection: Connection, message: object, now: float) -> None:
     connection.output = None
+    table = connection.peer.table
     if connection.deadline is not None:
-        connection.table.disarm(connection)
-    connection.table.report(_ESTABLISHED, connection, message)
+        table.disarm(connection)
+    table.report(_ESTABLISHED, connection, message)
 
 
 def _rejected(connection: Connection, message: object, now: float) -> None:
     connection.output = None
-    connection.table.report(Event.REJECTED, connection, message)
+    connection.peer.table.report(Event.REJECTED, connection, message)
 
 
 def _unreachable(connection: Connection, message: object, now: float) -> None:
-    if connection.table.lossless:
+    if connection.peer.table.lossless:
         # The peer lives and will read this: neither end may keep what the other has given up.
         (_rejectAccepted if connection.remoteID else _rejectTimeout)(connection, message, now)
     connection.output = None
-    connection.table.report(Event.UNREACHABLE, connection, message)
+    connection.peer.table.report(Event.UNREACHABLE, connection, message)
 
 
 def _rejectRequest(connection: Connection, message: REJ, now: float) -> None:
@@ -234,7 +239,8 @@ def _rejectRequest(connection: Connection, message: REJ, now: float) -> None:
         message.localCommunicationID = connection.localID
     message.remoteCommunicationID = connection.remoteID
     connection.output = None
-    connection.table.send((connection.destination, REJ.attribute, connection.table.pack(message)))
+    peer = connection.peer
+    peer.table.send((peer.source, REJ.attribute, peer.table.pack(message)))
 
 
 def _rejectReply(connection: Connection, message: REJ, now: float) -> None:
@@ -246,7 +252,7 @@ def _rejectReply(connection: Connection, message: REJ, now: float) -> None:
 def _rejectTimeout(connection: Connection, message: object, now: float) -> None:
     # No REP yet, so the peer's id is unknown: it finds its connection by our CA GUID and local id (IBTA vol.
     # 1 12.6.7.2 reason 4; Linux cm.c cm_acquire_rejected_id).
-    guid = connection.table.caGUID.to_bytes(8, "big")
+    guid = connection.peer.table.caGUID.to_bytes(8, "big")
     connection.output = None
     _sendFinal(
         connection,
@@ -272,8 +278,8 @@ def _rejectAccepted(connection: Connection, message: object, now: float) -> None
     # The consumer accepted and then closed before the RTU. Not a DREQ: the peer may not have the REP yet,
     # and a REJ ends its attempt in either case (Linux cm.c cm_destroy_id).
     connection.output = None
-    hasRepeated = connection.retriesLeft < connection.maxRetries
-    if hasRepeated and connection.state is State.REP_SENT and connection.table.sourcesForgeable:
+    hasRepeated = connection.retriesLeft < connection.timing.retries
+    if hasRepeated and connection.state is State.REP_SENT and connection.peer.table.sourcesForgeable:
         return  # Two messages for one REQ are the most; if it is repeated, it is a new one.
     _sendFinal(
         connection,
@@ -292,10 +298,10 @@ def _sendDREQ(connection: Connection, message: object, now: float) -> None:
 
 
 def _sendLast(connection: Connection, message: bytes, now: float) -> None:
-    table = connection.table
+    table = connection.peer.table
     connection.output = None
     request = DREQ(connection.localID, connection.remoteID, connection.remoteQPN, message, DREQ_LAST)
-    table.send((connection.destination, DREQ.attribute, table.pack(request)))
+    table.send((connection.peer.source, DREQ.attribute, table.pack(request)))
 
 
 def _answerDREQ(connection: Connection, message: DREQ, now: float) -> None:
@@ -303,16 +309,16 @@ def _answerDREQ(connection: Connection, message: DREQ, now: float) -> None:
     # close keeps the peer in DREQ_SENT.
     connection.output = None
     connection.disconnectData = message.privateData
-    if not (message.reserved & DREQ_LAST and connection.table.lossless):
+    if not (message.reserved & DREQ_LAST and connection.peer.table.lossless):
         _sendFinal(connection, DREP())
-    connection.table.report(_DISCONNECTED, connection, message)
+    connection.peer.table.report(_DISCONNECTED, connection, message)
 
 
 def _disconnected(connection: Connection, message: object, now: float) -> None:
     connection.output = None
     if isinstance(message, REJ):
         connection.disconnectData = message.privateData
-    connection.table.report(_DISCONNECTED, connection, message)
+    connection.peer.table.report(_DISCONNECTED, connection, message)
 
 
 def _declinePath(connection: Connection, message: object, now: float) -> None:
@@ -327,8 +333,9 @@ def _drop(connection: Connection, message: object, now: float) -> None:
 
 def _ignore(connection: Connection, message: object, now: float) -> None:
     connection.output = None
-    if connection.table.lossless:
-        askAgain(connection.table, connection.destination, connection.localID, connection.remoteID)
+    peer = connection.peer
+    if peer.table.lossless:
+        askAgain(peer.table, peer.source, connection.localID, connection.remoteID)
 
 
 Action = Callable[["Connection", Any, float], None]

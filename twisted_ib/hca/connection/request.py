@@ -16,6 +16,7 @@ from twisted_ib.hca.connection.codes import RejectReason, SIDRStatus
 from twisted_ib.hca.connection.path import ANY_PATH, PathRecord
 
 # Not frozen: attrs sets the fields of frozen classes by a call each, and every connect makes four objects.
+# Messages of the communication manager are subclasses: one that is received is the request or reply itself.
 
 
 @attrs.define
@@ -59,9 +60,9 @@ class ConnectRequest:
     startingPSN: int = 0
     pathMTU: int = 0
     primaryPath: PathRecord = ANY_PATH
-    unsupported: RejectReason | None = None
     vendorID: int = 0
     localEECN: int = 0
+    unsupported: RejectReason | None = None
     communicationID: int = 0
 
 

@@ -22,7 +22,6 @@ from twisted_ib.hca.cm.messages import (
     lookupOf,
     lookupReplyOf,
     rejectionOf,
-    replyOf,
     requestMessage,
     requestOf,
 )
@@ -390,12 +389,11 @@ class Services:
                     connection.user = None
                     user.peerDisconnected(connection)
                 elif kind is _REPLY:
-                    reply = replyOf(message)
                     # A lossless medium negotiates nothing of its own.
                     if not self.cm.lossless:
                         assert isinstance(connection, Connection)
-                        connection.destination.readReply(reply, connection.localQPN)
-                    user.replied(connection, reply)
+                        connection.destination.readReply(message, connection.localQPN)
+                    user.replied(connection, message)
                 # Optional: only verbs identifiers report the RTU; to the other users the REP is enough
                 # (IBTA vol. 1 12.9.8).
                 elif kind is _ESTABLISHED:

@@ -206,7 +206,7 @@ class FloodTestCase(SynchronousTestCase):
         request.localCAGUID, request.localEECN = dice.getrandbits(64), self.said
         request.startingPSN, request.pathMTU = dice.getrandbits(24), 3
         request.localCMResponseTimeout = dice.choice(TIMEOUTS)
-        request.maxCMRetries = 15
+        request.requestRetries = 15
         request.primaryPath = PathRecord(
             localGID=gidOf(source),
             remoteGID=gidOf(ADDRESSES[1]),

@@ -142,7 +142,7 @@ class HostileTestCase(CMTestCase):
         fields.setdefault("privateData", HEADER)
         service = serviceID(listener._id.portSpace, listener.local_addr[1])
         request = REQ(
-            serviceID=service, remoteCMResponseTimeout=20, localCMResponseTimeout=20, maxCMRetries=3, **fields
+            serviceID=service, responseTimeout=20, localCMResponseTimeout=20, requestRetries=3, **fields
         )
         with hub:
             now = self.peer.device.clock()

@@ -236,8 +236,8 @@ class Orphans:
         cm.outputs = deque()
         request = REQ(
             localQPN=orphan.localQPN,
-            remoteCMResponseTimeout=ORPHAN_TIMEOUT_CODE,
-            maxCMRetries=ORPHAN_RETRIES,
+            responseTimeout=ORPHAN_TIMEOUT_CODE,
+            requestRetries=ORPHAN_RETRIES,
         )
         connection = cm.connect(orphan.address, request, None, now, orphan.localID)
         # A CA GUID for each, as two may have one peer's number, of which the first was ended only here.

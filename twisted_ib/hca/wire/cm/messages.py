@@ -11,7 +11,9 @@ from typing import ClassVar
 import attrs
 
 from twisted_ib import limits
+from twisted_ib.hca.connection.codes import RejectReason
 from twisted_ib.hca.connection.path import ANY_PATH, GID_BYTES, PathRecord
+from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest
 from twisted_ib.hca.wire.cm.layout import CMMessage, infoAt, lastOctets
 from twisted_ib.layouts import Codec, bits, flag, octets, placed, scattered, split, within
 
@@ -37,13 +39,11 @@ PATH = Codec(
 
 
 @attrs.define
-class REQ(CMMessage):
+class REQ(ConnectRequest, CMMessage):
     """
     Request for communication, from the active side (IBTA vol. 1 12.6.5).
 
-    @ivar startingPSN: the PSN of the first packet of the I{receiver} of this message.
-    @ivar responderResources: READs and atomics that the sender serves at a time.
-    @ivar initiatorDepth: READs and atomics that the sender wants to have outstanding.
+    @ivar responseTimeout: Remote CM Response Timeout; C{requestRetries}: Max CM Retries.
     @ivar alternatePath: L{None} for 44 zero octets.
     """
 
@@ -62,7 +62,7 @@ class REQ(CMMessage):
     localEECN: int = bits(36, 24)
     initiatorDepth: int = bits(39, 8)
     remoteEECN: int = bits(40, 24)
-    remoteCMResponseTimeout: int = bits(43, 5)
+    responseTimeout: int = bits(43, 5)
     transportServiceType: int = bits(43, 2, 2)
     endToEndFlowControl: bool = flag(43, 0)
     startingPSN: int = bits(44, 24)
@@ -72,13 +72,16 @@ class REQ(CMMessage):
     pathMTU: int = bits(50, 4)
     rdcExists: bool = flag(50, 3)
     rnrRetryCount: int = bits(50, 3, 2)
-    maxCMRetries: int = bits(51, 4)
+    requestRetries: int = bits(51, 4)
     sharedReceiveQueue: bool = flag(51, 3)
     extendedTransportType: int = bits(51, 3, 2)
     primaryPath: PathRecord = within(52, PATH, ANY_PATH)
     alternatePath: PathRecord | None = within(96, PATH, None)
     privateData: bytes = lastOctets(privateDataBytes)
     reserved: int = 0
+    # Of no message, so behind its fields.
+    unsupported: RejectReason | None = None
+    communicationID: int = 0
 
 
 @attrs.define
@@ -128,11 +131,10 @@ class REJ(CMMessage):
 
 
 @attrs.define
-class REP(CMMessage):
+class REP(ConnectReply, CMMessage):
     """
     Reply to a REQ, from the passive side (IBTA vol. 1 12.6.8).
 
-    @ivar startingPSN: the PSN of the first packet of the I{receiver} of this message.
     @ivar localEECN: for XRC the queue pair number.
     """
 
