@@ -355,7 +355,7 @@ class Codec(Generic[T]):
             # struct checks what stands at the top of a number.
             highest, up, size, _ = parts[0]
             isTop = up + size == highest.width
-            if leaf.kind is not bool and (leaf.kind is not int or not isTop or len(parts) > 1):
+            if isinstance(leaf.kind, Codec) or len(parts) > 1:
                 lines.append(f" {name} = {term}")
                 term = name
             if leaf.kind is bytes:

@@ -30,12 +30,12 @@ from twisted_ib.errors import (
     WireError,
 )
 from twisted_ib.hca.base.traits import Completion
-from twisted_ib.hca.memory.memory import LOCAL_WRITE
+from twisted_ib.hca.memory.memory import LOCAL_WRITE, ProtectionDomain
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import ATOMIC_BYTES, SGE, Capabilities, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.interfaces import IRDMAProtocol, IRDMATransport
-from twisted_ib.internet.addressing.addresses import checkInteger, immediateData, toBytes
+from twisted_ib.internet.addressing.addresses import Address, End, checkInteger, immediateData, toBytes
 from twisted_ib.internet.logcontext import upcalls
 from twisted_ib.internet.region import RDMARegion, RDMAWindow, Regions
 from twisted_ib.internet.transport import CONNECTION_DONE, FIELDS, Transport, misused
@@ -43,8 +43,6 @@ from twisted_ib.rdma import gathering
 from twisted_ib.rdma.pendingrequests import PendingRequest, content, count, integer, nothing
 
 if TYPE_CHECKING:
-    from twisted.internet.address import IPv4Address, IPv6Address
-
     from twisted_ib.hca.connection import Rejection
     from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.hca.queues.queuepair import QueuePair
@@ -89,7 +87,6 @@ class RDMATransport(Transport):
 
     @ivar thread: The id of the thread that may use it.
     @ivar maxMessageSize: The longest message each way, in bytes.
-    @ivar pd: The protection domain of this connection alone.
     @ivar work: The work queues.
     @ivar corked: Whether this turn's C{endOfBatch} is still to come.
     @ivar stuck: Whether the medium or the peer does not accept more for now.
@@ -132,7 +129,6 @@ class RDMATransport(Transport):
         "loss",
         "maxMessageSize",
         "onTheWay",
-        "pd",
         "peerPrivateData",
         "privateData",
         "protocol",
@@ -154,8 +150,8 @@ class RDMATransport(Transport):
     def __init__(
         self,
         channel: DeviceChannel,
-        local: IPv4Address | IPv6Address,
-        peer: IPv4Address | IPv6Address,
+        local: Address | End,
+        peer: Address,
     ) -> None:
         """
         Create the queue pair.
@@ -178,15 +174,14 @@ class RDMATransport(Transport):
         self.queuePair: QueuePair = device.createQueuePair(self)
         self.queuePair.maxMessage = self.maxMessageSize
         try:
-            # A domain per connection: an R_Key given to one peer is refused on another's queue pair (IBTA
-            # vol. 1 9.7.4).
-            self.pd = device.memory.allocateDomain()
+            # That of an adapter's queue pair cannot change.
+            pd = device.memory.empty if device.adapter is None else device.memory.allocateDomain()
         except HCAError:
             self.queuePair.close()
             raise
         self._regions: Regions | None = None
         queue: Any = self
-        self.work = WorkQueues(self.queuePair, self.pd, queue, queue, device.timers, _PLACES)
+        self.work = WorkQueues(self.queuePair, pd, queue, queue, device.timers, _PLACES)
         self.privateData: bytes = owner.privateData
         self.peerPrivateData = b""
         self.connection: IConnection | None = None
@@ -695,13 +690,6 @@ class RDMATransport(Transport):
         self.cork()
         return True
 
-    def hold(self, kind: str) -> None:
-        """
-        Do nothing: see L{twisted_ib.hca.base.refcount.RefCounted}; C{release} neither.
-        """
-
-    release = hold
-
     def tellCompletions(self) -> None:
         """
         Fire the Deferreds of completed requests, in posting order.
@@ -763,7 +751,8 @@ class RDMATransport(Transport):
         """
         Fail all pending requests, after reporting those known to be completed.
         """
-        self.tellCompletions()
+        if self.completions or self.sent:
+            self.tellCompletions()
         self.waiting = None
         # An errback may post again, so the dictionary is read anew each time.
         while self.asked:
@@ -785,7 +774,7 @@ class RDMATransport(Transport):
         # check_rkey).
         if not length or self.queuePair.path is None:
             return ()
-        asked.scratch = region = self.channel.device.memory.register(asked.buffer, access, self.pd)
+        asked.scratch = region = self.channel.device.memory.register(asked.buffer, access, domainOf(self))
         return (SGE(region.address, length, region.localKey),)
 
     def pieces(self, region: RDMARegion, offset: int, length: int | None) -> Sequence[SGE]:
@@ -809,7 +798,9 @@ class RDMATransport(Transport):
         self.failAll()
         if self._regions is not None:
             self._regions.close()
-        self.channel.device.memory.deallocateDomain(self.pd)
+        pd = self.work.pd
+        if pd is not pd.memory.empty:
+            pd.memory.deallocateDomain(pd)
         self.work.forget()
         self._known = None
 
@@ -1059,5 +1050,18 @@ def regionsOf(messages: RDMATransport) -> Regions:
     """
     regions = messages._regions
     if regions is None:
-        regions = messages._regions = Regions(messages.channel.device, messages.pd, messages)
+        regions = messages._regions = Regions(messages.channel.device, domainOf(messages), messages)
     return regions
+
+
+def domainOf(messages: RDMATransport) -> ProtectionDomain:
+    """
+    Return a connection's protection domain, allocated with its first memory.
+
+    @raise ResourceLimitError: There are too many.
+    """
+    work = messages.work
+    if work.pd is work.pd.memory.empty:
+        # One for each: an R_Key given to one peer is refused on another's queue pair (IBTA vol. 1 9.7.4).
+        work.joinDomain(work.pd.memory.allocateDomain())
+    return work.pd
