@@ -230,6 +230,7 @@ class IRDMATransport(ITransport):
             writable, and no remote access.
         @return: an L{IRDMARegion}.  It is closed with the connection at the latest.
         @raise MemoryRegionError: it cannot be registered so.
+        @raise ResourceLimitError: there are too many regions, or connections with regions.
         """
 
     def grant(region: Any, access: int, offset: int = 0, length: int | None = None) -> IRDMAWindow:

@@ -378,7 +378,7 @@ class Codec(Generic[T]):
             # struct checks what stands at the top of a number.
             highest, up, size, _ = parts[0]
             isTop = up + size == highest.width
-            if kind is not bool and (kind is not int or not isTop or len(parts) > 1):
+            if kind is tuple or isinstance(kind, Codec) or len(parts) > 1:
                 lines.append(f" {name} = {term}")
                 term = name
             if kind is tuple:

@@ -11,8 +11,10 @@ from twisted.internet import error
 from twisted.python.failure import Failure
 
 from tests.rdma.pair import EVERYTHING, Asker, PairTestCase
+from tests.support.calls import requireReplaceable
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError, WireError
+from twisted_ib.hca.base.operation import RESUME
 from twisted_ib.hca.connection import ConnectRequest
 from twisted_ib.rdma import handshake
 from twisted_ib.rdma import transport as transports
@@ -41,6 +43,31 @@ class CloseTests(PairTestCase):
             self.pair.wait()
         self.assertEqual(one.heard.log, ["ConnectionDone"])
         self.assertEqual(two.heard.log, [*messages, "ConnectionDone"])
+
+    def test_resumes(self) -> None:
+        """
+        A RESUME follows only if something that was sent may have been refused.
+        """
+        kind = type(self.pair.connected()[0].queuePair.path)
+        requireReplaceable(kind, "postReserved")
+        post, words = kind.postReserved, []
+
+        def posted(path: Any, word: int, body: bytes, refusal: bool) -> bool:
+            words.append(word >> 24)
+            return bool(post(path, word, body, refusal))
+
+        self.patch(kind, "postReserved", posted)
+        for isRefused in (False, True):
+            one, two = self.pair.connected()
+            if isRefused:
+                two.pauseProducing()
+            one.write(b"x"), two.write(b"y")
+            self.settle()
+            words.clear()
+            one.abortConnection()
+            self.settle()
+            self.assertEqual(two.heard.log[-1], "ConnectionLost")
+            self.assertEqual(RESUME in words, isRefused)
 
     def test_waitsForRequests(self) -> None:
         """

@@ -272,9 +272,9 @@ class PortTests(PortTestCase):
 
     def test_noResources(self) -> None:
         """
-        A connection for which there is no protection domain is refused; nothing is left of it.
+        A connection for which there is no queue pair is refused; nothing is left of it.
         """
-        self.patch(limits, "PROTECTION_DOMAINS", 1)
+        self.patch(limits, "QUEUE_PAIRS", 1)
         raw = Raw(self.pair.b.device)  # Has the one that there is.
         before = self.used(self.pair.b)
         self.connect()

@@ -762,6 +762,39 @@ class RegionTests(RequestTestCase):
         self.settle()
         self.assertEqual(self.two.heard.log, [])
 
+    def test_domain(self) -> None:
+        """
+        A connection has a protection domain, its own, from its first memory to its end; most have none.
+        """
+        here, there = (each.channel.device for each in (self.one, self.two))
+        three, four = self.pair.connected()
+        three.write(b"x")
+        self.settle()
+        self.assertEqual((here.inUse()["pd"], there.inUse()["pd"]), (0, 1))
+        region = four.registerMemory(8, EVERYTHING)
+        four.registerMemory(8)
+        self.result(three.rdmaWrite(b"written", region.address, region.remoteKey))
+        self.assertEqual((here.inUse()["pd"], there.inUse()["pd"]), (1, 2))
+        self.failure(self.one.rdmaWrite(b"not mine", region.address, region.remoteKey))
+        self.assertEqual(bytes(region.view), b"written\0")
+        four.loseConnection()
+        self.settle()
+        self.assertEqual((here.inUse()["pd"], there.inUse()["pd"]), (0, 0))
+
+    def test_noDomain(self) -> None:
+        """
+        Where a device has no more of them a connection can register nothing, and goes on.
+        """
+        self.patch(limits, "PROTECTION_DOMAINS", 1)
+        three, four = self.pair.connected()
+        self.assertRaises(ResourceLimitError, four.registerMemory, 8)
+        three.write(b"x")
+        self.settle()
+        self.assertEqual(four.heard.log, [b"x"])
+        four.loseConnection()
+        self.settle()
+        self.assertEqual(three.heard.log, ["ConnectionDone"])
+
     def test_limit(self) -> None:
         """
         A device registers so many regions; the error says so.

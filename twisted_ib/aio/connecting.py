@@ -16,7 +16,7 @@ from twisted_ib.switch.connecting import Attempt
 
 if TYPE_CHECKING:
     from twisted_ib.aio.reactor import LoopReactor
-    from twisted_ib.internet.addressing.addresses import Address
+    from twisted_ib.internet.addressing.addresses import Address, End
     from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.switch.serverclient import RedirectedClient
     from twisted_ib.switch.switch import Switch
@@ -67,7 +67,7 @@ class SwitchedConnect:
     def boundPair(self) -> tuple[str, int]:
         return ("", 0) if self._bound is None else withScope(self._bound.getsockname())
 
-    def makeTransport(self, channel: DeviceChannel, host: Address, peer: Address) -> RedirectedClient:
+    def makeTransport(self, channel: DeviceChannel, host: End, peer: Address) -> RedirectedClient:
         return ClientStream(channel, host, peer, self)
 
     def buildProtocol(self, addr: object) -> Any:

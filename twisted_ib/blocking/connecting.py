@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from twisted_ib.blocking.listening import Listening
     from twisted_ib.blocking.socket import socket
-    from twisted_ib.internet.addressing.addresses import Address
+    from twisted_ib.internet.addressing.addresses import Address, End
     from twisted_ib.internet.channel import DeviceChannel
 
 _FAMILIES: Final = (kernel.AF_INET, kernel.AF_INET6)
@@ -141,7 +141,7 @@ class SwitchedConnecting(Connecting):
     def boundPair(self) -> tuple[str, int]:
         return self._bound
 
-    def makeTransport(self, channel: DeviceChannel, host: Address, peer: Address) -> RedirectedClient:
+    def makeTransport(self, channel: DeviceChannel, host: End, peer: Address) -> RedirectedClient:
         return RedirectedClient(channel, host, peer, self)
 
     def carried(self, transport: RedirectedClient) -> None:

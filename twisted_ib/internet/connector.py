@@ -26,7 +26,7 @@ from twisted_ib.hca.connection import ConnectReply, Rejection, RejectReason
 from twisted_ib.hca.connection.active import ActiveSide
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, isPlacedByUser
 from twisted_ib.internet import failures
-from twisted_ib.internet.addressing.addresses import Address, addressOf, reachable, sharedAddress
+from twisted_ib.internet.addressing.addresses import Address, End, reachable, sharedAddress
 from twisted_ib.internet.addressing.localports import NUMBER_TAKEN
 from twisted_ib.internet.addressing.resolution import Destination, literalOf, resolve
 from twisted_ib.internet.batchedcalls import BatchedCalls, batchedCallsOf
@@ -84,7 +84,7 @@ class Attempt(ActiveSide):
     One attempt to connect, in C{connector.transport} until there is a transport.
 
     @ivar _channel: Set, and acquired, once the device is open.
-    @ivar _turns: The reactor's shared calls while the attempt waits to begin; else L{None}.
+    @ivar turns: The reactor's shared calls while the attempt waits to begin; else L{None}.
     @ivar _shared: While it begins: the findings of attempts of the same turn, and under which key is its own.
     @ivar _addresses: The host's addresses not yet tried.
     @ivar _peer: The address that is being tried; C{_here} is the one of this end.
@@ -101,10 +101,10 @@ class Attempt(ActiveSide):
     addressSeconds = CONNECT_ADDRESS_SECONDS
 
     _channel: DeviceChannel | None = None
-    _turns: BatchedCalls | None = None
+    turns: BatchedCalls | None = None
     _shared: tuple[Shared, object] | None = None
     _peer = _here = ""
-    _local: Address | None = None
+    _local: End | None = None
     _remote: Address | None = None
     _path: IPeerPath | None = None
     _transport: ClientTransport | None = None
@@ -116,7 +116,7 @@ class Attempt(ActiveSide):
         self._addresses: list[str] = []
         # A connecting call never calls the factory before it returns: programs set attributes of the factory
         # after it.
-        turns = self._turns = batchedCallsOf(connector.reactor)
+        turns = self.turns = batchedCallsOf(connector.reactor)
         turns.wait(connector.reactor, self)
 
     def logPrefix(self) -> str:
@@ -135,7 +135,7 @@ class Attempt(ActiveSide):
         """
         if self.isOver:
             return
-        self._turns = None
+        self.turns = None
         service = self._service()
         found = shared.get(service)
         if found is None or not found[3].alive:
@@ -246,7 +246,7 @@ class Attempt(ActiveSide):
         if number is None:
             raise failures.localPortInUse(here, port)
         self._here = here
-        local = self._local = addressOf(here, number)
+        local = self._local = End(here, number)
         try:
             transport = connector.makeTransport(channel, local, peer)
         except BaseException:
@@ -366,7 +366,7 @@ class Attempt(ActiveSide):
         if self.isOver:
             return
         self.giveUp()
-        turns, self._turns = self._turns, None
+        turns, self.turns = self.turns, None
         if turns is not None:
             turns.forget(self)
         if isinstance(reason, error.TimeoutError):
@@ -433,7 +433,7 @@ class Connector(Destination):
             self.factoryStarted = 1
         self.transport = attempt = self._makeTransport()
         if self.timeout is not None:
-            batchedCallsOf(self.reactor).limit(self.reactor, self.timeout, attempt)
+            attempt.turns.limit(self.reactor, self.timeout, attempt)
         self.factory.startedConnecting(self)
 
     def _makeTransport(self) -> Any:
@@ -446,7 +446,7 @@ class Connector(Destination):
         if isinstance(self.transport, Attempt):
             self.transport.cancel()
 
-    def makeTransport(self, channel: DeviceChannel, host: Address, peer: Address) -> ClientTransport:
+    def makeTransport(self, channel: DeviceChannel, host: End, peer: Address) -> ClientTransport:
         """
         Make the transport for one address.
 

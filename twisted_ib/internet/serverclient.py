@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IProtocol
 from twisted.internet.protocol import Protocol
 from twisted.python.failure import Failure
 
-from twisted_ib.internet.addressing.addresses import Address, sharedAddress
+from twisted_ib.internet.addressing.addresses import Address, End, sharedAddress
 from twisted_ib.internet.addressing.endpoints import EndpointFactory
 from twisted_ib.internet.logcontext import callLast, upcalls
 from twisted_ib.internet.transport import Computed, Transport
@@ -172,7 +172,7 @@ class ClientTransport(ConnectedTransport):
     _tlsClientDefault = True
     _told = False
 
-    def __init__(self, channel: DeviceChannel, local: Address, peer: Address, connector: Any) -> None:
+    def __init__(self, channel: DeviceChannel, local: Address | End, peer: Address, connector: Any) -> None:
         self.connector = connector
         self._settling = None
         super().__init__(channel, local, peer)  # type: ignore[call-arg]

@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 
 from twisted_ib.errors import DeviceClosedError, HCAError, WrongThreadError
 from twisted_ib.hca.base.socketrows import CLOSING, CONNECTING, CONNECTION, ESTABLISHED, Row
-from twisted_ib.internet.addressing.addresses import addressOf, withPort
+from twisted_ib.internet.addressing.addresses import Address, End, addressOf, withPort
 from twisted_ib.internet.logcontext import callLast, upcalls
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Transport(_ConsumerMixin, _LogOwner):
     _prefix: str | None
     bufferSize: int
 
-    def _begin(self, local: IPv4Address | IPv6Address, peer: IPv4Address | IPv6Address) -> None:
+    def _begin(self, local: Address | End, peer: Address) -> None:
         self._localHost, self._localPort = local.host, local.port
         self._peerHost, self._peerPort = peer.host, peer.port
         self._prefix = None

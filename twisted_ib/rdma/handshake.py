@@ -16,7 +16,7 @@ from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader, serviceID
 from twisted_ib.hca.memory.access import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.services.work import changedBy
-from twisted_ib.internet.addressing.addresses import Address
+from twisted_ib.internet.addressing.addresses import Address, End
 
 if TYPE_CHECKING:
     from twisted_ib.hca.connection.interfaces import IConnection
@@ -58,7 +58,7 @@ _NOTHING = {
 }
 
 
-def request(messages: RDMATransport, local: Address, peer: Address) -> ConnectRequest:
+def request(messages: RDMATransport, local: Address | End, peer: Address) -> ConnectRequest:
     """
     Return the REQ of an active side.
     """

@@ -17,6 +17,7 @@ from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, MemoryRegionError, QueuePairError, WorkCompletionError
 from twisted_ib.hca.base.traits import Completion
 from twisted_ib.hca.memory.access import LOCAL_WRITE
+from twisted_ib.hca.memory.memory import ProtectionDomain
 from twisted_ib.hca.memory.regions import MemoryRegion
 from twisted_ib.hca.queues.completion import WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import ATOMIC_BYTES, SGE, SendOpcode, SendRequest
@@ -123,17 +124,16 @@ class Requests:
 
     @ivar asked: Pending requests by number.
     @ivar sent: Where completions tell only that requests were sent: those not known to have arrived.
-    @ivar regions: The registered memory.
     """
 
-    __slots__ = ("_confirming", "_numbers", "_transport", "asked", "regions", "sent")
+    __slots__ = ("_confirming", "_numbers", "_regions", "_transport", "asked", "sent")
 
     def __init__(self, transport: RDMATransport) -> None:
         self._transport = transport
         self._confirming = self._numbers = 0
         self.asked: dict[int, PendingRequest] = {}
         self.sent: dict[int, WorkCompletion] = {}
-        self.regions = Regions(transport.channel.device, transport.pd, transport)
+        self._regions: Regions | None = None
 
     # -- from the application: see L{twisted_ib.interfaces.IRDMATransport}
 
@@ -279,7 +279,7 @@ class Requests:
         """
         if self._transport.queuePair.device is None:
             raise MemoryRegionError("the connection has ended")
-        return self.regions.register(sizeOrBuffer, access)
+        return self._registered().register(sizeOrBuffer, access)
 
     def grant(self, region: RDMARegion, access: int, offset: int, length: int | None) -> RDMAWindow:
         """
@@ -293,7 +293,22 @@ class Requests:
         if not pieces:
             raise MemoryAccessError("a window has at least one byte")
         access = checkInteger("access", access)
-        return self.regions.open(region, access, pieces[0], self._transport.queuePair)
+        return self._registered().open(region, access, pieces[0], self._transport.queuePair)
+
+    def _domain(self) -> ProtectionDomain:
+        # Raises ResourceLimitError: there are too many.  Allocated with a connection's first memory, one for
+        # each: an R_Key given to one peer is refused on another's queue pair (IBTA vol. 1 9.7.4).
+        work = self._transport.work
+        if work.pd is work.pd.memory.empty:
+            work.joinDomain(work.pd.memory.allocateDomain())
+        return work.pd
+
+    def _registered(self) -> Regions:
+        regions = self._regions
+        if regions is None:
+            transport = self._transport
+            regions = self._regions = Regions(transport.channel.device, self._domain(), transport)
+        return regions
 
     def _scratch(self, asked: PendingRequest, access: int = 0) -> Sequence[SGE]:
         # Registers the memory of one request: zero bytes need no registration, as no key is checked for them
@@ -301,13 +316,18 @@ class Requests:
         length, transport = len(asked.buffer), self._transport
         if not length or transport.queuePair.path is None:
             return ()
-        memory = transport.channel.device.memory
-        asked.scratch = region = memory.register(asked.buffer, access, transport.pd)
+        pd = transport.work.pd
+        if pd is pd.memory.empty:
+            pd = self._domain()
+        asked.scratch = region = pd.memory.register(asked.buffer, access, pd)
         return (SGE(region.address, length, region.localKey),)
 
     def _pieces(self, region: RDMARegion, offset: int, length: int | None) -> Sequence[SGE]:
         # Raises MemoryAccessError: the region is not of this connection, or has no such bytes.
-        piece = self.regions.piece(region, offset, length)
+        regions = self._regions
+        if regions is None:
+            regions = self._registered()
+        piece = regions.piece(region, offset, length)
         return (piece,) if piece.length else ()
 
     def _ask(self, asked: PendingRequest, **fields: Any) -> Deferred[Any]:
@@ -388,7 +408,8 @@ class Requests:
             asked = self.asked[number]
             self._forget(number)
             asked.failed(WCStatus.WR_FLUSH_ERR)
-        self.regions.close()
+        if self._regions is not None:
+            self._regions.close()
 
     # -- completions
 

@@ -25,7 +25,7 @@ from twisted_ib.hca.queues.completion import WorkCompletion
 from twisted_ib.hca.queues.requests import Capabilities
 from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.interfaces import IRDMATransport
-from twisted_ib.internet.addressing.addresses import immediateData
+from twisted_ib.internet.addressing.addresses import Address, End, immediateData
 from twisted_ib.internet.region import RDMARegion, RDMAWindow
 from twisted_ib.internet.transport import CONNECTION_DONE, FIELDS, Transport, misused
 from twisted_ib.rdma import gathering
@@ -66,7 +66,6 @@ class RDMATransport(Transport):
 
     @ivar thread: The id of the thread that may use it.
     @ivar maxMessageSize: The longest message each way, in bytes.
-    @ivar pd: The protection domain of this connection alone.
     @ivar work: The work queues.
     @ivar corked: Whether this turn's C{endOfBatch} is still to come.
     @ivar stuck: Whether the medium or the peer does not accept more for now.
@@ -100,7 +99,6 @@ class RDMATransport(Transport):
         "loss",
         "maxMessageSize",
         "onTheWay",
-        "pd",
         "peerPrivateData",
         "privateData",
         "protocol",
@@ -119,7 +117,7 @@ class RDMATransport(Transport):
     #: The port or connector, with C{maxMessageSize} and C{privateData}.
     owner: Any
 
-    def __init__(self, channel: DeviceChannel, local: Address, peer: Address) -> None:
+    def __init__(self, channel: DeviceChannel, local: Address | End, peer: Address) -> None:
         """
         Create the queue pair.
 
@@ -140,14 +138,13 @@ class RDMATransport(Transport):
         self.queuePair: QueuePair = device.createQueuePair(self.inbox)
         self.queuePair.maxMessage = self.maxMessageSize
         try:
-            # A domain per connection: an R_Key given to one peer is refused on another's queue pair (IBTA
-            # vol. 1 9.7.4).
-            self.pd = device.memory.allocateDomain()
+            # That of an adapter's queue pair cannot change.
+            pd = device.memory.empty if device.adapter is None else device.memory.allocateDomain()
         except HCAError:
             self.queuePair.close()
             raise
         queue: Any = self
-        self.work = WorkQueues(self.queuePair, self.pd, queue, queue, device.timers, _PLACES)
+        self.work = WorkQueues(self.queuePair, pd, queue, queue, device.timers, _PLACES)
         self.privateData: bytes = owner.privateData
         self.peerPrivateData = b""
         self.connection: IConnection | None = None
@@ -424,13 +421,6 @@ class RDMATransport(Transport):
         self.cork()
         return True
 
-    def hold(self, kind: str) -> None:
-        """
-        Do nothing: see L{twisted_ib.hca.base.refcount.RefCounted}; C{release} neither.
-        """
-
-    release = hold
-
     # -- the batch
 
     def endOfBatch(self) -> None:
@@ -544,7 +534,9 @@ class RDMATransport(Transport):
             if self.requests is not None:
                 self.requests.close()
                 self.requests = None
-            self.channel.device.memory.deallocateDomain(self.pd)
+            pd = self.work.pd
+            if pd is not pd.memory.empty:
+                pd.memory.deallocateDomain(pd)
             self.work.forget()
             self.inbox.forget()
         if connection is not None:

@@ -18,7 +18,7 @@ from twisted_ib.hca.base.traits import Peers
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.path import PathRecord
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf, textOf
-from twisted_ib.internet.addressing.addresses import Address
+from twisted_ib.internet.addressing.addresses import Address, End
 from twisted_ib.sdp.protocol.wire import (
     BSDH,
     BSDH_BYTES,
@@ -101,7 +101,7 @@ class Handshake:
     _ipVersion = 0
     _pack = staticmethod(packAddress)
 
-    def request(self, stream: Stream, local: Address, peer: Address) -> ConnectRequest:
+    def request(self, stream: Stream, local: Address | End, peer: Address) -> ConnectRequest:
         """
         Return the REQ of an active side, with Hello as its private data.
         """
@@ -234,7 +234,7 @@ class GIDHandshake(Handshake):
     _ipVersion = 6 << 4
     _pack = staticmethod(gidOf)
 
-    def request(self, stream: Stream, local: Address, peer: Address) -> ConnectRequest:
+    def request(self, stream: Stream, local: Address | End, peer: Address) -> ConnectRequest:
         request = Handshake.request(self, stream, local, peer)
         # AF_IB's listeners are found by the GID of the request's path (Linux cma.c cma_save_ib_info).  Other
         # devices fill it in themselves.

@@ -45,6 +45,10 @@ class StreamQueues(WorkQueues):
 
     __slots__ = ()
 
+    def isSettled(self) -> bool:
+        # Its keep-alives are no requests.
+        return False
+
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
         queuePair = self.queuePair
         # A stream's messages never consume receive requests: credits (Bufs) already guarantee a receive.
@@ -188,16 +192,6 @@ class StreamRDMA:
         self.completions.append(completion)
         self.stream.cork()
         return True
-
-    def hold(self, kind: str) -> None:
-        """
-        Do nothing: see L{twisted_ib.hca.base.refcount.RefCounted}.
-        """
-
-    def release(self, kind: str) -> None:
-        """
-        Do nothing, like L{hold}.
-        """
 
     def tell(self) -> None:
         """

@@ -22,14 +22,13 @@ from zope.interface import implementer
 from twisted_ib import limits
 from twisted_ib.hca.base.socketrows import CONNECTING
 from twisted_ib.interfaces import ISDPBufferedProtocol, ISDPTransport
-from twisted_ib.internet.addressing.addresses import checkInteger
+from twisted_ib.internet.addressing.addresses import Address, End, checkInteger
 from twisted_ib.internet.region import RDMARegion
 from twisted_ib.internet.transport import CONNECTION_DONE, FIELDS, Transport, misused
 from twisted_ib.sdp.secure import SecureMixin, innermostTLS, secured, wrapsTLS
 from twisted_ib.sdp.stream import Stream
 
 if TYPE_CHECKING:
-    from twisted.internet.address import IPv4Address, IPv6Address
     from twisted.internet.base import ReactorBase
 
     from twisted_ib.internet.channel import DeviceChannel
@@ -109,8 +108,8 @@ class SDPTransport(Transport, Stream):
     def __init__(
         self,
         channel: DeviceChannel,
-        local: IPv4Address | IPv6Address,
-        peer: IPv4Address | IPv6Address,
+        local: Address | End,
+        peer: Address,
     ) -> None:
         Stream.__init__(self, channel)
         self._begin(local, peer)

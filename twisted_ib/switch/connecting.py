@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from twisted.internet.base import ReactorBase
     from twisted.internet.interfaces import IAddress, IProtocol
 
-    from twisted_ib.internet.addressing.addresses import Address
+    from twisted_ib.internet.addressing.addresses import Address, End
     from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.switch.offload import Offload
     from twisted_ib.switch.serverclient import RedirectedClient
@@ -48,7 +48,7 @@ class Face(Protocol):
         Return the local address and port that the application bound; empty and 0 for any.
         """
 
-    def makeTransport(self, channel: DeviceChannel, host: Address, peer: Address) -> RedirectedClient:
+    def makeTransport(self, channel: DeviceChannel, host: End, peer: Address) -> RedirectedClient:
         """
         Make the transport over SDP.
         """
@@ -230,7 +230,7 @@ class SwitchedClient(tcp.Client):
         name = tcp._getsockname(self.socket)
         return str(name[0]), name[1]
 
-    def makeTransport(self, channel: DeviceChannel, host: Address, peer: Address) -> RedirectedClient:
+    def makeTransport(self, channel: DeviceChannel, host: End, peer: Address) -> RedirectedClient:
         from twisted_ib.switch.serverclient import RedirectedClient
 
         return RedirectedClient(channel, host, peer, self.connector)

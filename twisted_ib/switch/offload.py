@@ -14,7 +14,7 @@ from twisted.python.failure import Failure
 
 from twisted_ib.errors import NoListenerError
 from twisted_ib.internet import failures
-from twisted_ib.internet.addressing.addresses import Address, withPort
+from twisted_ib.internet.addressing.addresses import Address, End, withPort
 from twisted_ib.internet.connector import Attempt
 from twisted_ib.sdp.handshake import SDP_HANDSHAKE
 from twisted_ib.switch.candidates import Candidate
@@ -145,7 +145,7 @@ class Offload:
         """
         return f"SDP {withPort(self.host, self.port)}"
 
-    def makeTransport(self, channel: DeviceChannel, host: Address, peer: Address) -> RedirectedClient:
+    def makeTransport(self, channel: DeviceChannel, host: End, peer: Address) -> RedirectedClient:
         """
         Make the transport.
         """

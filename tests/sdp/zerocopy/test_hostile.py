@@ -61,13 +61,6 @@ class Target:
         """
         return True
 
-    def hold(self, kind: str) -> None:
-        """
-        The queue pair completes here.
-        """
-
-    release = hold
-
 
 class Short:
     """

@@ -146,7 +146,7 @@ def unpackAddress(version: int, packed: bytes) -> str:
     return str(IPv6Address(packed))
 
 
-@attrs.frozen
+@attrs.define  # Not frozen, as requests.
 class RDMACMHeader:
     """
     The header in the private data of a REQ or SIDR_REQ.

@@ -59,6 +59,8 @@ class Memory:
 
     @ivar regions: the regions by key.
     @ivar windows: the windows by key.
+    @ivar empty: a protection domain without memory, none of C{domains}: of connections that have registered
+        nothing.
     @ivar registrar: registers memory with an adapter, which chooses key and address: see
         L{IAdapterFabric.register<twisted_ib.hca.fabric.base.streams.IAdapterFabric.register>}; L{None} where
         there is none.
@@ -70,6 +72,7 @@ class Memory:
         "_registered",
         "_windows",
         "domains",
+        "empty",
         "regions",
         "registrar",
         "windows",
@@ -81,6 +84,7 @@ class Memory:
         """
         self.regions: dict[int, MemoryRegion] = {}
         self.domains: set[ProtectionDomain] = set()
+        self.empty = ProtectionDomain(self)
         self._keys = MemoryKeys(randomBits)
         self._windows = Windows(self._keys)
         self.windows = self._windows.byKey

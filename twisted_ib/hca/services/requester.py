@@ -386,6 +386,12 @@ class Requester(SendQueue):
         self._pausing = False
         self._go()
 
+    def isSettled(self) -> bool:
+        """
+        Whether everything that was sent is done, and no RESUME is owed for a refusal.
+        """
+        return self.drained() and not (self._pausing or self._resuming)
+
     # -- completion
 
     def _complete(self) -> None:

@@ -18,6 +18,7 @@ from twisted_ib.errors import PathLostError, QueuePairError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.operation import RESPONSES
 from twisted_ib.hca.base.partition import isValid
+from twisted_ib.hca.base.refcount import RefCounted
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LOCAL
@@ -160,12 +161,22 @@ class WorkQueues:
         self._renew()
         # Held last: whatever raises above leaves no references behind (ibv_dealloc_pd and
         # ibv_destroy_cq refuse while they are held).
-        pd.hold("queue pairs")
+        if pd is not pd.memory.empty:
+            pd.hold("queue pairs")
         if shared is not None:
             shared.hold("queue pairs")
-        sendCompletions.hold("work queues")
-        receiveCompletions.hold("work queues")
+        # A consumer may take its completions itself.
+        if isinstance(sendCompletions, RefCounted):
+            sendCompletions.hold("work queues")
+            receiveCompletions.hold("work queues")
         queuePair.work = self
+
+    def joinDomain(self, pd: ProtectionDomain) -> None:
+        """
+        Leave the domain that has no memory for another.
+        """
+        pd.hold("queue pairs")
+        self.pd = pd
 
     # -- verbs
 
@@ -228,6 +239,13 @@ class WorkQueues:
         is.
         """
         answer: bool = self.requester.idle()
+        return answer
+
+    def isSettled(self) -> bool:
+        """
+        Whether the peer has consumed everything that was sent, and refuses nothing.
+        """
+        answer: bool = self.requester.isSettled()
         return answer
 
     def refused(self) -> bool:
@@ -350,14 +368,17 @@ class WorkQueues:
         self._isClosed = True
         self.requester.close()
         self.responder.close()
-        self.pd.release("queue pairs")
-        # IBTA vol. 1 10.6.7.2: a type 2B window belongs to its queue pair and must not open
-        # anything without it.
-        self.pd.memory.freeWindows(self.queuePair)
+        pd = self.pd
+        if pd is not pd.memory.empty:
+            pd.release("queue pairs")
+            # IBTA vol. 1 10.6.7.2: a type 2B window belongs to its queue pair and must not open
+            # anything without it.
+            pd.memory.freeWindows(self.queuePair)
         if self.shared is not None:
             self.shared.release("queue pairs")
-        self.sendCompletions.release("work queues")
-        self.receiveCompletions.release("work queues")
+        if isinstance(self.sendCompletions, RefCounted):
+            self.sendCompletions.release("work queues")
+            self.receiveCompletions.release("work queues")
 
     def forget(self) -> None:
         """

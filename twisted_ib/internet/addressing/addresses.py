@@ -11,7 +11,7 @@ from functools import lru_cache
 from ipaddress import IPv6Address as IPv6AddressValue
 from ipaddress import ip_address
 from operator import index
-from typing import Any
+from typing import Any, NamedTuple
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.error import ServiceNameUnknownError
@@ -20,6 +20,16 @@ from twisted_ib import limits
 
 #: The type that C{getHost} and C{getPeer} return.
 Address = IPv4Address | IPv6Address
+
+
+class End(NamedTuple):
+    """
+    The same for this package alone, without the checks of Twisted's classes, which each connect would pay.
+    """
+
+    host: str
+    port: int
+
 
 HIGHEST_PORT = 65535
 #: The first port that an active side draws.  RFC 6335 section 6: 49152 to 65535 are the dynamic ports, which

@@ -13,7 +13,7 @@ from random import SystemRandom
 
 from twisted_ib import limits
 from twisted_ib.hca.memory.keys import DrawnAhead
-from twisted_ib.internet.addressing.addresses import FIRST_EPHEMERAL_PORT, Address, sharedAddress
+from twisted_ib.internet.addressing.addresses import FIRST_EPHEMERAL_PORT, Address, End
 
 #: RFC 6335 section 6: 49152 to 65535, 2^14 numbers.
 _EPHEMERAL_BITS = 14
@@ -47,9 +47,9 @@ class LocalPorts:
         Reserve a port number.
 
         @param port: The number, or 0 for any.
+        @param peer: Kept, so one that is shared.
         @return: The number, or L{None} if none is available.
         """
-        peer = sharedAddress(peer.host, peer.port)
         ports = self.ends.get(host, {})
         if port:
             # bind(2) without SO_REUSEADDR: EADDRINUSE as long as any connection has the number.
@@ -83,7 +83,7 @@ class LocalPorts:
                     return port
         return 0
 
-    def release(self, local: Address, peer: Address) -> None:
+    def release(self, local: Address | End, peer: Address) -> None:
         """
         Free a number.
         """

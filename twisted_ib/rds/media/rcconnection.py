@@ -490,16 +490,6 @@ class RCConnection:
         for _, message in operations.values():
             message.completed(WCStatus.WR_FLUSH_ERR)
 
-    def hold(self, kind: str) -> None:
-        """
-        See L{twisted_ib.hca.base.refcount.RefCounted}.
-        """
-
-    def release(self, kind: str) -> None:
-        """
-        See L{twisted_ib.hca.base.refcount.RefCounted}.
-        """
-
     # -- paths
 
     def carrier(self, path: RDSPath) -> RCCarrier:

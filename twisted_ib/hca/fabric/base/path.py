@@ -271,7 +271,8 @@ class RecordPath(Waiters):
         remote = queuePair.remote
         if self.requesters.get(remote) is queuePair:
             del self.requesters[remote]
-            if self.alive:
+            work = queuePair.work
+            if self.alive and (work is None or not work.isSettled()):
                 PendingResume(self, remote).resume()
 
     def queuePairs(self) -> list[Any]:
