@@ -7,6 +7,7 @@ from __future__ import annotations
 import select
 from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from twisted.internet.task import Clock
@@ -40,7 +41,7 @@ class Taker(RecordReceiver):
     @ivar partition: Its P_Key.
     """
 
-    work: Any = ()
+    work: Any = SimpleNamespace(isSettled=lambda: False)
     partition = DEFAULT_PKEY
 
     def __init__(self, path: Any, number: int, remote: int) -> None:
