@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 
-from tests.support.garbage import collectDescriptors
+from tests.support import collectDescriptors
 
 # A shell's background jobs ignore it (POSIX, Shell Command Language, 2.11), and so would all processes that
 # the tests start and interrupt.

@@ -87,11 +87,9 @@ class Connection:
         self.sockets = 1
         self.inbox = Inbox()
         self.ended = self.peerEnded = self.over = self._isShut = self.isNew = False
-        # Whether recv waits for bytes, and the transport says that some are unread.
-        self._awaits = self._isUnread = False
+        # Whether recv waits for bytes, and some are unread for the transport; turns at the last send.
+        self._awaits, self._isUnread, self._turns = False, False, 0
         self.lost = 0
-        #: The loop's turns at the last C{send}.
-        self._turns = 0
         self.local: tuple[Any, ...] = ()
         self.peer: tuple[Any, ...] = ()
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeVar
 from attrs import define, field, frozen
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.garbage import collectDescriptors
+from tests.support import collectDescriptors
 
 #: Longer data is said by its length and its digest.
 MOST_OCTETS = 64
