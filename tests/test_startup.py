@@ -74,7 +74,7 @@ RUN = {
     "pass": (17, 0),
     _TCP: (30, 0),
     _LISTENS: (234, 67),
-    _SOCKETS: (237, 67),
+    _SOCKETS: (238, 67),
     _ASYNCIO: (202, 67),
     _RUN: (210, 77),
 }
