@@ -478,41 +478,6 @@ class ProgramTests(SynchronousTestCase):
         self.assertTrue(pair.isEnded)
         self.assertEqual(signal.getsignal(signal.SIGTERM), before)
 
-    def test_steps(self):
-        """
-        Every step still is where the program looks for it.
-        """
-        path = os.path.abspath(self.mktemp())
-        ended = subprocess.run(
-            [sys.executable, "-m", "benchmarks.steps", "--runs", "2", "--json", path],
-            cwd=ROOT,
-            env=environmentFor(),
-            capture_output=True,
-            text=True,
-            timeout=HANG_SECONDS,
-        )
-        self.assertEqual(ended.returncode, 0, ended.stderr)
-        with open(path) as file:
-            tables = json.load(file)["tables"]
-        self.assertEqual(
-            [each["title"].partition(",")[0] for each in tables],
-            [
-                "Send 64 B",
-                "Receive 64 B",
-                "One record of 64 KiB",
-                "The bound: a bare ring between two processes",
-                "A bytes object",
-                "The copies of a 64 KiB record",
-                "One connection",
-                "Verbs on lo0",
-                "Verbs on shm0",
-                "Packets over UDP",
-                "Packets over UDP",
-            ],
-        )
-        for table in tables:
-            self.assertGreater(len(table["steps"]), 4)
-
 
 class SocketsTests(SynchronousTestCase):
     """

@@ -7,7 +7,6 @@ from __future__ import annotations
 import select
 from collections import deque
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 from twisted.internet.task import Clock
@@ -30,6 +29,15 @@ LISTENER = object()
 FabricFactory = Callable[[Any, int, Callable[[], float]], Any]
 
 
+class Work(tuple[()]):
+    """
+    No work queues, of whose SENDs some may still be refused.
+    """
+
+    def isSettled(self) -> bool:
+        return False
+
+
 class Taker(RecordReceiver):
     """
     A stand-in for a queue pair and its requester, as a path sees them.
@@ -41,7 +49,7 @@ class Taker(RecordReceiver):
     @ivar partition: Its P_Key.
     """
 
-    work: Any = SimpleNamespace(isSettled=lambda: False)
+    work: Any = Work()
     partition = DEFAULT_PKEY
 
     def __init__(self, path: Any, number: int, remote: int) -> None:

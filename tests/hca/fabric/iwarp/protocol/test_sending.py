@@ -12,11 +12,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.fabric.iwarp.protocol.examples import TaggedHeader, UntaggedHeader, ulpdu
 from tests.hca.fabric.iwarp.protocol.rdmap import BASE, KEY, End
 from twisted_ib.errors import QueuePairError
-from twisted_ib.hca.base import operation
 from twisted_ib.hca.base.operation import SOLICITED
 from twisted_ib.hca.fabric.iwarp.protocol.ddp import Opcode
 from twisted_ib.hca.fabric.iwarp.protocol.sending import cut
 from twisted_ib.hca.fabric.iwarp.protocol.terminate import CRC_ERROR, DDP_CATASTROPHIC
+from twisted_ib.hca.wire import opcodes
 from twisted_ib.hca.wire.headers import INVALIDATE, RETH
 from twisted_ib.hca.wire.opcodes import (
     READ_REQUEST,
@@ -245,7 +245,7 @@ class SendingTests(SynchronousTestCase):
             "WRITE_LAST_IMMEDIATE",
             "ACKNOWLEDGE",
         ):
-            code = getattr(operation, name)
+            code = getattr(opcodes, name)
             error = self.assertRaises(QueuePairError, self.post, code, b"", b"")
             self.assertEqual(str(error), f"iWARP has no operation of opcode {code:#04x}")
         self.assertEqual(self.end.out, [])
