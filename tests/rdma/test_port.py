@@ -248,15 +248,26 @@ class PortTests(PortTestCase):
         A REQ with an address that no process of this host has is refused, and counted.
         """
 
-        def foreign(request: ConnectRequest) -> None:
-            data = request.privateData
-            request.privateData = data[:16] + bytes((192, 0, 2, 1)) + data[20:]
+        # A listener on all addresses.
+        self.port.stopListening()
+        self.port = listenRDMA(self.pair.b.reactor, 0, self.servers, "", privateData=b"server")
+        self.number = self.port.getHost().port
+        # RDMACMHeader: the source's last octets, and the destination's.
+        zeros, counters = bytes(4), self.pair.b.device.counters
+        for forged in ({16: bytes((192, 0, 2, 1))}, {32: zeros}, {16: zeros, 32: zeros}):
 
-        forger = self.forge(foreign)
-        assert forger.rejection is not None
-        self.assertEqual(forger.rejection.reason, 28)
-        self.assertEqual(self.pair.b.device.counters["bad_hello"], 1)
-        self.assertEqual(self.servers.made, [])
+            def foreign(request: ConnectRequest, forged: dict[int, bytes] = forged) -> None:
+                data = bytearray(request.privateData)
+                for at, octets in forged.items():
+                    data[at : at + 4] = octets
+                request.privateData = bytes(data)
+
+            counters.clear()
+            forger = self.forge(foreign)
+            assert forger.rejection is not None
+            self.assertEqual(forger.rejection.reason, 28)
+            self.assertEqual(counters["bad_hello"], 1)
+            self.assertEqual(self.servers.made, [])
 
     def test_forgedVersion(self) -> None:
         """

@@ -795,6 +795,31 @@ class RegionTests(RequestTestCase):
         self.settle()
         self.assertEqual(three.heard.log, ["ConnectionDone"])
 
+    def test_othersAtTheEnd(self) -> None:
+        """
+        Another connection's region, named as the connection ends and afterwards, is refused, and leaves no
+        protection domain; nor does memory that is registered then.
+        """
+        three, _ = self.pair.connected()
+        region = three.registerMemory(8)
+        device = self.one.channel.device
+        before = device.inUse()["pd"]
+        found: list[Any] = []
+
+        def ask(reason: object) -> None:
+            found.append(self.assertRaises(MemoryAccessError, self.one.sendRegistered, region))
+            found.append(self.assertRaises(MemoryAccessError, self.one.grant, region, 0))
+            found.append(self.assertRaises(MemoryRegionError, self.one.registerMemory, 8))
+
+        self.two.pauseProducing()
+        self.one.send(b"x").addErrback(ask)
+        self.settle()
+        self.two.abortConnection()
+        self.settle()
+        self.assertEqual((len(found), self.one.heard.log), (3, ["ConnectionLost"]))
+        ask(None)
+        self.assertEqual((len(found), device.inUse()["pd"]), (6, before))
+
     def test_limit(self) -> None:
         """
         A device registers so many regions; the error says so.

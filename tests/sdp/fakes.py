@@ -281,9 +281,9 @@ class FakeDevice:
 
     def isLocal(self, address: str) -> bool:
         """
-        Know some addresses that this host does not have.
+        Know some addresses that this host does not have; the wildcard is no host's.
         """
-        return not address.startswith("192.0.2.")
+        return not address.startswith(("192.0.2.", "0.0.0.0"))
 
     def isPeers(self, path: Any, address: str) -> bool:
         """

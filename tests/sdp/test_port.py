@@ -442,6 +442,9 @@ class AcceptTests(PortTestCase):
             ("192.0.2.1", "127.0.0.1"),
             ("127.0.0.1", "192.0.2.1"),
             ("192.0.2.1", "192.0.2.1"),
+            # What the listener itself is bound to is no end's address.
+            ("127.0.0.1", "0.0.0.0"),
+            ("0.0.0.0", "0.0.0.0"),
         ]:
             connection = FakeConnection()
             self.channel.counters.clear()

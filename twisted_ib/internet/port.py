@@ -287,7 +287,8 @@ class Port(base.BasePort):
     def _checkAddresses(self, device: Device, path: IPeerPath, here: str, peer: str) -> None:
         # Applications decide by getPeer() and getHost() what somebody may do, and a Hello may hold any
         # address (IBTA vol. 1 annex A4): both must be those of path and host.
-        if here != self._address.host and not device.isLocal(here):
+        # A listener's own address is this host's, unless it has all of them.
+        if (here != self._address.host or here in ("0.0.0.0", "::")) and not device.isLocal(here):
             raise WireError(f"a REQ has {here}, which is no address of this host")
         if (peer != here or device.address is not None) and not device.isPeers(path, peer):
             raise WireError(f"a REQ has {peer}, which is no address of who sent it")

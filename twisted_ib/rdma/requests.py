@@ -123,16 +123,17 @@ class Requests:
 
     @ivar asked: Pending requests by number.
     @ivar sent: Where completions tell only that requests were sent: those not known to have arrived.
+    @ivar regions: The registered memory.
     """
 
-    __slots__ = ("_confirming", "_numbers", "_regions", "_transport", "asked", "sent")
+    __slots__ = ("_confirming", "_numbers", "_transport", "asked", "regions", "sent")
 
     def __init__(self, transport: RDMATransport) -> None:
         self._transport = transport
         self._confirming = self._numbers = 0
         self.asked: dict[int, PendingRequest] = {}
         self.sent: dict[int, WorkCompletion] = {}
-        self._regions: Regions | None = None
+        self.regions = Regions(transport.channel.device, transport.work.pd, transport)
 
     # -- from the application: see L{twisted_ib.interfaces.IRDMATransport}
 
@@ -276,9 +277,8 @@ class Requests:
 
         @raise MemoryRegionError: It cannot be registered so, or the connection has ended.
         """
-        if self._transport.queuePair.device is None:
-            raise MemoryRegionError("the connection has ended")
-        return self._registered().register(sizeOrBuffer, access)
+        self._domain()
+        return self.regions.register(sizeOrBuffer, access)
 
     def grant(self, region: RDMARegion, access: int, offset: int, length: int | None) -> RDMAWindow:
         """
@@ -292,22 +292,19 @@ class Requests:
         if not pieces:
             raise MemoryAccessError("a window has at least one byte")
         access = checkInteger("access", access)
-        return self._registered().open(region, access, pieces[0], self._transport.queuePair)
+        return self.regions.open(region, access, pieces[0], self._transport.queuePair)
 
     def _domain(self) -> ProtectionDomain:
-        # Raises ResourceLimitError: there are too many.  Allocated with a connection's first memory, one for
-        # each: an R_Key given to one peer is refused on another's queue pair (IBTA vol. 1 9.7.4).
+        # Raises MemoryRegionError after the end, ResourceLimitError where there are too many.  Allocated with
+        # a connection's first memory, one for each: an R_Key given to one peer is refused on another's queue
+        # pair (IBTA vol. 1 9.7.4).
+        if self._transport.queuePair.device is None:
+            raise MemoryRegionError("the connection has ended")
         work = self._transport.work
         if work.pd is work.pd.memory.empty:
             work.joinDomain(work.pd.memory.allocateDomain())
+            self.regions.pd = work.pd
         return work.pd
-
-    def _registered(self) -> Regions:
-        regions = self._regions
-        if regions is None:
-            transport = self._transport
-            regions = self._regions = Regions(transport.channel.device, self._domain(), transport)
-        return regions
 
     def _scratch(self, asked: PendingRequest, access: int = 0) -> Sequence[SGE]:
         # Registers the memory of one request: zero bytes need no registration, as no key is checked for them
@@ -323,10 +320,7 @@ class Requests:
 
     def _pieces(self, region: RDMARegion, offset: int, length: int | None) -> Sequence[SGE]:
         # Raises MemoryAccessError: the region is not of this connection, or has no such bytes.
-        regions = self._regions
-        if regions is None:
-            regions = self._registered()
-        piece = regions.piece(region, offset, length)
+        piece = self.regions.piece(region, offset, length)
         return (piece,) if piece.length else ()
 
     def _ask(self, asked: PendingRequest, **fields: Any) -> Deferred[Any]:
@@ -407,8 +401,7 @@ class Requests:
             asked = self.asked[number]
             self._forget(number)
             asked.failed(WCStatus.WR_FLUSH_ERR)
-        if self._regions is not None:
-            self._regions.close()
+        self.regions.close()
 
     # -- completions
 

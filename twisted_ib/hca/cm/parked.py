@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from twisted_ib.hca.cm.machine import Connection
 from twisted_ib.hca.cm.peer import Peer
 from twisted_ib.hca.cm.states import Input, State
-from twisted_ib.hca.cm.timers import Timing
+from twisted_ib.hca.cm.timers import answering
 from twisted_ib.hca.wire.cm.codes import timeoutSeconds
 from twisted_ib.hca.wire.cm.messages import REP, REQ
 
@@ -287,7 +287,7 @@ class ParkedConnections:
         peer = self._peers.get(source)
         if peer is None:
             peer = self._peers[source] = Peer(table, source)
-        connection = Connection(peer, localID, Timing(timeoutSeconds(period), timeoutSeconds(ack), most))
+        connection = Connection(peer, localID, answering(ack, period, most))
         connection.retriesLeft = left
         connection.localQPN, connection.output, connection.state = localQPN, found.reply, State.REP_SENT
         connection.since, connection.listener = found.since, found.listener

@@ -89,6 +89,7 @@ class ICRCState:
         not trusted.
     @ivar doubt: packets that were correct with another one since.
     @ivar most: limit of C{states}.
+    @ivar key: what stands for the flow with whoever must not keep it itself: source, destination and port.
     """
 
     __slots__ = (
@@ -100,18 +101,28 @@ class ICRCState:
         "doubt",
         "expected",
         "isIPv4",
+        "key",
         "most",
         "states",
     )
 
-    def __init__(self, source: bytes, target: bytes, port: int, most: int = limits.PACKET_SIZES) -> None:
+    def __init__(
+        self,
+        source: bytes,
+        target: bytes,
+        port: int,
+        most: int = limits.PACKET_SIZES,
+        key: tuple[str, str, int] | None = None,
+    ) -> None:
         """
         @param source: GID of the sender, 16 octets.
         @param target: GID of the receiver, 16 octets.
         @param port: the UDP source port.
         @param most: limit of C{states}.
+        @param key: what stands for it.
         """
         self.most = most
+        self.key = key
         self.isIPv4 = source[:12] == target[:12] == b"\0" * 10 + b"\xff\xff"
         self._source, self._target = (source[12:], target[12:]) if self.isIPv4 else (source, target)
         self._port = port

@@ -23,6 +23,7 @@ from twisted_ib.hca.fabric.roce import qppath
 from twisted_ib.hca.fabric.roce import sessions as roceSessions
 from twisted_ib.hca.queues.queuepair import SEND_SOLICITED, QueuePair
 from twisted_ib.hca.transport import responder, sendwindow
+from twisted_ib.hca.wire.icrcflow import ICRCState
 
 SEND_FIRST, SEND_MIDDLE, SEND_LAST = 0, 1, 2
 
@@ -81,6 +82,18 @@ class StreamTests(PacketTestCase):
         """
         found: list[bytes] = queuePair.consumer.messages
         return found
+
+    def test_flowsKept(self) -> None:
+        """
+        A connection knows the flow of its peer's packets, and does not keep its state, of which a device has
+        so many.
+        """
+        one, two = self.joined()
+        self.post(one, bytes(60000))
+        settle(one.device, two.device)
+        kept = [getattr(two.path, name, None) for name in two.path.__slots__ if name != "flow"]
+        self.assertIn(two.path.heard, two.device.fabric._receiver._flows)
+        self.assertEqual([each for each in kept if isinstance(each, ICRCState)], [])
 
     def test_joined(self) -> None:
         """

@@ -38,7 +38,6 @@ from twisted_ib.hca.wire.rocev2 import flowLabel, sourcePort
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Acknowledged, BoundQueuePair, Buffer, Waiter
     from twisted_ib.hca.fabric.roce.peerpath import PeerPath
-    from twisted_ib.hca.wire.icrcflow import ICRCState
 
 #: Streams that may have a partly received message, each of at most INLINE_RECORD; further ones are refused
 #: by RNR NAK.
@@ -188,7 +187,7 @@ class QueuePairPath(Waiters):
             self.port = fabric.link.sourcePort(self.port)
         self.flow = fabric.flowTo(self.peer.address, self.port)
         self._isAgreed = self.peerPort != 0
-        self.heard: ICRCState | None = None
+        self.heard: tuple[str, str, int] | None = None
         #: Another port from which a packet came that is expected: its opcode and PSN, and when it came again,
         #: and how often.
         self._moving: tuple[int, int, int, float, int] | None = None

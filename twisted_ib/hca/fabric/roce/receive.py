@@ -124,7 +124,7 @@ class PacketReceiver:
         flow = self._flows.get(key)
         isNew = flow is None
         if flow is None:
-            flow = ICRCState(gidOf(source), gidOf(destination), port, PACKET_SIZES_UNCONNECTED)
+            flow = ICRCState(gidOf(source), gidOf(destination), port, PACKET_SIZES_UNCONNECTED, key)
         fabric, sessions = self._fabric, self._sessions
         # Connections are point to point: a multicast packet must not reach one, whatever its DestQP.
         if destination != fabric.address:
@@ -196,7 +196,7 @@ class PacketReceiver:
             # service, from its peer's address; or anybody could inject data.
             elif opcode & _SERVICE_MASK != session.service:
                 self._owner.count("congestion_notified" if opcode == CONGESTION else "packets_wrong_service")
-            elif session.heard is not flow and self._isForeign(session, key, flow, opcode, psn, now):
+            elif session.heard is not flow.key and self._isForeign(session, key, flow, opcode, psn, now):
                 pass
             else:
                 if isNew:  # Kept only now: packets with forged sources must leave no state.
@@ -253,7 +253,7 @@ class PacketReceiver:
             return True
         # Not before the peer's port is known.
         if session.peerPort == key[2]:
-            session.heard = flow
+            session.heard = flow.key
         return False
 
     def _run(
