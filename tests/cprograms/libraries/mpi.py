@@ -116,15 +116,21 @@ class Implementation:
         """
         folder = ring.parent
         agent = folder / "agent"
-        agent.write_text(f'#!/bin/sh\nexec {sys.executable} -m twisted_ib.tools.run -q --on "$@"\n')
-        agent.chmod(0o755)
         start = folder / "start"
         options = self.agent.format(agent)
         start.write_text(f"""
 [ "$TWISTED_IB_HOST" = 0 ] || exit 0
 exec {shlex.join(self.command.split())} {options} -n {ranks} -host $(echo $TWISTED_IB_HOSTS | tr " " ,) {ring}
 """)
-        self._checked((*_TOOL, "--hosts", str(ranks), "sh", str(start)), ranks, "roce0", "0: ")
+        # Daemons of Open MPI that share the folder of their session end now and then: as it is made ("File
+        # exists"), or as one of them writes hwloc's file anew.
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+            agent.write_text(f"""#!/bin/sh
+mkdir -p {name}/"$1"
+TMPDIR={name}/"$1" exec {sys.executable} -m twisted_ib.tools.run -q --on "$@"
+""")
+            agent.chmod(0o755)
+            self._checked((*_TOOL, "--hosts", str(ranks), "sh", str(start)), ranks, "roce0", "0: ")
 
     def _checked(self, command: Sequence[str], ranks: int, device: str, prefix: str = "") -> None:
         ended = self.ended(command, ranks, device)

@@ -213,6 +213,79 @@ static void events(void)
     IS(ibv_close_device(context), 0);
 }
 
+static struct ibv_context *its_context;
+static volatile int taken, given_back;
+
+/* It takes its time between each event and its acknowledgement. */
+static void *delay(void *channel)
+{
+    struct ibv_async_event event;
+    struct ibv_cq *cq;
+    void *own;
+
+    IS(ibv_get_async_event(its_context, &event), 0);
+    IS(event.event_type, IBV_EVENT_QP_LAST_WQE_REACHED);
+    taken = 1;
+    usleep(100000);
+    given_back = 1;
+    ibv_ack_async_event(&event);
+    for (int number = 1; number < 3; number++) {
+        IS(ibv_get_cq_event(channel, &cq, &own), 0);
+        IS(ibv_req_notify_cq(cq, 0), 0);
+        taken = 1 + number;
+    }
+    usleep(100000);
+    ibv_ack_cq_events(cq, 1);
+    usleep(100000);
+    given_back = 2;
+    ibv_ack_cq_events(cq, 1);
+    return NULL;
+}
+
+static void wait_for_taken(int number)
+{
+    while (taken < number)
+        usleep(100);
+}
+
+/* What a thread has an event of is not destroyed before that is acknowledged: UCX frees what its handler uses. */
+static void acknowledged(void)
+{
+    struct ibv_context *context = its_context = opened();
+    struct ibv_pd *pd = MADE(ibv_alloc_pd(context));
+    struct ibv_comp_channel *channel = MADE(ibv_create_comp_channel(context));
+    struct ibv_cq *cq = MADE(ibv_create_cq(context, 8, channel, channel, 0));
+    struct ibv_srq_init_attr wanted = {.attr = {8, 1, 0}};
+    struct ibv_srq *srq = MADE(ibv_create_srq(pd, &wanted));
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+    struct ibv_recv_wr request = {.wr_id = 1}, *refused = NULL;
+    struct ibv_qp *qp;
+    pthread_t thread;
+
+    pthread_create(&thread, NULL, delay, channel);
+    for (int round = 0; round < 3; round++) {
+        /* Its last request is flushed at once; those of the others complete. */
+        qp = MADE(queue_pair(pd, cq, round ? NULL : srq));
+        attr.qp_state = IBV_QPS_INIT;
+        IS(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), 0);
+        if (round == 1)
+            IS(ibv_req_notify_cq(cq, 0), 0);
+        if (round)
+            IS(ibv_post_recv(qp, &request, &refused), 0);
+        attr.qp_state = IBV_QPS_ERR;
+        IS(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
+        wait_for_taken(1 + round);
+        IS(ibv_destroy_qp(qp), 0);
+        IS(given_back, 1);
+    }
+    IS(ibv_destroy_cq(cq), 0);
+    IS(given_back, 2);
+    pthread_join(thread, NULL);
+    IS(ibv_destroy_srq(srq), 0);
+    IS(ibv_destroy_comp_channel(channel), 0);
+    IS(ibv_close_device(context), 0);
+}
+
 /* Signals are for the threads of the program: here one that waits for them. */
 static void signals(void)
 {
@@ -244,6 +317,8 @@ int main(int count, char **words)
         cancel();
     else if (!strcmp(story, "events"))
         events();
+    else if (!strcmp(story, "acknowledged"))
+        acknowledged();
     else if (!strcmp(story, "signals"))
         signals();
     else

@@ -25,7 +25,7 @@ from twisted_ib.verbs.c.verbs.table import TABLE
 
 ORDER = Path(__file__).with_name("order.c")
 EXTENDED = Path(__file__).with_name("extended.c")
-#: Functions that do not look at pointers, or for which null is right.
+#: Functions that do not look at pointers, or for which null is right; and one that asks what an event is of.
 HARMLESS = set(
     "ibv_get_device_list ibv_free_device_list ibv_ack_async_event ibv_get_sysfs_path ibv_fork_init"
     " ibv_is_fork_initialized ibv_dontfork_range ibv_dofork_range ibv_node_type_str ibv_port_state_str"
@@ -296,6 +296,12 @@ class OrderTests(ProgramTestCase):
         A thread waits for events of queues that another destroys.
         """
         self.assertEqual(self.story("events"), "")
+
+    def test_acknowledged(self) -> None:
+        """
+        A queue and a queue pair are destroyed once another thread has acknowledged their events.
+        """
+        self.assertEqual(self.story("acknowledged"), "")
 
     def test_signals(self) -> None:
         """

@@ -5,12 +5,14 @@ Tests of the table of structures, and of errors as C has them.
 from __future__ import annotations
 
 import errno
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.errors import ResourceBusyError, UnknownDeviceError
 from twisted_ib.verbs.c.errors import HandleError, failing, numberOf
 from twisted_ib.verbs.c.functions import Failure, Row
@@ -70,8 +72,9 @@ class HandlesTests(SynchronousTestCase):
         A structure is found by its address and kind; any other is EINVAL, null only where it may be none.
         """
         self.assertIs(self.handles.get(16, "ibv_pd"), self.pd)
-        self.assertEqual(self.handles.addressOf(self.mr), 32)
-        self.assertEqual(self.handles.addressOf(object()), 0)
+        self.assertEqual(self.handles.report(self.mr), 32)
+        self.handles.acknowledge(32)
+        self.assertEqual(self.handles.report(object()), 0)
         self.refused(errno.EINVAL, self.handles.get, 16, "ibv_mr")
         self.refused(errno.EINVAL, self.handles.get, 17, "ibv_pd")
         self.refused(errno.EINVAL, self.handles.get, 0, "ibv_pd")
@@ -99,6 +102,32 @@ class HandlesTests(SynchronousTestCase):
         """
         self.refused(errno.EINVAL, self.handles.add, 48, "ibv_qp", Closable(), object(), (16, 99))
         self.handles.remove(32, "ibv_mr")
+        self.handles.remove(16, "ibv_pd")
+
+    def test_acknowledged(self) -> None:
+        """
+        An object is gone when its events are acknowledged, some of them as it is closed; none is reported any
+        more then, and acknowledgements too many count for nothing.
+        """
+        self.handles.acknowledge(32, 9)
+        for _ in range(3):
+            self.handles.report(self.mr)
+        closed = Event()
+
+        def close() -> None:
+            self.handles.acknowledge(32)
+            closed.set()
+
+        self.mr.close = close  # type: ignore[method-assign]
+        with ThreadPoolExecutor(1) as pool:
+            removed: Future[object] = pool.submit(self.handles.remove, 32, "ibv_mr")
+            self.assertTrue(closed.wait(HANG_SECONDS))
+            self.assertEqual(self.handles.report(self.mr), 0)
+            self.handles.acknowledge(32)
+            self.assertFalse(removed.done())
+            self.handles.acknowledge(32)
+            self.assertIs(removed.result(HANG_SECONDS), self.mr)
+        self.refused(errno.EINVAL, self.handles.acknowledge, 32)
         self.handles.remove(16, "ibv_pd")
 
     def test_move(self) -> None:
@@ -129,7 +158,7 @@ class HandlesTests(SynchronousTestCase):
         self.mr.error = ResourceBusyError("a window is bound")
         self.assertRaises(ResourceBusyError, self.handles.removeAll, 16, "ibv_pd")
         self.assertEqual([each.closed for each in (window, other, self.mr, self.pd)], [1, 1, 0, 1])
-        self.assertEqual((len(self.handles), self.handles.addressOf(self.mr)), (0, 0))
+        self.assertEqual((len(self.handles), self.handles.report(self.mr)), (0, 0))
 
     def test_forked(self) -> None:
         """

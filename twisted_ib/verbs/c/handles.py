@@ -10,7 +10,7 @@ import errno
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from threading import RLock
+from threading import Condition, RLock
 from typing import Any
 
 import attrs
@@ -32,6 +32,7 @@ class Entry:
     @ivar structure: all that must live as long as it.
     @ivar parents: the addresses of the objects that it uses.
     @ivar users: how many use it.
+    @ivar reported: how many of its events the program has and has not acknowledged.
     """
 
     kind: str
@@ -39,6 +40,7 @@ class Entry:
     structure: object
     parents: tuple[int, ...]
     users: int = 0
+    reported: int = 0
 
 
 def _never(address: int, entry: Entry) -> bool:
@@ -63,6 +65,9 @@ class Handles:
         # By the objects' identities: the entries keep the objects.
         self._addresses: dict[int, int] = {}
         self._freed: deque[object] = deque(maxlen=FREED_STRUCTURES)
+        # Destroyed, but for the events that another thread still has.
+        self._awaited: dict[int, Entry] = {}
+        self._acknowledged = Condition(self.lock)
         self._parents: dict[int, Entry] = {}
 
     def forked(self) -> None:
@@ -149,12 +154,32 @@ class Handles:
             raise HandleError(f"There is no object at {address:#x}")
         return entry.structure
 
-    def addressOf(self, value: object) -> int:
+    def report(self, value: object) -> int:
         """
-        @param value: an object that was added.
-        @return: the address of its structure; 0 if it has none.
+        Give the program an event of an object, which is not destroyed before that is acknowledged.
+
+        @return: the address of its structure; 0 if another thread has destroyed it in this moment.
         """
-        return self._addresses.get(id(value), 0)
+        with self.lock:
+            address = self._addresses.get(id(value), 0)
+            entry = self.entries.get(address)
+            if entry is None:
+                return 0
+            entry.reported += 1
+            return address
+
+    def acknowledge(self, address: int, count: int = 1) -> None:
+        """
+        The program is done with events of an object.
+
+        @raise HandleError: there is none (EINVAL).
+        """
+        with self.lock:
+            entry = self.entries.get(address) or self._awaited.get(address)
+            if entry is None:
+                raise HandleError(f"There is no object at {address:#x}")
+            entry.reported = max(0, entry.reported - count)
+            self._acknowledged.notify_all()
 
     def move(self, address: int, old: int, new: int) -> None:
         """
@@ -180,7 +205,7 @@ class Handles:
 
     def remove(self, address: int, kind: str) -> Any:
         """
-        Destroy an object: close it, and forget its structure.
+        Destroy an object: close it, wait until its events are acknowledged, and forget its structure.
 
         @return: the object.
         @raise HandleError: there is none (EINVAL), or another uses it (EBUSY); nothing changes then, nor if
@@ -191,13 +216,18 @@ class Handles:
             if entry.users:
                 raise HandleError(f"{entry.users} objects use this {kind}", errno.EBUSY)
             # Out of the table first: a second destroy, in another thread, must not find it while close waits.
-            del self.entries[address]
+            self._awaited[address] = self.entries.pop(address)
         try:
             entry.value.close()
         except BaseException:
             with self.lock:
-                self.entries[address] = entry
+                self.entries[address] = self._awaited.pop(address)
             raise
+        with self.lock:
+            # man ibv_get_async_event(3) and ibv_get_cq_event(3): UCX frees what the handler of an event uses.
+            while entry.reported:
+                self._acknowledged.wait()
+            del self._awaited[address]
         self._drop(entry)
         return entry.value
 

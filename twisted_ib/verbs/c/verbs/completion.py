@@ -143,7 +143,7 @@ def ibv_get_cq_event(channel: CData, cq: CData, cq_context: CData) -> int:
     queue = nextEvent(value.event_fd, value.take_event)
     if queue is None:
         return AGAIN
-    address = handles.addressOf(queue)
+    address = handles.report(queue)
     if not address:
         # Another thread has destroyed it in this moment.
         return AGAIN
@@ -157,7 +157,7 @@ def ibv_ack_cq_events(cq: CData, count: int) -> None:
     """
     Acknowledge events.
     """
-    objectOf(cq, "ibv_cq").ack_events(count)
+    handles.acknowledge(addressOf(cq), count)
 
 
 @handler

@@ -359,14 +359,26 @@ def ibv_get_async_event(context: CData, event: CData) -> int:
     if taken is None:
         return AGAIN
     if taken.element is None:
+        event.element.cq = ffi.NULL
         event.element.port_num = attributes.PORT
-    elif address := handles.addressOf(taken.element):
+    elif address := handles.report(taken.element):
         event.element.cq = ffi.cast("struct ibv_cq *", address)
     else:
         # Another thread has destroyed it in this moment.
         return AGAIN
     event.event_type = taken.event_type
     return 0
+
+
+@handler
+def ibv_ack_async_event(event: CData) -> None:
+    """
+    Acknowledge an event.
+    """
+    given(event)
+    # Those of the device or its port have a number there.
+    if (address := addressOf(event.element.cq)) != attributes.PORT:
+        handles.acknowledge(address)
 
 
 @handler
@@ -411,9 +423,9 @@ def _lacking(name: str) -> Callable[..., CData]:
     return refuse
 
 
-@handlers("ibv_unimport_pd", "ibv_unimport_mr", "ibv_unimport_dm", "ibv_ack_async_event")
+@handlers("ibv_unimport_pd", "ibv_unimport_mr", "ibv_unimport_dm")
 def _without(name: str) -> Callable[..., None]:
-    # None was imported; destroying an object drops its events.
+    # None was imported.
     return lambda *arguments: None
 
 
