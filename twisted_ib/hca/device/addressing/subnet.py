@@ -110,6 +110,9 @@ class SubnetResolution(ProcessResolution):
     The paths of one device to ports of its subnet, and its multicast groups, by their LIDs.
     """
 
+    # A GID is of one HCA.
+    sharesAddresses = False
+
     def __init__(self, device: IResolvingDevice) -> None:
         super().__init__(device)
         self._lidPaths: dict[int, LIDPath] = {}
