@@ -191,6 +191,8 @@ class Port(base.BasePort):
         self._channel = channel
         number = self._realPortNumber = self._services[0].port
         self._address = addressOf(address, number)
+        # It is this host's, unless the listener has all of them.
+        self._ownHost = "" if isWildcard(self._address.host) else self._address.host
         self._say(f"{self._getLogPrefix(self.factory)} starting on {number}")
         if channel.shown is not None:
             channel.shown.show([(self, self._address.host, number, "", 0)])
@@ -288,8 +290,7 @@ class Port(base.BasePort):
     def _checkAddresses(self, device: Device, path: IPeerPath, here: str, peer: str) -> None:
         # Applications decide by getPeer() and getHost() what somebody may do, and a Hello may hold any
         # address (IBTA vol. 1 annex A4): both must be those of path and host.
-        # A listener's own address is this host's, unless it has all of them.
-        if (here != self._address.host or isWildcard(here)) and not device.isLocal(here):
+        if here != self._ownHost and not device.isLocal(here):
             raise WireError(f"a REQ has {here}, which is no address of this host")
         # Where peers have all addresses of this host, its own is theirs as well.
         isTheirs = peer == here and device.sharesAddresses and device.resolver is None
