@@ -387,7 +387,7 @@ class Codec(Generic[T]):
                 wrong.append(f"len({term}) {'!=' if leaf.exact else '>'} {leaf.width // _OCTET}")
             elif kind is int and leaf.width > _LARGEST:
                 term += f'.to_bytes({leaf.width // _OCTET}, "big")'
-            elif kind is int and not isTop:
+            elif kind in (int, bool) and not isTop:
                 wide.setdefault(leaf.width, []).append(term)
             elif isinstance(kind, Codec):
                 term = f"{name}_octets if {name} is {name}_default else {name}_pack({name})"
@@ -452,7 +452,7 @@ class Codec(Generic[T]):
             numbers: Sequence[object] = value if isinstance(value, Sequence) else (value,)
             if kind is tuple and len(numbers) != leaf.entries:
                 return ValueError(f"{name} has {leaf.entries} entries, not {len(numbers)}")
-            for number in numbers if kind in (int, tuple) else ():
+            for number in numbers if kind in (int, bool, tuple) else ():
                 if isinstance(number, int) and number >> leaf.width:
                     return ValueError(f"{name} has {leaf.width} bits: {number:#x} does not fit")
         return ValueError(f"{type(message).__name__}: {error}")

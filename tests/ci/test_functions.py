@@ -173,53 +173,16 @@ class RunTests(RunTestCase):
         self.assertEqual(lines[-2:], ["unsteady: 1", "2 passed, 0 failed, 0 skipped"])
         self.assertRegex(lines[-3], r"^toys +\d+ +2 +0 +0$")
 
-    def test_manyUnsteady(self) -> None:
-        """
-        More unsteady tests than the limit, of 10, are a failure.
-        """
-        self.assertEqual(self.module.MOST_UNSTEADY, 10)
-        self.patch(self.module, "MOST_UNSTEADY", 1)
-        self.step(toy(ONCE, ONCE))
-        status, lines = self.report()
-        self.assertEqual(status, 1)
-        self.assertIn("2 tests failed and then passed: more than 1", lines)
-        self.assertEqual(lines[-2:], ["unsteady: 2", "2 passed, 1 failed, 0 skipped"])
-
-    def test_manyFailures(self) -> None:
-        """
-        Of very many failed tests only some run again; each is in the report, which has 150 lines at most.
-        """
-        self.patch(self.module, "MOST_AGAIN", 1)
-        self.step(toy(*["self.fail('line\\n' * 60)"] * 60))
-        status, lines = self.report()
-        self.assertEqual(status, 1)
-        self.assertEqual(lines[-1], "0 passed, 60 failed, 0 skipped")
-        self.assertEqual("".join(self.said).count("=== once more, alone"), 2)
-        self.assertLessEqual(len(lines), 150)
-        self.assertEqual(len([line for line in lines if line.startswith("--- toys: toy.ToyTests.")]), 60)
-
     def test_hang(self) -> None:
         """
         A test that hangs is ended at its step's limit, with what it has started, and is no accident.
         """
-        self.step(toy("import subprocess", "time.sleep(10_000)"), 3)
+        self.step(toy("import subprocess", "time.sleep(10_000)"), 1)
         self.assertEqual(self.module.marked(str(self.run_.folder)), [])
         status, lines = self.report()
         self.assertEqual(status, 1)
-        self.assertIn("hung: ended after 3 s, without a report of failed tests", lines)
+        self.assertIn("hung: ended after 1 s, without a report of failed tests", lines)
         self.assertEqual(lines[-1], "0 passed, 1 failed, 0 skipped")
-
-    def test_crash(self) -> None:
-        """
-        A runner that ends without a report is no accident.
-        """
-        self.step(toy("os._exit(0)"))
-        self.step(toy("os.kill(os.getpid(), 9)"))
-        status, lines = self.report()
-        self.assertEqual(status, 1)
-        self.assertIn("status 0, without a report of failed tests", lines)
-        self.assertIn("status -9, without a report of failed tests", lines)
-        self.assertEqual(lines[-1], "0 passed, 2 failed, 0 skipped")
 
     def test_import(self) -> None:
         """

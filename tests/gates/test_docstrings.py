@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -104,18 +105,19 @@ def _ofOthers(name: str, method: str) -> bool:
     return not isinstance(value, ModuleType) and bool(getattr(getattr(value, method, None), "__doc__", None))
 
 
-def inherits(known: dict[str, Documented], name: str, method: str) -> bool:
+def inherits(known: dict[str, Documented], ends: dict[str, list[str]], name: str, method: str) -> bool:
     """
+    @param ends: the full names of each last one.
     @return: whether a base of a class, or an interface of it, documents a method.
     """
     for above in known[name].above:
         if above not in known:
             # Some are exported by their folders.
             package, _, last = above.rpartition(".")
-            inside = [each for each in known if each.startswith(f"{package}.") and each.endswith(f".{last}")]
+            inside = [each for each in ends.get(last, ()) if each.startswith(f"{package}.")]
             above = inside[0] if len(inside) == 1 else above
         if above in known:
-            if known[above].has.get(method) or inherits(known, above, method):
+            if known[above].has.get(method) or inherits(known, ends, above, method):
                 return True
         elif not above.startswith("twisted_ib.") and _ofOthers(above, method):
             return True
@@ -126,13 +128,15 @@ def undocumented(root: Path) -> list[str]:
     """
     @return: the public methods of public classes that nothing documents.
     """
-    known = classes(root)
+    known, ends = classes(root), defaultdict(list)
+    for name in known:
+        ends[name.rpartition(".")[2]].append(name)
     return [
         f"{name}.{method}"
         for name, each in known.items()
         if not name.rpartition(".")[2].startswith("_")
         for method, isDocumented in each.has.items()
-        if not isDocumented and not inherits(known, name, method)
+        if not isDocumented and not inherits(known, ends, name, method)
     ]
 
 

@@ -78,6 +78,6 @@ def subjectFor(device: str) -> StreamSubject:
 
 for _device, _reactors in (
     ("shm0", [*IB_REACTORS, *SOME_REACTORS, IB_ASYNCIO]),
-    ("lo0", [*IB_REACTORS, *SOME_REACTORS]),
+    ("lo0", IB_REACTORS),
 ):
     globals().update(makeStreamTests(subjectFor(_device), _reactors, __name__))

@@ -23,6 +23,7 @@ from twisted_ib.errors import (
     ResourceLimitError,
     WorkCompletionError,
 )
+from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.traits import Completion
 from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCStatus
@@ -819,6 +820,18 @@ class RegionTests(RequestTestCase):
         self.assertEqual((len(found), self.one.heard.log), (3, ["ConnectionLost"]))
         ask(None)
         self.assertEqual((len(found), device.inUse()["pd"]), (6, before))
+
+    def test_failed(self) -> None:
+        """
+        A connection that has failed, of which nobody has been told yet, registers nothing, and takes no
+        protection domain.
+        """
+        device = self.one.channel.device
+        before = device.inUse()["pd"]
+        self.one.queuePair.modify(QPState.ERR)
+        error = self.assertRaises(MemoryRegionError, self.one.registerMemory, 8)
+        self.assertEqual((str(error), device.inUse()["pd"]), ("the connection has ended", before))
+        self.failure(self.one.send(b"x"))
 
     def test_limit(self) -> None:
         """

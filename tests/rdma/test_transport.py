@@ -509,7 +509,7 @@ class PacingTests(PairTestCase):
         region = two.registerMemory(bytearray(8), 0xF)
         one.waiting = backlog.Backlog()
         one.waiting.entries.extend(
-            (None, b"%d" % number, len(b"%d" % number), None, None, False) for number in range(25)
+            backlog.Waiting(None, b"%d" % number, len(b"%d" % number)) for number in range(25)
         )
         told: list[Any] = []
         two.heard.hook = told.append

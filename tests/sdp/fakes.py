@@ -221,6 +221,8 @@ class FakeDevice:
     traits = LOCAL
     lossless = True
     address: str | None = None
+    resolver: Any = None
+    sharesAddresses = True
     closed = False
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -23,6 +23,7 @@ from twisted_ib import limits
 from twisted_ib.errors import HCAError, ResourceLimitError, ServiceInUseError, WireError
 from twisted_ib.hca.base.socketrows import LISTEN, LISTENER, Row
 from twisted_ib.hca.connection import ConnectRequest, RejectReason
+from twisted_ib.hca.host.addresses import isWildcard
 from twisted_ib.internet import failures
 from twisted_ib.internet.addressing.addresses import (
     Address,
@@ -190,6 +191,8 @@ class Port(base.BasePort):
         self._channel = channel
         number = self._realPortNumber = self._services[0].port
         self._address = addressOf(address, number)
+        # It is this host's, unless the listener has all of them.
+        self._ownHost = "" if isWildcard(self._address.host) else self._address.host
         self._say(f"{self._getLogPrefix(self.factory)} starting on {number}")
         if channel.shown is not None:
             channel.shown.show([(self, self._address.host, number, "", 0)])
@@ -287,10 +290,11 @@ class Port(base.BasePort):
     def _checkAddresses(self, device: Device, path: IPeerPath, here: str, peer: str) -> None:
         # Applications decide by getPeer() and getHost() what somebody may do, and a Hello may hold any
         # address (IBTA vol. 1 annex A4): both must be those of path and host.
-        # A listener's own address is this host's, unless it has all of them.
-        if (here != self._address.host or here in ("0.0.0.0", "::")) and not device.isLocal(here):
+        if here != self._ownHost and not device.isLocal(here):
             raise WireError(f"a REQ has {here}, which is no address of this host")
-        if (peer != here or device.address is not None) and not device.isPeers(path, peer):
+        # Where peers have all addresses of this host, its own is theirs as well.
+        isTheirs = peer == here and device.sharesAddresses and device.resolver is None
+        if not isTheirs and not device.isPeers(path, peer):
             raise WireError(f"a REQ has {peer}, which is no address of who sent it")
 
     def requestWithdrawn(self, connection: IConnection) -> None:

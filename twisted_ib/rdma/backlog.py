@@ -5,7 +5,7 @@ Requests and messages that wait behind a full send queue.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted_ib.hca.queues.requests import SendRequest
 
@@ -15,9 +15,24 @@ if TYPE_CHECKING:
 #: Waiting requests that are posted in one turn, before other connections get theirs.
 RDMA_SENDS_PER_FLUSH = 64
 
-#: The request, or L{None} for a message; the message, its bytes and immediate; the number of
-#: L{Requests<twisted_ib.rdma.requests.Requests>} if a Deferred waits; whether it is several messages.
-Waiting = tuple[SendRequest | None, Any, int, int | None, int | None, bool]
+
+class Waiting(NamedTuple):
+    """
+    A request or a message.
+
+    @ivar request: The request; L{None} for a message.
+    @ivar payload: The message, and C{length} its bytes.
+    @ivar immediate: Its immediate data, or L{None}.
+    @ivar number: That of L{Requests<twisted_ib.rdma.requests.Requests>} if a Deferred waits.
+    @ivar several: Whether it is several messages.
+    """
+
+    request: SendRequest | None = None
+    payload: Any = None
+    length: int = 0
+    immediate: int | None = None
+    number: int | None = None
+    several: bool = False
 
 
 class Backlog:
@@ -36,7 +51,7 @@ class Backlog:
         """
         Return the bytes of the messages.
         """
-        return sum([entry[2] for entry in self.entries])
+        return sum([entry.length for entry in self.entries])
 
     def flush(self, transport: RDMATransport) -> None:
         """
@@ -63,6 +78,6 @@ class Backlog:
                     transport.post(payload, length, immediate, number, several)
             finally:
                 transport.waiting = self
-            if transport.queuePair.path is None:
+            if transport.hasEnded:
                 return
         transport.waiting = None

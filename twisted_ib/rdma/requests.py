@@ -23,6 +23,7 @@ from twisted_ib.hca.queues.requests import ATOMIC_BYTES, SGE, SendOpcode, SendRe
 from twisted_ib.internet.addressing.addresses import checkInteger, immediateData, toBytes
 from twisted_ib.internet.region import RDMARegion, RDMAWindow, Regions
 from twisted_ib.rdma import gathering
+from twisted_ib.rdma.backlog import Waiting
 
 if TYPE_CHECKING:
     from twisted_ib.rdma.transport import RDMATransport
@@ -298,7 +299,7 @@ class Requests:
         # Raises MemoryRegionError after the end, ResourceLimitError where there are too many.  Allocated with
         # a connection's first memory, one for each: an R_Key given to one peer is refused on another's queue
         # pair (IBTA vol. 1 9.7.4).
-        if self._transport.queuePair.device is None:
+        if self._transport.hasEnded:
             raise MemoryRegionError("the connection has ended")
         work = self._transport.work
         if work.pd is work.pd.memory.empty:
@@ -310,6 +311,7 @@ class Requests:
         # Registers the memory of one request: zero bytes need no registration, as no key is checked for them
         # (IBTA vol. 1 9.7.4; Linux rxe_resp.c check_rkey).
         length, transport = len(asked.buffer), self._transport
+        # As hasEnded, without its call for each request.
         if not length or transport.queuePair.path is None:
             return ()
         pd = transport.work.pd
@@ -349,7 +351,7 @@ class Requests:
         if transport.waiting is None and transport.work.canPost():
             self.post(request, number)
         else:
-            transport.wait((request, None, 0, None, number, False))
+            transport.wait(Waiting(request, number=number))
         return deferred
 
     # -- from the transport
@@ -450,7 +452,7 @@ class Requests:
         # One READ of no octets for all that were sent before it.
         transport = self._transport
         work = transport.work
-        if self._confirming or transport.queuePair.path is None or not work.canPost():
+        if self._confirming or transport.hasEnded or not work.canPost():
             return
         self._numbers = number = self._numbers + 1
         if not work.attributes.reads:

@@ -45,7 +45,7 @@ class SocketSwitch(Switch):
     _adopted: IAdoptedPath | None = None
 
     def begun(self) -> None:
-        # What comes now belongs to MPA.
+        # From now on MPA reads the connection.
         self.former.stopReading()
 
     def drained(self) -> None:

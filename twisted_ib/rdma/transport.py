@@ -253,7 +253,7 @@ class RDMATransport(Transport):
         if requests is None:
             requests = Requests(self)
             # Both refer to each other until the queue pair is closed.
-            if self.queuePair.device is not None:
+            if not self.hasEnded:
                 self.requests = requests
         return requests
 
@@ -314,10 +314,19 @@ class RDMATransport(Transport):
 
     # -- from the parts, and the application's calls
 
+    @property
+    def hasEnded(self) -> bool:
+        """
+        Whether the queue pair carries nothing more, as it has failed or is closed; the application may not
+        have been told yet.
+        """
+        return self.queuePair.path is None
+
     def usable(self) -> bool:
         """
         Return whether the application may still post requests.
         """
+        # As hasEnded, without its call for each request.
         return bool(self.connected) and not self._aborting and self.queuePair.path is not None
 
     def discarding(self) -> bool:
@@ -391,7 +400,7 @@ class RDMATransport(Transport):
                 else:
                     self.requests.unposted(number)
                 return
-        self.wait((None, payload, length, immediate, number, several))
+        self.wait(Waiting(None, payload, length, immediate, number, several))
 
     def wait(self, entry: Waiting) -> None:
         """
@@ -435,7 +444,7 @@ class RDMATransport(Transport):
             self.read()
         if self.loss is not None:
             self._over()
-        elif not self.corked and self.queuePair.path is not None:
+        elif not self.corked and not self.hasEnded:
             if self.gathered is not None:
                 gathering.post(self)
             if self.waiting is not None:

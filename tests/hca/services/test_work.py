@@ -16,6 +16,7 @@ from tests.hca.queues.keyed_pair import ALL, End, Pair, piece
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, MemoryAccessError, PathLostError, QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.fabric.base.path import Refusing
 from twisted_ib.hca.memory.windows import WindowType
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SGE, SendFlags, SendOpcode, WindowBind
@@ -283,3 +284,65 @@ class WorkTests(SynchronousTestCase):
         """
         for error in (QueuePairError, ResourceLimitError, MemoryAccessError, PathLostError):
             self.assertTrue(issubclass(error, HCAError))
+
+
+class LeavingTests(SynchronousTestCase):
+    """
+    A requester leaves at any time, its requests refused, lost or done; its peer may be late.
+    """
+
+    seeds = 400
+
+    def test_resumed(self) -> None:
+        """
+        The peer does not go on dropping what comes to the number: the next requester's would be lost.
+        """
+        settled = [self.leave(seed) for seed in range(self.seeds)]
+        self.assertEqual(set(settled), {False, True})
+
+    def leave(self, seed: int) -> bool:
+        """
+        Post and progress at random, then leave.
+
+        @return: whether everything that was sent was done by then.
+        """
+        maker = random.Random(seed)
+        pair = Pair(maker.choice((200, 3000, 1 << 18)), connect=False)
+        one, two = pair.a, pair.b
+        one.to(QPState.RTS, 18, rnr_retry=maker.choice((0, 1, 7)), retry_cnt=maker.choice((0, 1, 3)))
+        isLate = maker.random() < 0.4
+        if not isLate:
+            two.to(QPState.RTS, 17)
+        here, there = one.register(70000), two.register(70000)
+        for number in range(maker.randrange(1, 16)):
+            move = maker.randrange(10)
+            try:
+                if move < 3:
+                    one.send(number, SendOpcode.SEND, piece(here, 0, maker.choice((0, 1, 100, 5000))))
+                elif move == 3:
+                    target = {"remoteAddress": there.address, "remoteKey": there.remoteKey}
+                    one.send(number, SendOpcode.RDMA_READ, piece(here, 0, maker.choice((1, 4000))), **target)
+                elif move == 4 and not isLate:
+                    two.receive(number, piece(there, 0, 50000))
+                elif move == 5:
+                    pair.turn()
+                elif move < 8:
+                    (one if move == 6 else two).path.progress()
+                elif move == 8:
+                    pair.pass_(maker.choice((0.0001, 0.01, 1)))
+                elif isLate and maker.random() < 0.5:
+                    two.to(QPState.RTS, 17)
+                    isLate = False
+            except QueuePairError:
+                pass
+        isSettled: bool = one.work.isSettled()
+        how = maker.choice((QPState.RESET, QPState.ERR, None))
+        if how is None:
+            one.qp.close()
+        else:
+            one.qp.modify(how)
+        for _ in range(20):
+            pair.pass_(0.5)
+        isRefused = isinstance(two.path.table.get(18), Refusing) or any(two.path.absent.values())
+        self.assertFalse(isRefused, f"seed {seed}, {how}")
+        return isSettled

@@ -118,6 +118,8 @@ class CodecTests(SynchronousTestCase):
             ("long", 1 << 24),
             ("low", 8),
             ("low", -1),
+            ("bit", 2),
+            ("bit", -1),
             ("apart", 1 << 16),
             ("apart", -1),
             ("text", b"long"),
@@ -161,6 +163,35 @@ class Named:
     colour: Colour = named(0, 4, Colour)
     apart: int = split((0, 4, 3), (1, 7, 6))
     large: int = bits(2, 80)
+
+
+@frozen
+class Flags:
+    """
+    Bits that have neighbours.
+    """
+
+    one: bool = flag(0, 7)
+    two: bool = flag(0, 6)
+    three: bool = flag(0, 5)
+
+
+class FlagTests(SynchronousTestCase):
+    """
+    Bits.
+    """
+
+    def test_one(self) -> None:
+        """
+        A flag is one bit, of L{bool} or L{int}; what has more is refused, and sets no neighbour's.
+        """
+        codec = Codec(Flags, 1)
+        for name, octet in (("one", 0x80), ("two", 0x40), ("three", 0x20)):
+            packed = [codec.pack(Flags(**{name: value})) for value in (True, 1, False, 0)]
+            self.assertEqual(packed, [bytes([octet])] * 2 + [bytes(1)] * 2)
+            for value in (2, -1, 256):
+                error = self.assertRaises(ValueError, codec.pack, Flags(**{name: value}))
+                self.assertEqual(str(error), f"{name} has 1 bits: {value:#x} does not fit")
 
 
 class NamedTests(SynchronousTestCase):

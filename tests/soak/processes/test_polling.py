@@ -4,9 +4,13 @@ Order under fire of C programs that poll, with large numbers.
 
 from __future__ import annotations
 
-from tests.verbs.c.polling.test_polling import DESTROYED, MESSAGES, PollingTestCase
+from tests.verbs.c.polling.test_polling import DESTROYED, RING, PollingTestCase
 
 FIRE_SECONDS = 300
+#: Of a queue under fire, more than it has time for.
+MESSAGES = 2_000_000
+#: Of a ring, more than it takes in a second.
+COMPLETIONS = 50_000_000
 
 
 class FireTests(PollingTestCase):
@@ -19,6 +23,12 @@ class FireTests(PollingTestCase):
         Eight threads poll eight queues for five minutes, in one process.
         """
         self.story("fire", MESSAGES, 8, 8, FIRE_SECONDS, seconds=2 * FIRE_SECONDS)
+
+    def test_ring(self) -> None:
+        """
+        Four threads take from one ring for a second.
+        """
+        self.story(COMPLETIONS, 4, 1, source=RING)
 
     def test_changes(self) -> None:
         """

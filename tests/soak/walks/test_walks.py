@@ -79,6 +79,14 @@ class WorkTests(test_work.WorkTests):
     seeds = 1000
 
 
+class LeavingTests(test_work.LeavingTests):
+    """
+    Requesters that leave.
+    """
+
+    seeds = 5000
+
+
 class ScheduleTests(test_schedules.ScheduleTests):
     """
     Datagrams of RDS within a process.

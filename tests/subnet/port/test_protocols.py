@@ -5,9 +5,10 @@ Verbs, SDP and C{ib:} messages run unchanged on a device of a subnet.
 from __future__ import annotations
 
 from ipaddress import ip_address
-from itertools import product
+from itertools import count, product
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError, ConnectionRefusedError, DNSLookupError
@@ -23,6 +24,7 @@ from tests.internet.carriers import SDP
 from tests.rdma.test_reactors import RDMATestsMixin
 from tests.rds.ends import ProcessesTestCase
 from tests.rds.media import test_rc
+from tests.sdp.fakes import requestFrom
 from tests.sdp.test_contract import IB
 from tests.subnet.port.subnets import SWITCH, Manager
 from tests.support.commands import PATH, running
@@ -320,6 +322,60 @@ class GIDTests(SynchronousTestCase):
         user = User()
         self.one.connect(SDP_SPACE, self.two.gids()[0], 7001, user)
         self.assertIsInstance(user.error, NoRouteError)
+
+
+class Peers(Factory):
+    """
+    Wants no connection.
+
+    @ivar hosts: Of whom it was asked for.
+    """
+
+    noisy = False
+
+    def __init__(self) -> None:
+        """
+        Nobody has come.
+        """
+        self.hosts: list[str] = []
+
+    def buildProtocol(self, addr: Any) -> None:
+        self.hosts.append(addr.host)
+
+
+class ClaimTests(OnSubnet, ProcessesTestCase):
+    """
+    The addresses that requests to connect name.
+    """
+
+    device = "ib0"
+
+    def test_ours(self) -> None:
+        """
+        Who names the listener's own GID as both ends is refused, whether that listens there or on all
+        addresses, and so are wildcards; who names its own GID is served.
+        """
+        a, b = self.process(), self.process()
+        asking, asked = (channelFor(each.reactor, "ib0") for each in (a, b))
+        asking.acquire(self)
+        self.addCleanup(asking.release, self)
+        device = asking.device
+        own, gid = device.gids()[0], asked.device.gids()[0]
+        peers, numbers = Peers(), count(40000)
+        for interface in (gid, "::"):
+            port: Any = listenSDP(b.reactor, 5001, peers, interface=interface, device="ib0")
+            user = User()
+            device.connect(SDP_SPACE, gid, 5001, user)
+            self.settle()
+            for here, peer in ((gid, gid), ("::", "::"), ("::", own), (gid, own)):
+                request = requestFrom(peer, next(numbers), here)
+                request.localQPN = device.createQueuePair(None).number
+                device.sendRequest(user.path, request, Mock(), device.clock())
+                self.settle()
+            port.stopListening()
+            self.settle()
+        # Of wildcards only the one on all addresses hears.
+        self.assertEqual((peers.hosts, asked.device.counters["bad_hello"]), ([own, own], 4))
 
 
 class StreamMixin:

@@ -443,13 +443,6 @@ class CommandTests(RunTestCase):
             self.skipTest(f"there may be no namespaces here: {reason}")
         self.assertEqual(self.both(_STARTS), ["0: 1 1 roce0=roce:10.77.0.2 a  b", "0: host 1"])
 
-    def test_commandAtAddress(self) -> None:
-        """
-        As in namespaces.
-        """
-        self.refuseNamespaces()
-        self.assertEqual(self.both(_STARTS), ["0: 1 1 roce0=roce:127.77.0.2 a  b", "0: host 1"])
-
     def test_commandWithoutLibraries(self) -> None:
         """
         Without the extra C{[c]} a command is started, too.
@@ -458,7 +451,6 @@ class CommandTests(RunTestCase):
         self.environment["PYTHONPATH"] = f"{self.folder}:{self.environment['PYTHONPATH']}"
         self.refuseNamespaces()
         self.assertEqual(self.both(_STARTS), ["0: 1 1 roce0=roce:127.77.0.2 a  b", "0: host 1"])
-        self.assertEqual(self.both(_STARTS, "--subnet"), ["0: 1 subnet ib0=ib a  b", "0: host 1"])
 
     def test_terminated(self) -> None:
         """

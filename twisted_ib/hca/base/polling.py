@@ -46,8 +46,8 @@ LESSONS: Final = 4
 UNASKED: Final = 16
 #: The most of a CPU, as a share, that polling for such answers in vain may take.
 WASTE: Final = 1 / 32
-#: What polling for one in vain takes of the time without, at first and at most, in seconds; and how much is
-#: saved up: so many times in turn may be in vain where it was not for long.
+#: The rest that each poll in vain for an answer costs, at first and at most, in seconds; and the most that is
+#: saved up for it: after a long time without such a poll eight in turn may be in vain.
 REST_SECONDS: Final = REACH_SECONDS + REACH_SECONDS / WASTE
 REST_SECONDS_MOST: Final = 128 * REST_SECONDS
 SAVED_SECONDS: Final = 8 * REST_SECONDS

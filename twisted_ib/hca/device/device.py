@@ -63,7 +63,7 @@ from twisted_ib.hca.device.progress import DeviceProgress
 from twisted_ib.hca.device.receivebudget import ReceiveBudget
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addDevice, openFabric, removeDevice
 from twisted_ib.hca.fabric.base.subnetdirectory import ISubnetOwner
-from twisted_ib.hca.host.addresses import isLocalAddress, normalise
+from twisted_ib.hca.host.addresses import isLocalAddress, isWildcard, normalise
 from twisted_ib.hca.host.paging import Row, pages
 from twisted_ib.hca.host.socketpage.page import SocketPage
 from twisted_ib.hca.memory.keys import PrefixedIndices, RandomIndices
@@ -87,8 +87,6 @@ if TYPE_CHECKING:
     from twisted_ib.hca.mad.sa.client import SAClient
 
 _RANDOM = SystemRandom()
-#: Addresses that name no interface.
-_WILDCARDS = ("0.0.0.0", "::")
 #: GIDs in the answer to a query, few enough to fit into L{ANSWER_BYTES} with the rest.
 DESCRIBED_GIDS = 96
 #: Counters of a switch that its devices show: those with the highest counts.
@@ -298,6 +296,7 @@ class Device(DeviceProgress):
         self.gids, self.hasGID, self.guidOf = paths.gids, paths.hasGID, paths.guidOf
         self.hostNamed, self.unknownHost = paths.hostNamed, paths.unknownHost
         self.isLocal, self.isPeers = paths.isLocal, paths.isPeers
+        self.sharesAddresses = paths.sharesAddresses
 
     def useConnector(self, connector: IConnector) -> None:
         self.sendRequest, self.sendLookup = connector.sendRequest, connector.sendLookup
@@ -359,9 +358,9 @@ class Device(DeviceProgress):
         resolver = self.resolver
         if resolver is not None:
             source: str = bound if resolver.isOwn(bound) else resolver.sourceFor(address)
-            if source and (not bound or bound in (source, *_WILDCARDS)):
+            if source and (not bound or bound == source or isWildcard(bound)):
                 return source
-        if bound and bound not in _WILDCARDS:
+        if bound and not isWildcard(bound):
             if self.address is not None:
                 if not self.isAt(bound):
                     raise NoRouteError(f"device {self.name} has the address {self.address}, not {bound}")

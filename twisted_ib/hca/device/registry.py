@@ -29,7 +29,7 @@ from twisted_ib.configuration.file import readFirst
 from twisted_ib.errors import DeviceError, RulesError, UnknownDeviceError
 from twisted_ib.hca.base.traits import ADAPTER, LOCAL, ROUTED, SHARED, STREAM, Traits
 from twisted_ib.hca.fabric.base.neighbours import Neighbours
-from twisted_ib.hca.host.addresses import normalise, sourceFor
+from twisted_ib.hca.host.addresses import isWildcard, normalise, sourceFor
 
 if TYPE_CHECKING:
     from twisted_ib.configuration.syntax import Contents, DeviceStatement
@@ -156,8 +156,6 @@ KINDS = [
 FABRICS: dict[str, FabricKind] = {kind.name: kind for kind in KINDS}
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}").fullmatch
-#: Addresses that name no interface.
-_WILDCARDS = ("", "0.0.0.0", "::")
 
 #: The device that is used where none is named.
 DEFAULT_DEVICE = "shm0"
@@ -211,7 +209,7 @@ def _checked(name: str, fabric: str, address: str | None) -> str | None:
         found = normalise(address)
     except ValueError:
         found = "::"
-    if found in _WILDCARDS:
+    if isWildcard(found):
         raise DeviceError(f"device {name}: {address!r} is not the address of an interface")
     return found
 
@@ -544,7 +542,7 @@ def place(name: str, bound: str = "", peer: str = "") -> str | None:
     if kind.locate is not None:
         return kind.locate(str(DEVICES[name][1]))
     # Normalised, as the address is compared as text with the addresses of packets.
-    if bound not in _WILDCARDS:
+    if bound and not isWildcard(bound):
         return normalise(bound)
     if peer:
         return sourceFor(peer)

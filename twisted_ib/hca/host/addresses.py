@@ -94,6 +94,14 @@ def wildcard(address: str) -> str:
     return "::" if ":" in address else "0.0.0.0"
 
 
+def isWildcard(address: str) -> bool:
+    """
+    @param address: normalised.
+    @return: Whether it names no interface, but all of them.
+    """
+    return address in _THIS_HOST
+
+
 def servedBy(address: str) -> list[str]:
     """
     @return: The addresses that a listener which serves C{address} may be bound to, best first: the address
@@ -188,7 +196,7 @@ def isPeersAddress(address: str, second: int) -> bool:
     # A11 has no room for the zone, so any interface will do.
     if address.startswith("fe80:"):
         return any(local.partition("%")[0] == address for local in localAddresses())
-    return address not in ("0.0.0.0", "::") and isLocalAddress(address)
+    return not isWildcard(address) and isLocalAddress(address)
 
 
 def checkLocal(address: str) -> None:

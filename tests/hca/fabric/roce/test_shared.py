@@ -167,6 +167,56 @@ class GroupTests(SynchronousTestCase):
             stranger.sendto(bytes([4, 0, 255, 255, 0, 2 << 2, 0, 1]), (self.address, 4791))
         self.assertTrue(select.select([two.group.main], [], [], 10)[0])
 
+    def test_swept(self) -> None:
+        """
+        Who begins a group removes what those have left whose processes were killed, but for the latest, whose
+        connections may be ended; what a living process has stays, whatever it is called.
+        """
+        addresses = [ownAddress(number) for number in (6, 7, 8)]
+        living = self.link()
+        receiver, sender = os.pipe()
+        child = os.fork()
+        if not child:
+            links = [RoCELink(each, isShared=True) for each in addresses]
+            os.write(sender, bytes([len(links)]))
+            time.sleep(600)
+            os._exit(0)
+        self.addCleanup(os.close, receiver)
+        self.addCleanup(os.close, sender)
+        os.read(receiver, 1)
+        # As that of an address that ends so.
+        plain = socket.socket(socket.AF_UNIX)
+        self.addCleanup(plain.close)
+        start = f"roce-{os.geteuid()}-{portgroup.namespaceInode()}-"
+        plain.bind(os.path.join(self.directory, f"{start}127.0.0.2"))
+        before = set(os.listdir(self.directory))
+        files = {f"{start}{each}{end}" for each in addresses for end in ("", ".2")}
+        self.assertLessEqual(files, before)
+
+        def lost() -> set[str]:
+            """
+            Open and close another group.
+
+            @return: what is no longer there.
+            """
+            self.link(ownAddress(9)).close()
+            return before.difference(os.listdir(self.directory))
+
+        self.patch(portgroup, "DEAD_GROUPS", 0)
+        self.assertEqual(lost(), set())
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        self.patch(portgroup, "SWEPT_ENTRIES", 0)
+        self.assertEqual(lost(), set())
+        self.patch(portgroup, "SWEPT_ENTRIES", 1024)
+        self.patch(portgroup, "DEAD_GROUPS", 1)
+        os.utime(os.path.join(self.directory, f"{start}{addresses[1]}.2"))
+        latest = {each for each in files if addresses[1] in each}
+        self.assertEqual(lost(), files - latest)
+        self.patch(portgroup, "DEAD_GROUPS", 0)
+        self.assertEqual(lost(), files)
+        self.assertEqual(self.link().group.slot, living.group.slot + 1)
+
     def test_drained(self) -> None:
         """
         Who takes a slot does not get what came for its last owner.

@@ -1,6 +1,6 @@
 /*
- * Posting: what is recorded without Python, and its order.  One line for each check that fails; the argument chooses the
- * story.
+ * Posting: what is recorded without Python, and its order.  The arguments choose the stories: a line for each, and behind
+ * it one for each check that fails.
  */
 #include "../pairs.h"
 #include <semaphore.h>
@@ -252,9 +252,11 @@ static void calls(void)
 }
 
 /* Another thread was to take a request when the process ends. */
+static int ending;
+
 static void check_written(void)
 {
-    IS(memory[1][0][BYTES - 1], 7);
+    IS(!ending || memory[1][0][BYTES - 1] == 7, 1);
     if (failures) {
         fflush(stdout);
         _exit(1);
@@ -265,12 +267,12 @@ static void ends(void)
 {
     long before;
 
-    atexit(check_written);
     open_pair();
     IS(send(1, IBV_WR_RDMA_WRITE, 0), 0);
     next();
     begin_attending(&entering);
     memset(memory[0][0], 7, BYTES);
+    ending = 1;
     before = entries;
     IS(send(0, IBV_WR_RDMA_WRITE, 0), 0);
     IS(entries - before, 0);
@@ -558,6 +560,10 @@ static void threads(void)
 
 int main(int count, char **words)
 {
+    int failed = 0;
+
+    /* Before the library's: it is called after that. */
+    atexit(check_written);
     static const struct {
         const char *name;
         void (*run)(void);
@@ -565,10 +571,17 @@ int main(int count, char **words)
                    {"refusals", refusals}, {"keys", keys}, {"changes", changes}, {"bound", bound},
                    {"shared", shared}, {"threads", threads}};
 
-    for (unsigned index = 0; index < sizeof stories / sizeof *stories; index++)
-        if (count > 1 && !strcmp(words[1], stories[index].name)) {
-            stories[index].run();
-            return !!failures;
-        }
-    return 2;
+    for (int word = 1; word < count; word++)
+        for (unsigned index = 0; index < sizeof stories / sizeof *stories; index++)
+            if (!strcmp(words[word], stories[index].name)) {
+                printf("= %s\n", words[word]);
+                fflush(stdout);
+                failed |= failures;
+                failures = 0;
+                /* That of a device which may be closed. */
+                polled = NULL;
+                memset(memory, 0, sizeof memory);
+                stories[index].run();
+            }
+    return failed || failures;
 }

@@ -126,6 +126,8 @@ class ProcessResolution(Resolution):
     The paths of one device to HCAs of this host, and its multicast groups.
     """
 
+    sharesAddresses = True
+
     def __init__(self, device: IResolvingDevice) -> None:
         super().__init__(device)
         #: The device's GUID.

@@ -34,9 +34,12 @@ class Resolution:
 
     @ivar takesDatagrams: whether the device ever had UD queue pairs.
     @cvar hasSMI: whether ports have a subnet manager's agent, and so queue pair 0.
+    @cvar sharesAddresses: whether peers are processes that have all addresses of this host; the resolver's
+        are of one device in any case.
     """
 
     hasSMI = True
+    sharesAddresses = False
 
     def __init__(self, device: IResolvingDevice) -> None:
         self.takesDatagrams = False

@@ -110,6 +110,9 @@ class SubnetResolution(ProcessResolution):
     The paths of one device to ports of its subnet, and its multicast groups, by their LIDs.
     """
 
+    # A GID is of one HCA.
+    sharesAddresses = False
+
     def __init__(self, device: IResolvingDevice) -> None:
         super().__init__(device)
         self._lidPaths: dict[int, LIDPath] = {}
@@ -228,7 +231,7 @@ class SubnetResolution(ProcessResolution):
         return [each for each in self._pendingPaths.values() if route(each.key) == guid]
 
     def isProven(self, path: DatagramPath) -> bool:
-        # Who sends MADs through the subnet need not be a device.
+        # A sender of MADs through the subnet need not be a device.
         return not path.peer.guid or super().isProven(path)
 
     def pathLost(self, path: IPeerPath) -> None:

@@ -10,7 +10,8 @@ A slot is taken by a lock on an octet of a file (F_OFD_SETLK, fcntl(2)): it ends
 ends.  The file has the group's secret, the table of its services, and the connections of each process.  Where
 one has died with some, the next that sees it takes the slot and ends them
 (L{twisted_ib.hca.fabric.roce.orphans}): one of those left, whom inotify(7) tells that the file was closed, or
-the first that opens the address again, as the file has a name in the run directory.
+the first that opens the address again, as the file has a name in the run directory.  Of groups that have all
+died the latest keep their files there; who begins another one removes the rest.
 
 Processes of one user trust each other: each of them can read and send whatever another can.
 """
@@ -31,6 +32,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
 from typing import Final
 
 from twisted_ib import limits
@@ -72,6 +74,10 @@ JOIN_PAUSES = 0.001, 0.002, 0.004, 0.008
 DEATH_LOOKS = 0.01, 0.1, 1.0
 #: How often, in seconds, where inotify(7) does not tell.
 DEATH_POLL_SECONDS = 1.0
+#: Groups whose processes have all died and that keep their files, so that who opens their address again ends
+#: their connections; and how many entries of a run directory are looked at for more.
+DEAD_GROUPS = 8
+SWEPT_ENTRIES = 1024
 #: Datagrams for a dead process that are read before the other descriptors are looked at.
 ORPHANED_DATAGRAMS = 64
 #: Datagrams for the last owner of a slot that the next one drops, more than a buffer has.
@@ -94,9 +100,9 @@ _BACKLOG: Final = 128
 _LONGEST: Final = 65536
 
 
-def _lock(fd: int, command: int, kind: int, place: int) -> int:
+def _lock(fd: int, command: int, kind: int, place: int, places: int = 1) -> int:
     # The kind of a lock that prevents this one, for F_OFD_GETLK.
-    answer = fcntl.fcntl(fd, command, _FLOCK.pack(kind, os.SEEK_SET, place, 1, 0))
+    answer = fcntl.fcntl(fd, command, _FLOCK.pack(kind, os.SEEK_SET, place, places, 0))
     return int(_FLOCK.unpack(answer)[0])
 
 
@@ -394,10 +400,15 @@ def joinGroup(address: str, make: Callable[[bool], socket.socket]) -> PortGroup:
                 if group is not None:
                     return group
             try:
-                return _begin(directories, name, make)
+                group = _begin(directories, name, make)
             except OSError as error:
                 if error.errno != errno.EADDRINUSE or not pause:
                     raise
+            else:
+                # Here, as only this makes files; they are made and taken under the directories' locks.
+                for directory in directories:
+                    _sweep(directory)
+                return group
         time.sleep(pause)
     raise AssertionError("unreachable")
 
@@ -477,6 +488,35 @@ def _openFile(directories: list[RunDirectory], name: str) -> int:
         os.close(memory)
         raise
     return memory
+
+
+def _sweep(directory: RunDirectory) -> None:
+    # What groups leave whose last process was killed, but for the latest.
+    start, dead = f"roce-{os.geteuid()}-", []
+    with suppress(OSError), os.scandir(directory.fd) as entries:
+        for entry in islice(entries, SWEPT_ENTRIES):
+            if entry.name.startswith(start) and entry.name.endswith(_FILE):
+                began = _beginOfDead(directory, entry.name)
+                if began:
+                    dead.append((began, entry.name))
+    for _, name in sorted(dead, reverse=True)[DEAD_GROUPS:]:
+        directory.remove(name.removesuffix(_FILE))
+        directory.remove(name)
+
+
+def _beginOfDead(directory: RunDirectory, name: str) -> float:
+    # When a group began of which nobody lives; 0 if somebody does, or this is none's file: the socket of
+    # 127.0.0.2 has such a name, too.
+    try:
+        # For reading: closed after writing, it would wake those that watch it.
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory.fd)
+    except OSError:
+        return 0.0
+    try:
+        isLeft = _lock(fd, fcntl.F_OFD_GETLK, fcntl.F_WRLCK, 0, SLOTS + 1) == fcntl.F_UNLCK
+        return os.fstat(fd).st_mtime if isLeft else 0.0
+    finally:
+        os.close(fd)
 
 
 def _allocate(memory: int, offset: int, length: int) -> None:

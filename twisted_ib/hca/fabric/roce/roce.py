@@ -312,7 +312,7 @@ class RoCELink:
         self._receivers[made.fileno()] = made, destination
 
     def pathMTUTo(self, destination: str) -> int:
-        # What the kernel knows of the route.
+        # The MTU of the kernel's route.
         if self._isForced:
             return self.pathMTU
         try:

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 
 import attrs
 
-from twisted_ib.hca.host.addresses import normalise
+from twisted_ib.hca.host.addresses import isWildcard, normalise
 from twisted_ib.verbs.pyverbs.base.base import PyverbsObject, checked
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsRDMAError
 from twisted_ib.verbs.pyverbs.enums.cm import (
@@ -74,7 +74,7 @@ class Address:
         """
         Whether it is the wildcard address.
         """
-        return self.host in ("0.0.0.0", "::")
+        return isWildcard(self.host)
 
     @property
     def isLoopback(self) -> bool:
