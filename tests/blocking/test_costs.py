@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from threading import get_ident
+from types import SimpleNamespace
 from typing import Any
 
 from attrs import evolve
@@ -296,6 +297,43 @@ class CostTests(BlockingTestCase):
             self.assertEqual(self.loop.driven.turns - turns, 2)
             other.recv(len(DATA))
         self.assertEqual(made, [])
+
+    def test_beside(self) -> None:
+        """
+        A server's wait for a listener and a connection asks the kernel once, before a message is polled for.
+        """
+        one, other = self.blocking()
+        listener, asked = self.server(), []
+        made = selecting._pollerOf
+
+        def pollerOf(shared: Any) -> Any:
+            """
+            Keep what is asked.
+            """
+            plain = made(shared)
+            poll = lambda timeout: asked.append(timeout) or plain.poll(timeout)  # noqa: E731
+            return SimpleNamespace(register=plain.register, unregister=plain.unregister, poll=poll)
+
+        requireReplaceable(DeviceLoop, "spin")
+        self.patch(DeviceLoop, "spin", lambda *_: one.sendall(DATA) or True)
+        self.patch(selecting, "_pollerOf", pollerOf)
+        with selecting.epoll() as epoller:
+            for each in listener, other:
+                epoller.register(each, selecting._IN)
+
+            def receiving() -> None:
+                """
+                Wait for messages and receive them.
+                """
+                for _ in range(MESSAGES):
+                    self.assertEqual(epoller.poll(), [(other.fileno(), selecting._IN)])
+                    other.recv(len(DATA))
+
+            calls = called(receiving, PACKAGE)
+        # Once more for an event of the loop's own.
+        self.assertLessEqual(len(asked), MESSAGES * 1.05)
+        self.assertEqual(set(asked), {0})
+        self.assertLess(calls.total() / MESSAGES, 53)
 
     def test_busy(self) -> None:
         """

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 # Now: these names may stand for the ones below later (L{twisted_ib.blocking.patch}).
 _select, _poll, _epoll = kernel.select, kernel.poll, kernel.epoll
 _IN, _OUT, _ERR, _HUP = kernel.POLLIN, kernel.POLLOUT, kernel.POLLERR, kernel.POLLHUP
-# Its dict: a number of descriptors is looked up at once, without a function of Python for each.
-_held: dict[int, object] = vars(offloaded)["data"]
+# Its dict: a number of descriptors is looked up at once, without a function of Python for each; of what the
+# garbage collector has taken there may still be a reference.
+_held: dict[int, Callable[[], socket | None]] = vars(offloaded)["data"]
 # select(2), notes: what poll(2) calls these is ready to read, to write, and exceptional there.
 _READABLE: Final = kernel.POLLIN | kernel.POLLHUP | kernel.POLLERR
 _WRITABLE: Final = kernel.POLLOUT | kernel.POLLERR
@@ -86,6 +87,12 @@ def eventsOf(skt: socket, mask: int) -> int:
     return found
 
 
+def _isKernels(skt: socket | None) -> bool:
+    # Whether the kernel has events of a descriptor: of no socket over SDP, or of one that TCP reaches, too.
+    part = None if skt is None or skt._sdp is None else skt._sdp.part
+    return skt is None or (part is not None and part.listens and not part.alone)
+
+
 class _Watch:
     """
     One wait for descriptors of SDP, and for some of the kernel's.
@@ -100,7 +107,8 @@ class _Watch:
         #: Descriptors that the kernel is to be asked for as well, with their events.
         self.shared = list(others)
         for descriptor, mask in wanted:
-            skt = offloaded.get(descriptor)
+            reference = _held.get(descriptor)
+            skt = None if reference is None else reference()
             if skt is None:
                 self.shared.append((descriptor, mask))
                 continue
@@ -164,13 +172,15 @@ def wait(
             poller = _pollerOf(watch.shared) if watch.shared else None
             ready = watch.ready if isStale is None else lambda: watch.ready() or isStale()  # noqa: B023
             inTime = ready() or (poller is not None and bool(poller.poll(0)))
-            if inTime or seconds == 0:
+            sleeps = not inTime and seconds != 0
+            if sleeps:
+                inTime = loop.sleep(ready, deadline, poller)
+            else:
                 # Also where some are ready at once: they hide none of the others, nor leave peers unserved.
                 loop.poll()
-            else:
-                inTime = loop.sleep(ready, deadline, poller)
             found = watch.events()
-            others = [] if poller is None else poller.poll(0)
+            # Each wait asks for those of the kernel once, unless they have ended it.
+            others = [] if poller is None or (sleeps and found) else poller.poll(0)
             if found or others or not inTime:
                 return found, others
 
@@ -446,7 +456,7 @@ class epoll:
             # A thread that registers has the lock until both know of it.
             with self._lock:
                 ours = self._offloaded()
-                for descriptor in moved - ours:
+                for descriptor in moved - ours.keys():
                     # Closed, and perhaps opened again: as the kernel forgets a closed file.
                     moved.discard(descriptor)
                     masks.pop(descriptor, None)
@@ -460,7 +470,11 @@ class epoll:
                 if offloaded:
                     # Another thread has registered those of SDP, of which the kernel knows nothing.
                     with self._lock:
-                        result = [each for each in result if each[0] not in masks or self._isKernels(each[0])]
+                        result = [
+                            each
+                            for each in result
+                            if each[0] not in masks or _isKernels(offloaded.get(each[0]))
+                        ]
             if result or isOver:
                 return result
             timeout = None if deadline is None else max(0.0, deadline - monotonic())
@@ -478,13 +492,12 @@ class epoll:
             nonlocal seen
             seen = self._changes
             with self._lock:
-                ours = self._offloaded()
-                for descriptor in ours:
-                    self._move(descriptor, not self._isKernels(descriptor))
-                ours = {each for each in ours if each in masks}
+                wants = []
+                for descriptor, skt in self._offloaded().items():
+                    if descriptor in self._moved or _isKernels(skt) or self._move(descriptor):
+                        wants.append((descriptor, masks[descriptor] & 0xFFFF))
                 # An object of C{fromfd} has descriptors that only the kernel knows of.
                 hasOthers = self._isForeign or bool(masks.keys() - self._moved)
-                wants = [(each, masks[each] & 0xFFFF) for each in ours]
             others = [(self._kernel.fileno(), kernel.POLLIN)] if hasOthers else []
             return wants, others
 
@@ -509,30 +522,30 @@ class epoll:
             elif mask & kernel.EPOLLONESHOT:
                 self.modify(descriptor, mask & ~0xFFFF)
         result = list(found.items())
-        if any(descriptor == mine for descriptor, _ in more):
+        if more and any(descriptor == mine for descriptor, _ in more):
             others = self._kernel.poll(0, maxevents)
-            result += [each for each in others if each[0] not in found and self._isKernels(each[0])]
+            result += [each for each in others if each[0] not in found and _isKernels(offloaded.get(each[0]))]
         return (result if maxevents < 0 else result[:maxevents]), isOver
 
-    def _offloaded(self) -> set[int]:
-        # Of what the garbage collector has taken there may still be a reference.
-        shared = self._masks.keys() & _held.keys()
-        return {each for each in shared if each in offloaded}
+    def _offloaded(self) -> dict[int, socket]:
+        # The sockets of those that are registered.
+        found = {}
+        for descriptor in self._masks.keys() & _held.keys():
+            reference = _held.get(descriptor)
+            skt = None if reference is None else reference()
+            if skt is not None:
+                found[descriptor] = skt
+        return found
 
-    @staticmethod
-    def _isKernels(descriptor: int) -> bool:
-        skt = offloaded.get(descriptor)
-        part = None if skt is None else skt.sdp
-        return skt is None or (part is not None and part.listens and not part.alone)
-
-    def _move(self, descriptor: int, isSDP: bool) -> None:
+    def _move(self, descriptor: int) -> bool:
         # The kernel's socket of what is SDP's alone is not connected, which epoll calls EPOLLHUP.
-        if isSDP and descriptor not in self._moved:
-            self._moved.add(descriptor)
-            try:
-                self._kernel.unregister(descriptor)
-            except OSError:
-                self._masks.pop(descriptor, None)
+        self._moved.add(descriptor)
+        try:
+            self._kernel.unregister(descriptor)
+        except OSError:
+            self._masks.pop(descriptor, None)
+            return False
+        return True
 
 
 # -- selectors

@@ -9,13 +9,15 @@ registered memory, L{Urgent} an urgent byte; they wait in the same order.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from twisted.internet.defer import Deferred
 
 from twisted_ib import limits
 from twisted_ib.hca.memory.regions import MemoryRegion
-from twisted_ib.internet.region import RDMARegion
+
+if TYPE_CHECKING:
+    from twisted_ib.internet.region import RDMARegion
 
 #: With more pieces than this one join is cheaper than a copy of each.
 _JOIN: Final = 16
