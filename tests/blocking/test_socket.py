@@ -28,7 +28,7 @@ from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.errors import ForkedSocketError
 from twisted_ib.hca.device.registry import removeDevice
-from twisted_ib.switch.candidates import GAINLESS_IN_SUCCESSION, LONG_MESSAGES, SHORT_MESSAGES, Gainless
+from twisted_ib.switch.candidates import GAINLESS_IN_SUCCESSION, SHORT_MESSAGES, Gainless
 from twisted_ib.switch.reason import kept
 from twisted_ib.switch.sdplistener import SDPListener
 
@@ -561,20 +561,6 @@ class ListenTests(BlockingTestCase):
         self.assertLess(max(sent, received), SHORT_MESSAGES)
         self.assertGreater(users, 1)
         self.assertIn(sleeps * users, range(1_000_000 - users, 1_100_000))
-
-    def test_besideAsleep(self) -> None:
-        """
-        Who connects beside a connection that stands, and mostly sleeps, goes over TCP.
-        """
-        listener = self.server()
-        served = self.inThread(echo, listener)
-        with self.client(listener) as client:
-            for _ in range(LONG_MESSAGES):
-                client.sendall(b"request")
-                exactly(client, 7)
-            client.sdp.stream.channel.device.fabric.sleeps += 1_000_000
-            self.assertEqual(kept[self.client(listener)].fallback.kind, "asleep")
-        served.result(HANG_SECONDS)
 
     def test_gainlessByRules(self) -> None:
         """

@@ -15,7 +15,6 @@ from twisted_ib.hca.device.tcpcounterparts import Counterpart
 from twisted_ib.switch import candidates, sockdiag
 from twisted_ib.switch.candidates import (
     GAINLESS_IN_SUCCESSION,
-    LONG_MESSAGES,
     SHORT_MESSAGES,
     Candidate,
     Candidates,
@@ -327,25 +326,6 @@ class GainlessTests(SynchronousTestCase):
         self.end(101, sleeps=51)
         self.assertEqual(self.holds(), "asleep")
 
-    def test_long(self) -> None:
-        """
-        One of many messages that mostly slept suffices alone, from when it has had so many on: whoever
-        connects beside it goes over TCP.  A shorter or other one does not.
-        """
-        self.end(LONG_MESSAGES, sleeps=LONG_MESSAGES)
-        self.assertIsNone(self.holds())
-        traffic = [1, LONG_MESSAGES - 1, LONG_MESSAGES]
-        self.known.begun("127.0.0.1", 80, lambda: (traffic[0], traffic[1], traffic[2]))
-        self.assertIsNone(self.holds())
-        traffic[1:] = LONG_MESSAGES, LONG_MESSAGES // 2
-        self.assertIsNone(self.holds())
-        traffic[2] += 1
-        self.assertEqual((self.holds(), self.holds(port=81)), ("asleep", None))
-        self.end(LONG_MESSAGES + 1, sleeps=LONG_MESSAGES)
-        self.assertEqual((self.holds(9.9), self.holds(10.0)), ("asleep", None))
-        self.end(LONG_MESSAGES + 1, sleeps=LONG_MESSAGES // 2)
-        self.assertIsNone(self.holds())
-
     def test_again(self) -> None:
         """
         After a time SDP is tried again: one that gains nothing again suffices for another such time, and one
@@ -391,6 +371,3 @@ class GainlessTests(SynchronousTestCase):
         self.end(port=4)
         held = [self.holds(port=port) is not None for port in (1, 2, 3, 4)]
         self.assertEqual(held, [True, False, True, False])
-        for port in (5, 6, 7, 8):
-            self.known.begun("127.0.0.1", port, lambda: (0, LONG_MESSAGES, LONG_MESSAGES))
-        self.assertEqual([self.holds(port=port) for port in (5, 6, 8)], [None, "asleep", "asleep"])

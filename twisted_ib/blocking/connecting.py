@@ -147,23 +147,18 @@ class SwitchedConnecting(Connecting):
     def carried(self, transport: RedirectedClient) -> None:
         # The kernel's socket keeps its number until it is closed.
         self.transport, self._sleeps = transport, transport.channel.device.fabric.sleeps
-        self.reactor.switch.candidates.gainless.begun(*self.attempt.address, self._traffic)
-
-    def _traffic(self) -> tuple[int, int, int]:
-        # The messages sent and received, and how many of these have ended a sleep.
-        assert self.transport is not None
-        sent, received, *_ = self.transport.traffic()
-        channel = self.transport.channel
-        # The device's, of which each connection has its part.
-        return sent, received, (channel.device.fabric.sleeps - self._sleeps) // max(len(channel.users), 1)
 
     def connectionLost(self, reason: Failure) -> None:
         # The switch learns whether the connection has gained from SDP.
         super().connectionLost(reason)
-        if self.transport is not None:
+        transport, self.transport = self.transport, None
+        if transport is not None:
+            sent, received, *_ = transport.traffic()
+            channel = transport.channel
+            # The device's, of which each connection has its part.
+            sleeps = (channel.device.fabric.sleeps - self._sleeps) // max(len(channel.users), 1)
             ended = self.reactor.switch.candidates.gainless.ended
-            ended(*self.attempt.address, *self._traffic(), self.reactor.seconds())
-            self.transport = None
+            ended(*self.attempt.address, sent, received, sleeps, self.reactor.seconds())
 
     def overTCP(self) -> None:
         self.isOver = True

@@ -9,7 +9,6 @@ the kernel reports which socket TCP would reach (L{twisted_ib.switch.sockdiag}).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from functools import lru_cache
 
 import attrs
@@ -33,8 +32,6 @@ OFFLOADS_REMEMBERED = 1024
 SHORT_MESSAGES = 16
 #: So many connections in succession that gained nothing leave a port to TCP.
 GAINLESS_IN_SUCCESSION = 4
-#: One that has received so many messages, most of which have ended a sleep, does so alone, even as it stands.
-LONG_MESSAGES = 256
 _SHORT_LIVED = Fallback("short_lived", "blocking and short-lived: SDP gains nothing here")
 _ASLEEP = Fallback("asleep", "blocking and mostly asleep: SDP gains nothing here")
 
@@ -92,7 +89,7 @@ class Failures:
 
 class Gainless:
     """
-    Where connections of blocking sockets gain nothing from SDP, by those that have ended, and the latest.
+    Where connections of blocking sockets gain nothing from SDP, by those that have ended.
     """
 
     def __init__(self) -> None:
@@ -100,18 +97,6 @@ class Gainless:
         self._isOneCPU = len(os.sched_getaffinity(0)) == 1
         #: By port: how many in succession, why the last one did not gain, and when it ended.
         self._ports: dict[tuple[str, int], tuple[int, Fallback, float]] = {}
-        self._latest: dict[tuple[str, int], Callable[[], tuple[int, int, int]]] = {}
-
-    def begun(self, host: str, port: int, traffic: Callable[[], tuple[int, int, int]]) -> None:
-        """
-        Learn from a connection that stands, if it is the latest to its port.
-
-        @param traffic: Returns its messages, as of L{ended}.
-        """
-        latest = self._latest
-        if len(latest) >= limits.GAINLESS_PORTS:
-            del latest[next(iter(latest))]
-        latest[host, port] = traffic
 
     def ended(self, host: str, port: int, sent: int, received: int, sleeps: int, now: float) -> None:
         """
@@ -121,15 +106,12 @@ class Gainless:
         @param sleeps: How many of these have ended a sleep.
         """
         ports, key = self._ports, (host, port)
-        self._latest.pop(key, None)
         count, _, _ = ports.pop(key, (0, _SHORT_LIVED, now))
         if sent + received <= SHORT_MESSAGES:
             why = _SHORT_LIVED
         elif 2 * sleeps > received:
             # A message that ends a sleep costs more than TCP's: only those that polling finds gain.
             why = _ASLEEP
-            if received >= LONG_MESSAGES:
-                count = GAINLESS_IN_SUCCESSION
         else:
             return
         if len(ports) >= limits.GAINLESS_PORTS:
@@ -146,11 +128,6 @@ class Gainless:
             return None
         if self._isOneCPU:
             return ONE_CPU
-        traffic = self._latest.get((host, port))
-        if traffic is not None:
-            _, received, sleeps = traffic()
-            if received >= LONG_MESSAGES and 2 * sleeps > received:
-                return _ASLEEP
         count, why, since = self._ports.get((host, port), (0, None, now))
         # Afterwards one more that gains nothing suffices.
         return why if count == GAINLESS_IN_SUCCESSION and 0 <= now - since < seconds else None
