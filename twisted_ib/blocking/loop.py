@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import os
 import select
-from _thread import _count as threadCount
 from collections import deque
 from collections.abc import Callable
-from threading import Lock, RLock, get_ident
+from threading import Lock, RLock, active_count, get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -282,8 +281,7 @@ class BlockingLoop:
         """
         Return how many threads may need the interpreter while the leader polls.
         """
-        # Not of threading's list, which has no threads of C{_thread.start_new_thread}.
-        return threadCount() - _gone - len(self.followers)
+        return active_count() - 1 - len(self.followers)
 
     # -- after a call that changed something
 
@@ -550,8 +548,6 @@ class BlockingLoop:
         )
 
 
-#: Threads that a forked child counts and does not have: the parent's.
-_gone = 0
 _loop: BlockingLoop | None = None
 _making = Lock()
 
@@ -581,8 +577,7 @@ def _make() -> BlockingLoop:
 
 def _forked() -> None:
     # RDMA connections do not cross a fork (librdmacm/preload.c): the child begins with a loop of its own.
-    global _gone, _loop, _making
-    _gone = threadCount()
+    global _loop, _making
     _making = Lock()
     if _loop is not None:
         _loop.forked = True
