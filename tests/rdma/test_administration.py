@@ -158,7 +158,7 @@ class AdministrationTests(SATestCase):
         self.sa.answer = lambda mad: evolve(mad, data=changed.pack())
         self.client.event(EventType.SM_CHANGE)
         self.wait(0.0)
-        self.assertEqual([each.mlid for each in self.taken()], [0xC009])
+        self.assertEqual(([each.mlid for each in self.taken()], self.used), ([0xC009], [self.adapter]))
         self.sa.refuse(0x0700)
         self.client.event(EventType.SM_CHANGE)
         self.wait(0.0)
