@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.descriptors import runForked
 from twisted_ib.aio.streamsocket import AsyncioStream, StreamSocket
 
 
@@ -68,3 +69,19 @@ class DescriptorTests(SynchronousTestCase):
             stream.over()
             self.assertRaises(OSError, os.fstat, descriptor)
             self.assertEqual(stream.fileno(), -1)
+
+    def test_first(self) -> None:
+        """
+        A program without standard input may have descriptor 0 for it: one, likewise.
+        """
+
+        def child() -> None:
+            os.closerange(0, 1)
+            stream = StreamSocket(Mock())
+            self.assertEqual((stream.fileno(), stream.fileno()), (0, 0))
+            stream.ended()
+            self.assertEqual(select.select([0], [], [], 0)[0], [0])
+            stream.over()
+            self.assertRaises(OSError, os.fstat, 0)
+
+        self.assertEqual(runForked(child), 0)

@@ -165,6 +165,21 @@ class LoopTests(BlockingTestCase):
         self.assertEqual(slept[-1], module.GRACE_SECONDS_MOST)
         self.assertEqual(waiter.grace, module.GRACE_SECONDS)
 
+    def test_noGrace(self) -> None:
+        """
+        Followers but the deputy sleep until they are woken.
+        """
+        slept: list[float | None] = []
+        requireReplaceable(module.Waiter, "sleep")
+        self.patch(module.Waiter, "sleep", lambda waiter, seconds, kernel: slept.append(seconds) is None)
+        with self.loop:
+            deputy = self.loop._deputy = module.Waiter(lambda: False)
+            deputy.thread = -1
+            waiter = module.Waiter(lambda: len(slept) == 2, module.GRACE_SECONDS)
+            self.assertTrue(self.loop._follow(waiter, None, None))
+            self.loop._deputy = None
+        self.assertEqual(slept, [None, None])
+
     def test_keepsLeading(self) -> None:
         """
         A thread that receives and sends in turns is woken by no other one for each message: it leads, though

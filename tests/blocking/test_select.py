@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import select as kernelSelect
 import socket as kernel
+from time import monotonic
 from typing import Any
 
 from tests.blocking.case import BlockingTestCase, exactly
@@ -59,6 +60,21 @@ class SelectTests(BlockingTestCase):
             self.addCleanup(each.close)
         self.pairs = (self.sdp, self.tcp, self.unix)
         self.ours = [each[0] for each in self.pairs]
+
+    def test_onlyWritable(self) -> None:
+        """
+        Who waits until he can send is not woken by what he could receive.
+        """
+        one, other = self.pair()
+        one.setblocking(False)
+        with self.assertRaises(BlockingIOError):
+            while True:
+                one.send(bytes(1 << 16))
+        other.sendall(b"x")
+        self.assertEqual(select.select([one], [], [], HANG_SECONDS), ([one], [], []))
+        began = monotonic()
+        self.assertEqual(select.select([], [one], [], 0.02), ([], [], []))
+        self.assertGreaterEqual(monotonic() - began, 0.02)
 
     def test_each(self) -> None:
         """

@@ -29,7 +29,7 @@ from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.errors import ForkedSocketError
 from twisted_ib.hca.device.registry import removeDevice
 from twisted_ib.switch.candidates import GAINLESS_IN_SUCCESSION, SHORT_MESSAGES, Gainless
-from twisted_ib.switch.reason import kept
+from twisted_ib.switch.reason import kept, outcomes
 from twisted_ib.switch.sdplistener import SDPListener
 
 
@@ -58,6 +58,25 @@ class StreamTests(BlockingTestCase):
             self.assertIsNone(getattr(other, "sdp", None))
             one.sendall(b"over TCP")
             self.assertEqual(exactly(other, 8), b"over TCP")
+
+    def test_countedOverTCP(self) -> None:
+        """
+        What rules leave to TCP counts at both ends, and a connection of another family at none.
+        """
+
+        def counted() -> int:
+            return sum(number for (provider, *_), number in outcomes.items() if provider == "tcp")
+
+        self.rules("use tcp server * *:*\nuse tcp client * *:*\n")
+        before = counted()
+        self.pair()
+        self.assertEqual(counted() - before, 2)
+        with offloading.socket(kernel.AF_UNIX) as listener, offloading.socket(kernel.AF_UNIX) as client:
+            listener.bind(f"\0{self.id()}.{os.getpid()}")
+            listener.listen()
+            client.connect(listener.getsockname())
+            listener.accept()[0].close()
+        self.assertEqual(counted() - before, 2)
 
     def test_receiving(self) -> None:
         """

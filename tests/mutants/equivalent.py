@@ -251,6 +251,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "askSockets(), which makes all of these, sets it",
     ),
     Equivalent(
+        "twisted_ib/hca/host/rendezvous.py",
+        "watch, self.watch = self.watch, -1",
+        "1",
+        "2",
+        "no descriptor either",
+    ),
+    Equivalent(
         "twisted_ib/hca/host/rundirectory.py",
         "fd, self.fd = self.fd, -1",
         "1",

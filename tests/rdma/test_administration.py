@@ -34,7 +34,9 @@ class AdministrationTests(SATestCase):
         super().setUp()
         self.used: list[Any] = []
         channel = SimpleNamespace(
-            device=SimpleNamespace(sa=self.client), acquire=self.used.append, release=self.used.remove
+            device=SimpleNamespace(sa=self.client, gid=GID),
+            acquire=self.used.append,
+            release=self.used.remove,
         )
         self.patch(administration, "channelFor", lambda reactor, name: channel)
         self.adapter = SubnetAdministration(None)
@@ -57,7 +59,7 @@ class AdministrationTests(SATestCase):
         """
         A path, when it comes and at once; the device is served while a request is under way.
         """
-        deferred = self.adapter.path(GID)
+        deferred = self.adapter.path(self.adapter.gid)
         self.assertEqual(self.used, [self.adapter])
         self.assertEqual(self.fired(deferred).dlid, 5)
         self.assertEqual(self.successResultOf(self.adapter.path(GID)).dlid, 5)
@@ -158,7 +160,7 @@ class AdministrationTests(SATestCase):
         self.sa.answer = lambda mad: evolve(mad, data=changed.pack())
         self.client.event(EventType.SM_CHANGE)
         self.wait(0.0)
-        self.assertEqual([each.mlid for each in self.taken()], [0xC009])
+        self.assertEqual(([each.mlid for each in self.taken()], self.used), ([0xC009], [self.adapter]))
         self.sa.refuse(0x0700)
         self.client.event(EventType.SM_CHANGE)
         self.wait(0.0)

@@ -304,16 +304,16 @@ class AbortTests(PairTestCase):
 
     def test_repRefused(self) -> None:
         """
-        A peer that does not want, or does not answer, the REP.
+        A peer that does not want, or does not answer, the REP; it is told nothing more.
         """
         for end in ("rejected", "unreachable"):
-            _, two = self.pair.connected()
+            one, two = self.pair.connected()
             if end == "rejected":
                 two.rejected(two.connection, None)
             else:
                 two.unreachable(two.connection)
             self.settle()
-            self.assertEqual(two.heard.log, ["ConnectionLost"])
+            self.assertEqual((one.heard.log, two.heard.log), ([], ["ConnectionLost"]))
 
     def test_withdrawn(self) -> None:
         """

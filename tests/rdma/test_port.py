@@ -15,7 +15,7 @@ from twisted.internet.protocol import Factory
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.rdma.pair import LOCALHOST, Asker, PairTestCase, Raw, Recorder, Told
-from twisted_ib import limits
+from twisted_ib import limits, rdma
 from twisted_ib.hca.base.traits import PrivateBytes
 from twisted_ib.hca.connection import ConnectRequest, Rejection, RejectReason
 from twisted_ib.hca.device.registry import traitsOf
@@ -23,7 +23,7 @@ from twisted_ib.hca.wire.cm.messages import RTU
 from twisted_ib.internet import connector as connectorModule
 from twisted_ib.internet import port as portModule
 from twisted_ib.internet.addressing.addresses import addressOf
-from twisted_ib.rdma import handshake
+from twisted_ib.rdma import handshake, switchingsocket
 from twisted_ib.rdma import port as rdmaPort
 from twisted_ib.rdma.port import connectRDMA, listenRDMA
 from twisted_ib.rdma.switchingstream import FIRST_RETRY_SECONDS, SERVICE, StreamSwitch
@@ -408,6 +408,20 @@ class RetryTests(SynchronousTestCase):
 
     def test_service(self) -> None:
         """
-        The service is one that no program listens on by a port: an operating system's.
+        The services are such that no program listens on by a port: an operating system's.
         """
-        self.assertEqual(SERVICE.to_bytes(8, "big"), b"\x02SDPR\0\0\0")
+        services = [each.to_bytes(8, "big") for each in (SERVICE, switchingsocket.SERVICE)]
+        self.assertEqual(services, [b"\x02SDPR\0\0\0", b"\x02MPAS\0\0\0"])
+
+
+class PackageTests(SynchronousTestCase):
+    """
+    What the package is used by.
+    """
+
+    def test_names(self) -> None:
+        """
+        Each name of L{twisted_ib.rdma} is what is called so; another is an error.
+        """
+        self.assertEqual([getattr(rdma, name).__name__ for name in rdma.__all__], rdma.__all__)
+        self.assertRaises(AttributeError, getattr, rdma, "nothing")

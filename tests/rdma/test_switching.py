@@ -406,6 +406,11 @@ class SwitchingTestsMixin(Driven):
             transport.write(b"still bytes")
             await server.heard(1)
             this.assertEqual(server.log.pop(), b"still bytes")
+            if self.interface is ISDPTransport:
+                # Its peer goes on with bytes of SDP, and not with MPA's.
+                this.assertRaises(NotSwitchableError, switchToRDMA, transport, leftover=b"bytes")
+            transport.loseWriteConnection()
+            this.assertRaises(NotSwitchableError, switchToRDMA, transport)
             transport.loseConnection()
             this.assertRaises(NotSwitchableError, switchToRDMA, transport)
             await gatherResults([client.lost, server.lost])

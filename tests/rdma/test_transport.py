@@ -314,6 +314,8 @@ class EarlyTests(PairTestCase):
         one.write(b"x" * 1001)
         self.settle()
         self.assertEqual(one.heard.log, ["ConnectionLost"])
+        # Dropping them again takes nothing from what others hold.
+        two.inbox.drop(two)
         self.assertEqual(self.pair.b.device.receiveBudget.heldBytes, 0)
 
 

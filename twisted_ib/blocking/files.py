@@ -299,7 +299,7 @@ def close(fd: int) -> None:
         _close(fd)
 
 
-def execute(popen: Any, *arguments: Any) -> Any:
+def execute(popen: Any, *arguments: Any) -> None:
     """
     See C{subprocess.Popen}: start a process that is given no socket over SDP.
     """
@@ -312,7 +312,7 @@ def execute(popen: Any, *arguments: Any) -> Any:
         elif name == "pass_fds":
             given += value
     keep(given)
-    return _execute(popen, *arguments)
+    _execute(popen, *arguments)
 
 
 #: Of what owner: the name, and what stands for it.

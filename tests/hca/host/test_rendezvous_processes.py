@@ -367,6 +367,19 @@ class OtherUserTests(RendezvousTestCase):
         self.assertIn("belongs to user 1234", str(error))
         server.publish(SERVICE, "0.0.0.0")
 
+    def test_strangersAside(self) -> None:
+        """
+        A stranger's entry keeps nobody from listening, not even one that was an allowed user's, or was there,
+        when the directory was read.
+        """
+        server, other = self.hca(1), self.hca(2)
+        server.publish(SERVICE, "127.0.0.1")
+        self.assertRaises(ServiceInUseError, other.publish, SERVICE, "0.0.0.0")
+        names = [*other._home.names(), entries.serviceName(SERVICE, server.namespace, "127.0.0.2")]
+        os.lchown(os.path.join(self.run_, *self.names("svc-")), 1234, 1234)
+        self.patch(rundirectory.RunDirectory, "names", lambda directory: names)
+        other.publish(SERVICE, "0.0.0.0")
+
     def test_leftByOther(self) -> None:
         """
         An entry of another user's dead process that we may not remove is an error that says so.
