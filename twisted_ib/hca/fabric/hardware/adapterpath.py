@@ -54,6 +54,7 @@ from twisted_ib.hca.wire.opcodes import (
     SEND_MIDDLE,
     SEND_ONLY,
     SEND_ONLY_IMMEDIATE,
+    UNRELIABLE,
     WRITE_FIRST,
     WRITE_LAST,
     WRITE_LAST_IMMEDIATE,
@@ -151,8 +152,10 @@ class AdapterPath(Waiters, ConnectionPath):
     @ivar connection: what the kernel has agreed on; L{None} where the program does.
     @ivar adapterNumber: that of the adapter's queue pair; 0 before there is one.
     @ivar queuePair: the queue pair, or L{None}.
+    @ivar service: L{UNRELIABLE}, or 0 where the connection is reliable.
     """
 
+    service = 0
     inPackets: ClassVar = False
     inSegments: ClassVar = False
     retransmits: ClassVar = 0
@@ -377,7 +380,7 @@ class AdapterPath(Waiters, ConnectionPath):
         Post one record: see L{IPath.post}.
         """
         opcode = word >> 24
-        code = opcode & ~SOLICITED
+        code = opcode & ~(SOLICITED | UNRELIABLE)
         if opcode == RESUME or opcode == ACKNOWLEDGE:
             return True
         if not self._isReady or self._reading or len(self._sent) >= SENDS:
@@ -670,9 +673,13 @@ class AdapterPath(Waiters, ConnectionPath):
                 if opcode == WRITE_ONLY_IMMEDIATE and queuePair.work:
                     syndrome = queuePair.work.responder.written(start, stop)
                 else:
-                    syndrome = queuePair.delivered(opcode, self._memory, start, stop)
+                    syndrome = queuePair.delivered(opcode | self.service, self._memory, start, stop)
             except BaseException as error:
                 self.fabric.failed(error)
+                syndrome = 0
+            if syndrome and self.service:
+                # Only of a WRITE: the peer hears of nothing (IBTA vol. 1 9.8.2).
+                self.fabric.count("messages_dropped")
                 syndrome = 0
             if syndrome and (syndrome == LATER or syndrome & _SYNDROME_MASK == RNR):
                 self._waitForReceive()
