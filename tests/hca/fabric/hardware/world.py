@@ -24,7 +24,7 @@ from twisted_ib.hca.fabric.hardware.rdmacm import CMEvent, Notice, Parameters
 RC, UC = 2, 3
 RESET, INIT, RTR, RTS = range(4)
 WRITE, WRITE_IMM, SEND, SEND_IMM, READ, SWAP, ADD = range(7)
-SUCCESS, LENGTH, FLUSHED, ACCESS = 0, 1, 5, 10
+SUCCESS, LENGTH, FLUSHED, ACCESS, GENERAL = 0, 1, 5, 10, 21
 RECV, RECV_WRITE = 128, 129
 SIGNALED = 2
 # Remote write, read and atomics, of enum ibv_access_flags.

@@ -575,7 +575,8 @@ class AdapterPath(Waiters, ConnectionPath):
         try:
             self._verbs.post_send(batch)
         except OSError as error:
-            self.fabric.doom(self, PathLostError(f"the adapter takes no requests: {error}"))
+            if not self.fabric.isGone():
+                self.fabric.doom(self, PathLostError(f"the adapter takes no requests: {error}"))
 
     # -- up
 
@@ -628,7 +629,7 @@ class AdapterPath(Waiters, ConnectionPath):
     def _failed(self, completion: Completion) -> None:
         self._sent.clear()
         queuePair = self.queuePair
-        if queuePair is not None and completion.status != _WC_FLUSHED:
+        if queuePair is not None and completion.status != _WC_FLUSHED and not self.fabric.isGone():
             self.fabric.count("hardware_requests_failed")
             syndrome = _SYNDROMES.get(completion.status, NAK_REMOTE_OPERATIONAL)
             body = REFUSAL.pack(syndrome, queuePair.number, completion.wr_id)
@@ -644,7 +645,8 @@ class AdapterPath(Waiters, ConnectionPath):
     def _received(self, completion: Completion) -> None:
         slot = completion.wr_id & ~_RECEIVE
         if completion.status:
-            if completion.status != _WC_FLUSHED and self.queuePair is not None:
+            isFailed = completion.status != _WC_FLUSHED and self.queuePair is not None
+            if isFailed and not self.fabric.isGone():
                 reason = QueuePairError(f"the adapter failed a receive: {completion.status_str}")
                 self.fabric.doom(self, reason)
             return

@@ -41,6 +41,7 @@ from twisted_ib.hca.fabric.hardware.provider import (
     Completion,
     Verbs,
     keep,
+    listed,
     loadVerbs,
     openAdapter,
     told,
@@ -521,6 +522,15 @@ class HardwareFabric(ConnectedFabric):
         """
         if self._gone is not None:
             raise self._gone
+
+    def isGone(self) -> bool:
+        """
+        @return: whether the adapter is gone. One that disappears may fail its queue pairs before the kernel's
+            word comes; it is listed no more by then (Linux device.c, disable_device()).
+        """
+        if self._gone is None and self.adapter not in listed(self.verbs):
+            self.vanished()
+        return self._gone is not None
 
     def vanished(self) -> None:
         """
