@@ -41,8 +41,7 @@ class RPingTests(HardwareTestCase):
         Both do their rounds, well.
         """
         number = self.start(server)
-        found = "rdma resource show cm_id | grep -q 'state LISTEN ps TCP'"
-        self.guest.must(f"until {found}; do sleep 0.1; done", SECONDS)
+        self.untilListens()
         self.succeeded(self.guest.run(client, SECONDS))
         self.succeeded(self.guest.finish(number, SECONDS))
 
