@@ -1,5 +1,5 @@
 """
-Devices of the kind C{hardware} in two guests against each other.
+Devices of the kind C{hardware} in two guests against each other, and against the kernel's RDS.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from tests.interop.adapters import gone, rxe
-from tests.interop.adapters.rxe import GUESTS, LASTING, PORT, PROGRAMS, SECONDS, SIDE
+from tests.interop.adapters.rxe import GUESTS, LASTING, PORT, PROGRAMS, SECONDS, SIDE, TALKER
 from tests.interop.lab.anew import limit
 from tests.interop.lab.images import Images, cacheDirectory
 from tests.interop.lab.lab import MODPROBE, RENEW, theLab
 from tests.interop.lab.machine import Ended, Machine
 from tests.interop.lab.shipped import ship
+from tests.interop.rds import SIZES
 
 #: How long a test may take, whose first boots the second guest, in seconds.
 PAIR_SECONDS = 3 * SECONDS
+#: Messages of RDS of each size.
+EACH = 3
 
 _booted: list[Machine] = []
 _numbers = count()
@@ -153,3 +156,65 @@ class PairKillTests(PairMixin, gone.LastingTestCase):
         The server.
         """
         self.killThere(False)
+
+
+class RDSPairTests(PairMixin, gone.LastingTestCase):
+    """
+    Our RDS on the adapter in the first guest, and the kernel's C{rds_rdma} on that of the second.
+    """
+
+    def setUp(self) -> None:
+        """
+        Load the kernel's RDS there.
+        """
+        super().setUp()
+        unload = "rmmod rds_tcp rds_rdma rds 2>/dev/null"
+        self.guest.run(unload)
+        self.second.run(unload)
+        self.second.must("modprobe -a rds rds_rdma; rm -f /tmp/bound")
+        self.addCleanup(self.second.run, unload)
+
+    def kernel(self, command: str, *rest: object) -> Remote:
+        """
+        @return: a program of the second guest with a socket of the kernel's.
+        """
+        words = " ".join(map(str, rest))
+        remote = Remote(self.second, f"exec python3 /interop/rds.py ib {command} {self.host} {words}")
+        self.addCleanup(remote.kill)
+        return remote
+
+    def ours(self, *words: object, lines: str = "true") -> Remote:
+        """
+        @param lines: a command that writes its standard input.
+
+        @return: ours, which is bound.
+        """
+        command = self.python(TALKER, GUESTS, self.there, *words)
+        remote = Remote(self.guest, f"({lines}) | ({command})")
+        self.addCleanup(remote.kill)
+        remote.until("bound")
+        return remote
+
+    def test_kernelAsks(self) -> None:
+        """
+        We echo what the kernel sends first, in all sizes.
+        """
+        ours = self.ours(PORT, "echo", EACH * len(SIZES))
+        self.succeeded(self.kernel("ask", self.there, PORT, ",".join(map(str, SIZES)), EACH).finish())
+        self.succeeded(ours.finish())
+
+    def test_weAsk(self) -> None:
+        """
+        The kernel echoes what we send first, in all sizes.
+        """
+        lines = "".join(f"ask {EACH} {size}\\n" for size in SIZES)
+        begins = "until [ -e /tmp/begin ]; do sleep 0.1; done"
+        ends = "until [ -e /tmp/end ]; do sleep 0.1; done"
+        self.guest.must("rm -f /tmp/begin /tmp/end")
+        ours = self.ours(0, "talk", self.host, PORT, lines=f"{begins}; printf '{lines}'; {ends}")
+        kernel = self.kernel("echo", PORT, EACH * len(SIZES))
+        kernel.until("bound")
+        self.guest.must("touch /tmp/begin")
+        self.succeeded(kernel.finish())
+        self.guest.must("touch /tmp/end")
+        self.assertEqual(self.succeeded(ours.finish()).output.count("done"), len(SIZES))

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.interop import talker
 from tests.interop.adapters import lasting, side
 from tests.interop.case import GuestTestCase
 from tests.interop.lab.lab import theLab
@@ -17,7 +18,7 @@ from tests.interop.lab.shipped import SITE, ship
 from tests.support.waiting import HANG_SECONDS
 
 #: The programs of both sides.
-SIDE, LASTING = PROGRAMS = Path(side.__file__), Path(lasting.__file__)
+SIDE, LASTING, TALKER = PROGRAMS = tuple(Path(str(each.__file__)) for each in (side, lasting, talker))
 ROOT = SIDE.parents[3]
 #: How long a side in the guest may take, which imports for most of it, in seconds.
 SECONDS = 6 * HANG_SECONDS
