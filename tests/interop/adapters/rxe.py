@@ -17,9 +17,13 @@ from tests.interop.lab.machine import Ended
 from tests.interop.lab.shipped import SITE, ship
 from tests.support.waiting import HANG_SECONDS
 
-#: The programs of both sides.
-SIDE, LASTING, TALKER = PROGRAMS = tuple(Path(str(each.__file__)) for each in (side, lasting, talker))
+#: Examples.
+PINGPONGS = ("ibv_rc_pingpong", "ibv_uc_pingpong")
+#: The programs of both sides, and what they import.
+SIDE, LASTING, TALKER = (Path(str(each.__file__)) for each in (side, lasting, talker))
 ROOT = SIDE.parents[3]
+EXAMPLES = tuple(ROOT / f"examples/{name}.py" for name in (*PINGPONGS, "pingpong", "rendezvous"))
+PROGRAMS = (SIDE, LASTING, TALKER, *EXAMPLES)
 #: How long a side in the guest may take, which imports for most of it, in seconds.
 SECONDS = 6 * HANG_SECONDS
 PORT = "7177"
