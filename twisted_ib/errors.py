@@ -262,7 +262,8 @@ class QueuePairError(HCAError):
 
 class UnsupportedOperationError(QueuePairError):
     """
-    The fabric of a queue pair does not have an operation: iWARP has neither immediate data nor atomics.
+    The fabric of a queue pair does not have an operation: iWARP has neither immediate data nor atomics.  Or
+    its adapter has no queue pairs of a type.
     """
 
 

@@ -27,7 +27,7 @@ from twisted_ib.interfaces import IRDSProtocol
 from twisted_ib.rds import listenRDS
 
 #: How long it may take until all that was asked for is there, seconds.
-PATIENCE = 60
+PATIENCE = 600
 
 
 def content(number: int, size: int) -> bytes:

@@ -24,6 +24,7 @@ MODULES = (
     "adapters.rping",
     "adapters.gone",
     "adapters.siw",
+    "adapters.pair",
     "cprograms.rxe",
     "cprograms.siw",
 )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+import traceback
 from typing import Any
 
 from twisted.internet.defer import Deferred, inlineCallbacks
@@ -246,6 +247,7 @@ class Vanishing:
                 yield self.round()
         except Exception as error:
             say("failed", type(error).__name__, error)
+            traceback.print_exc()
         self.reactor.stop()
 
 

@@ -1,18 +1,20 @@
 """
 C{ib-ping} on a device of the kind C{hardware} in the guest and C{rping} on the same adapter, each the other's
-server: a peer of Linux's own.
+server: a peer of Linux's own; and so the pingpongs, whose sides connect their queue pairs by themselves.
 """
 
 from __future__ import annotations
 
 import shlex
 
-from tests.interop.adapters.rxe import GUESTS, SECONDS, HardwareTestCase
+from tests.interop.adapters.rxe import EXAMPLES, GUESTS, PINGPONGS, SECONDS, HardwareTestCase
 from tests.interop.lab.shipped import SITE
 from tests.support.commands import programOf
 
 #: Rounds whose bytes are verified, and of how many bytes.
 OPTIONS = "-C 20 -V -S 1000"
+#: Of both sides of a pingpong, and the slot of the IPv4 address in the table of rxe.
+PINGPONG, SLOT = "-n 100 -s 3000", 1
 
 
 class RPingTests(HardwareTestCase):
@@ -41,8 +43,7 @@ class RPingTests(HardwareTestCase):
         Both do their rounds, well.
         """
         number = self.start(server)
-        found = "rdma resource show cm_id | grep -q 'state LISTEN ps TCP'"
-        self.guest.must(f"until {found}; do sleep 0.1; done", SECONDS)
+        self.untilListens()
         self.succeeded(self.guest.run(client, SECONDS))
         self.succeeded(self.guest.finish(number, SECONDS))
 
@@ -57,3 +58,39 @@ class RPingTests(HardwareTestCase):
         Linux's C{rping} is the client.
         """
         self.rounds(self.ibPing("-s"), self.rping("-c"))
+
+
+class PingPongTests(HardwareTestCase):
+    """
+    The examples of this package, and Linux's programs; they find each other over TCP.
+    """
+
+    def rounds(self, server: str, client: str) -> None:
+        """
+        Both do their rounds, well.
+        """
+        number = self.start(server)
+        self.guest.must("until ss -ltn | grep -q :18515; do sleep 0.1; done", SECONDS)
+        self.succeeded(self.guest.run(f"{client} {self.there}", SECONDS))
+        self.succeeded(self.guest.finish(number, SECONDS))
+
+    def both(self, index: int) -> None:
+        """
+        Each is the client of the other.
+        """
+        ours = self.python(EXAMPLES[index], "-d", GUESTS, "-g", 0, PINGPONG)
+        theirs = f"exec {PINGPONGS[index]} -d {self.peer.value[0]} -g {SLOT} {PINGPONG}"
+        self.rounds(theirs, ours)
+        self.rounds(ours, theirs)
+
+    def test_reliable(self) -> None:
+        """
+        RC.
+        """
+        self.both(0)
+
+    def test_unreliable(self) -> None:
+        """
+        UC.
+        """
+        self.both(1)

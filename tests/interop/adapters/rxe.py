@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.interop import talker
 from tests.interop.adapters import lasting, side
 from tests.interop.case import GuestTestCase
 from tests.interop.lab.lab import theLab
@@ -16,8 +17,13 @@ from tests.interop.lab.machine import Ended
 from tests.interop.lab.shipped import SITE, ship
 from tests.support.waiting import HANG_SECONDS
 
-#: The programs of both sides.
-SIDE, LASTING = Path(side.__file__), Path(lasting.__file__)
+#: Examples.
+PINGPONGS = ("ibv_rc_pingpong", "ibv_uc_pingpong")
+#: The programs of both sides, and what they import.
+SIDE, LASTING, TALKER = (Path(str(each.__file__)) for each in (side, lasting, talker))
+ROOT = SIDE.parents[3]
+EXAMPLES = tuple(ROOT / f"examples/{name}.py" for name in (*PINGPONGS, "pingpong", "rendezvous"))
+PROGRAMS = (SIDE, LASTING, TALKER, *EXAMPLES)
 #: How long a side in the guest may take, which imports for most of it, in seconds.
 SECONDS = 6 * HANG_SECONDS
 PORT = "7177"
@@ -41,25 +47,36 @@ class HardwareTestCase(GuestTestCase):
         super().setUp()
         if theLab().guest not in _shipped:
             self.release()
-            ship(self.lab, self.directory, SIDE, LASTING)
+            ship(self.lab.network, self.guest, self.directory, *PROGRAMS)
             _shipped.append(self.lab.guest)
+
+    def python(self, program: Path, *words: object, environment: str = "") -> str:
+        """
+        @return: the command line of a program that was brought into a guest, and has its device.
+        """
+        devices = environment or f"TWISTED_IB_DEVICES={GUESTS}=hardware:{self.peer.value[0]}"
+        command = f"env {devices} PYTHONPATH={SITE} PYTHONUNBUFFERED=1 python3 {SITE}/{program.name}"
+        return " ".join(("exec", command, *map(str, words)))
 
     def inGuest(self, kind: str, role: str) -> str:
         """
         @return: the command line of a side in the guest.
         """
-        return (
-            f"TWISTED_IB_DEVICES={GUESTS}=hardware:{self.peer.value[0]} PYTHONPATH={SITE} PYTHONUNBUFFERED=1"
-            f" python3 {SITE}/{SIDE.name} {kind} {role} {GUESTS} {self.there} {self.host} {PORT}"
-        )
+        return self.python(SIDE, kind, role, GUESTS, self.there, self.host, PORT)
 
     def here(self, kind: str, role: str) -> Any:
         """
         @return: a side here.
         """
-        root = str(SIDE.parents[3])
         command = [sys.executable, str(SIDE), kind, role, f"{self.kind}0", self.host, self.there, PORT]
-        return self.program(command, PYTHONPATH=root)
+        return self.program(command, PYTHONPATH=str(ROOT))
+
+    def untilListens(self) -> None:
+        """
+        Wait until a program of the guest listens.
+        """
+        found = "rdma resource show cm_id | grep -q 'state LISTEN ps TCP'"
+        self.guest.must(f"until {found}; do sleep 0.1; done", SECONDS)
 
     def guestAsks(self, kind: str) -> tuple[str, str]:
         """
@@ -68,15 +85,14 @@ class HardwareTestCase(GuestTestCase):
         server = self.here(kind, "passive")
         self.until(server, "listens")
         client = self.succeeded(self.guest.run(self.inGuest(kind, "active"), SECONDS))
-        return client.output, self.succeeded(server.finish()).output
+        return client.output, self.succeeded(server.finish(SECONDS)).output
 
     def guestServes(self, kind: str) -> tuple[str, str]:
         """
         @return: what this side, the active one, and the guest have printed.
         """
         number = self.start(self.inGuest(kind, "passive"))
-        found = "rdma resource show cm_id | grep -q 'state LISTEN ps TCP'"
-        self.guest.must(f"until {found}; do sleep 0.1; done", SECONDS)
+        self.untilListens()
         client = self.succeeded(self.here(kind, "active").finish(SECONDS))
         server: Ended = self.succeeded(self.guest.finish(number, SECONDS))
         return client.output, server.output

@@ -25,6 +25,8 @@ RXE, SIW = "rxe0", "siw0"
 COUNTERS = f"/sys/class/infiniband/{RXE}/ports/1/hw_counters"
 #: After how many guests in succession that do not come up no more are booted.
 ATTEMPTS = 2
+#: Loads what a guest's devices need.
+MODPROBE = "modprobe -a rdma_rxe rdma_ucm ib_umad"
 #: A new device: no object and no count of an earlier one is left.  The card has one at a time: rdma_cm has no
 #: choice.
 RENEW = """
@@ -137,7 +139,7 @@ class Lab:
         self._unbooted += 1
         guest = self._boot(directory)
         self._guest = guest
-        guest.must("modprobe -a rdma_rxe rdma_ucm ib_umad")
+        guest.must(MODPROBE)
         self._unbooted = 0
         return guest
 

@@ -10,11 +10,11 @@ import tarfile
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from twisted.trial.unittest import SkipTest
 
-from tests.interop.lab.network import HOST4
+from tests.interop.lab.machine import Machine
+from tests.interop.lab.network import HOST4, Network
 from tests.support.waiting import HANG_SECONDS
 
 #: Where it is there.
@@ -71,17 +71,17 @@ def pack(target: Path, *others: Path) -> None:
             archive.add(each, each.name)
 
 
-def ship(lab: Any, directory: Path, *others: Path) -> None:
+def ship(network: Network, guest: Machine, directory: Path, *others: Path) -> None:
     """
-    Bring the package into the guest.
+    Bring the package into a guest.
     """
     file = directory / "site.tar"
     pack(file, *others)
-    serving = lab.network.within([sys.executable, "-c", _SERVE, HOST4, str(_PORT), str(file)])
+    serving = network.within([sys.executable, "-c", _SERVE, HOST4, str(_PORT), str(file)])
     with subprocess.Popen(serving, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
         server.stdout.readline()
         began = time.monotonic()
-        lab.guest.must(f"python3 -c '{_TAKE}' {HOST4} {_PORT} {SITE}", SECONDS)
+        guest.must(f"python3 -c '{_TAKE}' {HOST4} {_PORT} {SITE}", SECONDS)
         assert time.monotonic() - began < SECONDS
     file.unlink()

@@ -195,11 +195,11 @@ STREAM = Traits(
 )
 #: SEND and RDMA WRITE, alone and with immediate data, RDMA READ and atomics: what the package ibverbs has.
 _OF_ADAPTERS = frozenset(range(7))
-#: Between hosts, by an adapter of this one: connected queue pairs, whose connections the kernel makes.
+#: Between hosts, by an adapter of this one: connected queue pairs; the kernel connects the reliable ones.
 ADAPTER = Traits(
     peers=Peers.ADDRESSES,
     proof=Proof.CONNECTION,
-    services=frozenset((QPType.RC,)),
+    services=frozenset((QPType.RC, QPType.UC)),
     operations=_OF_ADAPTERS,
     joinsWildcards=False,
     # Regions of it count from 0, which the package ibverbs cannot register.

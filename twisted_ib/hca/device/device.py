@@ -602,8 +602,9 @@ class Device(DeviceProgress):
         @param pd: the protection domain of its work queues, where its program may connect it by itself: peers
             know the number, which is that of an adapter's queue pair then.
         @raise ResourceLimitError: there are too many.
+        @raise UnsupportedOperationError: its adapter has none of the type.
         """
-        number = self._newNumber(pd)
+        number = self._newNumber(pd, type)
         queuePair = self.queuePairs[number] = QueuePair(number, consumer, self, type)
         if self.partitions.keys[0] != queuePair.partition:
             queuePair.joinPartition(0)
@@ -623,11 +624,11 @@ class Device(DeviceProgress):
             queuePair.joinPartition(0)
         return queuePair
 
-    def _newNumber(self, pd: Any = None) -> int:
+    def _newNumber(self, pd: Any = None, type: QPType = _RC) -> int:
         queuePairs = self.queuePairs
         if len(queuePairs) >= limits.QUEUE_PAIRS:
             raise ResourceLimitError(f"{limits.QUEUE_PAIRS} queue pairs exist")
-        if pd is not None and self.adapter is not None and (reserved := self.adapter.reserve(pd)):
+        if pd is not None and self.adapter is not None and (reserved := self.adapter.reserve(pd, type)):
             self.newest = reserved
             return reserved
         number, self.nextNumber = self.nextNumber, 0

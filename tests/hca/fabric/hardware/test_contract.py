@@ -17,7 +17,7 @@ from twisted.internet.test.reactormixins import ReactorBuilder
 from tests.hca.fabric.hardware.world import Host, Manager
 from tests.hca.fabric.iwarp import test_contract as connections
 from tests.hca.hcas import readable, settle
-from tests.rdma.test_reactors import RDMATestsMixin
+from tests.rdma.test_reactors import OF_ADAPTERS, RDMATestsMixin, streamTests
 from tests.sdp.test_contract import IB
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.errors import PathLostError
@@ -229,12 +229,14 @@ class VanishingMixin(RDMATestsMixin):
 
 def _make() -> dict[str, type]:
     """
-    @return: the test cases of messages on reactors, by name.
+    @return: the test cases of messages on reactors, Twisted's own of streams too, by name.
     """
     # librdmacm's end has no private data, which would say that it is a failure.
     members = {"device": "hw0", "failure": "ConnectionDone", "_reactors": [IB], "__module__": __name__}
     kind: Any = type("RDMATests", (HardwareRow, VanishingMixin, ReactorBuilder), members)
     found: dict[str, type] = kind.makeTestCaseClasses()
+    for name, case in streamTests("hw0", [IB], __name__, skips=OF_ADAPTERS).items():
+        found[name] = type(name, (HardwareRow, case), {"__module__": __name__})
     return found
 
 

@@ -15,7 +15,7 @@ from unittest import mock
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.hca.fabric.hardware.world import Host, Identifier, Manager
+from tests.hca.fabric.hardware.world import GENERAL, AdapterQueuePair, Completion, Host, Identifier, Manager
 from tests.hca.fabric.iwarp.ends import SPACE
 from tests.hca.fabric.iwarp.test_keyed import KeyedEnd
 from tests.hca.hcas import settle
@@ -475,6 +475,25 @@ class OperationTests(SynchronousTestCase):
             self.assertEqual((str(reason), end.device.isGone), ("adapter rxe0 is gone", True))
         self.assertEqual((self.connections(), self.host.queuePairs), ([], {}))
         self.assertRaises(PathLostError, one.call, one.path, b"", SPACE << 16 | 1)
+
+    def test_failsFirst(self) -> None:
+        """
+        An adapter that fails its queue pairs before the kernel's word that it has disappeared is gone all the
+        same: where a request fails, or a receive, or none is taken.
+        """
+        for id in (1, 1 << 63, 0):
+            one, _ = self.ends()
+            self.host.isGone = True
+            if id:
+                (number,) = one.device.fabric._byAdapterNumber
+                one.device.fabric.queue.push(Completion(id, number, GENERAL))
+            else:
+                self.patch(AdapterQueuePair, "post_send", mock.Mock(side_effect=OSError(errno.EIO, "gone")))
+                one.side.send(1, SEND, piece(registered(one.side, b"x"), 0, 1))
+            settle(*self.devices)
+            (reason,) = one.side.consumer.failures
+            self.assertEqual((str(reason), one.device.isGone), ("adapter rxe0 is gone", True))
+            self.host.isGone = False
 
     def connections(self) -> list[Identifier]:
         """

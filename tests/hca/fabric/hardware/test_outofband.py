@@ -10,7 +10,7 @@ import os
 from itertools import count
 
 from tests.hca.fabric.hardware.test_contract import HardwareRow
-from tests.hca.fabric.hardware.world import INIT, RESET, RTR, RTS, AdapterQueuePair, Completion
+from tests.hca.fabric.hardware.world import INIT, RESET, RTR, RTS, UC, AdapterQueuePair, Completion
 from tests.verbs.pyverbs import pair
 from tests.verbs.pyverbs.pair import End, VerbsTestCase, connected
 from twisted_ib.hca.base.states import attributeBits
@@ -135,6 +135,57 @@ class OutOfBandTests(HardwareRow, VerbsTestCase):
         a.qp.post_send(a.send(0, 5, opcode=enums.IBV_WR_SEND))
         self.wait(b.cq)
         self.assertEqual((b.mr.read(5, 1000), self.adapters(b)[0].state), (b"early", RTR))
+
+    def test_unreliable(self) -> None:
+        """
+        One of UC is one of the adapter's: it takes steps without what only reliable connections have, sends
+        and writes, and what meets no receive is lost, as the sender does not hear.
+        """
+        a, b = connected(self, enums.IBV_QPT_UC)
+        one, two = self.adapters(a, b)
+        common = {"path_mtu": QPAttr().path_mtu, "dest_qp_num": two.qp_num, "rq_psn": 0}
+        self.assertEqual(
+            [each[2] for each in one.steps[1:]],
+            [{"qp_state": RTR, **common}, {"qp_state": RTS, "sq_psn": 0}],
+        )
+        self.assertEqual((one.given.qp_type, two.given.qp_type), (UC, UC))
+        written = {"opcode": enums.IBV_WR_RDMA_WRITE_WITH_IMM, "imm_data": 7}
+        for number, more in enumerate(({"opcode": enums.IBV_WR_SEND}, written), 1):
+            request = a.send(0, 5, send_flags=enums.IBV_SEND_SIGNALED, **more)
+            request.set_wr_rdma(b.mr.rkey, b.mr.buf + 2000)
+            for text in (b"lost!", b"taken"):
+                a.mr.write(text, 5)
+                a.qp.post_send(request)
+                (done,) = self.wait(a.cq)
+                self.assertEqual(done.status, 0)
+                if text == b"lost!":
+                    self.assertEqual(b.cq.poll(1)[0], 0)
+                    self.assertEqual(b.ctx._device.counters["messages_dropped"], number)
+                    b.receive(1000)
+            self.wait(b.cq)
+            self.assertEqual(b.mr.read(5, 1000 * number), b"taken")
+
+    def test_unreliableRights(self) -> None:
+        """
+        Rights that are taken from a connected queue pair of UC are taken from the adapter's.
+        """
+        _, b = connected(self, enums.IBV_QPT_UC)
+        less = QPAttr(enums.IBV_QPS_RTS)
+        less.qp_access_flags = 1
+        b.qp.modify(less, STATE | int(enums.IBV_QP_ACCESS_FLAGS))
+        (one,) = self.adapters(b)
+        self.assertEqual(one.steps[-1][2], {"qp_state": RTS, "qp_access_flags": 1})
+
+    def test_noUnreliable(self) -> None:
+        """
+        Where rdma_cm alone connects there are none of UC; and nowhere any of UD.
+        """
+        a = End(self)
+        self.refused(errno.EOPNOTSUPP, End, self, enums.IBV_QPT_UD)
+        self.slot = -1
+        error = self.refused(errno.EOPNOTSUPP, End, self, enums.IBV_QPT_UC)
+        self.assertIn("rdma_cm alone connects those of adapter rxe0, and reliable ones alone", str(error))
+        self.assertEqual(list(self.host.queuePairs), [a.qp.qp_num])
 
     def test_rightsChange(self) -> None:
         """

@@ -20,10 +20,11 @@ from tests.hca.fabric.hardware.rights import check
 from twisted_ib.hca.connection.codes import RejectReason
 from twisted_ib.hca.fabric.hardware.rdmacm import CMEvent, Notice, Parameters
 
-# enum ibv_qp_state, ibv_wr_opcode, ibv_wc_status and ibv_wc_opcode.
+# enum ibv_qp_type, ibv_qp_state, ibv_wr_opcode, ibv_wc_status and ibv_wc_opcode.
+RC, UC = 2, 3
 RESET, INIT, RTR, RTS = range(4)
 WRITE, WRITE_IMM, SEND, SEND_IMM, READ, SWAP, ADD = range(7)
-SUCCESS, LENGTH, FLUSHED, ACCESS = 0, 1, 5, 10
+SUCCESS, LENGTH, FLUSHED, ACCESS, GENERAL = 0, 1, 5, 10, 21
 RECV, RECV_WRITE = 128, 129
 SIGNALED = 2
 # Remote write, read and atomics, of enum ibv_access_flags.
@@ -342,10 +343,14 @@ class AdapterQueuePair:
         @return: whether it was done, well or not.
         """
         takes = request.opcode in (SEND, SEND_IMM, WRITE_IMM)
-        if takes and not peer.receives:
+        isReliable = self.given.qp_type == RC
+        if takes and not peer.receives and isReliable:
             return False
         self.waiting.popleft()
         status = self.move(peer, request)
+        if not isReliable:
+            # What fails at the peer is lost.
+            takes, status = takes and not status and bool(peer.receives), SUCCESS
         if status or request.send_flags & SIGNALED:
             self.given.send_cq.push(Completion(request.wr_id, self.qp_num, status))
         if status:
@@ -548,12 +553,11 @@ class Manager:
         return one.address, one.port, one.there, one.theirs
 
     def attributes(self, id: int, state: int) -> tuple[int, dict[str, int], dict[str, Any] | None]:
-        one = self.host.identifiers[id]
         given = {"qp_state": state}
         if state == INIT:
             given["qp_access_flags"] = 15
         if state == RTR:
-            given["dest_qp_num"] = self.host.identifiers[one.peer].own.number
+            given["dest_qp_num"] = self._peer(id)[1].own.number
         return 1, given, {"dgid": bytes(16)} if state == RTR else None
 
     def _agree(self, one: Identifier, parameters: Parameters) -> None:
@@ -634,6 +638,7 @@ class Host:
     SendWR = SendWR
     RecvWR = RecvWR
     QPInitAttr = SimpleNamespace
+    QPType = int
     AHAttr = SimpleNamespace
 
     def __init__(self, name: str = "rxe0", depth: int = 32768) -> None:

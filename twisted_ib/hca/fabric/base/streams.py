@@ -27,6 +27,7 @@ from twisted_ib.hca.wire.grh import HOP_LIMIT
 if TYPE_CHECKING:
     from twisted_ib.errors import PathLostError
     from twisted_ib.hca.base.interfaces import BoundQueuePair, IPath, Waiter
+    from twisted_ib.hca.base.states import QPType
     from twisted_ib.hca.connection.interfaces import IConnectionUser, IConnector, ILookup, IServiceListener
     from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest, LookupRequest
 
@@ -101,14 +102,16 @@ class IAdapterFabric(IFabric, IAddressDirectory):
         @raise MemoryRegionError: the adapter does not take it.
         """
 
-    def reserve(pd: Any) -> int:
+    def reserve(pd: Any, kind: QPType) -> int:
         """
         Make a queue pair for a program that may connect it by itself.
 
         @param pd: the protection domain.
+        @param kind: its service, which is connected.
         @return: its number, which peers know it by; 0 where there is no connecting by itself, and it is made
             when its connection is.
         @raise ResourceLimitError: the adapter makes none, or none of a number that is free.
+        @raise UnsupportedOperationError: rdma_cm alone connects, and it is not reliable.
         """
 
     def release(number: int) -> None:

@@ -54,6 +54,7 @@ from twisted_ib.hca.wire.opcodes import (
     SEND_MIDDLE,
     SEND_ONLY,
     SEND_ONLY_IMMEDIATE,
+    UNRELIABLE,
     WRITE_FIRST,
     WRITE_LAST,
     WRITE_LAST_IMMEDIATE,
@@ -151,8 +152,10 @@ class AdapterPath(Waiters, ConnectionPath):
     @ivar connection: what the kernel has agreed on; L{None} where the program does.
     @ivar adapterNumber: that of the adapter's queue pair; 0 before there is one.
     @ivar queuePair: the queue pair, or L{None}.
+    @ivar service: L{UNRELIABLE}, or 0 where the connection is reliable.
     """
 
+    service = 0
     inPackets: ClassVar = False
     inSegments: ClassVar = False
     retransmits: ClassVar = 0
@@ -377,7 +380,7 @@ class AdapterPath(Waiters, ConnectionPath):
         Post one record: see L{IPath.post}.
         """
         opcode = word >> 24
-        code = opcode & ~SOLICITED
+        code = opcode & ~(SOLICITED | UNRELIABLE)
         if opcode == RESUME or opcode == ACKNOWLEDGE:
             return True
         if not self._isReady or self._reading or len(self._sent) >= SENDS:
@@ -572,7 +575,8 @@ class AdapterPath(Waiters, ConnectionPath):
         try:
             self._verbs.post_send(batch)
         except OSError as error:
-            self.fabric.doom(self, PathLostError(f"the adapter takes no requests: {error}"))
+            if not self.fabric.isGone():
+                self.fabric.doom(self, PathLostError(f"the adapter takes no requests: {error}"))
 
     # -- up
 
@@ -625,7 +629,7 @@ class AdapterPath(Waiters, ConnectionPath):
     def _failed(self, completion: Completion) -> None:
         self._sent.clear()
         queuePair = self.queuePair
-        if queuePair is not None and completion.status != _WC_FLUSHED:
+        if queuePair is not None and completion.status != _WC_FLUSHED and not self.fabric.isGone():
             self.fabric.count("hardware_requests_failed")
             syndrome = _SYNDROMES.get(completion.status, NAK_REMOTE_OPERATIONAL)
             body = REFUSAL.pack(syndrome, queuePair.number, completion.wr_id)
@@ -641,7 +645,8 @@ class AdapterPath(Waiters, ConnectionPath):
     def _received(self, completion: Completion) -> None:
         slot = completion.wr_id & ~_RECEIVE
         if completion.status:
-            if completion.status != _WC_FLUSHED and self.queuePair is not None:
+            isFailed = completion.status != _WC_FLUSHED and self.queuePair is not None
+            if isFailed and not self.fabric.isGone():
                 reason = QueuePairError(f"the adapter failed a receive: {completion.status_str}")
                 self.fabric.doom(self, reason)
             return
@@ -670,9 +675,13 @@ class AdapterPath(Waiters, ConnectionPath):
                 if opcode == WRITE_ONLY_IMMEDIATE and queuePair.work:
                     syndrome = queuePair.work.responder.written(start, stop)
                 else:
-                    syndrome = queuePair.delivered(opcode, self._memory, start, stop)
+                    syndrome = queuePair.delivered(opcode | self.service, self._memory, start, stop)
             except BaseException as error:
                 self.fabric.failed(error)
+                syndrome = 0
+            if syndrome and self.service:
+                # Only of a WRITE: the peer hears of nothing (IBTA vol. 1 9.8.2).
+                self.fabric.count("messages_dropped")
                 syndrome = 0
             if syndrome and (syndrome == LATER or syndrome & _SYNDROME_MASK == RNR):
                 self._waitForReceive()

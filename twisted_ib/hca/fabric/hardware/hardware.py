@@ -23,8 +23,10 @@ from twisted_ib.errors import (
     PathLostError,
     ResourceLimitError,
     ServiceInUseError,
+    UnsupportedOperationError,
 )
 from twisted_ib.hca.base.operation import GSI_QPN, MULTICAST_QPN
+from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.base.traits import ADAPTER, Traits
 from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch
@@ -39,6 +41,7 @@ from twisted_ib.hca.fabric.hardware.provider import (
     Completion,
     Verbs,
     keep,
+    listed,
     loadVerbs,
     openAdapter,
     told,
@@ -259,15 +262,17 @@ class HardwareFabric(ConnectedFabric):
         stream.attach(queuePair)
         return stream
 
-    def makeQueuePair(self, domain: Any) -> AdapterQueuePair:
+    def makeQueuePair(self, domain: Any, kind: QPType = QPType.RC) -> AdapterQueuePair:
         """
         @param domain: of the adapter.
+        @param kind: its service.
         @return: a new queue pair of the adapter.
         @raise OSError: it has no more.
         """
         given = self.verbs.QPInitAttr(
             send_cq=self.queue,
             recv_cq=self.queue,
+            qp_type=self.verbs.QPType(int(kind)),
             max_send_wr=SENDS,
             max_recv_wr=SLOTS,
             max_send_sge=PIECES,
@@ -276,15 +281,18 @@ class HardwareFabric(ConnectedFabric):
         made: AdapterQueuePair = domain.create_qp(given)
         return made
 
-    def reserve(self, pd: Any) -> int:
+    def reserve(self, pd: Any, kind: QPType) -> int:
         if self.gidIndex() < 0:
+            if kind != QPType.RC:
+                text = f"rdma_cm alone connects those of adapter {self.adapter}, and reliable ones alone"
+                raise UnsupportedOperationError(text)
             return 0
         # An adapter uses numbers again, and ours may live on, as those that rdma_cm has connected do; those
         # of streams are drawn.
         with ExitStack() as clashing:
             for _ in range(CLASHES):
                 try:
-                    made = self.makeQueuePair(self.domainOf(pd))
+                    made = self.makeQueuePair(self.domainOf(pd), kind)
                 except OSError as error:
                     text = f"adapter {self.adapter} makes no queue pair: {told(error)}"
                     raise ResourceLimitError(text) from None
@@ -514,6 +522,15 @@ class HardwareFabric(ConnectedFabric):
         """
         if self._gone is not None:
             raise self._gone
+
+    def isGone(self) -> bool:
+        """
+        @return: whether the adapter is gone. One that disappears may fail its queue pairs before the kernel's
+            word comes; it is listed no more by then (Linux device.c, disable_device()).
+        """
+        if self._gone is None and self.adapter not in listed(self.verbs):
+            self.vanished()
+        return self._gone is not None
 
     def vanished(self) -> None:
         """

@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from twisted_ib.errors import NoRouteError, QueuePairError
-from twisted_ib.hca.base.states import ATTRIBUTE_NAMES, QPAttribute, QPState
+from twisted_ib.hca.base.states import ATTRIBUTE_NAMES, QPAttribute, QPState, QPType
 from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.fabric.base.streams import PeerPath
 from twisted_ib.hca.fabric.hardware.adapterpath import AdapterPath
 from twisted_ib.hca.fabric.hardware.provider import told
 from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE
+from twisted_ib.hca.wire.opcodes import UNRELIABLE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import BoundQueuePair
@@ -31,6 +32,10 @@ _STEPS: Final[dict[QPState, tuple[str, ...]]] = {
     QPState.RTR: ("path_mtu", "dest_qp_num", "rq_psn", "max_dest_rd_atomic", "min_rnr_timer"),
     QPState.RTS: ("sq_psn", "timeout", "retry_cnt", "rnr_retry", "max_rd_atomic"),
 }
+#: Those that only a reliable connection has (IBTA vol. 1 table 91).
+_RELIABLE: Final = frozenset(
+    "max_dest_rd_atomic min_rnr_timer timeout retry_cnt rnr_retry max_rd_atomic".split()
+)
 
 
 class PeersWay(PeerPath):
@@ -58,6 +63,7 @@ class OutOfBandPath(AdapterPath):
     """
 
     _isSending = False
+    _absent: frozenset[str] = frozenset()
 
     def attach(self, queuePair: BoundQueuePair) -> None:
         """
@@ -70,6 +76,8 @@ class OutOfBandPath(AdapterPath):
         self._vector = self._vectorOf(queuePair.vector)
         self._isDisconnected = True
         self.queuePair = queuePair
+        if queuePair.type == QPType.UC:
+            self._absent, self.service = _RELIABLE, UNRELIABLE
         try:
             self.create(queuePair)
             self._step(QPState.RTR)
@@ -108,7 +116,7 @@ class OutOfBandPath(AdapterPath):
         return found
 
     def _step(self, state: QPState, **others: int) -> None:
-        given = {name: int(self._attributes[name]) for name in _STEPS[state]}
+        given = self._given(self._attributes, _STEPS[state])
         mask = int(QPAttribute.STATE)
         vector = None
         if state is QPState.RTR:
@@ -116,6 +124,9 @@ class OutOfBandPath(AdapterPath):
             mask |= QPAttribute.AV
             vector = self._vector
         self._change(state, mask, vector, given)
+
+    def _given(self, attributes: dict[str, int], names: tuple[str, ...]) -> dict[str, int]:
+        return {name: int(attributes[name]) for name in names if name not in self._absent}
 
     def _change(self, state: QPState, mask: int, vector: object, given: dict[str, int]) -> None:
         if "qp_access_flags" in given:
@@ -134,11 +145,12 @@ class OutOfBandPath(AdapterPath):
             return
         attributes = queuePair.attributes or {}
         names: tuple[str, ...] = () if self._isSending else _STEPS[QPState.RTS]
-        if any(self._attributes[name] != attributes[name] for name in _CHANGING):
+        changing = self._given(attributes, _CHANGING)
+        if any(self._attributes[name] != value for name, value in changing.items()):
             names += _CHANGING
         if names:
             # In one step, which is taken as a whole or not at all.
-            given = {name: int(attributes[name]) for name in names}
+            given = self._given(attributes, names)
             try:
                 self._change(QPState.RTS, int(QPAttribute.STATE), None, given)
             except OSError as error:

@@ -126,6 +126,17 @@ def loadVerbs(adapter: str) -> Verbs:
     return found
 
 
+def listed(verbs: Verbs) -> dict[str, Any]:
+    """
+    @return: the adapters that libibverbs lists, by name.
+    """
+    try:
+        return {each.name: each for each in verbs.get_device_list()}
+    except OSError:
+        # ENOSYS: the kernel has no driver at all.
+        return {}
+
+
 def openAdapter(verbs: Verbs, adapter: str) -> Any:
     """
     Open an adapter.
@@ -133,14 +144,10 @@ def openAdapter(verbs: Verbs, adapter: str) -> Any:
     @return: its context, of the package C{ibverbs}.
     @raise DeviceError: there is none of that name, or it may not be used; the text says what to do.
     """
-    try:
-        listed = {each.name: each for each in verbs.get_device_list()}
-    except OSError:
-        # ENOSYS: the kernel has no driver at all.
-        listed = {}
-    found = listed.get(adapter)
+    there = listed(verbs)
+    found = there.get(adapter)
     if found is None:
-        others = f"there are {', '.join(sorted(listed))}" if listed else "there is none"
+        others = f"there are {', '.join(sorted(there))}" if there else "there is none"
         raise DeviceError(f"adapter {adapter}: libibverbs does not list it, {others}: {howToAdd(adapter)}")
     try:
         return found.open()

@@ -1,0 +1,220 @@
+"""
+Devices of the kind C{hardware} in two guests against each other, and against the kernel's RDS.
+"""
+
+from __future__ import annotations
+
+import atexit
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from tests.interop.adapters import gone, rxe
+from tests.interop.adapters.rxe import GUESTS, LASTING, PORT, PROGRAMS, SECONDS, SIDE, TALKER
+from tests.interop.lab.anew import limit
+from tests.interop.lab.images import Images, cacheDirectory
+from tests.interop.lab.lab import MODPROBE, RENEW, theLab
+from tests.interop.lab.machine import Ended, Machine
+from tests.interop.lab.shipped import ship
+from tests.interop.rds import SIZES
+
+#: How long a test may take, whose first boots the second guest, in seconds.
+PAIR_SECONDS = 3 * SECONDS
+#: Messages of RDS of each size.
+EACH = 3
+
+_booted: list[Machine] = []
+_numbers = count()
+
+
+def secondGuest() -> Machine:
+    """
+    @return: the other guest, which this process keeps; another one where it has fallen silent.
+    """
+    lab = theLab()
+    if _booted and _booted[0].silence is not None:
+        _booted.pop().close()
+    if not _booted:
+        directory = lab.directory / f"second{next(_numbers)}"
+        directory.mkdir()
+        guest = Machine(Images(cacheDirectory()), lab.network, directory, 2)
+        # Before the lab's own network goes: the last that is registered is the first.
+        atexit.register(guest.close)
+        guest.must(MODPROBE)
+        ship(lab.network, guest, directory, *PROGRAMS)
+        _booted.append(guest)
+    return _booted[0]
+
+
+class Remote:
+    """
+    A process of a guest, as L{Program<tests.interop.case.Program>} is one of this side.
+    """
+
+    def __init__(self, guest: Machine, command: str) -> None:
+        """
+        Start it.
+        """
+        self._guest, self._written = guest, f"/tmp/remote{next(_numbers)}"
+        self._number = guest.start(f"{command} > {self._written} 2>&1")
+
+    def until(self, text: str) -> None:
+        """
+        Wait until it has written something.
+        """
+        look = f"grep -qs '{text}' {self._written}"
+        self._guest.must(
+            f"until {look}; do kill -0 {self._number} || {{ cat {self._written}; exit 1; }}; sleep 0.1; done",
+            SECONDS,
+        )
+
+    def finish(self, seconds: float = SECONDS) -> Ended:
+        """
+        @param seconds: after which it is killed.
+
+        @return: how it ended.
+        """
+        status = self._guest.finish(self._number, seconds).status
+        return Ended(status, self._guest.must(f"cat {self._written}"), "")
+
+    def kill(self) -> None:
+        """
+        It is killed, and does nothing any more.
+        """
+        self._guest.kill(self._number)
+
+
+class PairMixin(rxe.HardwareTestCase):
+    """
+    Has a second guest, which is what this side is elsewhere.
+
+    @ivar second: the guest.
+    """
+
+    def setUp(self) -> None:
+        """
+        Give it a new device, too.
+        """
+        super().setUp()
+        limit(self, PAIR_SECONDS)
+        self.release()
+        self.second = secondGuest()
+        self.host = self.second.ipv4
+        name, kind = self.peer.value
+        self.second.must("dmesg --clear")
+        self.second.must(f"ip link set eth0 mtu {self.mtu}")
+        self.second.must(RENEW.format(name=name, kind=kind))
+
+    def tearDown(self) -> None:
+        """
+        Its kernel has found no fault in itself, either.
+        """
+        super().tearDown()
+        oops = self.second.run("dmesg | grep -E 'BUG|WARNING|Oops|Call Trace'").output
+        self.assertEqual(oops, "")
+
+    def inSecond(self, program: Path, *words: object) -> Remote:
+        """
+        @return: a process of the second guest, which has its device.
+        """
+        remote = Remote(self.second, self.python(program, *words))
+        self.addCleanup(remote.kill)
+        return remote
+
+    def here(self, kind: str, role: str) -> Any:
+        return self.inSecond(SIDE, kind, role, GUESTS, self.host, self.there, PORT)
+
+    def lastingHere(self, kind: str, port: str = PORT, **environment: str) -> Any:
+        """
+        @return: a side in the second guest.
+        """
+        return self.inSecond(LASTING, kind, GUESTS, self.host, self.there, port)
+
+    def until(self, program: Any, text: str, times: int = 1) -> None:
+        program.until(text)
+
+
+class PairMessagesTests(PairMixin, rxe.MessagesTests):
+    """
+    A file and its echo, with their hashes, in messages of C{ib:}; then WRITE, READ and atomics.
+    """
+
+
+class PairKillTests(PairMixin, gone.LastingTestCase):
+    """
+    C{kill -9} of one side while messages go to and fro: its kernel tells the other, within C{TOLD_SECONDS}.
+    """
+
+    def test_client(self) -> None:
+        """
+        The client.
+        """
+        self.killThere(True)
+
+    def test_server(self) -> None:
+        """
+        The server.
+        """
+        self.killThere(False)
+
+
+class RDSPairTests(PairMixin, gone.LastingTestCase):
+    """
+    Our RDS on the adapter in the first guest, and the kernel's C{rds_rdma} on that of the second.
+    """
+
+    def setUp(self) -> None:
+        """
+        Load the kernel's RDS there.
+        """
+        super().setUp()
+        unload = "rmmod rds_tcp rds_rdma rds 2>/dev/null"
+        self.guest.run(unload)
+        self.second.run(unload)
+        self.second.must("modprobe -a rds rds_rdma; rm -f /tmp/bound")
+        self.addCleanup(self.second.run, unload)
+
+    def kernel(self, command: str, *rest: object) -> Remote:
+        """
+        @return: a program of the second guest with a socket of the kernel's.
+        """
+        words = " ".join(map(str, rest))
+        remote = Remote(self.second, f"exec python3 /interop/rds.py ib {command} {self.host} {words}")
+        self.addCleanup(remote.kill)
+        return remote
+
+    def ours(self, *words: object, lines: str = "true") -> Remote:
+        """
+        @param lines: a command that writes its standard input.
+
+        @return: ours, which is bound.
+        """
+        command = self.python(TALKER, GUESTS, self.there, *words)
+        remote = Remote(self.guest, f"({lines}) | ({command})")
+        self.addCleanup(remote.kill)
+        remote.until("bound")
+        return remote
+
+    def test_kernelAsks(self) -> None:
+        """
+        We echo what the kernel sends first, in all sizes.
+        """
+        ours = self.ours(PORT, "echo", EACH * len(SIZES))
+        self.succeeded(self.kernel("ask", self.there, PORT, ",".join(map(str, SIZES)), EACH).finish())
+        self.succeeded(ours.finish())
+
+    def test_weAsk(self) -> None:
+        """
+        The kernel echoes what we send first, in all sizes.
+        """
+        lines = "".join(f"ask {EACH} {size}\\n" for size in SIZES)
+        begins = "until [ -e /tmp/begin ]; do sleep 0.1; done"
+        ends = "until [ -e /tmp/end ]; do sleep 0.1; done"
+        self.guest.must("rm -f /tmp/begin /tmp/end")
+        ours = self.ours(0, "talk", self.host, PORT, lines=f"{begins}; printf '{lines}'; {ends}")
+        kernel = self.kernel("echo", PORT, EACH * len(SIZES))
+        kernel.until("bound")
+        self.guest.must("touch /tmp/begin")
+        self.succeeded(kernel.finish())
+        self.guest.must("touch /tmp/end")
+        self.assertEqual(self.succeeded(ours.finish()).output.count("done"), len(SIZES))
