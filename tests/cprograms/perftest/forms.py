@@ -77,7 +77,7 @@ PLAIN = (
     *_forms("-D 1", _ALL, _BOTH),
     *_forms("-m 1024", _SIZED, _LATENCY),
 )
-#: Sizes, depths of queues, reports: C{python -m tests.cprograms.programs --further}.
+#: Sizes, depths of queues, reports.
 FURTHER = (
     *_forms("-a -n 5", _SIZED, _BOTH),
     *_forms("-I 64 -s 64", (_SEND, _WRITE), _BOTH),
@@ -106,7 +106,9 @@ REFUSED = (
     *_forms("--use_hugepages", (_SEND,), _BANDWIDTH, "Failed to allocate hugepages."),
     *_forms("--rate_limit 1", (_WRITE,), _BANDWIDTH, "Unknown rate limit value"),
 )
-#: By device.
+#: C{python -m tests.cprograms.programs --forms DEVICE} runs them.
+EVERY = (*PLAIN, *REFUSED, *FURTHER)
+#: Of these, by device, what the command runs without that.
 FORMS = {"shm0": (*PLAIN, *REFUSED), "roce0": (*CONNECTED, *firsts(REFUSED))}
 
-__all__ = ["CONNECTED", "FORMS", "FURTHER", "PLAIN", "REFUSED", "Form", "firsts"]
+__all__ = ["CONNECTED", "EVERY", "FORMS", "FURTHER", "PLAIN", "REFUSED", "Form", "firsts"]

@@ -302,6 +302,26 @@ class WriteTests(ResponderTestCase):
             (WCOpcode.RECV_RDMA_WITH_IMM, 10, 3, WCFlags.WITH_IMM),
         )
 
+    def test_asked(self) -> None:
+        """
+        Whether the memory is there is asked once for each record, for the first one with the rights to the
+        whole.
+        """
+        asked: list[tuple[int, int]] = []
+
+        def present(offset: int, length: int, writes: bool) -> bool:
+            asked.append((offset, length))
+            return writes
+
+        self.target.setPresent(present)
+        self.assertEqual(self.put(0x0A, self.reth(5, 7) + b"hello"), 0)
+        self.assertEqual(asked, [(7, 5)])
+        del asked[:]
+        for opcode, data in ((0x06, self.reth(10, 1) + b"abc"), (0x07, b"defgh"), (0x08, b"ij")):
+            self.assertEqual(self.put(opcode, data), 0)
+        self.assertEqual(asked, [(1, 10), (4, 5), (9, 2)])
+        self.assertEqual(bytes(self.target.view[:12]), b"\0abcdefghijo")
+
     def test_keepAlive(self) -> None:
         """
         A WRITE of nothing is taken, whatever key and address it names (OFED's SDP and

@@ -183,6 +183,28 @@ class RSocketTests(VerbsTestCase):
                 sides[1].write(piece)
         self.assertEqual(caught.exception.number, errno.ECONNRESET)
 
+    def test_undriven(self) -> None:
+        """
+        While there is room, and while there is something to read, nothing is looked for.
+        """
+        active, passive = self.pair()
+        piece = memoryview(bytearray(8))
+        with hub:
+            active.write(memoryview(b"octets twice"))
+
+        def arrived() -> bool:
+            passive.progress()
+            return passive.canRead
+
+        self.assertTrue(hub.wait(arrived, HANG_SECONDS))
+        before = hub.drives
+        with hub:
+            self.assertTrue(active.canWrite)
+            active.write(memoryview(b"more"))
+            self.assertEqual([passive.read(piece), passive.canRead, passive.read(piece)], [8, True, 4])
+            self.progress(active, passive)
+        self.assertEqual(hub.drives, before)
+
     def test_finishIsBounded(self) -> None:
         """
         A peer has no receives posted, and so asks for another try for ever: a socket is closed all the same.

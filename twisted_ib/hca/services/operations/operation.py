@@ -258,16 +258,19 @@ class RespondedOperation(Operation):
         raise NotImplementedError
 
 
-def checkRemote(work: WorkContext, address: int, key: int, length: int, access: int) -> None:
+def checkRemote(
+    work: WorkContext, address: int, key: int, length: int, access: int
+) -> tuple[memoryview, int]:
     """
     Check the peer's rights on memory here.
 
+    @return: the region's view, and the offset of the first byte in it.
     @raise Refused: it has none, or asks for too much.
     """
     # Linux rxe_resp.c rxe_resp_check_length(): a DMA length above 2^31 is an invalid request.
     if length > limits.MESSAGE_BYTES:
         raise Refused(NAK_INVALID_REQUEST)
     try:
-        work.pd.memory.check(key, address, length, access, work.pd, work.queuePair)
+        return work.pd.memory.check(key, address, length, access, work.pd, work.queuePair)
     except MemoryAccessError:
         raise Refused(NAK_REMOTE_ACCESS) from None

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twisted_ib.errors import MemoryAccessError
 from twisted_ib.hca.memory.access import REMOTE_WRITE
 from twisted_ib.hca.queues.completion import WCOpcode
 from twisted_ib.hca.queues.receives import Receives
@@ -14,7 +13,7 @@ from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.queues.scatter import AT_ONCE, store
 from twisted_ib.hca.services.operations.message import IncomingMessage, MessageOperation
 from twisted_ib.hca.services.operations.operation import Refused, WorkContext, checkRemote
-from twisted_ib.hca.wire.headers import IMMEDIATE, NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS, RETH
+from twisted_ib.hca.wire.headers import IMMEDIATE, NAK_INVALID_REQUEST, RETH
 from twisted_ib.hca.wire.opcodes import WRITE_ONLY, WRITE_ONLY_IMMEDIATE
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class IncomingWrite(IncomingMessage):
     """
 
     # The RETH's: Middle and Last packets do not repeat it (IBTA vol. 1 9.2.1).
-    __slots__ = ("address", "key", "length")
+    __slots__ = ("_first", "address", "key", "length")
 
     isWrite = True
     access = REMOTE_WRITE
@@ -42,7 +41,9 @@ class IncomingWrite(IncomingMessage):
         self.address, self.key, self.length = RETH.unpack_from(buffer, start)
         # The whole length is checked now, so that a WRITE without the right to all of it writes
         # nothing (IBTA vol. 1 9.7.4).
-        checkRemote(work, self.address, self.key, self.length, REMOTE_WRITE)
+        self._first: tuple[memoryview, int] | None = checkRemote(
+            work, self.address, self.key, self.length, REMOTE_WRITE
+        )
         self.done = 0
         self.receive = None
 
@@ -53,6 +54,7 @@ class IncomingWrite(IncomingMessage):
         """
         made = cls.__new__(cls)
         made.length = made.done = length
+        made._first = None
         made.receive = None
         return made
 
@@ -62,14 +64,11 @@ class IncomingWrite(IncomingMessage):
         # message end early (Linux rxe_resp.c check_rkey(), resid).
         if done + count > self.length or ends is not (done + count == self.length):
             raise Refused(NAK_INVALID_REQUEST)
+        # That of the first record, which is the one with the RETH, was just now.
+        found, self._first = self._first, None
         if count:
-            try:
-                # Checked again per record: the region may be deregistered during a long WRITE.
-                view, offset = work.pd.memory.check(
-                    self.key, self.address + done, count, REMOTE_WRITE, work.pd, work.queuePair
-                )
-            except MemoryAccessError:
-                raise Refused(NAK_REMOTE_ACCESS) from None
+            # Checked again per record: the region may be deregistered during a long WRITE.
+            view, offset = found or checkRemote(work, self.address + done, self.key, count, REMOTE_WRITE)
             if count <= AT_ONCE:
                 view[offset : offset + count] = source
             else:

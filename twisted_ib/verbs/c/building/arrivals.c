@@ -24,6 +24,8 @@ struct twisted_ib_arrivals {
 /* The shortest and longest pause between two looks: the kernel adds up to 15 microseconds to each. */
 #define LEAST_NAP 10000L
 #define MOST_NAP 1000000L
+/* The shortest slice of a processor that the kernel gives, in nanoseconds. */
+#define SLICE 100000
 /* The pause while another thread is to read a descriptor. */
 #define READING 50000L
 
@@ -65,14 +67,34 @@ static int twisted_ib_readable(struct pollfd *fds, unsigned count)
     return 0;
 }
 
-/* By default the kernel lets a nap last 50 microseconds longer: as long as a message takes. */
+/* Of sched_setattr(2), for which there is no header in glibc before 2.41. */
+struct twisted_ib_attributes {
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime, deadline, period;
+};
+
+/*
+ * By default the kernel lets a nap last 50 microseconds longer: as long as a message takes.  And a thread that looks at
+ * memory keeps its processor for a whole slice, of milliseconds, while this one waits for it: since Linux 6.12 one with a
+ * shorter slice comes first.
+ */
 static void twisted_ib_be_precise(void)
 {
+    struct twisted_ib_attributes attributes = {0};
     static __thread int done;
 
-    if (!done)
-        prctl(PR_SET_TIMERSLACK, 1UL);
+    if (done)
+        return;
     done = 1;
+    prctl(PR_SET_TIMERSLACK, 1UL);
+    if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) || attributes.policy != SCHED_OTHER)
+        return;
+    attributes.size = sizeof attributes;
+    attributes.runtime = SLICE;
+    syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
 
 /* Look without a pause, if that pays: as polling.py does, and for its reasons. */

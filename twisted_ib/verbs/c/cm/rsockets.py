@@ -203,9 +203,9 @@ def _receive(number: int, parts: Iterable[memoryview], flags: int) -> int:
             waits = not total or (flags & sockets.MSG_WAITALL and not flags & sockets.MSG_PEEK)
             with hub:
                 _checkConnected(one)
-                one.socket.progress()
-                ready = one.socket.canRead
-            if not ready:
+                isReady = one.socket.canRead
+            # As rdma-core's, it looks for what has come only if it has nothing.
+            if not isReady:
                 if not waits:
                     return total
                 try:
@@ -232,9 +232,10 @@ def _send(number: int, parts: Iterable[memoryview], flags: int) -> int:
         count = 0
         while count < len(part):
             try:
-                _wait(one, lambda: one.socket.canWrite, flags)
                 with hub:
-                    written = one.socket.write(part[count:])
+                    written = one.socket.write(part[count:]) if one.socket.canWrite else 0
+                if not written:
+                    _wait(one, lambda: one.socket.canWrite, flags)
             except HandleError:
                 if total:
                     return total

@@ -15,6 +15,8 @@ from enum import IntEnum
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.base.traits import TransportType
+from twisted_ib.hca.queues.completion import WCStatus
+from twisted_ib.hca.queues.requests import SGE, ReceiveRequest, SendOpcode, SendRequest
 from twisted_ib.verbs.c.errors import HandleError, numberOf
 from twisted_ib.verbs.c.rsocket.protocol import (
     BUFFER_BYTES,
@@ -35,23 +37,18 @@ from twisted_ib.verbs.pyverbs import (
     CMID,
     CQ,
     MR,
-    SGE,
     AddrInfo,
     CMEvent,
     CMEventChannel,
     ConnParam,
     QPCap,
     QPInitAttr,
-    RecvWR,
-    SendWR,
     enums,
 )
 from twisted_ib.verbs.pyverbs.cm.addrinfo import Address
 
 _E = enums.rdma_cm_event_type
 _WRITABLE = int(enums.IBV_ACCESS_LOCAL_WRITE | enums.IBV_ACCESS_REMOTE_WRITE)
-#: Completions taken at a time.
-_COMPLETIONS = 64
 #: Octets of the parts of the send buffer that hold targets on their way.
 _CONTROL_BYTES = TARGET_BYTES * CONTROL_REQUESTS
 _RETRIES = 7
@@ -165,7 +162,8 @@ class RSocket:
 
     def progress(self) -> None:
         """
-        Take what has happened, and let the peer send more.
+        Take what has happened, and let the peer send more.  This does not drive the devices: the hub does
+        that, before it asks for what is waited for.
         """
         if self._accepting:
             self._settle()
@@ -263,7 +261,7 @@ class RSocket:
         qp = self.cmid.qp
         assert qp is not None
         for _ in range(count):
-            qp.post_recv(RecvWR(num_sge=0, sg=[]))
+            qp._work.postReceive(ReceiveRequest(0), True)
 
     def _greeted(self, data: bytes) -> None:
         assert self._stream is not None
@@ -293,22 +291,19 @@ class RSocket:
         self._accepting[made] = time.monotonic() + ESTABLISH_SECONDS
 
     def _poll(self, stream: Stream) -> None:
-        while True:
-            count, found = self._cq.poll(_COMPLETIONS)
-            received = 0
-            for each in found:
-                isGood = each.status == enums.IBV_WC_SUCCESS
-                # A receive has the identifier 0, which no message is.
-                if each.wr_id:
-                    stream.completed(each.wr_id, isGood)
-                elif isGood:
-                    received += 1
-                    # pyverbs has it as it is on the wire, in network byte order.
-                    stream.received(int.from_bytes(each.imm_data.to_bytes(4, "little"), "big"))
-            if received and not stream.isOver:
-                self._receive(received)
-            if count < _COMPLETIONS:
-                return
+        completions = self._cq._core.completions
+        received = 0
+        while completions:
+            each = completions.popleft()
+            isGood = each.status is WCStatus.SUCCESS
+            # A receive has the identifier 0, which no message is.
+            if each.workRequestID:
+                stream.completed(each.workRequestID, isGood)
+            elif isGood:
+                received += 1
+                stream.received(each.immediate)
+        if received and not stream.isOver:
+            self._receive(received)
 
     def _post(self, *writes: Write) -> None:
         if not writes:
@@ -324,16 +319,9 @@ class RSocket:
                 self._controls = (self._controls + 1) % CONTROL_REQUESTS
                 self._sending.view[at : at + TARGET_BYTES] = each.content
                 pieces = [self._sending.part(at, TARGET_BYTES)]
-            request = SendWR(
-                each.message,
-                opcode=enums.IBV_WR_RDMA_WRITE_WITH_IMM,
-                num_sge=len(pieces),
-                sg=pieces,
-                imm_data=int.from_bytes(each.message.to_bytes(4, "big"), "little"),
-                send_flags=enums.IBV_SEND_SIGNALED,
-            )
-            request.set_wr_rdma(each.key, each.address)
-            qp.post_send(request)
+            request = SendRequest(each.message, SendOpcode.RDMA_WRITE_WITH_IMM, pieces)
+            request.immediate, request.remoteAddress, request.remoteKey = each.message, each.address, each.key
+            qp._work.requester.enqueue(request, True)
 
     # -- what the program does
 
