@@ -1,5 +1,6 @@
 """
-All that is public is documented: a method where its class has it first, in an interface or in a base.
+All that is public is documented: a method or property where its class has it first, in an interface or in a
+base; and a handler of a C library's function by that function's manual page.
 
 A class implements a protocol of typing by its methods alone.  It names the protocol in its docstring, as
 C{see L{ILink}}.
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -26,12 +28,16 @@ from tests.test_layering import ROOT, TreeTestCase, nameOf, sources
 _SEEN = re.compile(r"\b[Ss]ee\s+L\{(?:[^{}<]*<)?([\w.]+)>?\}")
 
 
+#: The folders with the handlers of a library each.
+_LIBRARIES = [f"twisted_ib/verbs/c/{library}" for library in ("cm", "umad", "verbs")]
+
+
 @frozen
 class Documented:
     """
     A class.
 
-    @ivar has: its public methods, each with whether it has a docstring.
+    @ivar has: its public methods, and an interface's attributes, each with whether it has a docstring.
     @ivar above: the full names of its bases and of the interfaces that it implements, or names in its
         docstring.
     """
@@ -73,12 +79,22 @@ def _classesOf(module: str, text: str) -> dict[str, Documented]:
                 if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and not each.name.startswith("_"):
                     # A property's setter is documented with it.
                     has[each.name] = ast.get_docstring(each) is not None or has.get(each.name, False)
+                elif isinstance(each, ast.AnnAssign) and isinstance(each.value, ast.Call):
+                    # Of an interface: a class may have a property there.
+                    if _dotted(each.value.func) == "Attribute":
+                        has[_dotted(each.target)] = True
             above = []
             for each in _above(node):
                 first, dot, rest = each.partition(".")
-                own = first if first in ("twisted", "twisted_ib") else f"{module}.{first}"
+                isFull = first in ("twisted", "twisted_ib") or (dot and first in sys.stdlib_module_names)
+                own = first if isFull else f"{module}.{first}"
                 above.append(names.get(first, own) + dot + rest)
             found[f"{module}.{node.name}"] = Documented(has, above)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            # What is said of a compiled class, which has no decorators.
+            if _dotted(node.value.func) == "classImplements":
+                name, *above = map(_dotted, node.value.args)
+                found[f"{module}.{name}"].above.extend(names.get(each, f"{module}.{each}") for each in above)
     return found
 
 
@@ -140,6 +156,22 @@ def undocumented(root: Path) -> list[str]:
     ]
 
 
+def undocumentedFunctions(root: Path) -> list[str]:
+    """
+    @return: the public functions among the handlers that are none, and that have no docstring.
+    """
+    found: dict[str, bool] = {}
+    for folder in _LIBRARIES:
+        for path in sorted((root / folder).glob("*.py")):
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                    name = f"{nameOf(root, path)}.{node.name}"
+                    isHandler = "handler" in map(_dotted, node.decorator_list)
+                    # Of several forms one has it.
+                    found[name] = found.get(name, isHandler) or ast.get_docstring(node) is not None
+    return [name for name, isDocumented in found.items() if not isDocumented]
+
+
 class DocstringTests(TreeTestCase):
     """
     The tree, and copies of it.
@@ -161,6 +193,21 @@ class DocstringTests(TreeTestCase):
         )
         (root / "twisted_ib/sdp/other.py").write_text(
             "class Other:\n    def said(self):\n        'Said.'\n    def more(self): ...\n"
+            "class IOther(Interface):\n    isMore: bool = Attribute('Whether there is more.')\n\n\n"
+            "@implementer(IOther)\nclass Another:\n    @property\n    def isMore(self): ...\n"
+            "class Compiled:\n    @property\n    def isMore(self): ...\n"
+            "classImplements(Compiled, IOther)\n"
         )
         expected = ["twisted_ib.sdp.more.More.more", "twisted_ib.sdp.other.Other.more"]
         self.assertEqual(undocumented(root), expected)
+
+    def test_handlers(self) -> None:
+        """
+        A function beside the handlers of a C library has a docstring; one without is found.
+        """
+        self.assertEqual(undocumentedFunctions(ROOT), [])
+        root = self.copied()
+        (root / "twisted_ib/verbs/c/umad/more.py").write_text(
+            "@handler\ndef umad_more(): ...\ndef _own(): ...\ndef more(): ...\n"
+        )
+        self.assertEqual(undocumentedFunctions(root), ["twisted_ib.verbs.c.umad.more.more"])

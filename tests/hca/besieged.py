@@ -89,7 +89,7 @@ class Besieged:
         window: MemoryWindow = memory.allocateWindow(target.pd, WindowType.TYPE_2)
         access = int(Access.REMOTE_READ | Access.REMOTE_WRITE)
         closed = self.closed
-        memory.bind(window, closed, closed.address + GUARD, GUARD, access, window.key ^ 1, target.qp)
+        memory.windows.bind(window, closed, closed.address + GUARD, GUARD, access, window.key ^ 1, target.qp)
         return window
 
     def post(self, dice: random.Random) -> None:
@@ -134,7 +134,7 @@ class Besieged:
         if target.qp.state == QPState.ERR:
             test.assertEqual(self.posted, set())
             target.qp.close()
-            target.memory.deallocateWindow(self.window)
+            target.memory.windows.deallocate(self.window)
             target.memory.deregister(self.region)
             target.memory.deregister(self.closed)
             target.memory.deallocateDomain(target.pd)

@@ -308,7 +308,7 @@ class Worker:
                 memory = self.peer.device.memory
                 work.window = memory.allocateWindow(peer.pd, WindowType.TYPE_2)
                 region = peer.far.region
-                memory.bind(
+                memory.windows.bind(
                     *(work.window, region, region.address, 64, int(Access.REMOTE_READ), work.window.key ^ 1),
                     peer.qp,
                 )

@@ -10,10 +10,10 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.hca.mad.attributes.records import RECORDS
 from tests.support.commands import CommandTestCase, programOf
 from twisted_ib.errors import SATimeoutError
 from twisted_ib.hca.mad.attributes.administration import (
-    RECORDS,
     MCMemberRecord,
     NodeRecord,
     PathRecord,

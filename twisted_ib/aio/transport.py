@@ -71,7 +71,8 @@ _SERVERS_KNOW = sys.version_info >= (3, 13)
 
 class StreamTransport(_FlowControl):
     """
-    One SDP connection as asyncio sees it, and the Twisted protocol of that connection.
+    One SDP connection as asyncio sees it, and the Twisted protocol of that connection: see
+    L{asyncio.WriteTransport}.
 
     C{write} is the stream's own method until a half-close or close.
 
@@ -237,16 +238,10 @@ class StreamTransport(_FlowControl):
         self._stream.bufferSize = self._high_water
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """
-        See C{asyncio.WriteTransport}.
-        """
         super().set_write_buffer_limits(high, low)
         self._limit()
 
     def get_write_buffer_size(self) -> int:
-        """
-        See C{asyncio.WriteTransport}.
-        """
         return 0 if self._over else int(self._stream.unsent())
 
     def can_write_eof(self) -> bool:

@@ -56,7 +56,8 @@ def failure(number: int) -> OSError:
 
 class Connection:
     """
-    The protocol of a transport over SDP, for a socket and its duplicates.
+    The protocol of a transport over SDP, for a socket and its duplicates: see L{socket.socket} and see
+    L{IProtocol<twisted.internet.interfaces.IProtocol>}.
 
     @ivar loop: The loop that drives it.
     @ivar stream: The transport; L{None} before the connection, and after it.
@@ -96,9 +97,6 @@ class Connection:
     # -- IProtocol
 
     def makeConnection(self, transport: RedirectedServer | RedirectedClient) -> None:
-        """
-        The connection is established.
-        """
         self.stream = transport
         self.local, self.peer = pairOf(transport.getHost()), pairOf(transport.getPeer())
 
@@ -109,9 +107,6 @@ class Connection:
         return "socket"
 
     def dataReceived(self, data: bytes) -> None:
-        """
-        Bytes arrived.
-        """
         if not self.sockets:
             return
         # Also after shutdown(SHUT_RD), as Linux does.
@@ -127,9 +122,6 @@ class Connection:
             self.stream.stopReading()
 
     def readConnectionLost(self) -> None:
-        """
-        The peer sends no more.
-        """
         self.ended = self.peerEnded = True
         # Nothing more can be held back: as tcp(7), a reset that follows is told at once.
         if self.stream is not None:
@@ -141,9 +133,6 @@ class Connection:
         """
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        The connection has ended.
-        """
         # Behind an end of stream there is nothing that could be lost; a send is EPIPE then, as over TCP.
         if not isinstance(reason.value, error.ConnectionDone | error.ConnectionAborted):
             if not self.ended:
@@ -344,9 +333,6 @@ class Connection:
     # -- sending
 
     def send(self, data: Any, flags: int, timeout: float | None) -> int:
-        """
-        See C{socket.send}.
-        """
         if self.isMarked:
             timeout = self._timeoutNow(timeout)
         if timeout is None and not flags & _DONTWAIT:
@@ -477,9 +463,6 @@ class Connection:
     # -- the end
 
     def shutdown(self, how: int) -> None:
-        """
-        See C{socket.shutdown}.
-        """
         if not -(1 << 31) <= how < 1 << 31:
             raise OverflowError("how is no int of C")
         if how not in (kernel.SHUT_RD, kernel.SHUT_WR, kernel.SHUT_RDWR):

@@ -354,7 +354,7 @@ def poll() -> Poll:
 
 class epoll:
     """
-    See C{select.epoll}; for sockets over SDP it is level-triggered, but for C{EPOLLONESHOT}.
+    See L{select.epoll}; for sockets over SDP it is level-triggered, but for C{EPOLLONESHOT}.
     """
 
     def __init__(self, sizehint: int = -1, flags: int = 0, _kernel: kernel.epoll | None = None) -> None:
@@ -369,9 +369,6 @@ class epoll:
 
     @classmethod
     def fromfd(cls, fd: int, /) -> epoll:
-        """
-        See C{select.epoll.fromfd}.
-        """
         return cls(_kernel=_epoll.fromfd(fd))
 
     @property
@@ -388,9 +385,6 @@ class epoll:
         return self._kernel.fileno()
 
     def close(self) -> None:
-        """
-        Close it.
-        """
         with self._lock:
             self._masks.clear()
             self._kernel.close()
@@ -404,9 +398,6 @@ class epoll:
         self.close()
 
     def register(self, fd: Any, eventmask: int = kernel.EPOLLIN | kernel.EPOLLPRI | kernel.EPOLLOUT) -> None:
-        """
-        See C{select.epoll.register}.
-        """
         with self._lock:
             self._kernel.register(fd, eventmask)
             descriptor = _descriptor(fd)
@@ -415,9 +406,6 @@ class epoll:
         self._changed()
 
     def modify(self, fd: Any, eventmask: int) -> None:
-        """
-        See C{select.epoll.modify}.
-        """
         descriptor = _descriptor(fd)
         with self._lock:
             if descriptor not in self._moved:
@@ -434,9 +422,6 @@ class epoll:
                 loop.disturb()
 
     def unregister(self, fd: Any) -> None:
-        """
-        See C{select.epoll.unregister}.
-        """
         descriptor = _descriptor(fd)
         with self._lock:
             self._masks.pop(descriptor, None)
@@ -447,9 +432,6 @@ class epoll:
         self._changed()
 
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
-        """
-        See C{select.epoll.poll}.
-        """
         masks, moved = self._masks, self._moved
         deadline = None if timeout is None or timeout < 0 else monotonic() + timeout
         while True:

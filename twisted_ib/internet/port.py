@@ -111,6 +111,7 @@ class Handshake(Protocol):
 class Port(base.BasePort):
     """
     The port that a listening call returns; see
+    L{IServiceListener<twisted_ib.hca.connection.interfaces.IServiceListener>} and see
     L{ParkedUser<twisted_ib.hca.connection.interfaces.ParkedUser>}.
 
     @cvar handshake: The protocol's module or object for requests and replies: C{PORT_SPACE},
@@ -246,9 +247,6 @@ class Port(base.BasePort):
     # -- requests
 
     def connectionRequested(self, connection: IConnection, request: ConnectRequest) -> None:
-        """
-        A REQ came for this port.
-        """
         channel = self._channel
         assert channel is not None
         try:
@@ -298,9 +296,6 @@ class Port(base.BasePort):
             raise WireError(f"a REQ has {peer}, which is no address of who sent it")
 
     def requestWithdrawn(self, connection: IConnection) -> None:
-        """
-        The peer gave up before it was accepted.
-        """
         self.requests.pop(connection, None)
 
     def _wantTurn(self) -> None:

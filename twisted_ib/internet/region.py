@@ -63,9 +63,6 @@ class RDMARegion:
 
     @property
     def closed(self) -> bool:
-        """
-        Whether it was closed, by its user or with the connection.
-        """
         return self._region is None
 
     def close(self) -> None:
@@ -172,9 +169,6 @@ class RDMAWindow:
 
     @property
     def revoked(self) -> bool:
-        """
-        Whether it was revoked, by its user, with the region or with the connection.
-        """
         return self._window is None
 
     def revoke(self) -> None:
@@ -285,16 +279,16 @@ class Regions:
         window = memory.allocateWindow(self.pd, WindowType.TYPE_2)
         try:
             bound = memory.regions.get(piece.key)
-            memory.bind(window, bound, piece.address, piece.length, access, window.key, queuePair)
+            memory.windows.bind(window, bound, piece.address, piece.length, access, window.key, queuePair)
         except MemoryAccessError:
-            memory.deallocateWindow(window)
+            memory.windows.deallocate(window)
             raise
 
         def revoke(handle: RDMAWindow, window: MemoryWindow) -> None:
             self._owner.checkCaller()
             assert region.windows is not None
             region.windows.discard(handle)
-            memory.deallocateWindow(window)
+            memory.windows.deallocate(window)
 
         found = RDMAWindow(window, revoke)
         if region.windows is None:

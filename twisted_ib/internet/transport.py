@@ -70,7 +70,9 @@ class Computed:
 
 class Transport(_ConsumerMixin, _LogOwner):
     """
-    One connection as Twisted sees it; all methods belong to the reactor's thread.
+    One connection as Twisted sees it; all methods belong to the reactor's thread: see
+    L{ITransport<twisted.internet.interfaces.ITransport>} and see
+    L{IPushProducer<twisted.internet.interfaces.IPushProducer>}.
 
     Attributes that few connections change stand in the class: an idle connection stays small.
 
@@ -170,15 +172,9 @@ class Transport(_ConsumerMixin, _LogOwner):
         self.reactor.callLater(0, self.connectionLost, Failure(error.ConnectionAborted()))
 
     def getHost(self) -> IPv4Address | IPv6Address:
-        """
-        Return the address of this end.
-        """
         return addressOf(self._localHost, self._localPort)
 
     def getPeer(self) -> IPv4Address | IPv6Address:
-        """
-        Return the address of the other end.
-        """
         return addressOf(self._peerHost, self._peerPort)
 
     def unregisterProducer(self) -> None:
@@ -260,24 +256,15 @@ class Transport(_ConsumerMixin, _LogOwner):
             self.readAgain()
 
     def pauseProducing(self) -> None:
-        """
-        Pause delivery until L{resumeProducing}.
-        """
         self.stopReading()
 
     def resumeProducing(self) -> None:
-        """
-        Resume delivery.
-        """
         # twisted.internet.abstract.FileDescriptor.resumeProducing has the same condition: a consumer that
         # resumes its producer after loseConnection() gets no more data.
         if self.connected and not self.disconnecting:
             self.startReading()
 
     def stopProducing(self) -> None:
-        """
-        Close the connection.
-        """
         self.loseConnection()
 
     def fileno(self) -> int:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Buffer, IPeerPath
     from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.hca.device.device import Device
-    from twisted_ib.ipoib.protocol.interfaces import IMachine
+    from twisted_ib.ipoib.protocol.machine import Machine
 
 #: Receives that are posted; one is posted again for each packet.
 _RECEIVES: Final = 64
@@ -203,7 +203,7 @@ class Connections:
         """
         self.device, self.clock = device, device.clock
         self.partition = partition
-        self.machine: IMachine
+        self.machine: Machine
         self.open: dict[Connection, None] = {}
         self._service = serviceID(number)
         device.services.serve(self._service, self)

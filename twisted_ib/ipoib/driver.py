@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.device.device import Device
     from twisted_ib.hca.services.address import AddressVector
     from twisted_ib.hca.services.datagramconsumer import DatagramSource
-    from twisted_ib.ipoib.protocol.interfaces import IMachine
+    from twisted_ib.ipoib.protocol.machine import Machine
 
 _log = Logger()
 
@@ -73,7 +73,7 @@ class Driver:
     @ivar broadcast: the broadcast group; L{None} until it was joined.
     """
 
-    machine: IMachine
+    machine: Machine
     consumer: Any
 
     def __init__(self, device: Device, user: Any, pKey: int) -> None:
@@ -108,7 +108,7 @@ class Driver:
         self._queuePair.modify(QPState.INIT, pkey_index=partition, port_num=1, qkey=0)
         self._connections = Connections(device, self.number, partition)
 
-    def begin(self, machine: IMachine) -> None:
+    def begin(self, machine: Machine) -> None:
         """
         Begin with a machine, or with another when the one before is closed.
         """

@@ -83,6 +83,8 @@ class RDMATransport(Transport):
         L{None} if there is nothing.
     @ivar loss: Why the connection ended, until the application is notified.
     @ivar immediate: The immediate data of the message being delivered, or L{None}.
+
+    See L{IConnectionUser<twisted_ib.hca.connection.interfaces.IConnectionUser>}.
     """
 
     __slots__ = (
@@ -479,9 +481,6 @@ class RDMATransport(Transport):
     # -- the end
 
     def peerDisconnected(self, connection: IConnection) -> None:
-        """
-        Handle the peer's DREQ, or its DREP to ours.
-        """
         # The answer to our own DREQ tells nothing new.
         if connection is not self.connection:
             return
@@ -493,15 +492,9 @@ class RDMATransport(Transport):
             self.broken(PeerClosed("the peer closed the connection"), False)
 
     def rejected(self, connection: IConnection, rejection: Rejection) -> None:
-        """
-        Handle the peer's REJ of our REP.
-        """
         self.broken(PathLostError("the peer did not want the connection after all"), False)
 
     def unreachable(self, connection: IConnection) -> None:
-        """
-        Handle a REP that was never answered.
-        """
         self.broken(PathLostError("the peer did not answer"), False)
 
     def broken(self, reason: Exception, disconnect: bool = True) -> None:

@@ -123,6 +123,9 @@ class Stream:
         (L{None}) or the loss (an exception); L{None} if there is nothing.  C{heldBytes}: its bytes.
     @ivar attached: Whether there is an application.
     @cvar messageBytes: The largest payload that we receive in one message.
+
+    See L{IConsumer<twisted_ib.hca.queues.consumers.IConsumer>} and see
+    L{IConnectionUser<twisted_ib.hca.connection.interfaces.IConnectionUser>}.
     """
 
     __slots__ = (
@@ -244,9 +247,6 @@ class Stream:
         raise NotImplementedError
 
     def forked(self) -> None:
-        """
-        Disable the stream in a forked child, where no thread may use it.
-        """
         self.thread = 0
 
     def traffic(self) -> tuple[int, int, int, int]:
@@ -430,9 +430,6 @@ class Stream:
             self._makeRoom(buffer)
 
     def resume(self) -> None:
-        """
-        Continue after the medium got room or credits arrived.
-        """
         try:
             self._proceed()
         except SDPError as error:
@@ -899,24 +896,15 @@ class Stream:
     # -- the end
 
     def peerDisconnected(self, connection: Any) -> None:
-        """
-        Handle the peer's DREQ, or its DREP to ours.
-        """
         try:
             self.act(self.machine.feed(_DREQ))
         except SDPError as error:
             self.violated(error)
 
     def rejected(self, connection: Any, rejection: Any) -> None:
-        """
-        Handle the peer's REJ of our REP.
-        """
         self.peerDisconnected(connection)
 
     def unreachable(self, connection: Any) -> None:
-        """
-        Handle a REP that was never answered.
-        """
         self.peerDisconnected(connection)
 
     def act(self, action: Action) -> None:
@@ -1019,9 +1007,6 @@ class Stream:
         self._broken(error)
 
     def failed(self, reason: Exception) -> None:
-        """
-        Handle a queue pair in the error state: see L{QueuePair.fail}.
-        """
         writes = self._unsent() or self.writing()
         # No DREQ: the path that would carry it is gone.
         if isinstance(reason, PathLostError):

@@ -79,7 +79,7 @@ def lookupIn(state: LookupState) -> tuple[FakeTable, Lookups, Lookup]:
     """
     table = FakeTable()
     lookups = Lookups(table, random.Random(1).getrandbits)
-    lookup = Lookup(lookups, "peer", SIDR_REQ(7, serviceID=SERVICE))
+    lookup = Lookup(lookups, "peer", 7, SERVICE)
     steps: dict[LookupState, list[tuple[LookupInput, Any]]] = {
         _S.IDLE: [],
         _S.REQ_SENT: [(_I.ASK, SIDR_REQ(7))],

@@ -126,15 +126,15 @@ class _Game:
             self.check()
         self.case.assertTrue(steps // 20 < self.refusals < steps, self.refusals)
         for window in self.windows:
-            self.memory.deallocateWindow(window)
+            self.memory.windows.deallocate(window)
         for region in self.regions:
             self.memory.deregister(region)
         for pd in self.domains:
             self.memory.deallocateDomain(pd)
         self.case.assertEqual(
-            (self.memory.windows, self.memory.regions, self.memory.domains), ({}, {}, set())
+            (self.memory.windows.byKey, self.memory.regions, self.memory.domains), ({}, {}, set())
         )
-        self.case.assertEqual((self.memory._keys._inUse, self.memory._windows._served), (set(), {}))
+        self.case.assertEqual((self.memory._keys._inUse, self.memory.windows._served), (set(), {}))
 
     def close(self, key: int) -> None:
         """
@@ -225,7 +225,9 @@ class _Game:
         if window.type == WindowType.TYPE_2:
             key = old & ~0xFF | maker.getrandbits(8)
         wanted = key if window.type == WindowType.TYPE_2 else None
-        self.memory.bind(window, region, region.address + start, length, access, wanted, queuePair, pd)
+        self.memory.windows.bind(
+            window, region, region.address + start, length, access, wanted, queuePair, pd
+        )
         self.close(old)
         self.old.discard(window.key)
         if length:
@@ -242,7 +244,7 @@ class _Game:
         keys = [window.key for window in self.windows] + [region.key for region in self.regions]
         if keys:
             key = self.maker.choice(keys)
-            self.memory.invalidate(key, self.maker.choice(self.queuePairs)[0])
+            self.memory.windows.invalidate(key, self.maker.choice(self.queuePairs)[0])
             self.close(key)
 
     def forget(self) -> None:
@@ -251,7 +253,7 @@ class _Game:
         """
         if self.maker.random() < 0.1:
             queuePair = self.maker.choice(self.queuePairs)[0]
-            self.memory.freeWindows(queuePair)
+            self.memory.windows.forget(queuePair)
             for key, right in list(self.rights.items()):
                 if right.queuePair is queuePair:
                     self.close(key)
@@ -262,7 +264,7 @@ class _Game:
         """
         if self.windows:
             window = self.maker.choice(self.windows)
-            self.memory.deallocateWindow(window)
+            self.memory.windows.deallocate(window)
             self.windows.remove(window)
             self.close(window.key)
 

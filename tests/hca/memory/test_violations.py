@@ -118,15 +118,15 @@ class ViolationTests(SynchronousTestCase):
             user: Any = self.a.qp if wrong == "another queue pair's" else self.b.qp
             newKey = key ^ 5 if type is WindowType.TYPE_2 else None
             at = region.address + GUARD
-            memory.bind(window, region, at, self.size, access, newKey, user)
+            memory.windows.bind(window, region, at, self.size, access, newKey, user)
             key = window.key
             if wrong == "unbound":
-                memory.bind(window, None, 0, 0, 0)
+                memory.windows.bind(window, None, 0, 0, 0)
             elif wrong == "bound anew":
-                memory.bind(window, region, at, self.size, access)
+                memory.windows.bind(window, region, at, self.size, access)
             elif wrong == "invalidated":
-                memory.invalidate(key, self.b.qp)
-        self.gone = lambda: memory.deallocateWindow(window)
+                memory.windows.invalidate(key, self.b.qp)
+        self.gone = lambda: memory.windows.deallocate(window)
         return key
 
     def request(self, verb: SendOpcode, wrong: str, key: int, address: int) -> None:

@@ -41,7 +41,7 @@ class BindTests(WindowTestCase):
                 self.assertEqual((window.address, window.length), (BASE + start, length))
             else:
                 self.assertIn("not within", self.refused(window, BASE + start, length, REMOTE_READ, region))
-            self.memory.deallocateWindow(window)
+            self.memory.windows.deallocate(window)
 
     def test_badRange(self) -> None:
         """
@@ -75,7 +75,7 @@ class BindTests(WindowTestCase):
                     self.assertIn("local write", self.refused(window, access=access, region=region))
                 else:
                     self.bind(window, access=access, region=region)
-                self.memory.deallocateWindow(window)
+                self.memory.windows.deallocate(window)
 
     def test_readOnlyBytes(self) -> None:
         """
@@ -108,7 +108,7 @@ class BindTests(WindowTestCase):
             key = window.key if window is self.two else None
             self.assertRaises(
                 MemoryAccessError,
-                self.memory.bind,
+                self.memory.windows.bind,
                 window,
                 None,
                 BASE,
@@ -158,8 +158,8 @@ class BindTests(WindowTestCase):
         self.assertEqual((self.region.users, other.users), ({}, {"memory windows": 1}))
         third = self.bind(self.one, 0x20000, SIZE, REMOTE_READ, other)
         self.assertEqual(other.users, {"memory windows": 1})
-        self.assertNotIn(second, self.memory.windows)
-        self.assertIs(self.memory.windows[third], self.one)
+        self.assertNotIn(second, self.memory.windows.byKey)
+        self.assertIs(self.memory.windows.byKey[third], self.one)
 
     def test_type1Unbind(self) -> None:
         """
@@ -168,7 +168,7 @@ class BindTests(WindowTestCase):
         """
         for region, address in ((self.region, BASE), (None, 0), (self.region, 1 << 70)):
             key = self.bind(self.one)
-            self.memory.bind(self.one, region, address, 0, 0)
+            self.memory.windows.bind(self.one, region, address, 0, 0)
             self.assertIsNone(self.one.region)
             self.assertIsNone(self.opens(key))
             self.assertIsNone(self.opens(self.one.key))
@@ -193,7 +193,7 @@ class BindTests(WindowTestCase):
             self.assertEqual(key, start & ~0xFF | low)
             self.assertIsNotNone(self.opens(key))
             self.assertIsNone(self.opens(key ^ 1))
-            self.memory.invalidate(key, self.queuePair)
+            self.memory.windows.invalidate(key, self.queuePair)
             self.assertIsNone(self.opens(key))
         for key in (*(start ^ 1 << bit for bit in range(8, 40)), self.one.key, -1, None):
             self.assertIn("keeps the upper 24 bits", self.refused(self.two, key=key))
@@ -205,7 +205,7 @@ class BindTests(WindowTestCase):
         key = self.bind(self.two, low=1)
         self.assertIn("invalidated first", self.refused(self.two, low=2))
         self.assertIsNotNone(self.opens(key))
-        self.memory.invalidate(key, self.queuePair)
+        self.memory.windows.invalidate(key, self.queuePair)
         self.bind(self.two, low=2, queuePair=self.other)
         self.assertIsNone(self.opens(self.two.key))
         self.assertIsNotNone(self.opens(self.two.key, queuePair=self.other))
@@ -229,9 +229,9 @@ class BindTests(WindowTestCase):
             error = self.assertRaises(ResourceBusyError, verb, self.region)
             self.assertEqual(str(error), "the memory region is still used by 2 memory windows")
             self.assertEqual(self.state(), before)
-        self.memory.invalidate(self.two.key, self.queuePair)
+        self.memory.windows.invalidate(self.two.key, self.queuePair)
         self.assertRaises(ResourceBusyError, self.memory.deregister, self.region)
-        self.memory.bind(self.one, None, 0, 0, 0)
+        self.memory.windows.bind(self.one, None, 0, 0, 0)
         self.memory.reregister(self.region)
         self.memory.deregister(self.region)
 
@@ -246,25 +246,25 @@ class PromiseTests(WindowTestCase):
         A promised key opens nothing before the bind, and what the window opens after it.
         """
         old = self.bind(self.one)
-        key = self.memory.reserveKey(self.one)
+        key = self.memory.windows.reserve(self.one)
         self.assertIsNone(self.opens(key))
         self.assertIsNotNone(self.opens(old))
         self.assertEqual(self.bind(self.one, key=key), key)
         self.assertIsNotNone(self.opens(key))
         self.assertIsNone(self.opens(old))
         self.assertRaises(MemoryAccessError, self.bind, self.one, key=key)
-        self.memory.releaseKey(self.one, key)
+        self.memory.windows.releaseKey(self.one, key)
         self.assertIsNotNone(self.opens(key))
 
     def test_several(self) -> None:
         """
         Binds are done in any order, or not at all.
         """
-        keys = [self.memory.reserveKey(self.one) for _ in range(3)]
+        keys = [self.memory.windows.reserve(self.one) for _ in range(3)]
         for key in (keys[1], keys[0]):
             self.bind(self.one, key=key)
             self.assertEqual([k for k in keys if self.opens(k)], [key])
-        self.memory.releaseKey(self.one, keys[2])
+        self.memory.windows.releaseKey(self.one, keys[2])
         self.assertRaises(MemoryAccessError, self.bind, self.one, key=keys[2])
         self.assertEqual(self.one.reservedKeys, set())
 
@@ -272,37 +272,37 @@ class PromiseTests(WindowTestCase):
         """
         A key is promised to one window.
         """
-        key = self.memory.reserveKey(self.one)
+        key = self.memory.windows.reserve(self.one)
         another = self.memory.allocateWindow(self.pd, 1)
         self.assertRaises(MemoryAccessError, self.bind, another, key=key)
-        self.memory.releaseKey(another, key)
+        self.memory.windows.releaseKey(another, key)
         self.bind(self.one, key=key)
 
     def test_type2(self) -> None:
         """
         Nothing is promised to a window of type 2, or to one that is gone.
         """
-        self.assertRaises(MemoryAccessError, self.memory.reserveKey, self.two)
-        self.memory.deallocateWindow(self.one)
-        self.assertRaises(MemoryAccessError, self.memory.reserveKey, self.one)
+        self.assertRaises(MemoryAccessError, self.memory.windows.reserve, self.two)
+        self.memory.windows.deallocate(self.one)
+        self.assertRaises(MemoryAccessError, self.memory.windows.reserve, self.one)
 
     def test_bound(self) -> None:
         """
         Promises are bounded, and end with the window.
         """
         for _ in range(windows.WINDOW_RESERVED_KEYS):
-            key = self.memory.reserveKey(self.one)
-        self.assertRaises(ResourceLimitError, self.memory.reserveKey, self.one)
-        self.memory.releaseKey(self.one, key)
-        self.memory.reserveKey(self.one)
-        self.memory.deallocateWindow(self.one)
+            key = self.memory.windows.reserve(self.one)
+        self.assertRaises(ResourceLimitError, self.memory.windows.reserve, self.one)
+        self.memory.windows.releaseKey(self.one, key)
+        self.memory.windows.reserve(self.one)
+        self.memory.windows.deallocate(self.one)
         self.assertEqual(self.one.reservedKeys, set())
         self.assertEqual(len(self.memory._keys._inUse), 2)
 
 
 class InvalidateTests(WindowTestCase):
     """
-    L{Memory.invalidate}, and the end of a queue pair.
+    L{Memory.windows.invalidate}, and the end of a queue pair.
     """
 
     def refused(self, key: int, queuePair: object) -> str:
@@ -310,7 +310,7 @@ class InvalidateTests(WindowTestCase):
         Invalidate, which fails and changes nothing, and return the text of the refusal.
         """
         before = self.state()
-        error = self.assertRaises(MemoryAccessError, self.memory.invalidate, key, queuePair)
+        error = self.assertRaises(MemoryAccessError, self.memory.windows.invalidate, key, queuePair)
         self.assertEqual(self.state(), before)
         return str(error)
 
@@ -320,7 +320,7 @@ class InvalidateTests(WindowTestCase):
         but its domain.
         """
         key = self.bind(self.two)
-        self.memory.invalidate(key, self.queuePair)
+        self.memory.windows.invalidate(key, self.queuePair)
         self.assertIsNone(self.opens(key))
         self.assertEqual((self.two.region, self.two.queuePair, self.two.length), (None, None, 0))
         self.assertEqual((self.two.key, self.region.users), (key, {}))
@@ -351,7 +351,7 @@ class InvalidateTests(WindowTestCase):
         Neither are regions, unknown keys, or windows by an old key.
         """
         old = self.bind(self.two, low=1)
-        self.memory.invalidate(old, self.queuePair)
+        self.memory.windows.invalidate(old, self.queuePair)
         new = self.bind(self.two, low=2)
         for key in (self.region.key, old, new ^ 0x80, new ^ 0x100, 0, 0xFFFFFFFF):
             self.refused(key, self.queuePair)
@@ -366,17 +366,17 @@ class InvalidateTests(WindowTestCase):
             self.bind(window)
         theirs = self.bind(self.two, queuePair=self.other)
         shared = self.bind(self.one)
-        self.memory.freeWindows(self.queuePair)
-        self.memory.freeWindows(self.queuePair)
-        self.memory.freeWindows(object())
+        self.memory.windows.forget(self.queuePair)
+        self.memory.windows.forget(self.queuePair)
+        self.memory.windows.forget(object())
         for window in mine:
             self.assertIsNone(self.opens(window.key))
             self.assertIsNone(window.region)
         self.assertIsNotNone(self.opens(theirs, queuePair=self.other))
         self.assertIsNotNone(self.opens(shared))
         self.assertEqual(self.region.users, {"memory windows": 2})
-        self.memory.freeWindows(self.other)
-        self.assertEqual(self.memory._windows._served, {})
+        self.memory.windows.forget(self.other)
+        self.assertEqual(self.memory.windows._served, {})
 
 
 class KeyTests(WindowTestCase):
@@ -400,14 +400,14 @@ class KeyTests(WindowTestCase):
             elif kind == 1:
                 key = self.bind(self.one)
             elif kind == 2:
-                key = self.memory.reserveKey(self.one)
-                self.memory.releaseKey(self.one, key)
+                key = self.memory.windows.reserve(self.one)
+                self.memory.windows.releaseKey(self.one, key)
             elif kind == 3:
                 window = self.memory.allocateWindow(self.pd, maker.choice((1, 2)))
                 key = window.key
-                self.memory.deallocateWindow(window)
+                self.memory.windows.deallocate(window)
             else:
-                self.memory.bind(self.one, None, 0, 0, 0)
+                self.memory.windows.bind(self.one, None, 0, 0, 0)
                 self.memory.reregister(self.region)
                 seen.add(self.one.key >> 8)
                 count += 1

@@ -36,7 +36,7 @@ class AllocateTests(WindowTestCase):
         A new window has a key, which opens nothing, and keeps its domain busy.
         """
         for window in (self.one, self.two):
-            self.assertIs(self.memory.windows[window.key], window)
+            self.assertIs(self.memory.windows.byKey[window.key], window)
             self.assertIsNone(window.region)
             for address, kind in product((0, BASE), REMOTE):
                 error = self.assertRaises(
@@ -63,14 +63,14 @@ class AllocateTests(WindowTestCase):
             bytearray(100), self.region.access | REMOTE_READ, self.pd, BASE, present=present
         )
         window = self.memory.allocateWindow(self.pd, 1)
-        self.memory.bind(window, region, BASE + 4, 96, REMOTE_READ)
+        self.memory.windows.bind(window, region, BASE + 4, 96, REMOTE_READ)
         for key, address in ((region.key, BASE), (window.key, BASE + 4)):
             self.memory.check(key, address, 4, REMOTE_READ, self.pd)
             self.assertRaises(MemoryAccessError, self.memory.check, key, address, 20, REMOTE_READ, self.pd)
             self.assertRaises(MemoryAccessError, self.memory.check, key, address, 101, REMOTE_READ, self.pd)
         self.assertEqual(asked, [(0, 4), (0, 20), (4, 4), (4, 20)])
         # Other memory of the device's own is not asked about.
-        self.memory.bind(window, None, 0, 0, 0)
+        self.memory.windows.bind(window, None, 0, 0, 0)
         self.memory.reregister(region, bytearray(100), address=BASE)
         self.memory.check(region.key, BASE, 100, REMOTE_READ, self.pd)
         self.assertEqual(len(asked), 4)
@@ -89,7 +89,7 @@ class AllocateTests(WindowTestCase):
         self.patch(limits, "MEMORY_WINDOWS", 3)
         third = self.memory.allocateWindow(self.pd, 1)
         self.assertRaises(ResourceLimitError, self.memory.allocateWindow, self.pd, 1)
-        self.memory.deallocateWindow(third)
+        self.memory.windows.deallocate(third)
         self.memory.allocateWindow(self.pd, 1)
 
     def test_deallocate(self) -> None:
@@ -104,11 +104,11 @@ class AllocateTests(WindowTestCase):
                     self.bind(window)
                     self.assertIsNotNone(self.opens(window.key))
                 key = window.key
-                self.memory.deallocateWindow(window)
+                self.memory.windows.deallocate(window)
                 self.assertIsNone(self.opens(key))
-                self.assertRaises(MemoryRegionError, self.memory.deallocateWindow, window)
+                self.assertRaises(MemoryRegionError, self.memory.windows.deallocate, window)
                 self.assertRaises(MemoryAccessError, self.bind, window)
-        self.assertEqual(self.memory.windows, {})
+        self.assertEqual(self.memory.windows.byKey, {})
         self.memory.deregister(self.region)
         self.memory.deallocateDomain(self.pd)
 
@@ -117,9 +117,9 @@ class AllocateTests(WindowTestCase):
         A window of one device is none of another.
         """
         other = Memory(random.Random(1).getrandbits)
-        self.assertRaises(MemoryRegionError, other.deallocateWindow, self.one)
-        self.assertRaises(MemoryAccessError, other.bind, self.one, self.region, BASE, 1, REMOTE_READ)
-        self.assertRaises(MemoryAccessError, other.reserveKey, self.one)
+        self.assertRaises(MemoryRegionError, other.windows.deallocate, self.one)
+        self.assertRaises(MemoryAccessError, other.windows.bind, self.one, self.region, BASE, 1, REMOTE_READ)
+        self.assertRaises(MemoryAccessError, other.windows.reserve, self.one)
 
 
 class CheckTests(WindowTestCase):
@@ -203,7 +203,7 @@ class CheckTests(WindowTestCase):
                 key = self.bind(window, access=granted, region=region)
                 found = self.opens(key, BASE, SIZE, needed)
                 self.assertEqual(found, None if needed & ~granted else (region.view, 0))
-                self.memory.deallocateWindow(window)
+                self.memory.windows.deallocate(window)
 
     def test_noLocalAccess(self) -> None:
         """
@@ -224,7 +224,7 @@ class CheckTests(WindowTestCase):
         """
         for window, access in product((self.one, self.two), (0, LOCAL_WRITE, MW_BIND, 0x100000)):
             if window.region is not None and window.type == WindowType.TYPE_2:
-                self.memory.invalidate(window.key, self.queuePair)
+                self.memory.windows.invalidate(window.key, self.queuePair)
             key = self.bind(window, access=access)
             self.assertEqual(window.access, 0)
             for kind in REMOTE:
@@ -288,5 +288,5 @@ class CheckTests(WindowTestCase):
         self.assertIsNotNone(self.opens(read, kind=REMOTE_READ))
         self.assertIsNone(self.opens(read, kind=REMOTE_WRITE))
         self.assertIsNotNone(self.opens(write, kind=REMOTE_WRITE))
-        self.memory.invalidate(write, self.queuePair)
+        self.memory.windows.invalidate(write, self.queuePair)
         self.assertIsNotNone(self.opens(read, kind=REMOTE_READ))

@@ -58,7 +58,7 @@ class WindowTestCase(SynchronousTestCase):
         if window.type == WindowType.TYPE_2:
             more.setdefault("key", window.key & ~0xFF | low)
             more.setdefault("queuePair", self.queuePair)
-        self.memory.bind(window, region or self.region, address, length, access, **more)
+        self.memory.windows.bind(window, region or self.region, address, length, access, **more)
         return window.key
 
     def opens(
@@ -89,4 +89,4 @@ class WindowTestCase(SynchronousTestCase):
             + [set(window.reservedKeys)]
             for window in (self.one, self.two)
         ]
-        return [windows, dict(self.memory.windows), dict(self.region.users), dict(self.pd.users)]
+        return [windows, dict(self.memory.windows.byKey), dict(self.region.users), dict(self.pd.users)]

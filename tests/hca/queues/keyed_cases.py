@@ -25,7 +25,7 @@ def bound(
     memory = side.memory
     window = memory.allocateWindow(side.pd, WindowType.TYPE_2)
     remote = access & int(Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC)
-    memory.bind(window, region, region.address + offset, length, remote, window.key ^ 1, side.qp)
+    memory.windows.bind(window, region, region.address + offset, length, remote, window.key ^ 1, side.qp)
     return window
 
 

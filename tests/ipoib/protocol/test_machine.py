@@ -16,7 +16,7 @@ from tests.ipoib.medium import GID, Medium, Node, frameTo, pair
 from tests.support.calls import called
 from twisted_ib import limits
 from twisted_ib.ipoib.protocol.counters import COUNTERS
-from twisted_ib.ipoib.protocol.interfaces import Group, IMachine, IMachineDriver
+from twisted_ib.ipoib.protocol.interfaces import Group, IMachineDriver
 from twisted_ib.ipoib.protocol.wire import broadcastGID, multicastGID, packPrivateData
 
 DO_NOT_FRAGMENT = 0x4000
@@ -29,11 +29,10 @@ class InterfaceTests(SynchronousTestCase):
 
     def test_provided(self) -> None:
         """
-        The machine and the driver of these tests provide their interfaces.
+        The driver of these tests provides its interface.
         """
         _, node, _ = pair()
         verifyObject(IMachineDriver, node)
-        verifyObject(IMachine, node.machine)
 
     def test_settings(self) -> None:
         """

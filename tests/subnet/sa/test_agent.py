@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from attrs import evolve
 
+from tests.hca.mad.attributes.records import RECORDS
 from tests.subnet.sa.cases import KEY, AdministrationTestCase, gidOf, guidOf
 from tests.subnet.sa.test_groups import CREATE, RECORD
 from twisted_ib.hca.mad import transfers
 from twisted_ib.hca.mad.attributes.administration import (
-    RECORDS,
     InformInfo,
     MCMemberRecord,
     NodeRecord,

@@ -9,13 +9,13 @@ from typing import Any
 
 from attrs import evolve
 
+from tests.hca.mad.attributes.records import RECORDS
 from tests.subnet.sa.cases import KEY, SWITCH, AdministrationTestCase, gidOf, guidOf, star
 from tests.subnet.sa.test_events import ALL
 from tests.subnet.sa.test_groups import CREATE, JOIN, MGID, RECORD
 from tests.subnet.sa.test_services import NAMES
 from tests.subnet.sa.test_services import RECORD as SERVICE
 from twisted_ib import limits
-from twisted_ib.hca.mad.attributes.administration import RECORDS
 from twisted_ib.hca.mad.rmpp.segments import RMPP_SECONDS, segment
 from twisted_ib.hca.wire.mad.administration import DELETE, GET_TABLE
 from twisted_ib.hca.wire.mad.classes import ABORT, ACK, DATA, STOP, RMPPHeader

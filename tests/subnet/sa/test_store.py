@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.hca.mad.attributes.records import RECORDS
 from tests.subnet.sa.cases import FULL, KEY, LIMITED, MKEY, SWITCH, SWITCH_LID, AdministrationTestCase, guidOf
 from twisted_ib.hca.mad.attributes.administration import (
-    RECORDS,
     GUIDInfoRecord,
     LinearForwardingTableRecord,
     LinkRecord,

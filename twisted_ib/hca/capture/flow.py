@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from attrs import define, field
+
 from twisted_ib.hca.base.operation import ABSENT, LATER
 from twisted_ib.hca.wire.headers import ACK, AETH, PSN_MASK
 from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, OPCODES, SEVERAL, UNRELIABLE, Kind, Opcode
@@ -104,45 +106,28 @@ class _Request:
         return self.row.response is not None
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class Flow:
     """
     The requests of one queue pair to another, and their responses.
 
+    @ivar emit: called with whether a packet is a response, and the packet; it sets the destination.
     @ivar psn: PSN of the next request.
+    @ivar mtu: path MTU in bytes.
+    @ivar reliable: whether there are responses.
     @ivar records: count of request records shown.
     """
 
-    __slots__ = (
-        "_emit",
-        "_message",
-        "_msn",
-        "_mtu",
-        "_refused",
-        "_reliable",
-        "_request",
-        "_requests",
-        "psn",
-        "records",
-    )
-
-    def __init__(
-        self, emit: Callable[[bool, Packet], None], psn: int, mtu: int, reliable: bool = True
-    ) -> None:
-        """
-        @param emit: called with whether a packet is a response, and the packet; it sets the destination.
-        @param psn: the first PSN.
-        @param mtu: path MTU in bytes.
-        @param reliable: whether there are responses.
-        """
-        self._emit = emit
-        self._reliable = reliable
-        self._mtu = mtu
-        self.psn = psn
-        self.records = self._msn = 0
-        self._requests: deque[_Request] = deque()
-        self._message: _Message | None = None
-        self._request: _Request | None = None
-        self._refused: _Request | None = None
+    _emit: Callable[[bool, Packet], None]
+    psn: int
+    _mtu: int
+    _reliable: bool = True
+    records: int = 0
+    _msn: int = 0
+    _requests: deque[_Request] = field(factory=deque)
+    _message: _Message | None = None
+    _request: _Request | None = None
+    _refused: _Request | None = None
 
     # -- requests
 

@@ -76,9 +76,6 @@ class TracedLink:
 
     @property
     def burst(self) -> int:
-        """
-        See L{ILink}.
-        """
         found: int = self._link.burst
         return found
 

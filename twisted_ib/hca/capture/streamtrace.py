@@ -155,7 +155,8 @@ _connections: WeakValueDictionary[tuple[Capture, frozenset[_End]], _Connection] 
 
 class TracedStream:
     """
-    A connected TCP socket that shows what passes it to a capture.  Other methods are the socket's.
+    A connected TCP socket that shows what passes it to a capture: see L{socket.socket}, whose other methods
+    it has.
     """
 
     def __init__(
@@ -209,9 +210,6 @@ class TracedStream:
         return sent
 
     def send(self, data: Any, *rest: Any) -> int:
-        """
-        Likewise.
-        """
         sent = self._stream.send(data, *rest)
         self._passed(True, bytes(memoryview(data)[:sent]))
         return sent
@@ -247,9 +245,6 @@ class TracedStream:
         return got
 
     def recv(self, *arguments: Any) -> bytes:
-        """
-        Likewise.
-        """
         try:
             data = self._stream.recv(*arguments)
         except OSError as error:

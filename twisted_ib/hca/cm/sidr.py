@@ -17,6 +17,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, Protocol
 
+from attrs import define
 from zope.interface import implementer
 
 from twisted_ib import limits
@@ -108,6 +109,7 @@ class LookupContext(Protocol):
 
 
 @implementer(ILookup)
+@define(eq=False, repr=False, weakref_slot=False)
 class Lookup:
     """
     One exchange.
@@ -125,34 +127,19 @@ class Lookup:
     @ivar againLeft: how often it is repeated because the responder had no room.
     """
 
-    __slots__ = (
-        "againLeft",
-        "deadline",
-        "destination",
-        "listener",
-        "localID",
-        "lookups",
-        "output",
-        "period",
-        "retriesLeft",
-        "serviceID",
-        "state",
-        "user",
-        "wait",
-    )
-
-    def __init__(self, lookups: Lookups, destination: Any, request: SIDR_REQ) -> None:
-        self.lookups = lookups
-        self.destination = destination
-        self.localID = request.requestID
-        self.serviceID = request.serviceID
-        self.state = LookupState.IDLE
-        self.user: Any = None
-        self.listener: Any = None
-        self.output: Output | None = None
-        self.deadline: float | None = None
-        self.period = self.wait = 0.0
-        self.retriesLeft = self.againLeft = 0
+    lookups: Lookups
+    destination: Any
+    localID: int
+    serviceID: int
+    state: LookupState = LookupState.IDLE
+    user: Any = None
+    listener: Any = None
+    output: Output | None = None
+    deadline: float | None = None
+    period: float = 0.0
+    wait: float = 0.0
+    retriesLeft: int = 0
+    againLeft: int = 0
 
     def answer(self, reply: LookupReply, now: float) -> bool:
         """
@@ -383,7 +370,7 @@ class Lookups:
         while not number or number in self._asked:
             number = number & ~COUNTED_ID_BITS | number + 1 & COUNTED_ID_BITS
         request.requestID = number
-        lookup = Lookup(self, destination, request)
+        lookup = Lookup(self, destination, request.requestID, request.serviceID)
         lookup.user = user
         lookup.period = timeoutSeconds(timeout)
         if self.table.lossless:
@@ -428,7 +415,7 @@ class Lookups:
             self.table.counters["repeatedSIDR"] += 1
             old.feed(LookupInput.REPEATED_REQ, message, now)
             return
-        lookup = Lookup(self, source, message)
+        lookup = Lookup(self, source, message.requestID, message.serviceID)
         if listener is None:
             # IBTA vol. 1 12.11: status 1, service id not supported. No state is kept: a repeated SIDR_REQ
             # has the same answer.

@@ -244,13 +244,6 @@ class Services:
         return self._device.paths.reachHCA(gid, user)
 
     def sendRequest(self, path: IPeerPath, request: ConnectRequest, user: Any, now: float) -> Connection:
-        """
-        Send a request to connect over a path that L{connect} has resolved.
-
-        @param user: an L{IConnectionUser<twisted_ib.hca.connection.interfaces.IConnectionUser>}.
-        @return: an L{IConnection<twisted_ib.hca.connection.interfaces.IConnection>}.
-        @raise ResourceLimitError: there are too many connections, or requests that the peer has not read.
-        """
         self._checkRoom(path)
         # IBTA vol. 1 12.6.5: the path's LIDs, GIDs, MTU and timeouts; between processes there are none.
         if self._device.traits.peers is not Peers.PROCESSES and request.primaryPath is ANY_PATH:
@@ -269,13 +262,6 @@ class Services:
         return self.cm.connect(path, message, user, now, localID)
 
     def sendLookup(self, path: IPeerPath, request: LookupRequest, user: Any, now: float) -> Lookup:
-        """
-        Ask for the queue pair of a datagram service.
-
-        @param user: see L{ILookup<twisted_ib.hca.connection.interfaces.ILookup>}.
-        @return: an L{ILookup<twisted_ib.hca.connection.interfaces.ILookup>}.
-        @raise ResourceLimitError: there are too many lookups, or requests that the peer has not read.
-        """
         self._checkRoom(path)
         retries, timeout = request.requestRetries, request.responseTimeout
         message = lookupMessage(request)

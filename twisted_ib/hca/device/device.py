@@ -427,7 +427,7 @@ class Device(DeviceProgress):
             "qp": len(self.queuePairs),
             "srq": len(self.objects.sharedReceiveQueues),
             "ah": len(self.objects.addressHandles),
-            "mw": len(self.memory.windows),
+            "mw": len(self.memory.windows.byKey),
         }
 
     def statistics(self) -> dict[str, int]:
@@ -859,8 +859,8 @@ class Device(DeviceProgress):
         for queuePair in list(self.queuePairs.values()):
             queuePair.close()
         self.objects.close()
-        for window in list(self.memory.windows.values()):
-            self.memory.deallocateWindow(window)
+        for window in list(self.memory.windows.byKey.values()):
+            self.memory.windows.deallocate(window)
         for region in list(self.memory.regions.values()):
             self.deregisterMemory(region)
         for pd in list(self.memory.domains):

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import evolve
+from attrs import define, evolve
 
 from twisted_ib.errors import DeviceError, LengthError, ResourceLimitError, ServiceInUseError
 from twisted_ib.hca.base.operation import GSI_QPN, SMI_QPN
@@ -94,41 +94,21 @@ def checkPatience(timeout: float, retries: int) -> None:
         raise ValueError(f"a request waits {MAD_TIMEOUT_SECONDS} s, {MAD_RETRIES} times more, at most")
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class Agent:
     """
     The methods of one version of a management class (Linux C{struct ib_mad_agent}).
     """
 
-    __slots__ = (
-        "_agents",
-        "hasRMPP",
-        "managementClass",
-        "methods",
-        "received",
-        "redirection",
-        "version",
-        "yields",
-    )
-
-    def __init__(
-        self,
-        agents: Agents,
-        managementClass: int,
-        version: int,
-        methods: frozenset[int],
-        received: Received,
-        hasRMPP: bool = False,
-        yields: bool = False,
-    ) -> None:
-        self._agents = agents
-        self.yields = yields
-        self.managementClass = managementClass
-        self.version = version
-        self.methods = methods
-        self.received = received
-        self.hasRMPP = hasRMPP
-        #: See L{redirectTo}.
-        self.redirection: tuple[Any, int] | None = None
+    _agents: Agents
+    managementClass: int
+    version: int
+    methods: frozenset[int]
+    received: Received
+    hasRMPP: bool = False
+    yields: bool = False
+    #: See L{redirectTo}.
+    redirection: tuple[Any, int] | None = None
 
     @property
     def number(self) -> int:

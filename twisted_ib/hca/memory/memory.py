@@ -58,7 +58,7 @@ class Memory:
     The protection domains, memory regions and memory windows of one device.
 
     @ivar regions: the regions by key.
-    @ivar windows: the windows by key.
+    @ivar windows: the memory windows.
     @ivar empty: a protection domain without memory, none of C{domains}: of connections that have registered
         nothing.
     @ivar registrar: registers memory with an adapter, which chooses key and address: see
@@ -70,7 +70,6 @@ class Memory:
         "_keys",
         "_randomBits",
         "_registered",
-        "_windows",
         "domains",
         "empty",
         "regions",
@@ -86,8 +85,7 @@ class Memory:
         self.domains: set[ProtectionDomain] = set()
         self.empty = ProtectionDomain(self)
         self._keys = MemoryKeys(randomBits)
-        self._windows = Windows(self._keys)
-        self.windows = self._windows.byKey
+        self.windows = Windows(self._keys)
         self._randomBits = randomBits
         self.registrar: Callable[[memoryview, int, ProtectionDomain], tuple[int, int, Registered]] | None = (
             None
@@ -269,79 +267,7 @@ class Memory:
         @raise ResourceLimitError: there are too many.
         """
         self._checkDomain(pd)
-        return self._windows.allocate(pd, type)
-
-    def deallocateWindow(self, window: MemoryWindow) -> None:
-        """
-        Deallocate a memory window, bound or not.
-
-        @raise MemoryRegionError: it is not, or no longer, one of this device.
-        """
-        self._windows.deallocate(window)
-
-    def bind(
-        self,
-        window: MemoryWindow,
-        region: MemoryRegion | None,
-        address: int,
-        length: int,
-        access: int,
-        key: int | None = None,
-        queuePair: object = None,
-        pd: ProtectionDomain | None = None,
-    ) -> None:
-        """
-        Grant peers access to a part of a region through a window.  On error the window stays as it was.
-
-        @param window: a window of type 1, bound or not, or an unbound one of type 2.
-        @param region: the region to bind it to: in the window's protection domain, and with C{MW_BIND}.
-            Ignored if C{length} is 0.
-        @param address: of the window's first byte in the region.
-        @param length: bytes.  0 unbinds a window of type 1 and is an error for type 2.
-        @param access: L{Access} bits: the remote ones are granted; with C{ZERO_BASED}, for type 2 only,
-            peers count the window's bytes from 0.
-        @param key: for type 2 the new key, whose upper 24 bits are those of the window's key.  For type 1
-            a key from L{reserveKey}, or L{None}: a random one.
-        @param queuePair: for type 2, the only queue pair that may use it.
-        @param pd: the protection domain of the queue pair that the bind was posted to; L{None} if there is
-            none.
-
-        @raise MemoryAccessError: one of these does not hold (IBTA vol. 1 10.6.7.2).
-        """
-        self._windows.bind(window, region, address, length, access, key, queuePair, pd)
-
-    def invalidate(self, key: int, queuePair: object) -> None:
-        """
-        Unbind a window of type 2, for its owner (LOCAL_INV) or for the peer (SEND with invalidate).
-
-        @param key: its key.
-        @param queuePair: the queue pair where the request was posted or arrived.
-
-        @raise MemoryAccessError: no window of type 2 with this key is bound to this queue pair.
-        """
-        self._windows.invalidate(key, queuePair)
-
-    def reserveKey(self, window: MemoryWindow) -> int:
-        """
-        Reserve a key for the next L{bind} of a window of type 1, so that it is known when the bind is
-        posted (C{ibv_bind_mw}).  It is not valid before the bind.
-
-        @raise MemoryAccessError: the window is not of type 1, or deallocated.
-        @raise ResourceLimitError: too many keys are reserved for this window.
-        """
-        return self._windows.reserve(window)
-
-    def releaseKey(self, window: MemoryWindow, key: int) -> None:
-        """
-        Release a reserved key whose bind will not happen; harmless if it did.
-        """
-        self._windows.releaseKey(window, key)
-
-    def freeWindows(self, queuePair: object) -> None:
-        """
-        Unbind the windows of a queue pair that is destroyed.
-        """
-        self._windows.forget(queuePair)
+        return self.windows.allocate(pd, type)
 
     # -- rights
 
@@ -376,7 +302,7 @@ class Memory:
             return _NOTHING, 0
         region = self.regions.get(key)
         if region is None:
-            return self._windows.check(key, address, length, access, pd, queuePair)
+            return self.windows.check(key, address, length, access, pd, queuePair)
         # Domain, bounds, rights: Linux rxe_mr.c lookup_mr() and mr_check_range() check the same.
         # The order matters to the error text only, as a peer gets NAK 0x62 for each of them.
         if region.pd is not pd:

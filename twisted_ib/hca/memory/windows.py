@@ -136,10 +136,28 @@ class Windows:
         address: int,
         length: int,
         access: int,
-        key: int | None,
-        queuePair: object,
-        pd: ProtectionDomain | None,
+        key: int | None = None,
+        queuePair: object = None,
+        pd: ProtectionDomain | None = None,
     ) -> None:
+        """
+        Grant peers access to a part of a region through a window.  On error the window stays as it was.
+
+        @param window: a window of type 1, bound or not, or an unbound one of type 2.
+        @param region: the region to bind it to: in the window's protection domain, and with C{MW_BIND}.
+            Ignored if C{length} is 0.
+        @param address: of the window's first byte in the region.
+        @param length: bytes.  0 unbinds a window of type 1 and is an error for type 2.
+        @param access: L{Access} bits: the remote ones are granted; with C{ZERO_BASED}, for type 2 only,
+            peers count the window's bytes from 0.
+        @param key: for type 2 the new key, whose upper 24 bits are those of the window's key.  For type 1
+            a key from L{reserve}, or L{None}: a random one.
+        @param queuePair: for type 2, the only queue pair that may use it.
+        @param pd: the protection domain of the queue pair that the bind was posted to; L{None} if there is
+            none.
+
+        @raise MemoryAccessError: one of these does not hold (IBTA vol. 1 10.6.7.2).
+        """
         self._checkAllocated(window)
         if pd is not None and window.pd is not pd:
             raise MemoryAccessError("the memory window is in another protection domain than the queue pair")
@@ -173,6 +191,14 @@ class Windows:
                 self._served.setdefault(queuePair, set()).add(window)
 
     def invalidate(self, key: int, queuePair: object) -> None:
+        """
+        Unbind a window of type 2, for its owner (LOCAL_INV) or for the peer (SEND with invalidate).
+
+        @param key: its key.
+        @param queuePair: the queue pair where the request was posted or arrived.
+
+        @raise MemoryAccessError: no window of type 2 with this key is bound to this queue pair.
+        """
         window = self.byKey.get(key)
         if window is None or window.region is None:
             raise MemoryAccessError(f"no memory window that is bound has key {key:#010x}")
@@ -189,7 +215,11 @@ class Windows:
 
     def reserve(self, window: MemoryWindow) -> int:
         """
-        See L{Memory.reserveKey<twisted_ib.hca.memory.memory.Memory.reserveKey>}.
+        Reserve a key for the next L{bind} of a window of type 1, so that it is known when the bind is
+        posted (C{ibv_bind_mw}).  It is not valid before the bind.
+
+        @raise MemoryAccessError: the window is not of type 1, or deallocated.
+        @raise ResourceLimitError: too many keys are reserved for this window.
         """
         self._checkAllocated(window)
         if window.type is not WindowType.TYPE_1:
@@ -201,6 +231,9 @@ class Windows:
         return key
 
     def releaseKey(self, window: MemoryWindow, key: int) -> None:
+        """
+        Release a reserved key whose bind will not happen; harmless if it did.
+        """
         if key in window.reservedKeys:
             window.reservedKeys.remove(key)
             self._keys.withdraw(key)

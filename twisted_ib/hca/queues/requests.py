@@ -89,13 +89,13 @@ def checkPieces(pieces: Sequence[SGE], most: int) -> None:
 @attrs.frozen(slots=True)
 class WindowBind:
     """
-    The parameters of a BIND_MW: see L{Memory.bind<twisted_ib.hca.memory.memory.Memory.bind>}.
+    The parameters of a BIND_MW: see L{Windows.bind<twisted_ib.hca.memory.windows.Windows.bind>}.
 
     @ivar address: of the window's first byte in the region.
     @ivar length: bytes; 0 unbinds a window of type 1.
     @ivar access: L{Access<twisted_ib.hca.memory.access.Access>} bits to grant.
     @ivar key: the new key of a window of type 2; for type 1 a reserved key
-        (L{Memory.reserveKey<twisted_ib.hca.memory.memory.Memory.reserveKey>}), or L{None} for a random
+        (L{Windows.reserve<twisted_ib.hca.memory.windows.Windows.reserve>}), or L{None} for a random
         one.
     """
 

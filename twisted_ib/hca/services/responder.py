@@ -266,7 +266,7 @@ class Responder:
 
     def _invalidate(self, work: WorkQueues, key: int) -> None:
         try:
-            work.pd.memory.invalidate(key, work.queuePair)
+            work.pd.memory.windows.invalidate(key, work.queuePair)
         except MemoryAccessError:
             # The peer's SEND is acknowledged all the same; the receive completes with an error
             # (Linux rxe_resp.c, RESPST_ERR_INVALIDATE_RKEY).

@@ -373,7 +373,7 @@ class WorkQueues:
             pd.release("queue pairs")
             # IBTA vol. 1 10.6.7.2: a type 2B window belongs to its queue pair and must not open
             # anything without it.
-            pd.memory.freeWindows(self.queuePair)
+            pd.memory.windows.forget(self.queuePair)
         if self.shared is not None:
             self.shared.release("queue pairs")
         if isinstance(self.sendCompletions, RefCounted):

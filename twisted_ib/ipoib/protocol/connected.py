@@ -9,7 +9,7 @@ While there is no connection, and where a peer refuses one, packets are datagram
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
 from twisted_ib.errors import WireError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twisted_ib.hca.base.timers import Timer, Timers
+    from twisted_ib.ipoib.protocol import machine
     from twisted_ib.ipoib.protocol.interfaces import IMachineDriver
     from twisted_ib.ipoib.protocol.peers import Peer
 
@@ -122,17 +123,6 @@ class Incoming:
         self.timer: Timer | None = None
 
 
-class IConnectionUser(Protocol):
-    """
-    The calls that connected mode makes.
-    """
-
-    def modeChanged(self, peer: Peer) -> None:
-        """
-        Packets to a peer go, or do not go, on C{peer.handle}; what waits may be sent.
-        """
-
-
 class Connections:
     """
     The connections of one interface.
@@ -143,7 +133,7 @@ class Connections:
 
     def __init__(
         self,
-        user: IConnectionUser,
+        user: machine.Machine,
         driver: IMachineDriver,
         timers: Timers,
         clock: Callable[[], float],

@@ -6,7 +6,7 @@ An answer that nobody has asked for, and an announcement, change neighbours that
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from twisted_ib.errors import WireError
 from twisted_ib.hca.wire.grh import isMulticast
@@ -24,6 +24,7 @@ from twisted_ib.ipoib.protocol.wire import (
 )
 
 if TYPE_CHECKING:
+    from twisted_ib.ipoib.protocol import machine
     from twisted_ib.ipoib.protocol.peers import Peer
     from twisted_ib.ipoib.protocol.routes import Routes
 
@@ -31,32 +32,6 @@ if TYPE_CHECKING:
 _NO_ADDRESS: Final = bytes(4)
 #: Queue pairs 0 and 1 are for management.
 _LEAST_QPN: Final = 2
-
-
-class IDiscoveryUser(Protocol):
-    """
-    The calls that discovery makes.
-    """
-
-    def request(self, peer: Peer, frame: bytes) -> None:
-        """
-        Send to one interface, as a datagram.
-        """
-
-    def broadcast(self, frame: bytes) -> None:
-        """
-        Send to all.
-        """
-
-    def multicast(self, group: bytes, frame: bytes) -> None:
-        """
-        Send to an IP group.
-        """
-
-    def count(self, name: str) -> None:
-        """
-        Add one to a counter.
-        """
 
 
 class Discovery:
@@ -68,7 +43,7 @@ class Discovery:
     """
 
     def __init__(
-        self, user: IDiscoveryUser, neighbours: Neighbours, hardware: bytes, gid: int, routes: Routes
+        self, user: machine.Machine, neighbours: Neighbours, hardware: bytes, gid: int, routes: Routes
     ) -> None:
         self._user, self._neighbours = user, neighbours
         self.hardware, self._gid, self.routes = hardware, gid, routes

@@ -12,13 +12,11 @@ from ipaddress import IPv4Interface, IPv4Network, IPv6Interface, IPv6Network
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
-from zope.interface import Attribute, Interface
+from zope.interface import Interface
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from twisted_ib.ipoib.protocol.neighbours import Neighbours
-    from twisted_ib.ipoib.protocol.routes import AnyInterface
     from twisted_ib.ipoib.protocol.wire import Buffer
 
 
@@ -80,13 +78,13 @@ class IMachineDriver(Interface):
 
     def resolve(gid: int) -> None:
         """
-        Find the path to a port.  It is answered once, by L{IMachine.pathResolved} or L{IMachine.pathFailed}.
+        Find the path to a port.  It is answered once, by L{Machine.pathResolved} or L{Machine.pathFailed}.
         """
 
     def join(mgid: int, isSendOnly: bool, template: Group | None) -> None:
         """
-        Join a group.  It is answered by L{IMachine.joined}, which also tells later changes, or by
-        L{IMachine.joinFailed}, which also tells that a membership was lost.  A second call for a group that
+        Join a group.  It is answered by L{Machine.joined}, which also tells later changes, or by
+        L{Machine.joinFailed}, which also tells that a membership was lost.  A second call for a group that
         is joined to send only makes this end a full member.
 
         @param isSendOnly: whether nothing is to be received from it.
@@ -114,7 +112,7 @@ class IMachineDriver(Interface):
     def connect(gid: int, qpn: int, privateData: bytes) -> Hashable:
         """
         Ask for a reliable connection (RFC 4755): service id C{0x1000000000000000 | qpn}.  It is answered by
-        L{IMachine.connected} or L{IMachine.connectFailed}, unless C{disconnect} comes first.
+        L{Machine.connected} or L{Machine.connectFailed}, unless C{disconnect} comes first.
 
         @param qpn: the peer's UD queue pair.
         @return: the connection's handle: hashable, and never used for another.
@@ -153,7 +151,7 @@ class IMachineDriver(Interface):
 
     def found(address: bytes, hardwareAddress: bytes, path: Any) -> None:
         """
-        Answer of L{IMachine.lookup}.
+        Answer of L{Machine.lookup}.
 
         @param address: what was asked for.
         @param hardwareAddress: 20 octets: the capabilities, the UD queue pair, the GID.
@@ -162,142 +160,15 @@ class IMachineDriver(Interface):
 
     def notFound(address: bytes) -> None:
         """
-        Answer of L{IMachine.lookup}: it is not on this link, or does not answer.
+        Answer of L{Machine.lookup}: it is not on this link, or does not answer.
         """
 
     def deadlineChanged() -> None:
         """
-        L{IMachine.deadline} may have become earlier than when it was last asked.
+        L{Machine.deadline} may have become earlier than when it was last asked.
         """
 
     def count(name: str) -> None:
         """
         Add one to a counter of L{COUNTERS<twisted_ib.ipoib.protocol.counters.COUNTERS>}.
-        """
-
-
-class IMachine(Interface):
-    """
-    The machine of one interface: C{Machine(driver, settings)}.  No method raises for what a peer sends.
-    """
-
-    mtu: int = Attribute("The longest packet, octets; 0 until the broadcast group is joined.")
-    hardwareAddress: bytes = Attribute("The 20 octets that ARP and ND tell (RFC 4391 section 9.1.1).")
-    neighbours: Neighbours = Attribute(
-        "The L{Neighbours<twisted_ib.ipoib.protocol.neighbours.Neighbours>} of this link."
-    )
-    addresses: tuple[AnyInterface, ...] = Attribute(
-        "A tuple of C{IPv4Interface} and C{IPv6Interface}, the link-local one included."
-    )
-
-    def begin(now: float) -> None:
-        """
-        Join the broadcast group, and all else when that is done.
-        """
-
-    def send(frame: Buffer, now: float) -> None:
-        """
-        Send a packet with its header in front.
-
-        @param frame: bytes-like; it is copied if it must wait.
-        """
-
-    def datagramReceived(sourceGID: int, buffer: Buffer, start: int, stop: int, now: float) -> None:
-        """
-        A frame arrived at the UD queue pair.
-
-        @param sourceGID: 0 where the datagram has no GRH.
-        """
-
-    def pathResolved(gid: int, path: Any, now: float) -> None:
-        """
-        Answer of L{IMachineDriver.resolve}; also, unasked, a new path to a port.
-        """
-
-    def pathFailed(gid: int, now: float) -> None:
-        """
-        Answer of L{IMachineDriver.resolve}: there is no path.
-        """
-
-    def joined(mgid: int, group: Group, now: float) -> None:
-        """
-        Answer of L{IMachineDriver.join}: a L{Group}.
-        """
-
-    def joinFailed(mgid: int, error: Exception, now: float) -> None:
-        """
-        A group could not be joined, or its membership was lost.
-
-        @param error: an exception.
-        """
-
-    def connected(handle: Hashable, privateData: bytes, now: float) -> None:
-        """
-        Answer of L{IMachineDriver.connect}.
-
-        @param privateData: of the REP.
-        """
-
-    def connectFailed(handle: Hashable, now: float) -> None:
-        """
-        Answer of L{IMachineDriver.connect}: refused, or not answered.
-        """
-
-    def connectionRequested(handle: Hashable, gid: int, privateData: bytes, now: float) -> bytes | None:
-        """
-        A peer asks for a connection, on which only the peer sends.
-
-        @param gid: the peer's port.
-        @param privateData: of the REQ.
-        @return: the private data of the REP; L{None} to refuse.
-        """
-
-    def connectedReceived(handle: Hashable, buffer: Buffer, start: int, stop: int, now: float) -> None:
-        """
-        A frame arrived on a connection that was accepted.
-        """
-
-    def connectionEnded(handle: Hashable, now: float) -> None:
-        """
-        A connection of either direction was ended by the peer, or failed.
-        """
-
-    def joinGroup(group: bytes) -> None:
-        """
-        Receive what is sent to an IP multicast address.  Joins are counted.
-
-        @param group: 4 or 16 octets.
-        @raise ValueError: it is no multicast address.
-        @raise ResourceLimitError: there are too many groups.
-        """
-
-    def leaveGroup(group: bytes) -> None:
-        """
-        Undo one C{joinGroup}.  A group that was not joined is ignored.
-        """
-
-    def lookup(address: bytes, now: float) -> None:
-        """
-        Resolve an IP address without a packet: its own, if it is on this link, or its gateway's.  It is
-        answered by L{IMachineDriver.found} or L{IMachineDriver.notFound}, perhaps before this returns.
-        """
-
-    def subnetChanged(now: float) -> None:
-        """
-        Ports may have other LIDs: all paths are resolved again.  Groups are rejoined by who has joined them.
-        """
-
-    def deadline() -> float | None:
-        """
-        @return: when C{tick} is to be called, or L{None}.
-        """
-
-    def tick(now: float) -> None:
-        """
-        Do what is due.
-        """
-
-    def close(now: float) -> None:
-        """
-        Leave all groups and end all connections.  Packets that come later are counted, and dropped.
         """

@@ -14,14 +14,12 @@ from ipaddress import ip_address
 from struct import Struct, error
 from typing import TYPE_CHECKING, Any, Final
 
-from zope.interface import implementer
-
 from twisted_ib import limits
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.ipoib.protocol import ip
 from twisted_ib.ipoib.protocol.connected import Connections, ConnectionState
 from twisted_ib.ipoib.protocol.discovery import Discovery
-from twisted_ib.ipoib.protocol.interfaces import Group, IMachine, Settings
+from twisted_ib.ipoib.protocol.interfaces import Group, Settings
 from twisted_ib.ipoib.protocol.multicast import Groups, GroupState, Membership
 from twisted_ib.ipoib.protocol.neighbours import Input, Neighbour, Neighbours, State
 from twisted_ib.ipoib.protocol.peers import Peer, Peers
@@ -67,10 +65,13 @@ _OCTETS: Final = {int(EtherType.IPV4): 4, int(EtherType.IPV6): 16}
 _ALL_HOSTS: Final = bytes((224, 0, 0, 1))
 
 
-@implementer(IMachine)
 class Machine:
     """
-    See L{IMachine<twisted_ib.ipoib.protocol.interfaces.IMachine>}.
+    The machine of one interface.  No method raises for what a peer sends.
+
+    @ivar mtu: the longest packet, octets; 0 until the broadcast group is joined.
+    @ivar hardwareAddress: the 20 octets that ARP and ND tell (RFC 4391 section 9.1.1).
+    @ivar neighbours: those of this link.
     """
 
     def __init__(self, driver: IMachineDriver, settings: Settings) -> None:
@@ -115,13 +116,18 @@ class Machine:
     @property
     def addresses(self) -> tuple[AnyInterface, ...]:
         """
-        See L{IMachine}.
+        The link-local one included.
         """
         return self._routes.addresses
 
     # -- packets out
 
     def send(self, frame: Buffer, now: float) -> None:
+        """
+        Send a packet with its header in front.
+
+        @param frame: bytes-like; it is copied if it must wait.
+        """
         try:
             if frame[0] == _IPV4_FIRST:
                 (destination,) = _IPV4_DESTINATION(frame)
@@ -253,21 +259,37 @@ class Machine:
             self._wait(membership.waiting, frame, "group_waiting")
 
     def joinGroup(self, group: bytes) -> None:
+        """
+        Receive what is sent to an IP multicast address.  Joins are counted.
+
+        @param group: 4 or 16 octets.
+        @raise ValueError: it is no multicast address.
+        @raise ResourceLimitError: there are too many groups.
+        """
         if not ip.isMulticast(group):
             raise ValueError(f"{ip_address(group)} is not a multicast address")
         self._groups.want(self._mgid(group))
 
     def leaveGroup(self, group: bytes) -> None:
+        """
+        Undo one C{joinGroup}.  A group that was not joined is ignored.
+        """
         self._groups.unwant(self._mgid(group))
 
     def _mgid(self, group: bytes) -> int:
         return multicastGID(group, self._settings.pKey)
 
     def joined(self, mgid: int, group: Group, now: float) -> None:
+        """
+        Answer of L{IMachineDriver.join}: a L{Group}.
+        """
         self._now = now
         self._groups.joined(mgid, group)
 
     def joinFailed(self, mgid: int, error: Exception, now: float) -> None:
+        """
+        A group could not be joined, or its membership was lost.
+        """
         self._now = now
         self._groups.failed(mgid, error)
         if self._groups.broadcast.group is None:
@@ -293,6 +315,11 @@ class Machine:
     # -- packets in
 
     def datagramReceived(self, sourceGID: int, buffer: Buffer, start: int, stop: int, now: float) -> None:
+        """
+        A frame arrived at the UD queue pair.
+
+        @param sourceGID: 0 where the datagram has no GRH.
+        """
         if sourceGID == self._gid:
             self.count("own_source")
             return
@@ -332,6 +359,10 @@ class Machine:
     # -- neighbours and their ports
 
     def lookup(self, address: bytes, now: float) -> None:
+        """
+        Resolve an IP address without a packet: its own, if it is on this link, or its gateway's.  It is
+        answered by L{IMachineDriver.found} or L{IMachineDriver.notFound}, perhaps before this returns.
+        """
         self._now = now
         if address in self._routes.own:
             self._driver.found(address, self.hardwareAddress, None)
@@ -433,10 +464,16 @@ class Machine:
                 self.count("neighbour_waiting")
 
     def pathResolved(self, gid: int, path: Any, now: float) -> None:
+        """
+        Answer of L{IMachineDriver.resolve}; also, unasked, a new path to a port.
+        """
         self._now = now
         self._peers.resolved(gid, path)
 
     def pathFailed(self, gid: int, now: float) -> None:
+        """
+        Answer of L{IMachineDriver.resolve}: there is no path.
+        """
         self._now = now
         self._peers.failed(gid)
 
@@ -473,18 +510,34 @@ class Machine:
     # -- connections
 
     def connected(self, handle: Any, privateData: bytes, now: float) -> None:
+        """
+        Answer of L{IMachineDriver.connect}: the private data is that of the REP.
+        """
         self._now = now
         self._connections.connected(handle, privateData)
 
     def connectFailed(self, handle: Any, now: float) -> None:
+        """
+        Answer of L{IMachineDriver.connect}: refused, or not answered.
+        """
         self._now = now
         self._connections.failed(handle)
 
     def connectionRequested(self, handle: Any, gid: int, privateData: bytes, now: float) -> bytes | None:
+        """
+        A peer asks for a connection, on which only the peer sends.
+
+        @param gid: the peer's port.
+        @param privateData: of the REQ.
+        @return: the private data of the REP; L{None} to refuse.
+        """
         self._now = now
         return self._connections.requested(handle, gid, privateData)
 
     def connectedReceived(self, handle: Any, buffer: Buffer, start: int, stop: int, now: float) -> None:
+        """
+        A frame arrived on a connection that was accepted.
+        """
         incoming = self._connections.incoming.get(handle)
         if incoming is None:
             return
@@ -497,6 +550,9 @@ class Machine:
         self.datagramReceived(incoming.source[0], buffer, start, stop, now)
 
     def connectionEnded(self, handle: Any, now: float) -> None:
+        """
+        A connection of either direction was ended by the peer, or failed.
+        """
         self._now = now
         peer = self._connections.ended(handle)
         if peer is not None:
@@ -507,21 +563,36 @@ class Machine:
     # -- the interface
 
     def begin(self, now: float) -> None:
+        """
+        Join the broadcast group, and all else when that is done.
+        """
         self._now = now
         self._groups.begin()
 
     def subnetChanged(self, now: float) -> None:
+        """
+        Ports may have other LIDs: all paths are resolved again.  Groups are rejoined by who has joined them.
+        """
         self._now = now
         self._peers.renew()
 
     def deadline(self) -> float | None:
+        """
+        @return: when C{tick} is to be called, or L{None}.
+        """
         return self._timers.deadline()
 
     def tick(self, now: float) -> None:
+        """
+        Do what is due.
+        """
         self._now = now
         self._timers.tick(now)
 
     def close(self, now: float) -> None:
+        """
+        Leave all groups and end all connections.  Packets that come later are counted, and dropped.
+        """
         self._now = now
         for neighbour in list(self.neighbours.entries.values()):
             self.neighbours.forget(neighbour)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from twisted_ib.hca.base.timers import Timer, Timers
+    from twisted_ib.ipoib.protocol import machine
     from twisted_ib.ipoib.protocol.interfaces import Group, IMachineDriver
 
 
@@ -108,17 +109,6 @@ class Membership:
         self.timer: Timer | None = None
 
 
-class IGroupUser(Protocol):
-    """
-    The calls that the table of groups makes.
-    """
-
-    def groupJoined(self, membership: Membership) -> None:
-        """
-        A group is joined, or has other values: what waits may be sent.
-        """
-
-
 class Groups:
     """
     The memberships of one interface.
@@ -128,7 +118,7 @@ class Groups:
 
     def __init__(
         self,
-        user: IGroupUser,
+        user: machine.Machine,
         driver: IMachineDriver,
         timers: Timers,
         clock: Callable[[], float],

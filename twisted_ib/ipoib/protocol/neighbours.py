@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import define, field
 
 from twisted_ib import limits
 from twisted_ib.hca.base.machine import Machine, ignored
@@ -20,6 +22,7 @@ from twisted_ib.ipoib.protocol.wire import parseHardwareAddress
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.timers import Timer, Timers
+    from twisted_ib.ipoib.protocol import machine
     from twisted_ib.ipoib.protocol.peers import Peer
 
 
@@ -106,6 +109,7 @@ TRANSITIONS: Final = Machine[State, Input, tuple[State | None, Action] | None](
 ASKED: Final = frozenset((State.INCOMPLETE, State.PROBE))
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class Neighbour:
     """
     One IP address of this link.
@@ -121,69 +125,19 @@ class Neighbour:
     @ivar limit: octets of the longest frame that C{handle}, or a datagram by C{path} to C{qpn}, carries.
     """
 
-    __slots__ = (
-        "address",
-        "handle",
-        "hardware",
-        "limit",
-        "lookups",
-        "path",
-        "peer",
-        "qpn",
-        "state",
-        "timer",
-        "tries",
-        "used",
-        "waiting",
-    )
-
-    def __init__(self, address: bytes, state: State, now: float) -> None:
-        self.address = address
-        self.state = state
-        self.used = now
-        self.hardware = b""
-        self.peer: Peer | None = None
-        self.waiting: list[bytes] = []
-        self.lookups: list[bytes] = []
-        self.timer: Timer | None = None
-        self.tries = 0
-        self.limit = 0
-        self.handle: Any = None
-        self.path: Any = None
-        self.qpn = 0
-
-
-class INeighbourUser(Protocol):
-    """
-    The calls that the neighbour table makes.
-    """
-
-    def solicit(self, neighbour: Neighbour, isUnicast: bool) -> None:
-        """
-        Ask a neighbour, or all, for its hardware address.
-        """
-
-    def isHeard(self, neighbour: Neighbour, since: float) -> bool:
-        """
-        @return: whether packets have arrived on a connection from its very hardware address.
-        """
-
-    def learned(self, neighbour: Neighbour) -> None:
-        """
-        C{neighbour.hardware} is known, or has been confirmed, or is another.
-        """
-
-    def stateChanged(self, neighbour: Neighbour) -> None:
-        """
-        It has another state, and the hardware address that it had.
-        """
-
-    def forgotten(self, neighbour: Neighbour, isFailed: bool) -> None:
-        """
-        It is in the table no more.
-
-        @param isFailed: whether that is so because it did not answer.
-        """
+    address: bytes
+    state: State
+    used: float
+    hardware: bytes = b""
+    peer: Peer | None = None
+    waiting: list[bytes] = field(factory=list)
+    lookups: list[bytes] = field(factory=list)
+    timer: Timer | None = None
+    tries: int = 0
+    limit: int = 0
+    handle: Any = None
+    path: Any = None
+    qpn: int = 0
 
 
 class Neighbours:
@@ -193,7 +147,7 @@ class Neighbours:
     @ivar entries: by address; the one that was confirmed longest ago comes first.
     """
 
-    def __init__(self, user: INeighbourUser, timers: Timers, clock: Callable[[], float]) -> None:
+    def __init__(self, user: machine.Machine, timers: Timers, clock: Callable[[], float]) -> None:
         self._user, self._timers, self._clock = user, timers, clock
         self.entries: OrderedDict[bytes, Neighbour] = OrderedDict()
 

@@ -7,7 +7,9 @@ restarted has another queue pair, and is another interface.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
 
 from twisted_ib import limits
 from twisted_ib.ipoib.protocol.connected import ConnectionState
@@ -16,10 +18,12 @@ from twisted_ib.ipoib.protocol.wire import parseHardwareAddress
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.timers import Timer, Timers
+    from twisted_ib.ipoib.protocol import machine
     from twisted_ib.ipoib.protocol.interfaces import IMachineDriver
     from twisted_ib.ipoib.protocol.neighbours import Neighbour
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class Peer:
     """
     An interface of a port.
@@ -34,31 +38,19 @@ class Peer:
     @ivar mtu: the longest packet of the connection.
     """
 
-    __slots__ = (
-        "capabilities",
-        "connectionTimer",
-        "handle",
-        "mtu",
-        "neighbours",
-        "port",
-        "qpn",
-        "requests",
-        "state",
-        "waiting",
-    )
-
-    def __init__(self, port: PeerPort, qpn: int) -> None:
-        self.port, self.qpn = port, qpn
-        self.capabilities = 0
-        self.neighbours: list[Neighbour] = []
-        self.waiting: list[bytes] = []
-        self.requests: list[bytes] = []
-        self.state = ConnectionState.IDLE
-        self.handle: Any = None
-        self.mtu = 0
-        self.connectionTimer: Timer | None = None
+    port: PeerPort
+    qpn: int
+    capabilities: int = 0
+    neighbours: list[Neighbour] = field(factory=list)
+    waiting: list[bytes] = field(factory=list)
+    requests: list[bytes] = field(factory=list)
+    state: ConnectionState = ConnectionState.IDLE
+    handle: Any = None
+    mtu: int = 0
+    connectionTimer: Timer | None = None
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class PeerPort:
     """
     A port of a GID.
@@ -67,34 +59,15 @@ class PeerPort:
     @ivar peers: its interfaces.
     """
 
-    __slots__ = ("backoff", "gid", "isOutdated", "isResolving", "path", "peers", "timer")
-
-    def __init__(self, gid: int) -> None:
-        self.gid = gid
-        self.path: Any = None
-        self.isResolving = False
-        #: Whether the subnet has changed since the path was asked for.
-        self.isOutdated = False
-        self.peers: list[Peer] = []
-        self.backoff = limits.IPOIB_BACKOFF_LEAST
-        #: Runs while the path is not to be asked for again.
-        self.timer: Timer | None = None
-
-
-class IPeerUser(Protocol):
-    """
-    The calls that the table of peers makes.
-    """
-
-    def pathChanged(self, peer: Peer) -> None:
-        """
-        There is a path, or another one, or there is none for now.
-        """
-
-    def peerForgotten(self, peer: Peer) -> None:
-        """
-        It has no neighbours any more.
-        """
+    gid: int
+    path: Any = None
+    isResolving: bool = False
+    #: Whether the subnet has changed since the path was asked for.
+    isOutdated: bool = False
+    peers: list[Peer] = field(factory=list)
+    backoff: float = field(factory=lambda: limits.IPOIB_BACKOFF_LEAST)
+    #: Runs while the path is not to be asked for again.
+    timer: Timer | None = None
 
 
 class Peers:
@@ -102,7 +75,7 @@ class Peers:
     The peers of one interface: no more than it has neighbours.
     """
 
-    def __init__(self, user: IPeerUser, driver: IMachineDriver, timers: Timers) -> None:
+    def __init__(self, user: machine.Machine, driver: IMachineDriver, timers: Timers) -> None:
         self._user, self._driver, self._timers = user, driver, timers
         self._ports: dict[int, PeerPort] = {}
 

@@ -104,9 +104,6 @@ class RCCarrier:
         return True
 
     def gathers(self) -> bool:
-        """
-        @return: whether a message sent now would leave at the end of the turn, or wait.
-        """
         session = self.session
         if not session.shared or session.loss is not None:
             return False
@@ -115,9 +112,6 @@ class RCCarrier:
         return session.batch == session.channel.device.batch
 
     def bundleOpened(self) -> None:
-        """
-        Have the path's bundle closed at the end of the turn.
-        """
         self.session.bundling[self] = None
         self.session.cork()
 

@@ -147,6 +147,9 @@ class RCConnection:
     @ivar theirs: by the index that the peer announced: the carrier, and the path's addresses, ours first.
     @ivar peerHas: the last sequence number that the peer had received when it connected; 0 if unknown.
     @ivar asked: when the peer's first REQ came, while its RTU is awaited, in seconds.
+
+    See L{IConsumer<twisted_ib.hca.queues.consumers.IConsumer>} and see
+    L{IConnectionUser<twisted_ib.hca.connection.interfaces.IConnectionUser>}.
     """
 
     asked = 0.0
@@ -544,9 +547,6 @@ class RCConnection:
     # -- receiving (consumer of the queue pair)
 
     def received(self, buffer: Any, start: int, stop: int) -> None:
-        """
-        Process a SEND of the peer (consumer of the queue pair).
-        """
         # By its truth: after "is not None" mypy would take it for None below, whatever is called there, and
         # mypyc's code would insist on that.
         if self.loss:
@@ -831,9 +831,6 @@ class RCConnection:
         self.broken(RDSWireError(f"the peer has sent {what}"))
 
     def failed(self, reason: Exception) -> None:
-        """
-        The queue pair is in error: see L{QueuePair.fail<twisted_ib.hca.queues.queuepair.QueuePair.fail>}.
-        """
         # Between processes the peer is gone, and its connection with it.  A silent host may come back, so it
         # gets a DREQ.
         if self.shared and isinstance(reason, PathLostError):
@@ -848,9 +845,6 @@ class RCConnection:
         self.broken(reason)
 
     def peerDisconnected(self, connection: IConnection) -> None:
-        """
-        CM: the peer has disconnected, or confirmed our DREQ.
-        """
         self.connection = None
         self.broken(PathLostError("the peer closed the connection"))
 
@@ -861,15 +855,9 @@ class RCConnection:
         self.medium.arrived(self)
 
     def rejected(self, connection: IConnection, rejection: Rejection) -> None:
-        """
-        CM: the peer has rejected our REP.
-        """
         self.peerDisconnected(connection)
 
     def unreachable(self, connection: IConnection) -> None:
-        """
-        CM: the REP was not answered.
-        """
         self.peerDisconnected(connection)
 
     def connectionLost(self, reason: Failure) -> None:
@@ -881,9 +869,6 @@ class RCConnection:
             self._over()
 
     def forked(self) -> None:
-        """
-        Disable this object in a forked child: the queue pair belongs to the parent.
-        """
         self.closed = True
 
     def carrierClosed(self, carrier: RCCarrier) -> None:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from twisted_ib.rds.paths.path import RDSPath
     from twisted_ib.rds.paths.relay import IRelay
     from twisted_ib.rds.protocol.machine import RDSMessage
-    from twisted_ib.rds.protocol.wire import Fields
 
 
 class Attempt(Protocol):
@@ -93,58 +92,6 @@ class IRDSBundlingCarrier(IRDSCarrier):
     def bundleOpened() -> None:
         """
         Have C{path.closeBundle()} called at the end of the turn.
-        """
-
-
-class IRDSCarrierUser(Interface):
-    """
-    The notifications of a carrier, which a path implements.
-    """
-
-    def messageReceived(carrier: IRDSCarrier, fields: Fields, payload: bytes) -> None:
-        """
-        A whole message was received.
-
-        @param fields: its header as L{HEADER<twisted_ib.rds.protocol.wire.HEADER>} unpacks it; the
-            carrier has verified the checksum, if its kind has one.
-        @param payload: C{bytes}, of the length in the header.
-        """
-
-    def acknowledged(carrier: IRDSCarrier, sequence: int) -> None:
-        """
-        The peer has received everything up to a sequence number.
-        """
-
-    def operationDone(carrier: IRDSCarrier, message: RDSMessage) -> None:
-        """
-        A silent RDMA operation, one without a message, has completed.
-        """
-
-    def resume(carrier: IRDSCarrier) -> None:
-        """
-        There is room again after C{send} had none.
-        """
-
-    def carrierUp(carrier: IRDSCarrier, sequence: int = 0) -> None:
-        """
-        A connection is up.  The path closes its previous carrier: the new one replaces it.
-
-        @param sequence: the last number that the peer had received, if it was given at connecting; else
-            0.
-        """
-
-    def carrierFailed(reason: Exception) -> None:
-        """
-        The attempt of C{medium.connect} failed.
-
-        @param reason: an exception.
-        """
-
-    def lost(carrier: IRDSCarrier, reason: Exception) -> None:
-        """
-        The connection was lost.
-
-        @param reason: an exception.
         """
 
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 class RDSLoopbackPath:
     """
-    A path without a connection.  It delivers in a later reactor turn, as a connection would.
+    A path without a connection: see L{RDSPath<twisted_ib.rds.paths.path.RDSPath>}.  It delivers in a later
+    reactor turn, as a connection would.
 
     A socket receives messages from C{remote} to C{local}, so a sender's messages are delivered in the
     name of the opposite path.
@@ -47,9 +48,6 @@ class RDSLoopbackPath:
         self._blockers: set[Any] = set()
 
     def isCongested(self, port: int) -> bool:
-        """
-        @return: whether a port of the receiver is congested.
-        """
         # No map is sent: both ends share it, as in Linux cong.c there is one map for each address
         # (rds_cong_from_addr).
         return port in self.network.mapOf(self.remote)
@@ -61,21 +59,12 @@ class RDSLoopbackPath:
         return False
 
     def hold(self) -> None:
-        """
-        A socket waits for the map to change.
-        """
         self.held += 1
 
     def release(self) -> None:
-        """
-        A socket waits no more.
-        """
         self.held -= 1
 
     def send(self, message: RDSMessage) -> None:
-        """
-        Send a message.
-        """
         self._waiting.append(message)
         self.network.counters["send_queued"] += message.count
         self._want()
@@ -144,18 +133,9 @@ class RDSLoopbackPath:
         )
 
     def messages(self) -> Iterator[RDSMessage]:
-        """
-        @return: the queued messages.
-        """
         return iter(self._waiting)
 
     def drop(self, owner: object, port: int | None = None) -> list[RDSMessage]:
-        """
-        Drop an owner's messages.
-
-        @param port: only those to this port; L{None} for all.
-        @return: the dropped messages.
-        """
         dropped = [
             message
             for message in self._waiting
@@ -172,9 +152,6 @@ class RDSLoopbackPath:
         self._opposite()._blockers.add(socket)
 
     def unblock(self, socket: Any) -> None:
-        """
-        The socket has memory again.
-        """
         opposite = self._opposite()
         if socket in opposite._blockers:
             opposite._blockers.discard(socket)

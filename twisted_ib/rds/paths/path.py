@@ -10,10 +10,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from twisted.logger import Logger
-from zope.interface import implementer
 
 from twisted_ib.errors import PeerGoneError
-from twisted_ib.rds.paths.carrier import IRDSCarrierUser
 from twisted_ib.rds.protocol.bundle import Bundle
 from twisted_ib.rds.protocol.machine import Outcome, PathMachine, RDSMessage
 from twisted_ib.rds.protocol.wire import PROBE_PORT, Fields
@@ -39,7 +37,6 @@ RDS_HELD_SECONDS = 10.0
 _log = Logger()
 
 
-@implementer(IRDSCarrierUser)
 class RDSPath:
     """
     A path from one of our addresses to a peer's, and back.
@@ -302,14 +299,25 @@ class RDSPath:
         # A peer that has to connect itself needs time to do so.
         self._schedule(pause if own else max(pause, RDS_NUDGE_SECONDS))
 
-    # -- IRDSCarrierUser
+    # -- from the carrier
 
     def carrierFailed(self, reason: Exception) -> None:
+        """
+        The attempt of C{medium.connect} failed.
+
+        @param reason: an exception.
+        """
         self._attempt = None
         if self.carrier is None:
             self._again()
 
     def carrierUp(self, carrier: IRDSCarrier, sequence: int = 0) -> None:
+        """
+        A connection is up.  The path closes its previous carrier: the new one replaces it.
+
+        @param sequence: the last number that the peer had received, if it was given at connecting; else
+            0.
+        """
         if self.carrier is not None:
             # The peer will not send again the data that the old connection still holds: it was acknowledged.
             self.carrier.drain()
@@ -334,6 +342,11 @@ class RDSPath:
             self._pump()
 
     def lost(self, carrier: IRDSCarrier, reason: Exception) -> None:
+        """
+        The connection was lost.
+
+        @param reason: an exception.
+        """
         if carrier is not self.carrier:
             return
         self.carrier = None
@@ -353,11 +366,17 @@ class RDSPath:
         self._armTick()
 
     def resume(self, carrier: IRDSCarrier) -> None:
+        """
+        There is room again after C{send} had none.
+        """
         if carrier is self.carrier:
             self._full = False
             self._pump()
 
     def acknowledged(self, carrier: IRDSCarrier, sequence: int) -> None:
+        """
+        The peer has received everything up to a sequence number.
+        """
         if carrier is not self.carrier:
             return
         machine = self.machine
@@ -369,10 +388,20 @@ class RDSPath:
             self._armTick()
 
     def operationDone(self, carrier: IRDSCarrier, message: RDSMessage) -> None:
+        """
+        A silent RDMA operation, one without a message, has completed.
+        """
         if self.machine.finished(message):
             message.owner.messageDone(message)
 
     def messageReceived(self, carrier: IRDSCarrier, fields: Fields, payload: bytes) -> None:
+        """
+        A whole message was received.
+
+        @param fields: its header as L{HEADER<twisted_ib.rds.protocol.wire.HEADER>} unpacks it; the
+            carrier has verified the checksum, if its kind has one.
+        @param payload: C{bytes}, of the length in the header.
+        """
         # A replaced connection: its messages are retransmitted on the new one.
         if carrier is not self.carrier:
             return

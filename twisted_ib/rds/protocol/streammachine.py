@@ -12,6 +12,8 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
+from attrs import define, field
+
 from twisted_ib import limits
 from twisted_ib.hca.base.machine import Machine
 from twisted_ib.rds.protocol.frames import HEADER, MAGIC, VERSION, EndReason, FrameKind, frame
@@ -62,6 +64,7 @@ _PIECE = limits.RDS_STREAM_PIECE
 _DATA, _WINDOW_KIND, _PROBE = int(FrameKind.DATA), int(FrameKind.WINDOW), int(FrameKind.PROBE)
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class StreamMachine:
     """
     One end of a stream.
@@ -83,66 +86,40 @@ class StreamMachine:
     @ivar user: the session's user; not used here.
     """
 
-    __slots__ = (
-        "_granted",
-        "_head",
-        "_heard",
-        "_limit",
-        "_probe",
-        "_queue",
-        "_read",
-        "_received",
-        "_said",
-        "_say",
-        "_sayReason",
-        "_sent",
-        "_silences",
-        "_tellWindow",
-        "address",
-        "arrived",
-        "arrivedBytes",
-        "deadline",
-        "ending",
-        "events",
-        "number",
-        "owner",
-        "queuedBytes",
-        "readEnd",
-        "remote",
-        "state",
-        "user",
-    )
-
-    def __init__(self, owner: Any, address: tuple[str, int], number: int) -> None:
-        """
-        @param owner: has an attribute C{held}, the bytes that all its sessions hold.
-        """
-        self.owner = owner
-        self.user: Any = None
-        self.address = address
-        self.number = number
-        self.remote = -1
-        self.state = StreamState.OPENING
-        self.events: deque[tuple[StreamEvent, int]] = deque()
-        self.arrived: deque[bytes] = deque()
-        self.arrivedBytes = self.queuedBytes = 0
-        self.readEnd = False
-        self.ending = 0
-        self.deadline = 0.0
-        # Sending: the queue, how much of its first piece is sent, position sent (SND.NXT), and the peer's
-        # limit.
-        self._queue: deque[bytes] = deque()
-        self._head = self._sent = self._limit = 0
-        # Receiving: position received (RCV.NXT), position read by the application, and the limit granted to
-        # the peer.
-        self._received = self._read = 0
-        self._granted = _WINDOW
-        # Pending output: the kind and reason of a frame that goes before all others; the FIN or CLOSE that
-        # was sent; a WINDOW and a PROBE that are due.
-        self._say = self._sayReason = self._said = 0
-        self._tellWindow = self._probe = False
-        self._heard = True
-        self._silences = 0
+    #: Has an attribute C{held}, the bytes that all its sessions hold.
+    owner: Any
+    address: tuple[str, int]
+    number: int
+    user: Any = None
+    remote: int = -1
+    state: StreamState = StreamState.OPENING
+    events: deque[tuple[StreamEvent, int]] = field(factory=deque)
+    arrived: deque[bytes] = field(factory=deque)
+    arrivedBytes: int = 0
+    queuedBytes: int = 0
+    readEnd: bool = False
+    ending: int = 0
+    deadline: float = 0.0
+    # Sending: the queue, how much of its first piece is sent, position sent (SND.NXT), and the peer's
+    # limit.
+    _queue: deque[bytes] = field(factory=deque)
+    _head: int = 0
+    _sent: int = 0
+    _limit: int = 0
+    # Receiving: position received (RCV.NXT), position read by the application, and the limit granted to
+    # the peer.
+    _received: int = 0
+    _read: int = 0
+    _granted: int = _WINDOW
+    # Pending output: the kind and reason of a frame that goes before all others; the FIN or CLOSE that
+    # was sent; a WINDOW and a PROBE that are due.
+    _say: int = 0
+    _sayReason: int = 0
+    _said: int = 0
+    _tellWindow: bool = False
+    _probe: bool = False
+    _heard: bool = True
+    _silences: int = 0
 
     # -- commands
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from attrs import define, field
+
 from twisted_ib import limits
 from twisted_ib.errors import SDPError
 from twisted_ib.sdp.protocol.modes import Mode, changed, checkRange
@@ -37,6 +39,7 @@ class ReceivedSrcAvail:
         self.moving = 0
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class SinkAdverts:
     """
     One direction, at its receiving end.
@@ -54,28 +57,17 @@ class SinkAdverts:
     @ivar over: Whether the peer's DisConn was received.
     """
 
-    __slots__ = (
-        "adverts",
-        "cancelling",
-        "discarded",
-        "dropping",
-        "mode",
-        "most",
-        "over",
-        "places",
-        "refusing",
-        "retracting",
-    )
-
-    def __init__(self, most: int) -> None:
-        # IBTA vol. 1 annex A4: both directions start in Combined mode (OpenIB sdp_conn.c sdp_conn_alloc).
-        self.mode = Mode.COMBINED
-        self.most = most
-        self.adverts: deque[ReceivedSrcAvail] = deque()
-        self.places: deque[tuple[Any, int]] = deque()
-        self.cancelling = self.dropping = self.retracting = False
-        self.refusing = self.over = False
-        self.discarded = 0
+    most: int
+    # IBTA vol. 1 annex A4: both directions start in Combined mode (OpenIB sdp_conn.c sdp_conn_alloc).
+    mode: Mode = Mode.COMBINED
+    adverts: deque[ReceivedSrcAvail] = field(factory=deque)
+    places: deque[tuple[Any, int]] = field(factory=deque)
+    cancelling: bool = False
+    dropping: bool = False
+    retracting: bool = False
+    refusing: bool = False
+    over: bool = False
+    discarded: int = 0
 
     # -- sent messages
 

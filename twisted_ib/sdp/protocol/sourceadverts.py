@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+from attrs import define, field
+
 from twisted_ib import limits
 from twisted_ib.errors import SDPError
 from twisted_ib.sdp.protocol.modes import Mode, changed, checkRange
 from twisted_ib.sdp.protocol.wire import Transition
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class SentSrcAvail:
     """
     A SrcAvail sent: a buffer that the sink may read.
@@ -25,14 +28,12 @@ class SentSrcAvail:
     @ivar sequence: MSeq of the message.
     """
 
-    __slots__ = ("left", "sequence", "user")
-
-    def __init__(self, user: Any, left: int, sequence: int) -> None:
-        self.user = user
-        self.left = left
-        self.sequence = sequence
+    user: Any
+    left: int
+    sequence: int
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class ReceivedSinkAvail:
     """
     A SinkAvail: a buffer of the sink that may be written.
@@ -43,16 +44,15 @@ class ReceivedSinkAvail:
     @ivar closed: Whether it gets no more bytes and is completed when its WRITEs are done.
     """
 
-    __slots__ = ("address", "closed", "key", "length", "moving", "written")
-
-    def __init__(self, length: int, key: int, address: int) -> None:
-        self.length = length
-        self.key = key
-        self.address = address
-        self.written = self.moving = 0
-        self.closed = False
+    length: int
+    key: int
+    address: int
+    written: int = 0
+    moving: int = 0
+    closed: bool = False
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class SourceAdverts:
     """
     One direction, at its sending end.
@@ -68,31 +68,19 @@ class SourceAdverts:
     @ivar everOffered: Whether any SrcAvail was sent.
     """
 
-    __slots__ = (
-        "_dropped",
-        "_leaves",
-        "cancelling",
-        "discarded",
-        "everOffered",
-        "mode",
-        "most",
-        "offers",
-        "pipelining",
-        "retracting",
-        "targets",
-    )
-
-    def __init__(self, most: int) -> None:
-        self.mode = Mode.COMBINED
-        self.most = most
-        self.offers: deque[SentSrcAvail] = deque()
-        self.targets: deque[ReceivedSinkAvail] = deque()
-        self.pipelining = self.everOffered = self.retracting = self._dropped = False
-        self.cancelling: int | None = None
-        self.discarded = 0
-        # Our changes out of Pipelined mode that the peer may not have received yet: MSeq, and the number of
-        # payload messages at that time.
-        self._leaves: deque[list[int]] = deque()
+    most: int
+    mode: Mode = Mode.COMBINED
+    offers: deque[SentSrcAvail] = field(factory=deque)
+    targets: deque[ReceivedSinkAvail] = field(factory=deque)
+    pipelining: bool = False
+    everOffered: bool = False
+    retracting: bool = False
+    _dropped: bool = False
+    cancelling: int | None = None
+    discarded: int = 0
+    # Our changes out of Pipelined mode that the peer may not have received yet: MSeq, and the number of
+    # payload messages at that time.
+    _leaves: deque[list[int]] = field(factory=deque)
 
     # -- sent messages
 

@@ -14,7 +14,8 @@ def _nothing() -> None:
 
 class Descriptor:
     """
-    A descriptor for a reactor's C{addReader} and C{addWriter} (C{IReadWriteDescriptor}).
+    A descriptor for a reactor's C{addReader} and C{addWriter}: see
+    L{IReadWriteDescriptor<twisted.internet.interfaces.IReadWriteDescriptor>}.
     """
 
     def __init__(self, fd: int, read: Callable[[], None], write: Callable[[], None] = _nothing) -> None:
@@ -28,15 +29,9 @@ class Descriptor:
         self.doWrite = write
 
     def fileno(self) -> int:
-        """
-        @return: the descriptor.
-        """
         return self._fd
 
     def logPrefix(self) -> str:
-        """
-        @return: for the reactor's log.
-        """
         return "subnet"
 
     def connectionLost(self, reason: object) -> None:

@@ -58,7 +58,9 @@ class _Call:
 
 class Loop:
     """
-    As much of a reactor as the host of a subnet needs, for one thread, which drives it as it would a device.
+    As much of a reactor as the host of a subnet needs, for one thread, which drives it as it would a device:
+    see L{IReactorFDSet<twisted.internet.interfaces.IReactorFDSet>} and see
+    L{IReactorTime<twisted.internet.interfaces.IReactorTime>}.
 
     @ivar deadline: The timers'; C{tick} likewise.
     """
@@ -77,21 +79,12 @@ class Loop:
         self._watched: dict[int, tuple[Descriptor, int]] = {}
 
     def seconds(self) -> float:
-        """
-        @return: the time.
-        """
         return time.monotonic()
 
     def callLater(self, wait: float, call: Callable[..., Any], *arguments: Any) -> _Call:
-        """
-        Call something later, in the thread.
-        """
         return _Call(self._timers.start(wait, partial(call, *arguments)))
 
     def addReader(self, descriptor: Descriptor) -> None:
-        """
-        Watch a descriptor.
-        """
         self._change(descriptor, select.EPOLLIN, 0)
 
     def removeReader(self, descriptor: Descriptor) -> None:
@@ -101,9 +94,6 @@ class Loop:
         self._change(descriptor, 0, select.EPOLLIN)
 
     def addWriter(self, descriptor: Descriptor) -> None:
-        """
-        Watch whether a descriptor is writable.
-        """
         self._change(descriptor, select.EPOLLOUT, 0)
 
     def removeWriter(self, descriptor: Descriptor) -> None:

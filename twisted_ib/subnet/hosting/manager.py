@@ -6,7 +6,7 @@ program that is attached from outside is one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.hca.base.traits import NodeType
@@ -19,31 +19,12 @@ from twisted_ib.subnet.sm.manager import Manager, Options
 from twisted_ib.subnet.sm.requests import TRANSACTIONS
 
 if TYPE_CHECKING:
-    from twisted_ib.subnet.network.graph import Graph, Port
+    from twisted_ib.subnet.hosting.hosted import HostedSubnet
+    from twisted_ib.subnet.network.graph import Port
     from twisted_ib.subnet.network.smi import Packet
 
 _TRANSACTION_BITS = 32
 _NUMBER_SHIFT = 48
-
-
-class IHost(Protocol):
-    """
-    A subnet as its manager sees it.
-
-    @ivar graph: the nodes, of which it takes a port and no more.
-    """
-
-    graph: Graph
-
-    def exchange(self, port: Port, packet: Packet) -> Packet | None:
-        """
-        See L{HostedSubnet.exchange<twisted_ib.subnet.hosting.hosted.HostedSubnet.exchange>}.
-        """
-
-    def markSM(self, port: Port, isSM: bool) -> None:
-        """
-        Set or clear PortInfo.CapabilityMask.IsSM.
-        """
 
 
 class HostedManager:
@@ -56,7 +37,7 @@ class HostedManager:
 
     def __init__(
         self,
-        subnet: IHost,
+        subnet: HostedSubnet,
         options: Options,
         randomBits: Callable[[int], int],
         count: Callable[[str], object],

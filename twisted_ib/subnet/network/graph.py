@@ -19,6 +19,8 @@ from twisted_ib.hca.base.machine import Machine
 from twisted_ib.hca.base.partition import DEFAULT_PKEY, PartitionTable
 from twisted_ib.hca.base.port import DEFAULT_PREFIX, PhysicalState, PortChange, PortState
 from twisted_ib.hca.base.traits import NodeType
+from twisted_ib.hca.mad.attributes.port import PortInfo
+from twisted_ib.layouts import fieldsOf
 from twisted_ib.subnet.network.switch import Switch
 
 if TYPE_CHECKING:
@@ -127,58 +129,9 @@ class Port:
     """
 
     __slots__ = (
-        "arbitration",
-        "capMask",
-        "capabilityMask2",
-        "downDefault",
-        "filterRawInb",
-        "filterRawOutb",
-        "guid",
-        "guids",
-        "hoqLife",
-        "initType",
-        "isLit",
-        "lid",
-        "linkSpeedActive",
-        "linkSpeedEnabled",
-        "linkSpeedExtActive",
-        "linkSpeedExtEnabled",
-        "linkSpeedExtSupported",
-        "linkSpeedSupported",
-        "linkWidthActive",
-        "linkWidthEnabled",
-        "linkWidthSupported",
-        "lmc",
-        "localPhysErr",
-        "mapping",
-        "mkey",
-        "mkeyLeasePeriod",
-        "mkeyViolations",
-        "mtuCap",
-        "neighborMTU",
-        "node",
-        "noticeToggle",
-        "notices",
-        "number",
-        "operVLs",
-        "overrunErr",
-        "partEnforceInb",
-        "partEnforceOutb",
-        "partitions",
-        "peer",
-        "physicalState",
-        "pkeyViolations",
-        "protectBits",
-        "qkeyViolations",
-        "respTimeVal",
-        "smLID",
-        "smSL",
-        "state",
-        "subnetPrefix",
-        "subnetTimeout",
-        "vlCap",
-        "vlHighLimit",
-        "vlStallCount",
+        *("arbitration", "downDefault", "guid", "guids", "isLit", "mapping", "node", "noticeToggle"),
+        *("notices", "number", "partitions", "peer", "physicalState", "state", "subnetPrefix"),
+        *(each.name for each in fieldsOf(PortInfo)),
     )
 
     def __init__(self, node: Node, number: int, guid: int) -> None:

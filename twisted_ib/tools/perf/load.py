@@ -23,42 +23,10 @@ if TYPE_CHECKING:
 
 #: The parameters on the control connection, C{struct options_2_0_6} of C{rds-stress.c}, which newer ones
 #: accept too: see L{StressParameters}.
-TERMS: Packed[
-    tuple[
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-        int,
-    ]
-] = Struct("!6I2HI15B3I")
+TERMS: Packed[tuple[int, ...]] = Struct("!6I2HI15B3I")
 #: The header of each message, as C{struct header} in C{rds-stress.c}: sequence, addresses, ports, index, op;
 #: for RDMA: op, address, physical address, pattern, key, size, vector; retry, remote error, pending.
-HEADER: Packed[tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int]] = (
-    Struct("!3I3HBB4Q2I3B")
-)
+HEADER: Packed[tuple[int, ...]] = Struct("!3I3HBB4Q2I3B")
 HEADER_BYTES = HEADER.size
 REQUEST, ACK = 1, 2
 

@@ -13,8 +13,8 @@ from tests.hca.mad.attributes.cases import (
     SWITCH_INFO_OCTETS,
     AttributeTestCase,
 )
+from tests.hca.mad.attributes.records import RECORDS
 from twisted_ib.hca.mad.attributes.administration import (
-    RECORDS,
     GUIDInfoRecord,
     InformInfo,
     InformInfoRecord,

@@ -131,7 +131,7 @@ class BindTests(RequesterTestCase):
                 window = self.a.memory.allocateWindow(pd, WindowType.TYPE_2)
                 self.source = self.a.memory.register(bytearray(1000), int(ALL), pd)
             elif name == "deallocated":
-                self.a.memory.deallocateWindow(window)
+                self.a.memory.windows.deallocate(window)
             elif name == "nothing":
                 length = 0
             self.post(1, WRITE, 0)
@@ -148,7 +148,7 @@ class BindTests(RequesterTestCase):
         A window of type 1 gets the key that was promised for it.
         """
         window = self.window(WindowType.TYPE_1)
-        key = self.a.memory.reserveKey(window)
+        key = self.a.memory.windows.reserve(window)
         self.post(1, BIND, bind=WindowBind(window, self.source, self.source.address, 5, REMOTE, key))
         self.assertEqual((window.key, self.a.statuses()), (key, [(1, OK)]))
         self.assertEqual(window.reservedKeys, set())
@@ -161,7 +161,7 @@ class BindTests(RequesterTestCase):
         for name in ("fails", "flushed", "reset", "closed", "done"):
             self.connect()
             window = self.window(WindowType.TYPE_1)
-            key = self.a.memory.reserveKey(window)
+            key = self.a.memory.windows.reserve(window)
             access = REMOTE | (int(Access.ZERO_BASED) if name == "fails" else 0)
             if name not in ("fails", "done"):
                 self.post(1, READ)
@@ -177,7 +177,7 @@ class BindTests(RequesterTestCase):
                 self.a.qp.modify(QPState.ERR)
             self.assertEqual(window.reservedKeys, set(), name)
             self.assertEqual(window.key == key, name == "done")
-            self.assertRaises(MemoryAccessError, self.a.memory.bind, window, None, 0, 0, 0, key)
+            self.assertRaises(MemoryAccessError, self.a.memory.windows.bind, window, None, 0, 0, 0, key)
 
     def test_closed(self) -> None:
         """
@@ -231,10 +231,10 @@ class InvalidateTests(RequesterTestCase):
             memory = self.a.memory
             window = bound(self.a, self.source)
             other = memory.allocateWindow(self.a.pd, WindowType.TYPE_1)
-            memory.bind(other, self.source, self.source.address, 10, REMOTE)
+            memory.windows.bind(other, self.source, self.source.address, 10, REMOTE)
             key = {"nothing": 1, "region": self.source.key, "type 1": other.key}.get(name, window.key)
             if name == "free":
-                memory.invalidate(key, self.a.qp)
+                memory.windows.invalidate(key, self.a.qp)
             elif name == "queue pair":
                 window.queuePair = self.b.qp
             state = (window.region, other.region)
@@ -327,7 +327,7 @@ class SendInvalidateTests(RequesterTestCase):
             window = bound(self.b, self.target)
             key = {"nothing": 1, "region": self.target.key}.get(name, window.key)
             if name == "free":
-                self.b.memory.invalidate(key, self.b.qp)
+                self.b.memory.windows.invalidate(key, self.b.qp)
             elif name == "queue pair":
                 window.queuePair = self.a.qp
             region = window.region

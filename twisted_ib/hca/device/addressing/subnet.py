@@ -50,9 +50,6 @@ class LIDPath:
 
     @property
     def alive(self) -> bool:
-        """
-        Whether it may still lead to that HCA.
-        """
         return bool(self._guid and (self.path is None or self.path.alive))
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:

@@ -122,7 +122,8 @@ def ofThisThread(name: str = "loopback") -> Neighbours:
 
 class ThreadDirectory(Fabric):
     """
-    The directory of a fabric within one thread, and its paths: peers are its L{Neighbours}.
+    The directory of a fabric within one thread, and its paths: peers are its L{Neighbours}.  See
+    L{IHostDirectory<twisted_ib.hca.base.interfaces.IHostDirectory>}.
 
     @ivar hot: Always empty: while this thread polls, nothing can arrive.
     """
@@ -147,12 +148,7 @@ class ThreadDirectory(Fabric):
 
     def publish(self, serviceID: int, address: str, inode: int = 0, isOwn: bool = False) -> None:
         """
-        Let others find this HCA for a service at an address.
-
-        @param inode: See L{IFabric}.
         @param isOwn: Whether the address is of this HCA alone, and so need not be one of the host.
-        @raise ServiceInUseError: another HCA of this thread has it.
-        @raise NoRouteError: the address is not one of this host.
         """
         if not isOwn:
             checkLocal(address)
@@ -167,13 +163,6 @@ class ThreadDirectory(Fabric):
             self._neighbours.inodes[serviceID, address] = inode
 
     def publishAny(self, prefix: int, address: str, isOwn: bool = False) -> int:
-        """
-        Publish a service with a free port.
-
-        @param prefix: The service id of port 0.
-        @param isOwn: See L{publish}.
-        @return: The port.
-        """
         if not isOwn:
             checkLocal(address)
         port = freePort({service - prefix for service, _ in self._services})
@@ -181,9 +170,6 @@ class ThreadDirectory(Fabric):
         return port
 
     def withdraw(self, serviceID: int, address: str) -> None:
-        """
-        Undo L{publish}.
-        """
         key = serviceID, normalise(address)
         # Only our own: another HCA may have published the service since.
         if self._services.get(key) is self:
@@ -191,13 +177,6 @@ class ThreadDirectory(Fabric):
             self._neighbours.inodes.pop(key, None)
 
     def resolve(self, serviceID: int, address: str, user: PathUser) -> CompletedSearch:
-        """
-        Find the path to the HCA that serves C{serviceID} at C{address}.
-
-        @param user: Gets C{pathReady(path)} before this returns.
-        @raise NoRouteError: the address is not one of this host.
-        @raise NoListenerError: no HCA of this thread serves it.
-        """
         checkLocal(address)
         # The exact address before a wildcard, as the kernel looks up a TCP listener (see servedBy).
         for where in servedBy(normalise(address)):
@@ -210,19 +189,10 @@ class ThreadDirectory(Fabric):
         raise NoListenerError(f"nobody in this thread serves {address}")
 
     def serving(self, serviceID: int, address: str) -> list[int]:
-        """
-        @return: The GUIDs of the HCAs that serve the address: see L{IFabric}.
-        """
         found = [self._services.get((serviceID, where)) for where in servedBy(normalise(address))]
         return [fabric.guid for fabric in found if fabric is not None]
 
     def reach(self, guid: int, user: PathUser) -> CompletedSearch:
-        """
-        Find the path to the HCA with a GUID.
-
-        @param user: Gets C{pathReady(path)} before this returns.
-        @raise NoListenerError: it is not among the neighbours.
-        """
         fabric = self._neighbours.fabrics.get(guid)
         if fabric is None:
             raise NoListenerError(f"there is no HCA {guid:016x} in this thread")
@@ -230,34 +200,19 @@ class ThreadDirectory(Fabric):
         return CompletedSearch()
 
     def proves(self, path: Any, guid: int) -> bool:
-        """
-        Compare GUIDs: see L{IFabric}.
-        """
         # The peer's identity was made by _end in this process, so it is proof enough.
         return bool(path.peer.guid == guid)
 
     def join(self, group: int) -> None:
-        """
-        Make this HCA a member of a multicast group.
-        """
         self._neighbours.join(group, self.guid)
 
     def leave(self, group: int) -> None:
-        """
-        Undo L{join}.
-        """
         self._neighbours.leave(group, self.guid)
 
     def guids(self, gid: int) -> tuple[set[int], set[int]]:
-        """
-        @return: The GUIDs of the HCAs of this thread: see L{IFabric}.
-        """
         return {guid for guid in self._neighbours.fabrics if loopbackGID(guid) == gid}, set()
 
     def members(self, group: int) -> tuple[int, ...]:
-        """
-        @return: The GUIDs in a multicast group: see L{IFabric}.
-        """
         return self._neighbours.groups.get(group, ())[: limits.MULTICAST_MEMBERS]
 
     # -- paths

@@ -200,9 +200,6 @@ class RecordPath(Waiters):
 
     @property
     def way(self) -> RecordPath:
-        """
-        The path itself: its queue pairs share it.
-        """
         return self
 
     def bind(self, queuePair: BoundQueuePair, message: Any = None) -> RecordPath:

@@ -225,9 +225,6 @@ class ConnectedFabric(AddressDirectory):
         return self.timers.deadline()
 
     def tick(self, now: float) -> None:
-        """
-        Run the timers that are due.
-        """
         self.timers.tick(now)
         self._raise()
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPeerPath
     from twisted_ib.hca.fabric.hardware.adapterpath import AdapterPath
     from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
-    from twisted_ib.hca.fabric.hardware.rdmacm import Manager, Notice
+    from twisted_ib.hca.fabric.hardware.rdmacm import RDMACM, Notice
 
 #: How long the kernel may look for an address, and for a route, in seconds.
 RESOLVE_SECONDS = 5.0
@@ -99,10 +99,10 @@ class Connector(FabricConnector):
     """
     The connections of one fabric.
 
-    @ivar manager: librdmacm's channel, a L{Manager<twisted_ib.hca.fabric.hardware.rdmacm.Manager>}.
+    @ivar manager: librdmacm's channel, an L{RDMACM<twisted_ib.hca.fabric.hardware.rdmacm.RDMACM>}.
     """
 
-    def __init__(self, fabric: HardwareFabric, manager: Manager) -> None:
+    def __init__(self, fabric: HardwareFabric, manager: RDMACM) -> None:
         self.fabric = fabric
         self.manager = manager
         self.connections: dict[int, AdapterConnection] = {}

@@ -46,7 +46,7 @@ from twisted_ib.hca.fabric.hardware.provider import (
     openAdapter,
     told,
 )
-from twisted_ib.hca.fabric.hardware.rdmacm import RDMACM, Manager
+from twisted_ib.hca.fabric.hardware.rdmacm import RDMACM
 from twisted_ib.hca.fabric.hardware.registered import Registered
 from twisted_ib.hca.memory.access import REMOTE
 
@@ -89,7 +89,7 @@ class HardwareFabric(ConnectedFabric):
         address: str,
         adapter: str,
         verbs: Verbs | None = None,
-        manager: Manager | None = None,
+        manager: RDMACM | None = None,
     ) -> None:
         """
         Open the device.
@@ -134,7 +134,7 @@ class HardwareFabric(ConnectedFabric):
         owner.useConnector(self.connector)
         owner.useAdapter(self)
 
-    def _manager(self) -> Manager:
+    def _manager(self) -> RDMACM:
         try:
             return RDMACM()
         except OSError as error:
@@ -143,7 +143,7 @@ class HardwareFabric(ConnectedFabric):
                 " become root or a member of the group of /dev/infiniband/rdma_cm"
             ) from None
 
-    def _open(self, manager: Manager, undone: ExitStack) -> None:
+    def _open(self, manager: RDMACM, undone: ExitStack) -> None:
         depth = min(QUEUE_DEPTH, self.context.query_device().max_cqe)
         self._most = max(1, depth // (SENDS + SLOTS))
         self.channel = self.context.create_comp_channel()

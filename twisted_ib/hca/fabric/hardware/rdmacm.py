@@ -13,7 +13,7 @@ import socket
 from ctypes import POINTER, Structure, byref, c_int, c_uint8, c_uint16, c_uint32, c_void_p
 from enum import IntEnum
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, frozen
 
@@ -188,105 +188,6 @@ class Notice:
     parameters: Parameters
 
 
-class Manager(Protocol):
-    """
-    The part of librdmacm that connections need.  An identifier is a number, that of its structure; what fails
-    raises L{OSError}.
-    """
-
-    def fileno(self) -> int:
-        """
-        @return: the channel's descriptor.
-        """
-
-    def event(self) -> Notice | None:
-        """
-        @return: the next event, acknowledged; L{None} if there is none now.
-        """
-
-    def create(self) -> int:
-        """
-        @return: a new identifier of port space TCP.
-        """
-
-    def destroy(self, id: int) -> None:
-        """
-        Destroy an identifier.
-        """
-
-    def bind(self, id: int, address: str, port: int) -> int:
-        """
-        @return: the port that it got.
-        """
-
-    def depths(self, id: int) -> tuple[int, int]:
-        """
-        @return: how many READs and atomics a queue pair of its adapter serves at a time, and has outstanding.
-        """
-
-    def listen(self, id: int, backlog: int) -> None:
-        """
-        Listen.
-        """
-
-    def resolveAddress(self, id: int, address: str, port: int, seconds: float) -> None:
-        """
-        Begin: an event follows.
-        """
-
-    def resolveRoute(self, id: int, seconds: float) -> None:
-        """
-        Begin: an event follows.
-        """
-
-    def ends(self, id: int) -> tuple[str, int, str, int]:
-        """
-        @return: its own address and port, and those of the peer.
-        """
-
-    def attributes(self, id: int, state: int) -> tuple[int, dict[str, int], dict[str, Any] | None]:
-        """
-        @return: what a queue pair needs for a state: the mask, the attributes and the address vector.
-        """
-
-    def connect(self, id: int, parameters: Parameters) -> None:
-        """
-        Send the request: an event follows.
-        """
-
-    def accept(self, id: int, parameters: Parameters) -> None:
-        """
-        Accept a request: an event follows.
-        """
-
-    def reject(self, id: int, privateData: bytes) -> None:
-        """
-        Refuse a request or a reply.
-        """
-
-    def establish(self, id: int) -> None:
-        """
-        The reply is good.
-        """
-
-    def disconnect(self, id: int) -> None:
-        """
-        End a connection.
-        """
-
-    def letGo(self) -> bool:
-        """
-        Close what librdmacm has opened of an adapter that is gone.
-
-        @return: whether nothing of it is open.
-        """
-
-    def close(self) -> None:
-        """
-        Destroy the channel, whose identifiers are destroyed.
-        """
-
-
 def packAddress(address: str, port: int) -> bytes:
     """
     @return: a C{sockaddr_in} or C{sockaddr_in6}.
@@ -314,9 +215,8 @@ def unpackAddress(packed: bytes) -> tuple[str, int]:
 
 class RDMACM:
     """
-    A L{Manager}: a channel of librdmacm.
-
-    See L{Manager}.
+    A channel of librdmacm, as connections need it.  An identifier is a number, that of its structure; what
+    fails raises L{OSError}.
     """
 
     #: C{RDMA_PS_TCP}.
@@ -342,10 +242,16 @@ class RDMACM:
             raise OSError(code, f"{name}: {os.strerror(code)}")
 
     def fileno(self) -> int:
+        """
+        @return: the channel's descriptor.
+        """
         found: int = self._channel.contents.fd
         return found
 
     def event(self) -> Notice | None:
+        """
+        @return: the next event, acknowledged; L{None} if there is none now.
+        """
         found = POINTER(_Event)()
         if self._library.rdma_get_cm_event(self._channel, byref(found)):
             code = ctypes.get_errno()
@@ -367,18 +273,30 @@ class RDMACM:
         return notice
 
     def create(self) -> int:
+        """
+        @return: a new identifier of port space TCP.
+        """
         id = c_void_p()
         self._call("rdma_create_id", self._channel, byref(id), None, self._SPACE)
         return id.value or 0
 
     def destroy(self, id: int) -> None:
+        """
+        Destroy an identifier.
+        """
         self._library.rdma_destroy_id(c_void_p(id))
 
     def bind(self, id: int, address: str, port: int) -> int:
+        """
+        @return: the port that it got.
+        """
         self._call("rdma_bind_addr", c_void_p(id), packAddress(address, port))
         return self.ends(id)[1]
 
     def depths(self, id: int) -> tuple[int, int]:
+        """
+        @return: how many READs and atomics a queue pair of its adapter serves at a time, and has outstanding.
+        """
         # The package ibverbs knows the first alone.
         facts = ctypes.create_string_buffer(_FACTS_BYTES)
         (context,) = _POINTER.unpack(ctypes.string_at(id, _POINTER.size))
@@ -394,20 +312,35 @@ class RDMACM:
         return min(served, _MOST), min(outstanding, _MOST)
 
     def listen(self, id: int, backlog: int) -> None:
+        """
+        Listen.
+        """
         self._call("rdma_listen", c_void_p(id), backlog)
 
     def resolveAddress(self, id: int, address: str, port: int, seconds: float) -> None:
+        """
+        Begin: an event follows.
+        """
         where = packAddress(address, port)
         self._call("rdma_resolve_addr", c_void_p(id), None, where, int(seconds * 1000))
 
     def resolveRoute(self, id: int, seconds: float) -> None:
+        """
+        Begin: an event follows.
+        """
         self._call("rdma_resolve_route", c_void_p(id), int(seconds * 1000))
 
     def ends(self, id: int) -> tuple[str, int, str, int]:
+        """
+        @return: its own address and port, and those of the peer.
+        """
         packed = ctypes.string_at(id + _SOURCE, 2 * _STORAGE)
         return (*unpackAddress(packed), *unpackAddress(packed[_STORAGE:]))
 
     def attributes(self, id: int, state: int) -> tuple[int, dict[str, int], dict[str, Any] | None]:
+        """
+        @return: what a queue pair needs for a state: the mask, the attributes and the address vector.
+        """
         given, mask = _Attributes(qp_state=state), c_int()
         self._call("rdma_init_qp_attr", c_void_p(id), byref(given), byref(mask))
         found = {name: getattr(given, name) for bit, name in _FIELDS.items() if mask.value & bit}
@@ -432,23 +365,43 @@ class RDMACM:
         ), data
 
     def connect(self, id: int, parameters: Parameters) -> None:
+        """
+        Send the request: an event follows.
+        """
         given, _data = self._given(parameters)
         self._call("rdma_connect", c_void_p(id), byref(given))
 
     def accept(self, id: int, parameters: Parameters) -> None:
+        """
+        Accept a request: an event follows.
+        """
         given, _data = self._given(parameters)
         self._call("rdma_accept", c_void_p(id), byref(given))
 
     def reject(self, id: int, privateData: bytes) -> None:
+        """
+        Refuse a request or a reply.
+        """
         self._call("rdma_reject", c_void_p(id), privateData, c_uint8(len(privateData)))
 
     def establish(self, id: int) -> None:
+        """
+        The reply is good.
+        """
         self._call("rdma_establish", c_void_p(id))
 
     def disconnect(self, id: int) -> None:
+        """
+        End a connection.
+        """
         self._call("rdma_disconnect", c_void_p(id))
 
     def letGo(self) -> bool:
+        """
+        Close what librdmacm has opened of an adapter that is gone.
+
+        @return: whether nothing of it is open.
+        """
         # librdmacm keeps its context of an adapter until it finds another (cma.c, sync_devices_list()), and
         # the kernel would wait for that.  It closes the descriptors then, which lead nowhere before.
         for fd, name in zip(self._files, _FILES, strict=True):
@@ -466,4 +419,7 @@ class RDMACM:
         return True
 
     def close(self) -> None:
+        """
+        Destroy the channel, whose identifiers are destroyed.
+        """
         self._library.rdma_destroy_event_channel(self._channel)

@@ -396,9 +396,6 @@ class IWARPFabric(ConnectedFabric):
         self._poller.close()
 
     def close(self) -> None:
-        """
-        Fail all connections, and release everything.
-        """
         if self._isClosed:
             return
         gone = PathLostError("the device was closed")

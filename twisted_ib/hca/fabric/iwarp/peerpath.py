@@ -7,6 +7,8 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Any
 
+from attrs import define
+
 from twisted_ib.hca.fabric.base.streams import PeerPath
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ class StreamPeerPath(PeerPath):
         return False
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class Setup:
     """
     The state of a stream until FPDUs are exchanged.
@@ -54,24 +57,12 @@ class Setup:
     @ivar request: that of its Request; C{times} it was offered again.
     """
 
-    __slots__ = (
-        "depths",
-        "halfOpen",
-        "isDialling",
-        "leftover",
-        "machine",
-        "privateData",
-        "request",
-        "serviceID",
-        "times",
-    )
-
-    def __init__(self, serviceID: int) -> None:
-        self.isDialling = False
-        self.machine: Any = None
-        self.privateData = self.leftover = b""
-        self.halfOpen = ""
-        self.request: ConnectRequest | None = None
-        self.serviceID = serviceID
-        self.depths = (0, 0)
-        self.times = 0
+    serviceID: int
+    isDialling: bool = False
+    machine: Any = None
+    privateData: bytes = b""
+    leftover: bytes = b""
+    halfOpen: str = ""
+    request: ConnectRequest | None = None
+    depths: tuple[int, int] = (0, 0)
+    times: int = 0

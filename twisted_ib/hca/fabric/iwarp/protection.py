@@ -35,7 +35,7 @@ def protectionOf(work: WorkQueues, opcode: int, buffer: Buffer, first: int, last
         return None
     memory = work.pd.memory
     # A region, or a window, which has the same names for what is asked here.
-    found = memory.regions.get(key) or memory.windows.get(key)
+    found = memory.regions.get(key) or memory.windows.byKey.get(key)
     if found is None or not found.length:
         return Protection.KEY
     owner = getattr(found, "queuePair", None)

@@ -119,6 +119,8 @@ class StreamPath(Waiters, ConnectionPath):
     @ivar isPassive: whether the peer has sent the Request.
     @ivar isEstablished: whether the peer is known to be ready.
     @ivar bell: whether a flush is scheduled.
+
+    See L{IReceiverUser<twisted_ib.hca.fabric.iwarp.protocol.receiving.IReceiverUser>}.
     """
 
     inPackets: ClassVar = True
@@ -215,9 +217,6 @@ class StreamPath(Waiters, ConnectionPath):
     # -- the queue pair
 
     def bind(self, queuePair: BoundQueuePair, message: Any = None) -> Any:
-        """
-        Give a queue pair its path.
-        """
         return self.way.bind(queuePair, message)
 
     def attach(self, queuePair: BoundQueuePair) -> None:
@@ -296,9 +295,6 @@ class StreamPath(Waiters, ConnectionPath):
     # -- down
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
-        """
-        Post one record: see L{IPath.post}.
-        """
         opcode = word >> 24
         if self._isBlocked or opcode == RESUME or opcode == ACKNOWLEDGE:
             return self._postNone(opcode, payload)
@@ -342,9 +338,6 @@ class StreamPath(Waiters, ConnectionPath):
         return self._postNone(word >> 24, body)
 
     def position(self) -> int:
-        """
-        @return: count of records posted.
-        """
         return self._posted
 
     def wantSpace(self, waiter: Waiter) -> None:
@@ -810,11 +803,6 @@ class StreamPath(Waiters, ConnectionPath):
     # -- calls of the receiver
 
     def delivered(self, opcode: int, buffer: Buffer, start: int, stop: int) -> int:
-        """
-        A record arrived.
-
-        @return: 0, or the syndrome of a refusal.
-        """
         queuePair = self.queuePair
         if queuePair is None:
             return ABSENT
@@ -866,9 +854,6 @@ class StreamPath(Waiters, ConnectionPath):
             parts.drop()
 
     def readyToReceive(self) -> None:
-        """
-        The initiator's ready-to-receive message came.
-        """
         if self.reads.inbound:
             self._sender.post(self._out, READ_RESPONSE_ONLY, b"", b"", 0)
             self.mark()
@@ -888,9 +873,6 @@ class StreamPath(Waiters, ConnectionPath):
             self.fabric.service.established(self)
 
     def terminated(self, message: TerminateMessage) -> None:
-        """
-        The peer has terminated the stream.
-        """
         fabric, queuePair = self.fabric, self.queuePair
         fabric.count("iwarp_terminates_received")
         if queuePair is None:

@@ -139,16 +139,10 @@ class PacketFabric(AddressDirectory):
 
     @property
     def packetsSent(self) -> int:
-        """
-        Count of packets sent.
-        """
         return self.transmitter.packets
 
     @property
     def packetsReceived(self) -> int:
-        """
-        Count of packets received, valid or not.
-        """
         return self._receiver.packets
 
     # -- services
@@ -437,9 +431,6 @@ class PacketFabric(AddressDirectory):
 
     @property
     def hot(self) -> tuple[Any, ...]:
-        """
-        The fabrics that are worth polling: this one, if it has connections.
-        """
         return (self,) if self.sessions.byNumber else ()
 
     def arm(self) -> bool:
@@ -456,9 +447,6 @@ class PacketFabric(AddressDirectory):
         return found
 
     def tick(self, now: float) -> None:
-        """
-        Run the timers that are due.
-        """
         self.sessions.tick(now)
         if self.transmitter.stalled and now >= self.transmitter.again:
             self.transmitter.unstall()

@@ -89,7 +89,7 @@ class QueuePairPath(Waiters):
     @ivar until: when a path without a queue pair ends; 0 if it does not linger.
     @ivar notified: when the last congestion notification was sent to the peer.
 
-    See L{PeerPath}.
+    See L{PeerPath} and see L{ConnectionUser<twisted_ib.hca.transport.parameters.ConnectionUser>}.
     """
 
     __slots__ = (
@@ -207,9 +207,6 @@ class QueuePairPath(Waiters):
 
     @property
     def way(self) -> PeerPath:
-        """
-        The path to the peer's address.
-        """
         return self._way
 
     # -- the queue pair
@@ -275,9 +272,6 @@ class QueuePairPath(Waiters):
             self.fabric.ringLater(self)
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
-        """
-        Post one record: see L{IPath.post}.
-        """
         opcode = word >> 24
         if opcode == RESUME:
             return True  # The transport retransmits by itself.
@@ -319,9 +313,6 @@ class QueuePairPath(Waiters):
         return True
 
     def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
-        """
-        Post a small record: see L{IPath.postReserved}.
-        """
         return self.post(word, b"", body, len(body))
 
     def position(self) -> int:
@@ -401,11 +392,6 @@ class QueuePairPath(Waiters):
     # -- calls of the transport connection
 
     def delivered(self, opcode: int, buffer: Buffer, start: int, stop: int) -> int:
-        """
-        A record arrived.
-
-        @return: 0, or the AETH syndrome of a refusal.
-        """
         queuePair = self.queuePair
         if queuePair is None:
             return ABSENT
@@ -428,12 +414,6 @@ class QueuePairPath(Waiters):
             return 0
 
     def continued(self, opcode: int, parts: list[Any], size: int) -> int:
-        """
-        Consecutive Middle packets of a message arrived.
-
-        @param parts: their payloads, valid until L{settle}.
-        @return: 0, or the AETH syndrome of a refusal.
-        """
         queuePair = self.queuePair
         if opcode == SEND_MIDDLE and self._parts and queuePair is not None:
             if self._size + size <= limits.INLINE_RECORD:
@@ -491,9 +471,6 @@ class QueuePairPath(Waiters):
         self.fabric.partial.pop(self, None)
 
     def acknowledged(self, position: int) -> None:
-        """
-        The peer has acknowledged all records up to a position.
-        """
         self._acknowledged = position
         if self.queuePair is None:
             if self.isDone:
@@ -509,9 +486,6 @@ class QueuePairPath(Waiters):
                 self.fabric.failed(error)
 
     def refused(self, position: int, syndrome: int) -> None:
-        """
-        The peer refused a record by a NAK, or does not answer.
-        """
         queuePair = self.queuePair
         self._asked = self._acknowledged  # Nothing more will be acknowledged.
         if queuePair is None:
@@ -537,17 +511,11 @@ class QueuePairPath(Waiters):
         )
 
     def resumed(self) -> None:
-        """
-        The send window has space again.
-        """
         if not self._isRoomy:
             self._isRoomy = True
             self.fabric.writable.append(self)
 
     def count(self, name: str) -> None:
-        """
-        Increment a counter of the device.
-        """
         if name == _SENT_AGAIN:
             self.retransmits += 1
         self.fabric.count(name)

@@ -225,12 +225,7 @@ class SharedMemoryFabric(HotPaths):
 
     def publish(self, serviceID: int, address: str, inode: int = 0, isOwn: bool = False) -> None:
         """
-        Let others find this HCA for a service at an address.
-
-        @param inode: See L{IFabric}.
         @param isOwn: Whether the address is of this HCA alone, and so need not be one of the host.
-        @raise ServiceInUseError: a living process listens there.
-        @raise NoRouteError: the address is not one of this host.
         """
         if not isOwn:
             checkLocal(address)
@@ -239,13 +234,6 @@ class SharedMemoryFabric(HotPaths):
         self.rendezvous.publish(serviceID, address, inode)
 
     def publishAny(self, prefix: int, address: str, isOwn: bool = False) -> int:
-        """
-        Publish a service with a free port.
-
-        @param prefix: The service id of port 0.
-        @param isOwn: See L{publish}.
-        @return: The port.
-        """
         if not isOwn:
             checkLocal(address)
         if self.rendezvous.isLost():
@@ -279,11 +267,6 @@ class SharedMemoryFabric(HotPaths):
         return self.rendezvous.stamps()
 
     def proves(self, path: Any, guid: int) -> bool | None:
-        """
-        Check that the peer at the other end of a path owns a GUID: see L{IFabric}.
-
-        @return: L{None} if the listener cannot be asked now.
-        """
         peerSocket = path.peerSocket
         # A path that we dialled led to the GUID's own socket in the run directory.  For a path that the
         # peer dialled its Hello proves nothing: the calling process must be the one that listens under that
@@ -302,12 +285,6 @@ class SharedMemoryFabric(HotPaths):
         return bool((listener.pid, listener.uid) == (caller.pid, caller.uid))
 
     def join(self, group: int) -> None:
-        """
-        Let others find this HCA as a member of a multicast group.
-
-        @param group: A multicast GID (IBTA vol. 1 4.1.1), an integer of 128 bits.
-        @raise RunDirectoryError: the directory cannot be written.
-        """
         self.rendezvous.join(group)
 
     def leave(self, group: int) -> None:

@@ -352,18 +352,6 @@ class InformInfoRecord(Attribute):
     informInfo: InformInfo = nested(24, InformInfo, skip=1)
 
 
-#: Records that can be asked for, by attribute id.
-RECORDS: Final[dict[int, type[Attribute]]] = {
-    each.ID: each
-    for each in (
-        *(NodeRecord, PortInfoRecord, SLtoVLMappingTableRecord, SwitchInfoRecord),
-        *(LinearForwardingTableRecord, MulticastForwardingTableRecord, SMInfoRecord, LinkRecord),
-        *(GUIDInfoRecord, ServiceRecord, PKeyTableRecord, PathRecord, VLArbitrationTableRecord),
-        *(MCMemberRecord, InformInfoRecord),
-    )
-}
-
-
 def stride(kind: type[Attribute]) -> int:
     """
     @return: AttributeOffset of a table of records: the octets of each, in units of 8.

@@ -71,7 +71,7 @@ class LocalInvalidate(LocalOperation):
     failure = WCStatus.LOC_QP_OP_ERR
 
     def _execute(self, work: WorkContext) -> None:
-        work.pd.memory.invalidate(self.request.invalidateKey, work.queuePair)
+        work.pd.memory.windows.invalidate(self.request.invalidateKey, work.queuePair)
 
 
 class BindWindow(LocalOperation):
@@ -95,7 +95,7 @@ class BindWindow(LocalOperation):
         bind = self.request.bind
         # L{check} refuses a BIND_MW without one.
         assert bind is not None
-        work.pd.memory.bind(
+        work.pd.memory.windows.bind(
             bind.window,
             bind.region,
             bind.address,
@@ -112,4 +112,4 @@ class BindWindow(LocalOperation):
         # WINDOW_RESERVED_KEYS keys.
         bind = self.request.bind
         if not self.done and bind is not None and bind.key is not None:
-            work.pd.memory.releaseKey(bind.window, bind.key)
+            work.pd.memory.windows.releaseKey(bind.window, bind.key)

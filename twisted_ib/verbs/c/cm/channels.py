@@ -172,27 +172,18 @@ def acknowledgeLast(endpoint: Endpoint) -> None:
 
 @handler
 def rdma_create_event_channel() -> CData:
-    """
-    Make an event channel.
-    """
     attend.begin()
     return Channel().structure
 
 
 @handler
 def rdma_destroy_event_channel(channel: CData) -> None:
-    """
-    Close an event channel.
-    """
     channelOf(channel).destroy()
     _thread.waitsFor = None
 
 
 @handler
 def rdma_get_cm_event(channel: CData, event: CData) -> int:
-    """
-    Wait for an event.
-    """
     address = addressOf(channel)
     # On Linux, closing a descriptor does not end the calls that use it.  rping relies on that: its thread
     # would end the program with status 255 when the main thread destroys the channel.  And a process ends
@@ -218,16 +209,10 @@ def rdma_get_cm_event(channel: CData, event: CData) -> int:
 
 @handler
 def rdma_ack_cm_event(event: CData) -> int:
-    """
-    Give an event back.
-    """
     handles.remove(addressOf(event), "rdma_cm_event")
     return 0
 
 
 @handler
 def rdma_event_str(event: int) -> CData:
-    """
-    The name of a kind of event.
-    """
     return lasting(_E(event).name if 0 <= event <= _LAST else "UNKNOWN EVENT")

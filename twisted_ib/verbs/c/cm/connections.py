@@ -51,9 +51,6 @@ def _parameters(endpoint: Endpoint, param: CData) -> ConnParam | None:
 
 @handler
 def rdma_listen(id: CData, backlog: int) -> int:
-    """
-    Listen for requests.
-    """
     endpoint = endpointOf(id)
     endpoint.cmid.listen(max(backlog, 0))
     endpoint.showAddresses()
@@ -94,9 +91,6 @@ def rdma_get_request(listener: CData, id: CData) -> int:
 
 @handler
 def rdma_connect(id: CData, param: CData) -> int:
-    """
-    Connect to the peer.
-    """
     endpoint = endpointOf(id)
     followQP(endpoint)
     endpoint.cmid.connect(_parameters(endpoint, param))
@@ -106,18 +100,12 @@ def rdma_connect(id: CData, param: CData) -> int:
 
 @handler
 def rdma_establish(id: CData) -> int:
-    """
-    Tell the peer that the program's own queue pair is ready.
-    """
     endpointOf(id).cmid.establish()
     return 0
 
 
 @handler
 def rdma_accept(id: CData, param: CData) -> int:
-    """
-    Accept a request.
-    """
     endpoint = endpointOf(id)
     followQP(endpoint)
     endpoint.cmid.accept(_parameters(endpoint, param))
@@ -127,9 +115,6 @@ def rdma_accept(id: CData, param: CData) -> int:
 
 @handler
 def rdma_reject(id: CData, data: CData, length: int) -> int:
-    """
-    Reject a request.
-    """
     endpointOf(id).cmid.reject(octets(data, length))
     return 0
 
@@ -145,9 +130,6 @@ def rdma_reject_ece(id: CData, data: CData, length: int) -> int:
 
 @handler
 def rdma_notify(id: CData, event: int) -> int:
-    """
-    Tell the communication manager of an event of the queue pair.
-    """
     endpoint = endpointOf(id)
     if event != enums.IBV_EVENT_COMM_EST:
         raise HandleError("The communication manager needs no such event")
@@ -159,9 +141,6 @@ def rdma_notify(id: CData, event: int) -> int:
 
 @handler
 def rdma_disconnect(id: CData) -> int:
-    """
-    End a connection.
-    """
     endpoint = endpointOf(id)
     endpoint.cmid.disconnect()
     return complete(endpoint)
@@ -198,9 +177,6 @@ def _group(addr: CData) -> AddrInfo:
 
 @handler
 def rdma_join_multicast(id: CData, addr: CData, context: CData) -> int:
-    """
-    Join a group as a full member.
-    """
     endpoint = endpointOf(id)
     endpoint.cmid.join_multicast(_group(addr), context=context)
     return complete(endpoint)
@@ -208,9 +184,6 @@ def rdma_join_multicast(id: CData, addr: CData, context: CData) -> int:
 
 @handler
 def rdma_join_multicast_ex(id: CData, attr: CData, context: CData) -> int:
-    """
-    Join a group.
-    """
     endpoint = endpointOf(id)
     given(attr)
     # Which attributes are there is for the verb to say; without an address there is none to read.
@@ -222,8 +195,5 @@ def rdma_join_multicast_ex(id: CData, attr: CData, context: CData) -> int:
 
 @handler
 def rdma_leave_multicast(id: CData, addr: CData) -> int:
-    """
-    Leave a group.
-    """
     endpointOf(id).cmid.leave_multicast(_group(addr))
     return 0

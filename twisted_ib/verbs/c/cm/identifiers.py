@@ -57,9 +57,6 @@ def _make(channel: CData, context: CData, portSpace: int) -> Endpoint:
 
 @handler
 def rdma_create_id(channel: CData, id: CData, context: CData, ps: int) -> int:
-    """
-    Make an identifier; without a channel, a synchronous one.
-    """
     given(id)
     attend.begin()
     id[0] = _make(channel, context, ps).structure
@@ -68,9 +65,6 @@ def rdma_create_id(channel: CData, id: CData, context: CData, ps: int) -> int:
 
 @handler
 def rdma_destroy_id(id: CData) -> int:
-    """
-    Destroy an identifier, once its events are acknowledged.
-    """
     endpoint = endpointOf(id)
     acknowledgeLast(endpoint)
     endpoints.remove(endpoint)
@@ -83,9 +77,6 @@ def rdma_destroy_id(id: CData) -> int:
 
 @handler
 def rdma_create_ep(id: CData, res: CData, pd: CData, attr: CData) -> int:
-    """
-    Make a synchronous identifier, bound or with its route resolved, and its queue pair.
-    """
     given(id, res)
     attend.begin()
     endpoint = _make(ffi.NULL, ffi.NULL, res.ai_port_space)
@@ -117,9 +108,6 @@ def rdma_create_ep(id: CData, res: CData, pd: CData, attr: CData) -> int:
 
 @handler
 def rdma_destroy_ep(id: CData) -> None:
-    """
-    Destroy an identifier with its queues.
-    """
     endpoint = endpointOf(id)
     if endpoint.structure.qp:
         rdma_destroy_qp(id)
@@ -130,9 +118,6 @@ def rdma_destroy_ep(id: CData) -> None:
 
 @handler
 def rdma_migrate_id(id: CData, channel: CData) -> int:
-    """
-    Move an identifier to another channel; without one it becomes synchronous.
-    """
     endpoint = endpointOf(id)
     if endpoint.isSynchronous and not channel:
         raise HandleError("The identifier is synchronous already")
@@ -150,9 +135,6 @@ def rdma_migrate_id(id: CData, channel: CData) -> int:
 
 @handler
 def rdma_set_option(id: CData, level: int, optname: int, optval: CData, optlen: int) -> int:
-    """
-    Set an option.
-    """
     endpoint = endpointOf(id)
     given(optval)
     if level != enums.RDMA_OPTION_ID or optname not in _OPTIONS:
@@ -169,9 +151,6 @@ def rdma_set_option(id: CData, level: int, optname: int, optval: CData, optlen: 
 
 @handler
 def rdma_get_devices(num_devices: CData) -> CData:
-    """
-    The contexts of devices with a communication manager; the list is to be freed.
-    """
     if num_devices:
         num_devices[0] = 0
     attend.begin()
@@ -185,8 +164,5 @@ def rdma_get_devices(num_devices: CData) -> CData:
 
 @handler
 def rdma_free_devices(list: CData) -> None:
-    """
-    Free a list; the contexts stay open.
-    """
     if _lists.pop(addressOf(list), None) is None:
         raise HandleError("It is no list of devices")

@@ -83,9 +83,6 @@ def _waitForAny(ask: Callable[[], int], asked: _Asked, timeout: float | None) ->
 
 @handler
 def rpoll(fds: CData, count: int, timeout: int) -> int:
-    """
-    Wait for one of several sockets, or other files.
-    """
     if count > limits.QUEUE_PAIRS:
         raise HandleError("There are too many descriptors")
     if count:
@@ -105,9 +102,6 @@ def rpoll(fds: CData, count: int, timeout: int) -> int:
 
 @handler
 def rselect(count: int, readable: CData, writable: CData, exceptional: CData, timeout: CData) -> int:
-    """
-    Wait for one of several sockets, or other files.
-    """
     size = ffi.sizeof("fd_set")
     if not 0 <= count <= size * _FD_BITS:
         raise HandleError("There are too many descriptors")
@@ -199,9 +193,6 @@ def _pollOf(number: int) -> _Poll:
 
 @handler
 def repoll_create(size: int) -> int:
-    """
-    Make a set of descriptors to wait for.
-    """
     if size <= 0:
         raise HandleError("The size is not positive")
     with hub:
@@ -236,9 +227,6 @@ def forget(number: int) -> None:
 
 @handler
 def repoll_ctl(set: int, operation: int, socket: int, event: CData) -> int:
-    """
-    Add, change or remove a descriptor.
-    """
     poll = _pollOf(set)
     with hub:
         file = _fileOf(socket)
@@ -258,9 +246,6 @@ def repoll_ctl(set: int, operation: int, socket: int, event: CData) -> int:
 
 @handler
 def repoll_wait(set: int, events: CData, most: int, timeout: int) -> int:
-    """
-    Wait for one of the set's descriptors.
-    """
     poll = _pollOf(set)
     if most <= 0:
         raise HandleError("There is no room for events")

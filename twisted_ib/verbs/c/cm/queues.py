@@ -163,9 +163,6 @@ def followQP(endpoint: Endpoint) -> None:
 
 @handler
 def rdma_create_qp(id: CData, pd: CData, attr: CData) -> int:
-    """
-    Make the queue pair of an identifier.
-    """
     endpoint = endpointOf(id)
     given(attr)
     createQP(endpoint, pd, attr)
@@ -174,9 +171,6 @@ def rdma_create_qp(id: CData, pd: CData, attr: CData) -> int:
 
 @handler
 def rdma_create_qp_ex(id: CData, attr: CData) -> int:
-    """
-    Make the queue pair of an identifier, with extended attributes.
-    """
     endpoint = endpointOf(id)
     given(attr)
     extended = _verbs("ibv_qp_init_attr_ex", attr)
@@ -190,9 +184,6 @@ def rdma_create_qp_ex(id: CData, attr: CData) -> int:
 
 @handler
 def rdma_destroy_qp(id: CData) -> None:
-    """
-    Destroy the queue pair of an identifier, and the completion queues that were made for it.
-    """
     endpoint = endpointOf(id)
     own = endpoint.structure
     if not own.qp:
@@ -214,9 +205,6 @@ def _fill(found: QPAttr, target: CData, bits: int) -> None:
 
 @handler
 def rdma_init_qp_attr(id: CData, attr: CData, mask: CData) -> int:
-    """
-    The attributes that bring a queue pair of the program's into a state.
-    """
     endpoint = endpointOf(id)
     given(attr, mask)
     target = _verbs("ibv_qp_attr", attr)
@@ -231,9 +219,6 @@ def rdma_init_qp_attr(id: CData, attr: CData, mask: CData) -> int:
 
 @handler
 def rdma_create_srq(id: CData, pd: CData, attr: CData) -> int:
-    """
-    Make the shared receive queue of an identifier.
-    """
     endpoint = endpointOf(id)
     given(attr)
     own = endpoint.structure
@@ -246,9 +231,6 @@ def rdma_create_srq(id: CData, pd: CData, attr: CData) -> int:
 
 @handler
 def rdma_create_srq_ex(id: CData, attr: CData) -> int:
-    """
-    Make the shared receive queue of an identifier, with extended attributes.
-    """
     endpoint = endpointOf(id)
     given(attr)
     own, extended = endpoint.structure, _verbs("ibv_srq_init_attr_ex", attr)
@@ -266,9 +248,6 @@ def rdma_create_srq_ex(id: CData, attr: CData) -> int:
 
 @handler
 def rdma_destroy_srq(id: CData) -> None:
-    """
-    Destroy the shared receive queue of an identifier.
-    """
     endpoint = endpointOf(id)
     own = endpoint.structure
     if not own.srq:

@@ -59,18 +59,12 @@ def resolveAddress(endpoint: Endpoint, source: sockaddr.SocketAddress | None, de
 
 @handler
 def rdma_bind_addr(id: CData, addr: CData) -> int:
-    """
-    Bind an identifier.
-    """
     bind(endpointOf(id), socketAddress(addr))
     return 0
 
 
 @handler
 def rdma_resolve_addr(id: CData, src: CData, dst: CData, timeout_ms: int) -> int:
-    """
-    Resolve the peer's address.
-    """
     endpoint = endpointOf(id)
     resolveAddress(endpoint, socketAddress(src) if src else None, dst)
     return 0
@@ -78,9 +72,6 @@ def rdma_resolve_addr(id: CData, src: CData, dst: CData, timeout_ms: int) -> int
 
 @handler
 def rdma_resolve_route(id: CData, timeout_ms: int) -> int:
-    """
-    Resolve the route to the peer.
-    """
     endpoint = endpointOf(id)
     endpoint.cmid.resolve_route()
     return complete(endpoint)
@@ -93,17 +84,11 @@ def _port(found: tuple[str, int] | None) -> int:
 
 @handler
 def rdma_get_src_port(id: CData) -> int:
-    """
-    The port that an identifier is bound to.
-    """
     return _port(endpointOf(id).cmid.local_addr)
 
 
 @handler
 def rdma_get_dst_port(id: CData) -> int:
-    """
-    The peer's port.
-    """
     return _port(endpointOf(id).cmid.peer_addr)
 
 
@@ -116,9 +101,6 @@ def _text(pointer: CData) -> str | None:
 
 @handler
 def rdma_getaddrinfo(node: CData, service: CData, hints: CData, res: CData) -> int:
-    """
-    Translate names to addresses; the result is to be freed.
-    """
     given(res)
     if not node and not service and not hints:
         raise HandleError("There is nothing to resolve")
@@ -160,8 +142,5 @@ def rdma_getaddrinfo(node: CData, service: CData, hints: CData, res: CData) -> i
 
 @handler
 def rdma_freeaddrinfo(res: CData) -> None:
-    """
-    Free a result.
-    """
     if res and _results.pop(addressOf(res), None) is None:
         raise HandleError("It is no result of rdma_getaddrinfo")

@@ -85,9 +85,6 @@ def _memory(pointer: CData, length: int) -> memoryview:
 
 @handler
 def rsocket(domain: int, type: int, protocol: int) -> int:
-    """
-    Make a socket.
-    """
     if domain not in (sockets.AF_INET, sockets.AF_INET6, sockaddr.AF_IB):
         raise HandleError("There is no such family", errno.EAFNOSUPPORT)
     if type != sockets.SOCK_STREAM or protocol not in (0, sockets.IPPROTO_TCP):
@@ -98,9 +95,6 @@ def rsocket(domain: int, type: int, protocol: int) -> int:
 
 @handler
 def rbind(socket: int, addr: CData, length: int) -> int:
-    """
-    Bind a socket.
-    """
     one = descriptorOf(socket)
     address = socketAddress(addr).address
     with hub:
@@ -110,9 +104,6 @@ def rbind(socket: int, addr: CData, length: int) -> int:
 
 @handler
 def rlisten(socket: int, backlog: int) -> int:
-    """
-    Listen for connections.
-    """
     one = descriptorOf(socket)
     with hub:
         one.socket.listen(backlog)
@@ -121,9 +112,6 @@ def rlisten(socket: int, backlog: int) -> int:
 
 @handler
 def raccept(socket: int, addr: CData, length: CData) -> int:
-    """
-    Take a connection.
-    """
     one = descriptorOf(socket)
     if one.socket.phase is not Phase.LISTENING:
         raise HandleError("The socket does not listen")
@@ -141,9 +129,6 @@ def raccept(socket: int, addr: CData, length: CData) -> int:
 
 @handler
 def rconnect(socket: int, addr: CData, length: int) -> int:
-    """
-    Connect a socket.
-    """
     one = descriptorOf(socket)
     destination = socketAddress(addr).address
     wildcard = Address("0.0.0.0" if destination.version == 4 else "::", 0)
@@ -174,9 +159,6 @@ def rshutdown(socket: int, how: int) -> int:
 
 @handler
 def rclose(socket: int) -> int:
-    """
-    Close a socket.
-    """
     with hub:
         one = descriptorOf(socket)
         del descriptors[socket]
@@ -253,17 +235,11 @@ def _vector(vector: CData, count: int) -> list[memoryview]:
 
 @handler
 def rrecv(socket: int, buffer: CData, length: int, flags: int) -> int:
-    """
-    Read octets.
-    """
     return _receive(socket, [_memory(buffer, length)], flags)
 
 
 @handler
 def rrecvfrom(socket: int, buffer: CData, length: int, flags: int, addr: CData, size: CData) -> int:
-    """
-    Read octets, and say of whom.
-    """
     count = _receive(socket, [_memory(buffer, length)], flags)
     if addr and size:
         _tell(addr, size, descriptorOf(socket).socket.cmid.peer_addr)
@@ -272,9 +248,6 @@ def rrecvfrom(socket: int, buffer: CData, length: int, flags: int, addr: CData, 
 
 @handler
 def rrecvmsg(socket: int, message: CData, flags: int) -> int:
-    """
-    Read octets into several buffers.
-    """
     descriptorOf(socket)
     given(message)
     return _receive(socket, _vector(message.msg_iov, message.msg_iovlen), flags)
@@ -282,25 +255,16 @@ def rrecvmsg(socket: int, message: CData, flags: int) -> int:
 
 @handler
 def rread(socket: int, buffer: CData, length: int) -> int:
-    """
-    Read octets.
-    """
     return _receive(socket, [_memory(buffer, length)], 0)
 
 
 @handler
 def rreadv(socket: int, vector: CData, count: int) -> int:
-    """
-    Read octets into several buffers.
-    """
     return _receive(socket, _vector(vector, count), 0)
 
 
 @handler
 def rsend(socket: int, buffer: CData, length: int, flags: int) -> int:
-    """
-    Write octets.
-    """
     return _send(socket, [_memory(buffer, length)], flags)
 
 
@@ -317,9 +281,6 @@ def rsendto(socket: int, buffer: CData, length: int, flags: int, addr: CData, si
 
 @handler
 def rsendmsg(socket: int, message: CData, flags: int) -> int:
-    """
-    Write octets of several buffers.
-    """
     descriptorOf(socket)
     given(message)
     return _send(socket, _vector(message.msg_iov, message.msg_iovlen), flags)
@@ -327,17 +288,11 @@ def rsendmsg(socket: int, message: CData, flags: int) -> int:
 
 @handler
 def rwrite(socket: int, buffer: CData, length: int) -> int:
-    """
-    Write octets.
-    """
     return _send(socket, [_memory(buffer, length)], 0)
 
 
 @handler
 def rwritev(socket: int, vector: CData, count: int) -> int:
-    """
-    Write octets of several buffers.
-    """
     return _send(socket, _vector(vector, count), 0)
 
 
@@ -355,18 +310,12 @@ def _tell(addr: CData, length: CData, found: tuple[str, int] | None) -> None:
 
 @handler
 def rgetpeername(socket: int, addr: CData, length: CData) -> int:
-    """
-    The peer's address.
-    """
     _tell(addr, length, descriptorOf(socket).socket.cmid.peer_addr)
     return 0
 
 
 @handler
 def rgetsockname(socket: int, addr: CData, length: CData) -> int:
-    """
-    The socket's own address.
-    """
     one = descriptorOf(socket)
     _tell(
         addr,
@@ -378,9 +327,6 @@ def rgetsockname(socket: int, addr: CData, length: CData) -> int:
 
 @handler
 def rsetsockopt(socket: int, level: int, name: int, value: CData, length: int) -> int:
-    """
-    Set an option.
-    """
     one = descriptorOf(socket)
     if name not in _SOCKET_OPTIONS.get(level, ()):
         raise HandleError("There is no such option", errno.ENOPROTOOPT)
@@ -402,9 +348,6 @@ def rsetsockopt(socket: int, level: int, name: int, value: CData, length: int) -
 
 @handler
 def rgetsockopt(socket: int, level: int, name: int, value: CData, length: CData) -> int:
-    """
-    An option's value.
-    """
     one = descriptorOf(socket)
     given(value, length)
     if (level, name) == (sockets.SOL_SOCKET, sockets.SO_ERROR):
@@ -423,9 +366,6 @@ def rgetsockopt(socket: int, level: int, name: int, value: CData, length: CData)
 
 @handler
 def rfcntl(socket: int, command: int, argument: int) -> int:
-    """
-    Get or set the flags of a descriptor.
-    """
     one = descriptorOf(socket)
     if command == _F_GETFL:
         return os.O_NONBLOCK if one.isNonBlocking else 0

@@ -32,33 +32,21 @@ def mad(umad: CData) -> CData:
 
 @handler
 def umad_size() -> int:
-    """
-    Octets in front of the MAD.
-    """
     return int(HEADER_BYTES)
 
 
 @handler
 def umad_get_mad(umad: CData) -> CData:
-    """
-    The MAD.
-    """
     return ffi.cast("char *", umad) + HEADER_BYTES if umad else ffi.NULL
 
 
 @handler
 def umad_status(umad: CData) -> int:
-    """
-    0, or the errno of a request that failed.
-    """
     return int(mad(umad).status)
 
 
 @handler
 def umad_get_mad_addr(umad: CData) -> CData:
-    """
-    The address.
-    """
     return ffi.addressof(mad(umad), "addr") if umad else ffi.NULL
 
 
@@ -79,18 +67,12 @@ def umad_set_grh(umad: CData, mad_addr: CData) -> int:
 
 @handler
 def umad_set_addr(umad: CData, dlid: int, dqp: int, sl: int, qkey: int) -> int:
-    """
-    Set the destination, in the host's byte order.
-    """
     number, key = (htonl(each & 0xFFFFFFFF) for each in (dqp, qkey))
     return umad_set_addr_net(umad, htons(dlid & 0xFFFF), number, sl, key)
 
 
 @handler
 def umad_set_addr_net(umad: CData, dlid: int, dqp: int, sl: int, qkey: int) -> int:
-    """
-    Set the destination, in network byte order.
-    """
     target = mad(umad).addr
     target.lid, target.qpn, target.sl, target.qkey = dlid, dqp, sl & 0xFF, qkey
     return 0
@@ -98,18 +80,12 @@ def umad_set_addr_net(umad: CData, dlid: int, dqp: int, sl: int, qkey: int) -> i
 
 @handler
 def umad_set_pkey(umad: CData, pkey_index: int) -> int:
-    """
-    Set the slot of the P_Key.
-    """
     mad(umad).addr.pkey_index = pkey_index & 0xFFFF
     return 0
 
 
 @handler
 def umad_get_pkey(umad: CData) -> int:
-    """
-    The slot of the P_Key.
-    """
     return int(mad(umad).addr.pkey_index)
 
 
@@ -137,9 +113,6 @@ def _say(text: str) -> None:
 
 @handler
 def umad_addr_dump(addr: CData) -> None:
-    """
-    Write an address to the standard error.
-    """
     given(addr)
     gid = IPv6Address(bytes(ffi.buffer(addr.gid)))
     _say(
@@ -152,9 +125,6 @@ def umad_addr_dump(addr: CData) -> None:
 
 @handler
 def umad_dump(umad: CData) -> None:
-    """
-    Write the header of a buffer to the standard error.
-    """
     found = mad(umad)
     _say(f"agent {found.agent_id} status {found.status} timeout {found.timeout_ms} retries {found.retries}")
     umad_addr_dump(ffi.addressof(found, "addr"))

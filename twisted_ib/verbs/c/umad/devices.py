@@ -113,9 +113,6 @@ def umad_done() -> int:
 
 @handler
 def umad_get_cas_names(cas: CData, max: int) -> int:
-    """
-    The names of the channel adapters.
-    """
     given(cas)
     names = [name for name in _names() if len(name) < _NAME_BYTES][: max if max > 0 else 0]
     rows = ffi.cast(f"char (*)[{_NAME_BYTES}]", cas)
@@ -133,9 +130,6 @@ def _fillPair(target: CData, name: str) -> None:
 
 @handler
 def umad_get_smi_gsi_pairs(cas: CData, max: int) -> int:
-    """
-    The channel adapters by which each port is managed.
-    """
     given(cas)
     names = [name for name in _names() if len(name) < _NAME_BYTES][:max]
     pairs = ffi.cast("struct twisted_ib_ca_pair *", cas)
@@ -146,9 +140,6 @@ def umad_get_smi_gsi_pairs(cas: CData, max: int) -> int:
 
 @handler
 def umad_get_smi_gsi_pair_by_ca_name(devname: CData, portnum: int, ca_pair: CData, enforce_smi: int) -> int:
-    """
-    The channel adapters by which a port is managed.
-    """
     given(ca_pair)
     _fillPair(ffi.cast("struct twisted_ib_ca_pair *", ca_pair), portOf(textOf(devname), portnum).name)
     return 0
@@ -170,9 +161,6 @@ def umad_get_ca_portguids(ca_name: CData, portguids: CData, max: int) -> int:
 
 @handler
 def umad_get_ca(ca_name: CData, ca: CData) -> int:
-    """
-    A channel adapter with its ports.
-    """
     given(ca)
     device = deviceOf(textOf(ca_name))
     with hub:
@@ -192,9 +180,6 @@ def umad_get_ca(ca_name: CData, ca: CData) -> int:
 
 @handler
 def umad_release_ca(ca: CData) -> int:
-    """
-    Free the ports of a channel adapter.
-    """
     given(ca)
     for index in range(len(ca.ports)):
         port = ca.ports[index]
@@ -207,9 +192,6 @@ def umad_release_ca(ca: CData) -> int:
 
 @handler
 def umad_get_port(ca_name: CData, portnum: int, port: CData) -> int:
-    """
-    A port.
-    """
     given(port)
     device = portOf(textOf(ca_name), portnum)
     with hub:
@@ -219,9 +201,6 @@ def umad_get_port(ca_name: CData, portnum: int, port: CData) -> int:
 
 @handler
 def umad_release_port(port: CData) -> int:
-    """
-    Free what a port points to.
-    """
     given(port)
     release(port.pkeys)
     port.pkeys, port.pkeys_size = ffi.NULL, 0
@@ -242,9 +221,6 @@ def umad_get_issm_path(ca_name: CData, portnum: int, path: CData, max: int) -> i
 
 @handler
 def umad_get_ca_device_list() -> CData:
-    """
-    The names of the channel adapters, in a list that is to be freed.
-    """
     head = ffi.NULL
     for name in reversed(_names()):
         text = ffi.new("char[]", name.encode())
@@ -262,18 +238,12 @@ def _nodes(head: CData) -> Iterator[CData]:
 
 @handler
 def umad_free_ca_device_list(head: CData) -> None:
-    """
-    Free a list.
-    """
     for node in _nodes(head):
         release(node)
 
 
 @handler
 def umad_sort_ca_device_list(head: CData, size: int) -> int:
-    """
-    Sort a list by name.
-    """
     given(head)
     nodes = list(_nodes(head[0]))
     if size and size != len(nodes):

@@ -137,26 +137,17 @@ _SA_STATES: Final = (
 
 @handler
 def umad_class_str(mgmt_class: int) -> CData:
-    """
-    The name of a class.
-    """
     return lasting(_CLASSES.get(mgmt_class, _UNKNOWN))
 
 
 @handler
 def umad_method_str(mgmt_class: int, method: int) -> CData:
-    """
-    The name of a method.
-    """
     methods = _SA_METHODS if mgmt_class == SUBNET_ADMINISTRATION else _METHODS
     return lasting(methods.get(method, _UNKNOWN))
 
 
 @handler
 def umad_attribute_str(mgmt_class: int, attr_id: int) -> CData:
-    """
-    The name of an attribute, whose id is in network byte order.
-    """
     attributes = _ATTRIBUTES
     if mgmt_class in SUBNET_CLASSES:
         attributes = _SM_ATTRIBUTES
@@ -169,9 +160,6 @@ def umad_attribute_str(mgmt_class: int, attr_id: int) -> CData:
 
 @handler
 def umad_common_mad_status_str(status: int) -> CData:
-    """
-    The common part of a status, which is in network byte order.
-    """
     code = ntohs(status)
     if code & _BUSY:
         return lasting("Busy")
@@ -182,8 +170,5 @@ def umad_common_mad_status_str(status: int) -> CData:
 
 @handler
 def umad_sa_mad_status_str(status: int) -> CData:
-    """
-    The part of a status that is of subnet administration; it is in network byte order.
-    """
     code = ntohs(status) >> 8
     return lasting(_SA_STATES[code] if code < len(_SA_STATES) else "Undefined Error")

@@ -66,9 +66,6 @@ def _portOf(portid: int) -> UserPort:
 
 @handler
 def umad_open_port(ca_name: CData, portnum: int) -> int:
-    """
-    Open a port.
-    """
     device = portOf(textOf(ca_name), portnum)
     with hub:
         if len(_ports) >= OPEN_PORTS:
@@ -103,9 +100,6 @@ def _close(portid: int) -> None:
 
 @handler
 def umad_close_port(portid: int) -> int:
-    """
-    Close a port, with its agents.
-    """
     with hub:
         _portOf(portid)
         _close(portid)
@@ -116,9 +110,6 @@ def umad_close_port(portid: int) -> int:
 
 @handler
 def umad_get_fd(portid: int) -> int:
-    """
-    The descriptor of a port.
-    """
     _portOf(portid)
     return portid
 
@@ -159,17 +150,11 @@ def _register(portid: int, class_: int, version: int, rmpp: int, oui: int, mask:
 def umad_register(
     portid: int, mgmt_class: int, mgmt_version: int, rmpp_version: int, method_mask: CData
 ) -> int:
-    """
-    Register an agent.
-    """
     return _registered(portid, mgmt_class, mgmt_version, rmpp_version, OPENIB, method_mask)
 
 
 @handler
 def umad_register_oui(portid: int, mgmt_class: int, rmpp_version: int, oui: CData, method_mask: CData) -> int:
-    """
-    Register an agent of a vendor class that has an OUI.
-    """
     if mgmt_class not in ORGANIZATION_CLASSES:
         raise HandleError(f"Class {mgmt_class:#04x} has no OUI")
     given(oui)
@@ -197,9 +182,6 @@ def umad_register2(portid: int, attr: CData, agent_id: CData) -> int:
 
 @handler
 def umad_unregister(portid: int, agentid: int) -> int:
-    """
-    Unregister an agent.
-    """
     with hub:
         _portOf(portid).unregister(agentid)
     return 0
@@ -216,9 +198,6 @@ def _vector(addr: CData) -> AddressVector:
 
 @handler
 def umad_send(portid: int, agentid: int, umad: CData, length: int, timeout_ms: int, retries: int) -> int:
-    """
-    Send a MAD.
-    """
     if not umad or not 0 < length <= _LONGEST:
         raise HandleError(f"A MAD has no {length} octets")
     found = mad(umad)
@@ -251,9 +230,6 @@ def _fill(target: CData, found: UserMAD) -> None:
 
 @handler
 def umad_recv(portid: int, umad: CData, length: CData, timeout_ms: int) -> int:
-    """
-    Take a MAD, when one waits.
-    """
     given(umad, length)
     room = int(length[0])
     with hub:

@@ -72,9 +72,6 @@ def _header(grh: CData) -> bytes:
 
 @handler
 def ibv_create_ah(pd: CData, attr: CData) -> CData:
-    """
-    Create an address handle.
-    """
     domain = objectOf(pd, "ibv_pd")
     given(attr)
     value = verbs.AH(domain, attr=readAddress(attr))
@@ -83,9 +80,6 @@ def ibv_create_ah(pd: CData, attr: CData) -> CData:
 
 @handler
 def ibv_init_ah_from_wc(context: CData, port: int, wc: CData, grh: CData, attr: CData) -> int:
-    """
-    The address of a datagram's sender.
-    """
     objectOf(context, "ibv_context")
     given(wc, attr)
     ffi.memmove(attr, bytes(ffi.sizeof(attr[0])), ffi.sizeof(attr[0]))
@@ -99,9 +93,6 @@ def ibv_init_ah_from_wc(context: CData, port: int, wc: CData, grh: CData, attr: 
 
 @handler
 def ibv_create_ah_from_wc(pd: CData, wc: CData, grh: CData, port: int) -> CData:
-    """
-    Create a handle of a datagram's sender.
-    """
     domain = objectOf(pd, "ibv_pd")
     given(wc)
     header = _header(grh) if wc.wc_flags & ibv_wc_flags.IBV_WC_GRH else b""

@@ -49,9 +49,6 @@ _MODERATE = int(ibv_cq_attr_mask.IBV_CQ_ATTR_MODERATE)
 
 @handler
 def ibv_create_comp_channel(context: CData) -> CData:
-    """
-    Create a completion channel.
-    """
     value = verbs.CompChannel(objectOf(context, "ibv_context"))
     # The pipe's end is non-blocking for the device; for programs it is as they make it.
     fd = value.event_fd
@@ -61,9 +58,6 @@ def ibv_create_comp_channel(context: CData) -> CData:
 
 @handler
 def ibv_create_cq(context: CData, cqe: int, cq_context: CData, channel: CData, vector: int) -> CData:
-    """
-    Create a completion queue.
-    """
     owner = objectOf(context, "ibv_context")
     value = RingedCQ(owner, cqe, None, optional(channel, "ibv_comp_channel"), vector)
     return ffi.cast("struct ibv_cq *", _ringed(value, context, channel, cq_context, []))
@@ -86,9 +80,6 @@ def _ringed(
 
 @handler
 def create_cq_ex(context: CData, attr: CData) -> CData:
-    """
-    Create an extended completion queue.
-    """
     owner = objectOf(context, "ibv_context")
     given(attr)
     made = verbs.CqInitAttrEx(
@@ -111,9 +102,6 @@ def create_cq_ex(context: CData, attr: CData) -> CData:
 
 @handler
 def ibv_resize_cq(cq: CData, cqe: int) -> int:
-    """
-    Resize a completion queue.
-    """
     value = objectOf(cq, "ibv_cq")
     value.resize(cqe)
     cq.cqe = value.cqe
@@ -122,9 +110,6 @@ def ibv_resize_cq(cq: CData, cqe: int) -> int:
 
 @handler
 def modify_cq(cq: CData, attr: CData) -> int:
-    """
-    Moderate the events of a completion queue.
-    """
     value = objectOf(cq, "ibv_cq")
     given(attr)
     if attr.attr_mask != _MODERATE:
@@ -135,9 +120,6 @@ def modify_cq(cq: CData, attr: CData) -> int:
 
 @handler
 def ibv_get_cq_event(channel: CData, cq: CData, cq_context: CData) -> int:
-    """
-    Wait for an event of the queues of a channel.
-    """
     value = objectOf(channel, "ibv_comp_channel")
     given(cq, cq_context)
     queue = nextEvent(value.event_fd, value.take_event)
@@ -154,9 +136,6 @@ def ibv_get_cq_event(channel: CData, cq: CData, cq_context: CData) -> int:
 
 @handler
 def ibv_ack_cq_events(cq: CData, count: int) -> None:
-    """
-    Acknowledge events.
-    """
     handles.acknowledge(addressOf(cq), count)
 
 
@@ -180,9 +159,6 @@ def poll_cq(cq: CData, count: int, wc: CData) -> int:
 
 @handler
 def req_notify_cq(cq: CData, solicited: int) -> int:
-    """
-    Ask for an event.
-    """
     objectOf(cq, "ibv_cq").req_notify(bool(solicited))
     return 0
 

@@ -122,9 +122,6 @@ def openContext(name: str, value: verbs.Context) -> CData:
 
 @handler
 def ibv_get_device_list(num: CData) -> CData:
-    """
-    The devices; the list is to be freed.
-    """
     chosen = chosenDevice()
     names = [each.name.decode() for each in verbs.get_device_list()]
     found = [deviceStructure(name) for name in names if chosen in (None, name)]
@@ -137,26 +134,17 @@ def ibv_get_device_list(num: CData) -> CData:
 
 @handler
 def ibv_free_device_list(list: CData) -> None:
-    """
-    Free a list; the devices stay.
-    """
     _lists.pop(addressOf(list), None)
 
 
 @handler
 def ibv_get_device_name(device: CData) -> CData:
-    """
-    The name of a device.
-    """
     objectOf(device, "ibv_device")
     return ffi.cast("char *", device.name)
 
 
 @handler
 def ibv_get_device_guid(device: CData) -> int:
-    """
-    The node GUID of a device, in network byte order.
-    """
     found = objectOf(device, "ibv_device")
     # The HCA gets its GUID when it is opened.
     try:
@@ -168,26 +156,17 @@ def ibv_get_device_guid(device: CData) -> int:
 
 @handler
 def ibv_get_device_index(device: CData) -> int:
-    """
-    The number of a device.
-    """
     return objectOf(device, "ibv_device").index
 
 
 @handler
 def ibv_open_device(device: CData) -> CData:
-    """
-    Open a device.
-    """
     name = objectOf(device, "ibv_device").name.decode()
     return openContext(name, verbs.Context(name=name))
 
 
 @handler
 def ibv_close_device(context: CData) -> int:
-    """
-    Close a context with all that it has.
-    """
     # man ibv_close_device(3) asks the program to destroy them first, but does not refuse otherwise.
     handles.removeAll(addressOf(context), "ibv_context")
     return 0
@@ -206,9 +185,6 @@ def fillDevice(attr: DeviceAttr, target: CData) -> None:
 
 @handler
 def ibv_query_device(context: CData, attr: CData) -> int:
-    """
-    The attributes of a device.
-    """
     found = objectOf(context, "ibv_context")
     given(attr)
     fillDevice(found.query_device(), attr)
@@ -237,9 +213,6 @@ def query_device_ex(context: CData, input: CData, attr: CData, size: int) -> int
 
 @handler
 def ibv_query_port(context: CData, port: int, attr: CData) -> int:
-    """
-    The attributes of a port.
-    """
     found = objectOf(context, "ibv_context")
     given(attr)
     copyFields(found.query_port(port), ffi.cast("struct ibv_port_attr *", attr), _OLD_PORT_FIELDS)
@@ -272,9 +245,6 @@ def isUsable(context: verbs.Context, index: int) -> bool:
 
 @handler
 def ibv_query_gid(context: CData, port: int, index: int, gid: CData) -> int:
-    """
-    A GID of a port.
-    """
     found = objectOf(context, "ibv_context")
     given(gid)
     made = found.query_gid(port, index).raw
@@ -331,9 +301,6 @@ def ibv_query_gid_type(context: CData, port: int, index: int, type: CData) -> in
 
 @handler
 def ibv_query_pkey(context: CData, port: int, index: int, pkey: CData) -> int:
-    """
-    A P_Key of a port, in network byte order.
-    """
     found = objectOf(context, "ibv_context")
     given(pkey)
     pkey[0] = found.query_pkey(port, index)
@@ -342,17 +309,11 @@ def ibv_query_pkey(context: CData, port: int, index: int, pkey: CData) -> int:
 
 @handler
 def ibv_get_pkey_index(context: CData, port: int, pkey: int) -> int:
-    """
-    The slot of a P_Key.
-    """
     return objectOf(context, "ibv_context").get_pkey_index(port, pkey)
 
 
 @handler
 def ibv_get_async_event(context: CData, event: CData) -> int:
-    """
-    Wait for an asynchronous event.
-    """
     found = objectOf(context, "ibv_context")
     given(event)
     taken = nextEvent(found.async_fd, found.take_async_event)
@@ -383,9 +344,6 @@ def ibv_ack_async_event(event: CData) -> None:
 
 @handler
 def ibv_get_sysfs_path() -> CData:
-    """
-    Where sysfs is.
-    """
     return lasting("/sys")
 
 

@@ -59,9 +59,6 @@ def _builder(function: Function) -> Function:
 
 @handler
 def ibv_qp_to_qp_ex(qp: CData) -> CData:
-    """
-    The extended structure of a queue pair that was created with one.
-    """
     value = objectOf(qp, "ibv_qp")
     # Not an error: programs ask so whether it has one.
     return ffi.cast("struct ibv_qp_ex *", qp) if isinstance(value, verbs.QPEx) else ffi.NULL
@@ -69,9 +66,6 @@ def ibv_qp_to_qp_ex(qp: CData) -> CData:
 
 @handler
 def wr_start(qp: CData) -> None:
-    """
-    Begin a batch.
-    """
     value = _queuePair(qp)
     _failures.pop(value, None)
     value.wr_start()
@@ -79,9 +73,6 @@ def wr_start(qp: CData) -> None:
 
 @handler
 def wr_complete(qp: CData) -> int:
-    """
-    Post the batch.
-    """
     value = _queuePair(qp)
     failed = _failures.pop(value, None)
     if failed is not None:
@@ -93,9 +84,6 @@ def wr_complete(qp: CData) -> int:
 
 @handler
 def wr_abort(qp: CData) -> None:
-    """
-    Drop the batch.
-    """
     value = _queuePair(qp)
     _failures.pop(value, None)
     value.wr_abort()
@@ -116,9 +104,6 @@ def _beginning(name: str) -> Callable[..., None]:
 @handler
 @_builder
 def wr_send_imm(qp: CData, data: int) -> None:
-    """
-    Begin a SEND with immediate data.
-    """
     _begun(qp).wr_send_imm(storedImmediate(data))
 
 
@@ -135,9 +120,6 @@ def wr_send_tso(qp: CData, hdr: CData, size: int, mss: int) -> None:
 @handler
 @_builder
 def wr_rdma_write_imm(qp: CData, rkey: int, addr: int, data: int) -> None:
-    """
-    Begin a WRITE with immediate data.
-    """
     _begun(qp).wr_rdma_write_imm(rkey, addr, storedImmediate(data))
 
 
@@ -154,9 +136,6 @@ def wr_atomic_write(qp: CData, rkey: int, addr: int, atomic_wr: CData) -> None:
 @handler
 @_builder
 def wr_bind_mw(qp: CData, mw: CData, rkey: int, info: CData) -> None:
-    """
-    Begin the bind of a type 2 window.
-    """
     value = _begun(qp)
     given(info)
     value.wr_bind_mw(objectOf(mw, "ibv_mw"), rkey, bindInfo(info))
@@ -165,18 +144,12 @@ def wr_bind_mw(qp: CData, mw: CData, rkey: int, info: CData) -> None:
 @handler
 @_builder
 def wr_set_sge(qp: CData, lkey: int, addr: int, length: int) -> None:
-    """
-    Set the local buffer.
-    """
     _queuePair(qp).wr_set_sge(verbs.SGE(addr, length, lkey))
 
 
 @handler
 @_builder
 def wr_set_sge_list(qp: CData, count: int, list: CData) -> None:
-    """
-    Set the local buffers.
-    """
     pieces = [verbs.SGE(each.address, each.length, each.key) for each in elements(list, count)]
     _queuePair(qp).wr_set_sge_list(count, pieces)
 
@@ -184,18 +157,12 @@ def wr_set_sge_list(qp: CData, count: int, list: CData) -> None:
 @handler
 @_builder
 def wr_set_inline_data(qp: CData, addr: CData, length: int) -> None:
-    """
-    Set the inline data.
-    """
     _queuePair(qp).wr_set_inline_data(addressOf(addr), length)
 
 
 @handler
 @_builder
 def wr_set_inline_data_list(qp: CData, count: int, list: CData) -> None:
-    """
-    Set the inline data, in pieces.
-    """
     value = _queuePair(qp)
     if count > limits.SCATTER_GATHER_ELEMENTS:
         raise HandleError(f"A request has at most {limits.SCATTER_GATHER_ELEMENTS} pieces, not {count}")
@@ -208,9 +175,6 @@ def wr_set_inline_data_list(qp: CData, count: int, list: CData) -> None:
 @handler
 @_builder
 def wr_set_ud_addr(qp: CData, ah: CData, qpn: int, qkey: int) -> None:
-    """
-    Set the destination of a datagram.
-    """
     _queuePair(qp).wr_set_ud_addr(objectOf(ah, "ibv_ah"), qpn, qkey)
 
 

@@ -40,17 +40,11 @@ def domainOf(context: CData, value: verbs.PD) -> CData:
 
 @handler
 def ibv_alloc_pd(context: CData) -> CData:
-    """
-    Allocate a protection domain.
-    """
     return domainOf(context, verbs.PD(objectOf(context, "ibv_context")))
 
 
 @handler
 def alloc_td(context: CData, attr: CData) -> CData:
-    """
-    Allocate a thread domain.
-    """
     objectOf(context, "ibv_context")
     given(attr)
     if attr.comp_mask:
@@ -101,25 +95,16 @@ def _register(pd: CData, addr: CData, length: int, access: int, iova: int | None
 
 @handler
 def ibv_reg_mr(pd: CData, addr: CData, length: int, access: int) -> CData:
-    """
-    Register memory of the program.
-    """
     return _register(pd, addr, length, access, None)
 
 
 @handler
 def ibv_reg_mr_iova(pd: CData, addr: CData, length: int, iova: int, access: int) -> CData:
-    """
-    Register memory that requests name by other addresses.
-    """
     return _register(pd, addr, length, access, iova)
 
 
 @handler
 def ibv_reg_mr_iova2(pd: CData, addr: CData, length: int, iova: int, access: int) -> CData:
-    """
-    Register memory that requests name by other addresses.
-    """
     return _register(pd, addr, length, access, iova)
 
 
@@ -144,9 +129,6 @@ def ibv_rereg_mr(mr: CData, flags: int, pd: CData, addr: CData, length: int, acc
 
 @handler
 def alloc_dm(context: CData, attr: CData) -> CData:
-    """
-    Allocate device memory.
-    """
     owner = objectOf(context, "ibv_context")
     given(attr)
     wanted = verbs.AllocDmAttr(attr.length, attr.log_align_req, attr.comp_mask)
@@ -166,9 +148,6 @@ def reg_dm_mr(pd: CData, dm: CData, offset: int, length: int, access: int) -> CD
 
 @handler
 def memcpy_to_dm(dm: CData, offset: int, host: CData, length: int) -> int:
-    """
-    Copy into device memory.
-    """
     part = objectOf(dm, "ibv_dm").copied(offset, length, "Failed to copy to device memory")
     given(host)
     ffi.memmove(part, host, length)
@@ -177,9 +156,6 @@ def memcpy_to_dm(dm: CData, offset: int, host: CData, length: int) -> int:
 
 @handler
 def memcpy_from_dm(host: CData, dm: CData, offset: int, length: int) -> int:
-    """
-    Copy from device memory.
-    """
     part = objectOf(dm, "ibv_dm").copied(offset, length, "Failed to copy from device memory")
     given(host)
     ffi.memmove(host, part, length)
@@ -188,9 +164,6 @@ def memcpy_from_dm(host: CData, dm: CData, offset: int, length: int) -> int:
 
 @handler
 def alloc_mw(pd: CData, type: int) -> CData:
-    """
-    Allocate a memory window.
-    """
     value = verbs.MW(objectOf(pd, "ibv_pd"), int(type))
     return new(
         "ibv_mw",
@@ -214,9 +187,6 @@ def bindInfo(info: CData) -> verbs.MWBindInfo:
 
 @handler
 def bind_mw(qp: CData, mw: CData, bind: CData) -> int:
-    """
-    Bind a window of type 1.
-    """
     queue, window = objectOf(qp, "ibv_qp"), objectOf(mw, "ibv_mw")
     given(bind)
     with queue.sends:

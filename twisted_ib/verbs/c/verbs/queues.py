@@ -121,9 +121,6 @@ def queuePair(context: CData, pd: CData, attr: CData, value: verbs.QP, extended:
 
 @handler
 def ibv_create_qp(pd: CData, attr: CData) -> CData:
-    """
-    Create a queue pair.
-    """
     domain = objectOf(pd, "ibv_pd")
     given(attr)
     return queuePair(pd.context, pd, attr, PostedQP(domain, initAttr(attr)))
@@ -131,9 +128,6 @@ def ibv_create_qp(pd: CData, attr: CData) -> CData:
 
 @handler
 def create_qp_ex(context: CData, attr: CData) -> CData:
-    """
-    Create a queue pair with extended attributes.
-    """
     owner = objectOf(context, "ibv_context")
     given(attr)
     mask = attr.comp_mask
@@ -161,9 +155,6 @@ def create_qp_ex(context: CData, attr: CData) -> CData:
 
 @handler
 def ibv_modify_qp(qp: CData, attr: CData, mask: int) -> int:
-    """
-    Change the state or attributes of a queue pair.
-    """
     value = objectOf(qp, "ibv_qp")
     given(attr)
     made = verbs.QPAttr(port_num=0)
@@ -185,9 +176,6 @@ def ibv_modify_qp(qp: CData, attr: CData, mask: int) -> int:
 
 @handler
 def ibv_query_qp(qp: CData, attr: CData, mask: int, init: CData) -> int:
-    """
-    The attributes of a queue pair.
-    """
     value = objectOf(qp, "ibv_qp")
     given(attr, init)
     made, created = value.query(mask)
@@ -206,17 +194,11 @@ def ibv_query_qp(qp: CData, attr: CData, mask: int, init: CData) -> int:
 
 @handler
 def ibv_query_qp_data_in_order(qp: CData, op: int, flags: int) -> int:
-    """
-    Whether the octets of a message are written in order.
-    """
     return objectOf(qp, "ibv_qp").query_data_in_order(int(op), flags)
 
 
 @handler
 def ibv_attach_mcast(qp: CData, gid: CData, lid: int) -> int:
-    """
-    Receive the datagrams of a group.
-    """
     value = objectOf(qp, "ibv_qp")
     given(gid)
     value.attach_mcast(gidOf(gid), lid)
@@ -225,9 +207,6 @@ def ibv_attach_mcast(qp: CData, gid: CData, lid: int) -> int:
 
 @handler
 def ibv_detach_mcast(qp: CData, gid: CData, lid: int) -> int:
-    """
-    Leave a group.
-    """
     value = objectOf(qp, "ibv_qp")
     given(gid)
     value.detach_mcast(gidOf(gid), lid)
@@ -273,9 +252,6 @@ def _receiveSizes(attr: CData) -> verbs.SrqAttr:
 
 @handler
 def ibv_create_srq(pd: CData, attr: CData) -> CData:
-    """
-    Create a shared receive queue.
-    """
     domain = objectOf(pd, "ibv_pd")
     given(attr)
     return _receiveQueue(pd, attr, PostedSRQ(domain, verbs.SrqInitAttr(_receiveSizes(attr.attr))))
@@ -283,9 +259,6 @@ def ibv_create_srq(pd: CData, attr: CData) -> CData:
 
 @handler
 def create_srq_ex(context: CData, attr: CData) -> CData:
-    """
-    Create a shared receive queue with extended attributes.
-    """
     owner = objectOf(context, "ibv_context")
     given(attr)
     made = verbs.SrqInitAttrEx(*(getattr(attr.attr, name) for name in _RECEIVE_SIZES))
@@ -297,9 +270,6 @@ def create_srq_ex(context: CData, attr: CData) -> CData:
 
 @handler
 def ibv_modify_srq(srq: CData, attr: CData, mask: int) -> int:
-    """
-    Change the size or the limit of a shared receive queue.
-    """
     value = objectOf(srq, "ibv_srq")
     given(attr)
     with value.receives:
@@ -309,9 +279,6 @@ def ibv_modify_srq(srq: CData, attr: CData, mask: int) -> int:
 
 @handler
 def ibv_query_srq(srq: CData, attr: CData) -> int:
-    """
-    The size and the limit of a shared receive queue.
-    """
     value = objectOf(srq, "ibv_srq")
     given(attr)
     copyFields(value.query(), attr, _RECEIVE_SIZES)

@@ -69,64 +69,40 @@ _NO_LIMIT = 0
 
 @handler
 def ibv_node_type_str(node_type: int) -> CData:
-    """
-    The name of a kind of node.
-    """
     return lasting(_NODES.get(node_type, "unknown"))
 
 
 @handler
 def ibv_port_state_str(port_state: int) -> CData:
-    """
-    The name of a port's state.
-    """
     return lasting(_PORTS.get(port_state, "unknown"))
 
 
 @handler
 def ibv_event_type_str(event: int) -> CData:
-    """
-    The name of an asynchronous event.
-    """
     known = {int(each) for each in EventType}
     return lasting(EventType(event).name.replace("_", " ").lower() if event in known else "unknown")
 
 
 @handler
 def ibv_wc_status_str(status: int) -> CData:
-    """
-    The name of a completion's status.
-    """
     return lasting(_STATUSES[status] if 0 <= status < len(_STATUSES) else "unknown")
 
 
 @handler
 def ibv_rate_to_mult(rate: int) -> int:
-    """
-    A rate as a multiple of 2.5 Gbit/s; -1 if it is none.
-    """
     return next((mult for code, mult, _ in _RATES if code == rate and mult is not None), -1)
 
 
 @handler
 def mult_to_ibv_rate(mult: int) -> int:
-    """
-    The rate of a multiple of 2.5 Gbit/s; C{IBV_RATE_MAX} if there is none.
-    """
     return next((code for code, each, _ in _RATES if each == mult), _NO_LIMIT)
 
 
 @handler
 def ibv_rate_to_mbps(rate: int) -> int:
-    """
-    A rate in Mbit/s; -1 if it is none.
-    """
     return next((mbps for code, _, mbps in _RATES if code == rate), -1)
 
 
 @handler
 def mbps_to_ibv_rate(mbps: int) -> int:
-    """
-    The rate of Mbit/s; C{IBV_RATE_MAX} if there is none.
-    """
     return next((code for code, _, each in _RATES if each == mbps), _NO_LIMIT)

@@ -7,6 +7,7 @@ C{enums.ibv_qp_state.IBV_QPS_INIT} is C{enums.IBV_QPS_INIT}.  All are integers; 
 Modules:
 
   - C{cm}: constants of the communication manager, by their C names
+  - C{declaring}: enumerations in the words of C
   - C{device}: constants of devices, ports, memory and events, by their C names
   - C{offload}: constants of hardware features
   - C{queues}: constants of queue pairs, requests, completions and shared receive queues, by their C names

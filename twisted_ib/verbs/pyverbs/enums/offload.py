@@ -10,9 +10,9 @@ C{ib_user_ioctl_verbs.h}.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from enum import IntEnum, IntFlag
+
+from twisted_ib.verbs.pyverbs.enums.declaring import declared
 
 
 class ibv_wq_type(IntEnum):
@@ -71,7 +71,6 @@ class ibv_ops_flags(IntFlag):
     IBV_OPS_TM_SYNC = 0x2
 
 
-# As C declares them, but that C{flags} are those whose members are combined.
 _DECLARED = """
 # The kernel driver of a device (C{ib_user_ioctl_verbs.h}).
 # irdma replaced i40iw and took its number: an alias.
@@ -170,20 +169,4 @@ flags ibv_read_counters_flags { IBV_READ_COUNTERS_ATTR_PREFER_CACHED = 0x1 };
 enum ibv_tmh_op { IBV_TMH_NO_TAG, IBV_TMH_RNDV, IBV_TMH_FIN, IBV_TMH_EAGER };
 """
 
-
-def _declare(text: str) -> None:
-    kinds: dict[str, Callable[..., object]] = {"enum": IntEnum, "flags": IntFlag}
-    declaration = re.compile(r"((?:^#[^\n]*\n)+)^(enum|flags) (\w+) {(.*?)}", re.DOTALL | re.MULTILINE)
-    declared: list[tuple[str, str, str, str]] = declaration.findall(text)
-    for comment, kind, name, members in declared:
-        values: dict[str, int] = {}
-        number = -1
-        for each in members.split(","):
-            member, _, value = each.partition("=")
-            number = int(value, 0) if value else number + 1
-            values[member.strip()] = number
-        globals()[name] = made = kinds[kind](name, values, module=__name__)
-        made.__doc__ = comment.replace("# ", "")
-
-
-_declare(_DECLARED)
+globals().update(declared(__name__, _DECLARED))

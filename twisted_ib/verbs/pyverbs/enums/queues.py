@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
+from twisted_ib.verbs.pyverbs.enums.declaring import declared
+
 
 class ibv_qp_type(IntEnum):
     """
@@ -38,16 +40,6 @@ class ibv_qp_state(IntEnum):
     IBV_QPS_SQE = 5
     IBV_QPS_ERR = 6
     IBV_QPS_UNKNOWN = 7
-
-
-class ibv_mig_state(IntEnum):
-    """
-    The states of path migration (IBTA vol. 1 17.2.8).
-    """
-
-    IBV_MIG_MIGRATED = 0
-    IBV_MIG_REARM = 1
-    IBV_MIG_ARMED = 2
 
 
 class ibv_qp_attr_mask(IntFlag):
@@ -92,39 +84,6 @@ class ibv_qp_init_attr_mask(IntFlag):
     IBV_QP_INIT_ATTR_IND_TABLE = 0x10
     IBV_QP_INIT_ATTR_RX_HASH = 0x20
     IBV_QP_INIT_ATTR_SEND_OPS_FLAGS = 0x40
-
-
-class ibv_qp_create_flags(IntFlag):
-    """
-    Flags of a new queue pair.
-    """
-
-    IBV_QP_CREATE_BLOCK_SELF_MCAST_LB = 0x2
-    IBV_QP_CREATE_SCATTER_FCS = 0x100
-    IBV_QP_CREATE_CVLAN_STRIPPING = 0x200
-    IBV_QP_CREATE_SOURCE_QPN = 0x400
-    IBV_QP_CREATE_PCI_WRITE_END_PADDING = 0x800
-
-
-class ibv_qp_create_send_ops_flags(IntFlag):
-    """
-    The operations that will be posted to an extended queue pair.
-    """
-
-    # libibverbs/verbs.h: 1 << the IBV_WR_* opcode up to TSO; FLUSH and ATOMIC_WRITE differ.
-    IBV_QP_EX_WITH_RDMA_WRITE = 0x1
-    IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM = 0x2
-    IBV_QP_EX_WITH_SEND = 0x4
-    IBV_QP_EX_WITH_SEND_WITH_IMM = 0x8
-    IBV_QP_EX_WITH_RDMA_READ = 0x10
-    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP = 0x20
-    IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD = 0x40
-    IBV_QP_EX_WITH_LOCAL_INV = 0x80
-    IBV_QP_EX_WITH_BIND_MW = 0x100
-    IBV_QP_EX_WITH_SEND_WITH_INV = 0x200
-    IBV_QP_EX_WITH_TSO = 0x400
-    IBV_QP_EX_WITH_FLUSH = 0x800
-    IBV_QP_EX_WITH_ATOMIC_WRITE = 0x1000
 
 
 class ibv_wr_opcode(IntEnum):
@@ -199,34 +158,6 @@ class ibv_wc_status(IntEnum):
     IBV_WC_TM_RNDV_INCOMPLETE = 23
 
 
-class ibv_wc_opcode(IntEnum):
-    """
-    The operation that completed; 0x80 is set if it is a receive.
-    """
-
-    IBV_WC_SEND = 0
-    IBV_WC_RDMA_WRITE = 1
-    IBV_WC_RDMA_READ = 2
-    IBV_WC_COMP_SWAP = 3
-    IBV_WC_FETCH_ADD = 4
-    IBV_WC_BIND_MW = 5
-    IBV_WC_LOCAL_INV = 6
-    IBV_WC_TSO = 7
-    IBV_WC_FLUSH = 8
-    IBV_WC_ATOMIC_WRITE = 9
-    IBV_WC_RECV = 0x80
-    # A WRITE with immediate consumes a receive, but writes nothing into its buffer.
-    IBV_WC_RECV_RDMA_WITH_IMM = 0x81
-    IBV_WC_TM_ADD = 0x82
-    IBV_WC_TM_DEL = 0x83
-    IBV_WC_TM_SYNC = 0x84
-    IBV_WC_TM_RECV = 0x85
-    IBV_WC_TM_NO_TAG = 0x86
-    IBV_WC_DRIVER1 = 0x87
-    IBV_WC_DRIVER2 = 0x88
-    IBV_WC_DRIVER3 = 0x89
-
-
 class ibv_wc_flags(IntFlag):
     """
     Which optional fields of a completion are valid.
@@ -244,25 +175,6 @@ class ibv_wc_flags(IntFlag):
 
 # libibverbs/verbs.h: the bit number of C{IBV_WC_IP_CSUM_OK}.
 IBV_WC_IP_CSUM_OK_SHIFT = 2
-
-
-class ibv_create_cq_wc_flags(IntFlag):
-    """
-    The optional fields of completions of an extended queue.
-    """
-
-    IBV_WC_EX_WITH_BYTE_LEN = 0x1
-    IBV_WC_EX_WITH_IMM = 0x2
-    IBV_WC_EX_WITH_QP_NUM = 0x4
-    IBV_WC_EX_WITH_SRC_QP = 0x8
-    IBV_WC_EX_WITH_SLID = 0x10
-    IBV_WC_EX_WITH_SL = 0x20
-    IBV_WC_EX_WITH_DLID_PATH_BITS = 0x40
-    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP = 0x80
-    IBV_WC_EX_WITH_CVLAN = 0x100
-    IBV_WC_EX_WITH_FLOW_TAG = 0x200
-    IBV_WC_EX_WITH_TM_INFO = 0x400
-    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK = 0x800
 
 
 # libibverbs/verbs.h: the fields of C{struct ibv_wc}, and all that an extended queue may have.
@@ -328,3 +240,42 @@ class ibv_srq_init_attr_mask(IntFlag):
     IBV_SRQ_INIT_ATTR_CQ = 0x8
     IBV_SRQ_INIT_ATTR_TM = 0x10
     IBV_SRQ_INIT_ATTR_RESERVED = 0x20
+
+
+# Those that code of this package names, for type checkers.
+ibv_mig_state: type[IntEnum]
+ibv_qp_create_flags: type[IntFlag]
+ibv_qp_create_send_ops_flags: type[IntFlag]
+ibv_wc_opcode: type[IntEnum]
+_DECLARED = """
+# The states of path migration (IBTA vol. 1 17.2.8).
+enum ibv_mig_state { IBV_MIG_MIGRATED, IBV_MIG_REARM, IBV_MIG_ARMED };
+# Flags of a new queue pair.
+flags ibv_qp_create_flags {
+    IBV_QP_CREATE_BLOCK_SELF_MCAST_LB = 0x2, IBV_QP_CREATE_SCATTER_FCS = 0x100,
+    IBV_QP_CREATE_CVLAN_STRIPPING = 0x200, IBV_QP_CREATE_SOURCE_QPN = 0x400,
+    IBV_QP_CREATE_PCI_WRITE_END_PADDING = 0x800 };
+# The operations that will be posted to an extended queue pair.
+flags ibv_qp_create_send_ops_flags {
+    # libibverbs/verbs.h: 1 << the IBV_WR_* opcode up to TSO; FLUSH and ATOMIC_WRITE differ.
+    IBV_QP_EX_WITH_RDMA_WRITE = 0x1, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM = 0x2, IBV_QP_EX_WITH_SEND = 0x4,
+    IBV_QP_EX_WITH_SEND_WITH_IMM = 0x8, IBV_QP_EX_WITH_RDMA_READ = 0x10,
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP = 0x20, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD = 0x40,
+    IBV_QP_EX_WITH_LOCAL_INV = 0x80, IBV_QP_EX_WITH_BIND_MW = 0x100, IBV_QP_EX_WITH_SEND_WITH_INV = 0x200,
+    IBV_QP_EX_WITH_TSO = 0x400, IBV_QP_EX_WITH_FLUSH = 0x800, IBV_QP_EX_WITH_ATOMIC_WRITE = 0x1000 };
+# The operation that completed; 0x80 is set if it is a receive.
+enum ibv_wc_opcode {
+    IBV_WC_SEND, IBV_WC_RDMA_WRITE, IBV_WC_RDMA_READ, IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_BIND_MW,
+    IBV_WC_LOCAL_INV, IBV_WC_TSO, IBV_WC_FLUSH, IBV_WC_ATOMIC_WRITE, IBV_WC_RECV = 0x80,
+    # A WRITE with immediate consumes a receive, but writes nothing into its buffer.
+    IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_TM_ADD, IBV_WC_TM_DEL, IBV_WC_TM_SYNC, IBV_WC_TM_RECV, IBV_WC_TM_NO_TAG,
+    IBV_WC_DRIVER1, IBV_WC_DRIVER2, IBV_WC_DRIVER3 };
+# The optional fields of completions of an extended queue.
+flags ibv_create_cq_wc_flags {
+    IBV_WC_EX_WITH_BYTE_LEN = 0x1, IBV_WC_EX_WITH_IMM = 0x2, IBV_WC_EX_WITH_QP_NUM = 0x4,
+    IBV_WC_EX_WITH_SRC_QP = 0x8, IBV_WC_EX_WITH_SLID = 0x10, IBV_WC_EX_WITH_SL = 0x20,
+    IBV_WC_EX_WITH_DLID_PATH_BITS = 0x40, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP = 0x80,
+    IBV_WC_EX_WITH_CVLAN = 0x100, IBV_WC_EX_WITH_FLOW_TAG = 0x200, IBV_WC_EX_WITH_TM_INFO = 0x400,
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK = 0x800 };
+"""
+globals().update(declared(__name__, _DECLARED))

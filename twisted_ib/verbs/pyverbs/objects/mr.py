@@ -296,7 +296,7 @@ class MW(VerbsObject):
         # The rkey that the last posted bind of type 1 will give.
         self._promised: int | None = None
         self.pd: PD | None = pd
-        self._opened(closing(pd._device, memory.deallocateWindow, self._core), pd)
+        self._opened(closing(pd._device, memory.windows.deallocate, self._core), pd)
 
     def _closed(self) -> None:
         self.pd = None

@@ -341,7 +341,7 @@ class QP(VerbsObject):
         memory = self._device.memory
         # man ibv_bind_mw(3): the new rkey is known when the bind is posted, though it opens nothing until the
         # bind is done; a SEND behind it on the same queue pair may carry it to the peer.
-        key = memory.reserveKey(mw._core)
+        key = memory.windows.reserve(mw._core)
         try:
             self._work.postSend(
                 SendRequest(
@@ -354,7 +354,7 @@ class QP(VerbsObject):
             )
         except BaseException:
             # Else each refused post would use up one of the keys that a window may have pending.
-            memory.releaseKey(mw._core, key)
+            memory.windows.releaseKey(mw._core, key)
             raise
         mw._promised = key
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
-from attrs import frozen
+from attrs import define, frozen
 
 from twisted_ib.errors import WireError
 from twisted_ib.hca.base.machine import Machine, ignored
@@ -163,6 +163,7 @@ class Failed:
 _Event = Requested | Replied | Rejected | Failed | None
 
 
+@define(eq=False, repr=False, weakref_slot=False)
 class Startup:
     """
     The common part of both sides.
@@ -180,34 +181,21 @@ class Startup:
     @ivar largeFPDUs: those sent may be longer than a TCP segment.
     """
 
-    __slots__ = (
-        "_options",
-        "crc",
-        "deadline",
-        "event",
-        "frame",
-        "ird",
-        "largeFPDUs",
-        "markersIn",
-        "markersOut",
-        "ord",
-        "rtr",
-        "state",
-    )
+    _options: StartupOptions
+    state: State = State.IDLE
+    event: _Event = None
+    deadline: float | None = None
+    frame: StartupFrame | None = None
+    crc: bool = False
+    markersIn: bool = False
+    markersOut: bool = False
+    ird: int = 0
+    ord: int = 0
+    rtr: str | None = None
+    largeFPDUs: bool = False
 
     #: Whether the frame that is waited for is a Reply.
     _awaitsReply = False
-
-    def __init__(self, options: StartupOptions) -> None:
-        self._options = options
-        self.state = State.IDLE
-        self.event: _Event = None
-        self.deadline: float | None = None
-        self.frame: StartupFrame | None = None
-        self.crc = self.markersIn = self.markersOut = False
-        self.ird = self.ord = 0
-        self.rtr: str | None = None
-        self.largeFPDUs = False
 
     @property
     def holds(self) -> bool:
