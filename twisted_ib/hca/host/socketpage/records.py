@@ -140,7 +140,7 @@ packHead = _HEAD.pack
 
 def packRows(rows: Iterable[tuple[bytes, str, int, str, int]]) -> list[bytes]:
     """
-    @param rows: What L{packHead} gives, and the values behind that, of each.
+    @param rows: The result of L{packHead}, and the values behind that, of each.
     @return: The record of each row.
     """
     records = []
