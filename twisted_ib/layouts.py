@@ -361,6 +361,59 @@ class Codec(Generic[T]):
         lines = [*head.splitlines(), f" ({words}) = unpack(buffer, {at})", f" return cls({taken})"]
         return self._made(lines, unpack=self.struct.unpack_from, **names)
 
+    def likener(self, head: str, own: Sequence[str], most: int, **names: Any) -> Callable[..., Any]:
+        """
+        As L{parser} that keeps, for messages of which most are alike but for few fields: only these are read,
+        if all else is as in one before.
+
+        @param head: has C{stop} too; the class has no slots.
+        @param own: numbers and octets that fill theirs.
+        @param most: how many are remembered, of those that are not alike.
+        """
+        mine = sorted((each.offset // _OCTET, each) for each in self.fields if each.name in own)
+        code, taken, others, stored, last = ">", [], [], [], 0
+        for start, each in mine:
+            end = start + each.width // _OCTET
+            if start > last:
+                code += f"{start - last}s"
+                others.append(f"_{last}")
+                taken.append(f"_{last}")
+            parts = [f"_{start}"]
+            if each.kind is bytes:
+                code += f"{end - start}s"
+            elif end - start == 3:
+                code += "HB"
+                parts.append(f"_{start + 2}")
+            else:
+                code += _CODES[each.width]
+            taken += parts
+            stored.append(f" message.{each.name} = {' << 8 | '.join(parts)}")
+            last = end
+        if last < self.size:
+            code += f"{self.size - last}s"
+            others.append(f"_{last}")
+            taken.append(f"_{last}")
+        lines = [
+            *head.splitlines(),
+            f" {', '.join(taken)} = unpack(buffer, start)",
+            f" alike = known.get(({', '.join(others)},))",
+            " if alike is None:",
+            "  octets = bytes(buffer[start:stop])",  # Once: in shared memory the peer may write still.
+            f"  {', '.join(taken)} = unpack(octets, 0)",
+            "  message = first(cls, octets)",
+            f"  if len(known) >= {most}:",
+            "   known.clear()",
+            f"  known[{', '.join(others)},] = vars(message).copy()",
+            "  return message",
+            " message = new(cls)",
+            " message.__dict__ = alike.copy()",
+            *stored,
+            " return message",
+        ]
+        first = self.parser("def parse(cls, buffer):", "0", keeps=True)
+        unpack = Struct(code).unpack_from
+        return self._made(lines, unpack=unpack, first=first, known={}, new=object.__new__, **names)
+
     def packer(self, keeps: bool = False) -> Callable[[T], bytes]:
         """
         @param keeps: whether a message has C{reserved}: bits that no field has.

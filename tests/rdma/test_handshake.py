@@ -23,7 +23,7 @@ def side(maxMessageSize: int = LONG) -> Any:
     """
     @return: what the handshake asks of a transport.
     """
-    queuePair = SimpleNamespace(number=0x1234, gathers=False, proposal=None)
+    queuePair = SimpleNamespace(number=0x1234, gathers=False, proposal=None, device=None)
     work = mock.Mock(**{"requester.onTheWay": [1]})
     return SimpleNamespace(
         queuePair=queuePair, privateData=b"ours", maxMessageSize=maxMessageSize, work=work, onTheWay=()

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from twisted_ib import limits
 from twisted_ib.hca.base.traits import IB_PRIVATE_BYTES
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
-from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader, serviceID
+from twisted_ib.hca.connection.path import ANY_PATH
+from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader, packHeader
 from twisted_ib.hca.memory.access import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.services.work import changedBy
 from twisted_ib.internet.addressing.addresses import Address, End
@@ -63,20 +64,15 @@ def request(messages: RDMATransport, local: Address | End, peer: Address) -> Con
     Return the REQ of an active side.
     """
     # The 36 bytes before the user's private data (cma.c struct cma_hdr), which leave 56 of the REQ's 92.
-    header = RDMACMHeader(local.host, local.port, peer.host)
+    data = packHeader(local.host, local.port, peer.host) + messages.privateData
+    vendor = GATHERS if messages.maxMessageSize >= limits.RDMA_GATHERED else SINGLE
+    # By position, as keywords cost more than the object.
+    # fmt: off
     return ConnectRequest(
-        serviceID=serviceID(PORT_SPACE, peer.port),
-        localQPN=messages.queuePair.number,
-        responderResources=limits.RDMA_READS,
-        initiatorDepth=limits.RDMA_READS,
-        responseTimeout=_CM_RESPONSE_TIMEOUT,
-        requestRetries=_CM_RETRIES,
-        retryCount=_RETRIES,
-        pathMTU=_MTU,
-        rnrRetryCount=_RETRIES,
-        privateData=header.pack() + messages.privateData,
-        vendorID=GATHERS if messages.maxMessageSize >= limits.RDMA_GATHERED else SINGLE,
+        PORT_SPACE << 16 | peer.port, data, messages.queuePair.number, limits.RDMA_READS, limits.RDMA_READS,
+        _RETRIES, _RETRIES, _CM_RESPONSE_TIMEOUT, _CM_RETRIES, False, False, 0, _MTU, ANY_PATH, vendor,
     )
+    # fmt: on
 
 
 def requested(message: ConnectRequest) -> RDMACMHeader:
@@ -102,28 +98,22 @@ def sourcePort(header: RDMACMHeader) -> int:
     return header.sourcePort
 
 
-def _depths(message: ConnectRequest | ConnectReply) -> tuple[int, int]:
+def _depths(wanted: int, offered: int) -> tuple[int, int]:
     # (READs and atomics served, outstanding).  IBTA vol. 1 12.7: the peer's initiator depth bounds what it
     # wants of us, its responder resources bound what we may have outstanding.
-    most, served, asked = limits.RDMA_READS, message.initiatorDepth, message.responderResources
-    return served if served < most else most, asked if asked < most else most
+    return min(wanted, limits.RDMA_READS), min(offered, limits.RDMA_READS)
 
 
 def reply(messages: RDMATransport, message: ConnectRequest, header: RDMACMHeader) -> ConnectReply:
     """
     Return the REP of a passive side.
     """
-    served, asked = _depths(message)
+    served, asked = _depths(message.initiatorDepth, message.responderResources)
     gathers = message.vendorID == GATHERS and messages.maxMessageSize >= limits.RDMA_GATHERED
-    return ConnectReply(
-        localQPN=messages.queuePair.number,
-        responderResources=served,
-        initiatorDepth=asked,
-        rnrRetryCount=_RETRIES,
-        # A REP has no RDMA-CM header; all 196 bytes are the user's (cma.c cma_accept_ib).
-        privateData=messages.privateData,
-        vendorID=GATHERS if gathers else SINGLE if message.vendorID in UNCONFIRMED else 0,
-    )
+    vendor = GATHERS if gathers else SINGLE if message.vendorID in UNCONFIRMED else 0
+    # A REP has no RDMA-CM header; all 196 bytes are the user's (cma.c cma_accept_ib).
+    data, number = messages.privateData, messages.queuePair.number
+    return ConnectReply(data, number, served, asked, _RETRIES, False, False, 0, 0, vendor)
 
 
 def accepted(
@@ -146,27 +136,32 @@ def replied(messages: RDMATransport, connection: IConnection, message: ConnectRe
 
 
 def _join(messages: RDMATransport, connection: IConnection, message: ConnectRequest | ConnectReply) -> None:
-    served, asked = _depths(message)
     messages.connection = connection
     connection.user = messages
+    queuePair, work = messages.queuePair, messages.work
     if message.vendorID == GATHERS and messages.maxMessageSize >= limits.RDMA_GATHERED:
-        messages.onTheWay = messages.work.requester.onTheWay
-        messages.queuePair.gathers = True
-    proposal = messages.queuePair.proposal
+        messages.onTheWay = work.requester.onTheWay
+        queuePair.gathers = True
+    device = queuePair.device
+    if message.vendorID in UNCONFIRMED and device is not None and device.lossless:
+        work.responder.isFresh = False  # No message stands for an RTU, as there is none.
+    proposal = queuePair.proposal
     expected, mtu, timeout = 0, _MTU, _ACK_TIMEOUT
     if proposal is not None:
         expected, mtu, timeout = proposal.expectedPSN, proposal.mtu, _PACKET_ACK_TIMEOUT
     # An acceptor that does not wait is ready before its REP is sent, since data may follow at once (IBTA vol.
     # 1 12.9.8; cma.c cma_accept_ib).
-    attributes = _attributes(expected, message.startingPSN, mtu, timeout, served, asked)
-    messages.work.connect(connection.destination, message.localQPN, *attributes)
+    depths = message.initiatorDepth, message.responderResources
+    attributes, changed = _attributes(expected, message.startingPSN, mtu, timeout, *depths)
+    work.connect(connection.destination, message.localQPN, attributes, changed)
 
 
 @lru_cache(64)
 def _attributes(
-    expected: int, startingPSN: int, mtu: int, timeout: int, served: int, asked: int
+    expected: int, startingPSN: int, mtu: int, timeout: int, wanted: int, offered: int
 ) -> tuple[dict[str, int], Attributes]:
     # Connections whose attributes are equal, as all between processes of one host, share them.
+    served, asked = _depths(wanted, offered)
     attributes = {
         "pkey_index": 0,
         "port_num": 1,

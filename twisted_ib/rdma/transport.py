@@ -137,16 +137,17 @@ class RDMATransport(Transport):
         # A deque is 760 bytes, which a connection that only writes never needs.
         self.completions: deque[WorkCompletion] | tuple[()] = ()
         self.inbox = Inbox(self)
-        self.queuePair: QueuePair = device.createQueuePair(self.inbox)
-        self.queuePair.maxMessage = self.maxMessageSize
+        queuePair: QueuePair = device.createQueuePair(self.inbox)
+        self.queuePair = queuePair
+        queuePair.maxMessage = self.maxMessageSize
         try:
             # That of an adapter's queue pair cannot change.
             pd = device.memory.empty if device.adapter is None else device.memory.allocateDomain()
         except HCAError:
-            self.queuePair.close()
+            queuePair.close()
             raise
         queue: Any = self
-        self.work = WorkQueues(self.queuePair, pd, queue, queue, device.timers, _PLACES)
+        self.work = WorkQueues(queuePair, pd, queue, queue, device.timers, _PLACES)
         self.privateData: bytes = owner.privateData
         self.peerPrivateData = b""
         self.connection: IConnection | None = None
@@ -155,7 +156,7 @@ class RDMATransport(Transport):
         self.loss: Exception | None = None
         # Messages that arrive before there is a protocol are held for it: data may follow the REP at once
         # (IBTA vol. 1 12.9.8).
-        self.queuePair.posted = RECEIVES
+        queuePair.posted = RECEIVES
         self._begin(local, peer)
         self.immediate: int | None = None
 

@@ -57,6 +57,19 @@ REPLY = ConnectReply(
     vendorID=0x024742,
     localEECN=0xC0A1,
 )
+#: Fields that only the communication manager sets.
+MANAGERS = {
+    *("localCommunicationID", "remoteCommunicationID", "localCAGUID", "localQKey", "remoteEECN", "reserved"),
+    *("transportServiceType", "localCMResponseTimeout", "partitionKey", "rdcExists", "extendedTransportType"),
+    *("alternatePath", "failoverAccepted"),
+}
+
+
+def usersFields(kind: type[Any]) -> list[attrs.Attribute[Any]]:
+    """
+    @return: the others.
+    """
+    return [field for field in attrs.fields(kind) if field.name not in MANAGERS]
 
 
 class MessageTests(SynchronousTestCase):
@@ -73,7 +86,7 @@ class MessageTests(SynchronousTestCase):
         octets = message.pack()
         padded = sent.privateData.ljust(message.privateDataBytes, b"\0")
         found, expected = back(type(message).parse(octets, 0, 232)), attrs.evolve(sent, privateData=padded)
-        for field in attrs.fields(type(sent)):
+        for field in usersFields(type(sent)):
             self.assertEqual(getattr(found, field.name), getattr(expected, field.name), field.name)
         return octets.hex()
 
@@ -81,7 +94,7 @@ class MessageTests(SynchronousTestCase):
         """
         A REQ of literal octets.
         """
-        message = messages.requestMessage(REQUEST)
+        message = messages.requestMessage(attrs.evolve(REQUEST))
         message.localCommunicationID, message.localCAGUID = 0x01020304, 0x1122334455667788
         self.assertEqual(
             self.there(REQUEST, message, messages.requestOf),
@@ -115,10 +128,22 @@ class MessageTests(SynchronousTestCase):
         for sample in (REQUEST, REPLY):
             same = [
                 field.name
-                for field in attrs.fields(type(sample))
+                for field in usersFields(type(sample))
                 if getattr(sample, field.name) == field.default
             ]
             self.assertEqual(same, ["unsupported", "communicationID"] if sample is REQUEST else [])
+
+    def test_same(self) -> None:
+        """
+        A request and a reply are their messages, once more too, and have all fields of these.
+        """
+        for sample, kind in ((attrs.evolve(REQUEST), REQ), (attrs.evolve(REPLY), REP)):
+            names = {field.name for field in attrs.fields(type(sample))}
+            self.assertEqual(names, {field.name for field in attrs.fields(kind)})
+            make: Any = messages.requestMessage if kind is REQ else messages.replyMessage
+            for _ in range(2):
+                self.assertIs(make(sample), sample)
+                self.assertIs(type(sample), kind)
 
     def test_unsupported(self) -> None:
         """
@@ -133,7 +158,7 @@ class MessageTests(SynchronousTestCase):
         A REP of literal octets.
         """
         self.assertEqual(
-            self.there(REPLY, messages.replyMessage(REPLY), lambda message: message),
+            self.there(REPLY, messages.replyMessage(attrs.evolve(REPLY)), lambda message: message),
             "00000000"
             "00000000"
             "00000000"

@@ -20,6 +20,7 @@ from twisted_ib.errors import WireError
 from twisted_ib.hca.connection import PathRecord, RejectReason, SIDRStatus
 from twisted_ib.hca.wire.cm import messages as cm
 from twisted_ib.hca.wire.cm.codes import APRStatus, timeoutSeconds
+from twisted_ib.hca.wire.cm.layout import CM_ALIKE
 from twisted_ib.hca.wire.cm.messages import (
     APR,
     DREP,
@@ -342,6 +343,60 @@ class VectorTests(SynchronousTestCase):
                 (octets, 232, 0),
             ):
                 self.assertRaises(WireError, type(message).parse, buffer, start, stop)
+
+
+class AlikeTests(SynchronousTestCase):
+    """
+    REQs of which all but the fields of one connection is known already.
+    """
+
+    def request(self, serviceID: int, number: int, data: bytes = b"") -> bytes:
+        """
+        @return: one of them.
+        """
+        return REQ(serviceID=serviceID, localCommunicationID=number, localQPN=number, privateData=data).pack()
+
+    def test_own(self) -> None:
+        """
+        Each has its own fields, and what is done to one changes no other.
+        """
+        for number in (5, 0xABCDEF, 6):
+            message = REQ.parse(self.request(0xA, number, bytes([number & 0xFF])), 0, 232)
+            self.assertEqual((message.localCommunicationID, message.localQPN), (number, number))
+            self.assertEqual((message.privateData[0], message.serviceID), (number & 0xFF, 0xA))
+            message.serviceID, message.unsupported = 7, RejectReason.INVALID_MTU
+            self.assertEqual(REQ.parse(message.pack(), 0, 232).serviceID, 7)
+        self.assertIsNone(REQ.parse(self.request(0xA, 5), 0, 232).unsupported)
+
+    def test_bound(self) -> None:
+        """
+        So many are remembered, whatever strangers send.
+        """
+        parse: Any = REQ.made().parse
+        known = parse.__func__.__globals__["known"]
+        most = 0
+        for serviceID in range(3 * CM_ALIKE):
+            self.assertEqual(REQ.parse(self.request(serviceID, 1), 0, 232).serviceID, serviceID)
+            most = max(most, len(known))
+        self.assertEqual(most, CM_ALIKE)
+
+    def test_meanwhile(self) -> None:
+        """
+        What a peer writes to shared memory while it is read is not taken for what it wrote before.
+        """
+
+        class Changing(bytearray):
+            """
+            Has another service id, the second time.
+            """
+
+            def __getitem__(self, key: Any) -> Any:
+                other = bytes(self)
+                return (other[:8] + bytes([0xEE]) + other[9:])[key]
+
+        message = REQ.parse(Changing(self.request(0xBEEF, 1)), 0, 232)
+        self.assertEqual(message.serviceID, 0xEE << 56 | 0xBEEF)
+        self.assertEqual(REQ.parse(self.request(0xBEEF, 1), 0, 232).serviceID, 0xBEEF)
 
 
 class BitTests(SynchronousTestCase):

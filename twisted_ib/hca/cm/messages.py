@@ -1,13 +1,14 @@
 """
 Requests to connect and their answers (L{twisted_ib.hca.connection}) as messages of the communication manager,
-and back, but for REQ and REP: one that was received is a request or reply itself.
+and back.  REQ and REP have the fields of a request and a reply: one becomes the other by its class alone.
 
 Communication ids, GUIDs and whatever else only the communication manager knows are not set here.
 """
 
 from __future__ import annotations
 
-from twisted_ib.hca.base.partition import DEFAULT_PKEY
+from typing import Any
+
 from twisted_ib.hca.connection import (
     ConnectReply,
     ConnectRequest,
@@ -21,20 +22,13 @@ from twisted_ib.hca.wire.cm.messages import REJ, REP, REQ, SIDR_REP, SIDR_REQ
 
 def requestMessage(request: ConnectRequest) -> REQ:
     """
-    @return: the REQ of a request.
+    @return: the request, which is the REQ from now on.
     """
-    timeout = request.responseTimeout
-    # By position, as keywords cost more than the object; in the order of the message.
-    # fmt: off
-    return REQ(
-        0, request.vendorID, request.serviceID, 0,
-        0, request.localQPN, request.responderResources, request.localEECN, request.initiatorDepth, 0,
-        timeout, 0, request.endToEndFlowControl, request.startingPSN, timeout, request.retryCount,
-        DEFAULT_PKEY, request.pathMTU, False, request.rnrRetryCount,
-        request.requestRetries, request.sharedReceiveQueue, 0,
-        request.primaryPath, None, request.privateData,
-    )
-    # fmt: on
+    made: Any = request
+    made.localCMResponseTimeout = made.responseTimeout
+    made.__class__ = REQ
+    message: REQ = made
+    return message
 
 
 def requestOf(message: REQ) -> ConnectRequest:
@@ -49,16 +43,12 @@ def requestOf(message: REQ) -> ConnectRequest:
 
 def replyMessage(reply: ConnectReply) -> REP:
     """
-    @return: the REP of a reply.
+    @return: the reply, which is the REP from now on.
     """
-    # fmt: off
-    return REP(
-        0, 0, 0, reply.localQPN, reply.vendorID, reply.localEECN, reply.startingPSN,
-        reply.responderResources, reply.initiatorDepth,
-        reply.targetACKDelay, 0, reply.endToEndFlowControl,
-        reply.rnrRetryCount, reply.sharedReceiveQueue, 0, reply.privateData,
-    )
-    # fmt: on
+    made: Any = reply
+    made.__class__ = REP
+    message: REP = made
+    return message
 
 
 def rejectionOf(message: REJ) -> Rejection:

@@ -146,6 +146,19 @@ def unpackAddress(version: int, packed: bytes) -> str:
     return str(IPv6Address(packed))
 
 
+def packHeader(source: str, sourcePort: int, destination: str) -> bytes:
+    """
+    The octets of a L{RDMACMHeader}; see L{RDMACMHeader.pack}.
+    """
+    version, here = packAddress(source)
+    other, there = packAddress(destination)
+    if version != other:
+        raise ValueError(f"{source} and {destination} are of different IP versions")
+    if not 0 <= sourcePort <= _HIGHEST_PORT:
+        raise ValueError(f"{sourcePort} is not a port number")
+    return _HEADER.pack(0, version << 4, sourcePort, here, there)
+
+
 @attrs.define  # Not frozen, as requests.
 class RDMACMHeader:
     """
@@ -165,13 +178,7 @@ class RDMACMHeader:
         @return: 36 octets.
         @raise ValueError: an address or the port is invalid, or the addresses are of different versions.
         """
-        version, source = packAddress(self.source)
-        other, destination = packAddress(self.destination)
-        if version != other:
-            raise ValueError(f"{self.source} and {self.destination} are of different IP versions")
-        if not 0 <= self.sourcePort <= _HIGHEST_PORT:
-            raise ValueError(f"{self.sourcePort} is not a port number")
-        return _HEADER.pack(0, version << 4, self.sourcePort, source, destination)
+        return packHeader(self.source, self.sourcePort, self.destination)
 
     @classmethod
     def parse(cls, buffer: Buffer, start: int = 0, stop: int | None = None) -> RDMACMHeader:

@@ -4,8 +4,9 @@ Requests and their answers, as the users of connections give and get them.
 A request that is to be sent belongs to its device from then on, and one that was received to its listener.
 Depths are READs and atomics at a time; timeouts are codes, see
 L{timeoutSeconds<twisted_ib.hca.base.timers.timeoutSeconds>}.  The fields of each class that come last are for
-verbs, or filled in by a path whose transport needs them (L{ConnectRequest.startingPSN} and those after it):
-other users leave them alone.
+verbs, or filled in by a path whose transport needs them (L{ConnectRequest.startingPSN} and those after it),
+or the communication manager's, whose message is the same object
+(L{REQ<twisted_ib.hca.wire.cm.messages.REQ>}): other users leave them alone.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from twisted_ib.hca.connection.codes import RejectReason, SIDRStatus
 from twisted_ib.hca.connection.path import ANY_PATH, PathRecord
 
 # Not frozen: attrs sets the fields of frozen classes by a call each, and every connect makes four objects.
-# Messages of the communication manager are subclasses: one that is received is the request or reply itself.
+# Messages of the communication manager are subclasses with the same fields: one that is received is the
+# request or reply itself, and one that is sent is it under another class.  Without slots, since what differs
+# little from one before is made of that one's dictionary.
 
 
-@attrs.define
+@attrs.define(slots=False)
 class ConnectRequest:
     """
     A request for a reliable connection: C{struct rdma_conn_param} of the active side, and the service.
@@ -64,9 +67,20 @@ class ConnectRequest:
     localEECN: int = 0
     unsupported: RejectReason | None = None
     communicationID: int = 0
+    localCommunicationID: int = 0
+    localCAGUID: int = 0
+    localQKey: int = 0
+    remoteEECN: int = 0
+    transportServiceType: int = 0
+    localCMResponseTimeout: int = 0
+    partitionKey: int = 0xFFFF
+    rdcExists: bool = False
+    extendedTransportType: int = 0
+    alternatePath: PathRecord | None = None
+    reserved: int = 0
 
 
-@attrs.define
+@attrs.define(slots=False)
 class ConnectReply:
     """
     The acceptance of a L{ConnectRequest}; fields of the same name mean the same, of the passive side.
@@ -85,6 +99,12 @@ class ConnectReply:
     targetACKDelay: int = 0
     vendorID: int = 0
     localEECN: int = 0
+    localCommunicationID: int = 0
+    remoteCommunicationID: int = 0
+    localQKey: int = 0
+    failoverAccepted: int = 0
+    localCAGUID: int = 0
+    reserved: int = 0
 
 
 @attrs.define

@@ -38,7 +38,7 @@ class DrawnAhead:
     A source of entropy that draws many numbers of one width at a time: each draw is a system call.
     """
 
-    __slots__ = ("_above", "_drawn", "_numbers", "_randomBits", "_width")
+    __slots__ = ("_above", "_mask", "_numbers", "_randomBits", "_width")
 
     #: Numbers drawn at a time.
     _COUNT = 64
@@ -49,9 +49,10 @@ class DrawnAhead:
         @param width: bits of the numbers that are drawn ahead.
         """
         self._randomBits = randomBits
-        self._width = self._drawn = width
-        self._above = 0
-        self._numbers: list[int] = []
+        self._width = width
+        self._above, self._mask = 0, (1 << width) - 1
+        # Elements of an array, since what is drawn becomes them in one step.
+        self._numbers = array(next(code for code in "HIQ" if 8 * array(code).itemsize >= width))
 
     def begin(self, above: int, bits: int) -> None:
         """
@@ -60,9 +61,7 @@ class DrawnAhead:
         @param above: those bits.
         @param bits: how many are left to be random.
         """
-        self._above = above << bits
-        self._drawn = bits
-        self._numbers.clear()
+        self._above, self._mask = above << bits, (1 << bits) - 1
 
     def __call__(self, bits: int) -> int:
         """
@@ -71,11 +70,11 @@ class DrawnAhead:
         # Other widths are rare: no stock is kept for them.
         if bits != self._width:
             return self._randomBits(bits)
-        if not self._numbers:
-            above, mask = self._above, (1 << self._drawn) - 1
-            drawn = self._randomBits(bits * self._COUNT)
-            self._numbers = [above | drawn >> bits * place & mask for place in range(self._COUNT)]
-        return self._numbers.pop()
+        numbers = self._numbers
+        if not numbers:
+            octets = numbers.itemsize * self._COUNT
+            numbers.frombytes(self._randomBits(8 * octets).to_bytes(octets, "little"))
+        return self._above | numbers.pop() & self._mask
 
 
 class RandomIndices:

@@ -489,10 +489,12 @@ class Requester(SendQueue):
         Forget everything; notifications that the medium still has for this queue do nothing.
         """
         work, self.work = self.work, None
-        self._cancelTimer()
-        if work is not None:
-            for operation in (*self.onTheWay, *self._unsent):
-                operation.abandon(work)
+        if self._timer is not None:
+            self._cancelTimer()
         self._asked = ()
-        self.onTheWay.clear()
-        self._unsent.clear()
+        for queue in (self.onTheWay, self._unsent):
+            if queue:
+                if work is not None:
+                    for operation in queue:
+                        operation.abandon(work)
+                queue.clear()

@@ -60,13 +60,14 @@ class Responder:
     Executes the peer's requests.
 
     @ivar work: the work queues it belongs to; L{None} once closed.
+    @ivar isFresh: whether the next record is the first one, and raises COMM_EST.
     """
 
     __slots__ = (
         "_answers",
-        "_fresh",
         "_message",
         "_receives",
+        "isFresh",
         "work",
     )
 
@@ -74,8 +75,7 @@ class Responder:
         self.work: WorkQueues | None = work
         self._receives = Receives(work)
         self._answers = _NONE_OWED
-        # No record has arrived yet: the first one raises COMM_EST.
-        self._fresh = True
+        self.isFresh = True
         self._message: IncomingMessage | None = None
 
     # -- posting
@@ -110,7 +110,7 @@ class Responder:
         assert work is not None
         if opcode & UNRELIABLE:
             return self._misaddressed(work)
-        if self._fresh and opcode != RESUME and not self._establish(work):
+        if self.isFresh and opcode != RESUME and not self._establish(work):
             return ABSENT
         queuePair = work.queuePair
         # Shortcut for a stream's message, which is nearly all of the traffic, without a copy of its own.  Not
@@ -152,7 +152,7 @@ class Responder:
     def _establish(self, work: WorkQueues) -> bool:
         # The event's handler may close or fail the queue pair; then the record is not for it any
         # more.
-        self._fresh = False
+        self.isFresh = False
         work.established()
         return self.work is not None and work.queuePair.state != QPState.ERR
 
@@ -333,10 +333,10 @@ class Responder:
         """
         Forget everything; notifications that the medium still has for this queue do nothing.
         """
-        receive = self._dropMessage()
-        if receive is not None:
+        if self._message is not None and (receive := self._dropMessage()) is not None:
             # A shared queue keeps it for the other queue pairs.
             self._receives.putBack(receive)
         self.work = None
         self._receives.clear()
-        self._answers.close()
+        if self._answers is not _NONE_OWED:
+            self._answers.close()

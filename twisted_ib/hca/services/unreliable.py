@@ -133,7 +133,7 @@ class UnreliableResponder(Responder):
             # Silence would let a reliable requester wait for ever here, where no packet is lost
             # and nothing times out: it is refused as if there were no such queue pair.
             return 0 if opcode & OPERATION_MASK == RESUME else ABSENT
-        if self._fresh and not self._establish(work):
+        if self.isFresh and not self._establish(work):
             return 0
         code = opcode & ~UNRELIABLE
         begins = _BEGINS.get(code & OPERATION_MASK)

@@ -17,7 +17,7 @@ from twisted_ib import limits
 from twisted_ib.errors import PathLostError, QueuePairError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.operation import RESPONSES
-from twisted_ib.hca.base.partition import isValid
+from twisted_ib.hca.base.partition import DEFAULT_PKEY, isValid
 from twisted_ib.hca.base.refcount import RefCounted
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import Timers
@@ -299,15 +299,17 @@ class WorkQueues:
         queuePair = self.queuePair
         if queuePair.state is not _RESET:
             raise self.wrongState("path")
-        queuePair.joinPartition(attributes["pkey_index"])
-        if not isValid(queuePair.partition):
+        index = attributes["pkey_index"]
+        if index:  # In RESET it is in the partition of the first slot.
+            queuePair.joinPartition(index)
+        if queuePair.partition != DEFAULT_PKEY and not isValid(queuePair.partition):
             raise QueuePairError(f"queue pair {queuePair.number} is in no partition")
         queuePair.remote, queuePair.minRNRTimer = remote, attributes["min_rnr_timer"]
         queuePair.attributes = attributes
         queuePair.state = QPState.RTR
-        queuePair.path = path.bind(queuePair)
+        queuePair.path = path = path.bind(queuePair)
         queuePair.state = _RTS
-        queuePair.path.modified(queuePair)
+        path.modified(queuePair)
         # Not modified(): in RESET nothing can have been posted.
         self.attributes = changed or changedBy(attributes)
 

@@ -103,6 +103,17 @@ class PageTests(PageTestCase):
         )
         self.assertEqual((self.read()["pid"], self.read()["program"]), (77, "server"))
 
+    def test_providers(self) -> None:
+        """
+        Connections that no rule has made say so, and which provider and device they have.
+        """
+        ends = CONNECTION[1:]
+        named = [("shm0", "sdp"), ("shm0", "rdma"), ("roce0", "sdp"), ("shm0", "sdp"), (None, "sdp")]
+        for device, provider in named:
+            self.page.add(device, [(SimpleNamespace(provider=provider), *ends)])
+        found = [(row["device"], row["provider"], row["kind"], row["rule"]) for row in self.rows()]
+        self.assertEqual(found, [(*each, "connection", "explicit") for each in named])
+
     def test_private(self) -> None:
         """
         Nobody else can read it.

@@ -19,6 +19,7 @@ from twisted_ib.hca.host.socketpage.records import (
     TEXT_BYTES,
     Header,
     RowValues,
+    packHead,
     packHeader,
     packRows,
     packText,
@@ -43,6 +44,13 @@ def sealed(body: bytes) -> bytes:
     return crc32(body).to_bytes(4, "little") + body
 
 
+def packed(*rows: RowValues) -> list[bytes]:
+    """
+    @return: the record of each row.
+    """
+    return packRows((packHead(*row[:8]), *row[8:]) for row in rows)
+
+
 def never(number: int) -> bytes:
     """
     Nothing is torn.
@@ -59,10 +67,10 @@ class RecordTests(SynchronousTestCase):
         """
         A row is these bytes, and back.
         """
-        self.assertEqual(packRows([ROW]), [sealed(BODY)])
+        self.assertEqual(packed(ROW), [sealed(BODY)])
         self.assertEqual(list(parseRows(sealed(BODY), never)), [ROW])
         listener = (LISTENER, *ROW[1:10], "", 0)
-        self.assertEqual(list(parseRows(b"".join(packRows([ROW, listener])), never)), [ROW, listener])
+        self.assertEqual(list(parseRows(b"".join(packed(ROW, listener)), never)), [ROW, listener])
 
     def test_header(self) -> None:
         """
@@ -91,7 +99,7 @@ class RecordTests(SynchronousTestCase):
         """
         A host that is too long is cut.
         """
-        [record] = packRows([(*ROW[:8], "h" * 500, 80, "p" * 500, 9)])
+        [record] = packed((*ROW[:8], "h" * 500, 80, "p" * 500, 9))
         [row] = parseRows(record, never)
         self.assertEqual((row[8], row[10]), ("h" * 52, "p" * 52))
 
@@ -100,7 +108,7 @@ class RecordTests(SynchronousTestCase):
         A row that is read while it is written is read again, and left out if it stays so; the others, and
         empty places, are not.
         """
-        [whole] = packRows([ROW])
+        [whole] = packed(ROW)
         for cut in range(1, RECORD):
             torn = whole[:cut] + NOTHING[cut:]
             asked: list[int] = []

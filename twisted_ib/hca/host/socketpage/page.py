@@ -27,6 +27,7 @@ from twisted_ib.hca.host.socketpage.records import (
     TEXT_BYTES,
     TEXTS,
     Header,
+    packHead,
     packHeader,
     packRows,
     packText,
@@ -64,7 +65,7 @@ class SocketPage:
     @ivar texts: The number of each text that rows name.
     """
 
-    __slots__ = ("_end", "_header", "fd", "free", "texts")
+    __slots__ = ("_end", "_header", "_heads", "fd", "free", "texts")
 
     def __init__(self, pid: int, program: str) -> None:
         self.fd = -1
@@ -72,6 +73,8 @@ class SocketPage:
         self._end = FIRST_ROW * RECORD
         self.free: list[int] = []
         self.texts: dict[str, int] = {}
+        # The first bytes of the rows of connections that no rule has made, by device and provider.
+        self._heads: dict[tuple[str | None, str], bytes] = {}
 
     # -- the file
 
@@ -141,32 +144,35 @@ class SocketPage:
         @param gone: Offsets of rows to remove, whose places are used first.
         @return: The offset of each row; L{None} of one that has no place.
         """
-        known, rows = self.texts, []
-        number = self.text(device)
-        # Loops that call no function of Python: each connect passes them.
+        rows: list[tuple[bytes, str, int, str, int]] = []
+        heads = self._heads
+        # A loop that calls no function of Python for most connections: each connect passes it.
         for user, here, port, there, peer in entries:
             why = getattr(user, "why", None)
-            rule, fallback, asked, decided, connected = EXPLICIT, None, None, None, None
-            if why is not None:
-                rule, fallback = why.rule, why.fallback
-                asked, decided, connected = why.asked, why.decided, why.connected
-            rows.append(
-                (
-                    CONNECTION if there else LISTENER,
-                    known.get(user.provider) or self.text(user.provider),
-                    number,
-                    known.get(rule) or self.text(rule, True),
-                    NO_TEXT if fallback is None else self.text(str(fallback), False, FALLBACKS),
-                    NEVER if asked is None else asked,
-                    NEVER if decided is None else decided,
-                    NEVER if connected is None else connected,
-                    here,
-                    port,
-                    there,
-                    peer,
-                )
-            )
+            head = heads.get((device, user.provider)) if why is None and there else None
+            rows.append((head or self._head(device, user.provider, why, there), here, port, there, peer))
         return self._put(packRows(rows), gone)
+
+    def _head(self, device: str | None, provider: str, why: Any, there: str) -> bytes:
+        rule, fallback, asked, decided, connected = EXPLICIT, None, None, None, None
+        if why is not None:
+            rule, fallback = why.rule, why.fallback
+            asked, decided, connected = why.asked, why.decided, why.connected
+        number, kind = self.text(device), CONNECTION if there else LISTENER
+        head = packHead(
+            kind,
+            self.text(provider),
+            number,
+            self.text(rule, True),
+            NO_TEXT if fallback is None else self.text(str(fallback), False, FALLBACKS),
+            NEVER if asked is None else asked,
+            NEVER if decided is None else decided,
+            NEVER if connected is None else connected,
+        )
+        if why is None and there and number != NO_TEXT:
+            # Bounded as the texts are, each of which keeps its number.
+            self._heads[device, provider] = head
+        return head
 
     def _put(self, records: list[bytes], gone: Sequence[int]) -> list[int | None]:
         found: list[int | None] = []

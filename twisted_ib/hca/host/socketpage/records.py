@@ -39,9 +39,8 @@ _CRC: Packed[tuple[int]] = struct.Struct("<I")
 #: Magic, version, process id, program.
 _HEADER: Packed[tuple[bytes, int, int, bytes]] = struct.Struct("<4sHxxI128s")
 #: As L{RowValues}, but with the ports before the hosts, and as long as a record without its CRC.
-_ROW: Packed[tuple[int, int, int, int, int, float, float, float, int, int, bytes, bytes]] = struct.Struct(
-    "<B4Hddd2H52s52s15x"
-)
+_HEAD: Packed[tuple[int, int, int, int, int, float, float, float]] = struct.Struct("<B4Hddd")
+_ENDS: Packed[tuple[int, int, bytes, bytes]] = struct.Struct("<2H52s52s15x")
 #: Kind, bytes.
 _SPOKEN: Packed[tuple[int, int, bytes]] = struct.Struct("<BB150s")
 #: The longest text, in bytes; of a rule's place the end is kept.
@@ -135,14 +134,19 @@ def parseText(record: bytes) -> str | None:
     return _text(_SPOKEN.unpack_from(body)[2])
 
 
-def packRows(rows: Iterable[RowValues]) -> list[bytes]:
+#: Returns the bytes of a row's values up to the times, which many rows have in common.
+packHead = _HEAD.pack
+
+
+def packRows(rows: Iterable[tuple[bytes, str, int, str, int]]) -> list[bytes]:
     """
+    @param rows: The result of L{packHead}, and the values behind that, of each.
     @return: The record of each row.
     """
     records = []
     # A loop that calls no function of Python: each connect passes it.
-    for row in rows:
-        body = _ROW.pack(*row[:8], row[9], row[11], row[8].encode(), row[10].encode())
+    for head, here, port, there, peer in rows:
+        body = head + _ENDS.pack(port, peer, here.encode(), there.encode())
         records.append(_CRC.pack(crc32(body)) + body)
     return records
 
@@ -164,5 +168,5 @@ def parseRows(data: bytes, readAgain: Callable[[int], bytes]) -> Iterator[RowVal
                 body = _body(readAgain(number))
         if body is None or body[0] not in (LISTENER, CONNECTION):
             continue
-        values = _ROW.unpack_from(body)
-        yield (*values[:8], _text(values[10]), values[8], _text(values[11]), values[9])
+        port, peerPort, here, there = _ENDS.unpack_from(body, _HEAD.size)
+        yield (*_HEAD.unpack_from(body), _text(here), port, _text(there), peerPort)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 BODY_BYTES = 232
 # IBTA vol. 1 12.6.7: additional reject information; the areas of SIDR_REP and APR are as large.
 ADDITIONAL_INFO_BYTES = 72
+#: REQs, and REPs, with different values of other fields than their connection's own, that are remembered.
+CM_ALIKE = 64
 Buffer = bytes | bytearray | memoryview
 
 _PARSE = f"""\
@@ -38,12 +40,14 @@ class CMMessage:
 
     @cvar attribute: the MAD attribute id.
     @cvar privateDataBytes: size of the private data area.
+    @cvar own: the fields that differ from connection to connection, if there are many others.
     """
 
     __slots__ = ()
     privateData: bytes
     attribute: ClassVar[int] = 0
     privateDataBytes: ClassVar[int] = 0
+    own: ClassVar[tuple[str, ...]] = ()
 
     def pack(self) -> bytes:
         """
@@ -75,7 +79,10 @@ class CMMessage:
             made: Any = cls
             codec = Codec(cls, BODY_BYTES)
             made.pack = codec.packer(keeps=True)
-            made.parse = classmethod(codec.parser(_PARSE, keeps=True, notWhole=notWhole))
+            if cls.own:
+                made.parse = classmethod(codec.likener(_PARSE, cls.own, CM_ALIKE, notWhole=notWhole))
+            else:
+                made.parse = classmethod(codec.parser(_PARSE, keeps=True, notWhole=notWhole))
         return cls
 
     def packExact(self) -> bytes:

@@ -38,7 +38,7 @@ PATH = Codec(
 )
 
 
-@attrs.define
+@attrs.define(slots=False)
 class REQ(ConnectRequest, CMMessage):
     """
     Request for communication, from the active side (IBTA vol. 1 12.6.5).
@@ -51,6 +51,7 @@ class REQ(ConnectRequest, CMMessage):
     # parsed packs to the same octets.
     attribute: ClassVar[int] = 0x0010
     privateDataBytes: ClassVar[int] = 92
+    own: ClassVar[tuple[str, ...]] = ("localCommunicationID", "localQPN", "privateData")
 
     localCommunicationID: int = bits(0, 32)
     vendorID: int = bits(5, 24)
@@ -130,7 +131,7 @@ class REJ(CMMessage):
     reserved: int = 0
 
 
-@attrs.define
+@attrs.define(slots=False)
 class REP(ConnectReply, CMMessage):
     """
     Reply to a REQ, from the passive side (IBTA vol. 1 12.6.8).
@@ -141,6 +142,7 @@ class REP(ConnectReply, CMMessage):
     # Linux ibta_vol1_c12.h, table 110.
     attribute: ClassVar[int] = 0x0013
     privateDataBytes: ClassVar[int] = 196
+    own: ClassVar[tuple[str, ...]] = (*REQ.own, "remoteCommunicationID")
 
     localCommunicationID: int = bits(0, 32)
     remoteCommunicationID: int = bits(4, 32)
