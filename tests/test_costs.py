@@ -259,7 +259,7 @@ class ConnectTests(SynchronousTestCase):
         """
         C{ib:}, whose queue pairs have work queues.
         """
-        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 340)
+        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 341)
 
 
 def requireBytecodes() -> None:
