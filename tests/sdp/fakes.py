@@ -246,18 +246,6 @@ class FakeDevice:
         self.receiveBudget = ReceiveBudget(self.count)
         self.hold = self.receiveBudget.hold
 
-    def settle(self, connection: Any) -> Any:
-        """
-        No queue pair stands for one.
-        """
-        return connection
-
-    def resume(self, connection: Any, user: Any) -> Any:
-        """
-        So it is there still.
-        """
-        return connection
-
     def hostNamed(self, name: str) -> str:
         """
         It is at no subnet.

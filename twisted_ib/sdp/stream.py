@@ -100,7 +100,7 @@ class Stream:
     """
     A byte stream over one queue pair.
 
-    @ivar thread: The id of the thread that may use it; C{connection}: the CM's, or what stands for it.
+    @ivar thread: The id of the thread that may use it; C{connection}: the CM's.
     @ivar room: Bytes that may be gathered before a write takes the slow path; below zero every write does.
     @ivar written: The batch's first write while it is to be sent, else L{None}; C{writtenLength}: its bytes.
     @ivar corked: Whether this turn's C{endOfBatch} is still to come.
@@ -970,7 +970,7 @@ class Stream:
             self._disconnect()
 
     def _disconnect(self) -> None:
-        connection = self.channel.device.resume(self.connection, self)
+        connection = self.connection
         self._closeQueuePair()
         if connection is not None:
             self.channel.device.disconnect(connection)

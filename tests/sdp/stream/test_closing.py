@@ -5,7 +5,6 @@ the peer does not answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.interfaces import IHalfCloseableProtocol
@@ -13,7 +12,7 @@ from zope.interface import implementer
 
 from tests.sdp.pair import PairTestCase, Recorder
 from twisted_ib import limits
-from twisted_ib.errors import PathLostError, QueuePairError
+from twisted_ib.errors import PathLostError
 from twisted_ib.internet import channel
 from twisted_ib.sdp.protocol.machine import State
 from twisted_ib.sdp.protocol.wire import MID
@@ -167,25 +166,6 @@ class OrderlyTests(ClosingTestCase):
             for end in self.pair.ends:
                 self.assertEqual((len(end.device.cm), len(end.device.cm._timewait)), (0, 0))
             self.assertEqual(self.pair.b.device.cm.messagesSent, sent)
-
-    def test_settled(self) -> None:
-        """
-        An open connection is no object of the communication manager, however it ends.
-        """
-        managers = [end.device.cm for end in self.pair.ends]
-        acts: list[Callable[[Any], object]] = [
-            lambda one: one.loseConnection(),
-            lambda one: one.abortConnection(),
-            lambda one: one.queuePair.fail(QueuePairError("x")),
-        ]
-        for act in acts:
-            one, two = self.pair.connected()
-            self.assertEqual([(len(cm), len(cm._connections)) for cm in managers], [(1, 0)] * 2)
-            act(one)
-            self.settle()
-            self.assertEqual(two.heard.calls, ["ConnectionDone" if act is acts[0] else "ConnectionLost"])
-            self.assertGone()
-            self.assertEqual([len(cm) for cm in managers], [0, 0])
 
     def test_disconnectedMeanwhile(self) -> None:
         """

@@ -25,7 +25,7 @@ class HalfOpenLimit:
     @ivar shown: the same of sources with one.
     """
 
-    __slots__ = ("_inAll", "_least", "_parked", "_perSource", "halfOpen", "shown", "strangers")
+    __slots__ = ("_inAll", "_parked", "_perSource", "halfOpen", "shown", "strangers")
 
     def __init__(self, perSource: int, inAll: int, parked: ParkedConnections | None = None) -> None:
         """
@@ -35,7 +35,6 @@ class HalfOpenLimit:
         """
         self._perSource = perSource
         self._inAll = inAll
-        self._least = min(perSource, inAll)
         self.halfOpen = 0
         # Eviction is for sources that can be forged: dropping new REQs there would let a flood of forged ones
         # lock everybody out (RFC 4987 section 3.4, recycling the oldest half-open TCB).
@@ -144,19 +143,14 @@ class HalfOpenLimit:
         @param events: how many wait for the consumer.
         @return: the name of the counter of the limit that is reached, or L{None}.
         """
-        # Far from each bound, as nearly always: a peer has no more than there are in all.
-        isFar = connections < limits.CM_CONNECTIONS_PER_PATH and connections < limits.CM_CONNECTIONS
-        if isFar and self.halfOpen < self._least and events < limits.CM_EVENTS and self._parked is None:
-            return None
         ofPeer = known = 0
         if peer is not None:
             ofPeer, known = len(peer.halfOpen), len(peer.connections)
             if peer.only is not None:
                 ofPeer, known = peer.halfOpens(), 1
-            known += peer.settled
         if self._parked is not None:
             parked = self._parked.halfOpens(source)
-            ofPeer, known = ofPeer + parked, known + parked
+            ofPeer, known, connections = ofPeer + parked, known + parked, connections + self._parked.count
         # A REQ over a limit is dropped without a REJ: the peer retransmits (IBTA vol. 1 12.6.5, Max CM
         # Retries), by when there may be room.
         if ofPeer >= self._perSource or self.halfOpen >= self._inAll:

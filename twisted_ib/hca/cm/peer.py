@@ -1,22 +1,18 @@
 """
-The state of one source of messages in a connection table, and its connections that queue pairs stand for.
+The state of one source of messages in a connection table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from twisted_ib.hca.cm.machine import Connection, ConnectionContext
-from twisted_ib.hca.cm.states import State
-from twisted_ib.hca.cm.timers import asking
-from twisted_ib.hca.cm.transitions import CM_UNSETTLED, HALF_OPEN
-from twisted_ib.hca.wire.cm.messages import DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU
+from twisted_ib.hca.cm.transitions import HALF_OPEN
+from twisted_ib.hca.wire.cm.messages import REP, REQ
 
 # Shared empty dictionaries, never written: most peers have one connection and nothing in TIMEWAIT.
 _NO_CONNECTIONS: dict[int, Connection] = {}
 _NO_KEYS: dict[int, int] = {}
-_ESTABLISHED = State.ESTABLISHED
 
 
 class Peer:
@@ -32,14 +28,11 @@ class Peer:
     @ivar halfOpen: the same by remote communication id, of those that are half open.
     @ivar guid: the first CA GUID that it announced, normally the only one.
     @ivar waiting: key as in C{halfOpen} -> entries in TIMEWAIT.
-    @ivar settled: how many there are besides, of L{SettledConnections}.
     """
 
     # Remote ids and GUIDs are looked up per source: they are the peer's claims, and must not match a
     # connection of somebody else.
-    __slots__ = (
-        *("calling", "connections", "guid", "halfOpen", "only", "settled", "source", "table", "waiting"),
-    )
+    __slots__ = ("calling", "connections", "guid", "halfOpen", "only", "source", "table", "waiting")
 
     def __init__(self, table: ConnectionContext, source: Any) -> None:
         self.table = table
@@ -50,14 +43,6 @@ class Peer:
         self.halfOpen = _NO_CONNECTIONS
         self.waiting = _NO_KEYS
         self.guid = -1
-        self.settled = 0
-
-    @property
-    def destination(self) -> Any:
-        """
-        The same as of each L{Connection}.
-        """
-        return self.source
 
     def key(self, guid: int, number: int) -> int:
         """
@@ -130,7 +115,7 @@ class Peer:
         """
         @return: whether there is anything to be known of it.
         """
-        return bool(self.only or self.connections or self.settled or self.calling or self.waiting)
+        return bool(self.only or self.connections or self.calling or self.waiting)
 
     def forget(self, connection: Connection) -> None:
         """
@@ -161,102 +146,3 @@ class Peer:
         left = self.waiting.pop(key) - 1
         if left:
             self.waiting[key] = left
-
-
-class SettledConnections:
-    """
-    Established connections that are no objects any more, between processes: their queue pairs know the two
-    numbers, which are the communication ids as well, and the L{Peer} stands for them all.
-
-    @ivar count: how many there are.
-    @ivar userOf: gives the user of a queue pair by its number, with C{queuePair} and C{connection}; L{None}
-        where there are none.
-    """
-
-    __slots__ = ("_connections", "_peers", "count", "userOf")
-
-    def __init__(self, connections: dict[int, Connection], peers: dict[Any, Peer]) -> None:
-        """
-        @param connections: the table's, by communication id; C{peers} its peers, by source.
-        """
-        self._connections, self._peers = connections, peers
-        self.count = 0
-        self.userOf: Callable[[int], Any] | None = None
-
-    def settle(self, connection: Connection) -> Connection | Peer:
-        """
-        Forget a connection's object, if its queue pair can stand for it.
-
-        @return: what its user has instead, until it L{finish}es or L{resume}s it.
-        """
-        number, peer = connection.localID, connection.peer
-        if (
-            self.userOf is None
-            or connection.retriesLeft == CM_UNSETTLED
-            or connection.state is not _ESTABLISHED
-            or connection.localQPN != number
-            or connection.remoteQPN != connection.remoteID
-            or connection.remoteCAGUID != peer.guid
-        ):
-            return connection
-        del self._connections[number]
-        peer.forget(connection)
-        connection.user = None
-        peer.settled += 1
-        self.count += 1
-        return peer
-
-    def finish(self, peer: Peer) -> bool:
-        """
-        One of them has ended, and both users know.
-
-        @return: whether it had not ended before, with its path.
-        """
-        if not peer.settled:
-            return False
-        peer.settled -= 1
-        self.count -= 1
-        if not peer.isNeeded():
-            self._peers.pop(peer.source, None)
-        return True
-
-    def resume(self, peer: Peer, user: Any) -> Connection | None:
-        """
-        Make an object of one again, which its user has from now on.
-
-        @return: L{None} if it has ended, with its path.
-        """
-        if not peer.settled:
-            return None
-        queuePair = user.queuePair
-        number, remote = queuePair.number, queuePair.remote
-        connection = Connection(peer, number, asking(0, 0, 0))
-        connection.state, connection.localQPN = _ESTABLISHED, number
-        connection.user, user.connection = user, connection
-        self._connections[number] = connection
-        peer.know(connection, REQ(localCommunicationID=remote, localCAGUID=peer.guid, localQPN=remote))
-        peer.settled -= 1
-        self.count -= 1
-        return connection
-
-    def claimed(
-        self, source: object, message: REP | REJ | MRA | RTU | DREQ | DREP | LAP
-    ) -> Connection | None:
-        """
-        @return: the connection of a message of a source that has both ids, L{resume}d.
-        """
-        peer = self._peers.get(source) if self.count else None
-        if peer is None or not peer.settled or self.userOf is None:
-            return None
-        user = self.userOf(message.remoteCommunicationID)
-        # A peer ends none but its own.
-        isIts: bool = getattr(user, "connection", None) is peer
-        isIt = isIts and user.queuePair.remote == message.localCommunicationID
-        return self.resume(peer, user) if isIt else None
-
-    def pathLost(self, peer: Peer) -> None:
-        """
-        All of a peer's have ended.
-        """
-        self.count -= peer.settled
-        peer.settled = 0

@@ -26,7 +26,7 @@ from twisted_ib.errors import ResourceLimitError, ServiceInUseError, WireError
 from twisted_ib.hca.cm.admission import HalfOpenLimit
 from twisted_ib.hca.cm.machine import Connection, Output
 from twisted_ib.hca.cm.parked import Parked, ParkedConnections
-from twisted_ib.hca.cm.peer import Peer, SettledConnections
+from twisted_ib.hca.cm.peer import Peer
 from twisted_ib.hca.cm.sidr import COUNTED_ID_BITS, Lookup, Lookups
 from twisted_ib.hca.cm.states import COUNTERS, Event, Input, State
 from twisted_ib.hca.cm.timers import Deadlines, Ended, Timewait, answering, asking
@@ -74,11 +74,12 @@ class ConnectionTable:
     @ivar pack: serializes every message for the medium, see L{keepLengths}.
     @ivar padded: the length of every message; 0 if they end with their private data.
     @ivar draw: draws a communication id; where no stranger can send it is the number of a queue pair.
-    @ivar lookups: SIDR exchanges; C{ended}: ids that draw no REJ.
+    @ivar lookups: SIDR exchanges.
+    @ivar ended: ids that draw no REJ.
     @ivar quietUntil: until then an RTU may mean a process that had this address before us, and draws no REJ.
     @ivar follow: if not L{None}, called with each connection that is established, and that has ended; where
         sources can be forged.
-    @ivar parked: those half-open that are kept as octets; C{settled}: those that queue pairs stand for.
+    @ivar parked: those half-open that are kept as octets.
     @ivar accepted: connections whose REP was sent and whose RTU is awaited, by their queue pair number.
     @ivar events: queue of L{nextEvent}.
     @ivar outputs: queue of L{nextOutput}; a user that must put one back does so with C{appendleft}.
@@ -110,7 +111,6 @@ class ConnectionTable:
         self.accepted: dict[int, Connection | Parked] = {}
         self._peers: dict[Any, Peer] = {}
         self.parked = ParkedConnections(self, self._connections, self._peers)
-        self.settled = SettledConnections(self._connections, self._peers)
         self._deadlines: Deadlines[Connection] = Deadlines(self._connections)
         self.arm, self.disarm = self._deadlines.set, self._deadlines.clear
         self.lookups = Lookups(self, randomBits)
@@ -131,7 +131,7 @@ class ConnectionTable:
         self._receivers: dict[int, tuple[_Parse, _Take]] = {}  # Of kinds that have come: slow to make.
 
     def __len__(self) -> int:
-        return len(self._connections) + self.parked.count + self.settled.count
+        return len(self._connections) + self.parked.count
 
     def keepLengths(self) -> None:
         """
@@ -188,7 +188,7 @@ class ConnectionTable:
         @raise ResourceLimitError: there are too many connections.
         @raise ValueError: a field of the request does not fit.
         """
-        if len(self) >= limits.CM_CONNECTIONS:
+        if len(self._connections) + self.parked.count >= limits.CM_CONNECTIONS:
             raise ResourceLimitError(f"{limits.CM_CONNECTIONS} connections are open")
         if (ended := self._timewait.heap) and ended[0][0] <= now:
             self._expire(now)
@@ -259,7 +259,6 @@ class ConnectionTable:
                 connection.feed(Input.PATH_LOST, None, 0.0)
             if peer.waiting:
                 self._timewait.forget(peer)
-            self.settled.pathLost(peer)
             self._peers.pop(source, None)
             lost += connections
         gone = set(map(id, lost))
@@ -348,7 +347,7 @@ class ConnectionTable:
             self._connections.pop(connection.localID, None)
             peer: Peer = connection.peer
             peer.forget(connection)
-            if not (peer.only or peer.connections or peer.settled or peer.calling or peer.waiting):
+            if not (peer.only or peer.connections or peer.calling or peer.waiting):
                 self._peers.pop(peer.source, None)
 
     # Messages.
@@ -378,7 +377,7 @@ class ConnectionTable:
             self.counters["halfOpenReplaced"] += 1
             self.parked.resume(victim).feed(Input.EXHAUSTED, None, now)
             peer = self._peers.get(source)  # The evicted one may have been its only connection.
-        lacking = self._halfOpenLimit.lacks(source, peer, len(self), len(self.events))
+        lacking = self._halfOpenLimit.lacks(source, peer, len(self._connections), len(self.events))
         if lacking is not None:
             self.counters[lacking] += 1
             if self.lossless:
@@ -500,7 +499,8 @@ class ConnectionTable:
             self.counters["unexpected"] += 1
 
     def _takeDREQ(self, source: Any, message: DREQ, now: float) -> None:
-        connection = self._connections.get(message.remoteCommunicationID) or self._claimed(source, message)
+        connection = self._connections.get(message.remoteCommunicationID)
+        connection = connection or self.parked.claimed(source, message)
         if connection is None or connection.remoteID != message.localCommunicationID:
             if message.reserved & DREQ_LAST and self.lossless:
                 return  # Both ends leave.
@@ -537,7 +537,8 @@ class ConnectionTable:
     def _find(self, source: Any, message: REP | REJ | MRA | RTU | DREP | LAP) -> Connection | None:
         # The source must be the connection's and both ids must match, unless the sender's is not known yet:
         # a third party must not end a connection whose id it has guessed.
-        connection = self._connections.get(message.remoteCommunicationID) or self._claimed(source, message)
+        connection = self._connections.get(message.remoteCommunicationID)
+        connection = connection or self.parked.claimed(source, message)
         if connection is None:
             self.counters["unknownID"] += 1
             return None
@@ -548,9 +549,6 @@ class ConnectionTable:
             self.counters["unknownID"] += 1
             return None
         return connection
-
-    def _claimed(self, source: Any, message: REP | REJ | MRA | RTU | DREQ | DREP | LAP) -> Connection | None:
-        return self.settled.claimed(source, message) or self.parked.claimed(source, message)
 
     def _feed(self, connection: Connection, given: Input, message: AnyMessage, now: float) -> None:
         if not connection.feed(given, message, now):

@@ -28,9 +28,6 @@ CM_READY_REPEATS = 5
 CM_SERVICE_TIMEOUT_CODE = 21
 #: Added to the repeats that are left, of which there are at most 15, if only an MRA may ask for them.
 CM_IF_ASKED = 16
-#: In the place of the repeats that are left: the connection cannot be one of L{SettledConnections
-#: <twisted_ib.hca.cm.peer.SettledConnections>}.
-CM_UNSETTLED = -1
 #: A reserved bit of a DREQ that is ours between processes alone: its sender awaits no DREP.
 DREQ_LAST = 1
 #: When a REQ that found no room comes again, where nothing is repeated unasked: a timeout code, about one
@@ -130,9 +127,6 @@ def _replyOnly(connection: Connection, reply: REP, now: float) -> None:
     reply.localCAGUID = table.caGUID
     table.send((connection.peer.source, reply.attribute, table.pack(reply)))
     connection.output = None
-    if connection.state is not State.REQ_RCVD:
-        # After an MRA the REQ may come again, as one of this connection.
-        connection.retriesLeft = CM_UNSETTLED
     connection.localQPN = reply.localQPN
 
 

@@ -25,7 +25,6 @@ from twisted_ib.hca.cm.messages import (
     requestMessage,
     requestOf,
 )
-from twisted_ib.hca.cm.peer import Peer
 from twisted_ib.hca.cm.sidr import Lookup
 from twisted_ib.hca.cm.states import Event, State
 from twisted_ib.hca.cm.table import ConnectionTable
@@ -304,28 +303,9 @@ class Services:
         # that loses nothing has told it already.
         if not self.cm.lossless:
             return False
-        if isinstance(connection, Peer):
-            self.cm.settled.finish(connection)
-        else:
-            connection.user = None
-            connection.finish(self._device.clock())
+        connection.user = None
+        connection.finish(self._device.clock())
         return True
-
-    def settle(self, connection: Any) -> Any:
-        """
-        Forget the object of an established connection, if its user's queue pair can stand for it.
-
-        @return: what the user has in its place as C{connection}, for L{finish} and L{resume}.
-        """
-        return self.cm.settled.settle(connection) if isinstance(connection, Connection) else connection
-
-    def resume(self, connection: Any, user: Any) -> Any:
-        """
-        @param connection: what L{settle} has returned, of a user with C{queuePair} and C{connection}.
-        @return: the connection, an L{IConnection<twisted_ib.hca.connection.interfaces.IConnection>}; L{None}
-            if it has ended with its path.
-        """
-        return self.cm.settled.resume(connection, user) if isinstance(connection, Peer) else connection
 
     def managementReceived(
         self, path: IPeerPath, attribute: int, buffer: Buffer, start: int, stop: int

@@ -228,7 +228,6 @@ class Device(DeviceProgress):
         self.sendRequest: Callable[..., Any] = services.sendRequest
         self.sendLookup: Callable[..., Any] = services.sendLookup
         self.disconnect, self.finish = services.disconnect, services.finish
-        self.settle, self.resume = services.settle, services.resume
         self.managementReceived = services.managementReceived
         self.connectionRequested = services.connectionRequested
         self.communicationEstablished = services.communicationEstablished
@@ -246,7 +245,6 @@ class Device(DeviceProgress):
         self.lossless = self.cm.lossless = traits.proof is not Proof.ANSWER
         if self.lossless:
             self.cm.draw = self._draw
-            self.cm.settled.userOf = self._consumerOf
         else:
             # Fewer half-open connections are admitted than from processes that the kernel has identified.
             self.cm.limitHalfOpen(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
@@ -647,10 +645,6 @@ class Device(DeviceProgress):
         while number in self.cm.accepted:
             number = self._numbers.draw(self.queuePairs)
         return number
-
-    def _consumerOf(self, number: int) -> Any:
-        queuePair = self.queuePairs.get(number)
-        return None if queuePair is None else queuePair.consumer
 
     def reserveNumber(self) -> int:
         """
