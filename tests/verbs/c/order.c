@@ -276,7 +276,7 @@ static void acknowledged(void)
         IS(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
         wait_for_taken(1 + round);
         IS(ibv_destroy_qp(qp), 0);
-        IS(given_back, 1);
+        IS(given_back > 0, 1);
     }
     IS(ibv_destroy_cq(cq), 0);
     IS(given_back, 2);

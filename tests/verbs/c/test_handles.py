@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -129,6 +130,19 @@ class HandlesTests(SynchronousTestCase):
             self.assertIs(removed.result(HANG_SECONDS), self.mr)
         self.refused(errno.EINVAL, self.handles.acknowledge, 32)
         self.handles.remove(16, "ibv_pd")
+
+    def test_waitRaises(self) -> None:
+        """
+        An object whose destroying is interrupted, as it waits, is destroyed; the wait counts as no progress.
+        """
+        changes: list[int] = []
+        self.handles.aside = changes.append
+        self.handles.report(self.mr)
+        self.patch(self.handles._acknowledged, "wait", mock.Mock(side_effect=KeyboardInterrupt))
+        self.assertRaises(KeyboardInterrupt, self.handles.remove, 32, "ibv_mr")
+        self.refused(errno.EINVAL, self.handles.acknowledge, 32)
+        self.handles.remove(16, "ibv_pd")
+        self.assertEqual((changes, len(self.handles)), ([-1, 1], 0))
 
     def test_move(self) -> None:
         """

@@ -56,12 +56,15 @@ class Handles:
     @ivar entries: by the addresses of the structures.
     @ivar again: in a forked child makes an object of its parent's anew, with L{renew}, and says whether it
         has; called without the lock.
+    @ivar aside: called with -1 as a call begins to wait for the program, and makes no progress meanwhile, and
+        with 1 at the end.
     """
 
     def __init__(self) -> None:
         self.lock = RLock()
         self.entries: dict[int, Entry] = {}
         self.again: Callable[[int, Entry], bool] = _never
+        self.aside: Callable[[int], object] = abs
         # By the objects' identities: the entries keep the objects.
         self._addresses: dict[int, int] = {}
         self._freed: deque[object] = deque(maxlen=FREED_STRUCTURES)
@@ -223,13 +226,26 @@ class Handles:
             with self.lock:
                 self.entries[address] = self._awaited.pop(address)
             raise
-        with self.lock:
-            # man ibv_get_async_event(3) and ibv_get_cq_event(3): UCX frees what the handler of an event uses.
-            while entry.reported:
-                self._acknowledged.wait()
-            del self._awaited[address]
-        self._drop(entry)
+        try:
+            self._await(entry)
+        finally:
+            # In a program that is Python a signal's handler may have raised: it is destroyed all the same.
+            with self.lock:
+                del self._awaited[address]
+            self._drop(entry)
         return entry.value
+
+    def _await(self, entry: Entry) -> None:
+        # man ibv_get_async_event(3) and ibv_get_cq_event(3): UCX frees what the handler of an event uses.
+        with self.lock:
+            if not entry.reported:
+                return
+            self.aside(-1)
+            try:
+                while entry.reported:
+                    self._acknowledged.wait()
+            finally:
+                self.aside(1)
 
     def removeAll(self, address: int, kind: str) -> None:
         """

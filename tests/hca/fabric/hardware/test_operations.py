@@ -495,6 +495,19 @@ class OperationTests(SynchronousTestCase):
             self.assertEqual((str(reason), one.device.isGone), ("adapter rxe0 is gone", True))
             self.host.isGone = False
 
+    def test_blind(self) -> None:
+        """
+        A failure while libibverbs cannot list adapters is that of its connection.
+        """
+        one, _ = self.ends()
+        self.host.isBlind = True
+        (number,) = one.device.fabric._byAdapterNumber
+        one.device.fabric.queue.push(Completion(1, number, GENERAL))
+        settle(*self.devices)
+        (reason,) = one.side.consumer.failures
+        self.assertFalse(one.device.isGone)
+        self.assertNotIn("gone", str(reason))
+
     def connections(self) -> list[Identifier]:
         """
         @return: librdmacm's identifiers of connections.

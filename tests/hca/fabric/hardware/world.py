@@ -629,6 +629,7 @@ class Host:
 
     @ivar isHeld: whether the adapter does nothing now.
     @ivar isFull: whether it takes no more memory.
+    @ivar isBlind: whether libibverbs cannot list it.
     @ivar isGone: whether it has disappeared, and C{looks} how often librdmacm was asked to let go of it.
     @ivar depths: how many READs and atomics it serves on a queue pair, and has outstanding.
     @ivar collected: how many objects of each kind Python has collected, which destroys what they stand for.
@@ -648,7 +649,7 @@ class Host:
         self.queuePairs: dict[int, AdapterQueuePair] = {}
         self.identifiers: dict[int, Identifier] = {}
         self.contexts: list[Context] = []
-        self.isHeld = self.isFull = self.isGone = False
+        self.isHeld = self.isFull = self.isGone = self.isBlind = False
         self.depths = (16, 16)
         self.looks = 0
         self.collected: Counter[str] = Counter()
@@ -657,6 +658,8 @@ class Host:
         """
         @return: the adapter.
         """
+        if self.isBlind:
+            raise OSError(errno.ENOSYS, "no descriptor is left")
         return [] if self.isGone else [self]
 
     def vanish(self) -> None:

@@ -9,7 +9,7 @@ import select
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -41,7 +41,6 @@ from twisted_ib.hca.fabric.hardware.provider import (
     Completion,
     Verbs,
     keep,
-    listed,
     loadVerbs,
     openAdapter,
     told,
@@ -528,8 +527,11 @@ class HardwareFabric(ConnectedFabric):
         @return: whether the adapter is gone. One that disappears may fail its queue pairs before the kernel's
             word comes; it is listed no more by then (Linux device.c, disable_device()).
         """
-        if self._gone is None and self.adapter not in listed(self.verbs):
-            self.vanished()
+        if self._gone is None:
+            # A list that fails, as in a process that has no descriptor left, says nothing.
+            with suppress(OSError):
+                if all(each.name != self.adapter for each in self.verbs.get_device_list()):
+                    self.vanished()
         return self._gone is not None
 
     def vanished(self) -> None:

@@ -89,6 +89,12 @@ void twisted_ib_renew(void)
     twisted_ib_forked = 0;
 }
 
+/* A thread that waits in Python, and so makes no progress, counts as none that is there. */
+void twisted_ib_aside(int change)
+{
+    __atomic_add_fetch(&twisted_ib_busy, change, __ATOMIC_RELAXED);
+}
+
 struct twisted_ib_sleep *twisted_ib_own_sleep(void)
 {
     return &twisted_ib_asleep;

@@ -26,6 +26,7 @@ SOURCE = """
 struct twisted_ib_sleep { int *fds, count, milliseconds, interrupted, asleep; };
 struct twisted_ib_sleep *twisted_ib_own_sleep(void);
 void twisted_ib_renew(void);
+void twisted_ib_aside(int change);
 
 #include "completions.c"
 #include "postings.c"
@@ -36,6 +37,7 @@ DECLARATIONS = """
 struct twisted_ib_sleep { int *fds; int count; int milliseconds; int interrupted; ...; };
 struct twisted_ib_sleep *twisted_ib_own_sleep(void);
 void twisted_ib_renew(void);
+void twisted_ib_aside(int change);
 void twisted_ib_forget(void);
 enum ibv_mw_type { IBV_MW_TYPE_1, ... };
 enum ibv_wr_opcode { IBV_WR_RDMA_WRITE, ... };

@@ -19,6 +19,7 @@ from twisted_ib.verbs.core.hub import hub
 MODULES = (address, completion, device, extended, memory, queues, text, work)
 
 connect(ffi, "verbs", TABLE)
+handles.aside = lib.twisted_ib_aside
 
 
 def _watch() -> None:
