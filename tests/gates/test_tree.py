@@ -19,10 +19,10 @@ from tests.test_layering import ROOT, nameOf, sources
 #: Lines that ask a device or a path for one of its traits, by folder.  Those of the fabrics' own folders may.
 FORKS = {
     "blocking": 2,
-    "hca/base": 4,
+    "hca/base": 3,
     "hca/capture": 1,
     "hca/device": 13,
-    "hca/services": 3,
+    "hca/services": 4,
     "internet": 1,
     "rdma": 1,
     "rds": 1,

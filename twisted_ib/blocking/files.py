@@ -7,6 +7,7 @@ descriptor.
 
 from __future__ import annotations
 
+import _pyio  # type: ignore[import-not-found]
 import builtins
 import errno
 import fcntl
@@ -17,7 +18,6 @@ import subprocess
 import sys
 import termios
 from collections.abc import Sequence
-from functools import lru_cache
 from stat import S_ISFIFO
 from types import FunctionType
 from typing import Any, Final
@@ -268,26 +268,22 @@ class SocketFile(io.FileIO):
             super().close()
 
 
-#: Of the C library, in the files of sockets too.
+#: C{open} of the standard library in Python, whose files are L{SocketFile}s.
 _BUFFERS: Final = ("BufferedReader", "BufferedWriter", "BufferedRandom", "TextIOWrapper", "text_encoding")
-
-
-@lru_cache(maxsize=1)
-def _opener() -> Any:
-    # C{open} of the standard library in Python, whose files are L{SocketFile}s.  Imported here: it is long,
-    # and few programs open a descriptor of a socket.
-    import _pyio  # type: ignore[import-not-found]
-
-    plain = getattr(_pyio.open, "__func__", _pyio.open)
-    names = {**vars(_pyio), **{name: vars(io)[name] for name in _BUFFERS}, "FileIO": SocketFile}
-    return FunctionType(plain.__code__, names, "open", plain.__defaults__)
+_openPython: Any = getattr(_pyio.open, "__func__", _pyio.open)
+_openSocket: Any = FunctionType(
+    _openPython.__code__,
+    {**vars(_pyio), **{name: vars(io)[name] for name in _BUFFERS}, "FileIO": SocketFile},
+    "open",
+    _openPython.__defaults__,
+)
 
 
 def open(file: Any, *arguments: Any, **options: Any) -> Any:
     """
     See C{io.open}, which C{os.fdopen} calls.
     """
-    call = _open if _connectionOf(file) is None else _opener()
+    call = _open if _connectionOf(file) is None else _openSocket
     return call(file, *arguments, **options)
 
 

@@ -19,7 +19,7 @@ from twisted_ib.sdp.protocol import wire
 from twisted_ib.sdp.protocol.modes import changed
 from twisted_ib.sdp.protocol.zerocopy import ZeroCopyMachine
 from twisted_ib.sdp.streamrdma import StreamRDMA
-from twisted_ib.sdp.zerocopyreceive import FilledBuffer, ZeroCopyReceive
+from twisted_ib.sdp.zerocopyreceive import ZeroCopyReceive
 from twisted_ib.sdp.zerocopysend import ZeroCopySend
 
 if TYPE_CHECKING:
@@ -189,12 +189,9 @@ class Extensions:
 
     def inUse(self) -> bool:
         """
-        Return whether SrcAvails or WRITEs are outstanding, or filled places not reported, so that a close now
-        is abortive.
+        Return whether SrcAvails or WRITEs are outstanding, so that a close now is abortive.
         """
-        held = self.stream.held or ()
-        filled = any(isinstance(what, FilledBuffer) and what.count for what in held)
-        return filled or self.zeroCopySend.unfinished() or self.zeroCopyReceive.unread()
+        return self.zeroCopySend.unfinished() or self.zeroCopyReceive.unread()
 
     def discard(self) -> None:
         """

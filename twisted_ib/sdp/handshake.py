@@ -34,7 +34,8 @@ from twisted_ib.sdp.protocol.wire import (
     packAddress,
     unpackAddress,
 )
-from twisted_ib.sdp.stream import READ_DEPTH, Stream
+from twisted_ib.sdp.stream import Stream
+from twisted_ib.sdp.streamrdma import READ_DEPTH
 
 if TYPE_CHECKING:
     from twisted_ib.hca.connection.interfaces import IConnection

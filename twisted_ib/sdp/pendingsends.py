@@ -9,15 +9,13 @@ registered memory, L{Urgent} an urgent byte; they wait in the same order.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from twisted.internet.defer import Deferred
 
 from twisted_ib import limits
 from twisted_ib.hca.memory.regions import MemoryRegion
-
-if TYPE_CHECKING:
-    from twisted_ib.internet.region import RDMARegion
+from twisted_ib.internet.region import RDMARegion
 
 #: With more pieces than this one join is cheaper than a copy of each.
 _JOIN: Final = 16

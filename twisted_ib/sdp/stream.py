@@ -36,6 +36,7 @@ from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.fabric.base.lastwords import NO_WORDS, UNKNOWN, UNREAD, LastWords
 from twisted_ib.hca.queues.queuepair import SEND, StreamQueuePair
 from twisted_ib.internet.logcontext import upcalls
+from twisted_ib.sdp.extensions import Extensions
 from twisted_ib.sdp.handlers import HANDLERS, UNEXPECTED
 from twisted_ib.sdp.pendingsends import SendBuffer
 from twisted_ib.sdp.protocol.machine import (
@@ -50,11 +51,11 @@ from twisted_ib.sdp.protocol.machine import (
     unpackHeader,
 )
 from twisted_ib.sdp.protocol.wire import BSDH, BSDH_BYTES, MID
+from twisted_ib.sdp.streamrdma import READ_DEPTH
+from twisted_ib.sdp.zerocopyreceive import FilledBuffer
 
 if TYPE_CHECKING:
     from twisted_ib.internet.channel import DeviceChannel
-    from twisted_ib.sdp.extensions import Extensions
-    from twisted_ib.sdp.zerocopyreceive import FilledBuffer
 
 #: The room below which a write takes the slow path.
 GATHER_LEFT: Final = 16 * 1024
@@ -78,9 +79,6 @@ SDP_RECEIVES_LEAST: Final = 4
 SDP_CONTROL_RECEIVES: Final = 2
 _RECEIVES: Final = limits.SDP_RECEIVES
 _LOW: Final = SDP_RECEIVES_LOW
-#: Responder resources and initiator depth in REQ and REP.  OFED announces 4 (sdp_cma.c sdp_cma_handler), and
-#: gets them.
-READ_DEPTH: Final = 16
 #: Marks the end of stream in L{Stream.held}.
 END: Final = None
 # Globals of this module are looked up faster than attributes of others.
@@ -587,12 +585,10 @@ class Stream:
 
     def openExtensions(self) -> Extensions:
         """
-        Return the extensions, imported and made when first needed: most streams have bytes alone.
+        Return the extensions, made when first needed.
         """
         extensions = self.extensions
         if extensions is None:
-            from twisted_ib.sdp.extensions import Extensions
-
             self.direct = 0
             extensions = self.extensions = Extensions(self)
             # The advertised memory, and how much of it was read, are not said there.
@@ -697,7 +693,7 @@ class Stream:
             data = machine.receive(buffer, start, stop)
             if data is None:
                 self._controlReceived(machine.control, buffer, start, stop)
-        except (ImportError, SDPError, SDPWireError) as error:  # The first is what a chroot leaves.
+        except (SDPError, SDPWireError) as error:
             self.violated(error)
             return None
         return data
@@ -805,7 +801,7 @@ class Stream:
                 self._broken(data)
                 return
             extensions = self.extensions
-            if not isinstance(data, bytes):
+            if isinstance(data, FilledBuffer):
                 assert extensions is not None
                 extensions.zeroCopyReceive.finish(data)
                 continue
@@ -1060,6 +1056,8 @@ class Stream:
         # IBTA vol. 1 annex A4: a close with unread data or an unread SrcAvail is abortive (OpenIB sdp_inet.c
         # sdp_inet_release), so that the peer does not take its data for read.
         unread = self.heldBytes > 0
+        if self.held and any(isinstance(what, FilledBuffer) and what.count for what in self.held):
+            unread = True
         if self.extensions is not None and self.extensions.inUse():
             unread = True
         self._release()

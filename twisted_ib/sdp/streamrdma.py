@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
 from twisted_ib.errors import MemoryRegionError, QueuePairError
@@ -21,7 +21,9 @@ from twisted_ib.hca.queues.requests import SGE, Attributes, Capabilities, SendOp
 from twisted_ib.hca.services.work import WorkQueues
 from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, SEND_ONLY
 from twisted_ib.internet.region import RDMARegion, Regions
-from twisted_ib.sdp.stream import READ_DEPTH, Stream
+
+if TYPE_CHECKING:
+    from twisted_ib.sdp.stream import Stream
 
 #: The largest value: with RNR it means without limit (IBTA vol. 1 12.7, RNR retry count).
 _RETRIES = 7
@@ -29,6 +31,11 @@ _RETRIES = 7
 _ACK_TIMEOUT = 14
 #: RNR NAK timer code.
 _RNR_TIMER = 14
+
+
+#: Responder resources and initiator depth in REQ and REP.  OFED announces 4 (sdp_cma.c sdp_cma_handler), and
+#: gets them.
+READ_DEPTH: Final = 16
 
 
 class StreamQueues(WorkQueues):

@@ -23,6 +23,7 @@ from twisted_ib import limits
 from twisted_ib.hca.base.socketrows import CONNECTING
 from twisted_ib.interfaces import ISDPBufferedProtocol, ISDPTransport
 from twisted_ib.internet.addressing.addresses import Address, End, checkInteger
+from twisted_ib.internet.region import RDMARegion
 from twisted_ib.internet.transport import CONNECTION_DONE, FIELDS, Transport, misused
 from twisted_ib.sdp.secure import SecureMixin, innermostTLS, secured, wrapsTLS
 from twisted_ib.sdp.stream import Stream
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from twisted.internet.base import ReactorBase
 
     from twisted_ib.internet.channel import DeviceChannel
-    from twisted_ib.internet.region import RDMARegion
 
 
 class KeepAlive:

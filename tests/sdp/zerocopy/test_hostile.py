@@ -6,10 +6,8 @@ here, and of ends in the middle of zero copy.
 from __future__ import annotations
 
 import mmap
-import sys
 from itertools import product
 from typing import Any
-from unittest import mock
 
 from attrs import evolve
 from twisted.internet.error import ConnectionDone
@@ -18,7 +16,6 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from tests.sdp.pair import Raw, Recorder
-from tests.sdp.stream.test_stream import ERRORS
 from tests.sdp.zerocopy.test_extensions import LEAST, Places
 from tests.sdp.zerocopy.test_registered import BYTES, SIZE, RegisteredTestCase
 from twisted_ib import limits
@@ -26,8 +23,8 @@ from twisted_ib.errors import PathLostError, ResourceLimitError
 from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.queues.requests import Attributes, Capabilities
 from twisted_ib.sdp.protocol.wire import BSDH, MID, Flags, SinkAvail, SrcAvail, Transition
-from twisted_ib.sdp.stream import READ_DEPTH, SDP_RECEIVES_LEAST
-from twisted_ib.sdp.streamrdma import StreamQueues
+from twisted_ib.sdp.stream import SDP_RECEIVES_LEAST
+from twisted_ib.sdp.streamrdma import READ_DEPTH, StreamQueues
 
 SOURCE = SrcAvail.layout.struct.pack
 SINK = SinkAvail.layout.struct.pack
@@ -581,17 +578,6 @@ class EndTests(HostileTestCase):
         """
         _, stream = self.pair.raw()
         self.assertEqual(stream.openExtensions().openRDMA().begin().attributes.peerReads, READ_DEPTH)
-
-    def test_unloadable(self) -> None:
-        """
-        Where nothing can be imported any more, as after C{chroot}, a message that is not plain Data ends the
-        connection, as a forbidden one does.
-        """
-        raw, stream = self.pair.raw()
-        with mock.patch.dict(sys.modules, {"twisted_ib.sdp.extensions": None}):
-            raw.send(MID.MODE_CHANGE, PIPELINED)
-            self.settle()
-        self.assertEqual((stream.heard.calls, self.pair.b.device.counters[ERRORS]), (["ConnectionLost"], 1))
 
     def test_lostWhileWriting(self) -> None:
         """

@@ -36,8 +36,6 @@ COMPLETION_VECTORS = 1
 CAPABILITIES = 0x2 | 0x4 | 0x40 | 0x80 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x20000 | 0x200000 | 0x1000000
 #: Those of them that iWARP does not have, as it has no P_Keys, datagrams and RNR NAKs (RFC 5040).
 _OF_INFINIBAND = 0x2 | 0x4 | 0x40 | 0x1000
-#: IB_UVERBS_DEVICE_ATOMIC_WRITE (Linux ib_user_verbs.h), and that operation (C{enum ibv_wr_opcode}).
-_HAS_ATOMIC_WRITE, _ATOMIC_WRITE = 1 << 40, 15
 #: C{enum ibv_atomic_cap}: atomic among the operations of one HCA only, not with the CPU (IBTA vol. 1 9.4.5).
 ATOMIC_HCA = 1
 #: All page sizes from 4096 on, as rxe's (C{rxe_param.h}).
@@ -123,11 +121,12 @@ def deviceAttributes(guid: int, partitions: int = 1, traits: Traits = LOCAL) -> 
     }
 
 
-def extendedAttributes(traits: Traits = LOCAL) -> dict[str, int]:
+def extendedAttributes(operations: int = 0, traits: Traits = LOCAL) -> dict[str, int]:
     """
     The additional fields of C{struct ibv_device_attr_ex} that are not 0, or that programs query; fields of
     inner structures have their own names.
 
+    @param operations: bits of C{device_cap_flags_ex} for operations that the device has.
     @param traits: of the fabric.
     @return: integers by name; C{max_cq_period} is microseconds, C{hca_core_clock} kHz (0: there is no such
         clock), C{completion_timestamp_mask} bits.
@@ -136,7 +135,7 @@ def extendedAttributes(traits: Traits = LOCAL) -> dict[str, int]:
         # No timestamps: a software completion is no closer to the wire than the program that polls it.
         "completion_timestamp_mask": 0,
         "hca_core_clock": 0,
-        "device_cap_flags_ex": _capabilities(traits) | _HAS_ATOMIC_WRITE * traits.has(_ATOMIC_WRITE),
+        "device_cap_flags_ex": _capabilities(traits) | operations,
         "max_wq_type_rq": 0,
         "raw_packet_caps": 0,
         "max_dm_size": traits.deviceMemory,

@@ -152,12 +152,6 @@ class Traits:
     joinsWildcards: bool = True
     deviceMemory: int = DEVICE_MEMORY
 
-    def has(self, operation: int) -> bool:
-        """
-        @return: whether there is an operation, if the service has it.
-        """
-        return self.operations is None or operation in self.operations
-
     @nodeType.default
     def _nodeType(self) -> NodeType:
         return NodeType.CA if self.transport is TransportType.IB else NodeType.RNIC

@@ -72,6 +72,7 @@ from twisted_ib.hca.memory.regions import MemoryRegion, ProtectionDomain
 from twisted_ib.hca.queues.queuepair import QueuePair, StreamQueuePair
 from twisted_ib.hca.services.address import AddressPaths
 from twisted_ib.hca.services.datagramform import FORMS
+from twisted_ib.hca.services.support import capabilitiesOf
 from twisted_ib.hca.wire.grh import guidGID
 from twisted_ib.hca.wire.headers import PSN_MASK
 
@@ -467,7 +468,7 @@ class Device(DeviceProgress):
             "compiled": compiledModules(),
             "attributes": {
                 **deviceAttributes(self.nodeGUID, len(self.partitions), self.traits),
-                **extendedAttributes(self.traits),
+                **extendedAttributes(capabilitiesOf(self.traits), self.traits),
             },
             "port": portAttributes(self.port),
             "gids": self.gids()[:DESCRIBED_GIDS],

@@ -35,4 +35,17 @@ def operationsOf(kind: QPType, traits: Traits) -> Mapping[SendOpcode, type[Any]]
     if kind not in SERVICES or kind not in traits.services:
         raise QueuePairError(f"queue pairs of type {kind!r} have no work queues")
     found: Mapping[SendOpcode, type[Any]] = SERVICES[kind][0].operations
-    return {opcode: each for opcode, each in found.items() if traits.has(opcode)}
+    has = traits.operations
+    return found if has is None else {opcode: each for opcode, each in found.items() if opcode in has}
+
+
+@lru_cache(maxsize=64)
+def capabilitiesOf(traits: Traits) -> int:
+    """
+    @return: bits of C{device_cap_flags_ex}: the operations that a fabric's queue pairs have.
+    """
+    bits = 0
+    for kind in traits.services:
+        for operation in operationsOf(kind, traits).values():
+            bits |= operation.capability
+    return bits

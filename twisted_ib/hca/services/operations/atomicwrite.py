@@ -78,6 +78,8 @@ class AtomicWrite(RespondedOperation):
 
     opcode = SendOpcode.ATOMIC_WRITE
     completionOpcode = WCOpcode.ATOMIC_WRITE
+    #: IB_UVERBS_DEVICE_ATOMIC_WRITE (Linux ib_user_verbs.h).
+    capability = 1 << 40
     carriesData = True
     code = ATOMIC_WRITE
     response = AtomicWriteResponse

@@ -75,6 +75,7 @@ class Operation:
     @cvar opcode: of its work requests.
     @cvar completionOpcode: the L{WCOpcode} of its completion.
     @cvar services: the types of queue pairs that have it.
+    @cvar capability: its bits of C{device_cap_flags_ex}.
     @cvar result: bytes that its list must have at least, for its result.
     @cvar demands: whether L{check} looks at more than inline data.
     @cvar carriesData: whether its payload goes to the peer, and may be inline.
@@ -108,7 +109,7 @@ class Operation:
     opcode: ClassVar[SendOpcode]
     completionOpcode: ClassVar[WCOpcode]
     services = CONNECTED
-    result = 0
+    capability = result = 0
     demands = True
     carriesData = asks = isLast = False
 

@@ -24,6 +24,7 @@ from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.device import device
 from twisted_ib.hca.device.registry import deviceNames, place, traitsOf
+from twisted_ib.hca.services.support import capabilitiesOf
 from twisted_ib.verbs.core.hub import hub, locked
 from twisted_ib.verbs.core.pipes import ReadablePipe
 from twisted_ib.verbs.pyverbs.base.addr import GID
@@ -314,7 +315,8 @@ class Context(VerbsObject):
         """
         self._check()
         device = self._device
-        return deviceAttrEx(device.nodeGUID, len(device.partitions), device.traits)
+        traits = device.traits
+        return deviceAttrEx(device.nodeGUID, len(device.partitions), traits, capabilitiesOf(traits))
 
     def query_comp_cntr_caps(self) -> CompCntrCaps:
         """

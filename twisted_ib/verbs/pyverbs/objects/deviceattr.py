@@ -252,15 +252,16 @@ class DeviceAttrEx(PyverbsObject):
     phys_port_cnt_ex: int = 0
 
 
-def deviceAttrEx(guid: int, partitions: int = 1, traits: Traits = LOCAL) -> DeviceAttrEx:
+def deviceAttrEx(guid: int, partitions: int = 1, traits: Traits = LOCAL, operations: int = 0) -> DeviceAttrEx:
     """
     @param guid: the HCA's GUID.
     @param partitions: slots of its port's P_Key table.
     @param traits: of its fabric.
+    @param operations: bits of C{device_cap_flags_ex} for operations that it has.
     @return: the attributes of an HCA with the extended ones.
     """
     found = DeviceAttrEx(deviceAttr(guid, partitions, traits))
-    for name, value in attributes.extendedAttributes(traits).items():
+    for name, value in attributes.extendedAttributes(operations, traits).items():
         # The core has them flat, C in a structure.
         setattr(found.cq_mod_caps if name in ("max_cq_count", "max_cq_period") else found, name, value)
     return found
