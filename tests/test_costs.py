@@ -354,7 +354,7 @@ class BytecodeTests(SynchronousTestCase):
         """
         A connect, an echo and the close.
         """
-        self.assertLessEqual(self.perOne("connects", 10, 40), 11180)
+        self.assertLessEqual(self.perOne("connects", 10, 40), 11210)
 
     def test_bulk(self) -> None:
         """

@@ -170,7 +170,7 @@ class GroupTests(SynchronousTestCase):
     def test_swept(self) -> None:
         """
         Who begins a group removes what those have left whose processes were killed, but for the latest, whose
-        connections may be ended; what a living process has stays, whatever it is called.
+        connections may be ended; what a living process has, or a stranger, stays, whatever it is called.
         """
         addresses = [ownAddress(number) for number in (6, 7, 8)]
         living = self.link()
@@ -214,6 +214,11 @@ class GroupTests(SynchronousTestCase):
         latest = {each for each in files if addresses[1] in each}
         self.assertEqual(lost(), files - latest)
         self.patch(portgroup, "DEAD_GROUPS", 0)
+        # One that another user may have made, who could say when it began, counts for nothing.
+        path = os.path.join(self.directory, f"{start}{addresses[1]}.2")
+        os.chmod(path, 0o640)
+        self.assertEqual(lost(), files - latest)
+        os.chmod(path, 0o600)
         self.assertEqual(lost(), files)
         self.assertEqual(self.link().group.slot, living.group.slot + 1)
 

@@ -494,11 +494,11 @@ def _sweep(directory: RunDirectory) -> None:
     # What groups leave whose last process was killed, but for the latest.
     start, dead = f"roce-{os.geteuid()}-", []
     with suppress(OSError), os.scandir(directory.fd) as entries:
-        for entry in islice(entries, SWEPT_ENTRIES):
-            if entry.name.startswith(start) and entry.name.endswith(_FILE):
-                began = _beginOfDead(directory, entry.name)
-                if began:
-                    dead.append((began, entry.name))
+        names = (each.name for each in entries if each.name.startswith(start) and each.name.endswith(_FILE))
+        for name in islice(names, SWEPT_ENTRIES):
+            began = _beginOfDead(directory, name)
+            if began:
+                dead.append((began, name))
     for _, name in sorted(dead, reverse=True)[DEAD_GROUPS:]:
         directory.remove(name.removesuffix(_FILE))
         directory.remove(name)
@@ -506,15 +506,16 @@ def _sweep(directory: RunDirectory) -> None:
 
 def _beginOfDead(directory: RunDirectory, name: str) -> float:
     # When a group began of which nobody lives; 0 if somebody does, or this is none's file: the socket of
-    # 127.0.0.2 has such a name, too.
+    # 127.0.0.2 has such a name, too, and where users share a directory what another one has made may.
     try:
         # For reading: closed after writing, it would wake those that watch it.
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory.fd)
     except OSError:
         return 0.0
     try:
+        status = os.fstat(fd)
         isLeft = _lock(fd, fcntl.F_OFD_GETLK, fcntl.F_WRLCK, 0, SLOTS + 1) == fcntl.F_UNLCK
-        return os.fstat(fd).st_mtime if isLeft else 0.0
+        return status.st_mtime if isLeft and _isOwn(status) else 0.0
     finally:
         os.close(fd)
 
@@ -539,8 +540,12 @@ def _allocateHeads(memory: int) -> None:
         _allocate(memory, *connectionsOf(slot, 0))
 
 
+def _isOwn(status: os.stat_result) -> bool:
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+
+
 def _isOurs(status: os.stat_result) -> bool:
-    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+    if not _isOwn(status):
         return False
     # Since the host was started: before, its peers were told by their own timeouts.
     began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
