@@ -12,10 +12,9 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.drive.sleeper import Sleeper
-from twisted_ib.hca.base.polling import RARE
 from twisted_ib.verbs.core import attendant
 from twisted_ib.verbs.core.attendant import FEW_DRIVES, LEAST_PAUSE, MOST_PAUSE, ProgressThread
-from twisted_ib.verbs.core.hub import DOZE_SECONDS, Hub
+from twisted_ib.verbs.core.hub import Hub
 
 
 class PauseTests(SynchronousTestCase):
@@ -104,58 +103,3 @@ class PauseTests(SynchronousTestCase):
         sleeper.wake()
         hub.attend(sleeper)
         self.assertEqual(unwatch.call_count, 1)
-
-
-class DozeTests(SynchronousTestCase):
-    """
-    Between what it has served and its sleep.
-    """
-
-    def setUp(self) -> None:
-        """
-        A hub that always has something to serve.
-        """
-        self.hub = Hub()
-        self.dozes: list[float] = []
-        self.finds = False
-        self.others = 0
-        self.patch(self.hub, "drive", lambda: 1)
-        self.hub.watch = self.watch
-
-    def watch(self, seconds: float) -> bool:
-        """
-        Look for so long; other threads drive meanwhile.
-        """
-        self.dozes.append(seconds)
-        self.hub.drives += self.others
-        return self.finds
-
-    def attended(self, count: int) -> list[bool]:
-        """
-        @return: what it says of each of so many times that it has served.
-        """
-        del self.dozes[:]
-        return [self.hub.attend(mock.Mock()) for _ in range(count)]
-
-    def test_pays(self) -> None:
-        """
-        While something comes soon, or another thread drives, which would have had to wake it, it dozes each
-        time; and it does not sleep on the doorbells.
-        """
-        for self.finds, self.others in ((True, 0), (False, 1)):
-            self.assertEqual(self.attended(100), [not self.others] * 100)
-            self.assertEqual(self.dozes, [DOZE_SECONDS] * 100)
-        self.assertFalse(self.hub._armed)
-
-    def test_vain(self) -> None:
-        """
-        Where nothing does it looks for a moment, and dozes one time in 64; once something does it dozes again
-        soon.
-        """
-        self.attended(10)
-        self.attended(10 * RARE)
-        self.assertEqual((self.dozes.count(DOZE_SECONDS), self.dozes.count(0.0)), (10, 10 * (RARE - 1)))
-        self.finds = True
-        self.attended(2 * RARE)
-        self.attended(100)
-        self.assertEqual(self.dozes, [DOZE_SECONDS] * 100)

@@ -23,7 +23,7 @@ from twisted_ib.drive.sleeper import Sleep, Sleeper
 from twisted_ib.errors import UnknownDeviceError, WrongThreadError
 from twisted_ib.hca.device.device import Device
 from twisted_ib.verbs.core import hub as hubModule
-from twisted_ib.verbs.core.hub import _TAKEN, DOZE_SECONDS, Hub, hub, locked
+from twisted_ib.verbs.core.hub import _TAKEN, Hub, hub, locked
 
 
 class HubTests(SynchronousTestCase):
@@ -153,7 +153,7 @@ class HubTests(SynchronousTestCase):
         sleeper = Sleeper()
         self.addCleanup(sleeper.close)
         self.assertTrue(self.far.attend(sleeper))
-        self.assertEqual(found, [(DOZE_SECONDS, True)])
+        self.assertEqual(found, [(0.0, True)])
 
     def test_leavingTellsThePeer(self) -> None:
         """

@@ -24,7 +24,7 @@ from twisted_ib.drive.process import callAll, life
 from twisted_ib.drive.sleeper import Sleep, Sleeper, Wakes
 from twisted_ib.drive.turn import Turn
 from twisted_ib.errors import HCAError, ResourceLimitError
-from twisted_ib.hca.base.polling import RARE, AdaptivePolling
+from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.queues.completion import CompletionQueue, Mirror, WorkCompletion
 from twisted_ib.verbs.core.closes import DeferredCloses
@@ -45,10 +45,6 @@ _PATIENCE = 60
 
 #: Seconds that the end of a process waits for datagrams whose path is still looked for.
 END_SECONDS = 1.0
-
-#: Seconds that a thread which serves peers dozes before it sleeps, if that pays: a peer rings no doorbell
-#: then, and the next thread that drives has none to wake.
-DOZE_SECONDS = 0.0002
 
 #: Polls in a row that may take completions without a drive.
 _TAKEN = 16
@@ -107,8 +103,6 @@ class Hub:
         self._taken = 0
         self._empty = 0
         self._polling = AdaptivePolling(time.perf_counter, _giveWay)
-        # How often a thread that serves peers has thought of dozing, and the moving rate at which that pays.
-        self._dozes, self._dozesPay = 0, 1.0
 
     # -- devices
 
@@ -478,23 +472,13 @@ class Hub:
                 sleep.sleep()
             elif n and self.watch is not None:
                 # What answers comes soon, and finds this thread awake.
-                self._doze(self.watch, before)
+                self.watch(0.0)
         finally:
             # After a failure too: one whose pipe is closed would fail every verb that wakes the sleepers.
             with self:
                 self._sleepers.discard(sleeper)
-        return self.drives == before and not self._sleepers
-
-    def _doze(self, watch: Callable[[float], bool], drives: int) -> None:
-        # It pays if something comes for this thread, or another drives, which would have had to wake it.
-        self._dozes += 1
-        rate = self._dozesPay
-        if rate < 0.5 and self._dozes % RARE:
-            watch(0.0)
-        else:
-            pays = watch(DOZE_SECONDS) or self.drives != drives
-            # As AdaptivePolling has it.
-            self._dozesPay = rate + (pays - rate) * (0.5 if rate < 0.5 else 0.125)
+        with self:
+            return self.drives == before and not self._sleepers
 
     @property
     def isAwaited(self) -> bool:
