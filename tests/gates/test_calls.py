@@ -177,10 +177,12 @@ class CallTests(VerbsTestCase):
         for name in ("_ATTENTION", "_BUSY_ATTENTION"):
             self.patch(hubs, name, float("inf"))
         flags.clear()
-        mayOnlyFall(self, {"ibv_get_cq_event": event(True)}, {"ibv_get_cq_event": self.events})
+        # A timer may be due in one of them, if this process has waited long for a processor.
+        least = min(event(True) for _ in range(3))
+        mayOnlyFall(self, {"ibv_get_cq_event": least}, {"ibv_get_cq_event": self.events})
         # One that comes with the peer's message.
         event(False)
-        self.assertEqual(flags, [channel.event_fd] * 2)
+        self.assertEqual(flags, [channel.event_fd] * 4)
 
 
 class LoopbackCallTests(CallTests):
