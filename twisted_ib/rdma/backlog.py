@@ -5,7 +5,7 @@ Requests and messages that wait behind a full send queue.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from twisted_ib.hca.queues.requests import SendRequest
 
@@ -28,7 +28,7 @@ class Waiting(NamedTuple):
     """
 
     request: SendRequest | None = None
-    payload: Any = None
+    payload: object = None
     length: int = 0
     immediate: int | None = None
     number: int | None = None

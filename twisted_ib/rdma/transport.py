@@ -138,7 +138,7 @@ class RDMATransport(Transport):
         self.completions: deque[WorkCompletion] | tuple[()] = ()
         self.inbox = Inbox(self)
         queuePair: QueuePair = device.createQueuePair(self.inbox)
-        self.queuePair = queuePair
+        self.queuePair: QueuePair = queuePair
         queuePair.maxMessage = self.maxMessageSize
         try:
             # That of an adapter's queue pair cannot change.

@@ -7,8 +7,6 @@ Communication ids, GUIDs and whatever else only the communication manager knows 
 
 from __future__ import annotations
 
-from typing import Any
-
 from twisted_ib.hca.connection import (
     ConnectReply,
     ConnectRequest,
@@ -24,11 +22,10 @@ def requestMessage(request: ConnectRequest) -> REQ:
     """
     @return: the request, which is the REQ from now on.
     """
-    made: Any = request
-    made.localCMResponseTimeout = made.responseTimeout
-    made.__class__ = REQ
-    message: REQ = made
-    return message
+    request.__class__ = REQ
+    assert isinstance(request, REQ)
+    request.localCMResponseTimeout = request.responseTimeout
+    return request
 
 
 def requestOf(message: REQ) -> ConnectRequest:
@@ -45,10 +42,9 @@ def replyMessage(reply: ConnectReply) -> REP:
     """
     @return: the reply, which is the REP from now on.
     """
-    made: Any = reply
-    made.__class__ = REP
-    message: REP = made
-    return message
+    reply.__class__ = REP
+    assert isinstance(reply, REP)
+    return reply
 
 
 def rejectionOf(message: REJ) -> Rejection:

@@ -149,12 +149,17 @@ class SocketPage:
         # A loop that calls no function of Python for most connections: each connect passes it.
         for user, here, port, there, peer in entries:
             why = getattr(user, "why", None)
-            head = heads.get((device, user.provider)) if why is None and there else None
-            rows.append((head or self._head(device, user.provider, why, there), here, port, there, peer))
+            provider: str = user.provider
+            head = heads.get((device, provider)) if why is None and there else None
+            rows.append((head or self._head(device, provider, why, there), here, port, there, peer))
         return self._put(packRows(rows), gone)
 
     def _head(self, device: str | None, provider: str, why: Any, there: str) -> bytes:
-        rule, fallback, asked, decided, connected = EXPLICIT, None, None, None, None
+        rule: str = EXPLICIT
+        fallback: object = None
+        asked: float | None = None
+        decided: float | None = None
+        connected: float | None = None
         if why is not None:
             rule, fallback = why.rule, why.fallback
             asked, decided, connected = why.asked, why.decided, why.connected

@@ -79,10 +79,8 @@ class CMMessage:
             made: Any = cls
             codec = Codec(cls, BODY_BYTES)
             made.pack = codec.packer(keeps=True)
-            if cls.own:
-                made.parse = classmethod(codec.likener(_PARSE, cls.own, CM_ALIKE, notWhole=notWhole))
-            else:
-                made.parse = classmethod(codec.parser(_PARSE, keeps=True, notWhole=notWhole))
+            alike = cls.own and codec.likener(_PARSE, cls.own, CM_ALIKE, notWhole=notWhole)
+            made.parse = classmethod(alike or codec.parser(_PARSE, keeps=True, notWhole=notWhole))
         return cls
 
     def packExact(self) -> bytes:
