@@ -491,7 +491,7 @@ def _openFile(directories: list[RunDirectory], name: str) -> int:
 
 
 def _sweep(directory: RunDirectory) -> None:
-    # What groups leave whose last process was killed, but for the latest.
+    # Groups whose last process was killed leave files: all but those of the latest go.
     start, dead = f"roce-{os.geteuid()}-", []
     with suppress(OSError), os.scandir(directory.fd) as entries:
         names = (each.name for each in entries if each.name.startswith(start) and each.name.endswith(_FILE))
