@@ -338,13 +338,21 @@ def rgetsockname(socket: int, addr: CData, length: CData) -> int:
     return 0
 
 
+def _octetsOf(level: int, name: int) -> int:
+    """
+    @return: how many octets an option has: an C{int}, or C{struct linger}.
+    """
+    return ffi.sizeof("int") * (2 if (level, name) == (sockets.SOL_SOCKET, sockets.SO_LINGER) else 1)
+
+
 @handler
 def rsetsockopt(socket: int, level: int, name: int, value: CData, length: int) -> int:
     one = descriptorOf(socket)
     if name not in _SOCKET_OPTIONS.get(level, ()):
         raise HandleError("There is no such option", errno.ENOPROTOOPT)
-    data = bytes(_memory(value, length))
-    if len(data) < ffi.sizeof("int"):
+    size = _octetsOf(level, name)
+    data = bytes(_memory(value, length))[:size]
+    if len(data) < size:
         raise HandleError("The value is too short")
     number = int.from_bytes(data[: ffi.sizeof("int")], "little", signed=True)
     buffer = min(max(number, _LEAST_BUFFER), _MOST_BUFFER) & ~1
@@ -368,7 +376,7 @@ def rgetsockopt(socket: int, level: int, name: int, value: CData, length: CData)
             number, one.socket.error = one.socket.error, 0
         data = number.to_bytes(ffi.sizeof("int"), "little")
     elif name in _SOCKET_OPTIONS.get(level, ()):
-        data = one.options.get((level, name), bytes(ffi.sizeof("int")))
+        data = one.options.get((level, name), bytes(_octetsOf(level, name)))
     else:
         raise HandleError("There is no such option", errno.ENOPROTOOPT)
     count = min(len(data), int(length[0]))
