@@ -264,7 +264,7 @@ class Device(DeviceProgress):
         #: Its own IP address, if it has one, without a scope.
         self.address: str | None = fabric.address if traits.hasAddress else None
         self.gid = gidNumber(self.address) if self.address else guidGID(self.guid)
-        self.pathMTU = limits.DATAGRAM_BYTES
+        self.pathMTU = limits.DATAGRAM_BYTES if self.adapter is None else self.adapter.pathMTU
         if traits.packets:
             self.pathMTU = fabric.pathMTU
             # The path of any queue pair across a network negotiates attributes for it.

@@ -19,7 +19,7 @@ from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.operation import RESPONSES
 from twisted_ib.hca.base.partition import DEFAULT_PKEY, isValid
 from twisted_ib.hca.base.refcount import RefCounted
-from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LOCAL
 from twisted_ib.hca.memory.regions import ProtectionDomain
@@ -327,6 +327,10 @@ class WorkQueues:
         # refuses, too): the requests that are still on their way use the old attributes.
         if old == QPState.SQD and state in (QPState.RTS, QPState.SQD) and not self.requester.drained():
             raise QueuePairError(f"the send queue of queue pair {self.queuePair.number} has not drained")
+        # An adapter goes first: what it refuses has not happened.  Connected ones have a path for that.
+        queuePair, device = self.queuePair, self.queuePair.device
+        if queuePair.type == QPType.UD and device is not None and device.adapter is not None:
+            device.adapter.step(queuePair.number, state, attributes)
 
     def modified(self, attributes: dict[str, Any]) -> None:
         """

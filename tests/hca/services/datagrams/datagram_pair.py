@@ -51,6 +51,8 @@ class HCA:
     @ivar attached: the queue pairs of a group.
     """
 
+    adapter: Any = None
+
     def __init__(self, guid: int) -> None:
         """
         It knows no peer.

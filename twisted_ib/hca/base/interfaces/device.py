@@ -33,6 +33,8 @@ class IDevice(Protocol):
     timers: Timers
     traits: Traits
     turns: int
+    #: The fabric, if it is an adapter's.
+    adapter: Any
     #: The paths and the form of its datagrams are of the layers above.
     paths: Any
     addressPaths: Any

@@ -47,6 +47,7 @@ class Completion(Protocol):
     byte_len: int
     imm_data: int
     qp_num: int
+    src_qp: int
     wc_flags: int
 
 
