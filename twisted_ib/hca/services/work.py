@@ -34,7 +34,7 @@ from twisted_ib.hca.queues.requests import (
 from twisted_ib.hca.services.support import SERVICES, operationsOf
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.base.interfaces import IPath
+    from twisted_ib.hca.base.interfaces import IDevice, IPath
     from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.hca.queues.sharedreceive import SharedReceiveQueue
 
@@ -328,9 +328,9 @@ class WorkQueues:
         if old == QPState.SQD and state in (QPState.RTS, QPState.SQD) and not self.requester.drained():
             raise QueuePairError(f"the send queue of queue pair {self.queuePair.number} has not drained")
         # An adapter goes first: what it refuses has not happened.  Connected ones have a path for that.
-        queuePair, device = self.queuePair, self.queuePair.device
-        if queuePair.type == QPType.UD and device is not None and device.adapter is not None:
-            device.adapter.step(queuePair.number, state, attributes)
+        device: IDevice | None = self.queuePair.device
+        if self.queuePair.type == QPType.UD and device is not None:
+            device.stepDatagrams(self.queuePair.number, state, attributes)
 
     def modified(self, attributes: dict[str, Any]) -> None:
         """

@@ -275,7 +275,6 @@ class DatagramTests(RoCETestCase):
         self.host.contexts[0].queue.push(Completion(1, one.qp_num, _LOCAL))
         self.a.qp.modify(QPAttr(enums.IBV_QPS_RESET), STATE)
         self.assertEqual((one.state, len(one.waiting)), (RESET, 0))
-        self.turn()
         self.assertEqual(self.device_.counters["datagrams_unsendable"], 5)
         self.host.resume()
         ready = QPAttr()
@@ -285,6 +284,7 @@ class DatagramTests(RoCETestCase):
         self.b.receive(0, 100)
         self.sent(b"after")
         self.assertEqual(self.heard(), b"after")
+        self.assertEqual(self.a.qp.query(STATE)[0].qp_state, enums.IBV_QPS_RTS)
 
     def test_resetMeanwhile(self) -> None:
         """

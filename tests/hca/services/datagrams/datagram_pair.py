@@ -51,8 +51,6 @@ class HCA:
     @ivar attached: the queue pairs of a group.
     """
 
-    adapter: Any = None
-
     def __init__(self, guid: int) -> None:
         """
         It knows no peer.
@@ -72,6 +70,11 @@ class HCA:
 
     def count(self, name: str) -> None:
         self.counters[name] += 1
+
+    def stepDatagrams(self, number: int, state: object, attributes: object) -> None:
+        """
+        No effect: it is no adapter.
+        """
 
     def hasGID(self, gid: int) -> bool:
         """

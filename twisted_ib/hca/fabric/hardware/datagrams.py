@@ -6,7 +6,8 @@ and what comes becomes a record again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from mmap import mmap
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from twisted_ib.errors import PathLostError, QueuePairError, ResourceLimitError, WireError
 from twisted_ib.hca.base.operation import SOLICITED
@@ -14,15 +15,17 @@ from twisted_ib.hca.base.states import ATTRIBUTE_NAMES, QPAttribute, QPState
 from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.fabric.base.streams import PeerPath
 from twisted_ib.hca.fabric.hardware.adapterpath import SENDS, SLOT_BYTES, SLOTS, AdapterPath
-from twisted_ib.hca.fabric.hardware.provider import keep, told
+from twisted_ib.hca.fabric.hardware.provider import told
 from twisted_ib.hca.wire.grh import GRH_BYTES, HEADER_BYTES, route
 from twisted_ib.hca.wire.headers import DETH, IMMEDIATE, QPN_MASK
 from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.base.interfaces import Waiter
+    from twisted_ib.hca.base.interfaces import BoundQueuePair, Waiter
+    from twisted_ib.hca.base.interfaces.roles import Buffer
+    from twisted_ib.hca.fabric.hardware.connector import AdapterConnection
     from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
-    from twisted_ib.hca.fabric.hardware.provider import AdapterQueuePair, Completion
+    from twisted_ib.hca.fabric.hardware.provider import AdapterQueuePair, Closed, Completion
 
 #: The numbers of a connection the other way round, as a datagram is small, and lost without a receive: as
 #: many requests in all, in as many bytes.
@@ -54,13 +57,14 @@ class DatagramWay(PeerPath):
         # The queue pair that had no room for the last one.
         self._full: DatagramPath | None = None
 
-    def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
+    def post(self, word: int, header: bytes, payload: Buffer | list[Buffer], length: int) -> bool:
         """
         Send a datagram by the queue pair that its DETH names.
         """
-        record = b"".join((header, *payload)) if payload.__class__ is list else header + bytes(payload)
+        record = b"".join((header, *payload) if isinstance(payload, list) else (header, payload))
         _, source = DETH.unpack_from(record, GRH_BYTES)
-        path = self.fabric.reserved.get(source & QPN_MASK)
+        fabric: HardwareFabric = self.fabric
+        path = fabric.reserved.get(source & QPN_MASK)
         if not isinstance(path, DatagramPath) or not path.isSending:
             return super().post(word, header, payload, length)
         isSent = path.send(word, record)
@@ -93,12 +97,12 @@ class DatagramPath(AdapterPath):
     slotBytes: ClassVar[int] = SLOTS * SLOT_BYTES // DATAGRAM_SLOTS
     slotHead: ClassVar[int] = 0
 
-    def __init__(self, way: PeerPath, number: int, connection: Any) -> None:
+    def __init__(self, way: PeerPath, number: int, connection: AdapterConnection | None) -> None:
         super().__init__(way, number, connection)
         self.isSending = False
         # Counts how often it was given its receives; negative while it has none.
         self._fills = -1
-        self._handles: dict[bytes, Any] = {}
+        self._handles: dict[bytes, Closed] = {}
 
     @classmethod
     def of(cls, fabric: HardwareFabric, made: AdapterQueuePair, domain: object) -> AdapterPath:
@@ -120,7 +124,7 @@ class DatagramPath(AdapterPath):
         path.adopt(made)
         return path
 
-    def step(self, state: QPState, attributes: Mapping[str, Any]) -> None:
+    def step(self, state: QPState, attributes: Mapping[str, int]) -> None:
         """
         Our queue pair is about to take a step.
 
@@ -157,7 +161,7 @@ class DatagramPath(AdapterPath):
         waiting = list(self.waiting)
         self.waiting.clear()
         for each in waiting:
-            self.fabric.soonCall(each.resume)
+            each.resume()
 
     # -- down
 
@@ -191,7 +195,7 @@ class DatagramPath(AdapterPath):
         self.mark()
         return True
 
-    def _handleOf(self, record: bytes) -> Any:
+    def _handleOf(self, record: bytes) -> Closed | None:
         # The adapter's address handle; None while there is no room for one more.
         key = record[:4] + record[7:8] + record[24:GRH_BYTES]
         found = self._handles.get(key)
@@ -201,7 +205,7 @@ class DatagramPath(AdapterPath):
                     return None
                 self._closeHandles()
             _, _, label, trafficClass, hopLimit = route(record)
-            vector = self.fabric.verbs.AHAttr(
+            vector: object = self.fabric.verbs.AHAttr(
                 dgid=record[24:GRH_BYTES],
                 sgid_index=self.fabric.gidIndex(),
                 is_global=1,
@@ -211,7 +215,8 @@ class DatagramPath(AdapterPath):
                 flow_label=label,
             )
             # As with any program, the kernel asks the network for the address, and this waits.
-            found = self._handles[key] = self._domain.create_ah(vector)
+            made: Closed = self._domain.create_ah(vector)
+            found = self._handles[key] = made
         return found
 
     # -- up
@@ -222,11 +227,12 @@ class DatagramPath(AdapterPath):
             if self.isFault(completion):
                 fabric.doom(self, QueuePairError(f"the adapter failed a receive: {completion.status_str}"))
             return
-        fills, queuePair = self._fills, fabric.owner.queuePairs.get(number)
+        fills, queuePair = self._fills, self._queuePairs().get(number)
         if queuePair is not None and queuePair.work is not None:
-            opcode, record = self._recordOf(completion, slot, queuePair.work.attributes.queueKey)
+            key: int = queuePair.work.attributes.queueKey
+            opcode, record = self._recordOf(completion, slot, key)
             try:
-                way = fabric.pathTo(gidText(route(record)[0]))
+                way: PeerPath = fabric.pathTo(gidText(route(record)[0]))
                 fabric.owner.datagramReceived(way, opcode, number, record, 0, len(record))
             except WireError:
                 fabric.count("datagrams_malformed")
@@ -236,15 +242,20 @@ class DatagramPath(AdapterPath):
         if self.alive and 0 < fills == self._fills:
             self._verbs.post_recv([self._receive(slot)])
 
+    def _queuePairs(self) -> Mapping[int, BoundQueuePair]:
+        found: Mapping[int, BoundQueuePair] = self.fabric.owner.queuePairs
+        return found
+
     def _recordOf(self, completion: Completion, slot: int, key: int) -> tuple[int, bytes]:
         start = self.startOf(slot)
-        head, memory = start + GRH_BYTES, self._memory
+        head = start + GRH_BYTES
+        memory: mmap = self._memory
         # The adapter has compared the Q_Key, and does not say it, nor whether the sender wants an event: each
         # makes one.
         opcode, behind = UD_SEND_ONLY, DETH.pack(key, completion.src_qp)
         if completion.wc_flags & _WITH_IMM:
             opcode, behind = UD_SEND_ONLY_IMMEDIATE, behind + IMMEDIATE.pack(completion.imm_data)
-        header: bytes = memory[start:head]
+        header = memory[start:head]
         if header[0] >> 4 != _IPV6:
             # Before an IPv4 header there may be anything (IBTA vol. 1 annex A17).
             header = _UNDEFINED + header[len(_UNDEFINED) :]
@@ -263,16 +274,9 @@ class DatagramPath(AdapterPath):
         Fail our queue pair.
         """
         self.isSending = False
-        queuePair = self.fabric.owner.queuePairs.get(self.adapterNumber)
+        queuePair = self._queuePairs().get(self.adapterNumber)
         if queuePair is not None:
             queuePair.fail(reason)
-
-    def forked(self) -> None:
-        """
-        In a forked child: make every use an error.
-        """
-        keep(self._handles)
-        super().forked()
 
     def _closeHandles(self) -> None:
         for each in self._handles.values():

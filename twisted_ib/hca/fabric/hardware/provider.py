@@ -51,17 +51,23 @@ class Completion(Protocol):
     wc_flags: int
 
 
-class AdapterQueuePair(Protocol):
+class Closed(Protocol):
     """
-    A queue pair of an adapter.
+    An object of an adapter, as an address handle.
     """
-
-    qp_num: int
 
     def close(self) -> None:
         """
         Destroy it.
         """
+
+
+class AdapterQueuePair(Closed, Protocol):
+    """
+    A queue pair of an adapter.
+    """
+
+    qp_num: int
 
 
 class Verbs(Protocol):
