@@ -219,6 +219,7 @@ class BlockingLoop:
     @ivar held: Connections that descriptors alone have, the oldest first; C{looking}: the call that looks
         after them, or L{None}.
     @ivar orphans: Close connections whose sockets were never closed, in the next turn.
+    @ivar atOnce: Waits that were over at once.
     """
 
     def __init__(self) -> None:
@@ -231,7 +232,7 @@ class BlockingLoop:
         self.held: dict[Connection, None] = {}
         self.looking: IDelayedCall | None = None
         self.owner = get_ident()
-        self.leader = 0
+        self.leader = self.atOnce = 0
         self._leaderReady: Callable[[], object] | None = None
         self._leaves = 0
         self.followers: list[Waiter] = []
