@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 from attrs import frozen
 
+from twisted_ib import limits
+from twisted_ib.hca.wire.opcodes import MTU_BYTES
+
 #: A packet without BTH, pad and invariant CRC: opcode, flags, PSN, extended headers, payload.  The
 #: last two are bytes-like; the header that a stream puts before its data is at the end of the
 #: extended headers, so the pad count is that of both together.
@@ -17,6 +20,12 @@ Packet = tuple[int, int, int, bytes, Any]
 #: octet 8 there.
 SOLICITED_EVENT = 0x80
 ACKNOWLEDGE_REQUEST = 0x01
+
+#: L{limits.TRANSPORT_BYTES} with long packets, whose first window would be more than the peer's socket holds,
+#: if its buffer is Linux's usual one (C{net.core.rmem_max}, 208 KiB, counted twice).
+TRANSPORT_LONG_BYTES = 360 * 1024
+#: IBTA's largest path MTU in bytes.
+_USUAL = max(MTU_BYTES.values())
 
 
 @frozen
@@ -48,6 +57,20 @@ class ConnectionParameters:
     reads: int = 1
     peerReads: int = 1
     roundTrip: float | None = None
+
+    @property
+    def mostBytes(self) -> int:
+        """
+        Bytes of messages that are kept until they are acknowledged, but for one record more.
+        """
+        return limits.TRANSPORT_BYTES if self.mtu <= _USUAL else TRANSPORT_LONG_BYTES
+
+    def scaled(self, packets: int, least: int = 2) -> int:
+        """
+        @param packets: a bound in packets of up to 4096 bytes.
+        @return: that for packets of this path MTU: of longer ones fewer, but C{least}.
+        """
+        return packets if self.mtu <= _USUAL else max(least, packets * _USUAL // self.mtu)
 
 
 class ConnectionUser(Protocol):

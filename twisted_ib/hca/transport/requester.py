@@ -71,6 +71,7 @@ class Requester:
         "_isPaused",
         "_lostAt",
         "_lostTime",
+        "_most",
         "_next",
         "_patience",
         "_recover",
@@ -91,8 +92,7 @@ class Requester:
     )
 
     def __init__(self, parameters: ConnectionParameters, user: ConnectionUser) -> None:
-        self._terms = parameters
-        self._user = user
+        self._terms, self._user, self._most = parameters, user, parameters.mostBytes
         self.pacing = SendWindow(parameters.timeout, parameters.roundTrip, parameters.retries)
         self.unsent: deque[Record | ReadRequest] = deque()
         self._sent: deque[Record | ReadRequest] = deque()
@@ -122,7 +122,7 @@ class Requester:
             self._end = self._top = self._next = self._una = parameters.firstPSN
             self._recover = self._counted = parameters.firstPSN
             self.pacing = SendWindow(parameters.timeout, parameters.roundTrip, parameters.retries)
-        self._terms = parameters
+        self._terms, self._most = parameters, parameters.mostBytes
         self._patience = self._silence()
         self.pacing.limit(parameters.timeout, parameters.retries)
         self.pacing.told(parameters.roundTrip)
@@ -137,15 +137,12 @@ class Requester:
         """
         if self._ended:
             return True
-        if (
-            self._held >= limits.TRANSPORT_BYTES
-            or len(self.unsent) + len(self._sent) >= limits.TRANSPORT_RECORDS
-        ):
+        if self._held >= self._most or len(self.unsent) + len(self._sent) >= limits.TRANSPORT_RECORDS:
             self._full = True
             return False
         record: Record | ReadRequest
         if code in RESPONSE_TO:
-            record = ReadRequest(code, header + body, position, self._end, self._terms.mtu)
+            record = ReadRequest(code, header + body, position, self._end, self._terms)
         else:
             record = Record(code, solicited, header, body, position, self._end, self._terms.mtu)
             self._held += record.size
@@ -169,7 +166,7 @@ class Requester:
             or at - self._una >= self.pacing.window
             or self._isPaused
             or self._ended
-            or self._held >= limits.TRANSPORT_BYTES
+            or self._held >= self._most
             or len(self._sent) >= limits.TRANSPORT_RECORDS
         ):
             return None
@@ -212,7 +209,7 @@ class Requester:
         onTheWay = self._next - self._una
         return not onTheWay or (
             len(self._asking) < (self._terms.reads or 1)
-            and onTheWay + question.partEnd(self._next) - self._next <= self.pacing.window
+            and onTheWay + question.partEnd(self._next) - self._next <= self._terms.scaled(self.pacing.window)
         )
 
     def outputs(self, budget: int, now: float, out: list[Packet]) -> None:
@@ -312,7 +309,7 @@ class Requester:
 
     def _hasRoom(self) -> bool:
         return (
-            self._held <= limits.TRANSPORT_BYTES // 2
+            self._held <= self._most // 2
             and len(self.unsent) + len(self._sent) <= limits.TRANSPORT_RECORDS // 2
         )
 
@@ -414,8 +411,8 @@ class Requester:
         question = queue[0]
         if question.__class__ is not ReadRequest or length != self._terms.mtu:
             return False
-        at = una - question.start
-        if at <= 0 or not at % limits.TRANSPORT_READ or not (at + 1) % limits.TRANSPORT_READ:
+        at, part = una - question.start, question.part
+        if at <= 0 or not at % part or not (at + 1) % part:
             return False
         if una + 1 == question.end or question.code != READ_REQUEST:
             return False

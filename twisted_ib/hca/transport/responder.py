@@ -92,6 +92,7 @@ class Responder:
         "_again",
         "_asked",
         "_dead",
+        "_deferred",
         "_expected",
         "_full",
         "_held",
@@ -111,6 +112,7 @@ class Responder:
 
     def __init__(self, parameters: ConnectionParameters, user: ConnectionUser) -> None:
         self._terms = parameters
+        self._deferred = 0
         self._user = user
         self._expected = parameters.expectedPSN
         self._msn = 0
@@ -145,6 +147,7 @@ class Responder:
         The parameters have changed; the expected PSN counts only at first.
         """
         self._terms = parameters
+        self._deferred = parameters.scaled(TRANSPORT_DEFERRED, 4)
         # Rounded up as in Linux rxe_qp.c: its peer may have as many outstanding.
         self._remembered = 1 << max(0, parameters.peerReads - 1).bit_length()
 
@@ -462,7 +465,7 @@ class Responder:
         """
         if not (self._ready or self._makes or self._again or self._later or self._full) and not self._nak:
             # Fast path: nothing but an acknowledgement, as usual.
-            if self.owes and not (patient and self._expected - self._wanted < TRANSPORT_DEFERRED):
+            if self.owes and not (patient and self._expected - self._wanted < self._deferred):
                 self.owes = False
                 header = AETH.pack(ACK << 24 | self._msn & PSN_MASK)
                 out.append((ACKNOWLEDGE, 0, self._expected - 1 & PSN_MASK, header, b""))

@@ -315,10 +315,11 @@ class LinkTests(LinkCase):
         """
         The path MTU is what fits into an interface's packets with all headers.
         """
-        cases = [(65536, 4096), (9000, 4096), (4200, 4096), (4191, 2048), (1500, 1024), (576, 256)]
+        cases = [(65536, 61440), (61535, 8192), (9000, 8192), (8287, 4096), (4200, 4096), (4191, 2048)]
+        cases += [(1500, 1024), (576, 256)]
         self.assertEqual([(octets, pathMTUOf(octets)) for octets, _ in cases], cases)
         self.assertEqual(pathMTUOf(68), 256)
-        self.assertEqual(self.link(1).pathMTU, 4096)
+        self.assertEqual(self.link(1).pathMTU, 61440)
         self.assertEqual(mtuOf(1 << 30), 1500)
 
     def test_forgedWay(self) -> None:
@@ -343,7 +344,7 @@ class LinkTests(LinkCase):
         """
         link = self.link(1)
         link.pathMTU = 1024
-        self.assertEqual(link.pathMTUTo(ownAddress(2)), 4096)
+        self.assertEqual(link.pathMTUTo(ownAddress(2)), 61440)
         self.assertEqual(link.pathMTUTo("255.255.255.255"), 1024)
         self.assertEqual(self.link(2, mtu=256).pathMTUTo(ownAddress(1)), 256)
 

@@ -154,6 +154,7 @@ class AdapterPath(Waiters, ConnectionPath):
     """
 
     inPackets: ClassVar = False
+    recordBytes: ClassVar = limits.INLINE_MESSAGE
     inSegments: ClassVar = False
     retransmits: ClassVar = 0
     messageBytes: ClassVar = limits.INLINE_MESSAGE

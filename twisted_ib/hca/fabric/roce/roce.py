@@ -30,7 +30,7 @@ from twisted_ib.hca.fabric.roce.slots import HANDED_ON, Handed
 from twisted_ib.hca.host.addresses import interfaceOf, normalise
 from twisted_ib.hca.host.libc import KernelEpoll, KernelSocket
 from twisted_ib.hca.wire.grh import HOP_LIMIT
-from twisted_ib.hca.wire.rocev2 import PORT, datagramPort
+from twisted_ib.hca.wire.rocev2 import LONG_MTU_CODES, PORT, datagramPort
 
 #: Sockets that one device sends from, so that a flow has a source port of its own; further flows share them.
 PACKET_SOCKETS = 64
@@ -107,7 +107,8 @@ def pathMTUOf(octets: int) -> int:
     """
     The path MTU in bytes that fits into IP packets of so many octets.
     """
-    return max([mtu for mtu in MTU_CODES if mtu + _OVERHEAD <= octets], default=min(MTU_CODES))
+    sizes = (*MTU_CODES, *LONG_MTU_CODES)
+    return max([mtu for mtu in sizes if mtu + _OVERHEAD <= octets], default=min(MTU_CODES))
 
 
 def _portTaken(address: str) -> DeviceError:
