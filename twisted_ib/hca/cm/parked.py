@@ -6,7 +6,9 @@ come to that address, octets stand for a connection and for all that its user kn
 where the objects take three times as many.  They are made again when there is news: an RTU, an MRA, a REJ, a
 DREQ, data, the end of the wait.  Repeated REQs are answered without them.
 
-As Linux keeps a request socket and no connection for a SYN (RFC 4987 section 3.5, "SYN cache").
+As Linux keeps a request socket and no connection for a SYN (RFC 4987 section 3.5, "SYN cache").  A SYN cookie
+(section 3.6) has no counterpart: our id, queue pair number and starting PSN have 68 bits to choose, and what
+the REQ says and nothing repeats are the peer's number, its PSN and up to 92 octets of private data.
 """
 
 from __future__ import annotations
