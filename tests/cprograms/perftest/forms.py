@@ -63,7 +63,7 @@ def firsts(forms: tuple[Form, ...]) -> tuple[Form, ...]:
 
 #: By exchange over TCP, and by the communication manager.
 CONNECTED = (*_forms("", _ALL, _BOTH), *_forms("-R", _ALL, _BOTH))
-#: How completions come, connections are made and requests are posted; transports and groups.
+#: How completions come, connections are made and requests are posted; transports.
 PLAIN = (
     *CONNECTED,
     *_forms("-z", _ALL, _BOTH),
@@ -72,11 +72,15 @@ PLAIN = (
     *_forms("-R -e", (_SEND,), _BOTH),
     *_forms("-c UC", (_SEND, _WRITE), _BOTH),
     *_forms("-c UD -s 1024", (_SEND,), _BOTH),
-    *_forms("-c UD -g -x 0 -s 1024", (_SEND,), _BOTH),
     *_forms("--use-srq", (_SEND,), _BOTH),
     *_forms("-D 1", _ALL, _BOTH),
     *_forms("-m 1024", _SIZED, _LATENCY),
 )
+#: Groups, whose form is that of the device's GID: RoCEv2 has those of IP alone.
+GROUPS = {
+    "shm0": _forms("-c UD -g -x 0 -s 1024", (_SEND,), _BOTH),
+    "roce0": _forms("-c UD -g -M 0:0:0:0:0:0:0:0:0:0:255:255:239:7:7:7 -s 1024", (_SEND,), _BOTH),
+}
 #: Sizes, depths of queues, reports.
 FURTHER = (
     *_forms("-a -n 5", _SIZED, _BOTH),
@@ -106,9 +110,9 @@ REFUSED = (
     *_forms("--use_hugepages", (_SEND,), _BANDWIDTH, "Failed to allocate hugepages."),
     *_forms("--rate_limit 1", (_WRITE,), _BANDWIDTH, "Unknown rate limit value"),
 )
-#: C{python -m tests.cprograms.programs --forms DEVICE} runs them.
-EVERY = (*PLAIN, *REFUSED, *FURTHER)
+#: By device, C{python -m tests.cprograms.programs --forms DEVICE} runs them.
+EVERY = {device: (*PLAIN, *groups, *REFUSED, *FURTHER) for device, groups in GROUPS.items()}
 #: Of these, by device, what the command runs without that.
-FORMS = {"shm0": (*PLAIN, *REFUSED), "roce0": (*CONNECTED, *firsts(REFUSED))}
+FORMS = {"shm0": (*PLAIN, *GROUPS["shm0"], *REFUSED), "roce0": (*CONNECTED, *firsts(REFUSED))}
 
-__all__ = ["CONNECTED", "EVERY", "FORMS", "FURTHER", "PLAIN", "REFUSED", "Form", "firsts"]
+__all__ = ["CONNECTED", "EVERY", "FORMS", "FURTHER", "GROUPS", "PLAIN", "REFUSED", "Form", "firsts"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cprograms.lab import LabError, lacking, missing, sides
-from tests.cprograms.perftest.forms import PLAIN, REFUSED, Form, firsts
+from tests.cprograms.perftest.forms import GROUPS, PLAIN, REFUSED, Form, firsts
 from tests.cprograms.programs import PERFTEST
 from tests.support.waiting import HANG_SECONDS
 
@@ -33,7 +33,7 @@ class FormTests(SynchronousTestCase):
         """
         The first program with each set of options.
         """
-        for form in firsts(PLAIN):
+        for form in firsts((*PLAIN, *GROUPS["shm0"])):
             self.passed(form, "shm0")
 
     def test_refused(self) -> None:
