@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.interop.adapters import gone, rxe
-from tests.interop.adapters.rxe import GUESTS, LASTING, PORT, PROGRAMS, SECONDS, SIDE, TALKER
+from tests.interop.adapters.rxe import GUESTS, LASTING, PORT, SECONDS, SIDE, TALKER, equip
 from tests.interop.lab.anew import limit
 from tests.interop.lab.images import Images, cacheDirectory
 from tests.interop.lab.lab import MODPROBE, RENEW, theLab
 from tests.interop.lab.machine import Ended, Machine
-from tests.interop.lab.shipped import ship
 from tests.interop.rds import SIZES
 
 #: How long a test may take, whose first boots the second guest, in seconds.
@@ -41,7 +40,7 @@ def secondGuest() -> Machine:
         # Before the lab's own network goes: the last that is registered is the first.
         atexit.register(guest.close)
         guest.must(MODPROBE)
-        ship(lab.network, guest, directory, *PROGRAMS)
+        equip(lab, guest, directory)
         _booted.append(guest)
     return _booted[0]
 

@@ -15,6 +15,7 @@ from tests.support.commands import programOf
 OPTIONS = "-C 20 -V -S 1000"
 #: Of both sides of a pingpong, and the slot of the IPv4 address in the table of rxe.
 PINGPONG, SLOT = "-n 100 -s 3000", 1
+DATAGRAMS = "-n 100 -s 1000"
 
 
 class RPingTests(HardwareTestCase):
@@ -74,12 +75,12 @@ class PingPongTests(HardwareTestCase):
         self.succeeded(self.guest.run(f"{client} {self.there}", SECONDS))
         self.succeeded(self.guest.finish(number, SECONDS))
 
-    def both(self, index: int) -> None:
+    def both(self, index: int, options: str = PINGPONG) -> None:
         """
         Each is the client of the other.
         """
-        ours = self.python(EXAMPLES[index], "-d", GUESTS, "-g", 0, PINGPONG)
-        theirs = f"exec {PINGPONGS[index]} -d {self.peer.value[0]} -g {SLOT} {PINGPONG}"
+        ours = self.python(EXAMPLES[index], "-d", GUESTS, "-g", 0, options)
+        theirs = f"exec {PINGPONGS[index]} -d {self.peer.value[0]} -g {SLOT} {options}"
         self.rounds(theirs, ours)
         self.rounds(ours, theirs)
 
@@ -94,3 +95,9 @@ class PingPongTests(HardwareTestCase):
         UC.
         """
         self.both(1)
+
+    def test_datagrams(self) -> None:
+        """
+        UD, in one packet each.
+        """
+        self.both(2, DATAGRAMS)

@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from tests.interop import talker
-from tests.interop.adapters import lasting, side
+from tests.interop.adapters import lasting, ready, side
 from tests.interop.case import GuestTestCase
-from tests.interop.lab.lab import theLab
-from tests.interop.lab.machine import Ended
+from tests.interop.lab.lab import Lab, theLab
+from tests.interop.lab.machine import Ended, Machine
 from tests.interop.lab.shipped import SITE, ship
 from tests.support.waiting import HANG_SECONDS
 
 #: Examples.
-PINGPONGS = ("ibv_rc_pingpong", "ibv_uc_pingpong")
+PINGPONGS = ("ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong")
 #: The programs of both sides, and what they import.
-SIDE, LASTING, TALKER = (Path(str(each.__file__)) for each in (side, lasting, talker))
+SIDE, LASTING, TALKER, READY = (Path(str(each.__file__)) for each in (side, lasting, talker, ready))
 ROOT = SIDE.parents[3]
 EXAMPLES = tuple(ROOT / f"examples/{name}.py" for name in (*PINGPONGS, "pingpong", "rendezvous"))
-PROGRAMS = (SIDE, LASTING, TALKER, *EXAMPLES)
+PROGRAMS = (SIDE, LASTING, TALKER, READY, *EXAMPLES)
 #: How long a side in the guest may take, which imports for most of it, in seconds.
 SECONDS = 6 * HANG_SECONDS
 PORT = "7177"
@@ -31,6 +31,15 @@ PORT = "7177"
 GUESTS = "hw0"
 
 _shipped: list[Any] = []
+
+
+def equip(lab: Lab, guest: Machine, directory: Path) -> None:
+    """
+    Bring this package into a guest, and have a Python there that has imported it.
+    """
+    ship(lab.network, guest, directory, *PROGRAMS)
+    guest.start(f"exec env PYTHONPATH={SITE} python3 {SITE}/{READY.name} serve")
+    guest.must(f"until [ -S {ready.SOCKET} ]; do sleep 0.2; done", SECONDS)
 
 
 class HardwareTestCase(GuestTestCase):
@@ -47,7 +56,7 @@ class HardwareTestCase(GuestTestCase):
         super().setUp()
         if theLab().guest not in _shipped:
             self.release()
-            ship(self.lab.network, self.guest, self.directory, *PROGRAMS)
+            equip(self.lab, self.guest, self.directory)
             _shipped.append(self.lab.guest)
 
     def python(self, program: Path, *words: object, environment: str = "") -> str:
@@ -55,7 +64,8 @@ class HardwareTestCase(GuestTestCase):
         @return: the command line of a program that was brought into a guest, and has its device.
         """
         devices = environment or f"TWISTED_IB_DEVICES={GUESTS}=hardware:{self.peer.value[0]}"
-        command = f"env {devices} PYTHONPATH={SITE} PYTHONUNBUFFERED=1 python3 {SITE}/{program.name}"
+        python = f"python3 -S {SITE}/{READY.name}"
+        command = f"env {devices} PYTHONPATH={SITE} PYTHONUNBUFFERED=1 {python} {SITE}/{program.name}"
         return " ".join(("exec", command, *map(str, words)))
 
     def inGuest(self, kind: str, role: str) -> str:
