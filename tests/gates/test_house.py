@@ -21,6 +21,9 @@ MOST_PERCENT = 38
 #: Folders of C{hca} of which each imports the next, at most.
 MOST_FLOORS = 10
 
+#: Names of the InfiniBand communication manager's messages.
+MESSAGES = re.compile(r"\b(REQ|MRA|REJ|REP|RTU|DREQ|DREP|LAP|APR|SIDR_REQ|SIDR_REP)\b")
+
 #: Modules under names that README and docs/ have shown, the names, and where they are now.  There are no
 #: other old names.
 OLD = {
@@ -159,6 +162,18 @@ def listing(root: Path) -> list[str]:
     return found
 
 
+def ofOthers(root: Path) -> list[str]:
+    """
+    @return: Modules of iWARP with a word of the InfiniBand communication manager's messages.
+    """
+    iwarp = root / "twisted_ib/hca/fabric/iwarp"
+    return [
+        str(path.relative_to(root))
+        for path in sorted(iwarp.rglob("*.py"))
+        if MESSAGES.search(path.read_text())
+    ]
+
+
 class HouseTests(TreeTestCase):
     """
     The tree, and copies of it.
@@ -184,6 +199,15 @@ class HouseTests(TreeTestCase):
         (root / "twisted_ib/hca/more").mkdir()
         (root / "twisted_ib/hca/more/one.py").write_text("import twisted_ib.hca.device.device\n")
         self.assertEqual(floors(root), ("more", *way))
+
+    def test_iwarp(self) -> None:
+        """
+        iWARP connects by MPA and knows no message of InfiniBand's; a module that does is found.
+        """
+        self.assertEqual(ofOthers(ROOT), [])
+        root = self.copied()
+        (root / "twisted_ib/hca/fabric/iwarp/more.py").write_text("# As a REP.\n")
+        self.assertEqual(ofOthers(root), ["twisted_ib/hca/fabric/iwarp/more.py"])
 
     def test_oneLife(self) -> None:
         """

@@ -322,7 +322,7 @@ class MPAService(FabricConnector):
         """
         The peer of a passive side is known to be ready.
         """
-        # IBTA vol. 1 12.9.8: a ready-to-receive message, or the first of all, is as an RTU.
+        # As of InfiniBand (IBTA vol. 1 12.9.8): a ready-to-receive message, or the first of all, says so.
         if stream.connection is not None:
             stream.connection.established()
 
