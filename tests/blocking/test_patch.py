@@ -353,7 +353,8 @@ class TLSTests(BlockingTestCase):
 
     def test_connectNumber(self) -> None:
         """
-        C{connect_ex} returns the number of its error, and C{connect} nothing, or raises it.
+        C{connect_ex} returns the number of its error, and C{connect} nothing, or raises it; a closed socket
+        is none.
         """
         listener = tls.wrap_socket(self.serverSide, self.server(), server_side=True)
         address = listener.getsockname()
@@ -371,6 +372,11 @@ class TLSTests(BlockingTestCase):
                 self.assertRaises(ConnectionRefusedError, client.connect, address)
             else:
                 self.assertEqual(client.connect_ex(address), errno.ECONNREFUSED)
+        ours: Any = tls.wrap_socket
+        for closed, wrap in ((ourSocket.socket(), ours), (socket.socket(), ssl.SSLContext.wrap_socket)):
+            closed.close()
+            arguments = self.clientSide, closed, False, True, True, "localhost"
+            self.assertEqual(self.assertRaises(OSError, wrap, *arguments).errno, errno.EBADF)
 
     def test_bothWays(self) -> None:
         """

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from functools import partial
+from threading import Thread
 from unittest import skipUnless
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -153,6 +154,19 @@ class Order(SynchronousTestCase):
         life.forked(IN_PARENT)
         self.assertEqual(self.said, ["take", "release in the child", "take", "release in the parent"])
         self.assertEqual(life._forking, {})
+
+    def test_beside(self) -> None:
+        """
+        A fork of another thread stays under way in the parent; in the child there is no such thread.
+        """
+        for which, left in ((IN_PARENT, 1), (IN_CHILD, 0)):
+            life = Life()
+            beside = Thread(target=life.forking)
+            beside.start()
+            beside.join()
+            life.forking()
+            life.forked(which)
+            self.assertEqual(len(life._forking), left)
 
 
 @skipUnless(hasattr(os, "fork"), "fork(2)")

@@ -57,7 +57,7 @@ class Poller:
         return self.found
 
 
-class SecondsTests(SynchronousTestCase):
+class AllowedTests(SynchronousTestCase):
     """
     What a sleep can last.
     """

@@ -82,7 +82,7 @@ HANG_SECONDS = 20.0 * PATIENCE
 BASELINE_SECONDS = 600.0 * PATIENCE
 
 #: The name of a test that failed, below its traceback.
-_FAILED = re.compile(r"^\w+(\.\w+)+$", re.MULTILINE)
+_FAILED = re.compile(r"^[^\W\d]\w*(\.\w+)+$", re.MULTILINE)
 #: A line of trial's tree: a module, a class further in, and a test, whose result stands behind it.
 _BEGUN = re.compile(r"^( {0,4})([\w.]+)(?: \.\.\.|$)", re.MULTILINE)
 

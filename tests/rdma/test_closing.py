@@ -113,7 +113,7 @@ class CloseTests(PairTestCase):
 
     def test_nothingAfter(self) -> None:
         """
-        After C{loseConnection} nothing is delivered.
+        After C{loseConnection} nothing is delivered, and nothing held.
         """
         one, two = self.pair.connected()
         two.pauseProducing()
@@ -121,6 +121,7 @@ class CloseTests(PairTestCase):
         one.loseConnection()
         two.write(b"unwanted")
         self.settle()
+        self.assertEqual(self.pair.a.device.receiveBudget.heldBytes, 0)
         two.resumeProducing()
         self.pair.wait()
         self.assertEqual(one.heard.log, ["ConnectionDone"])

@@ -15,6 +15,7 @@ from twisted_ib import limits
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.internet.addressing.addresses import addressOf
 from twisted_ib.rdma import handshake
+from twisted_ib.rdma.port import HalfOpenMessages
 
 LONG, SHORT = limits.RDMA_GATHERED, limits.RDMA_GATHERED - 1
 
@@ -85,6 +86,19 @@ class HandshakeTests(SynchronousTestCase):
                 handshake.reply(side(ours), request, handshake.requested(request)),
                 ConnectReply(b"ours", 0x1234, 16, 16, 7, vendorID=said),
             )
+
+    def test_halfOpen(self) -> None:
+        """
+        A REP before there is a transport is that of one, with the port's private data and longest message.
+        """
+        half: Any = HalfOpenMessages.__new__(HalfOpenMessages)
+        half.number = 0x1234
+        request = self.request()
+        header = handshake.requested(request)
+        for longest in LONG, SHORT:
+            half.port = SimpleNamespace(privateData=b"ours", maxMessageSize=longest)
+            expected = handshake.reply(side(longest), request, header)
+            self.assertEqual(handshake.reply(half, request, header), expected)
 
     def test_joined(self) -> None:
         """
