@@ -1,12 +1,14 @@
 """
 Dask over C{ib://} beside C{tcp://}: two workers of one thread over each, and the same work in turns.
 
-    python -m benchmarks.dask [--rows transfer,tasks,transpose] [--rounds 7] [--mib 128] [--tasks 10000]
-                              [--gib 4] [--device roce0] [--json FILE]
+    python -m benchmarks.dask [--rows transfer,tasks,transpose,adds] [--rounds 7] [--mib 128]
+                              [--tasks 10000] [--gib 4] [--device roce0] [--json FILE]
 
   - C{transfer}: an array of C{--mib} MiB goes from one worker to the other
   - C{tasks}: C{--tasks} empty tasks
   - C{transpose}: C{x + x.T} of C{--gib} GiB in 8 times 8 chunks
+  - C{adds}: the same additions, each chunk and its own transposed, so that none is moved: what C{transpose}
+    would take if moving cost nothing
 
 Of each round it prints the time and all CPU time; the medians at the end are with the CPU time, page faults
 and context switches of each process: the sender and the receiver of C{transfer}, else both workers; C{here}
@@ -53,6 +55,13 @@ def nothing(*_: object) -> None:
     """
     Do nothing.
     """
+
+
+def folded(chunk: Any) -> Any:
+    """
+    @return: The sum of a chunk and its transposed.
+    """
+    return chunk + chunk.T
 
 
 class Cluster:
@@ -119,6 +128,15 @@ class Cluster:
         """
         Add an array and its transposed.
         """
+        return self._added(gib, lambda whole: whole + whole.T)
+
+    def adds(self, gib: float) -> dict[str, Any]:
+        """
+        Add each chunk and its transposed.
+        """
+        return self._added(gib, lambda whole: whole.map_blocks(folded))
+
+    def _added(self, gib: float, add: Callable[[Any], Any]) -> dict[str, Any]:
         arrays, numpy = import_module("dask.array"), import_module("numpy")
         side = int((gib * (1 << 30) / 8) ** 0.5) // _CHUNKS * _CHUNKS
 
@@ -131,7 +149,7 @@ class Cluster:
 
         def run(whole: Any) -> None:
             with self.client.as_current():
-                added = (whole + whole.T).persist()
+                added = add(whole).persist()
             self._wait(added)
 
         return self.measured(made, run)
@@ -183,7 +201,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.device:
         os.environ["DASK_DISTRIBUTED__COMM__IB__DEVICE"] = options.device
-    sizes = {"transfer": options.mib, "tasks": options.tasks, "transpose": options.gib}
+    sizes = {"transfer": options.mib, "tasks": options.tasks}
     clusters = [Cluster(each) for each in PROTOCOLS]
     everything = {}
     try:
@@ -192,7 +210,7 @@ def main() -> None:
             # The first round is to warm up.
             for number in range(options.rounds + 1):
                 for cluster in clusters:
-                    one = getattr(cluster, row)(sizes[row])
+                    one = getattr(cluster, row)(sizes.get(row, options.gib))
                     if number:
                         found[cluster.name].append(one)
                         cpu = sum(one[process][0] for process in _PROCESSES) * 1000

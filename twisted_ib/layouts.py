@@ -28,6 +28,23 @@ _CODES: Final = {8: "B", 16: "H", 32: "I", 64: "Q"}
 _LARGEST: Final = 64
 
 
+class Record:
+    """
+    A class of attrs without a C{__repr__} of its own (C{repr=False}), whose text is made of its fields when
+    somebody asks for it.
+
+    That method is a third of the time that attrs takes to make a class, and a program that starts makes forty
+    of these.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        kind: Any = type(self)
+        said = ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in fields(kind))
+        return f"{kind.__qualname__}({said})"
+
+
 class Field(NamedTuple):
     """
     One field of a layout.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import select
+import socket
 from typing import Any
 from unittest.mock import Mock
 
@@ -47,6 +48,23 @@ class StreamTests(SynchronousTestCase):
             made(protocol, disconnecting).drained()
             self.assertEqual([name for name, *_ in protocol.method_calls], told)
             made(None, disconnecting).drained()
+
+
+class CloseTests(SynchronousTestCase):
+    """
+    The end of a stream that has no transport yet.
+    """
+
+    def test_shutdown(self) -> None:
+        """
+        C{shutdown} of what was closed, and has not ended yet, closes it, too.
+        """
+        made, transport = StreamSocket(Mock()), Mock()
+        made.makeConnection(transport)
+        transport.protocol = made
+        made.close()
+        made.shutdown(socket.SHUT_WR)
+        self.assertEqual(transport.loseConnection.call_count, 2)
 
 
 class DescriptorTests(SynchronousTestCase):

@@ -166,7 +166,7 @@ class CostTests(BlockingTestCase):
         self.patch(loop, "turn", lambda *arguments: turns.append(arguments) or turn(*arguments))
         for begin, end, isStraight in (
             (lambda: None, lambda: None, True),
-            (lambda: loop.followers.append(Waiter(lambda: False)), loop.followers.pop, False),
+            (lambda: loop.followers.append(Waiter(lambda: False, 0.0)), loop.followers.pop, False),
             (lambda: setattr(loop, "leader", get_ident()), lambda: setattr(loop, "leader", 0), False),
             (
                 lambda: loop.orphans.append(lambda: None),

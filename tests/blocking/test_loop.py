@@ -173,7 +173,7 @@ class LoopTests(BlockingTestCase):
         requireReplaceable(module.Waiter, "sleep")
         self.patch(module.Waiter, "sleep", lambda waiter, seconds, kernel: slept.append(seconds) is None)
         with self.loop:
-            deputy = self.loop._deputy = module.Waiter(lambda: False)
+            deputy = self.loop._deputy = module.Waiter(lambda: False, 0.0)
             deputy.thread = -1
             waiter = module.Waiter(lambda: len(slept) == 2, module.GRACE_SECONDS)
             self.assertTrue(self.loop._follow(waiter, None, None))

@@ -347,7 +347,7 @@ class TLSTests(BlockingTestCase):
             self.assertRaises(ssl.SSLWantReadError, server.recv, 1)
             server.setblocking(True)
             ending = self.inThread(server.unwrap)
-            client.unwrap()
+            self.assertIs(client.unwrap(), client)
             client.send(b"in the clear")
             self.assertEqual(exactly(ending.result(HANG_SECONDS), 12), b"in the clear")
 

@@ -287,8 +287,8 @@ class SemanticsTests(BlockingTestCase):
             skt.connect_ex(listener.getsockname())
             requireReplaceable(BlockingLoop, "poll")
             self.patch(BlockingLoop, "poll", lambda loop: None)
-            self.assertEqual(self.numberOf(skt.send, b"x"), errno.EAGAIN)
-            self.assertEqual(self.numberOf(skt.recv, 1), errno.EAGAIN)
+            for call, argument in ((skt.send, b"x"), (skt.sendall, b"x"), (skt.recv, 1)):
+                self.assertEqual(self.numberOf(call, argument), errno.EAGAIN)
 
     def test_readHangUp(self) -> None:
         """

@@ -104,6 +104,9 @@ class StreamTests(BlockingTestCase):
         self.assertEqual(one.sendmsg([b"cd", b"e"]), 3)
         self.assertEqual(one.sendto(b"", other.getsockname()), 0)
         self.assertEqual(one.sendto(b"f", 0, other.getsockname()), 1)
+        # MSG_ZEROCOPY.
+        refused = self.assertRaises(OSError, one.sendto, b"", 0x4000000, other.getsockname())
+        self.assertEqual(refused.errno, errno.EOPNOTSUPP)
         one.sendall(bytearray(b"gh"))
         with tempfile.TemporaryFile() as file:
             file.write(b"__ijklmn")

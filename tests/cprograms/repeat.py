@@ -13,7 +13,7 @@ from functools import partial
 
 from tests.cprograms.iscsi.disk import runDisk
 from tests.cprograms.lab import SWITCH, Here, Lab, LabError, lacking, sides
-from tests.cprograms.libraries.dapl import runDAPL
+from tests.cprograms.libraries.dapl import SIZES, runDAPL
 from tests.cprograms.programs import DEVICES, PROGRAMS, Program
 
 
@@ -25,6 +25,7 @@ def _run(program: Program, server: Here, client: Here) -> None:
 _RUNS: dict[str, Callable[[Here, Here], None]] = {
     **{program.name: partial(_run, program) for program in PROGRAMS},
     "dtest": runDAPL,
+    **{f"dtest_{size}": partial(runDAPL, options=f"-b {size} -D") for size in SIZES},
     "iser": runDisk,
 }
 

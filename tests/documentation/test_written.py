@@ -82,9 +82,12 @@ class WrittenTests(SynchronousTestCase):
 
     def test_extras(self) -> None:
         """
-        Each extra is described.
+        Each extra is described, and C{all} has all that programs use but Dask.
         """
-        self.assertEqual(sorted(tableOf("docs/install.md")), sorted(self.metadata["options.extras_require"]))
+        extras = self.metadata["options.extras_require"]
+        self.assertEqual(sorted(tableOf("docs/install.md")), sorted(extras))
+        every = re.findall(r"\w+", extras["all"].partition("[")[2])
+        self.assertEqual({*every, "all", "dask", "dev", "docs", "peers", "test"}, set(extras))
 
     def test_examples(self) -> None:
         """

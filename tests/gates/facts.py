@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 from attrs import frozen
@@ -29,6 +29,7 @@ class Facts:
     @ivar riddles: the sentences of docstrings that begin with "What" or "Who".
     @ivar long: the lines of each function that has too many, by its name.
     @ivar imported: its imports, those in functions and for annotations included.
+    @ivar importing: its functions that import.
     @ivar attributes: the attributes that it names, each with the last name of what it is asked of.
     @ivar forks: lines that ask for a trait.
     @ivar names: what its names stand for: the module that has it, and its name there.
@@ -40,6 +41,7 @@ class Facts:
     riddles: list[str]
     long: dict[str, int]
     imported: tuple[str, ...]
+    importing: tuple[str, ...]
     attributes: tuple[tuple[str, str], ...]
     forks: int
     names: dict[str, tuple[str, str]]
@@ -66,6 +68,7 @@ def facts(text: str) -> Facts:
         ],
         long={name: n for name, n in lines if n > MOST_LINES},
         imported=_imported(nodes),
+        importing=tuple(_importing(tree)),
         attributes=_attributes(nodes),
         forks=len(
             {
@@ -88,6 +91,17 @@ def _imported(nodes: Sequence[ast.AST]) -> tuple[str, ...]:
         elif isinstance(node, ast.Import):
             names.extend(each.name for each in node.names)
     return tuple(names)
+
+
+def _importing(tree: ast.AST, name: str = "", isFunction: bool = False) -> Iterator[str]:
+    for each in ast.iter_child_nodes(tree):
+        if isinstance(each, ast.Import | ast.ImportFrom) and isFunction:
+            yield name
+        elif isinstance(each, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            inner = f"{name}.{each.name}" if name else each.name
+            yield from _importing(each, inner, isFunction or not isinstance(each, ast.ClassDef))
+        elif isinstance(each, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield from _importing(each, name, isFunction)
 
 
 def _attributes(nodes: Sequence[ast.AST]) -> tuple[tuple[str, str], ...]:

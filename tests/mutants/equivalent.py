@@ -46,6 +46,7 @@ class Equivalent:
 
 
 _AIO = "twisted_ib/aio"
+_DRIVE = "twisted_ib/drive"
 _REACTOR = "twisted_ib/reactor"
 _BLOCKING = "twisted_ib/blocking"
 _CONNECTION = f"{_BLOCKING}/connection.py"
@@ -72,13 +73,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "0",
         "1",
         "AI_PASSIVE says nothing where a host is given (getaddrinfo(3)), as it is here",
-    ),
-    Equivalent(
-        f"{_AIO}/transport.py",
-        "_SERVERS_KNOW = sys.version_info >= (3, 13)",
-        "sys.version_info >= (3, 13)",
-        "(sys.version_info > (3, 13))",
-        "a version has five elements, and is never equal to two",
     ),
     Equivalent(
         _CONNECTION,
@@ -195,10 +189,80 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         f"{_BLOCKING}/loop.py",
+        "if ready() or (kernel is not None and self._isKernelReady(kernel, -1, True)):",
+        "1",
+        "2",
+        "no descriptor either",
+    ),
+    Equivalent(
+        f"{_BLOCKING}/loop.py",
         "over: bool | None = False",
         "False",
         "True",
         "of a lead that raises it counts only that this is not L{None}",
+    ),
+    Equivalent(
+        f"{_DRIVE}/sleeper.py",
+        "return MOST_SECONDS if seconds is None or seconds > MOST_SECONDS else max(seconds, 0.0)",
+        "seconds > MOST_SECONDS",
+        "(seconds >= MOST_SECONDS)",
+        "of two equal times it is the same which is taken",
+    ),
+    Equivalent(
+        f"{_DRIVE}/sleeper.py",
+        "os.read(self.sleeper.fd, 1 << 16)",
+        "1",
+        "2",
+        "a pipe holds 64 KiB",
+    ),
+    Equivalent(
+        f"{_DRIVE}/sleeper.py",
+        "os.read(self.sleeper.fd, 1 << 16)",
+        "16",
+        "17",
+        "a pipe holds 64 KiB",
+    ),
+    Equivalent(
+        f"{_DRIVE}/turn.py",
+        "elif (due := each.deadline()) is not None and due < until:",
+        "due < until",
+        "(due <= until)",
+        "of two equal times it is the same which is taken",
+    ),
+    Equivalent(
+        f"{_DRIVE}/turn.py",
+        "if most is not None and most < seconds:",
+        "most < seconds",
+        "(most <= seconds)",
+        "of two equal times it is the same which is taken",
+    ),
+    Equivalent(
+        f"{_DRIVE}/turn.py",
+        "return MOST_SECONDS if seconds > MOST_SECONDS else max(seconds, 0.0)",
+        "seconds > MOST_SECONDS",
+        "(seconds >= MOST_SECONDS)",
+        "of two equal times it is the same which is taken",
+    ),
+    Equivalent(
+        f"{_DRIVE}/waiter.py",
+        "self.bell, self.leaves, self.done = -1, 0, False",
+        "1",
+        "2",
+        "no descriptor either",
+    ),
+    Equivalent(
+        f"{_DRIVE}/waiter.py",
+        "self.bell, self.leaves, self.done = -1, 0, False",
+        "0",
+        "1",
+        "who becomes the deputy sets it",
+    ),
+    Equivalent(
+        f"{_DRIVE}/waiter.py",
+        "os.eventfd_write(self.bell, 1)",
+        "1",
+        "2",
+        "every write is an event, whatever is added (eventfd(2))",
     ),
     Equivalent(
         "twisted_ib/hca/device/connections.py",
@@ -335,6 +399,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "2",
         "a number that no other request has",
         times=3,
+    ),
+    Equivalent(
+        "twisted_ib/rdma/successor.py",
+        "def startTLS(self, contextFactory: object, normal: bool = True) -> None:",
+        "True",
+        "False",
+        "it always raises",
     ),
     Equivalent(
         "twisted_ib/rdma/transport.py",

@@ -10,7 +10,7 @@ from typing import Any
 from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.mutants.__main__ import sources
+from tests.mutants.__main__ import judged, sources
 from tests.mutants.equivalent import EQUIVALENT, Equivalent, without
 from tests.mutants.mutations import mutations, sample
 from tests.mutants.trying import PARTS, ROOT, Outcome, Tree, testsOf
@@ -222,16 +222,16 @@ class TreeTests(SynchronousTestCase):
 
     def test_outcomes(self) -> None:
         """
-        A mutant is killed by a test that fails or hangs, and survives if all pass.  The module is as it was.
+        A mutant is killed by a test that fails, and survives if all pass; of one that hangs the test is said.
+        The module is as it was.
         """
         tree = Tree(self.module.parent.parent)
         killed = self.outcome(tree, "relational")
-        self.assertEqual((killed.status, killed.caught), ("killed", True))
-        self.assertEqual(killed.test, "toy.test_clamped.ClampedTests.test_clamped")
+        test = "toy.test_clamped.ClampedTests.test_clamped"
+        self.assertEqual((killed.status, killed.test), ("killed", test))
         hanging = self.outcome(Tree(tree.root, 0.1, tree.baselines), "assignment")
-        self.assertEqual((hanging.status, hanging.caught), ("timeout", True))
-        survivor = self.outcome(tree, "constant")
-        self.assertEqual((survivor.status, survivor.caught), ("survived", False))
+        self.assertEqual((hanging.status, hanging.test), ("timeout", test))
+        self.assertEqual(self.outcome(tree, "constant").status, "survived")
         self.assertEqual(self.module.read_text(), TOY)
 
     def test_compiled(self) -> None:
@@ -274,3 +274,15 @@ class TreeTests(SynchronousTestCase):
         self.module.write_text("")
         failure = self.assertRaises(RuntimeError, self.outcome, Tree(self.module.parent.parent), "return")
         self.assertIn("the unchanged tree fails", str(failure))
+
+    def test_judged(self) -> None:
+        """
+        One in ten may survive of those that tests have decided on; what ended by time is no part of these.
+        """
+        mutants = [(f"m{n}", Outcome("killed", 1.0)) for n in range(9)]
+        mutants += [("s", Outcome("survived", 1.0)), ("t", Outcome("timeout", 1.0, "toy.Test.test"))]
+        lines, enough = judged(mutants)
+        self.assertEqual(lines, ["survived s", "timeout t", "9 of 10 caught (90.0%), 1 ended by time"])
+        self.assertTrue(enough)
+        self.assertFalse(judged(mutants[1:])[1])
+        self.assertEqual(judged([])[0], ["0 of 0 caught (0.0%), 0 ended by time"])

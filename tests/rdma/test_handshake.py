@@ -82,7 +82,8 @@ class HandshakeTests(SynchronousTestCase):
         ):
             request = evolve(self.request(), vendorID=theirs)
             self.assertEqual(
-                handshake.reply(side(ours), request, handshake.requested(request)).vendorID, said
+                handshake.reply(side(ours), request, handshake.requested(request)),
+                ConnectReply(b"ours", 0x1234, 16, 16, 7, vendorID=said),
             )
 
     def test_joined(self) -> None:

@@ -400,8 +400,12 @@ class SwitchingTestsMixin(Driven):
                 (ValueError, {"maxMessageSize": 0}),
             ):
                 this.assertRaises(error_, switchToRDMA, transport, **arguments)
+
+            def refused(reason: str) -> None:
+                this.assertRaisesRegex(NotSwitchableError, reason, switchToRDMA, transport)
+
             transport.registerProducer(object(), True)
-            this.assertRaises(NotSwitchableError, switchToRDMA, transport)
+            refused("it has a producer")
             transport.unregisterProducer()
             transport.write(b"still bytes")
             await server.heard(1)
@@ -410,11 +414,11 @@ class SwitchingTestsMixin(Driven):
                 # Its peer goes on with bytes of SDP, and not with MPA's.
                 this.assertRaises(NotSwitchableError, switchToRDMA, transport, leftover=b"bytes")
             transport.loseWriteConnection()
-            this.assertRaises(NotSwitchableError, switchToRDMA, transport)
+            refused("half-closed")
             transport.loseConnection()
-            this.assertRaises(NotSwitchableError, switchToRDMA, transport)
+            refused("or closes")
             await gatherResults([client.lost, server.lost])
-            this.assertRaises(NotSwitchableError, switchToRDMA, transport)
+            refused("not connected")
             this.assertRaises(NotSwitchableError, switchToRDMA, object())
             await port.stopListening()
 

@@ -61,6 +61,11 @@ class MessageTests(PairTestCase):
         views = two.heard.views
         self.assertTrue(all(view.readonly for view in views))
         self.assertEqual(bytes(views[2]), b"x" * 65536)
+        # Of a medium that shows its own memory, too.
+        memory = bytearray(b"z" * 9)
+        two.inbox.received(memory, 0, 9)
+        memory[:] = bytes(9)
+        self.assertEqual(bytes(views[4]), b"z" * 9)
 
     def test_plainProtocol(self) -> None:
         """

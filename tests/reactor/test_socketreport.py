@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from twisted.internet import tcp
 from twisted.internet.protocol import ClientFactory, Factory, Protocol
@@ -253,6 +255,13 @@ class AppearTests(VisibilityTestCase):
         self.turn()
         self.assertEqual(self.reactor._channels, ())
         self.test_asked()
+
+    def test_unloadable(self) -> None:
+        """
+        Where nothing can be imported any more, as after C{chroot}, it answers without the sockets of TCP.
+        """
+        with mock.patch.dict(sys.modules, {"twisted_ib.reactor.tcprows": None}):
+            self.test_asked()
 
 
 class RowsTests(VisibilityTestCase):

@@ -395,19 +395,19 @@ class EventLoop(_SelectorEventLoop):
             return plain
         # As libsdp does: a number that TCP draws and SDP has in use is drawn again.
         draws = start_serving and not port and options.get("sock") is None
-        for left in reversed(range(limits.PORT_ATTEMPTS if draws else 1)):
+        left = limits.PORT_ATTEMPTS if draws else 1
+        while True:
+            left -= 1
             made = await super().create_server(protocol_factory, host, port, start_serving=False, **options)
             server = Server.adopt(made, self.reactor, switch, draws and left > 0)
-            if not start_serving:
-                break
             try:
-                await server.start_serving()
-                break
+                if start_serving:
+                    await server.start_serving()
+                return server
             except BaseException as e:
                 server.close()
                 if not (left and isinstance(e, OSError) and e.errno == errno.EADDRINUSE):
                     raise
-        return server
 
     def _stop_serving(self, sock: socket.socket | ListeningHandle) -> None:
         # A port that was made by name has no descriptor.

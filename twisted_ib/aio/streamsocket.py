@@ -238,7 +238,6 @@ class StreamSocket(ConnectionHandle):
         Close the stream, unless it has a transport already.
         """
         if not self.taken:
-            self.taken = True
             self.stream.loseConnection()
 
 

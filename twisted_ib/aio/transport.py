@@ -8,7 +8,7 @@ import errno
 import os
 import socket
 import sys
-from asyncio import constants, futures, protocols, transports
+from asyncio import Server, constants, futures, protocols, transports
 from asyncio.log import logger
 from contextvars import copy_context
 from functools import partial
@@ -66,7 +66,7 @@ else:
 
 _READ_FAILED = "Fatal read error on socket transport"
 #: Whether servers know their transports (Server.close_clients()).
-_SERVERS_KNOW = sys.version_info >= (3, 13)
+_SERVERS_KNOW = hasattr(Server, "close_clients")
 
 
 class StreamTransport(_FlowControl):

@@ -227,6 +227,6 @@ def wrap_socket(
 def _isConnected(skt: socket) -> bool:
     try:
         skt.getpeername()
-    except OSError as e:
-        return e.errno != errno.ENOTCONN
+    except OSError:
+        return False
     return True

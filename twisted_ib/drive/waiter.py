@@ -26,7 +26,7 @@ class Waiter:
 
     __slots__ = ("bell", "done", "grace", "leaves", "lock", "ready", "thread")
 
-    def __init__(self, ready: Callable[[], object], grace: float = 0.0) -> None:
+    def __init__(self, ready: Callable[[], object], grace: float) -> None:
         """
         @param ready: See the class; C{grace}, likewise.
         """

@@ -134,10 +134,13 @@ class SocketReport:
 
         @param channel: The channel whose device was queried.
         """
-        from twisted_ib.hca.base.socketrows import sourcesOf, usersRows, values
-        from twisted_ib.hca.device.registry import DEFAULT_DEVICE
-        from twisted_ib.reactor.tcprows import hasSocket, identityOf, tcpRows
-
+        try:
+            from twisted_ib.hca.base.socketrows import sourcesOf, usersRows, values
+            from twisted_ib.hca.device.registry import DEFAULT_DEVICE
+            from twisted_ib.reactor.tcprows import hasSocket, identityOf, tcpRows
+        except (ImportError, OSError):
+            # As in appear(): after a chroot, or without descriptors, whoever asks ends no server.
+            return
         # Each device is queried; one of them reports what belongs to none, or it would be listed twice.
         if channel.device.name != DEFAULT_DEVICE:
             return

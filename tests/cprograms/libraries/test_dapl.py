@@ -7,7 +7,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests.cprograms.lab import LabError, lacking, missing, sides
-from tests.cprograms.libraries.dapl import PROGRAM, runDAPL
+from tests.cprograms.libraries.dapl import program, runDAPL
 from tests.cprograms.programs import DEVICES
 from tests.support.waiting import HANG_SECONDS
 
@@ -24,7 +24,7 @@ class DAPLTests(SynchronousTestCase):
         """
         Messages, RDMA WRITEs and READs between endpoints.
         """
-        reason = missing(PROGRAM)
+        reason = missing(program())
         if reason is not None:
             raise SkipTest(reason)
         for device in DEVICES:

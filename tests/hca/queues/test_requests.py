@@ -7,7 +7,8 @@ from __future__ import annotations
 from attrs import asdict
 from twisted.trial.unittest import SynchronousTestCase
 
-from twisted_ib.hca.queues.requests import Attributes, SendOpcode, SendRequest
+from twisted_ib.hca.queues.requests import SGE, Attributes, SendOpcode, SendRequest
+from twisted_ib.hca.wire.cm.messages import DREP
 
 
 class DefaultTests(SynchronousTestCase):
@@ -31,3 +32,19 @@ class DefaultTests(SynchronousTestCase):
         A queue pair has no rights to give and no retries before it is modified.
         """
         self.assertEqual(set(asdict(Attributes()).values()), {0})
+
+
+class TextTests(SynchronousTestCase):
+    """
+    The text of a record.
+    """
+
+    def test_fields(self) -> None:
+        """
+        It has the fields, as that of any class of attrs, also in a subclass that attrs has not seen.
+        """
+        self.assertEqual(repr(SGE(1, 2, 3)), "SGE(address=1, length=2, key=3)")
+        self.assertEqual(
+            repr(DREP(4, 5, b"x")),
+            "DREP(localCommunicationID=4, remoteCommunicationID=5, privateData=b'x')",
+        )

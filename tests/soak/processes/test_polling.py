@@ -11,6 +11,8 @@ FIRE_SECONDS = 300
 MESSAGES = 2_000_000
 #: Of a ring, more than it takes in a second.
 COMPLETIONS = 50_000_000
+#: RDMA WRITEs of so many octets each, and how many of them.
+WRITES = ((1, 10_000), (65, 100_000), (1024, 100_000), (4096, 10_000), (1 << 16, 1000), (1 << 20, 100))
 
 
 class FireTests(PollingTestCase):
@@ -50,3 +52,10 @@ class FireTests(PollingTestCase):
         """
         for _ in range(200):
             self.story("killed", 5)
+
+    def test_memory(self) -> None:
+        """
+        A program that looks at the last octet of an RDMA WRITE of any size finds all before it.
+        """
+        for octets, count in WRITES:
+            self.story("memory", count, octets, seconds=4 * FIRE_SECONDS)

@@ -11,12 +11,14 @@ import shutil
 import signal
 import sys
 import zipfile
+from types import SimpleNamespace
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import programOf, refusal
 from tests.support.waiting import HANG_SECONDS
 from tests.tools.run.case import RunTestCase
+from twisted_ib.tools.run import run
 from twisted_ib.tools.run.program import Code, Module, NotPython, StartError, find, interpreterOf
 from twisted_ib.tools.run.run import parseArguments
 
@@ -374,6 +376,26 @@ class ArgumentsTests(SynchronousTestCase):
             self.assertIsInstance(program, kind)
             self.assertEqual(program if isinstance(program, str) else program.name, name)
             self.assertEqual(options.arguments, rest)
+
+    def test_plain(self) -> None:
+        """
+        Lines of flags and a program are read without the parser, and as it reads them; others are not.
+        """
+        read = run._plainly
+        self.patch(run, "_plainly", lambda words: None)
+
+        def said(options: SimpleNamespace, program: object) -> object:
+            return vars(options), program if isinstance(program, str) else (type(program), vars(program))
+
+        flags = ("-q", "--quiet", "--summary", "--queues", "--no-children", "--no-sysfs")
+        for first in ("", *flags, "--json --summary", "-q -q --queues"):
+            for program in ("x.py", "x.py -q --json", "-m x -y z", "-c pass -m y"):
+                words = f"{first} {program}".split()
+                plain = read(words)
+                assert plain is not None
+                self.assertEqual(said(*plain), said(*parseArguments(words)))
+        for words in ("-q", "-m", "-m -y", "-- x.py", "--json x.py", "--check", "-qx x.py", "--summ x.py"):
+            self.assertIsNone(read(words.split()))
 
     def test_refused(self) -> None:
         """

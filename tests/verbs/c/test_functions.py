@@ -64,12 +64,14 @@ class RowTests(SynchronousTestCase):
         long h(int a) 0 again;
         -:
         void i(void) nested;
+        void j(void) again destroys;
         """
         expected = [
             Row("f", "V_1", "int f(int *a, int b)", Failure.MINUS_ONE, "wait();"),
             Row("g", "V_1", "void *g(void)", Failure.NULL),
             Row("h", "V_1", "long h(int a)", Failure.ZERO, again=True),
             Row("i", "", "void i(void)", Failure.NOTHING, nested=True),
+            Row("j", "", "void j(void)", Failure.NOTHING, again=True, destroys=True),
         ]
         self.assertEqual(list(rows(text, Failure.MINUS_ONE, f="wait();")), expected)
 
@@ -116,6 +118,16 @@ class RowTests(SynchronousTestCase):
         # No signal comes but in the sleep.
         self.assertLess(lines.index("twisted_ib_block(&program);"), lines.index("for (;;) {"))
         self.assertIn("pthread_sigmask(SIG_SETMASK, &program, NULL);", lines[again:-3])
+        # Its handler says so too if it has no result, and others look for completions of what it destroys.
+        row = attrs.evolve(NOTHING, again=True, destroys=True)
+        self.assertEqual(
+            handlerDeclarations([row]), f"int python_{NOTHING.prototype.removeprefix('void ')};\n"
+        )
+        lines = exportedFunctions([row]).splitlines()
+        self.assertIn("int result = python_ibv_ack_cq_events(cq, n);", lines)
+        again = lines.index(f"if (result != ({AGAIN})) {{")
+        self.assertIn("__atomic_add_fetch(&twisted_ib_posts, 1, __ATOMIC_RELAXED);", lines[again:])
+        self.assertIn("return;", lines[again:])
 
     def test_after(self) -> None:
         """

@@ -5,15 +5,12 @@ Tests of the table of structures, and of errors as C has them.
 from __future__ import annotations
 
 import errno
-from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Event
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.waiting import HANG_SECONDS
 from twisted_ib.errors import ResourceBusyError, UnknownDeviceError
 from twisted_ib.verbs.c.errors import HandleError, failing, numberOf
 from twisted_ib.verbs.c.functions import Failure, Row
@@ -107,42 +104,47 @@ class HandlesTests(SynchronousTestCase):
 
     def test_acknowledged(self) -> None:
         """
-        An object is gone when its events are acknowledged, some of them as it is closed; none is reported any
-        more then, and acknowledgements too many count for nothing.
+        The call that destroys an object is at its end when the object's events are acknowledged, some of them
+        as it is closed; none is reported any more then, and acknowledgements too many count for nothing.
         """
         self.handles.acknowledge(32, 9)
         for _ in range(3):
             self.handles.report(self.mr)
-        closed = Event()
 
         def close() -> None:
-            self.handles.acknowledge(32)
-            closed.set()
-
-        self.mr.close = close  # type: ignore[method-assign]
-        with ThreadPoolExecutor(1) as pool:
-            removed: Future[object] = pool.submit(self.handles.remove, 32, "ibv_mr")
-            self.assertTrue(closed.wait(HANG_SECONDS))
             self.assertEqual(self.handles.report(self.mr), 0)
             self.handles.acknowledge(32)
-            self.assertFalse(removed.done())
-            self.handles.acknowledge(32)
-            self.assertIs(removed.result(HANG_SECONDS), self.mr)
+
+        self.mr.close = close  # type: ignore[method-assign]
+        self.handles.begin()
+        self.handles.remove(32, "ibv_mr")
+        with ThreadPoolExecutor(1) as other:
+            # Another thread's call has not destroyed it.
+            self.assertFalse(other.submit(self.handles.isOwed).result())
+            self.refused(errno.EINVAL, self.handles.remove, 32, "ibv_mr")
+            for _ in range(2):
+                self.assertTrue(self.handles.isOwed())
+                other.submit(self.handles.acknowledge, 32).result()
+        self.assertFalse(self.handles.isOwed())
         self.refused(errno.EINVAL, self.handles.acknowledge, 32)
         self.handles.remove(16, "ibv_pd")
 
-    def test_waitRaises(self) -> None:
+    def test_left(self) -> None:
         """
-        An object whose destroying is interrupted, as it waits, is destroyed; the wait counts as no progress.
+        What was destroyed by a call that a signal's handler has left is gone, no later call waits for it, and
+        its events can be acknowledged.  What cannot be closed loses no event.
         """
-        changes: list[int] = []
-        self.handles.aside = changes.append
         self.handles.report(self.mr)
-        self.patch(self.handles._acknowledged, "wait", mock.Mock(side_effect=KeyboardInterrupt))
-        self.assertRaises(KeyboardInterrupt, self.handles.remove, 32, "ibv_mr")
-        self.refused(errno.EINVAL, self.handles.acknowledge, 32)
+        self.mr.error = ResourceBusyError("a window is bound")
+        self.assertRaises(ResourceBusyError, self.handles.remove, 32, "ibv_mr")
+        self.mr.error = None
+        self.handles.remove(32, "ibv_mr")
+        self.assertTrue(self.handles.isOwed())
+        self.handles.begin()
         self.handles.remove(16, "ibv_pd")
-        self.assertEqual((changes, len(self.handles)), ([-1, 1], 0))
+        self.assertFalse(self.handles.isOwed())
+        self.handles.acknowledge(32)
+        self.refused(errno.EINVAL, self.handles.acknowledge, 32)
 
     def test_move(self) -> None:
         """

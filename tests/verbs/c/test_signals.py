@@ -22,6 +22,8 @@ SOURCE = Path(__file__).with_name("dispositions.c")
 WAITS = Path(__file__).with_name("waits.c")
 #: The calls that wait: ibv_get_cq_event, ibv_get_async_event and rdma_get_cm_event.
 KINDS = ("completion", "asynchronous", "connection")
+#: What is destroyed, by ibv_destroy_qp, rdma_destroy_qp and rdma_destroy_id.
+OBJECTS = ("queue pair", "its queue pair", "identifier")
 #: All that the program says of one moment: signals, limits, and what else is of a process.
 LINES = 64 + 16 + 1
 
@@ -123,6 +125,14 @@ class WaitTests(ProgramTestCase):
         A handler that runs in a wait may call.
         """
         self.story("called", *KINDS)
+
+    def test_destroying(self) -> None:
+        """
+        Signals come while a call waits for the acknowledgement of what it has destroyed: their handlers may
+        call, and leave it by siglongjmp(3); else it goes on.
+        """
+        self.story("destroying", *OBJECTS)
+        self.story("deserting", *OBJECTS)
 
     def test_idle(self) -> None:
         """

@@ -60,7 +60,7 @@ class LibraryTests(SynchronousTestCase):
                 "sorted": [0, 0, errno.EINVAL],
                 "path": [-errno.ENAMETOOLONG, 0],
                 "texts": ["SubnAdm", "GetTable", "NodeInfo", UNSUPPORTED, "No Records"],
-                "open": [True, True],
+                "open": [True, True, False, False],
                 "early": [0, ETIMEDOUT, [EAGAIN, errno.EAGAIN]],
                 "sent": 0,
                 "ready": [1, 0],

@@ -159,7 +159,8 @@ def exchange(lid: int) -> None:
     Requests to the port with a LID, and their responses.
     """
     port = library().umad_open_port(b"ib0", 1)
-    say("open", [port >= 0, library().umad_get_fd(port) == port])
+    isOwn = library().umad_get_fd(port) == port
+    say("open", [port >= 0, isOwn, os.get_blocking(port), os.get_inheritable(port)])
     agent = library().umad_register(port, 1, 1, 0, None)
     poll = select.poll()
     poll.register(port, select.POLLIN)

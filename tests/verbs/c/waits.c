@@ -81,20 +81,20 @@ static int waited(const char *which)
     return result;
 }
 
-static void *resolve(void *unused)
+static void *resolve(void *signals)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(1)};
 
-    (void)unused;
     inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
     /* Once some signals have come. */
-    while (ran < 5)
+    while (signals && ran < 5)
         sched_yield();
     IS(rdma_resolve_addr(id, NULL, (void *)&address, 2000), 0);
     return NULL;
 }
 
-static pthread_t resolving(void)
+/* In a thread that takes no signals. */
+static pthread_t begun(void *(*function)(void *))
 {
     pthread_t thread;
     sigset_t alarm, mask;
@@ -102,7 +102,7 @@ static pthread_t resolving(void)
     sigemptyset(&alarm);
     sigaddset(&alarm, SIGALRM);
     pthread_sigmask(SIG_BLOCK, &alarm, &mask);
-    pthread_create(&thread, NULL, resolve, NULL);
+    pthread_create(&thread, NULL, function, function);
     pthread_sigmask(SIG_SETMASK, &mask, NULL);
     return thread;
 }
@@ -127,7 +127,7 @@ static void story(const char *name, const char *which)
         }
     } else if (!strcmp(name, "restarted")) {
         handled(count, SA_RESTART);
-        thread = resolving();
+        thread = begun(resolve);
         IS(waited(which), 0);
         pthread_join(thread, NULL);
     } else if (!strcmp(name, "left")) {
@@ -137,7 +137,7 @@ static void story(const char *name, const char *which)
         if (ran < 20)
             IS(waited(which), 0);
         quiet();
-        thread = resolving();
+        thread = begun(resolve);
         IS(waited("connection"), 0);
         pthread_join(thread, NULL);
     } else if (!strcmp(name, "called")) {
@@ -155,6 +155,96 @@ static void story(const char *name, const char *which)
     IS(ibv_destroy_comp_channel(channel), 0);
     IS(ibv_close_device(context), 0);
     ibv_free_device_list(list);
+}
+
+/* What is destroyed: a queue pair, by libibverbs or by librdmacm, or the identifier; the program has an event of it. */
+static const char *object;
+static struct ibv_qp *qp;
+static struct ibv_async_event its_event;
+static struct rdma_cm_event *ids_event;
+static volatile int given_back;
+
+static void give_back(void)
+{
+    given_back = 1;
+    if (!strcmp(object, "identifier"))
+        IS(rdma_ack_cm_event(ids_event), 0);
+    else
+        ibv_ack_async_event(&its_event);
+}
+
+static void *give_back_later(void *unused)
+{
+    (void)unused;
+    while (ran < 5)
+        sched_yield();
+    give_back();
+    return NULL;
+}
+
+static int destroyed(void)
+{
+    if (!strcmp(object, "identifier"))
+        return rdma_destroy_id(id);
+    if (!strcmp(object, "queue pair"))
+        return ibv_destroy_qp(qp);
+    rdma_destroy_qp(id);
+    return 0;
+}
+
+/* Signals come while the program has not acknowledged the event: they interrupt the call, or leave it. */
+static void destroying(int is_left)
+{
+    struct ibv_srq_init_attr wanted = {.attr = {8, 1, 0}};
+    struct ibv_qp_init_attr attr = {.qp_type = IBV_QPT_RC, .cap = {4, 4, 1, 1, 0}};
+    struct ibv_qp_attr state = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+    pthread_t thread;
+
+    ran = calls = given_back = 0;
+    events = MADE(rdma_create_event_channel());
+    IS(rdma_create_id(events, &id, NULL, RDMA_PS_TCP), 0);
+    resolve(NULL);
+    IS(rdma_get_cm_event(events, &ids_event), 0);
+    attr.send_cq = attr.recv_cq = cq = MADE(ibv_create_cq(id->verbs, 8, NULL, NULL, 0));
+    attr.srq = MADE(ibv_create_srq(id->pd, &wanted));
+    if (strcmp(object, "identifier")) {
+        IS(rdma_ack_cm_event(ids_event), 0);
+        if (!strcmp(object, "queue pair")) {
+            qp = MADE(ibv_create_qp(id->pd, &attr));
+        } else {
+            IS(rdma_create_qp(id, id->pd, &attr), 0);
+            qp = id->qp;
+        }
+        IS(ibv_modify_qp(qp, &state, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), 0);
+        state.qp_state = IBV_QPS_ERR;
+        IS(ibv_modify_qp(qp, &state, IBV_QP_STATE), 0);
+        IS(ibv_get_async_event(id->verbs, &its_event), 0);
+        IS(its_event.event_type, IBV_EVENT_QP_LAST_WQE_REACHED);
+    }
+    if (is_left) {
+        /* Each signal leaves to here; what is destroyed once is EINVAL. */
+        if (!sigsetjmp(before, 1))
+            handled(leave, 0);
+        while (ran < 5)
+            destroyed();
+        quiet();
+        give_back();
+        destroyed();
+    } else {
+        handled(call, 0);
+        thread = begun(give_back_later);
+        IS(destroyed(), 0);
+        IS(given_back, 1);
+        pthread_join(thread, NULL);
+        quiet();
+        IS(calls, ran);
+    }
+    /* Nothing uses them any more. */
+    IS(ibv_destroy_srq(attr.srq), 0);
+    IS(ibv_destroy_cq(cq), 0);
+    if (strcmp(object, "identifier"))
+        IS(rdma_destroy_id(id), 0);
+    rdma_destroy_event_channel(events);
 }
 
 /* A server's threads wait: for connections, for completions of two queues, and for asynchronous events. */
@@ -230,7 +320,11 @@ int main(int words, char **word)
     for (int which = 2; which < words; which++) {
         int others = failures;
 
-        story(word[1], word[which]);
+        object = word[which];
+        if (!strcmp(word[1], "destroying") || !strcmp(word[1], "deserting"))
+            destroying(!strcmp(word[1], "deserting"));
+        else
+            story(word[1], word[which]);
         if (failures > others)
             puts(word[which]);
     }

@@ -70,9 +70,10 @@ def deviceAttributes(guid: int, partitions: int = 1, traits: Traits = LOCAL) -> 
     @return: integers by name, and C{fw_ver}; C{page_size_cap} and C{device_cap_flags} are bits,
         C{local_ca_ack_delay} a timeout code.
     """
-    hasDatagrams = QPType.UD in traits.services
-    groups = limits.MULTICAST_GROUPS if hasDatagrams else 0
-    members = limits.MULTICAST_QUEUE_PAIRS if hasDatagrams else 0
+    hasDatagrams, hasGroups = QPType.UD in traits.services, traits.hasGroups
+    groups, members = limits.MULTICAST_GROUPS, limits.MULTICAST_QUEUE_PAIRS
+    if not hasDatagrams or not hasGroups:
+        groups = members = 0
     return {
         "fw_ver": FIRMWARE_VERSION,
         "node_guid": guid,

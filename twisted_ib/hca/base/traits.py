@@ -133,6 +133,7 @@ class Traits:
     @ivar joinsWildcards: whether programs that listen on all devices listen on those that were added; else
         they are used by name alone.
     @ivar deviceMemory: octets of device memory that an HCA has.
+    @ivar hasGroups: whether datagrams to multicast groups arrive, where there are datagrams.
     """
 
     peers: Peers
@@ -151,6 +152,7 @@ class Traits:
     completion: Completion = Completion.TAKEN
     joinsWildcards: bool = True
     deviceMemory: int = DEVICE_MEMORY
+    hasGroups: bool = True
 
     @nodeType.default
     def _nodeType(self) -> NodeType:
@@ -189,13 +191,13 @@ STREAM = Traits(
 )
 #: SEND and RDMA WRITE, alone and with immediate data, RDMA READ and atomics: what the package ibverbs has.
 _OF_ADAPTERS = frozenset(range(7))
-#: Between hosts, by an adapter of this one: connected queue pairs; the kernel connects the reliable ones.
+#: Between hosts, by an adapter of this one; the kernel connects the reliable queue pairs.
 ADAPTER = Traits(
     peers=Peers.ADDRESSES,
     proof=Proof.CONNECTION,
-    services=frozenset((QPType.RC, QPType.UC)),
     operations=_OF_ADAPTERS,
     joinsWildcards=False,
-    # Regions of it count from 0, which the package ibverbs cannot register.
+    # Regions of it count from 0, which the package ibverbs cannot register, as it cannot join groups.
     deviceMemory=0,
+    hasGroups=False,
 )

@@ -15,6 +15,7 @@ import attrs
 
 from twisted_ib.hca.connection.codes import RejectReason, SIDRStatus
 from twisted_ib.hca.connection.path import ANY_PATH, PathRecord
+from twisted_ib.layouts import Record
 
 # Not frozen: attrs sets the fields of frozen classes by a call each, and every connect makes four objects.
 # Messages of the communication manager are subclasses with the same fields: one that is received is the
@@ -22,8 +23,8 @@ from twisted_ib.hca.connection.path import ANY_PATH, PathRecord
 # little from one before is made of that one's dictionary.
 
 
-@attrs.define(slots=False)
-class ConnectRequest:
+@attrs.define(slots=False, repr=False)
+class ConnectRequest(Record):
     """
     A request for a reliable connection: C{struct rdma_conn_param} of the active side, and the service.
 
@@ -80,8 +81,8 @@ class ConnectRequest:
     reserved: int = 0
 
 
-@attrs.define(slots=False)
-class ConnectReply:
+@attrs.define(slots=False, repr=False)
+class ConnectReply(Record):
     """
     The acceptance of a L{ConnectRequest}; fields of the same name mean the same, of the passive side.
 
@@ -107,8 +108,8 @@ class ConnectReply:
     reserved: int = 0
 
 
-@attrs.define
-class Rejection:
+@attrs.define(repr=False)
+class Rejection(Record):
     """
     The refusal of a request or of a reply.
 
@@ -119,8 +120,8 @@ class Rejection:
     privateData: bytes = b""
 
 
-@attrs.define
-class LookupRequest:
+@attrs.define(repr=False)
+class LookupRequest(Record):
     """
     Asks for the queue pair of a datagram service (IBTA vol. 1 12.11).
 
@@ -133,8 +134,8 @@ class LookupRequest:
     requestRetries: int = 0
 
 
-@attrs.define
-class LookupReply:
+@attrs.define(repr=False)
+class LookupReply(Record):
     """
     The answer to a L{LookupRequest}.
 

@@ -45,7 +45,7 @@ from twisted_ib.hca.base.operation import GSI_QPN, ID_SHIFT, MULTICAST_QPN, QPN_
 from twisted_ib.hca.base.partition import PartitionTable
 from twisted_ib.hca.base.port import Port, PortChange
 from twisted_ib.hca.base.socketrows import COLUMNS
-from twisted_ib.hca.base.states import QPType
+from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LinkLayer, Peers, Proof, Traits
 from twisted_ib.hca.cm.transactions import CMTransactions
@@ -264,7 +264,7 @@ class Device(DeviceProgress):
         #: Its own IP address, if it has one, without a scope.
         self.address: str | None = fabric.address if traits.hasAddress else None
         self.gid = gidNumber(self.address) if self.address else guidGID(self.guid)
-        self.pathMTU = limits.DATAGRAM_BYTES
+        self.pathMTU = limits.DATAGRAM_BYTES if self.adapter is None else self.adapter.pathMTU
         if traits.packets:
             self.pathMTU = fabric.pathMTU
             # The path of any queue pair across a network negotiates attributes for it.
@@ -690,6 +690,10 @@ class Device(DeviceProgress):
             self.communicationEstablished(number)
         elif hasattr(connection.user, "park"):
             connection.user.park()
+
+    def stepDatagrams(self, number: int, state: QPState, attributes: dict[str, Any]) -> None:
+        if self.adapter is not None:
+            self.adapter.step(number, state, attributes)
 
     def queuePairClosed(self, queuePair: StreamQueuePair) -> None:
         self.paths.queuePairClosed(queuePair)

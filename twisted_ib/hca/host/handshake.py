@@ -33,6 +33,7 @@ import attrs
 
 from twisted_ib import errors, limits
 from twisted_ib.errors import HandshakeError, LayoutError
+from twisted_ib.layouts import Record
 
 if TYPE_CHECKING:
     from twisted_ib.structs import Packed
@@ -103,8 +104,8 @@ def _cut(text: str, limit: int) -> bytes:
     return text.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore").encode("utf-8")
 
 
-@attrs.frozen
-class Hello:
+@attrs.frozen(repr=False)
+class Hello(Record):
     """
     A side's identity, layout and capabilities.
 
@@ -164,8 +165,8 @@ class Hello:
         return cls(guid, pid, ringBytes, slackBytes, HandshakeFlags(offers), program)
 
 
-@attrs.frozen
-class Refuse:
+@attrs.frozen(repr=False)
+class Refuse(Record):
     """
     The refusal of a handshake.
 
@@ -211,8 +212,8 @@ class Subject(Enum):
     SOCKETS = b"sockets"
 
 
-@attrs.frozen
-class Query:
+@attrs.frozen(repr=False)
+class Query(Record):
     """
     A request for information about an HCA.
     """
@@ -240,8 +241,8 @@ class Query:
             raise HandshakeError("an asker's query is about something unknown here") from None
 
 
-@attrs.frozen
-class QueryAnswer:
+@attrs.frozen(repr=False)
+class QueryAnswer(Record):
     """
     The answer of an HCA.
 

@@ -4,7 +4,7 @@ Random numbers as names: keys of memory regions, queue pair numbers.
 A key that a peer can guess gives a right away, so keys are random; a key that is reused soon after its
 withdrawal lets a late request access other memory, so they are not reused soon.  A secret permutation of all
 24-bit numbers gives both without memory: a counter, encrypted by a Feistel network whose round functions are
-tables made by SHAKE-128 from a secret.  An index returns after 2^24 others.
+random tables.  An index returns after 2^24 others.
 
 A key has 32 bits, the upper 24 of which are the index.  A region that is registered again gets another index,
 so the lower 8 are random too, except in the keys of type 2 memory windows, where they belong to the program
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Container
-from hashlib import shake_128
 
 from twisted_ib.errors import ResourceLimitError
 
@@ -32,7 +31,6 @@ _ROUNDS = 4
 #: Octets of the table of a round, and the bits of its values that are used, both in the order of an array.
 _TABLE_BYTES = 2 << _HALF_BITS
 _TABLE_MASK = int.from_bytes(array("H", [_HALF_MASK]) * (1 << _HALF_BITS), "little")
-_SECRET_BITS = 128
 
 
 class DrawnAhead:
@@ -86,7 +84,7 @@ class RandomIndices:
     @ivar first: the lowest number that is drawn; C{last} is the highest.
     """
 
-    __slots__ = ("_counter", "_secret", "_tables", "first", "last")
+    __slots__ = ("_counter", "_randomBits", "_tables", "first", "last")
 
     def __init__(
         self, randomBits: Callable[[int], int], first: int = 1, last: int = (1 << INDEX_BITS) - 1
@@ -97,7 +95,7 @@ class RandomIndices:
         """
         self.first, self.last = first, last
         self._counter = 0
-        self._secret = randomBits(_SECRET_BITS).to_bytes(_SECRET_BITS // 8, "big")
+        self._randomBits = randomBits
         # Made on first use: a device without memory regions needs none.
         self._tables: tuple[array[int], ...] = ()
 
@@ -118,8 +116,8 @@ class RandomIndices:
                 raise ResourceLimitError("every number of 24 bits is in use")
 
     def _permute(self, number: int) -> int:
-        # A balanced Feistel network is a permutation whatever its round functions are; four rounds of
-        # pseudorandom functions cannot be told from a random one (Luby and Rackoff).
+        # A balanced Feistel network is a permutation whatever its round functions are; four rounds of random
+        # ones cannot be told from a random one (Luby and Rackoff).
         # Unrolled, two rounds exchange the halves twice, so that nothing is exchanged.
         first, second, third, fourth = self._tables or self._makeTables()
         left, right = number >> _HALF_BITS, number & _HALF_MASK
@@ -129,16 +127,10 @@ class RandomIndices:
         return left << _HALF_BITS | right ^ fourth[left]
 
     def _makeTables(self) -> tuple[array[int], ...]:
-        # All 4096 values of each round function at once: a draw then hashes nothing.
-        self._tables = tuple(
-            array("H", (self._digest(turn) & _TABLE_MASK).to_bytes(_TABLE_BYTES, "little"))
-            for turn in range(_ROUNDS)
-        )
+        # All 4096 values of a round function as one number, so that they are masked in one step.
+        values = [self._randomBits(8 * _TABLE_BYTES) & _TABLE_MASK for _ in range(_ROUNDS)]
+        self._tables = tuple([array("H", each.to_bytes(_TABLE_BYTES, "little")) for each in values])
         return self._tables
-
-    def _digest(self, turn: int) -> int:
-        # A table as one number, so that its values are masked in one step.
-        return int.from_bytes(shake_128(bytes((turn,)) + self._secret).digest(_TABLE_BYTES), "little")
 
 
 class PrefixedIndices(RandomIndices):

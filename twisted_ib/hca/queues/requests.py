@@ -14,6 +14,7 @@ import attrs
 
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
+from twisted_ib.layouts import Record
 
 if TYPE_CHECKING:
     from twisted_ib.hca.memory.regions import MemoryRegion
@@ -56,8 +57,8 @@ class SendFlags(IntFlag):
     IP_CSUM = 16
 
 
-@attrs.define
-class SGE:
+@attrs.define(repr=False)
+class SGE(Record):
     """
     An element of a scatter/gather list (C{struct ibv_sge}): a piece of registered memory.
 
@@ -86,8 +87,8 @@ def checkPieces(pieces: Sequence[SGE], most: int) -> None:
             raise QueuePairError(f"a piece of memory has not {piece.length} bytes")
 
 
-@attrs.frozen(slots=True)
-class WindowBind:
+@attrs.frozen(slots=True, repr=False)
+class WindowBind(Record):
     """
     The parameters of a BIND_MW: see L{Windows.bind<twisted_ib.hca.memory.windows.Windows.bind>}.
 
@@ -107,8 +108,8 @@ class WindowBind:
     key: int | None = None
 
 
-@attrs.frozen(slots=True)
-class Destination:
+@attrs.frozen(slots=True, repr=False)
+class Destination(Record):
     """
     The destination of a datagram.
 
@@ -122,8 +123,8 @@ class Destination:
     key: int
 
 
-@attrs.define
-class SendRequest:
+@attrs.define(repr=False)
+class SendRequest(Record):
     """
     A work request for the send queue (C{struct ibv_send_wr}).
 
@@ -190,8 +191,8 @@ class SendRequest:
 ATOMIC_BYTES = 8
 
 
-@attrs.define
-class ReceiveRequest:
+@attrs.define(repr=False)
+class ReceiveRequest(Record):
     """
     A work request for the receive queue (C{struct ibv_recv_wr}).
 
@@ -203,8 +204,8 @@ class ReceiveRequest:
     pieces: Sequence[SGE] = ()
 
 
-@attrs.frozen
-class Capabilities:
+@attrs.frozen(repr=False)
+class Capabilities(Record):
     """
     The sizes of a queue pair's work queues (C{struct ibv_qp_cap}).
 
@@ -237,8 +238,8 @@ class Capabilities:
                 raise ResourceLimitError(f"a queue pair has 0 to {most} {name}, not {value}")
 
 
-@attrs.frozen
-class Attributes:
+@attrs.frozen(repr=False)
+class Attributes(Record):
     """
     Attributes of a connected queue pair, as set by L{QueuePair.modify
     <twisted_ib.hca.queues.queuepair.QueuePair.modify>}; queue pairs with equal ones may share them.

@@ -238,7 +238,8 @@ class Responder:
         if work is None or not (work.queuePair.posted or self._receives):
             return RNR
         work.messagesReceived += 1
-        IncomingWrite.of(length).finish(work, self._receives, IMMEDIATE, immediate, False)
+        # An adapter does not say whether the peer wants an event.
+        IncomingWrite.of(length).finish(work, self._receives, IMMEDIATE, immediate, True)
         return 0
 
     def _takeWithin(

@@ -19,7 +19,7 @@ from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.operation import RESPONSES
 from twisted_ib.hca.base.partition import DEFAULT_PKEY, isValid
 from twisted_ib.hca.base.refcount import RefCounted
-from twisted_ib.hca.base.states import QPState
+from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LOCAL
 from twisted_ib.hca.memory.regions import ProtectionDomain
@@ -34,7 +34,7 @@ from twisted_ib.hca.queues.requests import (
 from twisted_ib.hca.services.support import SERVICES, operationsOf
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.base.interfaces import IPath
+    from twisted_ib.hca.base.interfaces import IDevice, IPath
     from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.hca.queues.sharedreceive import SharedReceiveQueue
 
@@ -327,6 +327,10 @@ class WorkQueues:
         # refuses, too): the requests that are still on their way use the old attributes.
         if old == QPState.SQD and state in (QPState.RTS, QPState.SQD) and not self.requester.drained():
             raise QueuePairError(f"the send queue of queue pair {self.queuePair.number} has not drained")
+        # An adapter goes first: what it refuses has not happened.  Connected ones have a path for that.
+        device: IDevice | None = self.queuePair.device
+        if self.queuePair.type == QPType.UD and device is not None:
+            device.stepDatagrams(self.queuePair.number, state, attributes)
 
     def modified(self, attributes: dict[str, Any]) -> None:
         """

@@ -356,12 +356,31 @@ def _asyncio() -> object:
     return asyncio
 
 
+def _process() -> object:
+    from twisted.internet import process
+
+    return process
+
+
+def _udp() -> object:
+    from twisted.internet import udp
+
+    return udp
+
+
+def _unix() -> object:
+    from twisted.internet import unix
+
+    return unix
+
+
 def importTwisted() -> None:
     """
     Import Twisted's sockets and base of reactors without TLS, which takes as long; without cookies, of which
-    L{twisted.python.compat} has a name, and which bring C{urllib.request} and C{email}; and without asyncio,
-    of which L{twisted.internet.defer} asks what a coroutine is.  A program that has neither a reactor nor
-    Twisted uses none of it: it is imported when it is used.
+    L{twisted.python.compat} has a name, and which bring C{urllib.request} and C{email}; without asyncio, of
+    which L{twisted.internet.defer} asks what a coroutine is; and without processes and other sockets of a
+    reactor.  A program that has neither a reactor nor Twisted uses none of it: it is imported
+    when it is used.
     """
     stubs: dict[str, ModuleType] = {}
     if "asyncio" not in sys.modules and "twisted.internet.defer" not in sys.modules:
@@ -373,6 +392,10 @@ def importTwisted() -> None:
     # Without pyOpenSSL Twisted says that there is no TLS.
     if not any(name in sys.modules for name in needs) and find_spec("OpenSSL") is not None:
         stubs.update({name: _Later(load) for name, load in tls.items()})
+    others = {"process": _process, "udp": _udp, "unix": _unix}
+    for each, load in others.items():
+        if (name := f"twisted.internet.{each}") not in sys.modules:
+            stubs[name] = _Later(load)
     sys.modules.update(stubs)
     try:
         from twisted.internet import posixbase  # noqa: F401

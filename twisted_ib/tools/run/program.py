@@ -12,8 +12,6 @@ from importlib.machinery import BuiltinImporter, SourceFileLoader, SourcelessFil
 from types import CodeType, ModuleType
 from typing import Any
 
-from twisted_ib.tools.program import ProgramError
-
 #: Exit statuses of what cannot be run and of what is not there, as of env(1) and shells (POSIX 2.8.2).
 NOT_RUNNABLE, NOT_FOUND = 126, 127
 _ELF = b"\x7fELF"
@@ -33,7 +31,7 @@ print(all(importlib.util.find_spec(name) for name in names))
 _INTERPRETER_SECONDS = 30
 
 
-class StartError(ProgramError):
+class StartError(Exception):
     """
     The program cannot be started.
 

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
+from typing import TYPE_CHECKING
 
 from twisted_ib import limits
 from twisted_ib.configuration.file import isConfigured
 from twisted_ib.errors import DeviceError, RulesError
 from twisted_ib.settings import CONFIG, DEVICES, SIMPLE_VARIABLES, unknown
-from twisted_ib.tools.program import ArgumentParser, complain, printable, whole
 from twisted_ib.tools.run.children import Inherited, inherit
 from twisted_ib.tools.run.clibraries import become, chooseDevice
 from twisted_ib.tools.run.loops import LOOPS, install
@@ -31,17 +30,39 @@ from twisted_ib.tools.run.program import (
     find,
 )
 
+if TYPE_CHECKING:
+    from twisted_ib.tools.program import ArgumentParser
+
 PROGRAM = "ib-run"
 #: Options that start the program elsewhere, one at most.
 _ELSEWHERE = ("--hosts", "--subnet", "--on")
 #: Options with a value, which may be the next word.
 _WITH_VALUE = ("--reactor", "--config", "--device", "--address", *_ELSEWHERE)
+#: The options of a command line that has none, as the parser makes them.
+_UNASKED: dict[str, object] = {
+    **dict.fromkeys(("reactor", "config", "device", "address", "hosts", "subnet", "on", "module", "code")),
+    **dict.fromkeys(("queues", "summary", "json", "check", "quiet"), False),
+    **dict.fromkeys(("children", "sysfs"), True),
+}
+#: What options that are one word set.
+_FLAGS = {
+    "-q": ("quiet", True),
+    "--quiet": ("quiet", True),
+    "--summary": ("summary", True),
+    "--json": ("json", True),
+    "--queues": ("queues", True),
+    "--no-children": ("children", False),
+    "--no-sysfs": ("sysfs", False),
+}
 
 
 def commandLine() -> ArgumentParser:
     """
     @return: the parser of the command line; the manual page and the completion of shells are made from it.
     """
+    # Imported here: most command lines need no parser.
+    from twisted_ib.tools.program import ArgumentParser
+
     parser = ArgumentParser(
         prog=PROGRAM,
         # The words of hosts are looked for by their names.
@@ -99,6 +120,8 @@ def commandLine() -> ArgumentParser:
 
 
 def _addPlaces(parser: ArgumentParser) -> None:
+    from twisted_ib.tools.program import whole
+
     parser.add_argument(
         "--hosts",
         metavar="N",
@@ -137,7 +160,7 @@ def _divided(words: list[str]) -> tuple[list[str], list[str]]:
 
 def _divideHosts(
     parser: ArgumentParser,
-    options: Namespace,
+    options: SimpleNamespace,
     ours: list[str],
     theirs: list[str],
     program: Code | Module | str,
@@ -159,24 +182,54 @@ def _divideHosts(
         options.once.pop()
 
 
-def parseArguments(arguments: Sequence[str]) -> tuple[Namespace, Code | Module | str]:
+def _programOf(options: SimpleNamespace) -> Code | Module | str | None:
+    if options.module is not None:
+        return Module(options.module)
+    if options.code is not None:
+        return Code(options.code)
+    if options.arguments:
+        return str(options.arguments[0])
+    return "" if options.check else None
+
+
+def _plainly(words: list[str]) -> tuple[SimpleNamespace, Code | Module | str] | None:
+    # What the parser makes of flags and a program alone.  To import it, and to tell it of all options, takes
+    # longer than all else that a program without a loop waits for.
+    options = SimpleNamespace(**_UNASKED, arguments=[])
+    for at, word in enumerate(words):
+        if word in _FLAGS:
+            name, value = _FLAGS[word]
+            setattr(options, name, value)
+            continue
+        left = words[at + 1 :]
+        if not word.startswith("-"):
+            options.arguments = [word]
+        elif word in ("-m", "-c") and left and not left[0].startswith("-"):
+            setattr(options, "module" if word == "-m" else "code", left.pop(0))
+        else:
+            break
+        program = _programOf(options)
+        if program is None or (options.json and not options.summary):
+            break
+        options.arguments = left
+        return options, program
+    return None
+
+
+def parseArguments(arguments: Sequence[str]) -> tuple[SimpleNamespace, Code | Module | str]:
     """
     @return: the parsed command line, whose C{arguments} are the program's; and the program: a L{str} is the
         name of a file, empty if only a check is asked for.
     """
-    ours, theirs = _divided(list(arguments))
+    words = list(arguments)
+    plain = _plainly(words)
+    if plain is not None:
+        return plain
+    ours, theirs = _divided(words)
     parser = commandLine()
-    options = parser.parse_args(ours)
-    program: Code | Module | str
-    if options.module is not None:
-        program = Module(options.module)
-    elif options.code is not None:
-        program = Code(options.code)
-    elif options.arguments:
-        program = options.arguments[0]
-    elif options.check:
-        program = ""
-    else:
+    options = parser.parse_args(ours, SimpleNamespace())
+    program = _programOf(options)
+    if program is None:
         parser.error("there is no PROGRAM, -m MODULE or -c CODE")
     if options.address is not None and options.device is None:
         parser.error("--address is of a device: say --device, too")
@@ -187,7 +240,7 @@ def parseArguments(arguments: Sequence[str]) -> tuple[Namespace, Code | Module |
     return options, program
 
 
-def start(options: Namespace, asked: Code | Module | str) -> Code | Module | Script:
+def start(options: SimpleNamespace, asked: Code | Module | str) -> Code | Module | Script:
     """
     Have a program get the loops, reactors and sockets of this package.
 
@@ -233,10 +286,20 @@ def _rules() -> str:
 
 
 def _named(text: str) -> None:
-    print(printable(f"{PROGRAM}: {text}"), file=sys.stderr, flush=True)
+    if not text.isprintable():
+        from twisted_ib.tools.program import printable
+
+        text = printable(text)
+    print(f"{PROGRAM}: {text}", file=sys.stderr, flush=True)
 
 
-def _promise(options: Namespace) -> None:
+def _complain(error: Exception | str) -> None:
+    from twisted_ib.tools.program import complain, printable
+
+    complain(PROGRAM, error if isinstance(error, OSError) else StartError(printable(str(error)), 1))
+
+
+def _promise(options: SimpleNamespace) -> None:
     isSeen = not options.quiet and sys.stderr is not None and sys.stderr.isatty()
     if isSeen or options.summary:
         from twisted_ib.tools.run.summary import sayAtExit
@@ -244,7 +307,7 @@ def _promise(options: Namespace) -> None:
         sayAtExit(PROGRAM, options.summary, options.json)
 
 
-def _say(options: Namespace, text: str) -> None:
+def _say(options: SimpleNamespace, text: str) -> None:
     if options.device is not None:
         text += f"; device {options.device}" + (f" at {options.address}" if options.address else "")
     if not options.quiet:
@@ -268,7 +331,7 @@ def _hideOwnFrames(error: BaseException) -> None:
     sys.excepthook = show
 
 
-def _elsewhere(options: Namespace, asked: Code | Module | str, words: list[str]) -> int:
+def _elsewhere(options: SimpleNamespace, asked: Code | Module | str, words: list[str]) -> int:
     from twisted_ib.tools.run.hosts import becomeOn, runInSubnet, runOnHosts
 
     if options.on is not None:
@@ -310,13 +373,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return NOT_RUNNABLE
     except RulesError as error:
         for line in error.errors:
-            complain(PROGRAM, StartError(printable(line), 1))
+            _complain(line)
         return 1
     except StartError as error:
-        complain(PROGRAM, StartError(printable(str(error)), error.status))
+        _complain(error)
         return error.status
     except OSError as error:
-        complain(PROGRAM, error)
+        _complain(error)
         return 1
     # Not within the handlers above: its errors are its own.
     try:

@@ -18,6 +18,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 _PROTOTYPE = re.compile(r"(?P<result>.*?)(?P<name>\w+)\((?P<parameters>.*)\)", re.DOTALL)
 _LINE = re.compile(r"([\w.-]+):\n|(\w[^()]*\([^)]*\))([^;]*);")
+_MARKS = ("again", "destroys", "nested")
 
 
 #: The result of a handler that is to be called again; no function has it.
@@ -56,6 +57,8 @@ class Row:
         Before the others, but nested ones, C has that taken.
     @ivar again: whether the handler does not wait but returns L{AGAIN}: it is called again after a sleep in
         C, as C{waiting} says.  Signals come in that sleep only, and there the thread can be cancelled.
+    @ivar destroys: whether it ends when the program has acknowledged the events of what it has destroyed, for
+        which it is called C{again}.
     @ivar nested: whether a handler calls it, too: it does not fail within another call of its thread.
     """
 
@@ -67,6 +70,7 @@ class Row:
     after: str | None = None
     attends: bool = False
     again: bool = False
+    destroys: bool = False
     nested: bool = False
 
     @failure.default
@@ -81,6 +85,13 @@ class Row:
         The type of its result.
         """
         return self._parsed()["result"].strip()
+
+    @property
+    def answer(self) -> str:
+        """
+        The type of its handler's result.
+        """
+        return "int" if self.again and self.result == "void" else self.result
 
     @property
     def parameters(self) -> str:
@@ -109,7 +120,7 @@ def rows(text: str, integer: Failure = Failure.ERRNO, **before: str) -> Iterator
     """
     Read a table.  Below a symbol version with a colon, or C{-:} for functions that are not exported, stand
     prototypes, each with a semicolon.  Between the two come the result of a call that fails, unless it is the
-    usual one of its type, and C{again} or C{nested}.
+    usual one of its type, and C{again}, C{destroys} or C{nested}.
 
     @param integer: the usual result of functions that return an integer.
     @param before: the statements before the handlers, by the functions' names.
@@ -122,12 +133,12 @@ def rows(text: str, integer: Failure = Failure.ERRNO, **before: str) -> Iterator
             continue
         name = prototype.partition("(")[0].split()[-1].lstrip("*")
         marks = set(words.split())
-        again, nested = "again" in marks, "nested" in marks
+        again, destroys, nested = (each in marks for each in _MARKS)
         prototype = " ".join(prototype.split())
         row = Row(name, version, prototype, before=before.get(name), again=again, nested=nested)
         usual = integer if row.failure is Failure.ERRNO else row.failure
-        failures = [Failure(word) for word in marks - {"again", "nested"}]
-        yield attrs.evolve(row, failure=failures[0] if failures else usual)
+        failures = [Failure(word) for word in marks.difference(_MARKS)]
+        yield attrs.evolve(row, failure=failures[0] if failures else usual, destroys=destroys)
 
 
 #: The handlers of each library that is loaded, by its name and theirs.

@@ -10,7 +10,7 @@ import errno
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from threading import Condition, RLock
+from threading import RLock, local
 from typing import Any
 
 import attrs
@@ -47,6 +47,12 @@ def _never(address: int, entry: Entry) -> bool:
     return False
 
 
+class _Thread(local):
+    # What its present call has destroyed, of which the program had events then.
+    def __init__(self) -> None:
+        self.destroyed: list[Entry] = []
+
+
 class Handles:
     """
     The objects of a process by the addresses of their structures.
@@ -56,21 +62,18 @@ class Handles:
     @ivar entries: by the addresses of the structures.
     @ivar again: in a forked child makes an object of its parent's anew, with L{renew}, and says whether it
         has; called without the lock.
-    @ivar aside: called with -1 as a call begins to wait for the program, and makes no progress meanwhile, and
-        with 1 at the end.
     """
 
     def __init__(self) -> None:
         self.lock = RLock()
         self.entries: dict[int, Entry] = {}
         self.again: Callable[[int, Entry], bool] = _never
-        self.aside: Callable[[int], object] = abs
         # By the objects' identities: the entries keep the objects.
         self._addresses: dict[int, int] = {}
         self._freed: deque[object] = deque(maxlen=FREED_STRUCTURES)
-        # Destroyed, but for the events that another thread still has.
+        # Destroyed, but the program still has events of them.
         self._awaited: dict[int, Entry] = {}
-        self._acknowledged = Condition(self.lock)
+        self._thread = _Thread()
         self._parents: dict[int, Entry] = {}
 
     def forked(self) -> None:
@@ -159,7 +162,7 @@ class Handles:
 
     def report(self, value: object) -> int:
         """
-        Give the program an event of an object, which is not destroyed before that is acknowledged.
+        Give the program an event of an object.  A call that destroys the object ends when it is acknowledged.
 
         @return: the address of its structure; 0 if another thread has destroyed it in this moment.
         """
@@ -182,7 +185,20 @@ class Handles:
             if entry is None:
                 raise HandleError(f"There is no object at {address:#x}")
             entry.reported = max(0, entry.reported - count)
-            self._acknowledged.notify_all()
+            if not entry.reported:
+                self._awaited.pop(address, None)
+
+    def begin(self) -> None:
+        """
+        A call of this thread that destroys begins.
+        """
+        self._thread.destroyed.clear()
+
+    def isOwed(self) -> bool:
+        """
+        @return: whether the program has events of what this thread's call has destroyed.
+        """
+        return any(each.reported for each in self._thread.destroyed)
 
     def move(self, address: int, old: int, new: int) -> None:
         """
@@ -208,7 +224,8 @@ class Handles:
 
     def remove(self, address: int, kind: str) -> Any:
         """
-        Destroy an object: close it, wait until its events are acknowledged, and forget its structure.
+        Destroy an object: close it, and forget its structure.  As L{isOwed} says, the call is not at its end
+        then.
 
         @return: the object.
         @raise HandleError: there is none (EINVAL), or another uses it (EBUSY); nothing changes then, nor if
@@ -224,28 +241,16 @@ class Handles:
             entry.value.close()
         except BaseException:
             with self.lock:
-                self.entries[address] = self._awaited.pop(address)
+                self.entries[address] = entry
+                self._awaited.pop(address, None)
             raise
-        try:
-            self._await(entry)
-        finally:
-            # In a program that is Python a signal's handler may have raised: it is destroyed all the same.
-            with self.lock:
-                del self._awaited[address]
-            self._drop(entry)
-        return entry.value
-
-    def _await(self, entry: Entry) -> None:
-        # man ibv_get_async_event(3) and ibv_get_cq_event(3): UCX frees what the handler of an event uses.
         with self.lock:
-            if not entry.reported:
-                return
-            self.aside(-1)
-            try:
-                while entry.reported:
-                    self._acknowledged.wait()
-            finally:
-                self.aside(1)
+            self._drop(entry)
+            if entry.reported:
+                self._thread.destroyed.append(entry)
+            else:
+                self._awaited.pop(address, None)
+        return entry.value
 
     def removeAll(self, address: int, kind: str) -> None:
         """

@@ -19,6 +19,8 @@ from twisted_ib.drive.sleeper import Sleep, Sleeper, milliseconds
 from twisted_ib.hca.host.libc import isNonBlocking
 from twisted_ib.verbs.c import attend
 from twisted_ib.verbs.c.errors import HandleError
+from twisted_ib.verbs.c.functions import AGAIN
+from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.core.hub import hub
 
 _Event = TypeVar("_Event")
@@ -28,6 +30,8 @@ WAIT_SECONDS = 0.5
 FOLLOWED_RINGS = 16
 #: Sets of rings that are kept since a thread may still look at them; with more of them none looks any more.
 KEPT_RINGS = 64
+#: And one that destroys looks for acknowledgements at least as often.
+PAUSE_SECONDS = 0.016
 
 
 class _Thread(threading.local):
@@ -45,18 +49,14 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def getUp() -> bool:
+def getUp() -> None:
     """
     The thread sleeps no more.
-
-    @return: whether it slept.
     """
     sleeper, _thread.sleeper = _thread.sleeper, None
-    if sleeper is None:
-        return False
-    hub.getUp(sleeper)
-    sleeper.close()
-    return True
+    if sleeper is not None:
+        hub.getUp(sleeper)
+        sleeper.close()
 
 
 def nextEvent(fd: int, take: Callable[[], _Event | None]) -> _Event | None:
@@ -79,7 +79,8 @@ def nextEvent(fd: int, take: Callable[[], _Event | None]) -> _Event | None:
     isInterrupted = sleep.interrupted
     sleep.interrupted = sleep.count = sleep.milliseconds = 0
     # As read(2), which does not ask again either: a call that has slept waits.
-    isWaiting = getUp() or not isNonBlocking(fd)
+    getUp()
+    isWaiting = sleep.slept or not isNonBlocking(fd)
     found = hub.lieDown(take, None if isWaiting and not isInterrupted else 0.0)
     if isinstance(found, Sleep):
         _thread.sleeper = found.sleeper
@@ -95,6 +96,31 @@ def rest() -> None:
     Prepare a sleep that only time ends.
     """
     _prepare(WAIT_SECONDS, [])
+
+
+def destroying(function: Callable[..., object]) -> Callable[..., int]:
+    """
+    @param function: a handler that destroys objects.
+    @return: one that is done when the program has acknowledged the events that it had of them, as rdma-core's
+        (man ibv_get_async_event(3), ibv_get_cq_event(3) and rdma_destroy_id(3)): UCX frees what the handler
+        of an event uses.  No signal ends that wait.
+    """
+
+    def call(*arguments: object) -> int:
+        sleep = lib.twisted_ib_own_sleep()
+        pause = 1
+        if sleep.slept:
+            sleep.interrupted, pause = 0, 2 * sleep.milliseconds
+        else:
+            handles.begin()
+            function(*arguments)
+        if not handles.isOwed():
+            return 0
+        # Nothing ends the sleep, for which no descriptor may be free: the next is twice as long.
+        _prepare(min(pause * 0.001, PAUSE_SECONDS), [])
+        return AGAIN
+
+    return call
 
 
 def awaitEvent(fd: int, take: Callable[[], _Event | None]) -> _Event:
@@ -158,13 +184,13 @@ class Arrivals:
         """
         with hub:
             fabrics = [device.fabric for device in hub.devices if not device.closed]
-            all = [path for fabric in fabrics for path in fabric.paths()]
-            paths = list(filter(_canDeliver, all))
+            known = [path for fabric in fabrics for path in fabric.paths()]
+            paths = list(filter(_canDeliver, known))
             # A bell that was rung before says nothing of rings, and would end each pause until it is read.
             fds = [] if paths else [fabric.fileno() for fabric in fabrics]
             if paths != self._paths or fds != self._fds:
                 # What comes otherwise a thread that polls does not see there.
-                areAll = len(paths) == len(all) <= FOLLOWED_RINGS and len(fabrics) == 1
+                areAll = len(paths) == len(known) <= FOLLOWED_RINGS and len(fabrics) == 1
                 self._follow(paths, fds, areAll)
             # Kept until this thread is back: its successor may follow other rings meanwhile.
             watched = self._watched
@@ -182,7 +208,7 @@ class Arrivals:
         # The pointers keep no memory, but these objects do, and the views keep the rings mapped.
         cells = [
             [ffi.from_buffer("uint64_t[]", each) for each in kind]
-            for kind in zip(*[path.ends() for path in paths])
+            for kind in zip(*[path.ends() for path in paths], strict=True)
         ] or [[], [], []]
         pointers = [ffi.new("uint64_t *[]", each) for each in cells]
         # A copy: another thread may still read the one before.

@@ -17,7 +17,7 @@ from twisted_ib.hca.base.states import attributeBits
 from twisted_ib.hca.device import registry
 from twisted_ib.hca.fabric.hardware import hardware
 from twisted_ib.hca.fabric.hardware.adapterpath import SLOTS
-from twisted_ib.verbs.pyverbs import DM, QP, AllocDmAttr, QPAttr, QPCap, QPInitAttr, enums
+from twisted_ib.verbs.pyverbs import CQ, DM, QP, AllocDmAttr, CompChannel, QPAttr, QPCap, QPInitAttr, enums
 
 #: The slot of the adapter's table that has the device's address.
 SLOT = 5
@@ -25,9 +25,9 @@ STATE = int(enums.IBV_QP_STATE)
 _SENDING = ("qp_state", "sq_psn", "timeout", "retry_cnt", "rnr_retry", "max_rd_atomic")
 
 
-class OutOfBandTests(HardwareRow, VerbsTestCase):
+class RoCETestCase(HardwareRow, VerbsTestCase):
     """
-    Two queue pairs of one device.
+    Queue pairs of one device.
     """
 
     device = "hw0"
@@ -46,7 +46,8 @@ class OutOfBandTests(HardwareRow, VerbsTestCase):
         Nor has the adapter anything.
         """
         super().nothingLeft()
-        self.assertEqual((self.host.queuePairs, self.host.regions, self.host.identifiers), ({}, {}, {}))
+        host = self.host
+        self.assertEqual((host.queuePairs, host.regions, host.identifiers, host.handles), ({}, {}, {}, []))
 
     def adapters(self, *ends: End) -> list[AdapterQueuePair]:
         """
@@ -54,11 +55,29 @@ class OutOfBandTests(HardwareRow, VerbsTestCase):
         """
         return [self.host.queuePairs[end.qp.qp_num] for end in ends]
 
-    def another(self, end: End) -> QP:
+    def another(self, end: End, kind: int = enums.IBV_QPT_RC) -> QP:
         """
         @return: another queue pair of an end.
         """
-        return QP(end.pd, QPInitAttr(enums.IBV_QPT_RC, None, end.cq, end.cq, None, QPCap()))
+        return QP(end.pd, QPInitAttr(kind, None, end.cq, end.cq, None, QPCap()))
+
+    def listening(self, kind: int = enums.IBV_QPT_RC) -> tuple[End, CompChannel]:
+        """
+        @return: an end whose program waits for solicited events alone, and where it waits.
+        """
+        end = End(self, kind)
+        end.qp.close()
+        channel = CompChannel(end.ctx)
+        end.cq = CQ(end.ctx, 100, None, channel)
+        end.qp = self.another(end, kind)
+        end.cq.req_notify(True)
+        return end, channel
+
+
+class OutOfBandTests(RoCETestCase):
+    """
+    Two queue pairs that their program connects.
+    """
 
     def test_operations(self) -> None:
         """
@@ -84,6 +103,21 @@ class OutOfBandTests(HardwareRow, VerbsTestCase):
         a.qp.post_send(request)
         self.wait(a.cq)
         self.assertEqual(b.mr.read(8, 3000), (5).to_bytes(8, "little"))
+
+    def test_events(self) -> None:
+        """
+        An adapter does not say whether the sender wants an event: each message makes one, so that no program
+        waits for ever.
+        """
+        for opcode in (enums.IBV_WR_SEND, enums.IBV_WR_RDMA_WRITE_WITH_IMM):
+            a, (b, channel) = End(self), self.listening()
+            a.connect(b)
+            b.receive()
+            request = a.send(0, 5, opcode=opcode)
+            request.set_wr_rdma(b.mr.rkey, b.mr.buf)
+            a.qp.post_send(request)
+            self.wait(b.cq)
+            self.assertTrue(channel._notices.waiting)
 
     def test_attributes(self) -> None:
         """
@@ -178,13 +212,13 @@ class OutOfBandTests(HardwareRow, VerbsTestCase):
 
     def test_noUnreliable(self) -> None:
         """
-        Where rdma_cm alone connects there are none of UC; and nowhere any of UD.
+        Where rdma_cm alone connects there are none of UC and of UD.
         """
         a = End(self)
-        self.refused(errno.EOPNOTSUPP, End, self, enums.IBV_QPT_UD)
         self.slot = -1
-        error = self.refused(errno.EOPNOTSUPP, End, self, enums.IBV_QPT_UC)
-        self.assertIn("rdma_cm alone connects those of adapter rxe0, and reliable ones alone", str(error))
+        for kind in (enums.IBV_QPT_UC, enums.IBV_QPT_UD):
+            error = self.refused(errno.EOPNOTSUPP, End, self, kind)
+            self.assertIn("rdma_cm alone connects those of adapter rxe0, and reliable ones alone", str(error))
         self.assertEqual(list(self.host.queuePairs), [a.qp.qp_num])
 
     def test_rightsChange(self) -> None:

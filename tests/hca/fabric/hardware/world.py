@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import struct
 from collections import Counter, deque
 from itertools import count
 from types import SimpleNamespace
@@ -21,14 +22,20 @@ from twisted_ib.hca.connection.codes import RejectReason
 from twisted_ib.hca.fabric.hardware.rdmacm import CMEvent, Notice, Parameters
 
 # enum ibv_qp_type, ibv_qp_state, ibv_wr_opcode, ibv_wc_status and ibv_wc_opcode.
-RC, UC = 2, 3
+RC, UC, UD = 2, 3, 4
 RESET, INIT, RTR, RTS = range(4)
+ERR = 6
 WRITE, WRITE_IMM, SEND, SEND_IMM, READ, SWAP, ADD = range(7)
 SUCCESS, LENGTH, FLUSHED, ACCESS, GENERAL = 0, 1, 5, 10, 21
 RECV, RECV_WRITE = 128, 129
 SIGNALED = 2
 # Remote write, read and atomics, of enum ibv_access_flags.
 _REMOTE = 0xE
+# Before a datagram: anything, then an IPv4 header up to its addresses.  In a packet there are UDP, BTH, DETH
+# and ICRC behind it.
+ANYTHING = b"\x21" * 20
+_IPV4 = ">20sBxHxxxxBBxx"
+_GRH_BYTES, _BEHIND = 40, 8 + 12 + 8 + 4
 
 
 def _turned(given: Parameters) -> Parameters:
@@ -79,6 +86,9 @@ class SendWR:
     imm_data: int = 0
     compare_add: int = 0
     swap: int = 0
+    ah: Any = None
+    remote_qpn: int = 0
+    remote_qkey: int = 0
 
 
 @define
@@ -94,6 +104,7 @@ class Completion:
     byte_len: int = 0
     imm_data: int = 0
     wc_flags: int = 0
+    src_qp: int = 0
     status_str: str = "as asked"
 
 
@@ -248,7 +259,15 @@ class Domain:
         """
         Make a queue pair.
         """
-        return AdapterQueuePair(self, given)
+        return (DatagramQueuePair if given.qp_type == UD else AdapterQueuePair)(self, given)
+
+    def create_ah(self, vector: Any) -> Handle:
+        """
+        Make an address handle.
+        """
+        if self.host.isFull:
+            raise VerbsError(errno.EHOSTUNREACH, "ibv_create_ah")
+        return Handle(self.host, vector)
 
     def close(self) -> None:
         """
@@ -257,6 +276,25 @@ class Domain:
 
     def __del__(self) -> None:
         self.host.collected["domain"] += 1
+
+
+class Handle:
+    """
+    An address handle.
+    """
+
+    def __init__(self, host: Host, vector: Any) -> None:
+        self.host, self.vector = host, vector
+        host.handles.append(self)
+
+    def close(self) -> None:
+        """
+        Destroy it.
+        """
+        self.host.handles.remove(self)
+
+    def __del__(self) -> None:
+        self.host.collected["handle"] += 1
 
 
 class AdapterQueuePair:
@@ -423,6 +461,66 @@ class AdapterQueuePair:
         self.host.collected["queue pair"] += 1
 
 
+class DatagramQueuePair(AdapterQueuePair):
+    """
+    One of UD.
+    """
+
+    key = 0
+
+    def modify(self, mask: int, vector: Any = None, **given: int) -> None:
+        """
+        Take a step.
+        """
+        state = given["qp_state"]
+        if self.host.isFull:
+            raise VerbsError(errno.EINVAL, "ibv_modify_qp")
+        self.steps.append((mask, vector, given))
+        if state in (RESET, ERR):
+            while self.receives:
+                flushed = Completion(self.receives.popleft().wr_id, self.qp_num, FLUSHED)
+                self.given.recv_cq.push(flushed)
+            self.waiting.clear()
+        self.key = given.get("qkey", self.key)
+        self.state = state
+
+    def go(self) -> None:
+        """
+        Send what can be sent.
+        """
+        while self.waiting and self.state == RTS and not self.host.isHeld:
+            request = self.waiting.popleft()
+            assert request.ah in self.host.handles
+            data = self.gather(request)
+            if request.send_flags & SIGNALED:
+                self.given.send_cq.push(Completion(request.wr_id, self.qp_num))
+            peer = self.host.queuePairs.get(request.remote_qpn)
+            if isinstance(peer, DatagramQueuePair):
+                peer.take(self.qp_num, request, data)
+
+    def take(self, sender: int, request: SendWR, data: bytes) -> None:
+        """
+        A datagram comes.
+        """
+        if not RTR <= self.state < ERR or request.remote_qkey != self.key or not self.receives:
+            return
+        receive = self.receives.popleft()
+        isImmediate = request.opcode == SEND_IMM
+        vector = request.ah.vector
+        length = 20 + _BEHIND + 4 * isImmediate + (len(data) + 3 & ~3)
+        header = struct.pack(_IPV4, ANYTHING, 0x45, length, vector.hop_limit, 17)
+        header += self.host.address + vector.dgid[12:]
+        (place,) = receive.sg_list
+        assert _GRH_BYTES + len(data) <= place.length
+        ctypes.memmove(place.addr, header + data, len(header + data))
+        self.given.recv_cq.push(
+            Completion(
+                *(receive.wr_id, self.qp_num, SUCCESS, RECV, _GRH_BYTES + len(data)),
+                *(request.imm_data, 2 * isImmediate, sender),
+            )
+        )
+
+
 class Context:
     """
     The adapter, opened.
@@ -438,6 +536,12 @@ class Context:
         @return: the limits.
         """
         return SimpleNamespace(max_cqe=self.host.depth)
+
+    def query_port(self, number: int) -> Any:
+        """
+        @return: its attributes.
+        """
+        return SimpleNamespace(active_mtu=self.host.mtu)
 
     def create_comp_channel(self) -> Channel:
         """
@@ -632,6 +736,8 @@ class Host:
     @ivar isBlind: whether libibverbs cannot list it.
     @ivar isGone: whether it has disappeared, and C{looks} how often librdmacm was asked to let go of it.
     @ivar depths: how many READs and atomics it serves on a queue pair, and has outstanding.
+    @ivar mtu: the code of the most bytes of a packet.
+    @ivar address: its IPv4 address.
     @ivar collected: how many objects of each kind Python has collected, which destroys what they stand for.
     """
 
@@ -649,6 +755,8 @@ class Host:
         self.queuePairs: dict[int, AdapterQueuePair] = {}
         self.identifiers: dict[int, Identifier] = {}
         self.contexts: list[Context] = []
+        self.handles: list[Handle] = []
+        self.mtu, self.address = 5, b"\x7f\0\0\1"
         self.isHeld = self.isFull = self.isGone = self.isBlind = False
         self.depths = (16, 16)
         self.looks = 0

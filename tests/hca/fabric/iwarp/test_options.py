@@ -16,6 +16,7 @@ from tests.hca.fabric.iwarp.test_keyed import KeyedTestCase
 from tests.hca.queues.keyed_pair import piece
 from twisted_ib.errors import DeviceError
 from twisted_ib.hca.connection import ConnectReply, RejectReason
+from twisted_ib.hca.fabric.iwarp.protocol import mpa
 from twisted_ib.hca.fabric.iwarp.protocol.ddp import UNTAGGED
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import MPAErrorCode, StartupFrame
 from twisted_ib.hca.fabric.iwarp.protocol.mpastream import FPDUReader, FPDUWriter
@@ -55,6 +56,14 @@ class OptionTests(KeyedTestCase):
             here.close()
             there.close()
             self.devices.clear()
+
+    def test_library(self) -> None:
+        """
+        The library of CRCs is looked for when a device opens: no peer that wants them has it imported.
+        """
+        mpa._library.cache_clear()
+        self.device(ONE)
+        self.assertEqual(mpa._library.cache_info().currsize, 1)
 
     def _exchange(self, one: Any, two: Any, data: bytes) -> None:
         size = len(data)

@@ -71,6 +71,11 @@ class HCA:
     def count(self, name: str) -> None:
         self.counters[name] += 1
 
+    def stepDatagrams(self, number: int, state: object, attributes: object) -> None:
+        """
+        No effect: it is no adapter.
+        """
+
     def hasGID(self, gid: int) -> bool:
         """
         Whether an address is one of this HCA.

@@ -12,6 +12,7 @@
 #define SLOTS 16
 #define BYTES 64
 #define MOST_QUEUES 16
+#define MOST_OCTETS (1 << 20)
 
 static volatile long wanted;
 
@@ -531,8 +532,9 @@ static void killed(int rounds)
 }
 
 /*
- * A program that only looks at its memory sees what a peer writes there.  No doorbell and no pause of the thread that
- * serves peers brings it: that thread makes progress once each time it is told in C that records wait.
+ * A program that only looks at the last octet of its memory sees what a peer writes there, and finds all before it
+ * (memcpy(3) stores in any order).  No doorbell and no pause of the thread that serves peers brings it: that thread
+ * makes progress once each time it is told in C that records wait.
  */
 static const char served[] =
     "from twisted_ib.verbs.core import attendant\n"
@@ -544,7 +546,7 @@ static const char served[] =
     "hub.attend = once\n"
     "attendant.LEAST_PAUSE = attendant.MOST_PAUSE = 3600.0\n";
 
-static void look(volatile uint64_t *memory, uint64_t writes, int in, int out)
+static void look(volatile unsigned char *memory, long size, long writes, int in, int out)
 {
     struct ibv_cq *cq;
     struct ibv_qp *qp;
@@ -554,12 +556,17 @@ static void look(volatile uint64_t *memory, uint64_t writes, int in, int out)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     open_device();
     qp = queue_pair(cq = queue(8, NULL));
-    exchange(qp, MADE(ibv_reg_mr(pd, (void *)memory, sizeof *memory, RIGHTS)), in, out);
+    exchange(qp, MADE(ibv_reg_mr(pd, (void *)memory, size, RIGHTS)), in, out);
     python = (int (*)(const char *))dlsym(RTLD_DEFAULT, "PyRun_SimpleString");
-    for (uint64_t next = 1; next <= writes; next++) {
+    for (long next = 1; next <= writes && !failures; next++) {
+        long late = 0;
+
         IS(write(out, "", 1), 1);
-        while (*memory != next)
+        while (memory[size - 1] != (unsigned char)next)
             sched_yield();
+        for (long at = 0; at < size; at++)
+            late += memory[at] != (unsigned char)next;
+        IS(late, 0);
         /* The first brings the path, which is no ring before. */
         if (next > 1)
             continue;
@@ -571,6 +578,7 @@ static void look(volatile uint64_t *memory, uint64_t writes, int in, int out)
         entries = 0;
     }
     IS(entries, 0);
+    fflush(stdout);
     _exit(!!failures);
 }
 
@@ -590,11 +598,11 @@ static void looking(struct ibv_cq *cq)
     } while (entries - before > 32 && !failures);
 }
 
-static void memory(long writes)
+static void memory(long writes, long size)
 {
     int in[2], out[2], status;
     pid_t child;
-    static uint64_t number;
+    static unsigned char octets[MOST_OCTETS];
     struct ibv_cq *cq;
     struct ibv_qp *qp;
     struct ibv_mr *mr;
@@ -603,18 +611,21 @@ static void memory(long writes)
 
     IS(pipe(in) + pipe(out), 0);
     if (!(child = fork()))
-        look(&number, writes, out[0], in[1]);
+        look(octets, size, writes, out[0], in[1]);
+    /* The end of a child that fails is read. */
+    IS(close(out[0]) + close(in[1]), 0);
     open_device();
     qp = queue_pair(cq = queue(8, NULL));
-    mr = MADE(ibv_reg_mr(pd, &number, sizeof number, 0));
+    mr = MADE(ibv_reg_mr(pd, octets, size, 0));
     peer = exchange(qp, mr, in[0], out[1]);
     looking(cq);
-    while (number++ < writes && !failures) {
-        struct ibv_sge piece = {(uintptr_t)&number, sizeof number, mr->lkey};
+    for (long next = 1; next <= writes && !failures; next++) {
+        struct ibv_sge piece = {(uintptr_t)octets, size, mr->lkey};
         struct ibv_send_wr wr = {.sg_list = &piece, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
                                  .send_flags = IBV_SEND_SIGNALED, .wr.rdma = {peer.memory, peer.key}}, *bad;
         struct ibv_wc wc;
 
+        memset(octets, (int)next, size);
         IS(read(in[0], &ready, 1), 1);
         IS(ibv_post_send(qp, &wr, &bad), 0);
         while (!ibv_poll_cq(cq, 1, &wc))
@@ -653,8 +664,8 @@ int main(int count, char **words)
         killed(much);
     else if (!strcmp(story, "idle"))
         idle(much);
-    else if (!strcmp(story, "memory"))
-        memory(much);
+    else if (!strcmp(story, "memory") && count > 3)
+        memory(much, atol(words[3]));
     else
         return 2;
     return !!failures;

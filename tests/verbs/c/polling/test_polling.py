@@ -114,7 +114,7 @@ class PollingTests(PollingTestCase):
         A program that only looks at its memory sees each RDMA WRITE, as the thread that serves peers watches
         the rings in C.  So does one that polls, which goes to Python when something has come.
         """
-        self.story("memory", 50)
+        self.story("memory", 50, 8)
 
     def test_idle(self) -> None:
         """

@@ -7,6 +7,8 @@
 #include <rdma/rsocket.h>
 #include <stdio.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #include "../checks.h"
 
@@ -138,6 +140,28 @@ static void again(int set)
     close(ends[1]);
 }
 
+/* A program that polls a socket hears that there is nothing, and gets what has come, and no more. */
+static void polled(int caller, int peer)
+{
+    char octets[4] = "", *target = octets;
+    struct iovec parts[2] = {{octets, 2}, {octets + 2, 2}};
+    ssize_t count;
+
+    errno = 0;
+    fails(rrecv(peer, octets, 1, MSG_DONTWAIT), EAGAIN);
+    fails(rrecv(caller, octets, 1, 0), EAGAIN);
+    IS(rsend(caller, "abc", 3, 0), 3);
+    while ((count = rrecv(peer, target, 1, MSG_DONTWAIT | MSG_PEEK)) < 0)
+        IS(errno, EAGAIN);
+    IS(count, 1);
+    /* The rest is not waited for, in whatever way the program asks for it. */
+    IS(rrecv(peer, octets, 4, MSG_DONTWAIT | MSG_WAITALL), 3);
+    IS(!memcmp(octets, "abc", 3), 1);
+    IS(rsend(caller, "abc", 3, 0), 3);
+    IS(rreadv(peer, parts, 2), 3);
+    fails(rrecv(peer, octets, 1, MSG_DONTWAIT), EAGAIN);
+}
+
 int main(void)
 {
     struct sockaddr_in here = {.sin_family = AF_INET};
@@ -169,6 +193,7 @@ int main(void)
     comes(sets[0], peer, EPOLLIN);
     IS(rrecv(peer, &octet, 1, 0), 1);
     IS(octet, 'x');
+    polled(caller, peer);
 
     for (int i = 1; i < RSOCKET_POLLS; i++)
         sets[i] = repoll_create(1);

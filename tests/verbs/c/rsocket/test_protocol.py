@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted_ib.verbs.c.rsocket.protocol import (
     CONTROL_REQUESTS,
     GREETING_BYTES,
+    LEAST_ROOM,
     TARGET_BYTES,
     TARGETS,
     Control,
@@ -162,6 +163,22 @@ class StreamTests(SynchronousTestCase):
         self.assertEqual(one.send(b"x", other), 0)
         other.receive(1, one)
         self.assertEqual(one.send(bytes(BUFFER), other), BUFFER // 2)
+
+    def test_leastRoom(self) -> None:
+        """
+        Nothing is written while less than L{LEAST_ROOM} octets of the own buffer are free, unless it has no
+        more.
+        """
+        other = Side(0x40000, 4 * BUFFER)
+        one, small = Side(0x10000), Side(0x80000, LEAST_ROOM // 2)
+        for each in one, small:
+            each.stream.connect(other.stream.greeting(), each.targets)
+        write = one.stream.write(BUFFER - LEAST_ROOM)
+        self.assertEqual((one.stream.room(), small.stream.room()), (LEAST_ROOM, LEAST_ROOM // 2))
+        one.stream.write(1)
+        self.assertEqual(one.stream.room(), 0)
+        one.stream.completed(write.message, True)
+        self.assertEqual(one.stream.room(), BUFFER - 1)
 
     def test_excess(self) -> None:
         """

@@ -205,6 +205,20 @@ class RSocketTests(VerbsTestCase):
             self.progress(active, passive)
         self.assertEqual(hub.drives, before)
 
+    def test_look(self) -> None:
+        """
+        A program that polls drives the devices once a look, and what has come is there at once.
+        """
+        active, passive = self.pair()
+        with hub:
+            passive.look()
+            before = hub.drives
+            passive.look()
+            self.assertEqual((hub.drives - before, passive.canRead), (1, False))
+            active.write(memoryview(b"octets"))
+            passive.look()
+            self.assertEqual((hub.drives - before, passive.canRead), (2, True))
+
     def test_finishIsBounded(self) -> None:
         """
         A peer has no receives posted, and so asks for another try for ever: a socket is closed all the same.

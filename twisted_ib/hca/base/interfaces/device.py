@@ -11,6 +11,7 @@ from twisted_ib.hca.base.interfaces.fabric import IFabric
 from twisted_ib.hca.base.interfaces.roles import PathUser
 from twisted_ib.hca.base.partition import PartitionTable
 from twisted_ib.hca.base.port import Port, PortChange
+from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import Traits
 
@@ -68,6 +69,13 @@ class IDevice(Protocol):
     def markDirty(self, owner: Any) -> None:
         """
         Have C{owner.endOfBatch()} called at the end of this batch.
+        """
+
+    def stepDatagrams(self, number: int, state: QPState, attributes: dict[str, Any]) -> None:
+        """
+        A queue pair of datagrams is about to be modified.
+
+        @raise QueuePairError: its adapter does not take it.
         """
 
     def hasGID(self, gid: int) -> bool:

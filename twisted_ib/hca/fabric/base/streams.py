@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from socket import socket
 from typing import TYPE_CHECKING, Any
 
-from zope.interface import implementer
+from zope.interface import Attribute, implementer
 
 from twisted_ib.errors import ConnectionStateError, HCAError, NoRouteError
 from twisted_ib.hca.base.interfaces import IAddressDirectory, IFabric, IFabricOwner, IPeerPath
@@ -27,7 +27,7 @@ from twisted_ib.hca.wire.grh import HOP_LIMIT
 if TYPE_CHECKING:
     from twisted_ib.errors import PathLostError
     from twisted_ib.hca.base.interfaces import BoundQueuePair, IPath, Waiter
-    from twisted_ib.hca.base.states import QPType
+    from twisted_ib.hca.base.states import QPState, QPType
     from twisted_ib.hca.connection.interfaces import IConnectionUser, IConnector, ILookup, IServiceListener
     from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest, LookupRequest
 
@@ -92,6 +92,8 @@ class IAdapterFabric(IFabric, IAddressDirectory):
     A fabric with memory keys of its own.
     """
 
+    pathMTU: int = Attribute("The most octets of a datagram.")
+
     def register(view: memoryview, access: int, pd: Any) -> tuple[int, int, Any]:
         """
         Register memory.
@@ -104,10 +106,10 @@ class IAdapterFabric(IFabric, IAddressDirectory):
 
     def reserve(pd: Any, kind: QPType) -> int:
         """
-        Make a queue pair for a program that may connect it by itself.
+        Make a queue pair for a program that may connect it by itself, or sends datagrams.
 
         @param pd: the protection domain.
-        @param kind: its service, which is connected.
+        @param kind: its service.
         @return: its number, which peers know it by; 0 where there is no connecting by itself, and it is made
             when its connection is.
         @raise ResourceLimitError: the adapter makes none, or none of a number that is free.
@@ -117,6 +119,13 @@ class IAdapterFabric(IFabric, IAddressDirectory):
     def release(number: int) -> None:
         """
         Undo L{reserve}; harmless for other numbers.
+        """
+
+    def step(number: int, state: QPState, attributes: Mapping[str, Any]) -> None:
+        """
+        A queue pair of datagrams is about to be modified; without effect for other numbers.
+
+        @raise QueuePairError: the adapter does not take it, and has what it had.
         """
 
 

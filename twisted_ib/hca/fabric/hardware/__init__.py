@@ -8,6 +8,7 @@ C{rdmacm}, which is librdmacm; C{provider} loads the libraries.
 Besides:
 
   - C{adapters}: finds an adapter's IP address
+  - C{datagrams}: queue pairs of UD
   - C{outofband}: the path of a queue pair that its program connects by itself
   - C{registered}: memory that is registered
 """

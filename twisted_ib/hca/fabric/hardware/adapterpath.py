@@ -153,6 +153,8 @@ class AdapterPath(Waiters, ConnectionPath):
     @ivar adapterNumber: that of the adapter's queue pair; 0 before there is one.
     @ivar queuePair: the queue pair, or L{None}.
     @ivar service: L{UNRELIABLE}, or 0 where the connection is reliable.
+    @cvar slots: the receives that the adapter has.
+    @cvar slotBytes: of each, of which the adapter leaves the first C{slotHead}.
     """
 
     service = 0
@@ -160,6 +162,9 @@ class AdapterPath(Waiters, ConnectionPath):
     inSegments: ClassVar = False
     retransmits: ClassVar = 0
     messageBytes: ClassVar = limits.INLINE_MESSAGE
+    slots: ClassVar[int] = SLOTS
+    slotBytes: ClassVar[int] = SLOT_BYTES
+    slotHead: ClassVar[int] = _PAYLOAD
 
     def __init__(self, way: PeerPath, number: int, connection: AdapterConnection | None) -> None:
         self.way = way
@@ -204,27 +209,54 @@ class AdapterPath(Waiters, ConnectionPath):
         """
         fabric = self.fabric
         work = None if queuePair is None else queuePair.work
-        domain = self._domain = fabric.domainOf(work.pd if work else None)
+        self.allocate(fabric.domainOf(work.pd if work else None))
+        self.adopt(self._obtain(self._domain, queuePair))
+        # The rights are those of each region.
+        self._step(QPState.INIT, qp_access_flags=LOCAL_WRITE | REMOTE if work else 0)
+        self.fill()
+
+    def allocate(self, domain: Any) -> None:
+        """
+        Have memory of the adapter's: the ring, and the slots.
+
+        @param domain: the adapter's.
+        @raise OSError: it takes none.
+        """
+        self._domain = domain
         self._memory = mmap.mmap(-1, RING_BYTES + SLOTS * SLOT_BYTES)
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._region = domain.reg_mr(self._base, len(self._memory), LOCAL_WRITE)
         self._key = self._region.lkey
-        self._verbs = self._obtain(domain, queuePair)
-        self.adapterNumber = self._verbs.qp_num
-        fabric.created(self)
-        # The rights are those of each region.
-        self._step(QPState.INIT, qp_access_flags=LOCAL_WRITE | REMOTE if work else 0)
-        self._verbs.post_recv([self._receive(slot) for slot in range(SLOTS)])
+
+    def adopt(self, made: Any) -> None:
+        """
+        Have a queue pair of the adapter's, whose completions are taken from now on.
+        """
+        self._verbs = made
+        self.adapterNumber = made.qp_num
+        self.fabric.created(self)
 
     def _obtain(self, domain: Any, queuePair: BoundQueuePair | None) -> Any:
         # The adapter's queue pair of ours, where its program had one made.
         found = None if queuePair is None else self.fabric.reserved.pop(queuePair.number, None)
         return self.fabric.makeQueuePair(domain) if found is None else found
 
+    def fill(self) -> None:
+        """
+        Post a receive for each slot.
+        """
+        self._verbs.post_recv([self._receive(slot) for slot in range(self.slots)])
+
+    def startOf(self, slot: int) -> int:
+        """
+        @return: where the adapter begins to write into a slot.
+        """
+        return RING_BYTES + slot * self.slotBytes + self.slotHead
+
     def _receive(self, slot: int) -> Any:
         verbs = self.fabric.verbs
-        address = self._base + RING_BYTES + slot * SLOT_BYTES + _PAYLOAD
-        return verbs.RecvWR(_RECEIVE | slot, [verbs.SGE(address, SLOT_BYTES - _PAYLOAD, self._key)])
+        place = verbs.SGE(self._base + self.startOf(slot), self.slotBytes - self.slotHead, self._key)
+        return verbs.RecvWR(_RECEIVE | slot, [place])
 
     def _step(self, state: QPState, **others: int) -> None:
         fabric, connection = self.fabric, self.connection
@@ -442,7 +474,7 @@ class AdapterPath(Waiters, ConnectionPath):
         total = len(header) + length
         return [(self._base + start, total, self._key)] if total else []
 
-    def _request(self, opcode: int, pieces: list[tuple[int, int, int]], flags: int, **others: int) -> None:
+    def _request(self, opcode: int, pieces: list[tuple[int, int, int]], flags: int, **others: object) -> None:
         verbs = self.fabric.verbs
         elements = [verbs.SGE(*piece) for piece in pieces]
         self._batch.append(verbs.SendWR(self._posted, elements, opcode, flags, **others))
@@ -587,7 +619,7 @@ class AdapterPath(Waiters, ConnectionPath):
         @param completion: a C{WC} of the package C{ibverbs}.
         """
         if completion.wr_id & _RECEIVE:
-            self._received(completion)
+            self._received(completion, completion.wr_id & ~_RECEIVE)
         elif completion.status:
             self._failed(completion)
         else:
@@ -629,7 +661,7 @@ class AdapterPath(Waiters, ConnectionPath):
     def _failed(self, completion: Completion) -> None:
         self._sent.clear()
         queuePair = self.queuePair
-        if queuePair is not None and completion.status != _WC_FLUSHED and not self.fabric.isGone():
+        if queuePair is not None and self.isFault(completion):
             self.fabric.count("hardware_requests_failed")
             syndrome = _SYNDROMES.get(completion.status, NAK_REMOTE_OPERATIONAL)
             body = REFUSAL.pack(syndrome, queuePair.number, completion.wr_id)
@@ -642,15 +674,19 @@ class AdapterPath(Waiters, ConnectionPath):
                 )
         self._drain()
 
-    def _received(self, completion: Completion) -> None:
-        slot = completion.wr_id & ~_RECEIVE
+    def isFault(self, completion: Completion) -> bool:
+        """
+        @return: whether what has failed is an error of its own, and not one that follows another.
+        """
+        return completion.status != _WC_FLUSHED and not self.fabric.isGone()
+
+    def _received(self, completion: Completion, slot: int) -> None:
         if completion.status:
-            isFailed = completion.status != _WC_FLUSHED and self.queuePair is not None
-            if isFailed and not self.fabric.isGone():
+            if self.queuePair is not None and self.isFault(completion):
                 reason = QueuePairError(f"the adapter failed a receive: {completion.status_str}")
                 self.fabric.doom(self, reason)
             return
-        start = RING_BYTES + slot * SLOT_BYTES + _PAYLOAD
+        start = self.startOf(slot)
         stop = start + completion.byte_len
         opcode = SEND_ONLY
         isWrite = completion.opcode == _WC_RECV_WRITE
@@ -675,7 +711,9 @@ class AdapterPath(Waiters, ConnectionPath):
                 if opcode == WRITE_ONLY_IMMEDIATE and queuePair.work:
                     syndrome = queuePair.work.responder.written(start, stop)
                 else:
-                    syndrome = queuePair.delivered(opcode | self.service, self._memory, start, stop)
+                    # An adapter does not say whether the sender wants an event: a program has one of each.
+                    word = opcode | self.service | (SOLICITED if queuePair.work else 0)
+                    syndrome = queuePair.delivered(word, self._memory, start, stop)
             except BaseException as error:
                 self.fabric.failed(error)
                 syndrome = 0

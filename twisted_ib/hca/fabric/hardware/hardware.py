@@ -8,7 +8,7 @@ import os
 import select
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -26,7 +26,7 @@ from twisted_ib.errors import (
     UnsupportedOperationError,
 )
 from twisted_ib.hca.base.operation import GSI_QPN, MULTICAST_QPN
-from twisted_ib.hca.base.states import QPType
+from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.base.traits import ADAPTER, Traits
 from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch
@@ -35,6 +35,12 @@ from twisted_ib.hca.fabric.base.streams import ConnectedFabric, IAdapterFabric, 
 from twisted_ib.hca.fabric.hardware.adapterpath import PIECES, SENDS, SLOTS, AdapterPath
 from twisted_ib.hca.fabric.hardware.adapters import indexOfGID, isRNIC
 from twisted_ib.hca.fabric.hardware.connector import AdapterConnection, Connector
+from twisted_ib.hca.fabric.hardware.datagrams import (
+    DATAGRAM_SENDS,
+    DATAGRAM_SLOTS,
+    DatagramPath,
+    DatagramWay,
+)
 from twisted_ib.hca.fabric.hardware.outofband import PeersWay
 from twisted_ib.hca.fabric.hardware.provider import (
     AdapterQueuePair,
@@ -70,6 +76,7 @@ class HardwareFabric(ConnectedFabric):
     @ivar queue: the completion queue of all queue pairs.
     @ivar isRNIC: whether the adapter takes queue pairs through their states by itself, as those of iWARP do.
     @ivar connector: the connections.
+    @ivar pathMTU: the most bytes of a datagram.
     @ivar reserved: queue pairs of the adapter for those of programs, by number, as long as rdma_cm connects
         none of them.
     @ivar isClosed: whether it does nothing any more.
@@ -121,7 +128,7 @@ class HardwareFabric(ConnectedFabric):
         # What is registered, by domain of the adapter's: first address, that of the end, and key, in order.
         self._regions: dict[Any, list[tuple[int, int, int]]] = {}
         self._registered: set[Registered] = set()
-        self.reserved: dict[int, AdapterQueuePair] = {}
+        self.reserved: dict[int, AdapterQueuePair | AdapterPath] = {}
         self._gone: PathLostError | None = None
         self._byAdapterNumber: dict[int, AdapterPath] = {}
         self._last = GSI_QPN
@@ -143,6 +150,8 @@ class HardwareFabric(ConnectedFabric):
             ) from None
 
     def _open(self, manager: RDMACM, undone: ExitStack) -> None:
+        # A code (enum ibv_mtu), of 256 to 4096.
+        self.pathMTU = 128 << min(max(1, self.context.query_port(1).active_mtu), 5)
         depth = min(QUEUE_DEPTH, self.context.query_device().max_cqe)
         self._most = max(1, depth // (SENDS + SLOTS))
         self.channel = self.context.create_comp_channel()
@@ -192,15 +201,7 @@ class HardwareFabric(ConnectedFabric):
     # -- peers and connections
 
     def newPath(self, address: str) -> PeerPath:
-        return PeerPath(self, address)
-
-    def reachGID(self, gid: int, user: Any) -> CompletedSearch:
-        """
-        Refuse: there is no way to a queue pair but by a request to connect.
-
-        @raise NoRouteError: always.
-        """
-        raise NoRouteError(f"adapter {self.adapter} has no datagrams here: {gidText(gid)} cannot be reached")
+        return DatagramWay(self, address)
 
     def reachPeer(self, gid: int, user: Any) -> CompletedSearch:
         """
@@ -268,12 +269,13 @@ class HardwareFabric(ConnectedFabric):
         @return: a new queue pair of the adapter.
         @raise OSError: it has no more.
         """
+        isConnected = kind != QPType.UD
         given = self.verbs.QPInitAttr(
             send_cq=self.queue,
             recv_cq=self.queue,
             qp_type=self.verbs.QPType(int(kind)),
-            max_send_wr=SENDS,
-            max_recv_wr=SLOTS,
+            max_send_wr=SENDS if isConnected else DATAGRAM_SENDS,
+            max_recv_wr=SLOTS if isConnected else DATAGRAM_SLOTS,
             max_send_sge=PIECES,
             max_recv_sge=1,
         )
@@ -291,13 +293,15 @@ class HardwareFabric(ConnectedFabric):
         with ExitStack() as clashing:
             for _ in range(CLASHES):
                 try:
-                    made = self.makeQueuePair(self.domainOf(pd), kind)
+                    domain = self.domainOf(pd)
+                    made = self.makeQueuePair(domain, kind)
+                    if (number := made.qp_num) not in self.owner.queuePairs:
+                        isConnected = kind != QPType.UD
+                        self.reserved[number] = made if isConnected else DatagramPath.of(self, made, domain)
+                        return number
                 except OSError as error:
                     text = f"adapter {self.adapter} makes no queue pair: {told(error)}"
                     raise ResourceLimitError(text) from None
-                if (number := made.qp_num) not in self.owner.queuePairs:
-                    self.reserved[number] = made
-                    return number
                 clashing.callback(made.close)
         raise ResourceLimitError(f"adapter {self.adapter} makes queue pairs of numbers that are taken")
 
@@ -305,6 +309,11 @@ class HardwareFabric(ConnectedFabric):
         made = self.reserved.pop(number, None)
         if made is not None:
             made.close()
+
+    def step(self, number: int, state: QPState, attributes: Mapping[str, Any]) -> None:
+        path = self.reserved.get(number)
+        if isinstance(path, DatagramPath):
+            path.step(state, attributes)
 
     def purge(self, number: int) -> None:
         """

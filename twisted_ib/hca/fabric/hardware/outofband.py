@@ -111,7 +111,7 @@ class OutOfBandPath(AdapterPath):
     def _obtain(self, domain: object, queuePair: BoundQueuePair | None) -> AdapterQueuePair:
         fabric: HardwareFabric = self.fabric
         found = fabric.reserved.get(queuePair.number) if queuePair is not None else None
-        if found is None:
+        if found is None or isinstance(found, AdapterPath):
             raise QueuePairError("rdma_cm has connected it before, or it was made without a GID of RoCE v2")
         return found
 

@@ -47,20 +47,27 @@ class Completion(Protocol):
     byte_len: int
     imm_data: int
     qp_num: int
+    src_qp: int
     wc_flags: int
 
 
-class AdapterQueuePair(Protocol):
+class Closed(Protocol):
     """
-    A queue pair of an adapter.
+    An object of an adapter, as an address handle.
     """
-
-    qp_num: int
 
     def close(self) -> None:
         """
         Destroy it.
         """
+
+
+class AdapterQueuePair(Closed, Protocol):
+    """
+    A queue pair of an adapter.
+    """
+
+    qp_num: int
 
 
 class Verbs(Protocol):

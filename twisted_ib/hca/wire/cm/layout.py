@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from twisted_ib.errors import WireError
-from twisted_ib.layouts import Codec, octets
+from twisted_ib.layouts import Codec, Record, octets
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -34,7 +34,7 @@ def notWhole(start: int, stop: int) -> WireError:
     return WireError(f"a CM message has {BODY_BYTES} octets, not {stop - start}")
 
 
-class CMMessage:
+class CMMessage(Record):
     """
     Base class of the messages.
 

@@ -38,7 +38,7 @@ PATH = Codec(
 )
 
 
-@attrs.define(slots=False)
+@attrs.define(slots=False, repr=False)
 class REQ(ConnectRequest, CMMessage):
     """
     Request for communication, from the active side (IBTA vol. 1 12.6.5).
@@ -85,7 +85,7 @@ class REQ(ConnectRequest, CMMessage):
     communicationID: int = 0
 
 
-@attrs.define
+@attrs.define(repr=False)
 class MRA(CMMessage):
     """
     Message receipt acknowledgement: the answer to a REQ, REP or LAP will be late (IBTA vol. 1 12.6.6).
@@ -106,7 +106,7 @@ class MRA(CMMessage):
     reserved: int = 0
 
 
-@attrs.define
+@attrs.define(repr=False)
 class REJ(CMMessage):
     """
     A connection is refused or given up (IBTA vol. 1 12.6.7).
@@ -131,7 +131,7 @@ class REJ(CMMessage):
     reserved: int = 0
 
 
-@attrs.define(slots=False)
+@attrs.define(slots=False, repr=False)
 class REP(ConnectReply, CMMessage):
     """
     Reply to a REQ, from the passive side (IBTA vol. 1 12.6.8).
@@ -164,7 +164,7 @@ class REP(ConnectReply, CMMessage):
     reserved: int = 0
 
 
-@attrs.define
+@attrs.define(repr=False)
 class RTU(CMMessage):
     """
     Ready to use: the third message of opening, from the active side (IBTA vol. 1 12.6.9).
@@ -179,7 +179,7 @@ class RTU(CMMessage):
     privateData: bytes = lastOctets(privateDataBytes)
 
 
-@attrs.define
+@attrs.define(repr=False)
 class DREQ(CMMessage):
     """
     Disconnect request, from either side (IBTA vol. 1 12.6.10).
@@ -209,7 +209,7 @@ class DREP(RTU):
     attribute: ClassVar[int] = 0x0016
 
 
-@attrs.define
+@attrs.define(repr=False)
 class SIDR_REQ(CMMessage):
     """
     Asks for the queue pair of a datagram service.
@@ -226,7 +226,7 @@ class SIDR_REQ(CMMessage):
     reserved: int = 0
 
 
-@attrs.define
+@attrs.define(repr=False)
 class SIDR_REP(CMMessage):
     """
     The answer to a SIDR_REQ.
@@ -251,7 +251,7 @@ class SIDR_REP(CMMessage):
     privateData: bytes = lastOctets(privateDataBytes)
 
 
-@attrs.define
+@attrs.define(repr=False)
 class LAP(CMMessage):
     """
     Load alternate path, for an open connection (IBTA vol. 1 12.8).
@@ -289,7 +289,7 @@ class LAP(CMMessage):
     reserved: int = 0
 
 
-@attrs.define
+@attrs.define(repr=False)
 class APR(CMMessage):
     """
     Alternate path response, the answer to a LAP.

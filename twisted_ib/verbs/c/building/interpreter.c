@@ -76,10 +76,11 @@ SHARED __thread volatile int twisted_ib_inside __attribute__((tls_model("initial
 
 /*
  * The sleep of a call that waits, which is here and not in Python: a signal can end it, and its handler may leave it
- * by siglongjmp(3).  waiting.py says what to sleep on, and reads whether a signal has ended it.
+ * by siglongjmp(3).  waiting.py says what to sleep on, and reads whether this call has slept, and whether a signal has
+ * ended that.
  */
 SHARED __thread struct twisted_ib_sleep {
-    int *fds, count, milliseconds, interrupted, asleep;
+    int *fds, count, milliseconds, interrupted, slept, asleep;
 } twisted_ib_asleep __attribute__((tls_model("initial-exec")));
 
 /* Python has forked, and made its child's state whole. */
@@ -89,15 +90,18 @@ void twisted_ib_renew(void)
     twisted_ib_forked = 0;
 }
 
-/* A thread that waits in Python, and so makes no progress, counts as none that is there. */
-void twisted_ib_aside(int change)
-{
-    __atomic_add_fetch(&twisted_ib_busy, change, __ATOMIC_RELAXED);
-}
-
 struct twisted_ib_sleep *twisted_ib_own_sleep(void)
 {
     return &twisted_ib_asleep;
+}
+
+/* Say whether the present call has slept.  The result is that of a call that a signal's handler in Python interrupts. */
+int twisted_ib_swap_slept(int slept)
+{
+    int before = twisted_ib_asleep.slept;
+
+    twisted_ib_asleep.slept = slept;
+    return before;
 }
 
 /* Block all signals but those that the thread brings upon itself: a blocked one of these would end the process. */
@@ -165,6 +169,7 @@ void twisted_ib_wait(const sigset_t *program)
         sleep->interrupted = 1;
     pthread_cleanup_pop(0);
     sleep->asleep = 0;
+    sleep->slept = 1;
 }
 
 /* The end of the process: Python's own, which would close what the program has left open, does not come. */

@@ -29,7 +29,7 @@ def handlerDeclarations(table: Sequence[Row], storage: str = "") -> str:
     @param storage: what is before each, such as C{static}.
     @return: declarations of the handlers; C{python_} is before each name.
     """
-    return "".join(f"{storage}{row.result} python_{row.name}({row.parameters});\n" for row in table)
+    return "".join(f"{storage}{row.answer} python_{row.name}({row.parameters});\n" for row in table)
 
 
 def pointerDeclarations(table: Sequence[Row]) -> str:
@@ -42,7 +42,7 @@ def pointerDeclarations(table: Sequence[Row]) -> str:
 
 def _body(row: Row) -> str:
     call = f"python_{row.name}({row.arguments});"
-    assign = "" if row.failure is Failure.NOTHING else f"{row.result} result = "
+    assign = "" if row.answer == "void" else f"{row.answer} result = "
     # pthread_cancel(3) would end a thread that waits for Python's lock, and leave that locked for ever.
     lines = [
         "pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling);",
@@ -59,17 +59,21 @@ def _body(row: Row) -> str:
         lines = ["twisted_ib_attend();", *lines[:4], *last, *lines[4:]]
     elif not row.nested:
         lines[3:3] = ["if (twisted_ib_settle)", "twisted_ib_settle();"]
+    posted = "__atomic_add_fetch(&twisted_ib_posts, 1, __ATOMIC_RELAXED);"
     if row.again:
         loop = [
             "sigset_t program;",
             "twisted_ib_block(&program);",
+            "int before = twisted_ib_swap_slept(0);",
             "for (;;) {",
             *lines,
             f"if (result != ({AGAIN})) {{",
+            "twisted_ib_swap_slept(before);",
+            *([posted] if row.destroys else []),
             "int error = errno;",
             "pthread_sigmask(SIG_SETMASK, &program, NULL);",
             "errno = error;",
-            "return result;",
+            "return;" if row.failure is Failure.NOTHING else "return result;",
             "}",
             "twisted_ib_wait(&program);",
             "}",
@@ -84,7 +88,7 @@ def _body(row: Row) -> str:
         if row.after:
             lines.append(f"if (!result) {{\nresult = {row.after};\n}}")
         else:
-            lines.append("__atomic_add_fetch(&twisted_ib_posts, 1, __ATOMIC_RELAXED);")
+            lines.append(posted)
         if assign:
             lines.append("return result;")
     return "\n".join([*([row.before] if row.before else []), *lines, "}\n"])
@@ -97,6 +101,7 @@ def exportedFunctions(table: Sequence[Row]) -> str:
     """
     functions = [
         "int twisted_ib_refused(const char *name, int nested);\n"
+        "int twisted_ib_swap_slept(int slept);\n"
         "void twisted_ib_block(sigset_t *program);\n"
         "void twisted_ib_wait(const sigset_t *program);\n"
         "extern volatile unsigned twisted_ib_busy, twisted_ib_posts;\n"

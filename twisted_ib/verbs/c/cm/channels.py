@@ -51,7 +51,7 @@ class Taken:
         """
         It is acknowledged.
         """
-        endpoints.eventDone(self.endpoint)
+        handles.acknowledge(addressOf(self.endpoint.structure))
 
 
 def takeEvent(channel: Channel, take: _Take = nextEvent) -> CData | None:
@@ -75,7 +75,7 @@ def takeEvent(channel: Channel, take: _Take = nextEvent) -> CData | None:
         try:
             return _structure(event, endpoint)
         except BaseException:
-            endpoints.eventDone(endpoint)
+            handles.acknowledge(addressOf(endpoint.structure))
             raise
         finally:
             event.close()

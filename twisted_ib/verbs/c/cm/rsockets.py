@@ -54,6 +54,10 @@ _LEAST_BUFFER, _MOST_BUFFER = 1 << 12, 1 << 24
 #: Linux limits.h, C{IOV_MAX}: parts of one call.
 _MOST_PARTS = 1024
 _F_GETFL, _F_SETFL = 3, 4
+# Numbers: of Python's flags each operator makes a new object.
+_DONTWAIT, _PEEK, _WAITALL = (
+    int(each) for each in (sockets.MSG_DONTWAIT, sockets.MSG_PEEK, sockets.MSG_WAITALL)
+)
 
 
 def _wait(one: Descriptor, ready: Callable[[], bool], flags: int = 0, again: int = errno.EAGAIN) -> None:
@@ -68,7 +72,7 @@ def _wait(one: Descriptor, ready: Callable[[], bool], flags: int = 0, again: int
         one.socket.progress()
         return ready()
 
-    immediately = one.isNonBlocking or flags & sockets.MSG_DONTWAIT
+    immediately = one.isNonBlocking or flags & _DONTWAIT
     if not hub.wait(progressed, 0 if immediately else None):
         raise HandleError("The call would wait", again)
 
@@ -177,28 +181,37 @@ def _checkConnected(one: Descriptor) -> None:
 
 def _receive(number: int, parts: Iterable[memoryview], flags: int) -> int:
     one = descriptorOf(number)
+    socket, isPeek = one.socket, bool(flags & _PEEK)
+    isPolled = one.isNonBlocking or flags & _DONTWAIT
     total = 0
     for part in parts:
         count = 0
         while count < len(part):
             # The first octets are waited for, the rest only if the program says so.
-            waits = not total or (flags & sockets.MSG_WAITALL and not flags & sockets.MSG_PEEK)
+            waits = not total or (flags & _WAITALL and not isPeek)
+            taken = None
             with hub:
                 _checkConnected(one)
-                isReady = one.socket.canRead
-            # As rdma-core's, it looks for what has come only if it has nothing.
-            if not isReady:
+                # As rdma-core's, it looks for what has come only if it has nothing.
+                if waits and isPolled and not socket.canRead:
+                    socket.look()
+                if socket.canRead:
+                    taken = socket.read(part[count:], isPeek)
+            if taken is None:
                 if not waits:
                     return total
+                if isPolled:
+                    # A program that polls gets it more often than octets: not by an exception.
+                    ffi.errno = errno.EAGAIN
+                    return total or -1
                 try:
-                    _wait(one, lambda: one.socket.canRead, flags)
+                    _wait(one, lambda: socket.canRead)
                 except HandleError:
                     if total:
                         return total
                     raise
-            with hub:
-                taken = one.socket.read(part[count:], bool(flags & sockets.MSG_PEEK))
-            if not taken or flags & sockets.MSG_PEEK:
+                continue
+            if not taken or isPeek:
                 return total + taken
             count += taken
             total += taken
@@ -325,13 +338,21 @@ def rgetsockname(socket: int, addr: CData, length: CData) -> int:
     return 0
 
 
+def _octetsOf(level: int, name: int) -> int:
+    """
+    @return: how many octets an option has: an C{int}, or C{struct linger}.
+    """
+    return ffi.sizeof("int") * (2 if (level, name) == (sockets.SOL_SOCKET, sockets.SO_LINGER) else 1)
+
+
 @handler
 def rsetsockopt(socket: int, level: int, name: int, value: CData, length: int) -> int:
     one = descriptorOf(socket)
     if name not in _SOCKET_OPTIONS.get(level, ()):
         raise HandleError("There is no such option", errno.ENOPROTOOPT)
-    data = bytes(_memory(value, length))
-    if len(data) < ffi.sizeof("int"):
+    size = _octetsOf(level, name)
+    data = bytes(_memory(value, length))[:size]
+    if len(data) < size:
         raise HandleError("The value is too short")
     number = int.from_bytes(data[: ffi.sizeof("int")], "little", signed=True)
     buffer = min(max(number, _LEAST_BUFFER), _MOST_BUFFER) & ~1
@@ -355,7 +376,7 @@ def rgetsockopt(socket: int, level: int, name: int, value: CData, length: CData)
             number, one.socket.error = one.socket.error, 0
         data = number.to_bytes(ffi.sizeof("int"), "little")
     elif name in _SOCKET_OPTIONS.get(level, ()):
-        data = one.options.get((level, name), bytes(ffi.sizeof("int")))
+        data = one.options.get((level, name), bytes(_octetsOf(level, name)))
     else:
         raise HandleError("There is no such option", errno.ENOPROTOOPT)
     count = min(len(data), int(length[0]))

@@ -8,7 +8,6 @@ takes its event.  Source: rdma-core 44, C{librdmacm/cma.c}.
 from __future__ import annotations
 
 import os
-from threading import Condition
 
 from _twisted_ib_cm import ffi
 
@@ -69,7 +68,6 @@ class Endpoint:
     @ivar isIB: whether its addresses are C{struct sockaddr_ib}.
     @ivar initAttr: of a listener, a C{struct ibv_qp_init_attr} for its children; or None.
     @ivar connectData: what comes before the private data of a connect.
-    @ivar unacknowledged: events that the program has and did not acknowledge.
     """
 
     def __init__(
@@ -81,7 +79,6 @@ class Endpoint:
         self.isIB = False
         self.initAttr: CData | None = None
         self.connectData = b""
-        self.unacknowledged = 0
         self._paths: CData | None = None
         self.structure = structure = ffi.new("struct rdma_cm_id *")
         structure.channel, structure.context, structure.ps = channel.structure, context, portSpace
@@ -148,7 +145,7 @@ _EXACTLY = 2
 
 class Endpoints:
     """
-    The endpoints by their identifiers, and the events that programs have.
+    The endpoints by their identifiers.
     """
 
     def __init__(self) -> None:
@@ -158,7 +155,6 @@ class Endpoints:
         """
         Forget all in a forked child, whose parent's they are.
         """
-        self._changed = Condition()
         self._endpoints: dict[object, Endpoint] = {}
 
     def __len__(self) -> int:
@@ -168,15 +164,14 @@ class Endpoints:
         """
         Add an endpoint.
         """
-        with self._changed:
-            self._endpoints[endpoint.cmid.identifier] = endpoint
+        self._endpoints[endpoint.cmid.identifier] = endpoint
 
     def withQP(self, qp: QP) -> list[Endpoint]:
         """
         @return: those whose identifier has a queue pair.
         """
-        with self._changed:
-            return [each for each in self._endpoints.values() if each.cmid.qp is qp]
+        # A copy: other threads add and remove some.
+        return [each for each in list(self._endpoints.values()) if each.cmid.qp is qp]
 
     def eventTaken(self, identifier: object) -> Endpoint | None:
         """
@@ -184,31 +179,16 @@ class Endpoints:
 
         @return: the endpoint; L{None} if it is being destroyed.
         """
-        with self._changed:
-            endpoint = self._endpoints.get(identifier)
-            if endpoint is not None:
-                endpoint.unacknowledged += 1
-            return endpoint
-
-    def eventDone(self, endpoint: Endpoint) -> None:
-        """
-        Count an event that is acknowledged.
-        """
-        with self._changed:
-            endpoint.unacknowledged -= 1
-            self._changed.notify_all()
+        endpoint = self._endpoints.get(identifier)
+        return endpoint if endpoint is not None and handles.report(endpoint) else None
 
     def remove(self, endpoint: Endpoint) -> None:
         """
-        Forget an endpoint, once its events are acknowledged: a thread may still use the structure.
+        Forget an endpoint.
         """
-        with self._changed:
-            # The first call takes it; another has nothing to wait for.
-            if self._endpoints.pop(endpoint.cmid.identifier, None) is None:
-                raise HandleError("The identifier is being destroyed")
-            # man rdma_destroy_id(3): events are to be acknowledged first; librdmacm waits for that.
-            while endpoint.unacknowledged:
-                self._changed.wait()
+        # The first call takes it; another has nothing to do.
+        if self._endpoints.pop(endpoint.cmid.identifier, None) is None:
+            raise HandleError("The identifier is being destroyed")
 
 
 #: The endpoints of this process.

@@ -17,10 +17,10 @@ int rdma_ack_cm_event(struct rdma_cm_event *event);
 const char *rdma_event_str(enum rdma_cm_event_type event);
 int rdma_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, void *context, enum
     rdma_port_space ps);
-int rdma_destroy_id(struct rdma_cm_id *id);
+int rdma_destroy_id(struct rdma_cm_id *id) again destroys;
 int rdma_create_ep(struct rdma_cm_id **id, struct rdma_addrinfo *res, struct ibv_pd *pd, struct
     ibv_qp_init_attr *attr);
-void rdma_destroy_ep(struct rdma_cm_id *id);
+void rdma_destroy_ep(struct rdma_cm_id *id) again destroys;
 int rdma_migrate_id(struct rdma_cm_id *id, struct rdma_event_channel *channel);
 int rdma_set_option(struct rdma_cm_id *id, int level, int optname, void *optval, size_t optlen);
 struct ibv_context **rdma_get_devices(int *num_devices);
@@ -42,10 +42,10 @@ int rdma_notify(struct rdma_cm_id *id, enum ibv_event_type event);
 int rdma_disconnect(struct rdma_cm_id *id);
 int rdma_create_qp(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
 int rdma_create_qp_ex(struct rdma_cm_id *id, struct ibv_qp_init_attr_ex *attr);
-void rdma_destroy_qp(struct rdma_cm_id *id);
+void rdma_destroy_qp(struct rdma_cm_id *id) again destroys;
 int rdma_create_srq(struct rdma_cm_id *id, struct ibv_pd *pd, struct ibv_srq_init_attr *attr);
 int rdma_create_srq_ex(struct rdma_cm_id *id, struct ibv_srq_init_attr_ex *attr);
-void rdma_destroy_srq(struct rdma_cm_id *id);
+void rdma_destroy_srq(struct rdma_cm_id *id) again destroys;
 int rdma_join_multicast(struct rdma_cm_id *id, struct sockaddr *addr, void *context);
 int rdma_leave_multicast(struct rdma_cm_id *id, struct sockaddr *addr);
 int rsocket(int domain, int type, int protocol);

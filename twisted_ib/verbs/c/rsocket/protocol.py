@@ -12,9 +12,9 @@ Source: rdma-core 44, C{librdmacm/docs/rsocket}; C{librdmacm/rsocket.c} for what
 from __future__ import annotations
 
 from collections import deque
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -78,14 +78,14 @@ class Control(IntEnum):
     SHUTDOWN = 2
 
 
-class Way(IntFlag):
+class Way:
     """
-    The directions that are open.
+    The directions that are open: numbers, as each call looks at them, and of flags each operator makes a new
+    object.
     """
 
-    NONE = 0
-    READ = 1
-    WRITE = 2
+    READ: Final = 1
+    WRITE: Final = 2
 
 
 @attrs.frozen
@@ -99,7 +99,7 @@ class Region:
     length: int
 
 
-@attrs.frozen
+@attrs.define
 class Write:
     """
     A work request: an RDMA WRITE with immediate data.
@@ -146,7 +146,7 @@ class Stream:
         """
         self._receiving, self._targets, self._depth = receiving, targets, depth
         self._half = receiving.length // 2
-        self.open = Way.READ | Way.WRITE
+        self.open: int = Way.READ | Way.WRITE
         self.isOver = False
         # The part for the peer to see, and where the next half begins: the greeting shows the first one.
         self._unshown, self._next = self._half, self._half
@@ -334,7 +334,7 @@ class Stream:
 
     # -- the end
 
-    def shutdown(self, way: Way) -> list[Write]:
+    def shutdown(self, way: int) -> list[Write]:
         """
         Close directions.
 

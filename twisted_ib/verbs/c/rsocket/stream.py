@@ -183,6 +183,13 @@ class RSocket:
             except HCAError:
                 self._fail(errno.EIO)
 
+    def look(self) -> None:
+        """
+        Drive the devices, and take what has come: for programs that poll.
+        """
+        hub.drive(() if self._stream is None else self._cq._core.completions)
+        self.progress()
+
     def _makeRoom(self) -> bool:
         if len(self._accepting) + len(self._accepted) < self._backlog:
             return True
@@ -398,7 +405,7 @@ class RSocket:
         stream = self._stream
         return stream is None or stream.isOver or self.phase is not Phase.CONNECTED or stream.isFlushed
 
-    def shutdown(self, way: Way) -> None:
+    def shutdown(self, way: int) -> None:
         """
         Close directions, and say so to the peer.
         """

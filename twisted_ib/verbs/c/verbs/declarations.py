@@ -23,10 +23,9 @@ SOURCE = """
 #include <unistd.h>
 
 /* Of interpreter.c. */
-struct twisted_ib_sleep { int *fds, count, milliseconds, interrupted, asleep; };
+struct twisted_ib_sleep { int *fds, count, milliseconds, interrupted, slept, asleep; };
 struct twisted_ib_sleep *twisted_ib_own_sleep(void);
 void twisted_ib_renew(void);
-void twisted_ib_aside(int change);
 
 #include "arrivals.c"
 #include "completions.c"
@@ -34,10 +33,9 @@ void twisted_ib_aside(int change);
 """
 
 DECLARATIONS = """
-struct twisted_ib_sleep { int *fds; int count; int milliseconds; int interrupted; ...; };
+struct twisted_ib_sleep { int *fds; int count; int milliseconds; int interrupted; int slept; ...; };
 struct twisted_ib_sleep *twisted_ib_own_sleep(void);
 void twisted_ib_renew(void);
-void twisted_ib_aside(int change);
 void twisted_ib_forget(void);
 enum ibv_mw_type { IBV_MW_TYPE_1, ... };
 enum ibv_wr_opcode { IBV_WR_RDMA_WRITE, ... };

@@ -12,14 +12,13 @@ from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.library import connect
 from twisted_ib.verbs.c.verbs import address, completion, device, extended, memory, queues, text, work
 from twisted_ib.verbs.c.verbs.table import TABLE
-from twisted_ib.verbs.c.waiting import Arrivals
+from twisted_ib.verbs.c.waiting import Arrivals, destroying
 from twisted_ib.verbs.core.hub import hub
 
 #: The modules with handlers.
 MODULES = (address, completion, device, extended, memory, queues, text, work)
 
-connect(ffi, "verbs", TABLE)
-handles.aside = lib.twisted_ib_aside
+connect(ffi, "verbs", TABLE, destroying)
 
 
 def _watch() -> None:

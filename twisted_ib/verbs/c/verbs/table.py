@@ -115,19 +115,19 @@ int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ibv_ah_attr 
 struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel
     *channel, int vector);
 int ibv_resize_cq(struct ibv_cq *cq, int cqe);
-int ibv_destroy_cq(struct ibv_cq *cq);
+int ibv_destroy_cq(struct ibv_cq *cq) again destroys;
 int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **cq_context) -1 again;
 void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int count);
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
 int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask);
 int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init);
-int ibv_destroy_qp(struct ibv_qp *qp);
+int ibv_destroy_qp(struct ibv_qp *qp) again destroys;
 int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid);
 int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid);
 struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr);
 int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int mask);
 int ibv_query_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr);
-int ibv_destroy_srq(struct ibv_srq *srq);
+int ibv_destroy_srq(struct ibv_srq *srq) again destroys;
 const char *ibv_node_type_str(int node_type);
 const char *ibv_port_state_str(int port_state);
 const char *ibv_event_type_str(int event);
