@@ -112,7 +112,7 @@ class PollingTests(PollingTestCase):
     def test_memory(self) -> None:
         """
         A program that only looks at its memory sees each RDMA WRITE, as the thread that serves peers watches
-        the rings in C.
+        the rings in C.  So does one that polls, which goes to Python when something has come.
         """
         self.story("memory", 50, 8)
 
