@@ -17,7 +17,7 @@ from struct import Struct
 from struct import error as structError
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from attrs import field, fields
+from attrs import Attribute, field, fields
 
 T = TypeVar("T")
 _FIELD: Final = "twisted_ib.field"
@@ -26,6 +26,10 @@ _OCTET: Final = 8
 _CODES: Final = {8: "B", 16: "H", 32: "I", 64: "Q"}
 #: Larger numbers are octets to C{struct}.
 _LARGEST: Final = 64
+
+# For whoever checks types: getattr says of nothing what it is.
+_valueOf: Final[Callable[[object, str], object]] = getattr
+_fields: Final[Callable[[object, str], Sequence[Attribute[object]]]] = getattr
 
 
 class Record:
@@ -40,8 +44,10 @@ class Record:
     __slots__ = ()
 
     def __repr__(self) -> str:
-        kind: Any = type(self)
-        said = ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in fields(kind))
+        kind = type(self)
+        said = ", ".join(
+            f"{each.name}={_valueOf(self, each.name)!r}" for each in _fields(kind, "__attrs_attrs__")
+        )
         return f"{kind.__qualname__}({said})"
 
 
