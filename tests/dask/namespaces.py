@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,7 @@ def row(name: str, options: argparse.Namespace) -> bool:
     @param name: C{tcp}, or a device.
     @return: Whether it went well.
     """
-    with tempfile.TemporaryDirectory(prefix="dask-") as folder, apart(name) as sides:
+    with tempfile.TemporaryDirectory(prefix="dask-") as folder, apart(name) as sides, ExitStack() as stack:
         running = []
         for side, role in zip(sides, (_FIRST, sides[0].address), strict=True):
             words = [*side.prefix, sys.executable, "-m", "tests.dask.namespaces", "--role", role]
@@ -112,15 +112,15 @@ def row(name: str, options: argparse.Namespace) -> bool:
             if name.startswith("iwarp"):
                 variables["TWISTED_IB_DEVICES"] = f"{name}=iwarp:{side.address}"
             how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
-            with Path(folder, f"{side.address}.log").open("w") as log:
-                environment = {**os.environ, **variables}
-                running.append(subprocess.Popen(words, stderr=log, cwd=folder, env=environment, **how))
+            log = stack.enter_context(Path(folder, f"{side.address}.log").open("w"))
+            environment = {**os.environ, **variables}
+            process = subprocess.Popen(words, stderr=log, cwd=folder, env=environment, **how)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            running.append(process)
         said = ""
         with suppress(subprocess.TimeoutExpired):
             said, _ = running[0].communicate(timeout=_SECONDS)
-        for process in running:
-            process.kill()
-            process.communicate()
         print(f"{name}: {said.strip() or 'failed'}", flush=True)
         if not said or running[0].returncode:
             print(*(each.read_text() for each in Path(folder).glob("*.log")), sep="\n")
