@@ -169,7 +169,7 @@ static void connected(void)
     SAY(rbind(listener, (struct sockaddr *)&here, sizeof here));
     SAY(rlisten(listener, 4));
     SAY(rgetsockname(listener, (struct sockaddr *)&here, &length));
-    printf("  %d %d %d %s\n", length, here.sin_family, !!here.sin_port, inet_ntoa(here.sin_addr));
+    printf("  %d %d %d %s\n", length, here.sin_family, ntohs(here.sin_port) > 1023, inet_ntoa(here.sin_addr));
     SAY(rfcntl(listener, F_SETFL, O_NONBLOCK));
     SAY(raccept(listener, NULL, NULL));
     SAY(rfcntl(listener, F_SETFL, 0));
@@ -177,7 +177,7 @@ static void connected(void)
     pthread_create(&thread, NULL, connecting, NULL);
     peer = raccept(listener, (struct sockaddr *)&found, &length);
     pthread_join(thread, NULL);
-    printf("  %d %d %d %s\n", peer >= 0, length, !!found.sin_port, inet_ntoa(found.sin_addr));
+    printf("  %d %d %d %s\n", peer >= 0, length, ntohs(found.sin_port) > 1023, inet_ntoa(found.sin_addr));
     SAY(rgetpeername(caller, (struct sockaddr *)&found, &length));
     printf("  %d %d\n", length, found.sin_port == here.sin_port);
     /* As much as there is room for, and how much there would be. */
