@@ -12,8 +12,8 @@ from twisted.internet.defer import ensureDeferred, gatherResults
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
 
-from twisted_ib.tools.compare.applications import Collector
 from twisted_ib.tools.compare.measuring import ContentError, cpuNanoseconds, pattern
+from twisted_ib.tools.compare.twistedprocess import Collector
 
 _P = TypeVar("_P", bound=Protocol)
 

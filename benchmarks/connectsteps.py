@@ -26,7 +26,7 @@ from twisted_ib.sdp.handshake import SDP_HANDSHAKE as handshake
 from twisted_ib.sdp.port import SDPConnector, connectSDP, listenSDP
 from twisted_ib.sdp.protocol.wire import HELLO_ACK_BYTES, HELLO_BYTES, Hello, HelloAck
 from twisted_ib.sdp.transport import SDPTransport
-from twisted_ib.tools.compare.applications import Echo
+from twisted_ib.tools.compare.twistedprocess import Echo
 
 SIZE = 64
 #: Calls of one run of a step, and connections of one run of all.

@@ -13,8 +13,8 @@ from twisted.internet.task import deferLater
 
 from benchmarks.bench import Bench, many
 from benchmarks.footprint import IDLE_TIMES, REST_SECONDS, SETTLE_SECONDS, Footprint, Idleness
-from twisted_ib.tools.compare.applications import Caller
 from twisted_ib.tools.compare.measuring import ContentError, Figures, deadlineIn, pattern, percentile
+from twisted_ib.tools.compare.twistedprocess import Caller
 
 #: The crowd that a larger one's cost per message is compared with.
 FEW = 100

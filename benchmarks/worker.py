@@ -38,7 +38,7 @@ async def _runRow(reactor: Any, line: bytes) -> dict[str, object]:
     """
     from benchmarks.bench import Bench
     from benchmarks.workloads import WORKLOADS
-    from twisted_ib.tools.compare.switched import clientFrom
+    from twisted_ib.tools.compare.twistedprocess import clientFrom
 
     command = json.loads(line)
     bench = Bench(

@@ -19,7 +19,6 @@ from benchmarks.bench import CONNECTING, Bench, many
 from benchmarks.clients import SPACE_SECONDS, chunksOf, latencies
 from benchmarks.crowds import crowd, idle, scale
 from benchmarks.registered import rdmaRead, rdmaWrite, rdmaWriteCold
-from twisted_ib.tools.compare.applications import Caller, Collector, Source
 from twisted_ib.tools.compare.measuring import (
     ContentError,
     Figures,
@@ -28,6 +27,7 @@ from twisted_ib.tools.compare.measuring import (
     measured,
     pattern,
 )
+from twisted_ib.tools.compare.twistedprocess import Caller, Collector, Source
 
 #: The least bytes of a checked stream.
 CHECKED_BYTES = 1 << 20

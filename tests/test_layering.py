@@ -84,7 +84,7 @@ BREAKS = (
     ("fabric", "hca/fabric/shm/ring", "import twisted_ib.hca.fabric.roce.sessions"),
     ("verbs", "verbs/pyverbs/objects/pd", "import twisted_ib.verbs.pyverbs.cm.cmid"),
     ("skins", "verbs/core/hub", "import twisted_ib.verbs.pyverbs.enums.device"),
-    ("subnet", "subnet/sma/request", "import twisted_ib.subnet.sm.model"),
+    ("subnet", "subnet/sma/node", "import twisted_ib.subnet.sm.model"),
     ("wire", "hca/wire/headers", "import twisted_ib.hca.wire.packet"),
     ("drive", "drive/process", "import twisted_ib.configuration.file"),
     ("pure", "sdp/protocol/machine", "import socket"),

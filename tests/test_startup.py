@@ -51,7 +51,6 @@ REACTOR = {
     "twisted_ib.reactor.socketreport",
     "twisted_ib.switch",
     "twisted_ib.switch.reason",
-    "twisted_ib.reactor.waker",
 }
 
 _LISTENS = """

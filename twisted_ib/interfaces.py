@@ -526,7 +526,7 @@ class IRDSTransport(Interface):
     def counters() -> dict[str, int]:
         """
         @return: the counters of all sockets of the process on this device: the kernel's names (C{rds-info
-            -c}), and ours (L{twisted_ib.rds.protocol.counters}).
+            -c}), and ours (L{twisted_ib.rds.paths.network}).
         """
 
     def registerProducer(producer: IProducer, streaming: bool) -> None:

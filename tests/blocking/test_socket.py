@@ -29,8 +29,8 @@ from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.errors import ForkedSocketError
 from twisted_ib.hca.device.registry import removeDevice
 from twisted_ib.switch.candidates import GAINLESS_IN_SUCCESSION, SHORT_MESSAGES, Gainless
+from twisted_ib.switch.listeners import SDPListener
 from twisted_ib.switch.reason import kept, outcomes
-from twisted_ib.switch.sdplistener import SDPListener
 
 
 class StreamTests(BlockingTestCase):

@@ -11,7 +11,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.documentation.pages import PAGES, README, ROOT, SITE
-from twisted_ib.ipoib.protocol.counters import COUNTERS
+from twisted_ib.ipoib.protocol.interfaces import COUNTERS
 
 DEMO = "python3 -m venv .venv && .venv/bin/pip install . && .venv/bin/ib-demo"
 TEST = (

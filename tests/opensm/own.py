@@ -12,7 +12,7 @@ from tests.opensm import dumps, master
 from tests.opensm.diagnostics.commands import COMMANDS, HOST, masked
 from tests.opensm.lab import Lab, lab
 from tests.opensm.topologies import TOPOLOGIES, unlinked
-from twisted_ib.hca.mad.attributes.manager import SMState
+from twisted_ib.hca.mad.attributes.node import SMState
 from twisted_ib.subnet.network.topology import parse
 from twisted_ib.subnet.sm.manager import Options
 

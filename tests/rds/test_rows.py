@@ -15,9 +15,8 @@ from twisted_ib.errors import PathLostError
 from twisted_ib.hca.base.socketrows import COLUMNS
 from twisted_ib.hca.host.query import SocketsAnswer
 from twisted_ib.internet.readers import channelsOf
-from twisted_ib.rds.paths.rows import networkRows
-from twisted_ib.rds.protocol.counters import KERNEL_COUNTERS
-from twisted_ib.tools.show.sockets import socketsOf
+from twisted_ib.rds.paths.network import KERNEL_COUNTERS, networkRows
+from twisted_ib.tools.show.sockettext import socketsOf
 
 
 class RowTests(ProcessesTestCase):

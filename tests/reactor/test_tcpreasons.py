@@ -1,5 +1,5 @@
 """
-Tests for L{twisted_ib.reactor.tcpreasons}, and for what reactors write into socket pages.
+Tests for L{twisted_ib.reactor.tcprows}, and for what reactors write into socket pages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from twisted_ib.internet.channel import channelFor
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rdma.port import connectRDMA, listenRDMA
 from twisted_ib.reactor import direct
-from twisted_ib.reactor.tcpreasons import TCPReasons
+from twisted_ib.reactor.tcprows import TCPReasons
 from twisted_ib.sdp.port import connectSDP, listenSDP
 from twisted_ib.switch.reason import Fallback, Reason
 

@@ -1,5 +1,5 @@
 """
-Tests for L{twisted_ib.reactor.waker}.
+Tests for L{twisted_ib.reactor.ibreactor}.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.reactor.test_ibreactor import ScriptedDevice, closeReactor
 from twisted_ib.internet.channel import DeviceChannel
-from twisted_ib.reactor.ibreactor import IBReactor
-from twisted_ib.reactor.waker import Waker
+from twisted_ib.reactor.ibreactor import IBReactor, Waker
 
 
 class WakerTests(SynchronousTestCase):

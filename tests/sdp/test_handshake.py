@@ -14,7 +14,7 @@ from twisted_ib.errors import SDPWireError, WireError
 from twisted_ib.hca.base.traits import Peers
 from twisted_ib.hca.cm.messages import replyMessage, requestMessage, requestOf
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
-from twisted_ib.hca.connection.path import ANY_PATH
+from twisted_ib.hca.connection.request import ANY_PATH
 from twisted_ib.hca.wire.cm.messages import REP, REQ
 from twisted_ib.internet.addressing import addresses
 from twisted_ib.internet.addressing.addresses import addressOf

@@ -11,7 +11,7 @@ from tests.ipoib.protocol import simulation as ipoib
 from tests.simulation.kinds import KINDS
 from tests.simulation.run import Run
 from twisted_ib import limits
-from twisted_ib.ipoib.protocol.counters import COUNTERS
+from twisted_ib.ipoib.protocol.interfaces import COUNTERS
 
 
 class FloodTests(FloodTestCase):

@@ -24,7 +24,7 @@ from typing import Any, TextIO
 
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.pyverbs import enums
-from twisted_ib.verbs.pyverbs.cm import binding
+from twisted_ib.verbs.pyverbs.cm import identifier
 
 #: The tests of providers, by their files' names.
 PROVIDERS = ("test_mlx5", "test_efa", "test_cuda")
@@ -165,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     base.RDMATestCase._get_ip_mac = place
     # Identifiers choose their device by addresses, which this host's devices share.
-    binding.DEFAULT_DEVICE = chosen.dev
+    identifier.DEFAULT_DEVICE = chosen.dev
     loader = unittest.TestLoader()
     loader.testNamePatterns = [f"*{name}*" for name in chosen.names] if chosen.names else None
     result = Result(sys.stdout)

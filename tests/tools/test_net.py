@@ -15,9 +15,8 @@ from tests.support.commands import CommandTestCase, programOf
 from twisted_ib import limits
 from twisted_ib.errors import UnknownDeviceError
 from twisted_ib.hca.base.traits import NodeType
-from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo
+from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo, SwitchInfo
 from twisted_ib.hca.mad.attributes.port import Capability, PortInfo
-from twisted_ib.hca.mad.attributes.switch import SwitchInfo
 from twisted_ib.hca.wire.mad.classes import SUBNET_DIRECTED
 from twisted_ib.hca.wire.mad.mad import CLASS_AT
 from twisted_ib.subnet.network.smi import Packet

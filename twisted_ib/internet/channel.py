@@ -33,7 +33,7 @@ from twisted_ib.hca.base.socketrows import noWhy, usersRows
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.device.receivebudget import pathOf
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, isPlacedByUser, place, watchDevices
-from twisted_ib.hca.host.socketpage.shown import ShownSockets
+from twisted_ib.hca.host.socketpage.page import ShownSockets
 from twisted_ib.interfaces import IReactorCompletionChannels
 from twisted_ib.internet import readers
 from twisted_ib.internet.addressing.localports import LocalPorts

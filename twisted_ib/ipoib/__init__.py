@@ -14,7 +14,6 @@ Besides:
   - C{driver}: the driver of an interface's machine
   - C{namespaces}: commands in user and network namespaces of their own (namespaces(7)), and TUN devices in
     those of others
-  - C{paths}: the paths of an interface's datagrams
   - C{port}: UDP ports and raw ports over IPoIB, for programs that run without privileges
   - C{subnetaccess}: an interface's requests to its subnet
   - C{tun}: a TUN device (Linux C{Documentation/networking/tuntap.rst}), its MTU and its addresses, by ioctl

@@ -1,5 +1,6 @@
 """
-The driver of an interface's machine: a UD queue pair, connections, timers and the subnet of one device.
+The driver of an interface's machine: a UD queue pair, connections, timers and the subnet of one device; and
+the paths of its datagrams, address handles that live as long as the machine has them.
 """
 
 from __future__ import annotations
@@ -21,15 +22,13 @@ from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.queues.consumers import IDatagramConsumer
 from twisted_ib.hca.services.datagramconsumer import InlineDatagrams
 from twisted_ib.ipoib.connections import Connection, Connections
-from twisted_ib.ipoib.paths import Path, Paths
-from twisted_ib.ipoib.protocol.counters import COUNTERS
-from twisted_ib.ipoib.protocol.interfaces import Group, IMachineDriver
+from twisted_ib.ipoib.protocol.interfaces import COUNTERS, Group, IMachineDriver
 from twisted_ib.ipoib.subnetaccess import groupVector, subnetAccess
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.timers import Timer
     from twisted_ib.hca.device.device import Device
-    from twisted_ib.hca.services.address import AddressVector
+    from twisted_ib.hca.services.address import AddressHandle, AddressVector
     from twisted_ib.hca.services.datagramconsumer import DatagramSource
     from twisted_ib.ipoib.protocol.machine import Machine
 
@@ -42,6 +41,60 @@ _CHANGES: Final = frozenset(
         EventType.CLIENT_REREGISTER,
     )
 )
+
+
+class Path:
+    """
+    The path to a port or a group.
+
+    @ivar handle: its address handle.
+    """
+
+    __slots__ = ("_paths", "handle")
+
+    def __init__(self, paths: Paths, handle: AddressHandle) -> None:
+        self._paths = paths
+        self.handle = handle
+
+    # The machine forgets paths in many places, and its bounds are those of what it remembers.
+    def __del__(self) -> None:
+        self._paths.destroy(self.handle)
+
+
+class Paths:
+    """
+    The paths of one interface.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._objects, self._memory = device.objects, device.memory
+        self._pd = device.memory.allocateDomain()
+        self._handles: set[AddressHandle] = set()
+
+    def open(self, vector: AddressVector) -> Path:
+        """
+        @raise HCAError: the address is unreachable, or there are too many address handles.
+        """
+        handle = self._objects.createAddressHandle(self._pd, vector)
+        self._handles.add(handle)
+        return Path(self, handle)
+
+    def destroy(self, handle: AddressHandle) -> None:
+        """
+        Nobody has a path any more.
+        """
+        if handle in self._handles:
+            self._handles.remove(handle)
+            self._objects.destroyAddressHandle(handle)
+
+    def close(self) -> None:
+        """
+        Close all paths, whoever has them.  Idempotent.
+        """
+        for handle in list(self._handles):
+            self.destroy(handle)
+        if self._pd in self._memory.domains:
+            self._memory.deallocateDomain(self._pd)
 
 
 class _Joined:
@@ -68,7 +121,7 @@ class Driver:
     @ivar machine: the machine.
     @ivar user: takes C{interfaceUp}, C{interfaceFailed}, C{found}, C{notFound}, C{moved} and C{ended}.
     @ivar consumer: the L{IPacketConsumer<twisted_ib.ipoib.interface.IPacketConsumer>}.
-    @ivar counters: L{COUNTERS<twisted_ib.ipoib.protocol.counters.COUNTERS>}.
+    @ivar counters: L{COUNTERS<twisted_ib.ipoib.protocol.interfaces.COUNTERS>}.
     @ivar number: that of the UD queue pair; it is another when the port was out of the partition.
     @ivar broadcast: the broadcast group; L{None} until it was joined.
     """

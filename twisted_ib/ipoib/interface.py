@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
     from twisted_ib.internet.channel import DeviceChannel
-    from twisted_ib.ipoib.paths import Path
+    from twisted_ib.ipoib.driver import Path
     from twisted_ib.ipoib.protocol.wire import Buffer
 
 
@@ -86,7 +86,7 @@ class IPoIBInterface:
     L{ISubnetAccess<twisted_ib.ipoib.subnetaccess.ISubnetAccess>}.
 
     @ivar channel: the channel of its device, which it is a user of.
-    @ivar counters: L{COUNTERS<twisted_ib.ipoib.protocol.counters.COUNTERS>}.
+    @ivar counters: L{COUNTERS<twisted_ib.ipoib.protocol.interfaces.COUNTERS>}.
     @ivar users: how many have it: each calls L{close}.
     @ivar isClosed: whether it is closed, or closing.
     """

@@ -26,11 +26,9 @@ from twisted_ib.internet.addressing.addresses import FIRST_EPHEMERAL_PORT
 from twisted_ib.internet.logcontext import callInContext, callLogged
 from twisted_ib.ipoib.interface import NOBODY
 from twisted_ib.ipoib.protocol.ip import ICMP, ICMPV6, ErrorRate
-from twisted_ib.ipoib.protocol.stack.flows import ReceiveFlow, SendFlow
 from twisted_ib.ipoib.protocol.stack.icmp import PROTOCOL, ICMPMessage, portUnreachable
-from twisted_ib.ipoib.protocol.stack.packets import IPPacket, fragments, isGroup
-from twisted_ib.ipoib.protocol.stack.reassembly import Reassembly
-from twisted_ib.ipoib.protocol.stack.udp import UDP, UDPSegment
+from twisted_ib.ipoib.protocol.stack.packets import IPPacket, Reassembly, fragments, isGroup
+from twisted_ib.ipoib.protocol.stack.udp import UDP, ReceiveFlow, SendFlow, UDPSegment
 from twisted_ib.ipoib.protocol.wire import IPV4_HEADER, IPV6_HEADER
 from twisted_ib.ipoib.resolver import interfaceFor
 

@@ -15,7 +15,7 @@ from twisted_ib.hca.mad.attributes.administration import PathRecord
 from twisted_ib.hca.mad.attributes.layouts import Attribute
 from twisted_ib.hca.mad.attributes.notice import Notice
 from twisted_ib.hca.mad.sa.client import SAClient, Waiter
-from twisted_ib.hca.mad.sa.exchange import RETRIES, TIMEOUT, Patience
+from twisted_ib.hca.mad.sa.queries import RETRIES, TIMEOUT, Patience
 from twisted_ib.hca.mad.sa.registry import Handle
 from twisted_ib.internet.channel import channelFor
 

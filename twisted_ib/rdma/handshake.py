@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from twisted_ib import limits
 from twisted_ib.hca.base.traits import IB_PRIVATE_BYTES
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
-from twisted_ib.hca.connection.path import ANY_PATH
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader, packHeader
+from twisted_ib.hca.connection.request import ANY_PATH
 from twisted_ib.hca.memory.access import REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE
 from twisted_ib.hca.services.work import changedBy
 from twisted_ib.internet.addressing.addresses import Address, End

@@ -186,13 +186,6 @@ def listenRDMA(
 
     @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}.
     @param port: 0 for any free port; or a C{Binding}.
-    @param interface: The address to bind; all IPv4 addresses by default.
-    @param backlog: Connection requests queued while the port does not accept.
-    @param device: The HCA's name; the host's default by default.
-    @param privateData: Sent to each peer in the REP, at most 196 bytes.
-    @param maxMessageSize: The longest message, in bytes, each way.
-    @raise ValueError: C{port}, C{privateData} or C{maxMessageSize} is invalid.
-    @raise CannotListenError: The port is not available.
     """
     listening = RDMAPort(
         port,
@@ -223,14 +216,8 @@ def connectRDMA(
     Connect to such a port: see L{twisted_ib.interfaces.IReactorRDMA.connectRDMA}.
 
     @param reactor: Provides C{IReactorFDSet} and C{IReactorTime}; also a resolver, if C{host} is a name.
-    @param factory: A C{ClientFactory}, notified of failure and loss; Twisted types what its
-        C{forProtocol} returns as any factory.
-    @param timeout: Seconds.
+    @param factory: A C{ClientFactory}; Twisted types what its C{forProtocol} returns as any factory.
     @param bindAddress: The local host and port, as a pair or a C{Binding}.
-    @param device: The HCA's name; the host's default by default.
-    @param privateData: Sent to the peer in the REQ, at most 56 bytes.
-    @param maxMessageSize: The longest message, in bytes, each way.
-    @raise ValueError: An argument is invalid.
     """
     connector = RDMAConnector(
         host,

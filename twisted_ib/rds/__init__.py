@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from twisted_ib.rds.port import listenRDS
-    from twisted_ib.rds.streams.endpoints import RDSClientEndpoint, RDSServerEndpoint
+    from twisted_ib.rds.streams.connector import RDSClientEndpoint
+    from twisted_ib.rds.streams.listening import RDSServerEndpoint
 
 __all__ = [
     "RDSClientEndpoint",
@@ -36,8 +37,12 @@ def __getattr__(name: str) -> object:
         from twisted_ib.rds import port
 
         return getattr(port, name)
-    if name in ("RDSClientEndpoint", "RDSServerEndpoint"):
-        from twisted_ib.rds.streams import endpoints
+    if name == "RDSClientEndpoint":
+        from twisted_ib.rds.streams import connector
 
-        return getattr(endpoints, name)
+        return getattr(connector, name)
+    if name == "RDSServerEndpoint":
+        from twisted_ib.rds.streams import listening
+
+        return getattr(listening, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

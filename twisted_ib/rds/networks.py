@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from twisted_ib.hca.base.socketrows import addSource
-from twisted_ib.rds.paths.network import Network
-from twisted_ib.rds.paths.rows import networkRows
+from twisted_ib.rds.paths.network import Network, networkRows
 
 if TYPE_CHECKING:
     from twisted.internet.base import ReactorBase

@@ -916,14 +916,6 @@ def listenRDS(
     Open a socket: see L{twisted_ib.interfaces.IReactorRDS.listenRDS}.
 
     @param reactor: provides C{IReactorFDSet} and C{IReactorTime}.
-    @param port: from 2; 0 for any free one.
-    @param protocol: a C{DatagramProtocol}, which may provide
-        L{IRDSProtocol<twisted_ib.interfaces.IRDSProtocol>}.
-    @param interface: the address to bind; all of the host by default.
-    @param maxPacketSize: the longest datagram, in bytes.
-    @param device: C{"tcp"} for RDS over TCP, or an HCA's name; the host's default by default.
-    @raise ValueError: an argument is invalid.
-    @raise CannotListenError: the port or the address is not available.
     """
     socket = RDSPort(port, protocol, interface, maxPacketSize, reactor, device)
     socket.startListening()

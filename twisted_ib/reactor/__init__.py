@@ -12,9 +12,7 @@ Besides:
   - C{base}: the part of the C{ib} and C{ib-asyncio} reactors that does not depend on their loops
   - C{ibreactor}: epoll, with devices polled between its turns
   - C{loop}: the loop of the C{ib} and C{ib-asyncio} reactors between a message and its answer
-  - C{tcpreasons}: the reasons of a process's TCP ports and clients in its socket page
   - C{tcprows}: the TCP ports and connections of a process, for C{ib-ss}
-  - C{waker}: wake-ups of the C{ib} reactor by threads and signals
 """
 
 from __future__ import annotations

@@ -20,10 +20,10 @@ from twisted_ib.internet.readers import channelsOf
 from twisted_ib.switch.reason import Reason, kept
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.host.socketpage.shown import ShownSockets
+    from twisted_ib.hca.host.socketpage.page import ShownSockets
     from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.reactor.base import IBReactorBase
-    from twisted_ib.reactor.tcpreasons import TCPReasons
+    from twisted_ib.reactor.tcprows import TCPReasons
 
 #: A turn that waited so many seconds was idle.
 QUIET = 0.05
@@ -98,7 +98,7 @@ class SocketReport:
             self._begin(channel.shown)
 
     def _begin(self, shown: ShownSockets) -> None:
-        from twisted_ib.reactor.tcpreasons import TCPReasons
+        from twisted_ib.reactor.tcprows import TCPReasons
 
         self._reasons = TCPReasons(shown.openPage(), self._byPolicy("connect"))
         switch = self.reactor.openSwitch

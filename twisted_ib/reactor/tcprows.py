@@ -1,5 +1,6 @@
 """
-The TCP ports and connections of a process, for C{ib-ss}.
+The TCP ports and connections of a process, for C{ib-ss}; and the reasons of its ports and clients, in its
+socket page: the kernel tells the rest of them, also while the process is busy.
 
 The reactor knows those that read or write.  Those that an application has paused are found among the
 process's descriptors, together with TCP sockets that are not Twisted's.
@@ -13,13 +14,19 @@ import socket
 import struct
 import termios
 from collections.abc import Iterable, Iterator
+from copy import copy
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
+from attrs import frozen
 from twisted.internet import tcp
 
-from twisted_ib.hca.base.socketrows import CONNECTION, LISTEN, LISTENER, TCP_STATES, Row, WhyOf, values
+from twisted_ib import limits
+from twisted_ib.hca.base.socketrows import ANY, CONNECTION, LISTEN, LISTENER, TCP_STATES, Row, WhyOf, values
 from twisted_ib.hca.host.libc import KernelSocket
+from twisted_ib.hca.host.socketpage.page import SocketPage
 from twisted_ib.internet.addressing.addresses import withPort
+from twisted_ib.switch.reason import Reason
 
 if TYPE_CHECKING:
     from typing import Protocol, TypeGuard
@@ -167,3 +174,64 @@ def _unsent(skt: socket.socket) -> int | None:
         return None
     count: int = _INTEGER.unpack(found)[0]
     return count
+
+
+@frozen
+class _Entry:
+    why: Reason | None
+    provider: str = "tcp"
+
+
+class TCPReasons:
+    """
+    The rows of one socket page that are about TCP.  A row goes with its port or client.
+    """
+
+    def __init__(self, page: SocketPage, why: Reason | None) -> None:
+        """
+        @param page: The socket page.
+        @param why: The reason of TCP sockets that no other row is about.
+        """
+        self._page = page
+        self._offsets: dict[ref[Any], int] = {}
+        #: Rows that are about all connections to a peer: the reason of each, and where it is.
+        self._peers: dict[tuple[str, int], tuple[str, int]] = {}
+        page.add(None, [(_Entry(why), *ANY, *ANY)])
+
+    def show(self, user: object, why: Reason | None) -> None:
+        """
+        Write the reason of a port or client; harmless when repeated, and for anything else.
+
+        Connections that a port has accepted have the port's reason and need no row.
+        """
+        if ref(user) in self._offsets or not hasSocket(user) or isinstance(user, tcp.Server):
+            return
+        try:
+            here = user.socket.getsockname()
+            there = user.socket.getpeername() if isinstance(user, tcp.Connection) else ("", 0)
+        except OSError:
+            # Closed, or not connected yet.
+            return
+        [offset] = self._page.add(None, [(_Entry(why), *here[:2], *there[:2])])
+        if offset is not None:
+            self._offsets[ref(user, self._gone)] = offset
+
+    def showPeer(self, host: str, port: int, why: Reason) -> None:
+        """
+        Write the reason of the connections to a peer that no other row is about, once for each reason.
+        """
+        peers, key, text = self._peers, (host, port), str(why)
+        known, gone = peers.get(key), []
+        if known is not None and known[0] == text:
+            return
+        if known is not None or len(peers) >= limits.PEERS_SHOWN:
+            gone.append(peers.pop(key if known is not None else next(iter(peers)))[1])
+        # Of all of them: not when one was asked.
+        whole = copy(why)
+        whole.asked = whole.decided = None
+        [offset] = self._page.add(None, [(_Entry(whole), *ANY, *key)], gone)
+        if offset is not None:
+            peers[key] = text, offset
+
+    def _gone(self, user: ref[Any]) -> None:
+        self._page.remove(self._offsets.pop(user))

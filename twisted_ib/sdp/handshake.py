@@ -16,8 +16,8 @@ from twisted_ib import limits
 from twisted_ib.errors import SDPWireError, WireError
 from twisted_ib.hca.base.traits import Peers
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
-from twisted_ib.hca.connection.path import PathRecord
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf, textOf
+from twisted_ib.hca.connection.request import PathRecord
 from twisted_ib.internet.addressing.addresses import Address, End
 from twisted_ib.sdp.protocol.wire import (
     BSDH,

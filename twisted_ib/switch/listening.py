@@ -2,7 +2,7 @@
 Listening through the switch: one port over TCP and over devices.
 
 A L{SwitchedPort} is Twisted's TCP port.  Beside its socket it has SDP listeners
-(L{twisted_ib.switch.sdplistener}) on the same address and number, one per device, whose connections
+(L{twisted_ib.switch.listeners}) on the same address and number, one per device, whose connections
 get the port's protocols.  The socket listens after them, so that no client finds TCP alone.  Under a rule
 C{sdp} there are SDP listeners only.
 """

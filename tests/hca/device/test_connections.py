@@ -29,8 +29,8 @@ from twisted_ib.hca.connection import (
     SIDRStatus,
 )
 from twisted_ib.hca.connection.interfaces import IConnection, IConnectionUser, ILookup
-from twisted_ib.hca.connection.path import ANY_PATH
 from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, gidOf
+from twisted_ib.hca.connection.request import ANY_PATH
 from twisted_ib.hca.device import connections
 
 PORT = 7001

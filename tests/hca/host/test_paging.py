@@ -1,5 +1,5 @@
 """
-Tests for L{twisted_ib.hca.host.paging}.
+Tests for L{twisted_ib.hca.host.query}.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
 from twisted_ib.hca.base.socketrows import COLUMNS
-from twisted_ib.hca.host import paging
+from twisted_ib.hca.host import query
 from twisted_ib.hca.host.handshake import QueryAnswer
-from twisted_ib.hca.host.paging import pages
+from twisted_ib.hca.host.query import pages
 
 HEAD = {"hca_id": "shm0", "pid": 7, "program": "x"}
 
@@ -30,7 +30,7 @@ class PagesTests(SynchronousTestCase):
         found = list(pages(HEAD, ("a", "b"), rows))
         for page in found:
             self.assertLessEqual(len(QueryAnswer(page).pack()), limits.ANSWER_BYTES)
-            self.assertLessEqual(len(page["rows"]), paging.SOCKETS_PER_PAGE)
+            self.assertLessEqual(len(page["rows"]), query.SOCKETS_PER_PAGE)
             self.assertEqual({name: page[name] for name in HEAD}, HEAD)
             self.assertEqual(page["columns"], ["a", "b"])
         self.assertEqual([page["more"] for page in found], [True] * (len(found) - 1) + [False])
@@ -73,7 +73,7 @@ class PagesTests(SynchronousTestCase):
         After a page that octets fill the next one has as many rows as any.
         """
         large, small = ["a", "x" * (limits.ANSWER_BYTES * 3 // 5)], ["b", "y"]
-        most = paging.SOCKETS_PER_PAGE
+        most = query.SOCKETS_PER_PAGE
         found = self.pages([large, large, *[small] * most])
         self.assertEqual([len(page["rows"]) for page in found], [1, most, 1])
 
@@ -88,17 +88,17 @@ class PagesTests(SynchronousTestCase):
             Find something now and then.
             """
             nonlocal looked
-            for n in range(10 * paging.SOCKETS_PER_PAGE):
+            for n in range(10 * query.SOCKETS_PER_PAGE):
                 looked += 1
                 yield None if n % 10 else [n, ""]
 
         before = 0
         found = []
         for page in pages(HEAD, ("a", "b"), look()):
-            self.assertLessEqual(looked - before, paging.SOCKETS_PER_PAGE)
+            self.assertLessEqual(looked - before, query.SOCKETS_PER_PAGE)
             before = looked
             found.append(page)
-        self.assertEqual(len(self.rows(found)), paging.SOCKETS_PER_PAGE)
+        self.assertEqual(len(self.rows(found)), query.SOCKETS_PER_PAGE)
 
     def test_tooLong(self) -> None:
         """

@@ -19,7 +19,7 @@ from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
 from twisted_ib.errors import NoListenerError, PeerIdentityError
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
-from twisted_ib.hca.host import handshake, paging
+from twisted_ib.hca.host import handshake, query
 from twisted_ib.hca.host import query as hostQuery
 from twisted_ib.hca.host.query import SocketsAnswer, ask, askSockets
 from twisted_ib.hca.host.search import Search
@@ -290,7 +290,7 @@ class AskedTests(HCATestCase):
             """
             Count those that are looked at.
             """
-            for n in range(3 * paging.SOCKETS_PER_PAGE):
+            for n in range(3 * query.SOCKETS_PER_PAGE):
                 self.made += 1
                 yield [n]
 
@@ -334,9 +334,9 @@ class AskedTests(HCATestCase):
         pair = self.call()
         for n in range(1, 4):
             answer = self.ask(pair)
-            self.assertEqual(len(answer.content["rows"]), paging.SOCKETS_PER_PAGE)
+            self.assertEqual(len(answer.content["rows"]), query.SOCKETS_PER_PAGE)
             self.assertTrue(answer.content["more"])
-            self.assertEqual(self.made, n * paging.SOCKETS_PER_PAGE)
+            self.assertEqual(self.made, n * query.SOCKETS_PER_PAGE)
         self.assertFalse(self.ask(pair).content["more"])
         self.assertEqual(pair.recv(1), b"")
         self.assertEqual(self.device_.counters["handshake_refused"], 0)

@@ -1,5 +1,5 @@
 """
-Tests of L{twisted_ib.hca.host.queryserver}, and of the descriptor that they share.
+Tests of L{twisted_ib.hca.host.query}, and of the descriptor that they share.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tests.hca.memorylink import MemoryLink, Wire
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib import limits
 from twisted_ib.hca.fabric.base.waker import LinkWaker
-from twisted_ib.hca.host import handshake, queryserver
+from twisted_ib.hca.host import handshake, query
 from twisted_ib.hca.host.handshake import Query, Subject
-from twisted_ib.hca.host.queryserver import QueryServer
+from twisted_ib.hca.host.query import QueryServer
 from twisted_ib.hca.host.search import Search
 
 GUID = 0x0200000000000001
@@ -145,7 +145,7 @@ class InquiriesTests(SynchronousTestCase):
         """
         Of many who say nothing the oldest gives way.
         """
-        calls = [self.call() for _ in range(queryserver.QUERY_CLIENTS + 1)]
+        calls = [self.call() for _ in range(query.QUERY_CLIENTS + 1)]
         self.assertEqual(calls[0].recv(1), b"")
         for pair in calls[1:]:
             self.assertEqual(self.ask(pair, Query().pack()), {"hca_id": "roce0"})

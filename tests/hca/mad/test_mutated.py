@@ -14,7 +14,7 @@ from tests.hca.mad.toys.echo import EchoAgent
 from tests.hca.mad.toys.node import NodeAgent
 from tests.hca.mad.toys.table import GET_MULTI, GET_TABLE, TableAgent
 from twisted_ib.hca.base.operation import GSI_QPN, SMI_QPN
-from twisted_ib.hca.mad.attributes.classportinfo import ClassPortInfo
+from twisted_ib.hca.mad.attributes.notice import ClassPortInfo
 from twisted_ib.hca.mad.attributes.performance import PortCounters, PortCountersExtended, PortSamplesControl
 from twisted_ib.hca.mad.rmpp.segments import RMPP_SECONDS, segment
 from twisted_ib.hca.mad.vendor import OPENIB, PING

@@ -11,8 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.mad.cases import MADTestCase, OnPackets, OnRings
 from twisted_ib.hca.mad import pma
-from twisted_ib.hca.mad.attributes.classportinfo import ClassPortInfo
 from twisted_ib.hca.mad.attributes.layouts import layoutOf
+from twisted_ib.hca.mad.attributes.notice import ClassPortInfo
 from twisted_ib.hca.mad.attributes.performance import (
     ALL_PORTS,
     PortCounters,

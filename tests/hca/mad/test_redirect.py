@@ -14,11 +14,10 @@ from tests.hca.mad.toys.table import TableAgent
 from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.mad import redirect
-from twisted_ib.hca.mad.attributes.classportinfo import ClassPortInfo
+from twisted_ib.hca.mad import requests
+from twisted_ib.hca.mad.attributes.notice import ClassPortInfo
 from twisted_ib.hca.mad.attributes.performance import PortCounters
-from twisted_ib.hca.mad.redirect import Redirection, Redirections
-from twisted_ib.hca.mad.requests import ReceivedMAD
+from twisted_ib.hca.mad.requests import ReceivedMAD, Redirection, Redirections
 from twisted_ib.hca.services.address import AddressHandle
 from twisted_ib.hca.services.datagramconsumer import InlineDatagrams
 from twisted_ib.hca.wire.mad.classes import PERFORMANCE, SUBNET
@@ -127,7 +126,7 @@ class RedirectionContract:
         agent = self.b.mads.register(PERFORMANCE, 1, (TRAP,), traps.append)
         for each in (agent, self.serving):
             each.redirectTo(self.server.queuePair, 0x1200)
-        self.patch(redirect, "MAD_REDIRECTIONS_FOLLOWED", 0)
+        self.patch(requests, "MAD_REDIRECTIONS_FOLLOWED", 0)
         mad = self.get().mad
         self.assertEqual((mad.method, mad.status, mad.attribute), (GET_RESPONSE, 2, PortCounters.ID))
         info = ClassPortInfo.parse(mad.data)
@@ -192,7 +191,7 @@ class RedirectionContract:
         self.serving.redirectTo(self.server.queuePair)
         self.server.answer = {"status": 2, "data": info.pack()}
         self.assertEqual(self.get().mad.status, 2)
-        self.assertEqual(len(self.server.came), redirect.MAD_REDIRECTIONS_FOLLOWED)
+        self.assertEqual(len(self.server.came), requests.MAD_REDIRECTIONS_FOLLOWED)
 
     def test_elsewhere(self: Any) -> None:
         """
@@ -243,7 +242,7 @@ class PacketTests(OnPackets, RedirectionContract, MADTestCase):
         """
         So many are remembered, those that were used last.
         """
-        self.patch(redirect, "MAD_REDIRECTIONS", 2)
+        self.patch(requests, "MAD_REDIRECTIONS", 2)
         found = Redirections()
         for key in (1, 2):
             found.learn((key, 4), Redirection(key, 5, 6))
@@ -265,14 +264,14 @@ class PacketTests(OnPackets, RedirectionContract, MADTestCase):
         for hasLIDs, fields, expected in cases:
             info = ClassPortInfo(redirectQP=5, **fields)
             mad = Mad(PERFORMANCE, 1, GET_RESPONSE, 0, 1, info.pack(), status=2)
-            self.assertEqual(redirect.redirectionOf(mad, 9, hasLIDs), expected)
+            self.assertEqual(requests.redirectionOf(mad, 9, hasLIDs), expected)
 
     def test_short(self) -> None:
         """
         A class whose data is shorter than ClassPortInfo is not redirected.
         """
         mad = Mad(1, 1, GET_RESPONSE, 0, 1, bytes(64), status=2)
-        self.assertIsNone(redirect.redirectionOf(mad, 5, False))
+        self.assertIsNone(requests.redirectionOf(mad, 5, False))
 
     def test_target(self) -> None:
         """

@@ -24,6 +24,7 @@ from twisted_ib.hca.memory.memory import Memory
 from twisted_ib.hca.memory.regions import MemoryRegion, ProtectionDomain
 from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.queuepair import QueuePair
+from twisted_ib.hca.queues.receives import SharedReceiveQueue
 from twisted_ib.hca.queues.requests import (
     SGE,
     Capabilities,
@@ -32,7 +33,6 @@ from twisted_ib.hca.queues.requests import (
     SendOpcode,
     SendRequest,
 )
-from twisted_ib.hca.queues.sharedreceive import SharedReceiveQueue
 from twisted_ib.hca.services.work import WorkQueues
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC | Access.MW_BIND

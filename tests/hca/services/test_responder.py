@@ -1,5 +1,5 @@
 """
-Tests for L{twisted_ib.hca.services.responder}, L{twisted_ib.hca.services.responses} and the receive half
+Tests for L{twisted_ib.hca.services.responder}, L{twisted_ib.hca.services.responder} and the receive half
 of L{twisted_ib.hca.services.work}.
 """
 
@@ -20,7 +20,7 @@ from twisted_ib.hca.memory.access import Access
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus
 from twisted_ib.hca.queues.requests import SGE, SendOpcode
 from twisted_ib.hca.services.operations import message
-from twisted_ib.hca.services.responses import ResponseScheduler
+from twisted_ib.hca.services.responder import ResponseScheduler
 from twisted_ib.hca.wire.headers import IMMEDIATE, REFERENCE, RETH
 
 SEND, SEND_IMM = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM

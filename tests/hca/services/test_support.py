@@ -1,5 +1,5 @@
 """
-Tests of L{twisted_ib.hca.services.support}: what queue pairs do, and what a fabric takes from that.
+Tests of L{twisted_ib.hca.services.work}: what queue pairs do, and what a fabric takes from that.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode
 from twisted_ib.hca.queues.queuepair import QueuePair
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.services.operations.rows import OPERATIONS, PARTS_OF, RESPONSES_TO
-from twisted_ib.hca.services.support import SERVICES, capabilitiesOf, operationsOf
-from twisted_ib.hca.services.work import WorkQueues
+from twisted_ib.hca.services.work import SERVICES, WorkQueues, capabilitiesOf, operationsOf
 from twisted_ib.hca.wire.opcodes import FLUSH_REQUEST, OPCODES, UNRELIABLE
 
 #: No immediate data, no atomics, no UC and no UD, as with iWARP (RFC 5040, RFC 5041).

@@ -9,7 +9,7 @@ from random import Random
 from tests.ipoib.medium import GID, Medium, Node, frameTo
 from tests.ipoib.protocol.test_wire import frames
 from twisted_ib import limits
-from twisted_ib.ipoib.protocol.counters import COUNTERS
+from twisted_ib.ipoib.protocol.interfaces import COUNTERS
 from twisted_ib.ipoib.protocol.ip import ALL_NODES, NeighbourMessage, solicitedNode
 from twisted_ib.ipoib.protocol.wire import (
     ARP_HEADER,

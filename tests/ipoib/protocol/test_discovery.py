@@ -1,5 +1,5 @@
 """
-Tests of L{twisted_ib.ipoib.protocol.discovery}, by what a machine does with ARP and ND.
+Tests of L{twisted_ib.ipoib.protocol.neighbours}, by what a machine does with ARP and ND.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ from zope.interface.verify import verifyObject
 from tests.ipoib.medium import GID, Medium, Node, frameTo, pair
 from tests.support.calls import called
 from twisted_ib import limits
-from twisted_ib.ipoib.protocol.counters import COUNTERS
-from twisted_ib.ipoib.protocol.interfaces import Group, IMachineDriver
+from twisted_ib.ipoib.protocol.interfaces import COUNTERS, Group, IMachineDriver
 from twisted_ib.ipoib.protocol.wire import broadcastGID, multicastGID, packPrivateData
 
 DO_NOT_FRAGMENT = 0x4000

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.ipoib.medium import pair
 from tests.ipoib.protocol.simulation import Run, damage
 from tests.support.captures import TSHARK, tshark
-from twisted_ib.ipoib.protocol.counters import COUNTERS
+from twisted_ib.ipoib.protocol.interfaces import COUNTERS
 from twisted_ib.ipoib.protocol.wire import IPV4_HEADER, IPV6_HEADER
 
 

@@ -62,7 +62,7 @@ _IMPORTED = (
     "twisted_ib.hca.fabric.shm.shm",
     "twisted_ib.reactor.ibreactor",
     "twisted_ib.reactor.socketreport",
-    "twisted_ib.reactor.tcpreasons",
+    "twisted_ib.reactor.tcprows",
     "twisted_ib.rds.port",
     "twisted_ib.sdp.port",
     "twisted_ib.switch.rules.configuration",

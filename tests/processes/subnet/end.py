@@ -17,7 +17,7 @@ from tests.processes.programs.child import Line, Program
 from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.device.device import Device
-from twisted_ib.hca.mad.attributes.switch import LIDS_PER_BLOCK, LinearForwardingTable
+from twisted_ib.hca.mad.attributes.node import LIDS_PER_BLOCK, LinearForwardingTable
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.mad.classes import SUBNET

@@ -1,5 +1,5 @@
 """
-Tests of L{twisted_ib.rds.media.rcaddresses} and L{twisted_ib.rds.media.rcaccept} between HCAs with IP
+Tests of L{twisted_ib.rds.media.rcaddresses} and L{twisted_ib.rds.media.rcconnect} between HCAs with IP
 addresses: RDS as Linux has it.
 """
 
@@ -19,8 +19,8 @@ from twisted_ib import limits
 from twisted_ib.hca.base.operation import SILENT, SOLICITED
 from twisted_ib.hca.cm.messages import requestMessage
 from twisted_ib.hca.connection import ConnectRequest, PathRecord, RejectReason
-from twisted_ib.hca.connection.path import ANY_PATH
 from twisted_ib.hca.connection.rdmacm import RDMACMHeader, gidOf
+from twisted_ib.hca.connection.request import ANY_PATH
 from twisted_ib.hca.wire.cm.layout import BODY_BYTES
 from twisted_ib.hca.wire.cm.messages import REQ, RTU
 from twisted_ib.hca.wire.headers import BTH, ICRC
@@ -29,8 +29,7 @@ from twisted_ib.internet.channel import DeviceChannel
 from twisted_ib.rds import queues
 from twisted_ib.rds.media import rc
 from twisted_ib.rds.media.rcconnection import RCConnection
-from twisted_ib.rds.protocol.private import PrivateData
-from twisted_ib.rds.protocol.wire import HEADER, NO_EXTENSIONS, NO_PADDING, packChecksummed
+from twisted_ib.rds.protocol.wire import HEADER, NO_EXTENSIONS, NO_PADDING, PrivateData, packChecksummed
 
 HERE, THERE, SIX, OTHER = "192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2"
 

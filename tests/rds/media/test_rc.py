@@ -1,5 +1,5 @@
 """
-Tests of L{twisted_ib.rds.media.rcprocesses}, L{twisted_ib.rds.media.rcaccept} and
+Tests of L{twisted_ib.rds.media.rcprocesses}, L{twisted_ib.rds.media.rcconnect} and
 L{twisted_ib.rds.media.rcconnection} between processes of one host.
 """
 
@@ -24,8 +24,7 @@ from twisted_ib.rds.media import rc, rcconnection, rcprocesses
 from twisted_ib.rds.media.rcconnection import CONTROL, RCConnection
 from twisted_ib.rds.media.rcprocesses import PORT_SPACE, ProcessListener
 from twisted_ib.rds.protocol.bundle import BUNDLE
-from twisted_ib.rds.protocol.private import packHello
-from twisted_ib.rds.protocol.wire import HEADER, NO_EXTENSIONS
+from twisted_ib.rds.protocol.wire import HEADER, NO_EXTENSIONS, packHello
 
 
 class DeliveryTests(ProcessesTestCase):

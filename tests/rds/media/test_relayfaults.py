@@ -15,7 +15,7 @@ from tests.rds.media.test_relay import RelayTestCase
 from tests.support.ownaddress import ownAddress
 from twisted_ib import limits
 from twisted_ib.errors import RunDirectoryError
-from twisted_ib.rds.paths.relay import Pending
+from twisted_ib.rds.paths.carrier import Pending
 from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import NO_EXTENSIONS, NO_PADDING, packChecksummed
 

@@ -10,10 +10,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.rds.protocol.vectors import RDSHeader
 from twisted_ib.hca.queues.requests import SendOpcode
+from twisted_ib.rds.paths.network import newCounters
 from twisted_ib.rds.paths.rdmaoperations import OperationMessage
 from twisted_ib.rds.protocol import machine
 from twisted_ib.rds.protocol.congestion import MAP_BYTES, CongestionMap
-from twisted_ib.rds.protocol.counters import newCounters
 from twisted_ib.rds.protocol.machine import Outcome, PathMachine, RDSMessage
 from twisted_ib.rds.protocol.wire import (
     ACK_REQUIRED,

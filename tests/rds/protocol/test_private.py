@@ -1,5 +1,5 @@
 """
-Tests of L{twisted_ib.rds.protocol.private}: the private data of connections.
+Tests of L{twisted_ib.rds.protocol.wire}: the private data of connections.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.errors import RDSWireError
-from twisted_ib.rds.protocol.private import (
+from twisted_ib.rds.protocol.wire import (
     IPV4_BYTES,
     IPV6_BYTES,
     PrivateData,

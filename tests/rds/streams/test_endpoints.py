@@ -1,5 +1,5 @@
 """
-Tests of L{twisted_ib.rds.streams.endpoints}: streams over reliable datagrams as Twisted sees them.
+Tests of L{twisted_ib.rds.streams}: streams over reliable datagrams as Twisted sees them.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ from twisted_ib import limits
 from twisted_ib.errors import NoRouteError
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.rds.media import rcconnection
+from twisted_ib.rds.paths.network import STREAM_COUNTERS
 from twisted_ib.rds.protocol import streammachine, streams
-from twisted_ib.rds.protocol.counters import STREAM_COUNTERS
 from twisted_ib.rds.protocol.frames import EndReason, FrameKind, frame
 from twisted_ib.rds.streams import connector, streamsocket
-from twisted_ib.rds.streams.connector import connectStream
-from twisted_ib.rds.streams.endpoints import RDSClientEndpoint, RDSServerEndpoint
-from twisted_ib.rds.streams.listening import listenStreams
+from twisted_ib.rds.streams.connector import RDSClientEndpoint, connectStream
+from twisted_ib.rds.streams.listening import RDSServerEndpoint, listenStreams
 from twisted_ib.reactor.ibreactor import IBReactor
 
 

@@ -34,8 +34,7 @@ from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.host import libc
 from twisted_ib.hca.host.entries import connect
 from twisted_ib.hca.host.rundirectory import openDirectories
-from twisted_ib.hca.mad.attributes.manager import SMInfo, SMState
-from twisted_ib.hca.mad.attributes.node import NodeInfo
+from twisted_ib.hca.mad.attributes.node import NodeInfo, SMInfo, SMState
 from twisted_ib.hca.mad.attributes.notice import BadKeyDetails, Notice
 from twisted_ib.hca.mad.attributes.port import Capability, PortInfo
 from twisted_ib.hca.queues.completion import WCStatus

@@ -14,7 +14,7 @@ from tests.subnet.network.test_umad import DIRECTED, GET, PERF, SM_INFO, SUBN, W
 from tests.subnet.sm.subnets import Managed
 from twisted_ib import limits
 from twisted_ib.hca.base.port import PortState
-from twisted_ib.hca.mad.attributes.manager import SMState
+from twisted_ib.hca.mad.attributes.node import SMState
 from twisted_ib.hca.mad.attributes.port import Capability
 from twisted_ib.hca.wire.mad.administration import GET_TABLE
 from twisted_ib.hca.wire.mad.mad import RESPONSE

@@ -7,8 +7,8 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.hca.base.traits import NodeType
-from twisted_ib.subnet.network.counters import MAD_WORDS, Counters
 from twisted_ib.subnet.network.graph import Node, Port
+from twisted_ib.subnet.network.smi import MAD_WORDS, Counters
 
 
 class CountersTests(SynchronousTestCase):

@@ -1,5 +1,5 @@
 """
-Tests of L{twisted_ib.subnet.network.umadtransfers}.
+Tests of L{twisted_ib.subnet.network.umad}.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.subnet.network.test_umad import SA, SUBN, UmadCase, mad
 from twisted_ib.subnet.network.smi import Packet
-from twisted_ib.subnet.network.umad import MESSAGE
-from twisted_ib.subnet.network.umadtransfers import complete, isControl
+from twisted_ib.subnet.network.umad import MESSAGE, complete, isControl
 
 GET_TABLE, TABLE = 0x12, 0x92
 #: The octets of the RMPP header that a program gives to the kernel: active.

@@ -19,14 +19,14 @@ from twisted_ib.hca.fabric.base.neighbours import Neighbours
 from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.mad.attributes.layouts import Attribute
-from twisted_ib.hca.mad.attributes.port import PKeyTable, PortInfo
-from twisted_ib.hca.mad.attributes.switch import (
+from twisted_ib.hca.mad.attributes.node import (
     LIDS_PER_BLOCK,
     MULTICAST_LIDS_PER_BLOCK,
     LinearForwardingTable,
     MulticastForwardingTable,
     SwitchInfo,
 )
+from twisted_ib.hca.mad.attributes.port import PKeyTable, PortInfo
 from twisted_ib.hca.wire.mad.classes import SUBNET_DIRECTED
 from twisted_ib.hca.wire.mad.mad import BASE_VERSION, HEADER, MAD_BYTES, SET, SM_VERSION
 from twisted_ib.subnet.hosting.hosted import HostedSubnet

@@ -9,7 +9,7 @@ from typing import Any
 from tests.hca.mad.sa.cases import MLID, ScriptedSA
 from tests.subnet.port.subnets import LEAVES, SubnetTestCase
 from twisted_ib.hca.mad.attributes.port import Capability
-from twisted_ib.hca.mad.sa.exchange import Patience
+from twisted_ib.hca.mad.sa.queries import Patience
 
 
 class AdministrationTests(SubnetTestCase):

@@ -39,7 +39,7 @@ from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.mad.sa.client import SAClient
 from twisted_ib.internet.channel import channelFor
 from twisted_ib.rds.media.rcconnection import ADDRESSES
-from twisted_ib.rds.streams.endpoints import RDSClientEndpoint
+from twisted_ib.rds.streams.connector import RDSClientEndpoint
 from twisted_ib.rds.streams.listening import listenStreams
 from twisted_ib.sdp.port import SDPClientEndpoint, listenSDP
 from twisted_ib.subnet.hosting import hostthread as hosts

@@ -15,10 +15,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted_ib.hca.base.port import DEFAULT_PREFIX, PortState
 from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.mad.attributes.layouts import Attribute, layoutOf
-from twisted_ib.hca.mad.attributes.manager import SMInfo
-from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo
+from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo, SMInfo, SwitchInfo
 from twisted_ib.hca.mad.attributes.port import PortInfo
-from twisted_ib.hca.mad.attributes.switch import SwitchInfo
 from twisted_ib.hca.wire.mad.administration import GET_TABLE, SA_VERSION, SAStatus
 from twisted_ib.hca.wire.mad.classes import SUBNET_ADMINISTRATION, AdministrationHeader
 from twisted_ib.hca.wire.mad.mad import GET, GET_RESPONSE, MAD_BYTES, SET, Mad, decodeMAD

@@ -17,8 +17,8 @@ from twisted_ib.hca.mad.attributes.administration import (
     PathRecord,
     stride,
 )
-from twisted_ib.hca.mad.attributes.classportinfo import ClassPortInfo
 from twisted_ib.hca.mad.attributes.layouts import layoutOf
+from twisted_ib.hca.mad.attributes.notice import ClassPortInfo
 from twisted_ib.hca.mad.rmpp.receiver import Receiver
 from twisted_ib.hca.mad.rmpp.segments import TransferStatus, headerOf, segment
 from twisted_ib.hca.mad.rmpp.sender import RMPP_ACK_SECONDS

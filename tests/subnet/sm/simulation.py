@@ -10,7 +10,7 @@ from typing import Any
 from tests.opensm.topologies import text
 from tests.subnet.sm.subnets import Managed
 from twisted_ib import limits
-from twisted_ib.hca.mad.attributes.manager import SMState
+from twisted_ib.hca.mad.attributes.node import SMState
 from twisted_ib.subnet.network.smi import Packet
 from twisted_ib.subnet.sm.manager import Options
 

@@ -13,9 +13,8 @@ from twisted.internet.task import Clock
 
 from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.base.traits import NodeType
-from twisted_ib.hca.mad.attributes.node import NodeInfo
+from twisted_ib.hca.mad.attributes.node import NodeInfo, SwitchInfo
 from twisted_ib.hca.mad.attributes.port import PortInfo
-from twisted_ib.hca.mad.attributes.switch import SwitchInfo
 from twisted_ib.hca.wire.mad.mad import GET_RESPONSE, decodeMAD
 from twisted_ib.subnet.hosting.hosted import HostedSubnet
 from twisted_ib.subnet.network.smi import Packet

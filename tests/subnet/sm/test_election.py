@@ -10,7 +10,7 @@ from typing import ClassVar
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.base.machines import MachineTestsMixin
-from twisted_ib.hca.mad.attributes.manager import SMInfo, SMState
+from twisted_ib.hca.mad.attributes.node import SMInfo, SMState
 from twisted_ib.limits import SM_POLLS
 from twisted_ib.subnet.sm.election import TRANSITIONS, Control, Election
 

@@ -1,5 +1,5 @@
 """
-Tests of L{twisted_ib.subnet.sm.lids}.
+Tests of L{twisted_ib.subnet.sm.routing}.
 """
 
 from __future__ import annotations
@@ -7,8 +7,8 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.subnet.sm.subnets import adapter, ports
-from twisted_ib.subnet.sm.lids import LIDs
 from twisted_ib.subnet.sm.model import Port
+from twisted_ib.subnet.sm.routing import LIDs
 
 
 def having(**lids: int) -> list[Port]:

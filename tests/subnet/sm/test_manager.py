@@ -12,9 +12,14 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.opensm.topologies import TOPOLOGIES, star, text, unlinked, without
 from tests.subnet.sm.subnets import Managed
 from twisted_ib import limits
-from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo
+from twisted_ib.hca.mad.attributes.node import (
+    LinearForwardingTable,
+    MulticastForwardingTable,
+    NodeDescription,
+    NodeInfo,
+    SwitchInfo,
+)
 from twisted_ib.hca.mad.attributes.port import Capability, PKeyTable, PortInfo
-from twisted_ib.hca.mad.attributes.switch import LinearForwardingTable, MulticastForwardingTable, SwitchInfo
 from twisted_ib.hca.wire.mad.mad import GET, SET, decodeMAD
 from twisted_ib.subnet.network.smi import Packet
 from twisted_ib.subnet.network.switch import NO_PORT

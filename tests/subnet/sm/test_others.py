@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.opensm.topologies import TOPOLOGIES, star, unlinked
 from tests.subnet.sm.subnets import Managed
 from twisted_ib import limits
-from twisted_ib.hca.mad.attributes.manager import SMInfo, SMState
+from twisted_ib.hca.mad.attributes.node import SMInfo, SMState
 from twisted_ib.hca.mad.attributes.notice import LinkStateDetails, LocalChangeDetails, Notice, Trap
 from twisted_ib.hca.mad.attributes.port import Capability
 from twisted_ib.hca.wire.mad.classes import (

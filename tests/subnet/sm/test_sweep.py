@@ -14,10 +14,8 @@ from tests.subnet.sm.subnets import answer
 from twisted_ib import limits
 from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.mad.attributes.layouts import Attribute
-from twisted_ib.hca.mad.attributes.manager import SMInfo, SMState
-from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo
+from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo, SMInfo, SMState, SwitchInfo
 from twisted_ib.hca.mad.attributes.port import Capability, PKeyTable, PortInfo
-from twisted_ib.hca.mad.attributes.switch import SwitchInfo
 from twisted_ib.hca.wire.mad.classes import DirectedHeader
 from twisted_ib.hca.wire.mad.mad import SET, Mad, decodeMAD
 from twisted_ib.subnet.network.smi import MOST_HOPS

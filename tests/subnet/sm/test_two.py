@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.opensm.topologies import TOPOLOGIES
 from tests.subnet.sm.subnets import Managed
 from twisted_ib import limits
-from twisted_ib.hca.mad.attributes.manager import SMState
+from twisted_ib.hca.mad.attributes.node import SMState
 from twisted_ib.subnet.hosting.manager import HostedManager
 from twisted_ib.subnet.network.smi import Packet
 from twisted_ib.subnet.sm.manager import Options

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from tests.subnet.sma.cases import SMATestCase, smp
 from twisted_ib.hca.mad.attributes.layouts import Attribute
-from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo, VendorDiag
+from twisted_ib.hca.mad.attributes.node import (
+    LinearForwardingTable,
+    MulticastForwardingTable,
+    NodeDescription,
+    NodeInfo,
+    SwitchInfo,
+    VendorDiag,
+)
 from twisted_ib.hca.mad.attributes.notice import Notice
 from twisted_ib.hca.mad.attributes.port import (
     GUIDInfo,
@@ -16,11 +23,6 @@ from twisted_ib.hca.mad.attributes.port import (
     PortInfo,
     SLtoVLMappingTable,
     VLArbitrationTable,
-)
-from twisted_ib.hca.mad.attributes.switch import (
-    LinearForwardingTable,
-    MulticastForwardingTable,
-    SwitchInfo,
 )
 from twisted_ib.hca.wire.mad.classes import DirectedHeader
 from twisted_ib.hca.wire.mad.mad import GET, GET_RESPONSE, SET, decodeMAD

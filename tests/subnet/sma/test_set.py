@@ -15,7 +15,13 @@ from twisted_ib import limits
 from twisted_ib.hca.base.port import PhysicalState, PortState
 from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.mad.attributes.layouts import Attribute
-from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo
+from twisted_ib.hca.mad.attributes.node import (
+    LinearForwardingTable,
+    MulticastForwardingTable,
+    NodeDescription,
+    NodeInfo,
+    SwitchInfo,
+)
 from twisted_ib.hca.mad.attributes.notice import LinkIntegrityDetails, Notice, NoticeType, Trap
 from twisted_ib.hca.mad.attributes.port import (
     EXTENDED_SPEEDS,
@@ -25,11 +31,6 @@ from twisted_ib.hca.mad.attributes.port import (
     PortInfo,
     SLtoVLMappingTable,
     VLArbitrationTable,
-)
-from twisted_ib.hca.mad.attributes.switch import (
-    LinearForwardingTable,
-    MulticastForwardingTable,
-    SwitchInfo,
 )
 from twisted_ib.hca.wire.mad.mad import SET
 from twisted_ib.subnet.network.graph import Change, Node, Port

@@ -21,8 +21,16 @@ from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
 from twisted_ib.errors import SendBudgetError
 from twisted_ib.tools.perf import perf, rds
-from twisted_ib.tools.perf.load import ACK, HEADER, HEADER_BYTES, REQUEST, StressParameters, Task, patternOf
-from twisted_ib.tools.perf.rds import Control
+from twisted_ib.tools.perf.rds import (
+    ACK,
+    HEADER,
+    HEADER_BYTES,
+    REQUEST,
+    Control,
+    StressParameters,
+    Task,
+    patternOf,
+)
 from twisted_ib.tools.program import ProgramError
 
 PASSIVE, ACTIVE = "192.0.2.1", "192.0.2.2"

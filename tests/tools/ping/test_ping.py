@@ -21,8 +21,7 @@ from twisted_ib import limits
 from twisted_ib.hca.device import registry
 from twisted_ib.hca.wire.cm.codes import timeoutSeconds
 from twisted_ib.tools.ping import line as pingline
-from twisted_ib.tools.ping import ping, transfers
-from twisted_ib.tools.ping import server as pingserver
+from twisted_ib.tools.ping import ping, rounds, transfers
 from twisted_ib.tools.ping import station as pingstation
 from twisted_ib.tools.ping.device import addressOf, chosen
 from twisted_ib.tools.ping.line import PeerGone
@@ -497,7 +496,7 @@ class RoundTests(EndsTestCase):
         """
         A persistent server has a bounded number of clients at a time.
         """
-        self.patch(pingserver, "PING_CLIENTS", 1)
+        self.patch(rounds, "PING_CLIENTS", 1)
         stations: list[VerbsSession] = []
         made = Heard.__init__
 

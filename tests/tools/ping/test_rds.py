@@ -18,7 +18,7 @@ from tests.support.commands import PATH, CommandTestCase, programOf
 from tests.support.ownaddress import ownAddress
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.errors import SendBudgetError
-from twisted_ib.tools.ping import ping, rds, rdsoptions
+from twisted_ib.tools.ping import ping, rds
 from twisted_ib.tools.program import ProgramError
 
 PEER = "127.0.0.1"
@@ -86,7 +86,7 @@ class PingerTests(SynchronousTestCase):
             self.ports.append(FakePort(protocol, interface))
             return self.ports[-1]
 
-        self.patch(rdsoptions, "listenRDS", listen)
+        self.patch(rds, "listenRDS", listen)
         given = rds.parseArguments(["--rds", *options, PEER])
         self.pinger = rds.Pinger(self.clock, given, "tcp")
         self.printed = io.StringIO()
@@ -180,7 +180,7 @@ class PingerTests(SynchronousTestCase):
         def refuse(*arguments: Any, **keys: Any) -> None:
             raise CannotListenError(PEER, 0, OSError(99, "Cannot assign requested address"))
 
-        self.patch(rdsoptions, "listenRDS", refuse)
+        self.patch(rds, "listenRDS", refuse)
         given = rds.parseArguments(["--rds", "-I", "192.0.2.1", PEER])
         result = Deferred.fromCoroutine(rds.Pinger(Clock(), given, "tcp").run())
         error = self.failureResultOf(result, ProgramError).value

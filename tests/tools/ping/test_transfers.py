@@ -11,7 +11,7 @@ from typing import Any
 from tests.support.waiting import waitUntil
 from tests.tools.ping.test_ping import DEVICE, HOST, EndsTestCase
 from twisted_ib import limits
-from twisted_ib.tools.ping import datagrams, messages, ping, transfers
+from twisted_ib.tools.ping import messages, ping, transfers
 from twisted_ib.tools.ping.station import VerbsSession
 from twisted_ib.verbs.pyverbs import CMID, CQ, AddrInfo, ConnParam, QPCap, QPInitAttr, enums
 
@@ -170,13 +170,13 @@ class RepliesTests(TransferTestCase):
         Datagrams carry the number of their sender's queue pair, as on the wire of C{rxe-udaddy}.
         """
         seen: list[tuple[int, int]] = []
-        aim = datagrams.DatagramConnection.aimBack
+        aim = messages.DatagramConnection.aimBack
 
-        def watched(line: datagrams.DatagramConnection, wc: Any) -> None:
+        def watched(line: messages.DatagramConnection, wc: Any) -> None:
             seen.append((socket.ntohl(wc.imm_data), wc.src_qp))
             aim(line, wc)
 
-        self.patch(datagrams.DatagramConnection, "aimBack", watched)
+        self.patch(messages.DatagramConnection, "aimBack", watched)
         self.both()
         [(immediate, sender)] = seen
         self.assertEqual(immediate, sender)
@@ -192,7 +192,7 @@ class GroupTests(EndsTestCase):
         Do not wait for switches.
         """
         super().setUp()
-        self.patch(datagrams, "SETTLING", 0.1)
+        self.patch(messages, "SETTLING", 0.1)
 
     def mckey(self, *options: str) -> int:
         """

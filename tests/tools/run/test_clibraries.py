@@ -26,12 +26,11 @@ if find_spec("elftools") is None or find_spec("cffi") is None:
 else:
     _lacking = ""
     from twisted_ib.errors import LibraryBuildError
-    from twisted_ib.tools.run.native import binary, elf
-    from twisted_ib.tools.run.native.elf import NotReadableError, read
-    from twisted_ib.tools.run.native.imports import Libraries
+    from twisted_ib.tools.run.native import binary
+    from twisted_ib.tools.run.native.binary import Libraries, NotReadableError, read
     from twisted_ib.verbs.c import kept
     from twisted_ib.verbs.c.building import build
-    from twisted_ib.verbs.c.building.symbols import Symbol
+    from twisted_ib.verbs.c.building.stubs import Symbol
 
 #: System V gABI: e_machine of x86-64 and of SPARC, p_type of the interpreter's name; sh_type of names, and
 #: of versions that are wanted (Linux Standard Base 5, core, 10.7.1.1).
@@ -173,8 +172,8 @@ class RefusalTests(SynchronousTestCase):
         """
         self.path.write_bytes(program(b"/lib/ld-musl-x86_64.so.1", self.machine))
         self.path.chmod(0o700)
-        own = evolve(elf.read("/proc/self/exe", ()), loader="/lib/ld-musl-x86_64.so.1")
-        real = elf.read
+        own = evolve(binary.read("/proc/self/exe", ()), loader="/lib/ld-musl-x86_64.so.1")
+        real = binary.read
         self.patch(binary, "read", lambda path, names: own if path == "/proc/self/exe" else real(path, names))
         self.assertEqual(binary._checked(str(self.path)).loader, own.loader)
         said = f"linked with glibc, and {sys.executable} with musl"
@@ -184,7 +183,7 @@ class RefusalTests(SynchronousTestCase):
         """
         A binary is read in a bounded number of steps, whatever it says of itself.
         """
-        self.patch(elf, "READS", 1000)
+        self.patch(binary, "READS", 1000)
         self.refused(circular(self.machine), "is a damaged binary: it is not read in 1000 steps")
 
     def test_secure(self) -> None:

@@ -22,8 +22,7 @@ from twisted_ib.hca.base.socketrows import COLUMNS
 from twisted_ib.hca.host.query import SocketsAnswer
 from twisted_ib.tools.show import ss
 from twisted_ib.tools.show.processes import UNKNOWN
-from twisted_ib.tools.show.sockets import order, socketsOf
-from twisted_ib.tools.show.sockettext import cut, reasons, table, total
+from twisted_ib.tools.show.sockettext import cut, order, reasons, socketsOf, table, total
 
 PROGRAM = programOf("show.ss")
 SERVER = PATH + (

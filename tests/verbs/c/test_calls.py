@@ -17,8 +17,7 @@ from tests.support.waiting import HANG_SECONDS
 from tests.verbs.c.calls import program
 from tests.verbs.c.library import built, run
 from twisted_ib.errors import LibraryBuildError
-from twisted_ib.verbs.c.building.build import LIBRARIES, compilerCommand
-from twisted_ib.verbs.c.building.private import STUBS
+from twisted_ib.verbs.c.building.build import LIBRARIES, STUBS, compilerCommand
 from twisted_ib.verbs.c.functions import Failure, Row
 from twisted_ib.verbs.c.verbs.declarations import DECLARATIONS
 from twisted_ib.verbs.c.verbs.table import TABLE
@@ -83,9 +82,9 @@ def exported(path: str) -> set[tuple[str, str]]:
     """
     if find_spec("elftools") is None:
         raise SkipTest("the extra [c] is not installed")
-    from twisted_ib.tools.run.native import elf
+    from twisted_ib.tools.run.native import binary
 
-    return set(elf.exported(path))
+    return set(binary.exported(path))
 
 
 class ProgramTestCase(SynchronousTestCase):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.verbs.c.library import run
 from tests.verbs.c.test_calls import ProgramTestCase
-from twisted_ib.verbs.c.cm.table import TABLE
+from twisted_ib.verbs.c.cm.declarations import TABLE
 from twisted_ib.verbs.c.functions import Failure
 
 CALLS, ORDER, ADDRESSES = (

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.support.rundirectory import ownRunDirectory
 from tests.verbs.c import umadprogram
 from tests.verbs.c.library import run
-from twisted_ib.verbs.c.umad.table import TABLE
+from twisted_ib.verbs.c.umad.declarations import TABLE
 
 EINVAL, ENODEV, EAGAIN, ENOSPC = (-each for each in (errno.EINVAL, errno.ENODEV, errno.EAGAIN, errno.ENOSPC))
 ETIMEDOUT = -errno.ETIMEDOUT

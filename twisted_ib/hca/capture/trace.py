@@ -1,5 +1,5 @@
 """
-Capture of a fabric: observes its paths, its link (L{twisted_ib.hca.capture.linktrace}) or its TCP connections
+Capture of a fabric: observes its paths, and its link or its TCP connections
 (L{twisted_ib.hca.capture.streamtrace}).
 
 The path classes of a traced fabric of records are replaced by subclasses: a record is shown after the
@@ -33,8 +33,7 @@ from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.capture.capture import Capture
 from twisted_ib.hca.capture.flow import Flow
 from twisted_ib.hca.capture.framing import Framing, LocalFraming, RoutedFraming
-from twisted_ib.hca.capture.linktrace import TracedLink
-from twisted_ib.hca.capture.streamtrace import TracedStream
+from twisted_ib.hca.capture.streamtrace import TracedLink, TracedStream
 from twisted_ib.hca.fabric.base.link import IFabricObserver
 from twisted_ib.hca.fabric.base.path import Refusing
 from twisted_ib.hca.queues.receiver import RecordReceiver

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted_ib.errors import HCAError
-from twisted_ib.hca.connection.codes import RejectReason
+from twisted_ib.hca.connection.request import RejectReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable

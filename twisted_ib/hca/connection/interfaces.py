@@ -15,13 +15,13 @@ from zope.interface import Attribute, Interface
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPath, IPeerPath
-    from twisted_ib.hca.connection.codes import RejectReason
     from twisted_ib.hca.connection.request import (
         ConnectReply,
         ConnectRequest,
         LookupReply,
         LookupRequest,
         Rejection,
+        RejectReason,
     )
 
 
@@ -72,7 +72,7 @@ class IConnection(Interface):
         """
         Refuse a request; of the active side, a reply.
 
-        @param reason: a L{RejectReason<twisted_ib.hca.connection.codes.RejectReason>}.
+        @param reason: a L{RejectReason<twisted_ib.hca.connection.request.RejectReason>}.
         """
 
     def ignore(now: float) -> bool:
@@ -229,7 +229,7 @@ class ILookup(Interface):
         """
         Passive: refuse.
 
-        @param status: a L{SIDRStatus<twisted_ib.hca.connection.codes.SIDRStatus>} other than VALID.
+        @param status: a L{SIDRStatus<twisted_ib.hca.connection.request.SIDRStatus>} other than VALID.
         """
 
     def ignore(now: float) -> bool:

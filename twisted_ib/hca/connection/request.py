@@ -11,16 +11,106 @@ or the communication manager's, whose message is the same object
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 import attrs
 
-from twisted_ib.hca.connection.codes import RejectReason, SIDRStatus
-from twisted_ib.hca.connection.path import ANY_PATH, PathRecord
 from twisted_ib.layouts import Record
+
+GID_BYTES = 16
+ZERO_GID = bytes(GID_BYTES)
 
 # Not frozen: attrs sets the fields of frozen classes by a call each, and every connect makes four objects.
 # Messages of the communication manager are subclasses with the same fields: one that is received is the
 # request or reply itself, and one that is sent is it under another class.  Without slots, since what differs
 # little from one before is made of that one's dictionary.
+
+
+@attrs.frozen(cache_hash=True)
+class PathRecord:
+    """
+    A path between two ports, as a connect request names it (IBTA vol. 1 12.6.5).
+
+    @ivar localLID: 0xFFFF where LIDs have no meaning (RoCE).
+    @ivar localGID: 16 octets, of the request's sender; C{remoteGID} likewise of its receiver.
+    @ivar localACKTimeout: a timeout code, see L{timeoutSeconds<twisted_ib.hca.base.timers.timeoutSeconds>}.
+    """
+
+    # Linux cm.c cm_format_req writes the permissive LID if the hop limit is over 1, as it is for RoCEv2.
+    localLID: int = 0xFFFF
+    remoteLID: int = 0xFFFF
+    localGID: bytes = ZERO_GID
+    remoteGID: bytes = ZERO_GID
+    flowLabel: int = 0
+    packetRate: int = 0
+    trafficClass: int = 0
+    hopLimit: int = 0
+    serviceLevel: int = 0
+    subnetLocal: bool = False
+    localACKTimeout: int = 0
+
+
+#: The path of a request that was given none.
+ANY_PATH = PathRecord()
+
+
+class RejectReason(IntEnum):
+    """
+    Reason of a REJ (IBTA vol. 1 12.6.7.2).
+    """
+
+    NO_QP = 1
+    NO_EEC = 2
+    NO_RESOURCES = 3
+    # The additional information is the sender's CA GUID, by which the receiver finds the connection.
+    TIMEOUT = 4
+    UNSUPPORTED_REQUEST = 5
+    INVALID_COMMUNICATION_ID = 6
+    INVALID_COMMUNICATION_INSTANCE = 7
+    # Nobody listens on the service id; applications see "connection refused".
+    INVALID_SERVICE_ID = 8
+    INVALID_TRANSPORT_TYPE = 9
+    # The receiver's queue pair is known from another connection: the peer has restarted (Linux cm.c
+    # cm_match_req).
+    STALE_CONNECTION = 10
+    RDC_DOES_NOT_EXIST = 11
+    PRIMARY_GID = 12
+    PRIMARY_LID = 13
+    PRIMARY_SERVICE_LEVEL = 14
+    PRIMARY_TRAFFIC_CLASS = 15
+    PRIMARY_HOP_LIMIT = 16
+    PRIMARY_PACKET_RATE = 17
+    ALTERNATE_GID = 18
+    ALTERNATE_LID = 19
+    ALTERNATE_SERVICE_LEVEL = 20
+    ALTERNATE_TRAFFIC_CLASS = 21
+    ALTERNATE_HOP_LIMIT = 22
+    ALTERNATE_PACKET_RATE = 23
+    PORT_AND_CM_REDIRECT = 24
+    PORT_REDIRECT = 25
+    INVALID_MTU = 26
+    INSUFFICIENT_RESPONDER_RESOURCES = 27
+    # rdma_reject: the private data is the application's (librdmacm/cma.c, Linux cma.c rdma_reject).
+    CONSUMER_DEFINED = 28
+    INVALID_RNR_RETRY = 29
+    DUPLICATE_LOCAL_COMMUNICATION_ID = 30
+    INVALID_CLASS_VERSION = 31
+    INVALID_FLOW_LABEL = 32
+    INVALID_ALTERNATE_FLOW_LABEL = 33
+    VENDOR_OPTION_NOT_SUPPORTED = 35
+
+
+class SIDRStatus(IntEnum):
+    """
+    Status of a SIDR_REP (Linux ib_cm.h enum ib_cm_sidr_status).
+    """
+
+    VALID = 0
+    SERVICE_ID_UNSUPPORTED = 1
+    REJECTED = 2
+    NO_QP = 3
+    REDIRECT = 4
+    VERSION_UNSUPPORTED = 5
 
 
 @attrs.define(slots=False, repr=False)

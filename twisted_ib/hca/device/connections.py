@@ -36,8 +36,8 @@ from twisted_ib.hca.connection import (
     SIDRStatus,
 )
 from twisted_ib.hca.connection.interfaces import IConnector
-from twisted_ib.hca.connection.path import ANY_PATH
 from twisted_ib.hca.connection.rdmacm import PortSpace, textOf, unpackAddress
+from twisted_ib.hca.connection.request import ANY_PATH
 from twisted_ib.hca.host.addresses import freePort, normalise
 from twisted_ib.hca.memory.keys import DrawnAhead
 from twisted_ib.hca.wire.cm.messages import REQ, SIDR_REQ

@@ -64,7 +64,7 @@ from twisted_ib.hca.device.receivebudget import ReceiveBudget
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addDevice, openFabric, removeDevice
 from twisted_ib.hca.fabric.base.subnetdirectory import ISubnetOwner
 from twisted_ib.hca.host.addresses import isLocalAddress, isWildcard, normalise
-from twisted_ib.hca.host.paging import Row, pages
+from twisted_ib.hca.host.query import Row, pages
 from twisted_ib.hca.host.socketpage.page import SocketPage
 from twisted_ib.hca.memory.keys import PrefixedIndices, RandomIndices
 from twisted_ib.hca.memory.memory import Memory
@@ -72,7 +72,7 @@ from twisted_ib.hca.memory.regions import MemoryRegion, ProtectionDomain
 from twisted_ib.hca.queues.queuepair import QueuePair, StreamQueuePair
 from twisted_ib.hca.services.address import AddressPaths
 from twisted_ib.hca.services.datagramform import FORMS
-from twisted_ib.hca.services.support import capabilitiesOf
+from twisted_ib.hca.services.work import capabilitiesOf
 from twisted_ib.hca.wire.grh import guidGID
 from twisted_ib.hca.wire.headers import PSN_MASK
 
@@ -80,9 +80,9 @@ if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Buffer, DatagramPath, IPeerPath, PathUser, Search, Segment
     from twisted_ib.hca.capture.capture import Capture
     from twisted_ib.hca.connection.interfaces import IAddressResolver, IConnector, Parking
-    from twisted_ib.hca.device.addressing.fabric import IDeviceFabric
+    from twisted_ib.hca.device.addressing.resolution import IDeviceFabric
     from twisted_ib.hca.fabric.base.streams import IAdapterFabric
-    from twisted_ib.hca.host.queryserver import QueryServer
+    from twisted_ib.hca.host.query import QueryServer
     from twisted_ib.hca.mad.dispatch import Agents
     from twisted_ib.hca.mad.sa.client import SAClient
 
@@ -313,7 +313,7 @@ class Device(DeviceProgress):
 
     def _appear(self) -> QueryServer | None:
         # Optional: without a usable run directory the device works, but commands cannot find it.
-        from twisted_ib.hca.host.queryserver import QueryServer
+        from twisted_ib.hca.host.query import QueryServer
 
         try:
             inquiries = QueryServer(self, self.guid)

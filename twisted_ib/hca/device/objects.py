@@ -15,7 +15,7 @@ from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError
 from twisted_ib.hca.memory.regions import ProtectionDomain
 from twisted_ib.hca.queues.completion import CompletionQueue
-from twisted_ib.hca.queues.sharedreceive import SharedReceiveQueue
+from twisted_ib.hca.queues.receives import SharedReceiveQueue
 from twisted_ib.hca.services.address import AddressHandle, AddressVector
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.device.addressing.fabric import IDeviceFabric
+    from twisted_ib.hca.device.addressing.resolution import IDeviceFabric
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -26,8 +26,17 @@ from attrs import define, evolve
 from twisted_ib.errors import DeviceError, LengthError, ResourceLimitError, ServiceInUseError
 from twisted_ib.hca.base.operation import GSI_QPN, SMI_QPN
 from twisted_ib.hca.base.traits import LinkLayer
-from twisted_ib.hca.mad.redirect import Redirection, Redirections, redirecting, redirectionOf
-from twisted_ib.hca.mad.requests import Answered, Received, ReceivedMAD, Request, Target
+from twisted_ib.hca.mad.requests import (
+    Answered,
+    Received,
+    ReceivedMAD,
+    Redirection,
+    Redirections,
+    Request,
+    Target,
+    redirecting,
+    redirectionOf,
+)
 from twisted_ib.hca.mad.rmpp.segments import dataAt, isSegment
 from twisted_ib.hca.mad.takers import Taker, queuePairOf, takerOf
 from twisted_ib.hca.mad.transfers import Transfers
@@ -65,7 +74,7 @@ from twisted_ib.hca.wire.mad.mad import (
 from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.mad.device import IManagedDevice
+    from twisted_ib.hca.mad.agents import IManagedDevice
     from twisted_ib.hca.services.address import AddressVector
     from twisted_ib.hca.services.datagramform import DatagramForm
 

@@ -15,7 +15,7 @@ from twisted_ib.hca.wire.mad.mad import CM_VERSION, HEADER_BYTES, MAD_BYTES, SEN
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import DatagramPath
-    from twisted_ib.hca.mad.device import IManagedDevice
+    from twisted_ib.hca.mad.agents import IManagedDevice
 
 #: Unsolicited CM requests (REQ, SIDR_REQ) that are queued, over which the oldest is dropped; and how many are
 #: processed at the end of a batch.

@@ -14,8 +14,8 @@ from attrs import evolve
 
 from twisted_ib.errors import WireError
 from twisted_ib.hca.base.attributes import PORT
-from twisted_ib.hca.mad.attributes.classportinfo import RESPONSE_TIME, ClassPortInfo
 from twisted_ib.hca.mad.attributes.layouts import Attribute, layoutOf
+from twisted_ib.hca.mad.attributes.notice import RESPONSE_TIME, ClassPortInfo
 from twisted_ib.hca.mad.attributes.performance import (
     ALL_PORTS,
     PortCounters,
@@ -46,7 +46,7 @@ from twisted_ib.hca.wire.mad.mad import (
 from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.mad.device import IManagedDevice
+    from twisted_ib.hca.mad.agents import IManagedDevice
 
 VERSION: Final = 1
 #: Bits of ClassPortInfo's CapabilityMask: PortSelect may be all ports; PortCountersExtended, and the same

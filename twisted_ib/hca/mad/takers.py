@@ -16,7 +16,7 @@ from enum import Enum, auto
 from typing import Final
 
 from twisted_ib.hca.base.operation import GSI_QPN, SMI_QPN
-from twisted_ib.hca.mad.attributes.manager import SMInfo
+from twisted_ib.hca.mad.attributes.node import SMInfo
 from twisted_ib.hca.mad.attributes.notice import Notice
 from twisted_ib.hca.wire.mad.classes import (
     COMMUNICATION,

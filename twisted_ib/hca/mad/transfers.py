@@ -20,7 +20,7 @@ from twisted_ib.hca.wire.mad.mad import RESPONSE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.timers import Timer
-    from twisted_ib.hca.mad.device import IManagedDevice
+    from twisted_ib.hca.mad.agents import IManagedDevice
     from twisted_ib.hca.mad.requests import ReceivedMAD, Request
 
 #: Transfers of one device that are sent, and as many that peers send without having been asked.

@@ -36,7 +36,7 @@ from twisted_ib.hca.wire.mad.mad import (
 )
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.mad.device import IManagedDevice
+    from twisted_ib.hca.mad.agents import IManagedDevice
     from twisted_ib.hca.mad.requests import ReceivedMAD, Request
 
 #: Agents of one program at a port (Linux user_mad.c, IB_UMAD_MAX_AGENTS).

@@ -20,7 +20,7 @@ from twisted_ib.hca.wire.mad.mad import (
 )
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.mad.device import IManagedDevice
+    from twisted_ib.hca.mad.agents import IManagedDevice
 
 #: rdma-core C{libibmad/mad.h}: IB_VENDOR_OPENIB_PING_CLASS, IB_OPENIB_OUI.
 PING: Final = 0x32

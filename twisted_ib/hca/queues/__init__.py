@@ -14,5 +14,4 @@ Modules:
   - C{receives}: the receives of one queue pair
   - C{requests}: work requests, and the attributes and capabilities of a queue pair
   - C{scatter}: find and copy the bytes of a message
-  - C{sharedreceive}: shared receive queues (SRQ)
 """

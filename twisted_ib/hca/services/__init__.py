@@ -14,9 +14,7 @@ Besides:
   - C{operations}: the operations of work requests, a module for each kind
   - C{requester}: the send queue of a reliable connection over a fabric of operations
   - C{responder}: the receive queue of a reliable connection, and the peer's access to memory
-  - C{responses}: responses to a peer's READs and atomics, in the order of the requests
   - C{sendqueue}: the posting side of a send queue
-  - C{support}: the operations that a queue pair supports
   - C{unreliable}: unreliable connections (UC) over a fabric of operations
   - C{work}: the work queues of a queue pair
 """

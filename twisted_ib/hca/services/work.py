@@ -4,11 +4,13 @@ The work queues of a queue pair: work requests that name memory and end in compl
 The stream path of L{twisted_ib.hca.queues.queuepair} copies what it is given and forgets it.  Here a
 program posts work requests, and each is kept until its result is known.  A L{WorkQueues} is the pair of
 work queues of one queue pair: the send queue is run by the L{Requester}, the receive queue by the
-L{Responder}, in the classes of the queue pair's service (C{SERVICES} of L{twisted_ib.hca.services.support}).
+L{Responder}, in the classes of the queue pair's service (L{SERVICES}).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -21,22 +23,33 @@ from twisted_ib.hca.base.partition import DEFAULT_PKEY, isValid
 from twisted_ib.hca.base.refcount import RefCounted
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.base.timers import Timers
-from twisted_ib.hca.base.traits import LOCAL
+from twisted_ib.hca.base.traits import LOCAL, Traits
 from twisted_ib.hca.memory.regions import ProtectionDomain
 from twisted_ib.hca.queues.completion import CompletionQueue, WCStatus
 from twisted_ib.hca.queues.requests import (
     Attributes,
     Capabilities,
     ReceiveRequest,
+    SendOpcode,
     SendRequest,
     checkPieces,
 )
-from twisted_ib.hca.services.support import SERVICES, operationsOf
+from twisted_ib.hca.services.datagram import DatagramRequester, DatagramResponder
+from twisted_ib.hca.services.requester import Requester
+from twisted_ib.hca.services.responder import Responder
+from twisted_ib.hca.services.unreliable import UnreliableRequester, UnreliableResponder
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IDevice, IPath
     from twisted_ib.hca.queues.queuepair import QueuePair
-    from twisted_ib.hca.queues.sharedreceive import SharedReceiveQueue
+    from twisted_ib.hca.queues.receives import SharedReceiveQueue
+
+#: The requester and responder classes of each type of queue pair.
+SERVICES: dict[QPType, tuple[type[Any], type[Any]]] = {
+    QPType.RC: (Requester, Responder),
+    QPType.UC: (UnreliableRequester, UnreliableResponder),
+    QPType.UD: (DatagramRequester, DatagramResponder),
+}
 
 #: Names in C{struct ibv_qp_attr} -> names in L{Attributes}.
 _ATTRIBUTES = {
@@ -67,6 +80,32 @@ _UNSET, _CAPABILITIES = Attributes(), Capabilities()
 _RESET, _RTS = QPState.RESET, QPState.RTS
 # IBTA vol. 1 10.3.1: in SQD requests are queued and sent after the return to RTS.
 _POSTING = frozenset((QPState.RTS, QPState.SQD))
+
+
+@lru_cache(maxsize=64)
+def operationsOf(kind: QPType, traits: Traits) -> Mapping[SendOpcode, type[Any]]:
+    """
+    The operations of a type of queue pair on a fabric.
+
+    @raise QueuePairError: the fabric has no such queue pairs.
+    """
+    if kind not in SERVICES or kind not in traits.services:
+        raise QueuePairError(f"queue pairs of type {kind!r} have no work queues")
+    found: Mapping[SendOpcode, type[Any]] = SERVICES[kind][0].operations
+    has = traits.operations
+    return found if has is None else {opcode: each for opcode, each in found.items() if opcode in has}
+
+
+@lru_cache(maxsize=64)
+def capabilitiesOf(traits: Traits) -> int:
+    """
+    @return: bits of C{device_cap_flags_ex}: the operations that a fabric's queue pairs have.
+    """
+    bits = 0
+    for kind in traits.services:
+        for operation in operationsOf(kind, traits).values():
+            bits |= operation.capability
+    return bits
 
 
 def checkRanges(attributes: dict[str, Any]) -> None:

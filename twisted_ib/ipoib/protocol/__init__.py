@@ -5,8 +5,6 @@ interface.
 Modules:
 
   - C{connected}: connected mode (RFC 4755)
-  - C{counters}: the counters of an IPoIB interface
-  - C{discovery}: ARP and neighbour discovery of an interface
   - C{interfaces}: the two sides of an IPoIB interface
   - C{ip}: the headers of IP as an IPoIB interface itself reads and writes them
   - C{machine}: the machine of an IPoIB interface

@@ -18,10 +18,9 @@ from twisted_ib import limits
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.ipoib.protocol import ip
 from twisted_ib.ipoib.protocol.connected import Connections, ConnectionState
-from twisted_ib.ipoib.protocol.discovery import Discovery
 from twisted_ib.ipoib.protocol.interfaces import Group, Settings
 from twisted_ib.ipoib.protocol.multicast import Groups, GroupState, Membership
-from twisted_ib.ipoib.protocol.neighbours import Input, Neighbour, Neighbours, State
+from twisted_ib.ipoib.protocol.neighbours import Discovery, Input, Neighbour, Neighbours, State
 from twisted_ib.ipoib.protocol.peers import Peer, Peers
 from twisted_ib.ipoib.protocol.routes import AnyInterface, Routes
 from twisted_ib.ipoib.protocol.wire import (

@@ -4,7 +4,6 @@ C{rcaddresses} and C{rcprocesses} make a medium of, by what names the peers.
 
 Besides:
 
-  - C{rcaccept}: connections of RDS on queue pairs that peers ask for
   - C{rccarrier}: one path of RDS on a queue pair
   - C{rcconnect}: connection attempts of RDS on queue pairs
   - C{rcconnection}: RDS on RC queue pairs

@@ -26,16 +26,18 @@ from twisted_ib.errors import (
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE
 from twisted_ib.hca.host.addresses import sourceFor
 from twisted_ib.internet.channel import DeviceChannel, channelFor
-from twisted_ib.rds.media.rcaccept import RDS_DUEL_SECONDS, HalfOpenSession, RequestListener
 from twisted_ib.rds.media.rcconnect import (
+    RDS_DUEL_SECONDS,
     ConnectAttempt,
+    HalfOpenSession,
     PendingCall,
     PendingConnect,
+    RequestListener,
 )
 from twisted_ib.rds.media.rcconnection import RCConnection
+from twisted_ib.rds.paths.network import PROVIDER, networkRows
 from twisted_ib.rds.paths.path import RDSPath
 from twisted_ib.rds.paths.rdmaoperations import DeviceMemory
-from twisted_ib.rds.paths.rows import PROVIDER, networkRows
 
 if TYPE_CHECKING:
     from twisted_ib.hca.connection.interfaces import Parking

@@ -21,10 +21,16 @@ from twisted_ib.hca.device.registry import addressOf
 from twisted_ib.hca.host.addresses import normalise
 from twisted_ib.internet.channel import DeviceChannel
 from twisted_ib.rds.media.rc import Expected, RCMedium
-from twisted_ib.rds.media.rcaccept import RDS_DUEL_SECONDS, Asked, HalfOpenSession, RequestListener
-from twisted_ib.rds.media.rcconnect import ConnectAttempt, received
+from twisted_ib.rds.media.rcconnect import (
+    RDS_DUEL_SECONDS,
+    Asked,
+    ConnectAttempt,
+    HalfOpenSession,
+    RequestListener,
+    received,
+)
 from twisted_ib.rds.paths.carrier import IRDSMedium
-from twisted_ib.rds.protocol.private import MAJOR, MINOR, PrivateData, agreed, servicePort
+from twisted_ib.rds.protocol.wire import MAJOR, MINOR, PrivateData, agreed, servicePort
 
 if TYPE_CHECKING:
     from collections.abc import Callable

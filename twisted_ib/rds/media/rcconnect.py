@@ -2,19 +2,32 @@
 Connection attempts of RDS on queue pairs: address resolution, REQ and REP.
 
 One attempt serves all paths that wait for the same queue pair.
+
+Connections of RDS on queue pairs that peers ask for: who sent the REQ, and what it is answered with.
+
+A REQ between processes names the requesting HCA, one between hosts both addresses
+(L{twisted_ib.rds.media.rc}).
+
+Source: Linux 6.1 C{net/rds/ib_cm.c}, C{net/rds/rdma_transport.c}.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import PathLostError, PeerGoneError
-from twisted_ib.hca.connection import ConnectReply, ConnectRequest, Rejection
+from twisted_ib.errors import HCAError, PathLostError, PeerGoneError, WireError
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest, Rejection, RejectReason
 from twisted_ib.hca.connection.active import ActiveSide
+from twisted_ib.hca.connection.interfaces import IServiceListener
 from twisted_ib.hca.connection.rdmacm import RDMACMHeader
 from twisted_ib.internet.channel import DeviceChannel
+from twisted_ib.internet.deferredaccept import HalfOpenAccept
 from twisted_ib.rds.paths.path import RDSPath
+from twisted_ib.rds.protocol.wire import REJECTED_VERSION
 
 if TYPE_CHECKING:
     from twisted.internet.base import DelayedCall, ReactorBase
@@ -25,6 +38,16 @@ if TYPE_CHECKING:
     from twisted_ib.hca.device.device import Device
     from twisted_ib.rds.media.rc import RCMedium
     from twisted_ib.rds.media.rcconnection import RCConnection
+    from twisted_ib.structs import Packed
+
+#: How long a connecting end rejects the peer's REQs: longer than a REQ takes to be answered, in seconds.
+RDS_DUEL_SECONDS = 0.5
+
+#: The private data of a REJ while this end is connecting.  Linux retries after zeros; a number that is no
+#: reason known to it is ignored, and its attempt waits for ever (rds_rdma_cm_event_handler_cmn).
+_BUSY = bytes(4)
+#: What is kept of a L{HalfOpenSession} besides: C{peerHas} and C{asked}.
+_KEPT: Final[Packed[tuple[int, float]]] = Struct(">Qd")
 
 #: The path MTU code of 4096 bytes.
 _MTU = 5
@@ -206,3 +229,195 @@ class PendingConnect:
         Stop waiting.
         """
         self.medium.forgetWaiting(self._path)
+
+
+class Asked(NamedTuple):
+    """
+    A REQ that can be accepted: the connection's key in the medium, the private data of the REP, and the
+    last sequence number that the peer has received.
+    """
+
+    key: Any
+    answer: bytes
+    peerHas: int
+
+
+class HalfOpenSession(HalfOpenAccept):
+    """
+    A REQ whose queue pair is made when its sender has shown that it has the address.
+
+    @ivar key: the connection's key in the medium.
+    @ivar peerHas: see L{RCConnection<twisted_ib.rds.media.rcconnection.RCConnection>}.
+    @ivar asked: when the first REQ came that this one repeats, in seconds.
+    """
+
+    __slots__ = ("asked", "key", "peerHas")
+
+    asked: float
+    key: tuple[str, str]
+    peerHas: int
+
+    def __init__(
+        self, port: RequestListener, device: Any, connection: IConnection, request: Any, asked: Asked
+    ):
+        self.key = asked.key
+        self.peerHas = asked.peerHas
+        self.asked = device.clock()
+        super().__init__(port, device, connection, request, asked)
+
+    def _kept(self) -> bytes:
+        return _KEPT.pack(self.peerHas, self.asked) + self._request
+
+    def _unkept(self, kept: bytes) -> None:
+        self.peerHas, self.asked = _KEPT.unpack_from(kept)
+        self._request = kept[_KEPT.size :]
+        # As the request was read: the device's own address, and the path's.
+        self.key = self.device.fabric.address, self.connection.destination.peer.address
+
+    def _end(self) -> None:
+        self.port.medium.ceased(self)
+
+    def _packed(self, request: ConnectRequest) -> bytes:
+        # The private data has been read.
+        return super()._packed(request)[: -len(request.privateData) or None]
+
+    def close(self) -> None:
+        connection = self.connection
+        self._withdrawn()
+        if not self.device.closed:
+            self.device.disconnect(connection)
+
+    def broken(self, reason: Exception) -> None:
+        self.close()
+
+
+@implementer(IServiceListener)
+class RequestListener:
+    """
+    The listener of a medium's services; see
+    L{ParkedUser<twisted_ib.hca.connection.interfaces.ParkedUser>}.
+
+    @ivar medium: the medium.
+    """
+
+    def __init__(self, medium: RCMedium) -> None:
+        self.medium = medium
+
+    def requestWithdrawn(self, connection: IConnection) -> None:
+        """
+        See L{IServiceListener}: each request is answered at once.
+        """
+
+    def connectionRequested(self, connection: IConnection, request: ConnectRequest) -> None:
+        medium = self.medium
+        counters = medium.network.counters
+        channel = medium.channelOf(connection.destination.fabric.owner)
+        now = channel.now()
+        try:
+            asked = self.read(channel, connection, request)
+        except WireError:
+            counters["recv_bad_request"] += 1
+            # IBTA vol. 1 12.6.7.2 reason 28: the private data has the cause, RDS_RDMA_REJ_INCOMPAT for
+            # Linux.
+            connection.reject(RejectReason.CONSUMER_DEFINED, REJECTED_VERSION, now)
+            return
+        if request.unsupported is not None:
+            counters["recv_bad_request"] += 1
+            connection.reject(request.unsupported, b"", now)
+            return
+        # A new connection would bring retransmissions that there is no memory for: the peer retries later.
+        if asked is None or self._isFull(asked.key):
+            connection.reject(RejectReason.CONSUMER_DEFINED, _BUSY, now)
+            return
+        self.accept(channel, connection, request, asked)
+
+    def read(self, channel: DeviceChannel, connection: IConnection, request: ConnectRequest) -> Asked | None:
+        """
+        Read a REQ.
+
+        @return: L{None} while it cannot be accepted.
+        @raise WireError: it is wrong, or not of the one that it names.
+        """
+        raise NotImplementedError
+
+    @property
+    def handshake(self) -> RequestListener:
+        """
+        See L{HalfOpenAccept}.
+        """
+        return self
+
+    def reply(self, end: Any, request: ConnectRequest, asked: Asked) -> ConnectReply:
+        """
+        @param end: has the queue pair.
+        @return: the REP.
+        """
+        return ConnectReply(
+            localQPN=end.queuePair.number,
+            # IBTA vol. 1 12.7: the peer's initiator depth bounds our responder resources, and the other way
+            # round.
+            responderResources=min(limits.RDMA_READS, request.initiatorDepth),
+            initiatorDepth=min(limits.RDMA_READS, request.responderResources),
+            rnrRetryCount=RETRIES,
+            privateData=asked.answer,
+        )
+
+    def resumed(self, connection: IConnection, number: int, kept: bytes) -> None:
+        session = HalfOpenSession.resumed(self, connection, number, kept)
+        self.medium.expected[session.key] = session
+        parked = session.device.parking
+        if self not in parked.ofListener:
+            self.medium.parking.pop(parked, None)
+
+    def establish(self, halfOpen: HalfOpenSession, request: ConnectRequest) -> None:
+        """
+        The RTU came, or data: make the queue pair.
+        """
+        medium, connection, device = self.medium, halfOpen.connection, halfOpen.device
+        session = None
+        try:
+            channel = medium.channelOf(device)
+            with device.withNumber(halfOpen):
+                session = medium.newSession(halfOpen.key, channel)
+            session.peerHas = halfOpen.peerHas
+            session.join(connection, request)
+        except HCAError:
+            # The peer believes that it is connected.
+            connection.user = None
+            device.disconnect(connection)
+            if session is not None:
+                session.connection = None
+                session.close()
+            return
+        medium.proved(session)
+
+    def accept(
+        self, channel: DeviceChannel, connection: IConnection, request: ConnectRequest, asked: Asked
+    ) -> None:
+        """
+        Accept a REQ.
+        """
+        now = channel.now()
+        session = None
+        try:
+            session = self.medium.newSession(asked.key, channel)
+            session.peerHas = asked.peerHas
+            reply = self.reply(session, request, asked)
+            connection.destination.prepareReply(reply, request)
+            # IBTA vol. 1 12.9.8: the queue pair is ready before the REP leaves, as data may precede the
+            # RTU.
+            session.join(connection, request)
+        except HCAError:
+            # IBTA vol. 1 12.6.7.2 reason 3: the peer may try again.
+            connection.reject(RejectReason.NO_RESOURCES, b"", now)
+        else:
+            if connection.accept(reply, now):
+                self.medium.accepted(session, now)
+                return
+        if session is not None:
+            session.connection = None
+            session.close()
+
+    def _isFull(self, key: Any) -> bool:
+        medium = self.medium
+        return any(path.isFull() for path in medium.network.paths.values() if medium.keyOf(path) == key)

@@ -4,7 +4,7 @@ RDS over RC queue pairs between the processes of a host, or the ports of an Infi
 All processes of a host have all its addresses.  So each socket is published in a port space of its own, and a
 sender looks there for the HCA that has the port.  All paths between two HCAs share one queue pair: the REQ
 goes to an HCA, not to a port, and its private data names the requesting HCA
-(L{twisted_ib.rds.protocol.private}), which the fabric verifies.  If both connect at once, the request of the
+(L{twisted_ib.rds.protocol.wire}), which the fabric verifies.  If both connect at once, the request of the
 HCA with the larger GUID is accepted.
 
 On a device of a subnet a socket may have GIDs besides: a GID names an HCA, which the directory need not be
@@ -28,13 +28,11 @@ from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.host.addresses import localAddresses, normalise
 from twisted_ib.internet.channel import DeviceChannel
 from twisted_ib.rds.media.rc import RCMedium
-from twisted_ib.rds.media.rcaccept import Asked, RequestListener
-from twisted_ib.rds.media.rcconnect import ConnectAttempt
+from twisted_ib.rds.media.rcconnect import Asked, ConnectAttempt, RequestListener
 from twisted_ib.rds.paths.carrier import IRDSMedium
 from twisted_ib.rds.protocol.bundle import BUNDLE
 from twisted_ib.rds.protocol.congestion import CongestionMap
-from twisted_ib.rds.protocol.private import packHello, parseHello
-from twisted_ib.rds.protocol.wire import PING_PORT
+from twisted_ib.rds.protocol.wire import PING_PORT, packHello, parseHello
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IPeerPath

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Final
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, NoListenerError, ServiceInUseError
 from twisted_ib.rds.media.rcrelaymedium import OWNER_PORT, RelayMedium
+from twisted_ib.rds.paths.carrier import Pending
 from twisted_ib.rds.paths.network import Network, Route
 from twisted_ib.rds.paths.path import RDSPath
-from twisted_ib.rds.paths.relay import Pending
 from twisted_ib.rds.protocol.bundle import BUNDLE, datagramsOf
 from twisted_ib.rds.protocol.machine import RDSMessage
 from twisted_ib.rds.protocol.wire import LOWEST_PORT, PING_PORT, Fields

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.device.device import Device
     from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
     from twisted_ib.internet.channel import DeviceChannel
-    from twisted_ib.rds.media.rcaccept import Asked
+    from twisted_ib.rds.media.rcconnect import Asked
     from twisted_ib.rds.media.rcconnection import RCConnection
     from twisted_ib.rds.media.rcrelay import RelayNetwork
 

@@ -9,6 +9,4 @@ Besides:
     (Linux C{net/rds/loop.c})
   - C{network}: the state that all RDS sockets of one process share on one device
   - C{rdmaoperations}: RDMA and atomic operations between RDS sockets
-  - C{relay}: paths of which several processes of an address have datagrams
-  - C{rows}: the rows that C{ib-ss} shows of RDS
 """

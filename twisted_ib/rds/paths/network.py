@@ -3,33 +3,133 @@ The state that all RDS sockets of one process share on one device: paths, conges
 
 It outlives its sockets: sequence numbers continue when another socket is opened, so that a peer's
 retransmissions are recognised.  Without a socket it has no connection, and nothing in the reactor.
+L{networkRows} are the rows that C{ib-ss} shows of it.
+
+The counters are under the kernel's names: Linux 6.1 C{net/rds/stats.c} (C{rds-info -c} shows them), of which
+those are kept that mean something here.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError, ServiceInUseError
+from twisted_ib.hca.base.socketrows import CONNECTION, LISTEN, LISTENER, Row
+from twisted_ib.internet.addressing.addresses import withPort
 from twisted_ib.rds.paths.loopback import RDSLoopbackPath
 from twisted_ib.rds.paths.path import RDSPath
 from twisted_ib.rds.protocol.congestion import PORTS, CongestionMap
-from twisted_ib.rds.protocol.counters import newCounters
 from twisted_ib.rds.protocol.wire import LOWEST_PORT, Fields
 
 if TYPE_CHECKING:
     from twisted.internet.base import ReactorBase
 
     from twisted_ib.rds.paths.carrier import IRDSMedium
+    from twisted_ib.rds.paths.path import RDSPath
     from twisted_ib.rds.protocol.machine import RDSMessage
 
+#: The kernel's names, in the order of C{struct rds_statistics} in Linux rds.h.
+KERNEL_COUNTERS = (
+    "conn_reset",
+    "recv_drop_bad_checksum",
+    "recv_drop_old_seq",
+    "recv_drop_no_sock",
+    "recv_drop_dead_sock",
+    "recv_delivered",
+    "recv_queued",
+    "recv_ack_required",
+    "recv_rdma_bytes",
+    "recv_ping",
+    "send_queue_empty",
+    "send_queue_full",
+    "send_ack_required",
+    "send_queued",
+    "send_rdma",
+    "send_rdma_bytes",
+    "send_pong",
+    "cong_update_queued",
+    "cong_update_received",
+    "cong_send_error",
+    "cong_send_blocked",
+)
+
+#: Our own: malformed input from peers, requests beyond a limit, and our own drops.
+OWN_COUNTERS = (
+    "recv_bad_length",
+    "recv_bad_extension",
+    "recv_bad_map",
+    "recv_bad_port",
+    "recv_bad_ack",
+    "recv_bad_frame",
+    "recv_bad_request",
+    "recv_drop_no_room",
+    "send_drop_pong",
+    "send_drop_closed",
+    "send_retransmitted",
+    "peer_restarted",
+    "recv_handed_on",
+    "send_handed_on",
+    "recv_handed_late",
+)
+
+#: Of streams (L{twisted_ib.rds.protocol.streams}): datagrams that are no frames or match no session, and
+#: streams that were refused or lost.
+STREAM_COUNTERS = (
+    "stream_plain_datagrams",
+    "stream_bad_frames",
+    "stream_bad_version",
+    "stream_unknown_session",
+    "stream_too_many",
+    "stream_answers_dropped",
+    "stream_overheld",
+    "stream_unreachable",
+    "stream_stalled",
+)
+
+PROVIDER = "rds"
+#: A socket that is marked in the congestion map, and a path with messages held back for a congested port.
+CONGESTED = "CONGESTED"
+#: A path without a connection, wanted or not, and one with; under the names that ss(8) knows from TCP.
+CONNECTING, DOWN, UP = "SYN_SENT", "CLOSE", "ESTABLISHED"
 
 _random = secrets.SystemRandom()
 
 #: What leads to another socket.
 Route = RDSPath | RDSLoopbackPath
+
+
+def newCounters() -> dict[str, int]:
+    """
+    @return: all counters at zero.
+    """
+    return dict.fromkeys(KERNEL_COUNTERS + OWN_COUNTERS + STREAM_COUNTERS, 0)
+
+
+def networkRows(network: Network) -> Iterator[Row]:
+    """
+    @return: a row for each address of a socket, with the bytes sent and not acknowledged, and one for
+        each path in use.
+    """
+    for (address, port), socket in list(network.sockets.items()):
+        queued = getattr(socket, "queued", None)
+        # A ping has an entry in C{sockets} while it waits, but is no socket.
+        if queued is not None:
+            state = CONGESTED if port in network.mapOf(address) else LISTEN
+            yield Row(LISTENER, PROVIDER, withPort(address, port), None, state, None, queued())
+    for path in list(network.paths.values()):
+        yield _pathRow(path)
+
+
+def _pathRow(path: RDSPath) -> Row:
+    machine = path.machine
+    state = DOWN if path.since is None else CONNECTING
+    if path.carrier is not None:
+        state = CONGESTED if path.held else UP
+    flight = sum(each.size for queue in (machine.waiting, machine.unacknowledged) for each in queue)
+    return Row(CONNECTION, PROVIDER, path.local, path.remote, state, None, flight, machine.repeated)
 
 
 class Network:
@@ -39,7 +139,7 @@ class Network:
     @ivar reactor: the reactor; all calls are made in its thread.
     @ivar medium: makes connections, an L{IRDSMedium<twisted_ib.rds.paths.carrier.IRDSMedium>}.
     @ivar generation: GEN_NUM of this RDS instance, which peers are told.
-    @ivar counters: see L{twisted_ib.rds.protocol.counters}.
+    @ivar counters: those of L{newCounters}.
     @ivar sockets: by address and port.
     @ivar paths: by the medium's key.
     @ivar loopbackPaths: loopback paths, by our two addresses.

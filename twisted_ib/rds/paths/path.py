@@ -19,9 +19,9 @@ from twisted_ib.rds.protocol.wire import PROBE_PORT, Fields
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
 
-    from twisted_ib.rds.paths.carrier import Attempt, IRDSCarrier, IRDSMedium
+    from twisted_ib.hca.base.interfaces import Search
+    from twisted_ib.rds.paths.carrier import IRDSCarrier, IRDSMedium, Pending
     from twisted_ib.rds.paths.network import Network
-    from twisted_ib.rds.paths.relay import Pending
 
 #: Pauses between connection attempts, in seconds: they double from the first to the second (Linux
 #: net/rds/sysctl.c: reconnect_min_delay_ms, reconnect_max_delay_ms).
@@ -62,7 +62,7 @@ class RDSPath:
     bundle: Bundle | None = None
     pending: Pending | None = None
 
-    _attempt: Attempt | None = None
+    _attempt: Search | None = None
     _retry: IDelayedCall | None = None
     _tick: IDelayedCall | None = None
     _watch: IDelayedCall | None = None

@@ -7,9 +7,7 @@ Besides:
   - C{bundle}: small datagrams from one socket to one other, written in one reactor turn, sent as one message
     between processes of this host
   - C{congestion}: which ports of an address accept no more data, one bit for each of 65536
-  - C{counters}: the counters of RDS, under the kernel's names
   - C{frames}: the frames of streams over reliable datagrams
-  - C{private}: the private data that RDS puts into REQ and REP on RC queue pairs
   - C{streammachine}: the state machine of one end of a stream over reliable datagrams, without I/O, clock or
     Twisted
   - C{streams}: the stream sessions of one RDS socket

@@ -156,7 +156,7 @@ class PathMachine:
         """
         @param ownMap: the congestion map of our address, shared by all its paths.
         @param generation: our GEN_NUM, not 0.
-        @param counters: see L{twisted_ib.rds.protocol.counters}.
+        @param counters: see L{twisted_ib.rds.paths.network}.
         @param acknowledges: whether messages have to request acknowledgements (RC).
         """
         self.ownMap = ownMap

@@ -4,8 +4,6 @@ Byte streams over RDS datagrams, for Twisted's protocols and endpoints.  Begin w
 Besides:
 
   - C{connector}: the active side of streams over reliable datagrams
-  - C{endpoints}: streams over reliable datagrams as endpoints, like C{TCP4ServerEndpoint} and
-    C{HostnameEndpoint}
   - C{listening}: the passive side of streams over reliable datagrams
   - C{transport}: the Twisted transport of a stream over reliable datagrams (ITCPTransport)
 """

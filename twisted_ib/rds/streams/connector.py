@@ -1,5 +1,6 @@
 """
-The active side of streams over reliable datagrams: connection attempts and the connector.
+The active side of streams over reliable datagrams: connection attempts, the connector, and the endpoint like
+C{HostnameEndpoint}: C{rds:HOST:PORT}.  L{twisted_ib.rds.protocol.frames} documents the wire format.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from zope.interface import implementer
 from twisted_ib.errors import HCAError
 from twisted_ib.internet import failures
 from twisted_ib.internet.addressing.addresses import addressOf, reachable
-from twisted_ib.internet.addressing.endpoints import EndpointFactory
+from twisted_ib.internet.addressing.endpoints import ClientEndpoint, EndpointFactory
 from twisted_ib.internet.addressing.resolution import Destination, literalOf, resolve
 from twisted_ib.rds.networks import networkFor
 from twisted_ib.rds.protocol.frames import EndReason
@@ -250,3 +251,11 @@ def connectStream(
     connector = StreamConnector(host, port, factory, timeout, bindAddress, reactor, device)
     connector.connect()
     return connector
+
+
+class RDSClientEndpoint(ClientEndpoint):
+    """
+    The endpoint that connects a stream.
+    """
+
+    connectCall = staticmethod(connectStream)

@@ -1,5 +1,6 @@
 """
-The passive side of streams over reliable datagrams: the listening port.
+The passive side of streams over reliable datagrams: the listening port, and the endpoint like
+C{TCP4ServerEndpoint}: C{rds:PORT}.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from twisted.python import log, reflect
 from zope.interface import implementer
 
 from twisted_ib.internet.addressing.addresses import Address, addressOf, canonical, checkPort, splitBinding
+from twisted_ib.internet.addressing.endpoints import ServerEndpoint
 from twisted_ib.rds.protocol.streammachine import StreamMachine
 from twisted_ib.rds.streams.streamsocket import StreamSocket, socketFor
 from twisted_ib.rds.streams.transport import StreamTransport
@@ -171,3 +173,11 @@ def listenStreams(
     listening = StreamPort(port, factory, interface, reactor, device)
     listening.startListening()
     return listening
+
+
+class RDSServerEndpoint(ServerEndpoint):
+    """
+    The endpoint that accepts streams.
+    """
+
+    listenCall = staticmethod(listenStreams)

@@ -40,7 +40,7 @@ from twisted_ib.subnet.network.topology import MOST_PORTS, Topology
 from twisted_ib.subnet.network.umad import UmadServer
 from twisted_ib.subnet.sm.manager import Options
 from twisted_ib.subnet.sma import SMA, Answer, countViolations, setCapability, setSM
-from twisted_ib.subnet.sma.traps import Traps
+from twisted_ib.subnet.sma.agent import Traps
 
 
 class HostedSubnet:

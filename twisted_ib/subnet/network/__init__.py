@@ -3,7 +3,6 @@ An InfiniBand subnet, without I/O: its nodes and links, the way of a datagram th
 
 Modules:
 
-  - C{counters}: counters of ports, by the names of performance management's fields
   - C{forwarding}: where packets go in a subnet
   - C{graph}: the nodes, ports and links of a subnet, and the state machine of a link (IBTA vol. 1 7.2.7,
     14.2.5.6)
@@ -11,5 +10,4 @@ Modules:
   - C{switch}: the forwarding tables of a switch (IBTA vol. 1 18.2)
   - C{topology}: topology files, in the language that ibnetdiscover writes and ibsim reads
   - C{umad}: ibsim's protocol, by which libumad2sim gives OpenSM and infiniband-diags a port of a subnet
-  - C{umadtransfers}: RMPP transfers of programs that are attached by ibsim's protocol
 """

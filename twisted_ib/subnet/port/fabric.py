@@ -35,6 +35,7 @@ from twisted_ib.subnet.network.smi import Packet
 from twisted_ib.subnet.port.paths import ManagementPath, SubnetPath
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import PathUser, Search
     from twisted_ib.hca.base.port import KeyViolation, PortChange
     from twisted_ib.hca.device.device import Device
     from twisted_ib.hca.fabric.loopback.loopback import LoopbackFabric
@@ -69,15 +70,6 @@ class _Port(Protocol):
     def close(self) -> None: ...
 
 
-class _PathUser(Protocol):
-    def pathReady(self, path: SubnetPath) -> None: ...
-    def connectFailed(self, error: Exception) -> None: ...
-
-
-class _Search(Protocol):
-    def cancel(self) -> None: ...
-
-
 class _Observer(Protocol):
     def tracedMAD(self, isOutbound: bool, packet: Packet) -> None: ...
 
@@ -90,14 +82,14 @@ class _Checked:
     while the subnet's host is stopped as long as the consumer waits.
     """
 
-    def __init__(self, fabric: SubnetFabric, serviceID: int, address: str, user: _PathUser) -> None:
+    def __init__(self, fabric: SubnetFabric, serviceID: int, address: str, user: PathUser) -> None:
         self._fabric = fabric
         self._serviceID, self._address = serviceID, address
         self._user = user
         self._left = limits.SUBNET_ROUTE_LOOKS
         self._wasSilent = self._isBelieved = False
         # The directory's search, or the wait.
-        self._search: _Search | None = None
+        self._search: Search | None = None
         self._isOver = False
 
     def look(self) -> None:
@@ -292,19 +284,19 @@ class SubnetFabric:
         port: int = self._records.publishAny(prefix, address, self._isOwn(address))
         return port
 
-    def resolve(self, serviceID: int, address: str, user: _PathUser) -> _Search:
+    def resolve(self, serviceID: int, address: str, user: PathUser) -> Search:
         # The address is a GID of the subnet, or one of this host.
         checked = _Checked(self, serviceID, address, user)
         checked.look()
         return checked
 
-    def search(self, guid: int, serviceID: int, address: str, user: _PathUser) -> _Search:
+    def search(self, guid: int, serviceID: int, address: str, user: PathUser) -> Search:
         """
         Ask the directory of the records.
 
         @param guid: of an HCA that the subnet has; 0 for an address of this host.
         """
-        found: _Search
+        found: Search
         if guid:
             found = self._records.reach(guid, user)
         else:

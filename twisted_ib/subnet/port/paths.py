@@ -21,7 +21,7 @@ from twisted_ib import limits
 from twisted_ib.hca.base.operation import ABSENT, GSI_QPN, RESPONSES, RESUME, SMI_QPN
 from twisted_ib.hca.base.partition import matches
 from twisted_ib.hca.base.port import KeyViolation
-from twisted_ib.hca.connection.path import GID_BYTES, PathRecord
+from twisted_ib.hca.connection.request import GID_BYTES, PathRecord
 from twisted_ib.hca.fabric.base.neighbours import PeerIdentity
 from twisted_ib.hca.fabric.base.path import Refusing
 from twisted_ib.hca.queues.receiver import RecordReceiver

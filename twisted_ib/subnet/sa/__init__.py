@@ -6,7 +6,6 @@ C{agent} is what the subnet manager calls; MADs and the time come in, MADs go ou
 
 Besides:
 
-  - C{choices}: the selectors of a record
   - C{events}: subscriptions to events, and their Reports (IBTA vol. 1 13.4.8.3, 13.4.11, 15.2.5.12)
   - C{groups}: multicast groups (IBTA vol. 1 15.2.5.17)
   - C{paths}: paths between ports of a subnet (IBTA vol. 1 15.2.5.16)

@@ -31,9 +31,8 @@ from twisted_ib.hca.mad.attributes.administration import (
     SMInfoRecord,
     stride,
 )
-from twisted_ib.hca.mad.attributes.classportinfo import ClassPortInfo
 from twisted_ib.hca.mad.attributes.layouts import Attribute, layoutOf
-from twisted_ib.hca.mad.attributes.notice import Notice, Trap
+from twisted_ib.hca.mad.attributes.notice import ClassPortInfo, Notice, Trap
 from twisted_ib.hca.mad.requests import ReceivedMAD
 from twisted_ib.hca.mad.rmpp.segments import TABLE, dataAt, headerOf, isSegment
 from twisted_ib.hca.mad.transfers import Transfers

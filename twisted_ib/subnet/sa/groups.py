@@ -25,9 +25,8 @@ from twisted_ib.hca.mad.attributes.administration import JoinState, MCMemberReco
 from twisted_ib.hca.mad.attributes.notice import Trap
 from twisted_ib.hca.wire.mad.administration import SAStatus
 from twisted_ib.subnet.network.switch import FIRST_MULTICAST_LID
-from twisted_ib.subnet.sa.choices import RANKS, choose, meets, mtuOf, rateOf
 from twisted_ib.subnet.sa.paths import LIFE_TIME
-from twisted_ib.subnet.sa.request import Refusal, Request, sharedKey
+from twisted_ib.subnet.sa.request import RANKS, Refusal, Request, choose, meets, mtuOf, rateOf, sharedKey
 
 if TYPE_CHECKING:
     from twisted_ib.subnet.sm.interfaces import IManager

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from twisted_ib import limits
 from twisted_ib.hca.mad.attributes.administration import PathRecord, Selector
-from twisted_ib.hca.mad.attributes.rates import GIGABITS
+from twisted_ib.hca.mad.attributes.port import GIGABITS
 from twisted_ib.hca.wire.mad.administration import SAStatus
-from twisted_ib.subnet.sa.choices import RANKS, choose, mtuOf, rateOf
-from twisted_ib.subnet.sa.request import Refusal, sharedKey
+from twisted_ib.subnet.sa.request import RANKS, Refusal, choose, mtuOf, rateOf, sharedKey
 from twisted_ib.subnet.sa.store import Query, bounded, shifts
 
 if TYPE_CHECKING:

@@ -28,24 +28,23 @@ from twisted_ib.hca.mad.attributes.administration import (
     stride,
 )
 from twisted_ib.hca.mad.attributes.layouts import Attribute, layoutOf
-from twisted_ib.hca.mad.attributes.port import (
-    GUIDS_PER_BLOCK,
-    PARTITIONS_PER_BLOCK,
-    GUIDInfo,
-    PKeyTable,
-)
-from twisted_ib.hca.mad.attributes.switch import (
+from twisted_ib.hca.mad.attributes.node import (
     LIDS_PER_BLOCK,
     MULTICAST_LIDS_PER_BLOCK,
     PORTS_PER_MASK,
     LinearForwardingTable,
     MulticastForwardingTable,
 )
+from twisted_ib.hca.mad.attributes.port import (
+    GUIDS_PER_BLOCK,
+    PARTITIONS_PER_BLOCK,
+    GUIDInfo,
+    PKeyTable,
+)
 from twisted_ib.hca.mad.rmpp.receiver import RMPP_TABLE_BYTES
 from twisted_ib.hca.wire.mad.administration import SAStatus
 from twisted_ib.subnet.network.switch import FIRST_MULTICAST_LID, NO_PORT
-from twisted_ib.subnet.sa.choices import RANKS, meets
-from twisted_ib.subnet.sa.request import Refusal
+from twisted_ib.subnet.sa.request import RANKS, Refusal, meets
 
 if TYPE_CHECKING:
     from twisted_ib.subnet.sa.request import Request

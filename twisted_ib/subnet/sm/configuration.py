@@ -12,8 +12,7 @@ from typing import Any, Final
 from attrs import evolve
 
 from twisted_ib.hca.base.port import PortState
-from twisted_ib.hca.mad.attributes.port import PARTITIONS_PER_BLOCK, Capability, PKeyTable, PortInfo
-from twisted_ib.hca.mad.attributes.switch import (
+from twisted_ib.hca.mad.attributes.node import (
     LIDS_PER_BLOCK,
     MULTICAST_LIDS_PER_BLOCK,
     PORTS_PER_MASK,
@@ -21,6 +20,7 @@ from twisted_ib.hca.mad.attributes.switch import (
     MulticastForwardingTable,
     SwitchInfo,
 )
+from twisted_ib.hca.mad.attributes.port import PARTITIONS_PER_BLOCK, Capability, PKeyTable, PortInfo
 from twisted_ib.subnet.network.switch import FIRST_MULTICAST_LID, NO_PORT
 from twisted_ib.subnet.sm.model import Node, Port
 from twisted_ib.subnet.sm.requests import Request

@@ -10,7 +10,7 @@ from typing import Final
 
 from twisted_ib import limits
 from twisted_ib.hca.base.machine import Machine, ignored
-from twisted_ib.hca.mad.attributes.manager import SMInfo, SMState
+from twisted_ib.hca.mad.attributes.node import SMInfo, SMState
 
 
 class Control(IntEnum):

@@ -18,10 +18,9 @@ from attrs import evolve, frozen
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import SMI_QPN
 from twisted_ib.hca.base.port import DEFAULT_PREFIX, LARGEST_UNICAST_LID, PortState
-from twisted_ib.hca.mad.attributes.manager import SMInfo, SMState
+from twisted_ib.hca.mad.attributes.node import SMInfo, SMState, SwitchInfo
 from twisted_ib.hca.mad.attributes.notice import Notice, Trap
 from twisted_ib.hca.mad.attributes.port import Capability, PortInfo
-from twisted_ib.hca.mad.attributes.switch import SwitchInfo
 from twisted_ib.hca.wire.mad.classes import (
     SUBNET_ADMINISTRATION,
     SUBNET_CLASSES,
@@ -45,11 +44,10 @@ from twisted_ib.subnet.network.smi import PERMISSIVE_LID, Packet
 from twisted_ib.subnet.network.switch import FIRST_MULTICAST_LID
 from twisted_ib.subnet.sm.configuration import Configuration
 from twisted_ib.subnet.sm.election import Control, Election
-from twisted_ib.subnet.sm.lids import LIDs
 from twisted_ib.subnet.sm.model import Model, Node, Port
 from twisted_ib.subnet.sm.partitions import DEFAULT, Partition, keysOf
 from twisted_ib.subnet.sm.requests import Answered, Request, Requests, decodeSMP
-from twisted_ib.subnet.sm.routing import Routing
+from twisted_ib.subnet.sm.routing import LIDs, Routing
 from twisted_ib.subnet.sm.sweep import Discovery
 
 if TYPE_CHECKING:

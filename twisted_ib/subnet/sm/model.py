@@ -15,10 +15,8 @@ from attrs import define, field
 
 from twisted_ib.hca.base.port import DEFAULT_PREFIX, PortState
 from twisted_ib.hca.base.traits import NodeType
-from twisted_ib.hca.mad.attributes.manager import SMInfo
-from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo
+from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo, SMInfo, SwitchInfo
 from twisted_ib.hca.mad.attributes.port import PortInfo
-from twisted_ib.hca.mad.attributes.switch import SwitchInfo
 from twisted_ib.limits import SUBNET_HOPS
 from twisted_ib.subnet.network.switch import NO_PORT
 from twisted_ib.subnet.sm.partitions import Partition

@@ -16,10 +16,8 @@ from attrs import evolve
 from twisted_ib import limits
 from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.base.traits import NodeType
-from twisted_ib.hca.mad.attributes.manager import SMInfo
-from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo
+from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo, SMInfo, SwitchInfo
 from twisted_ib.hca.mad.attributes.port import PARTITIONS_PER_BLOCK, Capability, PKeyTable, PortInfo
-from twisted_ib.hca.mad.attributes.switch import SwitchInfo
 from twisted_ib.subnet.network.smi import MOST_HOPS
 from twisted_ib.subnet.sm.model import Node, Port, Switch
 from twisted_ib.subnet.sm.requests import IRequests, Request

@@ -23,7 +23,7 @@ from twisted_ib.hca.mad.attributes.port import (
     VLArbitrationTable,
 )
 from twisted_ib.subnet.network.graph import Change, Port
-from twisted_ib.subnet.sma.request import PORT_NUMBER, Request, Row
+from twisted_ib.subnet.sma.node import PORT_NUMBER, Request, Row
 
 #: The value of a field that stands for all that is supported (IBTA vol. 1 14.2.5.6).
 _ALL_WIDTHS: Final = 0xFF

@@ -6,15 +6,12 @@ over a pipe what to measure, and reads the figures.
 
 Besides:
 
-  - C{applications}: the applications of C{ib-perf compare} under Twisted
   - C{asyncioprocess}: the subjects of other event loops
   - C{measuring}: how all clients measure
   - C{plot}: the results of C{ib-perf compare} as a picture
   - C{processes}: the processes of C{ib-perf compare}
   - C{results}: the rounds of C{ib-perf compare} together
   - C{subjects}: the subjects of C{ib-perf compare}, the placements of their processes, and the rows
-  - C{switched}: TCP connections that switch to RDMA before they are measured, as both processes of a subject
-    make them
   - C{text}: the results of C{ib-perf compare} as text, with bars
   - C{twistedprocess}: a process of C{ib-perf compare} under Twisted
 """

@@ -13,8 +13,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from time import perf_counter_ns
 from typing import Any
 
-from twisted_ib.tools.compare.applications import HEAD
 from twisted_ib.tools.compare.measuring import SOURCE, ContentError, Figures, perform
+from twisted_ib.tools.compare.twistedprocess import HEAD
 
 #: Bytes of the buffer for what arrives.
 BUFFER = 256 * 1024

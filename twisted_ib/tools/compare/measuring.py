@@ -2,7 +2,7 @@
 How all clients measure: the time of round trips, and the rate of a stream until its last byte has arrived.
 
 A client has C{call}, C{collect} or C{send}, whose results can be awaited, under Twisted and asyncio alike
-(L{applications<twisted_ib.tools.compare.applications>},
+(L{applications<twisted_ib.tools.compare.twistedprocess>},
 L{asyncioprocess<twisted_ib.tools.compare.asyncioprocess>}).
 """
 

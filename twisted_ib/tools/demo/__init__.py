@@ -8,7 +8,6 @@ Besides:
   - C{ipoib}: ping, iperf3 and ssh between two networks without privileges, over C{ib0}, and what a capture
     has of it
   - C{probe}: the measurements of C{ib-demo}
-  - C{report}: the figures of C{ib-demo}
+  - C{report}: the figures of C{ib-demo}, and its display
   - C{server}: the second server of C{ib-demo}
-  - C{steps}: the display of C{ib-demo} on a terminal while one of its steps takes time
 """

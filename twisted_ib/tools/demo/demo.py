@@ -24,13 +24,12 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted_ib.errors import HCAError
 from twisted_ib.ipoib.tun import NODE
 from twisted_ib.sdp.transport import SDPTransport
-from twisted_ib.tools.compare.applications import Caller
+from twisted_ib.tools.compare.twistedprocess import Caller
 from twisted_ib.tools.demo import ipoib
 from twisted_ib.tools.demo.children import Child, Children, temporaryFolder
 from twisted_ib.tools.demo.probe import PING, CountedEndpoint, Fetcher, fetchFiles, roundTrips, used
-from twisted_ib.tools.demo.report import fileLines, tripLines
+from twisted_ib.tools.demo.report import Steps, fileLines, tripLines
 from twisted_ib.tools.demo.server import READY
-from twisted_ib.tools.demo.steps import Steps
 from twisted_ib.tools.program import (
     ArgumentParser,
     ProgramError,

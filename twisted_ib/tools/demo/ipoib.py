@@ -26,7 +26,7 @@ from twisted_ib.hca.wire.packet import Packet
 from twisted_ib.ipoib.protocol.wire import ARP_HEADER, ENCAPSULATION_BYTES, ARPOperation, ARPPacket
 from twisted_ib.settings import CAPTURE, RUN_DIR
 from twisted_ib.tools.demo.children import Child, Children
-from twisted_ib.tools.demo.steps import Steps
+from twisted_ib.tools.demo.report import Steps
 from twisted_ib.tools.program import ProgramError, childProgram, printable, sentence, write
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
 
 from twisted_ib.sdp.transport import SDPTransport
-from twisted_ib.tools.compare.applications import Caller
 from twisted_ib.tools.compare.measuring import deadlineIn
+from twisted_ib.tools.compare.twistedprocess import Caller
 from twisted_ib.tools.program import ProgramError
 
 PING = b"p" * 64

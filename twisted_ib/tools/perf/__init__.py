@@ -4,10 +4,7 @@ C{ib-perf}: latency and bandwidth between two processes, like perftest.  Begin w
 Besides:
 
   - C{client}: connects, sends the test's parameters, measures
-  - C{exchange}: two-sided subcommands of C{ib-perf}
   - C{link}: a connection of C{ib-perf}, at either end
-  - C{load}: the tasks of C{ib-perf rds}, after rds-tools C{rds-stress.c}
-  - C{memory}: one-sided subcommands of C{ib-perf}
   - C{method}: the interface of an C{ib-perf} subcommand
   - C{parameters}: parameters of an C{ib-perf} test
   - C{rds}: the workload of rds-stress, with its control protocol, messages and option letters

@@ -1,5 +1,7 @@
 """
 The interface of an C{ib-perf} subcommand: endpoints, and the work of a connection for latency and bandwidth.
+The subcommands are two-sided, messages and streams, or one-sided: RDMA WRITE, RDMA READ and atomics on the
+server's memory.
 """
 
 from __future__ import annotations
@@ -7,15 +9,30 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from attrs import define
 from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import TCP4ClientEndpoint, TCP4ServerEndpoint
 from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndpoint
 
+from twisted_ib import limits
+from twisted_ib.rdma import Access, RDMAClientEndpoint, RDMAServerEndpoint
+from twisted_ib.reactor import direct
+from twisted_ib.sdp import SDPClientEndpoint, SDPServerEndpoint
 from twisted_ib.tools.perf.link import Link
 from twisted_ib.tools.perf.parameters import Parameters
-from twisted_ib.tools.perf.runs import PingPong, Run, Source, Span
+from twisted_ib.tools.perf.runs import PingPong, Requests, Run, Source, Span
 from twisted_ib.tools.program import ProgramError
+
+if TYPE_CHECKING:
+    from twisted_ib.internet.region import RDMARegion
+
+#: Bytes of an atomic operation: always 8 (IBTA vol. 1 9.4.5).
+_COUNTER = 8
+
+#: Connection requests queued at the server.
+_BACKLOG = 4 * limits.PERF_CONNECTING
 
 #: The phases of the dialogue: the server echoes, or counts.
 ECHO, COUNT = "echo", "count"
@@ -140,3 +157,222 @@ class Test:
 
         @raise ProgramError: Data was corrupted.
         """
+
+
+class Send(Test):
+    """
+    Messages over C{ib:} (SEND, IBTA vol. 1 9.4.1).
+    """
+
+    name = "send"
+    summary = "messages (SEND and RECEIVE) between two programs"
+
+    def server(self, reactor: Any, port: int, device: str | None) -> IStreamServerEndpoint:
+        most = limits.PERF_MESSAGE
+        return RDMAServerEndpoint(reactor, port, _BACKLOG, device=device, maxMessageSize=most)
+
+    def client(self, reactor: Any, host: str, port: int, device: str | None) -> IStreamClientEndpoint:
+        return RDMAClientEndpoint(reactor, host, port, device=device, maxMessageSize=limits.PERF_MESSAGE)
+
+
+class SDP(Test):
+    """
+    Streams over C{sdp:}.
+    """
+
+    name = "sdp"
+    summary = "streams of sdp:, as a Twisted protocol uses them"
+
+    def server(self, reactor: Any, port: int, device: str | None) -> IStreamServerEndpoint:
+        return SDPServerEndpoint(reactor, port, _BACKLOG, device=device)
+
+    def client(self, reactor: Any, host: str, port: int, device: str | None) -> IStreamClientEndpoint:
+        return SDPClientEndpoint(reactor, host, port, device=device)
+
+
+class TCP(Test):
+    """
+    Twisted's TCP with TCP_NODELAY, for comparison.
+    """
+
+    name = "tcp"
+    summary = "streams of Twisted's TCP with TCP_NODELAY, to compare"
+    hasDevice = False
+
+    def server(self, reactor: Any, port: int, device: str | None) -> IStreamServerEndpoint:
+        # The switch is bypassed: with the reactor C{ib} a TCP endpoint might otherwise become SDP by its
+        # rules.
+        return TCP4ServerEndpoint(direct(reactor), port, _BACKLOG)
+
+    def client(self, reactor: Any, host: str, port: int, device: str | None) -> IStreamClientEndpoint:
+        return TCP4ClientEndpoint(direct(reactor), host, port)
+
+
+@define
+class Memory:
+    """
+    The client's view of a connection's memory.
+
+    @ivar region: The client's region.
+    @ivar address: The address of the server's region; C{key} is its R_Key.
+    @ivar added: FetchAdds of 1 posted.
+    """
+
+    region: RDMARegion
+    address: int
+    key: int
+    added: int = 0
+
+
+class OneSided(Send):
+    """
+    A test without the server's program: its HCA serves the client's requests.
+
+    @cvar access: The client's rights on the server's memory.
+    """
+
+    latencyOf = "a request: until its completion"
+    access: Access
+
+    def welcome(self, link: Link, terms: Parameters) -> dict[str, Any]:
+        region = link.transport.registerMemory(terms.largest, self.access)
+        self.fill(region, terms)
+        link.memory = region
+        # perftest exchanges the same over its TCP connection before the test (perftest_communication.c).
+        return {"address": region.address, "key": region.remoteKey}
+
+    def fill(self, region: RDMARegion, terms: Parameters) -> None:
+        """
+        Initialize the server's memory, which is all zeros.
+        """
+
+    def joined(self, link: Link, terms: Parameters, answer: dict[str, Any]) -> None:
+        address, key = answer.get("address"), answer.get("key")
+        # Not isinstance: JSON's true is an int to Python.
+        if type(address) is not int or type(key) is not int:
+            raise ProgramError("the server does not say where its memory is")
+        # No remote rights: only the client's own requests touch it (IBTA vol. 1 10.6.3).
+        region = link.transport.registerMemory(terms.largest)
+        link.memory = Memory(region, address, key)
+
+    async def begin(self, ask: Ask, what: str) -> None:
+        """
+        Do nothing: the server has no phases.
+        """
+
+    async def end(self, ask: Ask, moved: int) -> None:
+        """
+        Do nothing.
+        """
+
+    async def before(self, link: Link, message: bytes) -> None:
+        """
+        Do nothing: there is no echo to test.
+        """
+
+    def request(self, link: Link, size: int) -> Callable[[], Deferred[Any]]:
+        """
+        Return a function that posts one request of C{size} bytes.
+        """
+        raise NotImplementedError
+
+    def latency(self, link: Link, message: bytes, span: Span, counts: defaultdict[int, int]) -> Run:
+        return Requests(self.request(link, len(message)), 1, span, counts)
+
+    def bandwidth(self, link: Link, message: bytes, span: Span) -> Run:
+        # More requests than the responder's resources wait in the send queue (IBTA vol. 1 9.7.4), which keeps
+        # it busy.
+        return Requests(self.request(link, len(message)), limits.PERF_DEPTH, span)
+
+
+class Write(OneSided):
+    """
+    RDMA WRITE (IBTA vol. 1 9.4.3).
+    """
+
+    name = "write"
+    summary = "RDMA WRITE from registered memory into the server's"
+    # Remote read serves the comparison in C{after}; remote write requires local write (IBTA vol. 1 10.6.3).
+    access = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+
+    async def before(self, link: Link, message: bytes) -> None:
+        """
+        Put the message into the client's memory.
+        """
+        link.memory.region.view[: len(message)] = message
+
+    def request(self, link: Link, size: int) -> Callable[[], Deferred[Any]]:
+        memory: Memory = link.memory
+        write = link.transport.rdmaWrite
+        region, address, key = memory.region, memory.address, memory.key
+        return lambda: write(region, address, key, 0, size)
+
+    async def after(self, link: Link, message: bytes) -> None:
+        memory: Memory = link.memory
+        # On the same queue pair a READ is executed after the WRITEs before it (IBTA vol. 1 9.5).
+        found = await link.transport.rdmaRead(len(message), memory.address, memory.key)
+        if found != message:
+            raise ProgramError(f"{len(message)} bytes were written as others")
+
+
+class Read(OneSided):
+    """
+    RDMA READ (IBTA vol. 1 9.4.4).
+    """
+
+    name = "read"
+    summary = "RDMA READ from the server's memory into registered memory"
+    access = Access.LOCAL_WRITE | Access.REMOTE_READ
+
+    def fill(self, region: RDMARegion, terms: Parameters) -> None:
+        """
+        Put the test data into the server's memory; the client can make the same.
+        """
+        region.view[:] = pattern(terms)
+
+    async def before(self, link: Link, message: bytes) -> None:
+        """
+        Clear the client's memory, so that stale bytes cannot pass for data read.
+        """
+        link.memory.region.view[: len(message)] = bytes(len(message))
+
+    def request(self, link: Link, size: int) -> Callable[[], Deferred[Any]]:
+        memory: Memory = link.memory
+        read = link.transport.rdmaRead
+        region, address, key = memory.region, memory.address, memory.key
+        return lambda: read(size, address, key, region)
+
+    async def after(self, link: Link, message: bytes) -> None:
+        if link.memory.region.view[: len(message)] != message:
+            raise ProgramError(f"{len(message)} bytes were read as others")
+
+
+class Atomic(OneSided):
+    """
+    Atomic FetchAdd (IBTA vol. 1 9.4.5).
+    """
+
+    name = "atomic"
+    summary = "atomic FetchAdd to 8 bytes of the server's memory"
+    access = Access.LOCAL_WRITE | Access.REMOTE_ATOMIC
+    only = _COUNTER
+
+    def request(self, link: Link, size: int) -> Callable[[], Deferred[Any]]:
+        memory: Memory = link.memory
+        fetchAdd = link.transport.fetchAdd
+        address, key = memory.address, memory.key
+
+        def post() -> Deferred[Any]:
+            # Counted when posted: a request that fails ends the test anyway.
+            memory.added += 1
+            return fetchAdd(address, key, 1)
+
+        return post
+
+    async def after(self, link: Link, message: bytes) -> None:
+        memory: Memory = link.memory
+        # An addition of 0 reads atomically; a READ would race with other queue pairs' atomics (IBTA vol. 1
+        # 9.4.5).
+        found = await link.transport.fetchAdd(memory.address, memory.key, 0)
+        if found != memory.added:
+            raise ProgramError(f"the counter is {found} after {memory.added} additions")

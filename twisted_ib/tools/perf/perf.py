@@ -19,9 +19,7 @@ from twisted_ib import limits
 from twisted_ib.tools.compare import comparison
 from twisted_ib.tools.perf import rds
 from twisted_ib.tools.perf.client import MEASUREMENTS, Client
-from twisted_ib.tools.perf.exchange import SDP, TCP, Send
-from twisted_ib.tools.perf.memory import Atomic, Read, Write
-from twisted_ib.tools.perf.method import Test
+from twisted_ib.tools.perf.method import SDP, TCP, Atomic, Read, Send, Test, Write
 from twisted_ib.tools.perf.parameters import Given
 from twisted_ib.tools.perf.report import Row, described, heading
 from twisted_ib.tools.perf.server import Server

@@ -4,15 +4,12 @@ C{ping}.
 
 Besides:
 
-  - C{datagrams}: datagrams between two ends, and to a multicast group
   - C{device}: the choice of a command's device, which may be given by an address instead of a configured name
   - C{line}: a connection identifier with its queue pair, for the programs of C{ib-ping}
   - C{messages}: messages over several connections: the server sends, then the client, then the server
     disconnects
   - C{rds}: C{rds-ping}, which checks whether a peer's RDS answers
-  - C{rdsoptions}: the options that commands over RDS have in common
   - C{rounds}: the protocol of C{rping}, both ends of one connection
-  - C{server}: the server of C{ib-ping}
   - C{station}: the common parts of C{ib-ping}'s programs
   - C{transfers}: the command lines of C{ib-ping --as}
 """

@@ -16,8 +16,7 @@ from twisted_ib.errors import HCAError
 from twisted_ib.tools.ping import transfers
 from twisted_ib.tools.ping.device import chosen
 from twisted_ib.tools.ping.line import PeerEnded
-from twisted_ib.tools.ping.rounds import LEAST, MOST, Client
-from twisted_ib.tools.ping.server import serve
+from twisted_ib.tools.ping.rounds import LEAST, MOST, Client, serve
 from twisted_ib.tools.ping.station import CONNECTING, PROGRAM, RDS, Interrupted, VerbsSession, reason
 from twisted_ib.tools.program import ArgumentParser, ProgramError, complain, remark, whole
 from twisted_ib.verbs.pyverbs import enums

@@ -10,9 +10,8 @@ from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 
 from twisted_ib import limits
-from twisted_ib.tools.ping.datagrams import Mckey, Udaddy
 from twisted_ib.tools.ping.device import chosen
-from twisted_ib.tools.ping.messages import Cmatose
+from twisted_ib.tools.ping.messages import Cmatose, Mckey, Udaddy
 from twisted_ib.tools.ping.station import PROGRAM, VerbsSession
 from twisted_ib.tools.program import ArgumentParser, whole
 from twisted_ib.verbs.pyverbs import enums

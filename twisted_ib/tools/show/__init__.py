@@ -7,7 +7,6 @@ Besides:
   - C{devicetext}: the description of an HCA in C{ibv_devinfo}'s words and layout, and as JSON
   - C{filters}: the filters of C{ib-ss}, in the language of ss(8)
   - C{processes}: processes as the kernel shows them to this user
-  - C{sockets}: validation of what processes answer to C{ib-ss}
   - C{sockettext}: listeners and connections for people
   - C{stat}: the HCAs of this user's running processes and their ports, in C{ibstat}'s text
 """

@@ -25,8 +25,7 @@ from twisted_ib.hca.host.socketpage.reading import readPage
 from twisted_ib.tools.program import ArgumentParser, complain, printable, secondsWithin, write
 from twisted_ib.tools.show.filters import FilterError, Test, expression, inState
 from twisted_ib.tools.show.processes import ANYWHERE, ASKED_AT_ONCE, TCP, programOf, tcpRows
-from twisted_ib.tools.show.sockets import order, socketsOf
-from twisted_ib.tools.show.sockettext import cut, table, total
+from twisted_ib.tools.show.sockettext import cut, order, socketsOf, table, total
 
 #: How long a process may take for one page of its answer, and for all of them, in seconds.  After that its
 #: socket page says what it has: the answer has figures besides.

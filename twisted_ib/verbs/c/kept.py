@@ -46,9 +46,7 @@ PYTHON = "python"
 _LDVERSION = f"{sys.version_info[0]}.{sys.version_info[1]}{sys.abiflags}"
 #: What libraries are built from, below this folder: all modules and sources of C in these, and the tables.
 _BUILDING = "building"
-_TABLES = tuple(
-    f"{folder}/{name}.py" for folder in ("cm", "umad", "verbs") for name in ("declarations", "table")
-)
+_TABLES = ("cm/declarations.py", "umad/declarations.py", "verbs/declarations.py", "verbs/table.py")
 
 
 def packagePath() -> list[str]:

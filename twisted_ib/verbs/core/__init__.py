@@ -6,6 +6,5 @@ Besides:
 
   - C{attendant}: a thread that serves peers while the program is busy elsewhere
   - C{closes}: objects that a program has dropped instead of closing them
-  - C{locks}: the hub's lock while the interpreter ends
   - C{pipes}: pipes that a program watches
 """

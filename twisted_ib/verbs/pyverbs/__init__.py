@@ -52,7 +52,6 @@ from twisted_ib.verbs.pyverbs.base.errors import (
     PyverbsRDMAError,
     PyverbsUserError,
 )
-from twisted_ib.verbs.pyverbs.base.fork import fork_init, is_fork_initialized
 from twisted_ib.verbs.pyverbs.base.mem_alloc import (
     MAP_ANONYMOUS_,
     MAP_FIXED_,
@@ -68,7 +67,9 @@ from twisted_ib.verbs.pyverbs.base.mem_alloc import (
     PROT_NONE_,
     PROT_READ_,
     PROT_WRITE_,
+    fork_init,
     free,
+    is_fork_initialized,
     madvise,
     malloc,
     mmap,
@@ -81,13 +82,12 @@ from twisted_ib.verbs.pyverbs.base.mem_alloc import (
     writebe32,
     writebe64,
 )
-from twisted_ib.verbs.pyverbs.base.mwbind import MWBind, MWBindInfo
 from twisted_ib.verbs.pyverbs.base.wc import WC
-from twisted_ib.verbs.pyverbs.base.wr import SGE, RecvWR, SendWR
+from twisted_ib.verbs.pyverbs.base.wr import SGE, MWBind, MWBindInfo, RecvWR, SendWR
 from twisted_ib.verbs.pyverbs.cm.addrinfo import AddrInfo, JoinMCAttrEx
 from twisted_ib.verbs.pyverbs.cm.cmid import CMID
-from twisted_ib.verbs.pyverbs.cm.connparam import ConnParam
 from twisted_ib.verbs.pyverbs.cm.event import CMEvent, CMEventChannel, UDParam
+from twisted_ib.verbs.pyverbs.cm.negotiation import ConnParam
 from twisted_ib.verbs.pyverbs.objects.ah import AH
 from twisted_ib.verbs.pyverbs.objects.cq import CQ, CompChannel
 from twisted_ib.verbs.pyverbs.objects.cqex import CQEX, CqInitAttrEx, PollCqAttr, WcTmInfo
@@ -115,12 +115,11 @@ from twisted_ib.verbs.pyverbs.objects.deviceattr import (
     TMCaps,
     TSOCaps,
 )
-from twisted_ib.verbs.pyverbs.objects.dm import DM, DMMR
-from twisted_ib.verbs.pyverbs.objects.mr import MR, MW, MREx, mwtype2str
+from twisted_ib.verbs.pyverbs.objects.mr import DM, DMMR, MR, MW, MREx, mwtype2str
 from twisted_ib.verbs.pyverbs.objects.pd import PD, ParentDomain, ParentDomainContext, ParentDomainInitAttr
-from twisted_ib.verbs.pyverbs.objects.srq import SRQ, OpsWr, SrqInitAttrEx
-from twisted_ib.verbs.pyverbs.objects.srqattr import SrqAttr, SrqInitAttr
+from twisted_ib.verbs.pyverbs.objects.srq import SRQ, OpsWr, SrqAttr, SrqInitAttr, SrqInitAttrEx
 from twisted_ib.verbs.pyverbs.objects.unsupported import (
+    ECE,
     WQ,
     XRCD,
     Buf,
@@ -133,6 +132,8 @@ from twisted_ib.verbs.pyverbs.objects.unsupported import (
     DmaHandleInitAttr,
     Flow,
     FlowAttr,
+    QPAttachCompCntrAttr,
+    QPRateLimitAttr,
     RwqIndTable,
     RwqIndTableInitAttr,
     RxHashConf,
@@ -143,7 +144,6 @@ from twisted_ib.verbs.pyverbs.objects.unsupported import (
 from twisted_ib.verbs.pyverbs.qp.qp import QP
 from twisted_ib.verbs.pyverbs.qp.qpattr import QPAttr, QPCap, QPInitAttr, QPInitAttrEx
 from twisted_ib.verbs.pyverbs.qp.qpex import DataBuffer, QPEx
-from twisted_ib.verbs.pyverbs.qp.qplacks import ECE, QPAttachCompCntrAttr, QPRateLimitAttr
 
 __all__ = [
     "AH",

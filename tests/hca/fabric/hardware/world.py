@@ -18,7 +18,7 @@ from typing import Any
 from attrs import define, evolve, field
 
 from tests.hca.fabric.hardware.rights import check
-from twisted_ib.hca.connection.codes import RejectReason
+from twisted_ib.hca.connection.request import RejectReason
 from twisted_ib.hca.fabric.hardware.rdmacm import CMEvent, Notice, Parameters
 
 # enum ibv_qp_type, ibv_qp_state, ibv_wr_opcode, ibv_wc_status and ibv_wc_opcode.

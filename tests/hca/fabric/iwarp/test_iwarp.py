@@ -26,7 +26,7 @@ from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.connection import ConnectReply, RejectReason
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES
 from twisted_ib.hca.device.registry import kindOf, traitsOf
-from twisted_ib.hca.fabric.iwarp.listener import IWARP_ACCEPT_PAUSE_SECONDS
+from twisted_ib.hca.fabric.iwarp.iwarp import IWARP_ACCEPT_PAUSE_SECONDS
 from twisted_ib.hca.fabric.iwarp.mpaservice import IWARP_AGAIN_SECONDS
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import Depths, StartupFrame
 from twisted_ib.hca.fabric.iwarp.protocol.startup import REQUEST_SECONDS

@@ -1,5 +1,5 @@
 """
-L{twisted_ib.hca.fabric.iwarp.protocol.joining}: segments of a Send that were received together.
+L{twisted_ib.hca.fabric.iwarp.protocol.mpastream}: segments of a Send that were received together.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.fabric.iwarp.protocol.rdmap import BASE, KEY, End
 from twisted_ib.hca.base.operation import SOLICITED
-from twisted_ib.hca.fabric.iwarp.protocol.joining import joinSends
-from twisted_ib.hca.fabric.iwarp.protocol.mpastream import StreamError
+from twisted_ib.hca.fabric.iwarp.protocol.mpastream import StreamError, joinSends
 from twisted_ib.hca.fabric.iwarp.protocol.sending import RDMAPSender
 from twisted_ib.hca.wire.headers import INVALIDATE, RETH, RNR
 from twisted_ib.hca.wire.opcodes import (

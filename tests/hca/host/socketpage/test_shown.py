@@ -1,5 +1,5 @@
 """
-Tests of L{twisted_ib.hca.host.socketpage.shown}.
+Tests of L{twisted_ib.hca.host.socketpage.page}.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from twisted_ib.hca.host.socketpage.shown import ShownSockets
+from twisted_ib.hca.host.socketpage.page import ShownSockets
 
 
 class Page:

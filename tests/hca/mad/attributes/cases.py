@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.hca.mad.attributes.layouts import Attribute, layoutOf
-from twisted_ib.hca.mad.attributes.switch import LinearForwardingTable, SwitchInfo
+from twisted_ib.hca.mad.attributes.node import LinearForwardingTable, SwitchInfo
 
 #: Of a switch whose highest LID is 5: values, and their octets; zeros follow.
 SWITCH_INFO = SwitchInfo(

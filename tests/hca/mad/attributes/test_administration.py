@@ -34,8 +34,7 @@ from twisted_ib.hca.mad.attributes.administration import (
     stride,
 )
 from twisted_ib.hca.mad.attributes.layouts import Attribute, layoutOf
-from twisted_ib.hca.mad.attributes.manager import SMInfo
-from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo
+from twisted_ib.hca.mad.attributes.node import MulticastForwardingTable, NodeDescription, NodeInfo, SMInfo
 from twisted_ib.hca.mad.attributes.port import (
     GUIDInfo,
     PKeyTable,
@@ -43,7 +42,6 @@ from twisted_ib.hca.mad.attributes.port import (
     SLtoVLMappingTable,
     VLArbitrationTable,
 )
-from twisted_ib.hca.mad.attributes.switch import MulticastForwardingTable
 
 LINK_LOCAL = 0xFE80 << 112
 PATH = PathRecord(

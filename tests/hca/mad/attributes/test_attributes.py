@@ -19,13 +19,20 @@ from tests.hca.mad.attributes.cases import (
 )
 from tests.support.generated import given
 from twisted_ib.hca.base.traits import NodeType
-from twisted_ib.hca.mad.attributes.classportinfo import ClassPortInfo
 from twisted_ib.hca.mad.attributes.layouts import Attribute, layoutOf
-from twisted_ib.hca.mad.attributes.manager import SMInfo, SMState
-from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo, VendorDiag
+from twisted_ib.hca.mad.attributes.node import (
+    MulticastForwardingTable,
+    NodeDescription,
+    NodeInfo,
+    SMInfo,
+    SMState,
+    SwitchInfo,
+    VendorDiag,
+)
 from twisted_ib.hca.mad.attributes.notice import (
     BadKeyDetails,
     BadMKeyDetails,
+    ClassPortInfo,
     Details,
     GIDDetails,
     LinkIntegrityDetails,
@@ -57,7 +64,6 @@ from twisted_ib.hca.mad.attributes.port import (
     SLtoVLMappingTable,
     VLArbitrationTable,
 )
-from twisted_ib.hca.mad.attributes.switch import MulticastForwardingTable, SwitchInfo
 
 #: C{smpquery portinfo} of a CA's port: what it prints that is not 0.
 CA_PORT = PortInfo(

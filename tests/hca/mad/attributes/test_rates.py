@@ -1,12 +1,12 @@
 """
-Tests of L{twisted_ib.hca.mad.attributes.rates}.
+Tests of L{twisted_ib.hca.mad.attributes.port}.
 """
 
 from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from twisted_ib.hca.mad.attributes.rates import GIGABITS, linkRate
+from twisted_ib.hca.mad.attributes.port import GIGABITS, linkRate
 
 WIDTHS = {1: 1, 2: 4, 4: 8, 8: 12, 16: 2}
 SPEEDS = {1: 2.5, 2: 5, 4: 10}

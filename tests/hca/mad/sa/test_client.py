@@ -29,7 +29,7 @@ from twisted_ib.hca.base.port import PortChange, PortState
 from twisted_ib.hca.mad.attributes.administration import MCMemberRecord, NodeRecord, PathRecord
 from twisted_ib.hca.mad.attributes.node import NodeInfo
 from twisted_ib.hca.mad.attributes.notice import GIDDetails, Notice, Trap
-from twisted_ib.hca.mad.sa.exchange import Patience
+from twisted_ib.hca.mad.sa.queries import Patience
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.mad.administration import BUSY, GET_TABLE
 from twisted_ib.hca.wire.mad.mad import Mad

@@ -1,5 +1,5 @@
 """
-Tests of L{twisted_ib.hca.mad.sa.paths}.
+Tests of L{twisted_ib.hca.mad.sa.queries}.
 """
 
 from __future__ import annotations
@@ -7,8 +7,8 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.hca.mad.attributes.administration import PathRecord
-from twisted_ib.hca.mad.sa import paths
-from twisted_ib.hca.mad.sa.paths import PathCache, PathKey
+from twisted_ib.hca.mad.sa import queries
+from twisted_ib.hca.mad.sa.queries import PathCache, PathKey
 from twisted_ib.limits import SA_PATH_SECONDS
 
 RECORD = PathRecord(dlid=3)
@@ -45,7 +45,7 @@ class PathCacheTests(SynchronousTestCase):
         """
         Over the bound that which was not used for longest is forgotten.
         """
-        self.patch(paths, "SA_PATHS", 2)
+        self.patch(queries, "SA_PATHS", 2)
         cache = PathCache()
         for number in (1, 2):
             cache.add(PathKey(number, 0), RECORD, 0.0)

@@ -22,8 +22,8 @@ from twisted_ib.hca.fabric.base.neighbours import PeerIdentity
 from twisted_ib.hca.memory.memory import Memory
 from twisted_ib.hca.memory.regions import ProtectionDomain
 from twisted_ib.hca.queues.queuepair import QueuePair
+from twisted_ib.hca.queues.receives import SharedReceiveQueue
 from twisted_ib.hca.queues.requests import Capabilities, Destination, SendOpcode
-from twisted_ib.hca.queues.sharedreceive import SharedReceiveQueue
 from twisted_ib.hca.services.address import AddressHandle, AddressPaths, AddressVector
 from twisted_ib.hca.services.datagramform import FORMS
 from twisted_ib.hca.services.work import WorkQueues

@@ -1,5 +1,5 @@
 """
-Tests of L{twisted_ib.hca.services.operations.atomicwrite}.
+Tests of L{twisted_ib.hca.services.operations.atomics}.
 """
 
 from __future__ import annotations

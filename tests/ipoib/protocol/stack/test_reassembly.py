@@ -1,5 +1,5 @@
 """
-Tests for L{twisted_ib.ipoib.protocol.stack.reassembly}.
+Tests for L{twisted_ib.ipoib.protocol.stack.packets}.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.ipoib.protocol.stack import vectors
 from tests.ipoib.protocol.stack.vectors import A6, B6, A, B
 from twisted_ib import limits
-from twisted_ib.ipoib.protocol.stack.packets import IPPacket, fragments
-from twisted_ib.ipoib.protocol.stack.reassembly import Reassembly
+from twisted_ib.ipoib.protocol.stack.packets import IPPacket, Reassembly, fragments
 
 
 def pieces(segment: bytes, mtu: int = 60, identification: int = 1, isIPv6: bool = False) -> list[IPPacket]:

@@ -16,8 +16,7 @@ from tests.support.waiting import HANG_SECONDS
 from twisted_ib.errors import LibraryBuildError
 from twisted_ib.verbs.c.building import stubs
 from twisted_ib.verbs.c.building.sharedobject import Stub
-from twisted_ib.verbs.c.building.stubs import inFront, source, stub
-from twisted_ib.verbs.c.building.symbols import Symbol
+from twisted_ib.verbs.c.building.stubs import Symbol, inFront, source, stub
 
 LIBRARY = "libibverbs.so.1"
 
@@ -141,7 +140,7 @@ class BuildTests(SynchronousTestCase):
         """
         if find_spec("elftools") is None:
             raise SkipTest("the extra [c] is not installed")
-        from twisted_ib.tools.run.native.elf import read
+        from twisted_ib.tools.run.native.binary import read
 
         return list(read(str(self.folder / "program"), (LIBRARY,)).wanted)
 

@@ -16,7 +16,7 @@ from tests.verbs.pyverbs.cm.case import CMTestCase, Kind, attributes
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.device.registry import addDevice
 from twisted_ib.verbs.pyverbs import PD, AddrInfo, Context, enums
-from twisted_ib.verbs.pyverbs.cm import binding, connected
+from twisted_ib.verbs.pyverbs.cm import call, identifier
 from twisted_ib.verbs.pyverbs.cm.addrinfo import Address
 from twisted_ib.verbs.pyverbs.objects.ah import readGRH
 
@@ -36,7 +36,7 @@ class OnAddress(CMTestCase):
         """
         onWire(self, {self.host: 4096})
         addDevice("roce0", "roce", self.host)
-        self.patch(binding, "deviceFor", lambda *addresses: "roce0")
+        self.patch(identifier, "deviceFor", lambda *addresses: "roce0")
         super().setUp()
 
 
@@ -165,7 +165,7 @@ class RefusalTests(OnAddress, test_cmid.RefusalTests):
         listener = self.listening()
         active = self.routed(listener.local_addr[1])
         active.create_qp(attributes())
-        with mock.patch.object(connected, "MTU_CODES", defaultdict(lambda: 5)):
+        with mock.patch.object(call, "MTU_CODES", defaultdict(lambda: 5)):
             fabric = active._id.device.fabric
             self.patch(fabric.link, "pathMTU", 2048)
             self.patch(fabric, "pathMTU", 2048)
@@ -238,7 +238,7 @@ class DeviceTests(CMTestCase):
         @return: what two addresses decide.
         """
         addresses = [None if host is None else Address(host, 1) for host in (source, destination)]
-        return binding.deviceFor(*addresses)
+        return identifier.deviceFor(*addresses)
 
     def test_byAddress(self) -> None:
         """

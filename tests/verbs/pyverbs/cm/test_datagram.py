@@ -1,5 +1,5 @@
 """
-Tests of L{twisted_ib.verbs.pyverbs.cm.datagram}: datagram services and groups, both sides in one
+Tests of L{twisted_ib.verbs.pyverbs.cm.call}: datagram services and groups, both sides in one
 process.
 """
 
@@ -23,7 +23,7 @@ from twisted_ib.verbs.pyverbs import (
     UDParam,
     enums,
 )
-from twisted_ib.verbs.pyverbs.cm.connected import Connected
+from twisted_ib.verbs.pyverbs.cm.call import Connected
 from twisted_ib.verbs.pyverbs.cm.groups import groupOf
 
 GRH_BYTES = 40

@@ -27,7 +27,7 @@ from twisted_ib.verbs.pyverbs import (
     SendWR,
     enums,
 )
-from twisted_ib.verbs.pyverbs.cm import binding
+from twisted_ib.verbs.pyverbs.cm import identifier
 
 LOCAL = int(enums.IBV_ACCESS_LOCAL_WRITE)
 LACKING = (
@@ -52,7 +52,7 @@ class UnsupportedTests(CMTestCase):
         self.host = ownAddress(5)
         addDevice(self.device, "iwarp", self.host)
         self.addCleanup(removeDevice, self.device)
-        self.patch(binding, "deviceFor", lambda *addresses: self.device)
+        self.patch(identifier, "deviceFor", lambda *addresses: self.device)
         super().setUp()
 
     def test_operations(self) -> None:

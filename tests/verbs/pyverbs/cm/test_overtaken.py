@@ -13,7 +13,7 @@ from tests.verbs.pyverbs.cm.case import CMTestCase, Kind
 from twisted_ib.hca.device.registry import addDevice
 from twisted_ib.hca.wire.cm.messages import DREQ, REJ, RTU
 from twisted_ib.verbs.core.hub import hub
-from twisted_ib.verbs.pyverbs.cm import binding
+from twisted_ib.verbs.pyverbs.cm import identifier
 
 #: Of a MAD in a datagram of RoCEv2, behind BTH and DETH: its attribute (IBTA vol. 1 13.4.3).
 _ATTRIBUTE = slice(36, 38)
@@ -43,7 +43,7 @@ class OvertakenTests(CMTestCase):
         self.wire.pass_ = self.holdBack
         self.held: list[Datagram] = []
         addDevice("roce0", "roce", self.host)
-        self.patch(binding, "deviceFor", lambda *addresses: "roce0")
+        self.patch(identifier, "deviceFor", lambda *addresses: "roce0")
         super().setUp()
 
     def holdBack(self, datagram: Datagram) -> Iterable[Datagram]:

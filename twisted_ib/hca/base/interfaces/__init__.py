@@ -6,14 +6,12 @@ the seam.
 
 Modules:
 
-  - C{device}: the device, as what is in it sees it
   - C{fabric}: a fabric, and its directory
   - C{owner}: the device, as its fabric sees it
   - C{path}: the paths to a peer
   - C{roles}: what crosses the seams
 """
 
-from twisted_ib.hca.base.interfaces.device import IDevice
 from twisted_ib.hca.base.interfaces.fabric import (
     IAddressDirectory,
     IDirectory,
@@ -23,7 +21,7 @@ from twisted_ib.hca.base.interfaces.fabric import (
     IHostDirectory,
     IPacketFabric,
 )
-from twisted_ib.hca.base.interfaces.owner import IFabricOwner
+from twisted_ib.hca.base.interfaces.owner import IDevice, IFabricOwner
 from twisted_ib.hca.base.interfaces.path import IPath, IPeerPath, ISharedMemoryPath, ITwinPath
 from twisted_ib.hca.base.interfaces.roles import (
     Acknowledged,

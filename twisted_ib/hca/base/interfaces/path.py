@@ -132,7 +132,7 @@ class IPath(IPeerPath):
 
     way: IPeerPath = Attribute("The L{IPeerPath} to its peer; all queue pairs of the peer share it.")
     scheduler: Any = Attribute(
-        "The place of the core's L{ResponseScheduler<twisted_ib.hca.services.responses.ResponseScheduler>};"
+        "The place of the core's L{ResponseScheduler<twisted_ib.hca.services.responder.ResponseScheduler>};"
         " L{None} at first."
     )
     messageBytes: int = Attribute("The longest stream message that it carries well.")

@@ -6,6 +6,5 @@ kind of L{Peers<twisted_ib.hca.base.traits.Peers>}: C{processes} of this host, o
 
 Besides:
 
-  - C{fabric}: the fabric of a device, as the device and its resolution ask it
   - C{subnet}: address resolution where peers are ports of a subnet, named by LIDs
 """

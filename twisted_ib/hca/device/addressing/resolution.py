@@ -7,24 +7,50 @@ addresses.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
+from twisted_ib.hca.base.interfaces import IDevice, IPacketFabric
 from twisted_ib.hca.base.partition import matches
 from twisted_ib.hca.base.states import RECEIVING, QPType
 from twisted_ib.hca.connection.rdmacm import gidText
+from twisted_ib.hca.fabric.base.streams import IStreamFabric
+from twisted_ib.hca.fabric.base.subnetdirectory import ISubnetDirectory
 from twisted_ib.hca.host.addresses import normalise
+from twisted_ib.hca.host.socketpage.page import IListed
 from twisted_ib.hca.wire.grh import DETH_BYTES, isMulticast
 from twisted_ib.hca.wire.headers import IMMEDIATE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Buffer, DatagramPath, IPeerPath, PathUser, Search
-    from twisted_ib.hca.device.addressing.fabric import IResolvingDevice
+    from twisted_ib.hca.connection.interfaces import IAddressResolver
     from twisted_ib.hca.queues.queuepair import QueuePair, StreamQueuePair
 
 #: Bytes from the DETH on, at most.
 _LONGEST = DETH_BYTES + IMMEDIATE.size + limits.DATAGRAM_BYTES
+
+
+class IDeviceFabric(IPacketFabric, IStreamFabric, ISubnetDirectory, IListed):
+    """
+    All that a device asks of fabrics: each of them has the part that its traits say.
+    """
+
+
+class IResolvingDevice(IDevice, Protocol):
+    """
+    A device, as its resolution sees it.
+
+    @ivar resolver: finds the HCAs of addresses that no directory of the fabric has.
+    """
+
+    resolver: IAddressResolver | None
+
+    @property
+    def fabric(self) -> IDeviceFabric:
+        """
+        See L{IDeviceFabric}.
+        """
 
 
 class Resolution:

@@ -7,9 +7,6 @@ sockets.
 
 Besides:
 
-  - C{adopt}: TCP connections that were made for something else, and go on as iWARP
   - C{connection}: one connection, as its user sees it
-  - C{listener}: the TCP listener of a service
   - C{peerpath}: paths to peers' addresses
-  - C{protection}: the memory that a peer named and was refused
 """

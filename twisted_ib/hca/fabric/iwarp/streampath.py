@@ -31,15 +31,14 @@ from twisted_ib.hca.base.timers import Timer
 from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.base.path import Waiters
 from twisted_ib.hca.fabric.base.streams import ConnectionPath
-from twisted_ib.hca.fabric.iwarp.protection import protectionOf
 from twisted_ib.hca.fabric.iwarp.protocol.ddp import LAST_BIT, TAGGED_BIT, UNTAGGED, Opcode
-from twisted_ib.hca.fabric.iwarp.protocol.joining import joinSends
 from twisted_ib.hca.fabric.iwarp.protocol.mpastream import (
     MAX_ULPDU,
     FPDUReader,
     FPDUWriter,
     StreamError,
     fpduBytes,
+    joinSends,
 )
 from twisted_ib.hca.fabric.iwarp.protocol.reads import Reads
 from twisted_ib.hca.fabric.iwarp.protocol.receiving import RDMAPReceiver
@@ -50,6 +49,7 @@ from twisted_ib.hca.fabric.iwarp.protocol.terminate import (
     TerminateMessage,
     Termination,
     TerminationError,
+    protectionOf,
     syndromeOf,
     terminationOf,
 )

@@ -4,5 +4,4 @@ C{lo0}: the fabric within one thread.  Records go through a queue in memory; not
 Modules:
 
   - C{loopback}: the fabric within one thread
-  - C{queues}: paths within one thread
 """

@@ -23,9 +23,9 @@ from twisted_ib.hca.base.interfaces import IPacketFabric
 from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.base.traits import ROUTED, Traits
 from twisted_ib.hca.cm.states import State
-from twisted_ib.hca.connection.codes import RejectReason
 from twisted_ib.hca.connection.interfaces import Parking
 from twisted_ib.hca.connection.rdmacm import gidOf, gidText
+from twisted_ib.hca.connection.request import RejectReason
 from twisted_ib.hca.fabric.base.addressdirectory import AddressDirectory
 from twisted_ib.hca.fabric.base.waker import LinkWaker
 from twisted_ib.hca.fabric.roce.connparams import Proposal, sending

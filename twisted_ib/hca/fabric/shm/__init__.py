@@ -10,7 +10,6 @@ Besides:
 
   - C{hotpaths}: the progress of paths between processes
   - C{listeners}: listening sockets and admission limits
-  - C{peersockets}: the sockets of one HCA to the processes that it has paths to or is shaking hands with
   - C{redials}: dials that are tried again
   - C{sharedregions}: registered memory that a peer of the same user may map, for zero-copy SEND, WRITE and
     READ

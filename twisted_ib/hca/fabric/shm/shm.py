@@ -39,8 +39,7 @@ from twisted_ib.hca.base.traits import SHARED
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell
 from twisted_ib.hca.fabric.shm.hotpaths import HostPath, HotPaths
 from twisted_ib.hca.fabric.shm.listeners import ListeningSockets, checkCaller, checkRoom
-from twisted_ib.hca.fabric.shm.peersocket import PeerSocket, refuse
-from twisted_ib.hca.fabric.shm.peersockets import PathRequest, PeerSockets
+from twisted_ib.hca.fabric.shm.peersocket import PathRequest, PeerSocket, PeerSockets, refuse
 from twisted_ib.hca.fabric.shm.redials import Redials
 from twisted_ib.hca.fabric.shm.ring import RingPath, segmentSize
 from twisted_ib.hca.fabric.shm.segment import Segment

@@ -1,5 +1,5 @@
 """
 Socket pages: the listeners and connections of an HCA's process in a file, for C{ib-ss} while it is busy.
 
-C{records} is the layout, C{page} the process's side with C{shown} for each device, C{reading} the command's.
+C{records} is the layout, C{page} the process's side, C{reading} the command's.
 """

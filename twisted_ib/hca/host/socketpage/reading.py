@@ -2,7 +2,7 @@
 The command's side of a socket page.
 
 The page is another process's file: it is opened without waiting, read within bounds, and nothing in it is
-believed (L{twisted_ib.tools.show.sockets} checks the values).
+believed (L{twisted_ib.tools.show.sockettext} checks the values).
 """
 
 from __future__ import annotations

@@ -13,19 +13,20 @@ from typing import ClassVar, Final
 from attrs import frozen
 
 from twisted_ib.hca.mad.attributes.layouts import Attribute, bits, nested, octets, table
-from twisted_ib.hca.mad.attributes.manager import SMInfo
-from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo
+from twisted_ib.hca.mad.attributes.node import (
+    LinearForwardingTable,
+    MulticastForwardingTable,
+    NodeDescription,
+    NodeInfo,
+    SMInfo,
+    SwitchInfo,
+)
 from twisted_ib.hca.mad.attributes.port import (
     GUIDInfo,
     PKeyTable,
     PortInfo,
     SLtoVLMappingTable,
     VLArbitrationTable,
-)
-from twisted_ib.hca.mad.attributes.switch import (
-    LinearForwardingTable,
-    MulticastForwardingTable,
-    SwitchInfo,
 )
 
 #: LID range and trap number of an InformInfo for all of them, and producer for any.

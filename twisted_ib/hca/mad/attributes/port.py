@@ -1,15 +1,27 @@
 """
-Subnet management attributes of a port (IBTA vol. 1 14.2.5.5 to 14.2.5.9).
+Subnet management attributes of a port (IBTA vol. 1 14.2.5.5 to 14.2.5.9), and the rates of
+paths, multicast groups and links (15.2.5.16, 14.2.5.6).
 """
 
 from __future__ import annotations
 
 from enum import IntFlag
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from attrs import frozen
 
+from twisted_ib.hca.base.port import linkGigabits
 from twisted_ib.hca.mad.attributes.layouts import Attribute, bits, table
+
+# From code 2 on (Linux ib_verbs.h enum ib_rate).
+_RATES: Final = (
+    *(2.5, 10, 30, 5, 20, 40, 60, 80, 120, 14, 56, 112),
+    *(168, 25, 100, 200, 300, 28, 50, 400, 600, 800, 1200),
+)
+#: Gb/s of each code of a rate; a greater code is not always faster.
+GIGABITS: Final[dict[int, float]] = dict(enumerate(_RATES, 2))
+_CODES: Final = {gigabits: code for code, gigabits in GIGABITS.items()}
+_SLOWEST: Final = 2
 
 #: Entries of one block of GUIDInfo and of P_KeyTable.
 GUIDS_PER_BLOCK = 8
@@ -18,6 +30,15 @@ PARTITIONS_PER_BLOCK = 32
 ARBITRATION_PER_BLOCK = 32
 #: The bit of PortInfo's attribute modifier with which a subnet manager says that it knows extended speeds.
 EXTENDED_SPEEDS = 1 << 31
+
+
+def linkRate(width: int, speed: int, extendedSpeed: int) -> int:
+    """
+    @param width: PortInfo's LinkWidthActive; C{speed} and C{extendedSpeed} likewise, the latter 0 for none.
+    @return: the code of a link's rate; the slowest for what has none.
+    """
+    # The extended speeds follow the others (libibverbs/verbs.h, ibv_port_attr.active_speed).
+    return _CODES.get(linkGigabits(width, extendedSpeed << 4 or speed), _SLOWEST)
 
 
 class Capability(IntFlag):

@@ -6,8 +6,6 @@ L{client<twisted_ib.hca.mad.sa.client>} has what a program calls.
 
 Besides:
 
-  - C{exchange}: requests to subnet administration, until their final responses
-  - C{paths}: the path records that a port remembers, by GID
   - C{queries}: requests of records, and what their responses say
   - C{registrations}: the registrations of a port with subnet administration
   - C{registry}: the registrations of one port

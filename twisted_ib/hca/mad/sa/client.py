@@ -37,9 +37,18 @@ from twisted_ib.hca.mad.attributes.administration import (
 )
 from twisted_ib.hca.mad.attributes.layouts import Attribute
 from twisted_ib.hca.mad.attributes.notice import GIDDetails, Notice
-from twisted_ib.hca.mad.sa.exchange import DEFAULT, Exchange, Exchanges, Patience
-from twisted_ib.hca.mad.sa.paths import PathCache, PathKey
-from twisted_ib.hca.mad.sa.queries import parsed, records, request, select
+from twisted_ib.hca.mad.sa.queries import (
+    DEFAULT,
+    Exchange,
+    Exchanges,
+    PathCache,
+    PathKey,
+    Patience,
+    parsed,
+    records,
+    request,
+    select,
+)
 from twisted_ib.hca.mad.sa.registrations import EventRegistration, GroupRegistration, ServiceRegistration
 from twisted_ib.hca.mad.sa.registry import Answered, Handle, Received, Registrations, callAll
 from twisted_ib.hca.services.address import AddressVector
@@ -49,7 +58,7 @@ from twisted_ib.hca.wire.mad.mad import GET, REPORT, UNSUPPORTED_METHOD_ATTRIBUT
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.timers import Timer
-    from twisted_ib.hca.mad.device import IManagedDevice
+    from twisted_ib.hca.mad.agents import IManagedDevice
     from twisted_ib.hca.mad.requests import ReceivedMAD
 
 #: A Notice of subnet administration has the GID of its issuer behind it (IBTA vol. 1 13.4.8.2).

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from twisted_ib.errors import HCAError
     from twisted_ib.hca.base.timers import Timer
     from twisted_ib.hca.mad.attributes.notice import Notice
-    from twisted_ib.hca.mad.sa.exchange import Exchange
+    from twisted_ib.hca.mad.sa.queries import Exchange
     from twisted_ib.hca.mad.sa.registry import Handle
 
 #: Values that a group is made with (IBTA vol. 1 15.2.5.17.2): one that has gone meanwhile is made with them

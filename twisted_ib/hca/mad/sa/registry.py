@@ -17,15 +17,15 @@ from twisted_ib.errors import (
     SAStatusError,
     SATimeoutError,
 )
-from twisted_ib.hca.mad.sa.exchange import DEFAULT, Patience
+from twisted_ib.hca.mad.sa.queries import DEFAULT, Patience
 from twisted_ib.hca.mad.sa.registrations import Action, EventRegistration, Input, Registration, State
 from twisted_ib.hca.wire.mad.administration import SAStatus
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.timers import Timer
+    from twisted_ib.hca.mad.agents import IManagedDevice
     from twisted_ib.hca.mad.attributes.notice import Notice
-    from twisted_ib.hca.mad.device import IManagedDevice
-    from twisted_ib.hca.mad.sa.exchange import Ended, Exchange
+    from twisted_ib.hca.mad.sa.queries import Ended, Exchange
     from twisted_ib.hca.wire.mad.mad import Mad
 
 #: Takes a record of subnet administration, or the reason that there is none.

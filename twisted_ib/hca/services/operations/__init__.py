@@ -7,8 +7,7 @@ opcodes are made from that list.
 
 Besides:
 
-  - C{atomics}: compare-and-swap and fetch-and-add (IBTA vol. 1 9.4.5)
-  - C{atomicwrite}: 8 bytes that a reader of the memory sees all or none of (IBTA vol. 1 release 1.5)
+  - C{atomics}: compare-and-swap, fetch-and-add and ATOMIC WRITE (IBTA vol. 1 9.4.5)
   - C{local}: send requests that concern local memory only
   - C{message}: what SENDs and RDMA WRITEs have in common
   - C{operation}: the halves of an operation

@@ -12,9 +12,9 @@ from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.memory.access import LOCAL_WRITE
 from twisted_ib.hca.memory.regions import ProtectionDomain
 from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode, WCStatus
+from twisted_ib.hca.queues.receives import SharedReceiveQueue
 from twisted_ib.hca.queues.requests import Attributes, SendOpcode, SendRequest
 from twisted_ib.hca.queues.scatter import locate, scatter, total
-from twisted_ib.hca.queues.sharedreceive import SharedReceiveQueue
 from twisted_ib.hca.wire.headers import NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS
 
 if TYPE_CHECKING:

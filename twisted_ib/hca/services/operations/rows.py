@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.queues.requests import SendOpcode
-from twisted_ib.hca.services.operations.atomics import CompareSwap, FetchAdd
-from twisted_ib.hca.services.operations.atomicwrite import AtomicWrite
+from twisted_ib.hca.services.operations.atomics import AtomicWrite, CompareSwap, FetchAdd
 from twisted_ib.hca.services.operations.local import BindWindow, LocalInvalidate
 from twisted_ib.hca.services.operations.message import IncomingMessage, MessageOperation
 from twisted_ib.hca.services.operations.operation import RespondedOperation, Response

@@ -11,9 +11,14 @@ from typing import ClassVar
 import attrs
 
 from twisted_ib import limits
-from twisted_ib.hca.connection.codes import RejectReason
-from twisted_ib.hca.connection.path import ANY_PATH, GID_BYTES, PathRecord
-from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest
+from twisted_ib.hca.connection.request import (
+    ANY_PATH,
+    GID_BYTES,
+    ConnectReply,
+    ConnectRequest,
+    PathRecord,
+    RejectReason,
+)
 from twisted_ib.hca.wire.cm.layout import CMMessage, infoAt, lastOctets
 from twisted_ib.layouts import Codec, bits, flag, octets, placed, scattered, split, within
 
@@ -113,7 +118,7 @@ class REJ(CMMessage):
 
     @ivar localCommunicationID: 0 if the sender never chose one.
     @ivar messageRejected: a L{MessageKind<twisted_ib.hca.wire.cm.codes.MessageKind>}.
-    @ivar reason: a L{RejectReason<twisted_ib.hca.connection.codes.RejectReason>}, or an unnamed number.
+    @ivar reason: a L{RejectReason<twisted_ib.hca.connection.request.RejectReason>}, or an unnamed number.
     @ivar additionalInfo: the whole area of 72 octets, of which C{additionalInfoLength} are valid.
     """
 

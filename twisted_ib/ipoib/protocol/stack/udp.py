@@ -7,8 +7,9 @@ A flow is one pair of addresses and ports.  The common part of its frames is pac
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import frozen
 
@@ -19,7 +20,6 @@ from twisted_ib.ipoib.protocol.wire import IPV4_HEADER, IPV6_HEADER
 
 if TYPE_CHECKING:
     from twisted_ib.structs import Packed
-
 
 #: The protocol number, for both versions of IP.
 UDP: Final = 17
@@ -34,6 +34,53 @@ _PORTS: Final[Packed[tuple[int, int]]] = Struct("!HH")
 _TIME_TO_LIVE: Final[Packed[tuple[int, int, int, int]]] = Struct("!HHBB")
 _FRAME_IPV4: Final[Packed[tuple[bytes, int, bytes, int, bytes, int, int]]] = Struct("!6sH6sH12sHH")
 _FRAME_IPV6: Final[Packed[tuple[bytes, int, bytes, int, int]]] = Struct("!8sH38sHH")
+
+
+class SendFlow:
+    """
+    Where the datagrams of one port to one address go.
+
+    @ivar frame: makes a datagram's frame.
+    @ivar send: takes it.
+    @ivar most: octets of the longest payload that is not fragmented.
+    """
+
+    __slots__ = ("addresses", "frame", "hopLimit", "longest", "most", "mtu", "send")
+
+    def __init__(
+        self,
+        addresses: tuple[bytes, int, bytes, int],
+        hopLimit: int,
+        mtu: int,
+        send: Callable[[bytes], object],
+    ) -> None:
+        flow = (IPv4Flow if len(addresses[0]) == 4 else IPv6Flow)(*addresses, hopLimit)
+        self.addresses = addresses
+        self.hopLimit = hopLimit
+        self.frame = flow.frame
+        self.longest = flow.longest
+        self.mtu = mtu
+        self.most = min(mtu - flow.headers, flow.longest)
+        self.send = send
+
+
+class ReceiveFlow:
+    """
+    The datagrams from one address and port that one port receives.
+
+    @ivar sum: of the pseudo header without the length, and of the ports.
+    @ivar header: the octets in front of the addresses, which were checked.
+    @ivar size: octets of packets with that header.
+    """
+
+    __slots__ = ("address", "header", "port", "size", "sum")
+
+    def __init__(self, port: Any, address: tuple[str, int], key: bytes) -> None:
+        self.port = port
+        self.address = address
+        self.sum = (int.from_bytes(key, "big") + UDP) % 0xFFFF
+        self.header = b""
+        self.size = 0
 
 
 class IPv4Flow:

@@ -8,8 +8,6 @@ Modules:
   - C{sharedobject}: a shared object of functions that all do the same, without a compiler
   - C{source}: the C code and the linker's version script of a table of functions
   - C{stubs}: stubs of the functions that a program imports and the libraries lack
-  - C{private}: what has nothing behind it in each library
-  - C{symbols}: the functions of a library that a binary imports
 """
 
 from twisted_ib.verbs.c.building.build import LIBRARIES, Library, libraries

@@ -16,10 +16,11 @@ from collections.abc import Collection, Mapping, Sequence
 from errno import ENOSYS
 from pathlib import Path
 
+from attrs import frozen
+
 from twisted_ib.errors import LibraryBuildError
 from twisted_ib.verbs.c.building.cache import built
 from twisted_ib.verbs.c.building.sharedobject import DATA_BYTES, MACHINES, Stub, sharedObject
-from twisted_ib.verbs.c.building.symbols import Symbol
 
 #: Stubs of a program.  Debian's perftest needs the most, about 90, for the providers that it is linked with.
 STUBS = 4096
@@ -36,6 +37,23 @@ _POINTERS = re.compile(
 ).fullmatch
 #: Other functions' answers with C{errno}: ibv_*(3) mostly return it, rdma_*(3) -1, umad_*(3) its negative.
 _ANSWERS = {"libibverbs.so.1": ENOSYS, "librdmacm.so.1": -1, "libibumad.so.3": -ENOSYS}
+
+
+@frozen(order=True)
+class Symbol:
+    """
+    One function, or variable, of a library.
+
+    @ivar library: the library's name for the loader, as C{libibverbs.so.1}.
+    @ivar version: its version, as C{IBVERBS_1.1}.
+    @ivar name: its name.
+    @ivar isData: whether it is a variable.
+    """
+
+    library: str
+    version: str
+    name: str
+    isData: bool = False
 
 
 def stub(symbol: Symbol) -> Stub:

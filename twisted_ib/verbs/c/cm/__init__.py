@@ -1,11 +1,10 @@
 """
-librdmacm.so.1.  Begin with C{table}; the handlers are in the modules named by theme.
+librdmacm.so.1.  Begin with C{declarations}; the handlers are in the modules named by theme.
 
 Besides:
 
   - C{channels}: event channels and events
   - C{connections}: listening, connecting, accepting, rejecting and disconnecting
-  - C{declarations}: the structures of C{rdma/rdma_cma.h} for cffi
   - C{identifiers}: making and destroying them, their channels and options, and the devices that they may have
   - C{library}: the start of librdmacm in its process
   - C{polling}: waiting for several rsockets

@@ -13,7 +13,7 @@ from _twisted_ib_cm import ffi
 ctypes.CDLL("libibverbs.so.1").ibv_is_fork_initialized()
 
 from twisted_ib.verbs.c.cm import channels, connections, identifiers, polling, queues, resolution, rsockets  # noqa: E402
-from twisted_ib.verbs.c.cm.table import TABLE  # noqa: E402
+from twisted_ib.verbs.c.cm.declarations import TABLE  # noqa: E402
 from twisted_ib.verbs.c.library import connect  # noqa: E402
 from twisted_ib.verbs.c.waiting import destroying  # noqa: E402
 

@@ -4,12 +4,9 @@ C{libibumad.so.3}: management datagrams of programs, such as OpenSM and infiniba
 Modules:
 
   - C{buffers}: the buffers of programs
-  - C{declarations}: the structures of C{infiniband/umad.h} for cffi
+  - C{declarations}: the structures of C{infiniband/umad.h} for cffi, and the functions of libibumad
   - C{devices}: channel adapters and their ports, as sysfs shows those of a kernel
-  - C{issm}: a port has a subnet manager while one of them is open
   - C{library}: the start of libibumad in its process
   - C{names}: names of classes, methods, attributes and states of MADs (C{umad_str.h})
   - C{ports}: open ports, their agents, and what is sent and received there
-  - C{structures}: memory of this library that programs are given and give back
-  - C{table}: the functions of libibumad
 """

@@ -1,5 +1,6 @@
 """
-The buffers of programs: C{struct ib_user_mad}, and the MAD behind it.
+The buffers of programs: C{struct ib_user_mad}, and the MAD behind it; and memory of this library that
+programs are given and give back.
 """
 
 from __future__ import annotations
@@ -12,13 +13,48 @@ from socket import htonl, htons, ntohl, ntohs
 from _twisted_ib_umad import ffi
 
 from twisted_ib.verbs.c.functions import handler
-from twisted_ib.verbs.c.pointers import CData, given
+from twisted_ib.verbs.c.pointers import CData, addressOf, given
+
+#: By its address, until the program releases it.
+_held: dict[int, object] = {}
 
 #: Octets in front of the MAD.
 HEADER_BYTES = ffi.sizeof("struct ib_user_mad")
 
 #: The level that C{umad_debug} has set.
 _level = [0]
+
+
+def hold(made: CData, *parts: CData) -> CData:
+    """
+    Keep memory for a program, until L{release}.
+
+    @param parts: what it points to.
+    @return: C{made}.
+    """
+    _held[addressOf(made)] = made, parts
+    return made
+
+
+def isHeld(pointer: CData) -> bool:
+    """
+    @return: whether there is memory of this library, which is not released.
+    """
+    return addressOf(pointer) in _held
+
+
+def release(pointer: CData) -> None:
+    """
+    Free memory; harmless if it is not of this library, or is free.
+    """
+    _held.pop(addressOf(pointer), None)
+
+
+def textOf(pointer: CData) -> str:
+    """
+    @return: a string of C; no text for a null pointer.
+    """
+    return ffi.string(pointer).decode("utf-8", "replace") if pointer else ""
 
 
 def mad(umad: CData) -> CData:

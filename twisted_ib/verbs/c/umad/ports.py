@@ -25,9 +25,8 @@ from twisted_ib.hca.wire.mad.mad import MAD_BYTES
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import handler
 from twisted_ib.verbs.c.pointers import CData, given
-from twisted_ib.verbs.c.umad.buffers import HEADER_BYTES, debug, mad
+from twisted_ib.verbs.c.umad.buffers import HEADER_BYTES, debug, mad, textOf
 from twisted_ib.verbs.c.umad.devices import portOf
-from twisted_ib.verbs.c.umad.structures import textOf
 from twisted_ib.verbs.core.hub import hub
 
 #: Ports that a process has open; each has a descriptor.

@@ -7,9 +7,7 @@ Modules:
   - C{base}: base classes of verbs objects, unsigned integers of C's widths, and printing
   - C{devicetext}: text for the codes of devices and ports, by pyverbs' function names
   - C{errors}: exceptions of verbs, with pyverbs' names (rdma-core 65, C{pyverbs/pyverbs_error.py})
-  - C{fork}: C{ibv_fork_init} (rdma-core 65, C{pyverbs/fork.pyx})
   - C{mem_alloc}: C's memory functions, for programs that work with addresses
-  - C{mwbind}: the parameters of binding a memory window
   - C{posting}: conversion of verbs' work requests and their chains to those of the core
   - C{verb}: decorators and the base class for verbs
   - C{wc}: the work completion, a plain value

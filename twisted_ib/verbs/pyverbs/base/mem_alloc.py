@@ -1,7 +1,10 @@
 """
-C's memory functions, for programs that work with addresses.
+C's memory functions, for programs that work with addresses; and C{ibv_fork_init}: a process may fork while
+memory is registered.  The child shares no registered memory with its parent and can use none of its objects;
+it opens a device of its own.
 
-An address that is invalid has the consequences it has in C.  Source: rdma-core 65, C{pyverbs/mem_alloc.pyx}.
+An address that is invalid has the consequences it has in C.  Source: rdma-core 65, C{pyverbs/mem_alloc.pyx},
+C{pyverbs/fork.pyx}.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Callable
 from mmap import PAGESIZE
 
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsRDMAError, PyverbsUserError
+from twisted_ib.verbs.pyverbs.enums.device import ibv_fork_status
 
 # argtypes and restype on each: ctypes takes int by default and would cut addresses to 32 bits.
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -281,3 +285,18 @@ def _mapped(address: int, length: int, write: bool) -> bool:
         if address >= end:
             return True
     return False
+
+
+# man ibv_fork_init(3): on hardware, pinned pages must be kept from the child (MADV_DONTFORK), or
+# copy-on-write moves the parent's pages away from the DMA address.  Here no page is pinned.
+def fork_init() -> None:
+    """
+    Do nothing: forks need no preparation here.
+    """
+
+
+def is_fork_initialized() -> int:
+    """
+    @return: C{IBV_FORK_UNNEEDED}.
+    """
+    return ibv_fork_status.IBV_FORK_UNNEEDED

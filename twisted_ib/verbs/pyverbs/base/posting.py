@@ -14,9 +14,8 @@ from twisted_ib.hca.services.operations.rows import OPERATIONS
 from twisted_ib.verbs.pyverbs.base.base import checked
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsError, PyverbsUserError
 from twisted_ib.verbs.pyverbs.base.mem_alloc import processMemory
-from twisted_ib.verbs.pyverbs.base.mwbind import MWBindInfo
 from twisted_ib.verbs.pyverbs.base.verb import failure, invalid, unsupported
-from twisted_ib.verbs.pyverbs.base.wr import SGE, RecvWR, SendWR, storedImmediate
+from twisted_ib.verbs.pyverbs.base.wr import SGE, MWBindInfo, RecvWR, SendWR, storedImmediate
 from twisted_ib.verbs.pyverbs.enums.queues import ibv_send_flags, ibv_wr_opcode
 
 #: Those flags of C{ibv_send_flags} that count.  IBV_SEND_IP_CSUM is left out: a checksum offload, which no

@@ -1,7 +1,7 @@
 """
-Work requests and scatter/gather elements, as plain values.
+Work requests, scatter/gather elements and the parameters of binding a memory window, as plain values.
 
-Source: rdma-core 65, C{pyverbs/wr.pyx}, C{libibverbs/verbs.h}.
+Source: rdma-core 65, C{pyverbs/wr.pyx}, C{pyverbs/mr.pyx}, C{libibverbs/verbs.h}.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from twisted_ib.verbs.pyverbs.base.base import (
     inc_rkey,
     table,
     u32,
+    u64,
     unsigned,
 )
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsUserError
-from twisted_ib.verbs.pyverbs.base.mwbind import MWBindInfo
 from twisted_ib.verbs.pyverbs.enums.queues import ibv_send_flags, ibv_wr_opcode
 
 # pyverbs/wr.pyx mw_opcodes: the requests that may have no SGE.  A plain SEND of no octets needs one, too.
@@ -35,6 +35,45 @@ _NO_SGE = (ibv_wr_opcode.IBV_WR_LOCAL_INV, ibv_wr_opcode.IBV_WR_BIND_MW, ibv_wr_
 # Plain integers: members of an enumeration cost more to convert.
 _SEND = int(ibv_wr_opcode.IBV_WR_SEND)
 _SIGNALED = int(ibv_send_flags.IBV_SEND_SIGNALED)
+
+
+@attrs.define(eq=False)
+class MWBindInfo(PyverbsCM):
+    """
+    The part of a memory region that a window opens (C{struct ibv_mw_bind_info}).
+
+    @ivar addr: the window's first octet, as an address of the region.
+    @ivar length: in octets.
+    @ivar mw_access_flags: the remote rights, bits of C{ibv_access_flags}.
+    """
+
+    # Any verbs object, as MR's module imports this one; L{windowBind} checks that it is a region.
+    mr: PyverbsObject = attrs.field(validator=attrs.validators.instance_of(PyverbsObject))
+    addr: int = attrs.field(converter=u64)
+    length: int = attrs.field(converter=u64)
+    mw_access_flags: int = attrs.field(converter=u32)
+
+    def __str__(self) -> str:
+        rows = [("Addr", self.addr), ("Length", self.length), ("MW access flags", self.mw_access_flags)]
+        return "MWBindInfo:\n" + table(rows)
+
+
+@attrs.define(eq=False)
+class MWBind(PyverbsCM):
+    """
+    A request to bind a type 1 window (C{struct ibv_mw_bind}).
+
+    @ivar send_flags: bits of C{ibv_send_flags}.
+    @ivar wr_id: the id of its completion.
+    """
+
+    # C's field is bind_info; the name is that of the parameter in pyverbs/mr.pyx.
+    info: MWBindInfo = attrs.field(validator=attrs.validators.instance_of(MWBindInfo))
+    send_flags: int = attrs.field(converter=u32)
+    wr_id: int = attrs.field(default=0, converter=u64)
+
+    def __str__(self) -> str:
+        return "MWBind:\n" + table([("WR id", self.wr_id), ("Send flags", self.send_flags)])
 
 
 def storedImmediate(value: int) -> int:

@@ -20,9 +20,9 @@ from twisted_ib.verbs.pyverbs.base.wc import WC
 from twisted_ib.verbs.pyverbs.base.wr import SGE, RecvWR, SendWR
 from twisted_ib.verbs.pyverbs.cm.addrinfo import Address, AddrInfo, JoinMCAttrEx, Text, resolve
 from twisted_ib.verbs.pyverbs.cm.call import Stage
-from twisted_ib.verbs.pyverbs.cm.connparam import ConnParam
 from twisted_ib.verbs.pyverbs.cm.event import CMEvent, CMEventChannel, CMEventQueue, CMEventRecord, nextReport
 from twisted_ib.verbs.pyverbs.cm.identifier import Identifier
+from twisted_ib.verbs.pyverbs.cm.negotiation import ConnParam
 from twisted_ib.verbs.pyverbs.enums.cm import (
     RAI_PASSIVE,
     RDMA_OPTION_ID,
@@ -40,9 +40,9 @@ from twisted_ib.verbs.pyverbs.objects.cq import CQ
 from twisted_ib.verbs.pyverbs.objects.device import Context
 from twisted_ib.verbs.pyverbs.objects.mr import MR
 from twisted_ib.verbs.pyverbs.objects.pd import PD
+from twisted_ib.verbs.pyverbs.objects.unsupported import ECE
 from twisted_ib.verbs.pyverbs.qp.qp import QP
 from twisted_ib.verbs.pyverbs.qp.qpattr import QPAttr, QPInitAttr
-from twisted_ib.verbs.pyverbs.qp.qplacks import ECE
 
 _A = ibv_access_flags
 _OP = ibv_wr_opcode

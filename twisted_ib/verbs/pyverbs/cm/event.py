@@ -19,8 +19,7 @@ from twisted_ib.verbs.pyverbs.base.addr import AHAttr
 from twisted_ib.verbs.pyverbs.base.base import PyverbsObject, checked
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsRDMAError, PyverbsUserError
 from twisted_ib.verbs.pyverbs.base.verb import VerbsObject
-from twisted_ib.verbs.pyverbs.cm.connparam import ConnParam
-from twisted_ib.verbs.pyverbs.cm.negotiation import NegotiatedParameters, paramOf
+from twisted_ib.verbs.pyverbs.cm.negotiation import ConnParam, NegotiatedParameters, paramOf
 from twisted_ib.verbs.pyverbs.enums.cm import rdma_cm_event_type
 
 if TYPE_CHECKING:

@@ -19,9 +19,7 @@ from twisted_ib.hca.connection.interfaces import IServiceListener
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, RDMACMHeader, textOf
 from twisted_ib.hca.host.addresses import freePort
 from twisted_ib.verbs.pyverbs.cm.addrinfo import Address
-from twisted_ib.verbs.pyverbs.cm.call import Stage
-from twisted_ib.verbs.pyverbs.cm.connected import Connected
-from twisted_ib.verbs.pyverbs.cm.datagram import Datagrams
+from twisted_ib.verbs.pyverbs.cm.call import Connected, Datagrams, Stage
 from twisted_ib.verbs.pyverbs.cm.negotiation import UnsupportedRequest
 from twisted_ib.verbs.pyverbs.enums.cm import rdma_cm_event_type, rdma_port_space
 

@@ -8,10 +8,8 @@ Besides:
   - C{cq}: completion channels and completion queues
   - C{cqex}: the fields of a completion are read one by one
   - C{deviceattr}: the attributes of devices and ports
-  - C{dm}: device memory and its regions
   - C{mr}: memory regions and windows
   - C{pd}: protection domains
   - C{srq}: shared receive queues (IBTA vol. 1 10.2.9)
-  - C{srqattr}: the attributes of a shared receive queue
   - C{unsupported}: verbs that need special hardware, by pyverbs' names, so that programs can probe for them
 """

@@ -24,7 +24,7 @@ from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.device import device
 from twisted_ib.hca.device.registry import deviceNames, place, traitsOf
-from twisted_ib.hca.services.support import capabilitiesOf
+from twisted_ib.hca.services.work import capabilitiesOf
 from twisted_ib.verbs.core.hub import hub, locked
 from twisted_ib.verbs.core.pipes import ReadablePipe
 from twisted_ib.verbs.pyverbs.base.addr import GID

@@ -1,8 +1,9 @@
 """
-Verbs that need special hardware, by pyverbs' names, so that programs can probe for them.
+Verbs that need special hardware, and features of queue pairs that this HCA lacks, by pyverbs' names, so that
+programs can probe for them.
 
 Creating such an object fails with EOPNOTSUPP, as on a device that lacks it; the attribute classes are plain
-values.  Source: rdma-core 65, C{pyverbs/{mr,wq,xrcd,flow,dmabuf,comp_cntr}.pyx}.
+values.  Source: rdma-core 65, C{pyverbs/{mr,wq,xrcd,flow,dmabuf,comp_cntr,qp}.pyx}.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from twisted_ib.verbs.pyverbs.base.base import PyverbsObject, table
+from twisted_ib.verbs.pyverbs.base.base import PyverbsCM, PyverbsObject, table, u16, u32
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsUserError
 from twisted_ib.verbs.pyverbs.base.verb import VerbsObject, unsupported
 from twisted_ib.verbs.pyverbs.enums.offload import ibv_flow_attr_type, ibv_wq_type
@@ -250,3 +251,58 @@ class CompCntr(Unsupported):
     """
 
     failure = "Failed to create comp_cntr"
+
+
+@attrs.define(eq=False)
+class QPRateLimitAttr(PyverbsObject):
+    """
+    A rate limit of a queue pair.
+
+    @ivar rate_limit: kbit/s.
+    @ivar max_burst_sz: octets that may be sent at once.
+    @ivar typical_pkt_sz: octets of most packets.
+    @ivar comp_mask: 0.
+    """
+
+    rate_limit: int = attrs.field(default=0, converter=u32)
+    max_burst_sz: int = attrs.field(default=0, converter=u32)
+    typical_pkt_sz: int = attrs.field(default=0, converter=u16)
+    comp_mask: int = attrs.field(default=0, converter=u32)
+
+    def __str__(self) -> str:
+        return table(
+            [
+                ("Rate limit (kbps)", self.rate_limit),
+                ("Max burst size", self.max_burst_sz),
+                ("Typical packet size", self.typical_pkt_sz),
+                ("Comp mask", self.comp_mask),
+            ]
+        )
+
+
+@attrs.define(eq=False)
+class QPAttachCompCntrAttr(PyverbsObject):
+    """
+    The operations that a completion counter counts.
+    """
+
+    op_mask: int = 0
+
+
+@attrs.define(eq=False)
+class ECE(PyverbsCM):
+    """
+    Enhanced connection establishment: vendor options that two ends agree on.
+
+    @ivar vendor_id: the vendor that defines C{options}; 0 for none.
+    @ivar comp_mask: 0.
+    """
+
+    # The CM carries it in octets of REQ and REP that were reserved before; 0 there means no ECE.
+    vendor_id: int = attrs.field(default=0, converter=u32)
+    options: int = attrs.field(default=0, converter=u32)
+    comp_mask: int = attrs.field(default=0, converter=u32)
+
+    def __str__(self) -> str:
+        rows = [("Vendor ID", self.vendor_id), ("Options", self.options), ("Comp Mask", self.comp_mask)]
+        return "ECE:\n" + table([(name, hex(value)) for name, value in rows])

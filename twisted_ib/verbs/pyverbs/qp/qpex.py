@@ -19,10 +19,9 @@ from twisted_ib.hca.queues.requests import SendOpcode, SendRequest
 from twisted_ib.verbs.core.hub import locked
 from twisted_ib.verbs.pyverbs.base.base import PyverbsCM, checked, u32, u64
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsError, PyverbsRDMAError, PyverbsUserError
-from twisted_ib.verbs.pyverbs.base.mwbind import MWBindInfo
 from twisted_ib.verbs.pyverbs.base.posting import gather, listed, pieces, windowBind
 from twisted_ib.verbs.pyverbs.base.verb import check, failure, invalid, unsupported, verb
-from twisted_ib.verbs.pyverbs.base.wr import SGE, DatagramTarget
+from twisted_ib.verbs.pyverbs.base.wr import SGE, DatagramTarget, MWBindInfo
 from twisted_ib.verbs.pyverbs.enums.queues import (
     ibv_qp_create_send_ops_flags,
     ibv_qp_init_attr_mask,

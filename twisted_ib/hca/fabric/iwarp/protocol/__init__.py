@@ -6,7 +6,6 @@ Pure: octets, records and a clock's reading in, octets and records out.
 Modules:
 
   - C{ddp}: the headers of DDP and RDMAP (RFC 5041 section 4, RFC 5040 section 4)
-  - C{joining}: the segments of one Send that were received together, joined before they are delivered
   - C{mpa}: MPA's Request and Reply frames, its constants, and its CRC (RFC 5044 section 7.1, RFC 6581)
   - C{mpastream}: ULPDUs in a TCP stream
   - C{reads}: READs of one stream, in both directions

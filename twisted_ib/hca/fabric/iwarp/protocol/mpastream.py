@@ -8,6 +8,10 @@ A marker is four octets at each 512th octet of a direction, counted from the end
 frame: two of zero, and FPDUPTR, the octets between the begin of the FPDU and the marker. As all FPDUs are a
 multiple of four long, markers never stand in a length or a CRC.
 
+A message that is longer than a segment costs its receiver a copy of each segment, and another of all of them,
+unless it is in one piece where it lies: L{joinSends} joins those that were received together before they are
+delivered.  Mostly the end of a message is much shorter than its beginning.
+
 Both classes are on the path of each message: they make no object for it.
 """
 
@@ -17,12 +21,18 @@ import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib.errors import WireError
+from twisted_ib.hca.fabric.iwarp.protocol.ddp import CONTROL, LAST_BIT, SEND_QUEUE, UNTAGGED
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import MPAErrorCode, crc32c
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Buffer
     from twisted_ib.structs import Packed
 
+_unpack = UNTAGGED.unpack_from
+_HEADER: Final = UNTAGGED.size
+#: Octets of the length in front of an FPDU.
+_PREFIX: Final = 2
+_OFFSETS: Final = 0xFFFFFFFF
 
 #: The longest ULPDU.
 MAX_ULPDU: Final = 65535
@@ -252,3 +262,42 @@ def _checkMarker(buffer: Buffer, offset: int, pointer: int) -> None:
     found = (buffer[offset + 2] << 8 | buffer[offset + 3]) & ~3
     if found != pointer:
         raise StreamError(MPAErrorCode.MARKER, f"a marker {pointer} octets within an FPDU says {found}")
+
+
+def joinSends(reader: FPDUReader, buffer: bytearray | memoryview, end: int, stop: int) -> int:
+    """
+    Join the ULPDU that was found last with those behind it that continue its message: each one's payload is
+    moved behind that of the one before.
+
+    @param reader: has found an untagged segment, and is of a stream without markers.  Its C{first} and
+        C{last} are then those of the joined segment.
+    @param buffer: see L{FPDUReader.next}.
+    @param end: what that has returned.
+    @param stop: the end of what was received.
+    @return: the offset of the end of the last FPDU.
+    @raise StreamError: see L{FPDUReader.next}.
+    """
+    first, last = reader.first, reader.last
+    if last - first < _HEADER:
+        return end
+    word, key, queue, sequence, offset = _unpack(buffer, first)
+    offset -= first + _HEADER
+    begun = word
+    while not word & LAST_BIT and queue == SEND_QUEUE and end + _PREFIX + _HEADER <= stop:
+        length = buffer[end] << 8 | buffer[end + 1]
+        following = end + _PREFIX
+        # RFC 5041 section 4.3: what RDMAP has in the header is the same in all segments of a message.
+        expected = begun, key, queue, sequence, offset + last & _OFFSETS
+        word, *others = _unpack(buffer, following)
+        if length < _HEADER or (word & ~LAST_BIT, *others) != expected:
+            break
+        found = reader.next(buffer, end, stop)
+        if not found:
+            break
+        payload = buffer[following + _HEADER : reader.last]
+        buffer[last : last + len(payload)] = payload
+        last += len(payload)
+        end = found
+        CONTROL.pack_into(buffer, first, word)
+    reader.first, reader.last = first, last
+    return end

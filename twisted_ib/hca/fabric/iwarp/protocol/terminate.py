@@ -25,11 +25,13 @@ from twisted_ib.hca.fabric.iwarp.protocol.ddp import (
     Buffer,
     Opcode,
 )
+from twisted_ib.hca.memory.access import ZERO_BASED
 from twisted_ib.hca.wire.headers import NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATIONAL, RNR
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import Buffer
+    from twisted_ib.hca.services.work import WorkQueues
     from twisted_ib.structs import Packed
-
 
 #: Layer and type (4 bits each), code, flags; 13 reserved bits.
 _CONTROL: Final[Packed[tuple[int, int, int]]] = Struct(">BBH")
@@ -300,3 +302,35 @@ def syndromeOf(termination: Termination) -> int:
     if (termination.layer, termination.etype) in ((0, 1), (1, 1)) and termination != TAGGED_VERSION:
         return NAK_REMOTE_ACCESS
     return NAK_REMOTE_OPERATIONAL
+
+
+def protectionOf(work: WorkQueues, opcode: int, buffer: Buffer, first: int, last: int) -> Protection | None:
+    """
+    Find out why a Write or a Read Request was refused, after that.
+
+    @param work: the work queues of its queue pair, or L{None}.
+    @param opcode: the RDMAP opcode.
+    @param first: where the ULPDU begins in C{buffer}, and C{last} where it ends.
+    @return: L{None} if the memory is not the reason.
+    """
+    if work is None:
+        return None
+    if opcode == Opcode.WRITE:
+        _, key, address = TAGGED.unpack_from(buffer, first)
+        length = last - first - TAGGED.size
+    else:
+        _, _, length, key, address = READ_REQUEST.unpack_from(buffer, first + UNTAGGED.size)
+    if not length:
+        return None
+    memory = work.pd.memory
+    # A region, or a window, which has the same names for what is asked here.
+    found = memory.regions.get(key) or memory.windows.byKey.get(key)
+    if found is None or not found.length:
+        return Protection.KEY
+    owner = getattr(found, "queuePair", None)
+    if found.pd is not work.pd or (owner is not None and owner is not work.queuePair):
+        return Protection.ASSOCIATION
+    offset = address if found.access & ZERO_BASED else address - found.address
+    if offset < 0 or offset + length > found.length:
+        return Protection.BOUNDS
+    return Protection.RIGHTS
