@@ -101,6 +101,24 @@ threading.Thread(target=hold).start()
 waiting.wait()
 print(spin("lock"), spin("trylock"))
 """
+#: A thread waits with Python's lock for the end of one that needs it; and in vain for its own.
+_JOINED = """
+import ctypes, sys
+libc = ctypes.PyDLL(None)
+libc.pthread_self.restype = ctypes.c_ulong
+sys.setswitchinterval(1000)
+ran = []
+
+@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+def run(argument):
+    ran.append(argument)
+    return 7
+
+thread, result = ctypes.c_ulong(), ctypes.c_void_p()
+libc.pthread_create(ctypes.byref(thread), None, run, ctypes.c_void_p(5))
+print(libc.pthread_join(thread, ctypes.byref(result)), result.value, ran)
+print(libc.pthread_join(ctypes.c_ulong(libc.pthread_self()), None))
+"""
 #: One that waits has left Python's lock when the first goes on, which keeps that and frees the other.
 _NEVER_BOTH = f"""{_SPIN}
 sys.setswitchinterval(1000)
@@ -291,6 +309,12 @@ class SpinLockTests(SynchronousTestCase):
         """
         self.assertEqual(_inFront(self.library, _LEFT), "0 16")
 
+    def test_joined(self) -> None:
+        """
+        It leaves that to a thread whose end it waits for.
+        """
+        self.assertEqual(_inFront(self.library, _JOINED), "0 7 [5]\n35")
+
     def test_neverBoth(self) -> None:
         """
         A thread has not got the lock while it waits for Python's, which may never come where Python ends.
@@ -342,7 +366,8 @@ class LibraryTests(SynchronousTestCase):
         with self.library.open("rb") as file:
             symbols = [*ELFFile(file).get_section_by_name(".dynsym").iter_symbols()]
         names = sorted(each.name for each in symbols if each["st_shndx"] != "SHN_UNDEF")
-        names.remove("pthread_spin_lock")
+        for name in ("pthread_spin_lock", "pthread_join"):
+            names.remove(name)
         self.assertGreater(len(names), 40)
         ofLinks = [each for each in names if "readlink" in each]
         ofFolders = [each for each in names if "dir" in each]

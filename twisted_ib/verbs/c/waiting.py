@@ -49,14 +49,18 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def getUp() -> None:
+def getUp() -> bool:
     """
     The thread sleeps no more.
+
+    @return: whether it slept until there is an event.
     """
     sleeper, _thread.sleeper = _thread.sleeper, None
-    if sleeper is not None:
-        hub.getUp(sleeper)
-        sleeper.close()
+    if sleeper is None:
+        return False
+    hub.getUp(sleeper)
+    sleeper.close()
+    return True
 
 
 def nextEvent(fd: int, take: Callable[[], _Event | None]) -> _Event | None:
@@ -79,8 +83,8 @@ def nextEvent(fd: int, take: Callable[[], _Event | None]) -> _Event | None:
     isInterrupted = sleep.interrupted
     sleep.interrupted = sleep.count = sleep.milliseconds = 0
     # As read(2), which does not ask again either: a call that has slept waits.
-    getUp()
-    isWaiting = sleep.slept or not isNonBlocking(fd)
+    # One that is called again as an object was destroyed in this moment has not.
+    isWaiting = getUp() or not isNonBlocking(fd)
     found = hub.lieDown(take, None if isWaiting and not isInterrupted else 0.0)
     if isinstance(found, Sleep):
         _thread.sleeper = found.sleeper

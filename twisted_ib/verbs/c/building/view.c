@@ -1,7 +1,7 @@
 /*
  * A library that is loaded in front of a program: it leads the paths of Linux's RDMA devices to a folder with
  * those of this package (TWISTED_IB_SYSFS), for the C library's functions that take a path.  And in a program that
- * is Python, a thread that waits for a lock of C leaves Python's to the one that has it.
+ * is Python, a thread that waits for a lock of C, or for a thread's end, leaves Python's to the one that has it.
  *
  * Programs look there for devices before they call libibverbs.  No path but those below is touched, and no
  * function does anything else than the C library's with another path.
@@ -12,6 +12,7 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
@@ -166,22 +167,20 @@ FIRST(int, __fxstatat64, (int version, int at, const char *path, struct stat64 *
 #endif
 
 /*
- * In a program that is Python a thread may wait here with Python's lock: mpi4py's import, in UCX, for a lock of the
- * thread that makes progress.  rdma-core's functions need no lock of Python's, so that one goes on; here it is in
- * such a function and waits for Python's, and neither would ever go on.  It is left between two looks at the lock,
- * and that alone: a lock that is free is taken as ever.  Nobody waits for Python's with this one: where Python ends
- * such a thread never goes on, and would keep it.
+ * In a program that is Python a thread may wait below with Python's lock for a thread that makes progress: mpi4py's
+ * import, in UCX, for a lock of that, and its end for that thread's.  rdma-core's functions need no lock of Python's, so
+ * that one goes on; here it is in such a function and waits for Python's, and neither would ever go on.
  */
-int pthread_spin_lock(pthread_spinlock_t *lock)
+static void (*back)(void *);
+
+/* Leave Python's lock, which may be taken again with the result; NULL if this thread does not have it. */
+static void *left(void)
 {
-    static int (*real)(pthread_spinlock_t *);
     static void *(*own)(void), *(*running)(void), *(*leave)(void);
-    static void (*back)(void *);
+    static int known;
     void *state;
 
-    if (pthread_spin_trylock(lock) == 0)
-        return 0;
-    if (__atomic_load_n(&real, __ATOMIC_ACQUIRE) == NULL) {
+    if (!__atomic_load_n(&known, __ATOMIC_ACQUIRE)) {
         own = (void *(*)(void))dlsym(RTLD_DEFAULT, "PyGILState_GetThisThreadState");
         /* Public from Python 3.13 on; before, by its name of then. */
         running = (void *(*)(void))dlsym(RTLD_DEFAULT, "PyThreadState_GetUnchecked");
@@ -189,18 +188,47 @@ int pthread_spin_lock(pthread_spinlock_t *lock)
             running = (void *(*)(void))dlsym(RTLD_DEFAULT, "_PyThreadState_UncheckedGet");
         leave = (void *(*)(void))dlsym(RTLD_DEFAULT, "PyEval_SaveThread");
         back = (void (*)(void *))dlsym(RTLD_DEFAULT, "PyEval_RestoreThread");
-        __atomic_store_n(&real, (int (*)(pthread_spinlock_t *))dlsym(RTLD_NEXT, "pthread_spin_lock"),
-                         __ATOMIC_RELEASE);
+        __atomic_store_n(&known, 1, __ATOMIC_RELEASE);
     }
     if (own == NULL || running == NULL || leave == NULL || back == NULL)
-        return real(lock);
+        return NULL;
     state = own();
-    if (state == NULL || state != running())
-        return real(lock);
-    do {
-        leave();
+    return state != NULL && state == running() ? leave() : NULL;
+}
+
+/*
+ * Python's lock is left between two looks at this one, and that alone: a lock that is free is taken as ever.  Nobody
+ * waits for Python's with this one: where Python ends such a thread never goes on, and would keep it.
+ */
+int pthread_spin_lock(pthread_spinlock_t *lock)
+{
+    int (*real)(pthread_spinlock_t *);
+    void *state;
+
+    while (pthread_spin_trylock(lock) != 0) {
+        state = left();
+        if (state == NULL) {
+            real = (int (*)(pthread_spinlock_t *))dlsym(RTLD_NEXT, "pthread_spin_lock");
+            return real(lock);
+        }
         sched_yield();
         back(state);
-    } while (pthread_spin_trylock(lock) != 0);
+    }
     return 0;
+}
+
+/* A thread that has ended is joined as ever. */
+int pthread_join(pthread_t thread, void **result)
+{
+    int (*real)(pthread_t, void **), error = pthread_tryjoin_np(thread, result);
+    void *state;
+
+    if (error != EBUSY)
+        return error;
+    real = (int (*)(pthread_t, void **))dlsym(RTLD_NEXT, "pthread_join");
+    state = left();
+    error = real(thread, result);
+    if (state != NULL)
+        back(state);
+    return error;
 }
