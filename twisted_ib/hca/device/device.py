@@ -692,6 +692,11 @@ class Device(DeviceProgress):
             connection.user.park()
 
     def stepDatagrams(self, number: int, state: QPState, attributes: dict[str, Any]) -> None:
+        """
+        A queue pair of datagrams is about to be modified: have its adapter's step first.
+
+        @raise QueuePairError: the adapter does not take it.
+        """
         if self.adapter is not None:
             self.adapter.step(number, state, attributes)
 

@@ -10,13 +10,16 @@ from functools import partial
 from typing import Any
 
 from attrs import evolve
-from twisted.internet.endpoints import clientFromString
-from twisted.internet.error import ConnectError
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.error import ConnectError, ConnectionDone
+from twisted.internet.protocol import Factory
 from twisted.internet.test.reactormixins import ReactorBuilder
+from twisted.python.failure import Failure
 
 from tests.hca.fabric.hardware.world import Host, Manager
 from tests.hca.fabric.iwarp import test_contract as connections
 from tests.hca.hcas import readable, settle
+from tests.rdma.pair import Recorder
 from tests.rdma.test_reactors import OF_ADAPTERS, RDMATestsMixin, streamTests
 from tests.sdp.test_contract import IB
 from tests.support.rundirectory import ownRunDirectory
@@ -191,6 +194,30 @@ class VanishingMixin(RDMATestsMixin):
                     this.assertIn("libibverbs does not list it", str(error))
                 else:
                     this.fail("connected")
+
+        self.drive(steps)
+
+    def test_closedAtOnce(self) -> None:
+        """
+        A server that ends its connection before the kernel has heard that the client is ready ends the
+        client's, too.
+        """
+        this: Any = self
+
+        class Closing(Recorder):
+            def connectionMade(self) -> None:
+                self.transport.connectionLost(Failure(ConnectionDone()))
+
+        async def steps(reactor: Any) -> None:
+            text = f"ib:0:interface={self.address}:device={self.device}"
+            factory = Factory.forProtocol(Closing)
+            port: Any = await serverFromString(reactor, text).listen(factory)
+            text = f"ib:{self.address}:{port.getHost().port}:device={self.device}"
+            client: Any = await clientFromString(reactor, text).connect(self.factory([]))
+            this.assertIsInstance(await client.lost, ConnectionDone)
+            while any(each.peer for each in this.host.identifiers.values()):
+                await self.turn(reactor)
+            await port.stopListening()
 
         self.drive(steps)
 

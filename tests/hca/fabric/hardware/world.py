@@ -585,6 +585,7 @@ class Identifier:
     theirs: int = 0
     peer: int = 0
     backlog: int = 0
+    isAwaiting: bool = False
     own: Parameters = field(factory=Parameters)
 
 
@@ -693,6 +694,7 @@ class Manager:
     def accept(self, id: int, parameters: Parameters) -> None:
         one, other = self._peer(id)
         self._agree(one, parameters)
+        one.isAwaiting = True
         other.manager.tell(one.peer, CMEvent.CONNECT_RESPONSE, 0, _turned(parameters))
 
     def reject(self, id: int, privateData: bytes) -> None:
@@ -703,6 +705,7 @@ class Manager:
 
     def establish(self, id: int) -> None:
         one, other = self._peer(id)
+        other.isAwaiting = False
         other.manager.tell(one.peer, CMEvent.ESTABLISHED)
 
     def _end(self, one: Identifier) -> None:
@@ -714,6 +717,9 @@ class Manager:
 
     def disconnect(self, id: int) -> None:
         one, _ = self._peer(id)
+        if one.isAwaiting:
+            # As Linux before the peer is ready: nothing is sent, without an error (cma.c, rdma_disconnect()).
+            return
         self._end(one)
         self.tell(id, CMEvent.DISCONNECTED)
 

@@ -53,6 +53,8 @@ class AdapterConnection(FabricConnection):
         self.id = id
         self.stream: AdapterPath = connector.fabric.stream(way, self)
         self.request: Any = None
+        # Passive: whether the kernel's word that the peer is ready is awaited, and whether the end follows.
+        self._isAwaiting = self._isEnding = False
 
     def _attempt(self, call: Callable[..., None], *arguments: Any) -> bool:
         # The peer may have ended it, and its event is on the way.
@@ -71,7 +73,8 @@ class AdapterConnection(FabricConnection):
             rnrRetryCount=reply.rnrRetryCount,
             number=self.stream.adapterNumber,
         )
-        return self._attempt(connector.manager.accept, given)
+        self._isAwaiting = self._attempt(connector.manager.accept, given)
+        return self._isAwaiting
 
     def refuse(self, privateData: bytes) -> bool:
         return self._attempt(self._connector.manager.reject, privateData)
@@ -84,8 +87,18 @@ class AdapterConnection(FabricConnection):
         # What was posted arrives before the word of the end.
         self.stream.whenDrained(self._sendDisconnect)
 
+    def established(self) -> None:
+        self._isAwaiting = False
+        if not self._isEnding:
+            super().established()
+        elif self.stage != "ended":
+            self._sendDisconnect()
+
     def _sendDisconnect(self) -> None:
-        if self.stage != "ended" and not self._attempt(self._connector.manager.disconnect):
+        if self._isAwaiting and not self._connector.fabric.isRNIC:
+            # Before that Linux sends no word of the end, and does not say so (cma.c, rdma_disconnect()).
+            self._isEnding = True
+        elif self.stage != "ended" and not self._attempt(self._connector.manager.disconnect):
             self._connector.gone(self)
 
     def over(self) -> None:
