@@ -449,6 +449,8 @@ class ConnectionTable:
             refuse(self, source, message, MessageKind.REP, RejectReason.STALE_CONNECTION)
             known.feed(Input.STALE, None, now)
             return
+        if self.parked.count:
+            self.parked.giveWay(source, message.localQPN, now)
         peer.calling -= 1
         peer.know(connection, message)
         if not connection.feed(_REP, message, now):
