@@ -519,6 +519,8 @@ class SettledTests(SynchronousTestCase):
             user.finish()
         self.assertEqual((self.counts(), len(self.world.log)), ([(1, 0, 1)] * 2, sent))
         self.goesOn(others)
+        self.world.queuePairs["a"][7] = ends[0].queuePair
+        self.assertIsNone(ends[0].table.settled.at(7))
         peer: Any = ends[0].connection
         self.assertIsNone(ends[0].table.settled.resume(peer, ends[0].queuePair))
         for user in others:
@@ -628,6 +630,12 @@ class SettledTests(SynchronousTestCase):
             self.assertIs(two.table.settled.settle(connection), connection, change)
             for name, value in before.items():
                 setattr(connection, name, value)
+        held = connection.peer.connections
+        number = connection.remoteQPN
+        # Another has its place.
+        held[number] = 1
+        self.assertIs(two.table.settled.settle(connection), connection)
+        held[number] = connection
         two.queuePair.remote += 1
         self.assertIs(two.table.settled.settle(connection), connection)
         two.queuePair.remote -= 1
