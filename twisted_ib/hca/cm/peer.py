@@ -4,8 +4,7 @@ The state of one source of messages in a connection table, and its connections t
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from twisted_ib import limits
@@ -179,12 +178,28 @@ class SettledPair(Protocol):
     """
     A queue pair.
 
-    @ivar consumer: its user, which has the connection, too; of many it has none.
+    @ivar consumer: its user, a L{SettledUser} of a connection that has settled.
     """
 
     number: int
     remote: int
-    consumer: Any
+    consumer: SettledUser | None
+
+
+class SettledUser(Protocol):
+    """
+    The user of a queue pair and of its connection.
+
+    @ivar connection: the L{Connection}, or the L{Peer} that stands for it.
+    """
+
+    connection: object
+
+    @property
+    def queuePair(self) -> SettledPair:
+        """
+        Its queue pair.
+        """
 
 
 class SettledConnections:
@@ -199,16 +214,19 @@ class SettledConnections:
     @ivar woken: those that a message has made objects again.
     """
 
-    __slots__ = ("_connections", "_events", "_peers", "count", "queuePairs", "woken")
+    __slots__ = ("_connections", "_peers", "_report", "count", "queuePairs", "woken")
 
     def __init__(
-        self, connections: dict[int, Connection], peers: dict[Any, Peer], events: deque[Any]
+        self,
+        connections: dict[int, Connection],
+        peers: dict[Any, Peer],
+        report: Callable[[tuple[Event, None, None]], object],
     ) -> None:
         """
         @param connections: the table's, by communication id; C{peers} its peers, by source.
-        @param events: the table's queue.
+        @param report: puts an event into the table's queue.
         """
-        self._connections, self._peers, self._events = connections, peers, events
+        self._connections, self._peers, self._report = connections, peers, report
         self.count = 0
         self.queuePairs: Mapping[int, SettledPair] = {}
         self.woken: list[Connection] = []
@@ -278,7 +296,8 @@ class SettledConnections:
         queuePair = self.queuePairs.get(number) if self.count else None
         if queuePair is None:
             return None
-        peer = getattr(queuePair.consumer, "connection", None)
+        # Users of other kinds have none.
+        peer: object = getattr(queuePair.consumer, "connection", None)
         if not isinstance(peer, Peer) or peer.connections.get(queuePair.remote) != number:
             return None
         return peer, queuePair
@@ -299,7 +318,7 @@ class SettledConnections:
         connection = None if found is None else self.resume(*found)
         if connection is not None:
             self.woken.append(connection)
-            self._events.append((Event.WOKEN, None, None))
+            self._report((Event.WOKEN, None, None))
         return connection
 
     def rest(self) -> None:
@@ -307,7 +326,7 @@ class SettledConnections:
         The message has been dealt with: what is as it was needs no object.
         """
         for connection in self.woken:
-            user = connection.user
+            user: SettledUser | None = connection.user
             if user is not None:
                 user.connection = self.settle(connection)
         self.woken.clear()

@@ -110,7 +110,7 @@ class ConnectionTable:
         self.accepted: dict[int, Connection | Parked] = {}
         self._peers: dict[Any, Peer] = {}
         self.parked = ParkedConnections(self, self._connections, self._peers)
-        self.settled = SettledConnections(self._connections, self._peers, self.events)
+        self.settled = SettledConnections(self._connections, self._peers, self.events.append)
         self._deadlines: Deadlines[Connection] = Deadlines(self._connections)
         self.arm, self.disarm = self._deadlines.set, self._deadlines.clear
         self.lookups = Lookups(self, randomBits)

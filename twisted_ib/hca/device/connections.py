@@ -25,7 +25,7 @@ from twisted_ib.hca.cm.messages import (
     requestMessage,
     requestOf,
 )
-from twisted_ib.hca.cm.peer import Peer
+from twisted_ib.hca.cm.peer import Peer, SettledUser
 from twisted_ib.hca.cm.sidr import Lookup
 from twisted_ib.hca.cm.states import Event, State
 from twisted_ib.hca.cm.table import ConnectionTable
@@ -294,7 +294,7 @@ class Services:
             self.dispatch()
         return bool(connection.state is State.DREQ_SENT)
 
-    def finish(self, user: Any) -> bool:
+    def finish(self, user: SettledUser) -> bool:
         """
         End a user's C{connection}, if both users have told each other of the end; their last messages are in
         the medium.
@@ -309,11 +309,13 @@ class Services:
         if isinstance(connection, Peer):
             self.cm.settled.finish(connection, user.queuePair)
         else:
-            connection.user = None
-            connection.finish(self._device.clock())
+            # A fabric's own, too.
+            ending: Any = connection
+            ending.user = None
+            ending.finish(self._device.clock())
         return True
 
-    def resume(self, user: Any) -> Any:
+    def resume(self, user: SettledUser) -> object:
         """
         Undo L{SettledConnections.settle<twisted_ib.hca.cm.peer.SettledConnections.settle>}, before the queue
         pair is closed.
