@@ -246,6 +246,18 @@ class FakeDevice:
         self.receiveBudget = ReceiveBudget(self.count)
         self.hold = self.receiveBudget.hold
 
+    def settle(self, connection: Any) -> Any:
+        """
+        No queue pair stands for one.
+        """
+        return connection
+
+    def resume(self, user: Any) -> Any:
+        """
+        So it is there still.
+        """
+        return user.connection
+
     def hostNamed(self, name: str) -> str:
         """
         It is at no subnet.

@@ -416,8 +416,10 @@ class _Listener:
 
     def connectionRequested(self, connection: Any, request: Any) -> None:
         """
-        Accept for C{stream}.
+        Accept for C{stream}, or what it makes.
         """
+        if callable(self.stream):
+            self.stream = self.stream()
         hello = handshake.requested(request)
         reply = handshake.reply(self.stream, request, hello)
         handshake.accepted(self.stream, connection, request, hello)
@@ -459,6 +461,19 @@ class Pair(Ends):
         end.channel.acquire(transport)
         return transport
 
+    def connected(self, first: Any = None, second: Any = None, **options: Any) -> tuple[Any, Any]:
+        active = self.transport(self.a, first, **options)
+        # Made when the REQ has come, as a port does: then queue pair and connection have one number.
+        self.join(active, lambda: self.transport(self.b, second, **options))
+        passive = self.listener.stream
+        self.attach(active), self.attach(passive)
+        self.settle()
+        return active, passive
+
+    def attach(self, transport: Any) -> Any:
+        transport.connection = transport.channel.device.settle(transport.connection)
+        return super().attach(transport)
+
     def join(self, active: Any, passive: Any) -> None:
         """
         Connect two of them through the CM.
@@ -467,7 +482,7 @@ class Pair(Ends):
         a = self.a.device
         a.connect(PortSpace.SDP, LOCALHOST, self.port, _Asker(active, a, self.port))
         self.settle()
-        assert active.queuePair.path is not None and passive.queuePair.path is not None
+        assert active.queuePair.path is not None and self.listener.stream.queuePair.path is not None
 
     def raw(self, receives: int = 1000, protocol: Any = None) -> tuple[Raw, Any]:
         """

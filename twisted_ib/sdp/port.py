@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 class _SDPConnected(ConnectedTransport):
     __slots__ = ()
 
+    connection: Any
     direct: int
     prompt: int
     extensions: Extensions | None
@@ -48,6 +49,7 @@ class _SDPConnected(ConnectedTransport):
     def begin(self, protocol: IProtocol | None) -> bool:
         if innermostTLS(protocol) is not None:
             self.prompt = 0
+        self.connection = self.channel.device.settle(self.connection)
         # There is nothing to do at the end of the batch yet; whatever changes that says so.
         self.direct = self.prompt
         return ConnectedTransport.begin(self, protocol)

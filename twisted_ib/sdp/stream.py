@@ -98,7 +98,7 @@ class Stream:
     """
     A byte stream over one queue pair.
 
-    @ivar thread: The id of the thread that may use it; C{connection}: the CM's.
+    @ivar thread: The id of the thread that may use it; C{connection}: the CM's, or what stands for it.
     @ivar room: Bytes that may be gathered before a write takes the slow path; below zero every write does.
     @ivar written: The batch's first write while it is to be sent, else L{None}; C{writtenLength}: its bytes.
     @ivar corked: Whether this turn's C{endOfBatch} is still to come.
@@ -915,11 +915,13 @@ class Stream:
             self._finish()
             self._ended()
         elif action is _AWAIT_DREQ:
-            if self.channel.device.finish(self.connection):
+            if self.channel.device.finish(self):
                 self.act(self.machine.feed(_DREQ))
         elif action == Action.RESET:
             # Collected before the queue pair is closed, which drops what was to be sent.
             writes = self._unsent() or self.writing()
+            # By AbortConn: the DREQ that follows finds no queue pair any more.
+            self.channel.device.resume(self)
             self._closeQueuePair()
             self._resetByPeer(PathLostError("the peer reset the connection"), writes)
         elif action == Action.FINISHED:
@@ -960,13 +962,13 @@ class Stream:
                 queuePair.postInline(message, b"", 0)
 
     def _finish(self) -> None:
-        if self.channel.device.finish(self.connection):
+        if self.channel.device.finish(self):
             self._closeQueuePair()
         else:
             self._disconnect()
 
     def _disconnect(self) -> None:
-        connection = self.connection
+        connection = self.channel.device.resume(self)
         self._closeQueuePair()
         if connection is not None:
             self.channel.device.disconnect(connection)

@@ -16,6 +16,7 @@ from tests.hca.cm.net import PERIOD, answers, ask, listening, send
 from twisted_ib import limits
 from twisted_ib.hca.cm.machine import Connection, Event, State
 from twisted_ib.hca.cm.parked import CM_PARKED_LISTED, CM_PARKED_LOOK_SECONDS, Parked
+from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.wire.cm.codes import MessageKind
 from twisted_ib.hca.wire.cm.messages import DREP, DREQ, MRA, REJ, REP, RTU
 
@@ -95,6 +96,25 @@ class ParkedTests(SynchronousTestCase):
         self.assertEqual(connection.localQPN, reply.localQPN)
         self.assertEqual((self.parked.count, self.parked.ofListener, self.table.accepted), (0, {}, {}))
         self.assertEqual((len(self.table), self.table.deadline()), (1, None))
+
+    def test_taken(self) -> None:
+        """
+        While it is octets a connection of ours gets the same queue pair there: it gives way, as to a REQ,
+        since nobody has confirmed it.
+        """
+        ours = self.table.connect("10", ask(5), None, 0.0)
+        answers(self.table)
+        (reply,) = self.ask("10", 1)
+        send(self.table, REP(2, ours.localID, localQPN=1, localCAGUID=0xA), "10")
+        ours.ready(0.0)
+        answers(self.table)
+        self.assertEqual((self.parked.count, self.table.counters["stale"], len(self.table)), (0, 1, 1))
+        (rejected,) = send(self.table, RTU(1, reply.localCommunicationID), "10")
+        self.assertEqual(rejected.reason, RejectReason.INVALID_COMMUNICATION_ID)
+        self.assertEqual(len(send(self.table, DREQ(2, ours.localID, 5), "10")), 1)
+        self.table.tick(100.0)
+        self.table.events.clear()
+        self.assertEqual((len(self.table), self.table._peers), (0, {}))
 
     def test_strangers(self) -> None:
         """

@@ -468,7 +468,7 @@ class ConnectionTests(EveryKindTestCase):
             request = ConnectRequest(PortSpace.TCP << 16 | PORT, header, 0x11, pathMTU=3)
             connection = here.sendRequest(user.path, request, user, 0.0)
             settle(here, there)
-            self.assertIs(here.finish(connection), here.cm.lossless)
+            self.assertIs(here.finish(SimpleNamespace(connection=connection)), here.cm.lossless)
             self.assertEqual(connection.user is None, here.cm.lossless)
             settle(here, there)
             self.assertEqual((user.told[1:], server.told), ([], ["established"]))

@@ -160,7 +160,7 @@ class OrderlyTests(ClosingTestCase):
             self.assertEqual(stream.heard.calls, ["ConnectionDone"])
             self.assertIs(stream.machine.state, State.TIME_WAIT)
             self.assertEqual(connection.state.name, "IDLE")
-            self.assertTrue(self.pair.a.device.finish(raw.connection))
+            self.assertTrue(self.pair.a.device.finish(raw))
             raw.queuePair.close()
             self.assertGone()
             for end in self.pair.ends:

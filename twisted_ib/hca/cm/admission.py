@@ -25,7 +25,7 @@ class HalfOpenLimit:
     @ivar shown: the same of sources with one.
     """
 
-    __slots__ = ("_inAll", "_parked", "_perSource", "halfOpen", "shown", "strangers")
+    __slots__ = ("_inAll", "_least", "_parked", "_perSource", "halfOpen", "shown", "strangers")
 
     def __init__(self, perSource: int, inAll: int, parked: ParkedConnections | None = None) -> None:
         """
@@ -35,6 +35,7 @@ class HalfOpenLimit:
         """
         self._perSource = perSource
         self._inAll = inAll
+        self._least = min(perSource, inAll)
         self.halfOpen = 0
         # Eviction is for sources that can be forged: dropping new REQs there would let a flood of forged ones
         # lock everybody out (RFC 4987 section 3.4, recycling the oldest half-open TCB).
@@ -143,6 +144,15 @@ class HalfOpenLimit:
         @param events: how many wait for the consumer.
         @return: the name of the counter of the limit that is reached, or L{None}.
         """
+        # Far from each bound, as nearly always: a peer has no more than there are in all.
+        if (
+            connections < limits.CM_CONNECTIONS_PER_PATH
+            and connections < limits.CM_CONNECTIONS
+            and self.halfOpen < self._least
+            and events < limits.CM_EVENTS
+            and self._parked is None
+        ):
+            return None
         ofPeer = known = 0
         if peer is not None:
             ofPeer, known = len(peer.halfOpen), len(peer.connections)
@@ -150,7 +160,7 @@ class HalfOpenLimit:
                 ofPeer, known = peer.halfOpens(), 1
         if self._parked is not None:
             parked = self._parked.halfOpens(source)
-            ofPeer, known, connections = ofPeer + parked, known + parked, connections + self._parked.count
+            ofPeer, known = ofPeer + parked, known + parked
         # A REQ over a limit is dropped without a REJ: the peer retransmits (IBTA vol. 1 12.6.5, Max CM
         # Retries), by when there may be room.
         if ofPeer >= self._perSource or self.halfOpen >= self._inAll:

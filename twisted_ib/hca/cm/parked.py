@@ -330,6 +330,14 @@ class ParkedConnections:
         self.resume(parked).feed(Input.EXHAUSTED, None, now)
         return self.isOld(source, message, now)
 
+    def giveWay(self, source: object, number: int, now: float) -> None:
+        """
+        A connection of ours to a source has got a queue pair number there: none that is parked keeps it.
+        """
+        while (parked := self.find(source, 0, number)) is not None:
+            self._table.counters["stale"] += 1
+            self.resume(parked).feed(Input.EXHAUSTED, None, now)
+
     def claimed(
         self, source: object, message: REP | REJ | MRA | RTU | DREQ | DREP | LAP
     ) -> Connection | None:

@@ -97,6 +97,9 @@ class Event(IntEnum):
     LOOKUP = 7
     #: Active: the answer to a lookup; L{SIDR_REP}.
     FOUND = 8
+    #: The connection is L{None}: a message has made an object of a connection that had settled, which may
+    #: settle again; see L{SettledConnections.rest<twisted_ib.hca.cm.peer.SettledConnections.rest>}.
+    WOKEN = 9
 
 
 #: The anomalies that a table counts.

@@ -26,7 +26,7 @@ from twisted_ib.errors import ResourceLimitError, ServiceInUseError, WireError
 from twisted_ib.hca.cm.admission import HalfOpenLimit
 from twisted_ib.hca.cm.machine import Connection, Output
 from twisted_ib.hca.cm.parked import Parked, ParkedConnections
-from twisted_ib.hca.cm.peer import Peer
+from twisted_ib.hca.cm.peer import Peer, SettledConnections
 from twisted_ib.hca.cm.sidr import COUNTED_ID_BITS, Lookup, Lookups
 from twisted_ib.hca.cm.states import COUNTERS, Event, Input, State
 from twisted_ib.hca.cm.timers import Deadlines, Ended, Timewait, answering, asking
@@ -74,12 +74,11 @@ class ConnectionTable:
     @ivar pack: serializes every message for the medium, see L{keepLengths}.
     @ivar padded: the length of every message; 0 if they end with their private data.
     @ivar draw: draws a communication id; where no stranger can send it is the number of a queue pair.
-    @ivar lookups: SIDR exchanges.
-    @ivar ended: ids that draw no REJ.
+    @ivar lookups: SIDR exchanges; C{ended}: ids that draw no REJ.
     @ivar quietUntil: until then an RTU may mean a process that had this address before us, and draws no REJ.
     @ivar follow: if not L{None}, called with each connection that is established, and that has ended; where
         sources can be forged.
-    @ivar parked: those half-open that are kept as octets.
+    @ivar parked: those half-open that are kept as octets; C{settled}: those that queue pairs stand for.
     @ivar accepted: connections whose REP was sent and whose RTU is awaited, by their queue pair number.
     @ivar events: queue of L{nextEvent}.
     @ivar outputs: queue of L{nextOutput}; a user that must put one back does so with C{appendleft}.
@@ -111,6 +110,7 @@ class ConnectionTable:
         self.accepted: dict[int, Connection | Parked] = {}
         self._peers: dict[Any, Peer] = {}
         self.parked = ParkedConnections(self, self._connections, self._peers)
+        self.settled = SettledConnections(self._connections, self._peers, self.events.append)
         self._deadlines: Deadlines[Connection] = Deadlines(self._connections)
         self.arm, self.disarm = self._deadlines.set, self._deadlines.clear
         self.lookups = Lookups(self, randomBits)
@@ -131,7 +131,7 @@ class ConnectionTable:
         self._receivers: dict[int, tuple[_Parse, _Take]] = {}  # Of kinds that have come: slow to make.
 
     def __len__(self) -> int:
-        return len(self._connections) + self.parked.count
+        return len(self._connections) + self.parked.count + self.settled.count
 
     def keepLengths(self) -> None:
         """
@@ -188,7 +188,7 @@ class ConnectionTable:
         @raise ResourceLimitError: there are too many connections.
         @raise ValueError: a field of the request does not fit.
         """
-        if len(self._connections) + self.parked.count >= limits.CM_CONNECTIONS:
+        if len(self._connections) + self.parked.count + self.settled.count >= limits.CM_CONNECTIONS:
             raise ResourceLimitError(f"{limits.CM_CONNECTIONS} connections are open")
         if (ended := self._timewait.heap) and ended[0][0] <= now:
             self._expire(now)
@@ -234,6 +234,7 @@ class ConnectionTable:
         End all connections: each peer is sent one DREQ or REJ, which nobody will repeat.
         """
         self.parked.resumeAll()
+        self.settled.resumeAll(self._peers.values())
         for connection in list(self._connections.values()):
             connection.abandon(now)
 
@@ -250,11 +251,12 @@ class ConnectionTable:
         self.parked.resumeAll(name=self.parked.nameOf(source))
         peer = self._peers.get(source)
         if peer is not None:
+            self.settled.resumeAll((peer,))
             connections: list[Connection] = []
             if peer.calling:
                 every = self._connections.values()
                 connections = [each for each in every if each.peer is peer and not each.remoteID]
-            connections += [peer.only] if peer.only else peer.connections.values()
+            connections += peer.known()
             for connection in connections:
                 connection.feed(Input.PATH_LOST, None, 0.0)
             if peer.waiting:
@@ -377,7 +379,8 @@ class ConnectionTable:
             self.counters["halfOpenReplaced"] += 1
             self.parked.resume(victim).feed(Input.EXHAUSTED, None, now)
             peer = self._peers.get(source)  # The evicted one may have been its only connection.
-        lacking = self._halfOpenLimit.lacks(source, peer, len(self._connections), len(self.events))
+        count = len(self._connections) + self.parked.count + self.settled.count
+        lacking = self._halfOpenLimit.lacks(source, peer, count, len(self.events))
         if lacking is not None:
             self.counters[lacking] += 1
             if self.lossless:
@@ -401,7 +404,8 @@ class ConnectionTable:
         guid, key, number = message.localCAGUID, message.localCommunicationID, message.localQPN
         if guid != peer.guid:
             key, number = peer.key(guid, key), peer.key(guid, number)
-        known = peer.isOnly(key, number) or peer.halfOpen.get(key) or peer.connections.get(number)
+        held = peer.isOnly(key, number) or peer.halfOpen.get(key) or peer.connections.get(number)
+        known = None if held is None else self.settled.found(held)
         if known is not None and known.remoteID == message.localCommunicationID:
             self.counters["repeatedREQ"] += 1
             known.feed(Input.REPEATED_REQ, message, now)
@@ -441,14 +445,16 @@ class ConnectionTable:
         peer: Peer = connection.peer
         guid, number = message.localCAGUID, message.localQPN
         number = number if guid == peer.guid else peer.key(guid, number)
-        known = peer.isOnly(-1, number) if peer.only else peer.connections.get(number)
-        if known is not None:
+        held = peer.isOnly(-1, number) if peer.only else peer.connections.get(number)
+        if held is not None and (known := self.settled.found(held)) is not None:
             # IBTA vol. 1 12.6.7.2 reason 10: the queue pair of this REP belongs to a connection that we
             # still hold (Linux cm.c cm_rep_handler).
             self.counters["stale"] += 1
             refuse(self, source, message, MessageKind.REP, RejectReason.STALE_CONNECTION)
             known.feed(Input.STALE, None, now)
             return
+        if self.parked.count:
+            self.parked.giveWay(source, message.localQPN, now)
         peer.calling -= 1
         peer.know(connection, message)
         if not connection.feed(_REP, message, now):
@@ -499,8 +505,7 @@ class ConnectionTable:
             self.counters["unexpected"] += 1
 
     def _takeDREQ(self, source: Any, message: DREQ, now: float) -> None:
-        connection = self._connections.get(message.remoteCommunicationID)
-        connection = connection or self.parked.claimed(source, message)
+        connection = self._connections.get(message.remoteCommunicationID) or self._claimed(source, message)
         if connection is None or connection.remoteID != message.localCommunicationID:
             if message.reserved & DREQ_LAST and self.lossless:
                 return  # Both ends leave.
@@ -537,8 +542,7 @@ class ConnectionTable:
     def _find(self, source: Any, message: REP | REJ | MRA | RTU | DREP | LAP) -> Connection | None:
         # The source must be the connection's and both ids must match, unless the sender's is not known yet:
         # a third party must not end a connection whose id it has guessed.
-        connection = self._connections.get(message.remoteCommunicationID)
-        connection = connection or self.parked.claimed(source, message)
+        connection = self._connections.get(message.remoteCommunicationID) or self._claimed(source, message)
         if connection is None:
             self.counters["unknownID"] += 1
             return None
@@ -549,6 +553,9 @@ class ConnectionTable:
             self.counters["unknownID"] += 1
             return None
         return connection
+
+    def _claimed(self, source: Any, message: REP | REJ | MRA | RTU | DREQ | DREP | LAP) -> Connection | None:
+        return self.settled.wake(message.remoteCommunicationID) or self.parked.claimed(source, message)
 
     def _feed(self, connection: Connection, given: Input, message: AnyMessage, now: float) -> None:
         if not connection.feed(given, message, now):
@@ -564,7 +571,8 @@ class ConnectionTable:
         # restart ids do not repeat. Linux cm.c starts at a random number too.
         localID = self.draw()
         while not localID or localID in self._connections or localID in self._timewait.ids:
-            localID = localID & ~COUNTED_ID_BITS | localID + 1 & COUNTED_ID_BITS
+            counted = localID & ~COUNTED_ID_BITS | localID + 1 & COUNTED_ID_BITS
+            localID = self.draw() if self.lossless else counted  # The next may be a queue pair's.
         return localID
 
     def _startTimewait(self, connection: Connection, now: float) -> None:
@@ -573,12 +581,7 @@ class ConnectionTable:
         if len(self._timewait.ids) >= CM_TIMEWAIT:
             self.counters["timewaitDropped"] += 1
             self._endTimewait()
-        peer: Peer = connection.peer
-        # The remote id is 0 if no REP came; harmless, since no REQ has id 0.
-        key = peer.key(connection.remoteCAGUID, connection.remoteID)
-        peer.startTimewait(key)
-        expiry = now + connection.timing.ackSeconds
-        self._timewait.add((expiry, connection.localID, peer, key, connection.localQPN))
+        self._timewait.add(connection.peer.startTimewait(connection, now))
         self.ended.add(connection.localID, now)
         if self.follow is not None:
             self.follow(connection)

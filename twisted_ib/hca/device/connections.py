@@ -25,6 +25,7 @@ from twisted_ib.hca.cm.messages import (
     requestMessage,
     requestOf,
 )
+from twisted_ib.hca.cm.peer import Peer, SettledUser
 from twisted_ib.hca.cm.sidr import Lookup
 from twisted_ib.hca.cm.states import Event, State
 from twisted_ib.hca.cm.table import ConnectionTable
@@ -293,9 +294,10 @@ class Services:
             self.dispatch()
         return bool(connection.state is State.DREQ_SENT)
 
-    def finish(self, connection: Any) -> bool:
+    def finish(self, user: SettledUser) -> bool:
         """
-        End a connection whose users have told each other of the end; their last messages are in the medium.
+        End a user's C{connection}, if both users have told each other of the end; their last messages are in
+        the medium.
 
         @return: whether it has ended; if not, one of them disconnects.
         """
@@ -303,9 +305,28 @@ class Services:
         # that loses nothing has told it already.
         if not self.cm.lossless:
             return False
-        connection.user = None
-        connection.finish(self._device.clock())
+        connection = user.connection
+        if isinstance(connection, Peer):
+            self.cm.settled.finish(connection, user.queuePair)
+        else:
+            # A fabric's own, too.
+            ending: Any = connection
+            ending.user = None
+            ending.finish(self._device.clock())
         return True
+
+    def resume(self, user: SettledUser) -> object:
+        """
+        Undo L{SettledConnections.settle<twisted_ib.hca.cm.peer.SettledConnections.settle>}, before the queue
+        pair is closed.
+
+        @return: the user's C{connection}, an L{IConnection
+            <twisted_ib.hca.connection.interfaces.IConnection>} again; L{None} if it has L{finish}ed.
+        """
+        connection = user.connection
+        if isinstance(connection, Peer):
+            return self.cm.settled.resume(connection, user.queuePair)
+        return connection
 
     def managementReceived(
         self, path: IPeerPath, attribute: int, buffer: Buffer, start: int, stop: int
@@ -361,6 +382,7 @@ class Services:
                 # TIMEWAIT_EXIT: queue pair numbers come from a permutation (RandomIndices) and are not
                 # reused soon, so nothing waits for it.
                 if connection is None:
+                    self.cm.settled.rest()
                     continue
                 user = connection.user
                 if kind is _REQUEST or kind is _LOOKUP:

@@ -229,6 +229,7 @@ class Device(DeviceProgress):
         self.sendRequest: Callable[..., Any] = services.sendRequest
         self.sendLookup: Callable[..., Any] = services.sendLookup
         self.disconnect, self.finish = services.disconnect, services.finish
+        self.settle, self.resume = services.cm.settled.settle, services.resume
         self.managementReceived = services.managementReceived
         self.connectionRequested = services.connectionRequested
         self.communicationEstablished = services.communicationEstablished
@@ -246,6 +247,7 @@ class Device(DeviceProgress):
         self.lossless = self.cm.lossless = traits.proof is not Proof.ANSWER
         if self.lossless:
             self.cm.draw = self._draw
+            self.cm.settled.queuePairs = self.queuePairs
         else:
             # Fewer half-open connections are admitted than from processes that the kernel has identified.
             self.cm.limitHalfOpen(limits.CM_HALF_OPEN_PER_ADDRESS, limits.CM_HALF_OPEN_ADDRESSES)
