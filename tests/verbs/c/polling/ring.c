@@ -49,6 +49,38 @@ static void *take(void *nothing)
     return nothing;
 }
 
+/*
+ * A look at rings of shared memory: it tells of each record and acknowledgement, it is not quiet while a record lies, and
+ * a thread that has left a look amid it, as by siglongjmp(3), counts once, and no more after its next one.
+ */
+static void looks(void)
+{
+    uint64_t cells[3] = {0}, state, after;
+    const uint64_t *ends[] = {cells, cells + 1, cells + 2};
+    struct twisted_ib_arrivals rings = {.published = ends, .consumed = ends + 1, .released = ends + 2, .count = 1};
+
+    IS(twisted_ib_look(&state), 0);
+    IS(twisted_ib_follow(&rings), 1);
+    IS(twisted_ib_look(&state), 0);
+    rings.followed = 1;
+    IS(twisted_ib_look(&state), 1);
+    IS(twisted_ib_look(&after), 1);
+    IS(after == state, 1);
+    cells[0] = 64;
+    IS(twisted_ib_look(&after), 0);
+    IS(after == state, 0);
+    cells[1] = 64;
+    IS(twisted_ib_look(&state), 1);
+    cells[2] = 64;
+    IS(twisted_ib_look(&after), 1);
+    IS(after == state, 0);
+    twisted_ib_lookers = twisted_ib_looking = 1;
+    IS(twisted_ib_follow(NULL), 0);
+    IS(twisted_ib_look(&state), 0);
+    IS(twisted_ib_lookers, 0);
+    IS(twisted_ib_follow(NULL), 1);
+}
+
 int main(int count, char **words)
 {
     int threads = count > 2 ? atoi(words[2]) : 0;
@@ -59,6 +91,7 @@ int main(int count, char **words)
 
     if (count < 4)
         return 2;
+    looks();
     all = atol(words[1]);
     ring.entries = calloc(PLACES, sizeof *ring.entries);
     ring.mask = PLACES - 1;

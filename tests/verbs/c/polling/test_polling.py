@@ -91,7 +91,7 @@ class PollingTests(PollingTestCase):
     def test_ring(self) -> None:
         """
         Four threads take from one ring while another adds, and takes back, for a second at most: each
-        completion once, whole.
+        completion once, whole.  Before it, that a look at rings of shared memory misses nothing.
         """
         self.story(1_000_000, 4, 1, source=RING)
 

@@ -37,6 +37,9 @@ extern volatile unsigned twisted_ib_busy, twisted_ib_posts;
 static const struct twisted_ib_arrivals *twisted_ib_followed;
 static unsigned twisted_ib_lookers;
 
+/* Whether this thread is counted: also after a signal's handler has left its look by siglongjmp(3). */
+static __thread volatile int twisted_ib_looking __attribute__((tls_model("initial-exec")));
+
 /* From now on others are looked at.  Whether no thread looks at those before any more: they may be freed. */
 int twisted_ib_follow(const struct twisted_ib_arrivals *arrivals)
 {
@@ -45,24 +48,32 @@ int twisted_ib_follow(const struct twisted_ib_arrivals *arrivals)
 }
 
 /*
- * Whether rings are looked at, and a number that changes as often as a peer publishes or has consumed anything: while
- * it stays the same a poll that makes progress finds nothing in them.
+ * Whether rings are looked at and nothing lies in them, and a number that changes as often as a peer publishes or has
+ * consumed anything: while it stays the same a poll that makes progress finds nothing in them.
  */
 static int twisted_ib_look(uint64_t *state)
 {
     const struct twisted_ib_arrivals *arrivals;
     unsigned count;
+    int quiet;
 
     *state = 0;
-    /* A handler of a signal that leaves here by siglongjmp(3) keeps what is looked at for ever. */
-    __atomic_add_fetch(&twisted_ib_lookers, 1, __ATOMIC_SEQ_CST);
+    if (!twisted_ib_looking)
+        __atomic_add_fetch(&twisted_ib_lookers, 1, __ATOMIC_SEQ_CST);
+    twisted_ib_looking = 1;
     arrivals = __atomic_load_n(&twisted_ib_followed, __ATOMIC_SEQ_CST);
     count = arrivals ? arrivals->followed : 0;
-    for (unsigned index = 0; index < count; index++)
-        *state += __atomic_load_n(arrivals->published[index], __ATOMIC_ACQUIRE) +
-                  __atomic_load_n(arrivals->released[index], __ATOMIC_ACQUIRE);
+    quiet = count > 0;
+    for (unsigned index = 0; index < count; index++) {
+        uint64_t published = __atomic_load_n(arrivals->published[index], __ATOMIC_ACQUIRE);
+
+        /* Progress takes so much at once, and leaves the rest. */
+        quiet = quiet && published == __atomic_load_n(arrivals->consumed[index], __ATOMIC_ACQUIRE);
+        *state += published + __atomic_load_n(arrivals->released[index], __ATOMIC_ACQUIRE);
+    }
+    twisted_ib_looking = 0;
     __atomic_sub_fetch(&twisted_ib_lookers, 1, __ATOMIC_RELEASE);
-    return count > 0;
+    return quiet;
 }
 
 static long twisted_ib_now(void)
