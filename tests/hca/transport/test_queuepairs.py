@@ -46,7 +46,6 @@ class PacketPath(RecordPath):
     other: PacketPath
     inPackets = True
     inSegments = False
-    recordBytes = 65536
 
     def __init__(self, clock: Clock, parameters: ConnectionParameters, remote: int) -> None:
         super().__init__(Fabric(), None)
