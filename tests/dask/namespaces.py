@@ -26,9 +26,8 @@ from typing import Any
 from tests.cprograms.libraries.namespaces import apart, lackingNamespaces
 from tests.suites.compare import ROOT
 from tests.suites.projects import SKIPPED
+from tests.support.waiting import HANG_SECONDS
 
-#: How long a row may take, seconds.
-_SECONDS = 300
 _PORT = 8786
 #: The server's side; the other one is a worker that needs no words.
 _FIRST = "first"
@@ -120,7 +119,7 @@ def row(name: str, options: argparse.Namespace) -> bool:
             running.append(process)
         said = ""
         with suppress(subprocess.TimeoutExpired):
-            said, _ = running[0].communicate(timeout=_SECONDS)
+            said, _ = running[0].communicate(timeout=HANG_SECONDS)
         print(f"{name}: {said.strip() or 'failed'}", flush=True)
         if not said or running[0].returncode:
             print(*(each.read_text() for each in Path(folder).glob("*.log")), sep="\n")

@@ -287,7 +287,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "an octet more of the kernel's structure, which nobody reads",
     ),
     Equivalent(
-        f"{_REACTOR}/waker.py",
+        f"{_REACTOR}/ibreactor.py",
         "os.eventfd_write(self.bell, 1)",
         "1",
         "2",

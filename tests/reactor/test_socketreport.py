@@ -260,7 +260,7 @@ class AppearTests(VisibilityTestCase):
         """
         Where nothing can be imported any more, as after C{chroot}, it answers without the sockets of TCP.
         """
-        with mock.patch.dict(sys.modules, {"twisted_ib.reactor.tcprows": None}):
+        with mock.patch.dict(sys.modules, {"twisted_ib.hca.base.socketrows": None}):
             self.test_asked()
 
 

@@ -174,7 +174,7 @@ class Arrivals:
     def __init__(self) -> None:
         # What threads that poll may still look at, besides what they do.
         self._kept: list[tuple[Any, ...]] = []
-        self._isFollowed = False
+        self._isFollowed = self._areAll = False
         lib.twisted_ib_follow(ffi.NULL)
         self._paths: list[_Ring] = []
         self._fds: list[int] = []
@@ -192,9 +192,9 @@ class Arrivals:
             paths = list(filter(_canDeliver, known))
             # A bell that was rung before says nothing of rings, and would end each pause until it is read.
             fds = [] if paths else [fabric.fileno() for fabric in fabrics]
-            if paths != self._paths or fds != self._fds:
-                # What comes otherwise a thread that polls does not see there.
-                areAll = len(paths) == len(known) <= FOLLOWED_RINGS and len(fabrics) == 1
+            # What comes otherwise a thread that polls does not see there.
+            areAll = len(paths) == len(known) <= FOLLOWED_RINGS and len(fabrics) == 1
+            if paths != self._paths or fds != self._fds or areAll != self._areAll:
                 self._follow(paths, fds, areAll)
             # Kept until this thread is back: its successor may follow other rings meanwhile.
             watched = self._watched
@@ -224,7 +224,7 @@ class Arrivals:
         if self._isFollowed:
             self._kept.append(self._watched)
         self._watched = watched, cells, pointers, descriptors
-        self._paths, self._fds = paths, fds
+        self._paths, self._fds, self._areAll = paths, fds, areAll
         # A thread that has left a look by siglongjmp(3) counts for ever.
         self._isFollowed = len(self._kept) < KEPT_RINGS
         if lib.twisted_ib_follow(watched if self._isFollowed else ffi.NULL):

@@ -257,6 +257,18 @@ another()
 another()
 assert shown[-1].followed == 1
 assert [isFree(each) for each in made[-2:]] == [True, False]
+# Of another device, or of a path that is no ring, these rings say nothing.
+other = Device()
+other.rings = []
+hub.devices[other] = 1
+arrivals.watch(0.0)
+assert shown[-1].followed == 0 and shown[-1].count == 1
+del hub.devices[other]
+arrivals.watch(0.0)
+assert shown[-1].followed == 1
+device.rings.append(object())
+arrivals.watch(0.0)
+assert shown[-1].followed == 0
 device.rings[:] = [ring() for _ in range(waiting.FOLLOWED_RINGS + 1)]
 arrivals.watch(0.0)
 assert shown[-1].followed == 0

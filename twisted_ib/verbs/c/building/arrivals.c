@@ -37,9 +37,6 @@ extern volatile unsigned twisted_ib_busy, twisted_ib_posts;
 static const struct twisted_ib_arrivals *twisted_ib_followed;
 static unsigned twisted_ib_lookers;
 
-/* Whether this thread is counted: also after a signal's handler has left its look by siglongjmp(3). */
-static __thread volatile int twisted_ib_looking __attribute__((tls_model("initial-exec")));
-
 /* From now on others are looked at.  Whether no thread looks at those before any more: they may be freed. */
 int twisted_ib_follow(const struct twisted_ib_arrivals *arrivals)
 {
@@ -58,9 +55,8 @@ static int twisted_ib_look(uint64_t *state)
     int quiet;
 
     *state = 0;
-    if (!twisted_ib_looking)
-        __atomic_add_fetch(&twisted_ib_lookers, 1, __ATOMIC_SEQ_CST);
-    twisted_ib_looking = 1;
+    /* A handler of a signal that leaves here by siglongjmp(3) keeps what is looked at: see waiting.py. */
+    __atomic_add_fetch(&twisted_ib_lookers, 1, __ATOMIC_SEQ_CST);
     arrivals = __atomic_load_n(&twisted_ib_followed, __ATOMIC_SEQ_CST);
     count = arrivals ? arrivals->followed : 0;
     quiet = count > 0;
@@ -71,7 +67,6 @@ static int twisted_ib_look(uint64_t *state)
         quiet = quiet && published == __atomic_load_n(arrivals->consumed[index], __ATOMIC_ACQUIRE);
         *state += published + __atomic_load_n(arrivals->released[index], __ATOMIC_ACQUIRE);
     }
-    twisted_ib_looking = 0;
     __atomic_sub_fetch(&twisted_ib_lookers, 1, __ATOMIC_RELEASE);
     return quiet;
 }
