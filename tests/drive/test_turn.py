@@ -101,17 +101,6 @@ class TurnTests(SynchronousTestCase):
         self.assertEqual(self.ended(early, slept=1.0), [0, look])
         self.assertEqual(self.ended(early, slept=0), [0, [*look, ("tick", NOW)]])
 
-    def test_glance(self) -> None:
-        """
-        Where nobody sleeps devices are looked at, and not served; deadlines are asked for each millisecond,
-        also by a clock that was set back.
-        """
-        one, turn = device(0.0, finds=True), Turn()
-        for at, isAsked in ((NOW, 1), (NOW, 0), (NOW + 0.9e-3, 0), (NOW + 1.1e-3, 1), (NOW, 1), (NOW, 0)):
-            one.said.clear()
-            turn.glance((one,), lambda at=at: at)
-            self.assertEqual(one.said, [("look",), *[("tick", at)] * isAsked])
-
     def test_raised(self) -> None:
         """
         What a device raises keeps back no timer of another.

@@ -8,15 +8,12 @@ asyncio, or on a pipe that other threads write to.
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from twisted_ib.drive.sleeper import MOST_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-#: Deadlines of devices whose driver never sleeps are looked at so often, in seconds.
-GLANCE_SECONDS: Final = 1e-3
 
 
 class Driven(Protocol):
@@ -63,11 +60,10 @@ class Turn:
     @ivar until: The earliest deadline; infinity if there is none, 0 if there is no sleep.
     """
 
-    __slots__ = ("_glanced", "until")
+    __slots__ = ("until",)
 
     def __init__(self) -> None:
         self.until = inf
-        self._glanced = -inf
 
     def begin(self, devices: Iterable[Driven], now: Callable[[], float], most: float | None = None) -> float:
         """
@@ -113,26 +109,11 @@ class Turn:
         finally:
             # An error of one device, or of its user, keeps back no timer of another.
             if isOver:
-                self._expire(devices, now)
+                for each in devices:
+                    due = each.deadline()
+                    if due is not None and due <= (at := now()):
+                        each.tick(at)
         return done
-
-    def glance(self, devices: Iterable[Driven], now: Callable[[], float]) -> None:
-        """
-        The same where nobody has slept: calls wait, and the next turn serves the devices first.  There are a
-        dozen of such turns between two messages of many programs.
-        """
-        for each in devices:
-            each.look()
-        if not 0.0 <= now() - self._glanced < GLANCE_SECONDS:
-            self._glanced = now()
-            self._expire(devices, now)
-
-    @staticmethod
-    def _expire(devices: Iterable[Driven], now: Callable[[], float]) -> None:
-        for each in devices:
-            due = each.deadline()
-            if due is not None and due <= (at := now()):
-                each.tick(at)
 
     def isLate(self, device: Driven) -> bool:
         """

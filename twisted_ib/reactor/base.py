@@ -166,12 +166,11 @@ class IBReactorBase(_Reactor):
             timeout = self.rest.begin(channels, self.seconds, timeout)
         loop.quiet = False
         found = self._wait(timeout)
-        if timeout == 0:
-            self.rest.glance(self._channels, self.seconds)
         # The traffic that woke epoll is served in the same turn, as readable descriptors are.
-        elif self.rest.end(self._channels, self.seconds, timeout, not worked):
+        if self.rest.end(self._channels, self.seconds, timeout, not worked):
             loop.turns += 1
-            loop.polling.woken()
+            if timeout != 0:
+                loop.polling.woken()
         return found
 
     def inOtherThread(self) -> bool:
