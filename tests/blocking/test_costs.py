@@ -274,6 +274,8 @@ class CostTests(BlockingTestCase):
             (lambda: self.assertEqual(epoller.poll(), found), 78, selecting._SERVED_EVERY),
         )
         sleeps = self.asleep(lambda: one.sendall(DATA))
+        # By the clock devices are served as well, however few waits there are in a millisecond.
+        self.patch(selecting, "monotonic", lambda: self.now)
 
         def receiving(wait: Callable[[], object]) -> None:
             """

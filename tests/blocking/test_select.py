@@ -89,6 +89,35 @@ class SelectTests(BlockingTestCase):
         self.assertEqual(select.select([], self.ours, []), ([], self.ours, []))
         self.assertEqual(select.select(self.ours, [], [], 0.01), ([], [], []))
 
+    def test_seldom(self) -> None:
+        """
+        A program that looks now and then, and goes on to something else, is told of what has come since: also
+        where it asks for writing too, which is always ready, and where its last look was found at once.
+        """
+        one, other = self.sdp
+        now = monotonic()
+        self.patch(blocking, "monotonic", lambda: now)
+        poller = select.poll()
+        poller.register(one, kernelSelect.POLLIN | kernelSelect.POLLOUT)
+        looks = (
+            lambda: bool(select.select([one], [one], [], 0)[0]),
+            lambda: bool(poller.poll(0)[0][1] & kernelSelect.POLLIN),
+        )
+        for look in looks:
+            for _ in range(blocking._SERVED_EVERY):
+                self.assertFalse(look())
+                other.send(b"x")
+                self.assertTrue(look())
+                self.assertEqual(one.recv(2), b"x")
+        # All of it is ready: devices are served by the clock, or by the count.
+        turns, served = self.loop.driven.turns, []
+        self.loop.atOnce = 0
+        for passed in (2e-3, 0.5e-3, 0.4e-3, 0.2e-3, 0.02, 0.02):
+            now += passed
+            self.assertEqual(select.select([], [one], [], 0)[1], [one])
+            served.append(self.loop.driven.turns - turns)
+        self.assertEqual(served, [1, 1, 1, 2, 3, 4])
+
     def test_woken(self) -> None:
         """
         A wait ends when any of them becomes readable meanwhile, of the leader and of a follower.

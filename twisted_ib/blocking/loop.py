@@ -219,7 +219,7 @@ class BlockingLoop:
     @ivar held: Connections that descriptors alone have, the oldest first; C{looking}: the call that looks
         after them, or L{None}.
     @ivar orphans: Close connections whose sockets were never closed, in the next turn.
-    @ivar atOnce: Waits that were over at once.
+    @ivar atOnce: Waits that were over at once; C{servedAt}: the time after the last that served devices.
     """
 
     def __init__(self) -> None:
@@ -233,6 +233,7 @@ class BlockingLoop:
         self.looking: IDelayedCall | None = None
         self.owner = get_ident()
         self.leader = self.atOnce = 0
+        self.servedAt = 0.0
         self._leaderReady: Callable[[], object] | None = None
         self._leaves = 0
         self.followers: list[Waiter] = []

@@ -36,6 +36,8 @@ _READABLE: Final = kernel.POLLIN | kernel.POLLHUP | kernel.POLLERR
 _WRITABLE: Final = kernel.POLLOUT | kernel.POLLERR
 #: Waits that are over at once, of which one serves the devices too; a power of two.
 _SERVED_EVERY: Final = 16
+#: Seconds after which such a wait serves them whatever their count: a program may sleep between its waits.
+_SERVED_SECONDS: Final = 1e-3
 
 
 def _theLoop() -> BlockingLoop:
@@ -205,15 +207,21 @@ def _waitOne(descriptor: int, mask: int, deadline: float | None, isNow: bool) ->
     with loop:
         found = ready()
         if found:
-            # Most of what is ready was left by the last call: others are served now and then.
+            # Most of what is ready was left by the last call: others are served now and then.  But where only
+            # some of it is, as a socket can nearly always be written to, the rest may have come since.
             loop.atOnce += 1
-            if loop.atOnce & (_SERVED_EVERY - 1):
+            if (
+                loop.atOnce & (_SERVED_EVERY - 1)
+                and not mask & ~found & (_IN | _OUT)
+                and monotonic() - loop.servedAt < _SERVED_SECONDS
+            ):
                 return found
         inTime = found != 0
         if inTime or isNow:
             loop.poll()
         else:
             inTime = loop.sleep(ready, deadline)
+        loop.servedAt = monotonic()
         found = ready()
         # Another thread may have closed it.
         isSame = skt._sdp is offload and offload.part is part
