@@ -116,16 +116,18 @@ class HandlesTests(SynchronousTestCase):
             self.handles.acknowledge(32)
 
         self.mr.close = close  # type: ignore[method-assign]
-        self.handles.begin()
-        self.handles.remove(32, "ibv_mr")
+        with self.handles.destroying() as destroyed:
+            with self.handles.destroying() as others:
+                # A call of a signal's handler.
+                pass
+            self.handles.remove(32, "ibv_mr")
+        self.assertEqual((len(destroyed), others), (1, []))
         with ThreadPoolExecutor(1) as other:
-            # Another thread's call has not destroyed it.
-            self.assertFalse(other.submit(self.handles.isOwed).result())
             self.refused(errno.EINVAL, self.handles.remove, 32, "ibv_mr")
             for _ in range(2):
-                self.assertTrue(self.handles.isOwed())
+                self.assertTrue(self.handles.isOwed(destroyed))
                 other.submit(self.handles.acknowledge, 32).result()
-        self.assertFalse(self.handles.isOwed())
+        self.assertFalse(self.handles.isOwed(destroyed))
         self.refused(errno.EINVAL, self.handles.acknowledge, 32)
         self.handles.remove(16, "ibv_pd")
 
@@ -138,11 +140,12 @@ class HandlesTests(SynchronousTestCase):
         self.mr.error = ResourceBusyError("a window is bound")
         self.assertRaises(ResourceBusyError, self.handles.remove, 32, "ibv_mr")
         self.mr.error = None
-        self.handles.remove(32, "ibv_mr")
-        self.assertTrue(self.handles.isOwed())
-        self.handles.begin()
-        self.handles.remove(16, "ibv_pd")
-        self.assertFalse(self.handles.isOwed())
+        with self.handles.destroying() as left:
+            self.handles.remove(32, "ibv_mr")
+        self.assertTrue(self.handles.isOwed(left))
+        with self.handles.destroying() as later:
+            self.handles.remove(16, "ibv_pd")
+        self.assertFalse(self.handles.isOwed(later))
         self.handles.acknowledge(32)
         self.refused(errno.EINVAL, self.handles.acknowledge, 32)
 

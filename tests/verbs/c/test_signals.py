@@ -134,6 +134,13 @@ class WaitTests(ProgramTestCase):
         self.story("destroying", *OBJECTS)
         self.story("deserting", *OBJECTS)
 
+    def test_nesting(self) -> None:
+        """
+        In that wait a handler may destroy, too, or ask for an event that there is not: the call waits all the
+        same, and each of its sleeps takes time.
+        """
+        self.story("nesting", "destroy", "ask")
+
     def test_idle(self) -> None:
         """
         A server whose threads wait for connections, completions of two queues and asynchronous events takes a

@@ -2,9 +2,13 @@
  * Signals that come while a call waits for an event.  The first argument chooses the story, and each
  * that follows the call that waits.
  */
+#define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <infiniband/verbs.h>
+#include <poll.h>
 #include <pthread.h>
 #include <rdma/rdma_cma.h>
 #include <setjmp.h>
@@ -247,6 +251,81 @@ static void destroying(int is_left)
     rdma_destroy_event_channel(events);
 }
 
+static struct ibv_cq *spare;
+static const char *handlers_call;
+/* The sleeps of this thread, and those of them that last no time. */
+static __thread volatile int sleeps, empty_sleeps;
+
+int ppoll(struct pollfd *fds, nfds_t amount, const struct timespec *most, const sigset_t *mask)
+{
+    static int (*next)(struct pollfd *, nfds_t, const struct timespec *, const sigset_t *);
+
+    if (!next)
+        next = dlsym(RTLD_NEXT, "ppoll");
+    sleeps = sleeps + 1;
+    empty_sleeps = empty_sleeps + (most && !most->tv_sec && !most->tv_nsec);
+    return next(fds, amount, most, mask);
+}
+
+/* A signal's handler destroys, or asks for an event that there is not. */
+static void nest(int number)
+{
+    struct ibv_async_event none;
+
+    (void)number;
+    ran = ran + 1;
+    if (!strcmp(handlers_call, "destroy") && spare) {
+        IS(ibv_destroy_cq(spare), 0);
+        spare = NULL;
+    } else if (!strcmp(handlers_call, "ask")) {
+        IS(ibv_get_async_event(context, &none), -1);
+        IS(errno, EAGAIN);
+    }
+}
+
+/* In the wait of a call that destroys, a signal's handler calls, too: that waits all the same, and does not spin. */
+static void nesting(void)
+{
+    struct ibv_device **list = MADE(ibv_get_device_list(NULL));
+    struct ibv_pd *pd;
+    struct ibv_srq_init_attr wanted = {.attr = {8, 1, 0}};
+    struct ibv_qp_init_attr attr = {.qp_type = IBV_QPT_RC, .cap = {4, 4, 1, 1, 0}};
+    struct ibv_qp_attr state = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+    pthread_t thread;
+
+    handlers_call = object;
+    object = "queue pair";
+    ran = given_back = 0;
+    context = MADE(ibv_open_device(list[0]));
+    pd = MADE(ibv_alloc_pd(context));
+    attr.send_cq = attr.recv_cq = cq = MADE(ibv_create_cq(context, 8, NULL, NULL, 0));
+    spare = MADE(ibv_create_cq(context, 8, NULL, NULL, 0));
+    attr.srq = MADE(ibv_create_srq(pd, &wanted));
+    qp = MADE(ibv_create_qp(pd, &attr));
+    IS(ibv_modify_qp(qp, &state, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), 0);
+    state.qp_state = IBV_QPS_ERR;
+    IS(ibv_modify_qp(qp, &state, IBV_QP_STATE), 0);
+    IS(ibv_get_async_event(context, &its_event), 0);
+    fcntl(context->async_fd, F_SETFL, fcntl(context->async_fd, F_GETFL) | O_NONBLOCK);
+    thread = begun(give_back_later);
+    sleeps = empty_sleeps = 0;
+    handled(nest, SA_RESTART);
+    IS(destroyed(), 0);
+    IS(given_back, 1);
+    pthread_join(thread, NULL);
+    quiet();
+    IS(sleeps > 0, 1);
+    IS(empty_sleeps, 0);
+    if (spare)
+        IS(ibv_destroy_cq(spare), 0);
+    IS(ibv_destroy_srq(attr.srq), 0);
+    IS(ibv_destroy_cq(cq), 0);
+    IS(ibv_dealloc_pd(pd), 0);
+    IS(ibv_close_device(context), 0);
+    ibv_free_device_list(list);
+    object = handlers_call;
+}
+
 /* A server's threads wait: for connections, for completions of two queues, and for asynchronous events. */
 static void *waits_for(void *which)
 {
@@ -323,6 +402,8 @@ int main(int words, char **word)
         object = word[which];
         if (!strcmp(word[1], "destroying") || !strcmp(word[1], "deserting"))
             destroying(!strcmp(word[1], "deserting"));
+        else if (!strcmp(word[1], "nesting"))
+            nesting();
         else
             story(word[1], word[which]);
         if (failures > others)

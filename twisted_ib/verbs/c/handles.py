@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from threading import RLock, local
 from typing import Any
 
@@ -188,17 +188,26 @@ class Handles:
             if not entry.reported:
                 self._awaited.pop(address, None)
 
-    def begin(self) -> None:
+    @contextmanager
+    def destroying(self) -> Iterator[list[Entry]]:
         """
-        A call of this thread that destroys begins.
-        """
-        self._thread.destroyed.clear()
+        Within it a call of this thread destroys.
 
-    def isOwed(self) -> bool:
+        @return: what it has destroyed, for L{isOwed}.  It is the call's own: a signal's handler may destroy,
+            too, while that waits.
         """
-        @return: whether the program has events of what this thread's call has destroyed.
+        before, self._thread.destroyed = self._thread.destroyed, []
+        try:
+            yield self._thread.destroyed
+        finally:
+            self._thread.destroyed = before
+
+    @staticmethod
+    def isOwed(destroyed: list[Entry]) -> bool:
         """
-        return any(each.reported for each in self._thread.destroyed)
+        @return: whether the program has events of what a call has destroyed.
+        """
+        return any(each.reported for each in destroyed)
 
     def move(self, address: int, old: int, new: int) -> None:
         """

@@ -10,8 +10,10 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable
+from itertools import count
 from typing import Any, Protocol, TypeVar
 
+import attrs
 from _twisted_ib_verbs import ffi, lib
 
 from twisted_ib import limits
@@ -20,7 +22,7 @@ from twisted_ib.hca.host.libc import isNonBlocking
 from twisted_ib.verbs.c import attend
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import AGAIN
-from twisted_ib.verbs.c.handles import handles
+from twisted_ib.verbs.c.handles import Entry, handles
 from twisted_ib.verbs.core.hub import hub
 
 _Event = TypeVar("_Event")
@@ -34,16 +36,36 @@ KEPT_RINGS = 64
 PAUSE_SECONDS = 0.016
 
 
+@attrs.define
+class _Destroying:
+    """
+    A call that waits for acknowledgements.
+
+    @ivar destroyed: of whose events it does.
+    @ivar pause: the seconds of its next sleep.
+    """
+
+    destroyed: list[Entry]
+    pause: float = 0.001
+
+
 class _Thread(threading.local):
     """
-    The descriptors that a thread sleeps on.
+    The descriptors that a thread sleeps on, and its calls that destroy.
 
     @ivar fds: the descriptors, which its C{struct twisted_ib_sleep} points to.
     @ivar sleeper: wakes it; L{None} while it does not sleep.
+    @ivar calls: those that wait, by the numbers that C{twisted_ib_wait} keeps: in the sleep of one a signal's
+        handler may destroy, too, and wait for that.
+    @ivar numbers: the numbers of the calls to come.
     """
 
     fds: object = None
     sleeper: Sleeper | None = None
+
+    def __init__(self) -> None:
+        self.calls: dict[int, _Destroying] = {}
+        self.numbers = count(1)
 
 
 _thread = _Thread()
@@ -111,17 +133,24 @@ def destroying(function: Callable[..., object]) -> Callable[..., int]:
     """
 
     def call(*arguments: object) -> int:
-        sleep = lib.twisted_ib_own_sleep()
-        pause = 1
+        sleep, calls = lib.twisted_ib_own_sleep(), _thread.calls
         if sleep.slept:
-            sleep.interrupted, pause = 0, 2 * sleep.milliseconds
+            sleep.interrupted = 0
         else:
-            handles.begin()
-            function(*arguments)
-        if not handles.isOwed():
+            with handles.destroying() as destroyed:
+                function(*arguments)
+            if handles.isOwed(destroyed):
+                sleep.slept = next(_thread.numbers)
+                calls[sleep.slept] = _Destroying(destroyed)
+        # Those, too, that a handler has left by siglongjmp(3): no more are kept than have events.
+        for number in [each for each, one in calls.items() if not handles.isOwed(one.destroyed)]:
+            del calls[number]
+        own = calls.get(sleep.slept)
+        if own is None:
             return 0
         # Nothing ends the sleep, for which no descriptor may be free: the next is twice as long.
-        _prepare(min(pause * 0.001, PAUSE_SECONDS), [])
+        _prepare(own.pause, [])
+        own.pause = min(2 * own.pause, PAUSE_SECONDS)
         return AGAIN
 
     return call

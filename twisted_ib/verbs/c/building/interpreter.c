@@ -76,8 +76,8 @@ SHARED __thread volatile int twisted_ib_inside __attribute__((tls_model("initial
 
 /*
  * The sleep of a call that waits, which is here and not in Python: a signal can end it, and its handler may leave it
- * by siglongjmp(3).  waiting.py says what to sleep on, and reads whether this call has slept, and whether a signal has
- * ended that.
+ * by siglongjmp(3).  waiting.py says what to sleep on, and in slept how it knows this call after that, if it must, and
+ * reads that, and whether a signal has ended the sleep.
  */
 SHARED __thread struct twisted_ib_sleep {
     int *fds, count, milliseconds, interrupted, slept, asleep;
@@ -95,7 +95,10 @@ struct twisted_ib_sleep *twisted_ib_own_sleep(void)
     return &twisted_ib_asleep;
 }
 
-/* Say whether the present call has slept.  The result is that of a call that a signal's handler in Python interrupts. */
+/*
+ * Say that the present call has not slept, or by the result of that, that the one goes on which it has interrupted: a
+ * signal's handler, in Python too, may call.
+ */
 int twisted_ib_swap_slept(int slept)
 {
     int before = twisted_ib_asleep.slept;
@@ -160,6 +163,8 @@ void twisted_ib_wait(const sigset_t *program)
     struct twisted_ib_sleep *sleep = &twisted_ib_asleep;
     struct pollfd fds[sleep->count];
     struct timespec most = {sleep->milliseconds / 1000, sleep->milliseconds % 1000 * 1000000L};
+    /* A handler's calls may sleep here, too, and it may leave them. */
+    int slept = sleep->slept;
 
     for (int index = 0; index < sleep->count; index++)
         fds[index] = (struct pollfd){.fd = sleep->fds[index], .events = POLLIN};
@@ -169,7 +174,7 @@ void twisted_ib_wait(const sigset_t *program)
         sleep->interrupted = 1;
     pthread_cleanup_pop(0);
     sleep->asleep = 0;
-    sleep->slept = 1;
+    sleep->slept = slept;
 }
 
 /* The end of the process: Python's own, which would close what the program has left open, does not come. */
