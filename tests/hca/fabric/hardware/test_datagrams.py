@@ -4,18 +4,37 @@ Datagrams over the adapter of a host in memory.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import gc
 import os
+import struct
 from typing import Any
+from unittest.mock import Mock
+
+from twisted.internet.task import Clock
 
 from tests.hca.fabric.hardware.test_outofband import SLOT, STATE, RoCETestCase
-from tests.hca.fabric.hardware.world import ANYTHING, ERR, INIT, RESET, RTR, RTS, UD, Completion
+from tests.hca.fabric.hardware.world import (
+    ANYTHING,
+    ERR,
+    INIT,
+    RESET,
+    RTR,
+    RTS,
+    UD,
+    Completion,
+    Domain,
+    VerbsError,
+)
 from tests.verbs.pyverbs.pair import QKEY, End
 from twisted_ib.hca.base.states import attributeBits
 from twisted_ib.hca.device import registry
 from twisted_ib.hca.fabric.hardware import datagrams
 from twisted_ib.hca.fabric.hardware.datagrams import DATAGRAM_SENDS, DATAGRAM_SLOTS
+from twisted_ib.hca.wire.grh import IPV4_MAPPED, packGRH
+from twisted_ib.hca.wire.headers import DETH
+from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 from twisted_ib.verbs.pyverbs import AH, WC, QPAttr, enums
 
 #: Of the GRH.
@@ -105,6 +124,37 @@ class DatagramTests(RoCETestCase):
         (answer,) = self.wait(a.cq)
         self.assertEqual((answer.src_qp, a.mr.read(5, HEAD)), (b.qp.qp_num, b"hello"))
         back.close()
+
+    def arrived(self, header: bytes) -> tuple[str, bytes]:
+        """
+        Let the adapter have received a datagram behind a header.
+
+        @return: address of the sender, and the header that is handed on.
+        """
+        (two,), found = self.adapters(self.b), []
+        receive = two.receives.popleft()
+        ctypes.memmove(receive.sg_list[0].addr, header, HEAD)
+        self.patch(
+            self.device_.paths,
+            "datagramReceived",
+            lambda way, opcode, number, record, *others: found.append((way.peer.address, record[:HEAD])),
+        )
+        self.host.contexts[0].queue.push(Completion(receive.wr_id, two.qp_num, byte_len=HEAD))
+        self.turn()
+        (one,) = found
+        return one
+
+    def test_leftovers(self) -> None:
+        """
+        An IPv4 header with its checksum is one, also in a slot where an IPv6 header was; without it the IPv6
+        header is, whatever its addresses look like.
+        """
+        # An IPv4 header of 10.0.0.7, which are 20 octets of two IPv6 addresses as well.
+        ipv4 = bytes.fromhex("45000050 00004000 40112695 0a000007 0a000002")
+        left = struct.pack(">IHBB", 6 << 28, 60, 17, 64) + bytes.fromhex("fd00") + bytes(10)
+        self.assertEqual(self.arrived(left + ipv4), ("10.0.0.7", bytes(20) + ipv4))
+        wrong = ipv4[:11] + b"\0" + ipv4[12:]
+        self.assertEqual(self.arrived(left + wrong), ("fd00::4500:50", left + wrong))
 
     def test_steps(self) -> None:
         """
@@ -372,6 +422,76 @@ class DatagramTests(RoCETestCase):
         self.host.isFull = True
         self.assertEqual(self.sent().status, 0)
         self.assertEqual(self.device_.counters["datagrams_unsendable"], 1)
+
+    def asked(self, seconds: float) -> tuple[Clock, list[bytes]]:
+        """
+        Have the kernel ask for addresses in vain for some time.
+
+        @return: the device's clock, and what is asked for.
+        """
+        clock, asked = Clock(), []
+
+        def create_ah(domain: Domain, vector: Any) -> None:
+            asked.append(vector.dgid)
+            clock.advance(seconds)
+            raise VerbsError(errno.ETIMEDOUT, "ibv_create_ah")
+
+        self.patch(self.device_.fabric, "clock", clock.seconds)
+        self.patch(Domain, "create_ah", create_ah)
+        return clock, asked
+
+    def test_unreachableAgain(self) -> None:
+        """
+        An address that nobody answers is not asked for again for a while after that wait, whichever queue
+        pair or class of traffic has the next datagram: those are lost and counted.
+        """
+        clock, asked = self.asked(30.0)
+        vector = self.b.address()
+        vector.gr.traffic_class = 4
+        with AH(self.a.pd, attr=vector) as other:
+            for to in (self.to, self.to, other):
+                self.sent(to=to)
+        with self.b.handle(self.a) as back:
+            request = self.b.send(0, 5, opcode=enums.IBV_WR_SEND)
+            request.set_wr_ud(back, self.a.qp.qp_num, QKEY)
+            self.b.qp.post_send(request)
+        self.assertEqual((len(asked), self.device_.counters["datagrams_unsendable"]), (1, 4))
+        clock.advance(datagrams.FAILED_SECONDS)
+        self.sent()
+        self.assertEqual((len(asked), self.device_.counters["datagrams_unsendable"]), (2, 5))
+
+    def test_unreachableMany(self) -> None:
+        """
+        Of addresses that nobody answers the latest are remembered.
+        """
+        self.patch(datagrams, "FAILURES", 2)
+        _, asked = self.asked(0.0)
+        path = self.device_.fabric.reserved[self.a.qp.qp_num]
+        for last in b"\1\2\2\3\2\3\1\3\2":
+            header = packGRH(0, 0, 0, 64, 0, IPV4_MAPPED | last)
+            self.assertTrue(path.send(UD_SEND_ONLY << 24, header + DETH.pack(QKEY, self.a.qp.qp_num)))
+        self.assertEqual([each[-1] for each in asked], [1, 2, 3, 1, 2])
+
+    def test_wantNoSpace(self) -> None:
+        """
+        A waiter that leaves is not resumed, though another queue pair has sent to the address since.
+        """
+        way = self.device_.fabric.pathTo("127.0.0.1")
+        waiter = Mock()
+        self.host.isHeld = True
+        header = packGRH(0, 0, 0, 64, IPV4_MAPPED, IPV4_MAPPED | 0x7F000001)
+
+        def post(end: End) -> bool:
+            return way.post(UD_SEND_ONLY << 24, header + DETH.pack(QKEY, end.qp.qp_num), b"", 0)
+
+        while post(self.a):
+            pass
+        way.wantSpace(waiter)
+        self.assertTrue(post(self.b))
+        way.wantNoSpace(waiter)
+        self.host.resume()
+        self.turn()
+        waiter.resume.assert_not_called()
 
     def test_vanished(self) -> None:
         """

@@ -5,6 +5,7 @@ and what comes becomes a record again.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from mmap import mmap
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -19,6 +20,7 @@ from twisted_ib.hca.fabric.hardware.provider import told
 from twisted_ib.hca.wire.grh import GRH_BYTES, HEADER_BYTES, route
 from twisted_ib.hca.wire.headers import DETH, IMMEDIATE, QPN_MASK
 from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE
+from twisted_ib.hca.wire.rocev2 import internetChecksum
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import BoundQueuePair, Waiter
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
 DATAGRAM_SENDS, DATAGRAM_SLOTS = SLOTS, SENDS
 #: Addresses that the adapter knows of one queue pair.
 HANDLES = 1024
+#: How long an address that gave no handle is not asked for again, in seconds, and how many such addresses are
+#: remembered.
+FAILED_SECONDS = 10.0
+FAILURES = 1024
 
 # enum ibv_wr_opcode, and of ibv_wc_flags.
 _SEND, _SEND_IMM = 2, 3
@@ -40,9 +46,36 @@ _WITH_IMM = 2
 _ATTRIBUTES: Final = ("pkey_index", "port_num", "qkey", "sq_psn")
 _SENDING: Final = frozenset((QPState.RTS, QPState.SQD))
 _UNUSED: Final = frozenset((QPState.RESET, QPState.ERR))
-#: Of the version in the first octet of a GRH.
+#: Of the version in the first octet of a GRH, and the first octet of an IPv4 header without options.
 _IPV6: Final = 6
+_IPV4: Final = 0x45
 _UNDEFINED: Final = bytes(20)
+
+
+class Failures:
+    """
+    Addresses of which the adapter made no handle a short while ago.
+    """
+
+    __slots__ = ("_until",)
+
+    def __init__(self) -> None:
+        self._until: dict[bytes, float] = {}
+
+    def add(self, gid: bytes, now: float) -> None:
+        """
+        Remember an address, in the place of the oldest if there are too many.
+        """
+        self._until.pop(gid, None)
+        while len(self._until) >= FAILURES:
+            del self._until[next(iter(self._until))]
+        self._until[gid] = now + FAILED_SECONDS
+
+    def has(self, gid: bytes, now: float) -> bool:
+        """
+        @return: whether it has failed just now.
+        """
+        return now < self._until.get(gid, now)
 
 
 class DatagramWay(PeerPath):
@@ -82,8 +115,10 @@ class DatagramWay(PeerPath):
         """
         Undo C{wantSpace}.
         """
-        if self._full is not None:
-            self._full.wantNoSpace(waiter)
+        # It may wait for another queue pair than the one that had no room last.
+        for path in self.fabric.reserved.values():
+            if isinstance(path, DatagramPath):
+                path.wantNoSpace(waiter)
 
 
 class DatagramPath(AdapterPath):
@@ -200,22 +235,30 @@ class DatagramPath(AdapterPath):
         key = record[:4] + record[7:8] + record[24:GRH_BYTES]
         found = self._handles.get(key)
         if found is None:
+            fabric, gid = self.fabric, record[24:GRH_BYTES]
+            if fabric.failures.has(gid, fabric.clock()):
+                raise OSError(errno.EHOSTUNREACH, "the address gave no handle just now")
             if len(self._handles) >= HANDLES:
                 if self._sent:
                     return None
                 self._closeHandles()
             _, _, label, trafficClass, hopLimit = route(record)
-            vector: object = self.fabric.verbs.AHAttr(
-                dgid=record[24:GRH_BYTES],
-                sgid_index=self.fabric.gidIndex(),
+            vector: object = fabric.verbs.AHAttr(
+                dgid=gid,
+                sgid_index=fabric.gidIndex(),
                 is_global=1,
                 port_num=1,
                 hop_limit=hopLimit,
                 traffic_class=trafficClass,
                 flow_label=label,
             )
-            # As with any program, the kernel asks the network for the address, and this waits.
-            made: Closed = self._domain.create_ah(vector)
+            # As with any program, the kernel asks the network for the address, and this waits: where nobody
+            # answers, and so everything here stands still, not once a datagram.
+            try:
+                made: Closed = self._domain.create_ah(vector)
+            except OSError:
+                fabric.failures.add(gid, fabric.clock())
+                raise
             found = self._handles[key] = made
         return found
 
@@ -256,9 +299,12 @@ class DatagramPath(AdapterPath):
         if completion.wc_flags & _WITH_IMM:
             opcode, behind = UD_SEND_ONLY_IMMEDIATE, behind + IMMEDIATE.pack(completion.imm_data)
         header = memory[start:head]
-        if header[0] >> 4 != _IPV6:
-            # Before an IPv4 header there may be anything (IBTA vol. 1 annex A17).
-            header = _UNDEFINED + header[len(_UNDEFINED) :]
+        behindAnything = header[len(_UNDEFINED) :]
+        # Before an IPv4 header there may be anything (IBTA vol. 1 annex A17), such as the IPv6 header of who
+        # had this slot last: a right checksum tells, as in Linux verbs.c, ib_get_rdma_header_version().
+        isIPv4 = behindAnything[0] == _IPV4 and not internetChecksum(behindAnything)
+        if isIPv4 or header[0] >> 4 != _IPV6:
+            header = _UNDEFINED + behindAnything
         return opcode | SOLICITED, header + behind + memory[head : start + completion.byte_len]
 
     def _failed(self, completion: Completion) -> None:
