@@ -235,7 +235,7 @@ class SubnetPath(_Path):
             self.violated(KeyViolation(False, theirs, source, owner.port.lid, 0, *ends))
 
     def queuePairs(self) -> list[StreamQueuePair]:
-        return [each.queuePair if each.__class__ is Unreachable else each for each in super().queuePairs()]
+        return [each.queuePair if isinstance(each, Unreachable) else each for each in super().queuePairs()]
 
     def prepareRequest(self, request: ConnectRequest) -> None:
         # The LIDs and GIDs of both ports.

@@ -102,7 +102,7 @@ class LayoutTests(RingTestCase):
         self.assertEqual(released[0], 0)
         self.b.close()
         self.assertEqual((published[0], consumed[0]), (64, 64))
-        self.assertEqual(self.one.ends()[2][0], 64)
+        self.assertEqual(self.path.ends()[2][0], 64)
 
     def test_sizes(self) -> None:
         """
