@@ -1,6 +1,6 @@
 """
-Tests of the table of structures, of calls that wait for the acknowledgement of what they have destroyed, and of
-errors as C has them.
+Tests of the table of structures, of calls that wait for the acknowledgement of what they have destroyed, and
+of errors as C has them.
 """
 
 from __future__ import annotations
