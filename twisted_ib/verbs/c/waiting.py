@@ -28,10 +28,6 @@ from twisted_ib.verbs.core.hub import hub
 _Event = TypeVar("_Event")
 #: A thread looks again so often: at a channel, too, that was destroyed just before it fell asleep.
 WAIT_SECONDS = 0.5
-#: Rings at which a thread that polls looks; with more of them it does not.
-FOLLOWED_RINGS = 16
-#: Sets of rings that are kept since a thread may still look at them; with more of them none looks any more.
-KEPT_RINGS = 64
 #: And one that destroys looks for acknowledgements at least as often.
 PAUSE_SECONDS = 0.016
 
@@ -184,7 +180,7 @@ class _Ring(Protocol):
     alive: bool
     owed: tuple[int, int, int] | None
 
-    def ends(self) -> tuple[memoryview, memoryview, memoryview]: ...
+    def ends(self) -> tuple[memoryview, memoryview]: ...
 
 
 def _canDeliver(path: _Ring) -> bool:
@@ -196,15 +192,10 @@ def _canDeliver(path: _Ring) -> bool:
 class Arrivals:
     """
     The rings of all devices, or where there are none their descriptors, which a thread watches in C, by
-    C{building/arrivals.c}: it takes Python's lock only when there is something to do.  Meanwhile threads that
-    poll look at the rings, too, and go to Python when something has come.
+    C{building/arrivals.c}: it takes Python's lock only when there is something to do.
     """
 
     def __init__(self) -> None:
-        # What threads that poll may still look at, besides what they do.
-        self._kept: list[tuple[Any, ...]] = []
-        self._isFollowed = self._areAll = False
-        lib.twisted_ib_follow(ffi.NULL)
         self._paths: list[_Ring] = []
         self._fds: list[int] = []
         first = {"spin": int(limits.ANSWER_SECONDS * 1e9), "hits": 256}
@@ -216,15 +207,14 @@ class Arrivals:
         See L{Hub.watch<twisted_ib.verbs.core.hub.Hub>}.
         """
         with hub:
+            paths: list[_Ring] = []
             fabrics = [device.fabric for device in hub.devices if not device.closed]
-            known = [path for fabric in fabrics for path in fabric.paths()]
-            paths = list(filter(_canDeliver, known))
+            for fabric in fabrics:
+                paths += filter(_canDeliver, fabric.paths())
             # A bell that was rung before says nothing of rings, and would end each pause until it is read.
             fds = [] if paths else [fabric.fileno() for fabric in fabrics]
-            # What comes otherwise a thread that polls does not see there.
-            areAll = len(paths) == len(known) <= FOLLOWED_RINGS and len(fabrics) == 1
-            if paths != self._paths or fds != self._fds or areAll != self._areAll:
-                self._follow(paths, fds, areAll)
+            if paths != self._paths or fds != self._fds:
+                self._follow(paths, fds)
             # Kept until this thread is back: its successor may follow other rings meanwhile.
             watched = self._watched
         return bool(lib.twisted_ib_await(watched[0], int(seconds * 1e9)))
@@ -235,26 +225,18 @@ class Arrivals:
         """
         if self._paths:
             with hub:
-                self._follow([], [], False)
+                self._follow([], [])
 
-    def _follow(self, paths: list[_Ring], fds: list[int], areAll: bool) -> None:
+    def _follow(self, paths: list[_Ring], fds: list[int]) -> None:
         # The pointers keep no memory, but these objects do, and the views keep the rings mapped.
-        cells = [
-            [ffi.from_buffer("uint64_t[]", each) for each in kind]
-            for kind in zip(*[path.ends() for path in paths], strict=True)
-        ] or [[], [], []]
-        pointers = [ffi.new("uint64_t *[]", each) for each in cells]
+        ends = [path.ends() for path in paths]
+        published = [ffi.from_buffer("uint64_t[]", each) for each, _ in ends]
+        consumed = [ffi.from_buffer("uint64_t[]", each) for _, each in ends]
+        pointers = ffi.new("uint64_t *[]", published), ffi.new("uint64_t *[]", consumed)
         # A copy: another thread may still read the one before.
         watched = ffi.new("struct twisted_ib_arrivals *", self._watched[0][0])
-        watched.published, watched.consumed, watched.released = pointers
-        watched.count, watched.followed = len(paths), len(paths) if areAll else 0
+        watched.published, watched.consumed, watched.count = *pointers, len(ends)
         descriptors = ffi.new("int[]", fds)
         watched.fds, watched.watched = descriptors, len(fds)
-        if self._isFollowed:
-            self._kept.append(self._watched)
-        self._watched = watched, cells, pointers, descriptors
-        self._paths, self._fds, self._areAll = paths, fds, areAll
-        # A thread that has left a look by siglongjmp(3) counts for ever.
-        self._isFollowed = len(self._kept) < KEPT_RINGS
-        if lib.twisted_ib_follow(watched if self._isFollowed else ffi.NULL):
-            self._kept.clear()
+        self._watched = watched, published, consumed, pointers, descriptors
+        self._paths, self._fds = paths, fds

@@ -582,22 +582,6 @@ static void look(volatile unsigned char *memory, long size, long writes, int in,
     _exit(!!failures);
 }
 
-/* Until a thread that polls looks at the ring: then its first polls in vain enter Python hardly, where each did. */
-static void looking(struct ibv_cq *cq)
-{
-    struct ibv_port_attr port;
-    struct ibv_wc wc;
-    long before;
-
-    do {
-        /* A call begins the count of polls in vain anew. */
-        IS(ibv_query_port(context, 1, &port), 0);
-        before = entries;
-        for (int index = 0; index < 256; index++)
-            IS(ibv_poll_cq(cq, 1, &wc), 0);
-    } while (entries - before > 32 && !failures);
-}
-
 static void memory(long writes, long size)
 {
     int in[2], out[2], status;
@@ -618,7 +602,6 @@ static void memory(long writes, long size)
     qp = queue_pair(cq = queue(8, NULL));
     mr = MADE(ibv_reg_mr(pd, octets, size, 0));
     peer = exchange(qp, mr, in[0], out[1]);
-    looking(cq);
     for (long next = 1; next <= writes && !failures; next++) {
         struct ibv_sge piece = {(uintptr_t)octets, size, mr->lkey};
         struct ibv_send_wr wr = {.sg_list = &piece, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,

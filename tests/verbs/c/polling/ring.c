@@ -6,16 +6,11 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <infiniband/verbs.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 #include "../checks.h"
-#include "arrivals.c"
 #include "completions.c"
 
 #define PLACES 64
@@ -49,38 +44,6 @@ static void *take(void *nothing)
     return nothing;
 }
 
-/*
- * A look at rings of shared memory: it tells of each record and acknowledgement, it is not quiet while a record lies, and
- * while another thread, or this one below a signal's handler, is amid a look nothing may be freed.
- */
-static void looks(void)
-{
-    uint64_t cells[3] = {0}, state, after;
-    const uint64_t *ends[] = {cells, cells + 1, cells + 2};
-    struct twisted_ib_arrivals rings = {.published = ends, .consumed = ends + 1, .released = ends + 2, .count = 1};
-
-    IS(twisted_ib_look(&state), 0);
-    IS(twisted_ib_follow(&rings), 1);
-    IS(twisted_ib_look(&state), 0);
-    rings.followed = 1;
-    IS(twisted_ib_look(&state), 1);
-    IS(twisted_ib_look(&after), 1);
-    IS(after == state, 1);
-    cells[0] = 64;
-    IS(twisted_ib_look(&after), 0);
-    IS(after == state, 0);
-    cells[1] = 64;
-    IS(twisted_ib_look(&state), 1);
-    cells[2] = 64;
-    IS(twisted_ib_look(&after), 1);
-    IS(after == state, 0);
-    twisted_ib_lookers = 1;
-    IS(twisted_ib_look(&state), 1);
-    IS(twisted_ib_follow(NULL), 0);
-    IS(twisted_ib_look(&state), 0);
-    IS(twisted_ib_lookers, 1);
-}
-
 int main(int count, char **words)
 {
     int threads = count > 2 ? atoi(words[2]) : 0;
@@ -91,7 +54,6 @@ int main(int count, char **words)
 
     if (count < 4)
         return 2;
-    looks();
     all = atol(words[1]);
     ring.entries = calloc(PLACES, sizeof *ring.entries);
     ring.mask = PLACES - 1;

@@ -10,15 +10,15 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.verbs.c.library import run
 
-#: A ring of a process that is Python: what its peer has published, what was consumed, what the peer has.
+#: A ring of a process that is Python: what its peer has published, and what was consumed.
 _BEGINNING = """
 import ctypes, threading
 library = ctypes.CDLL("libibverbs.so.1")
 library.ibv_get_device_list(None)
 from _twisted_ib_verbs import ffi, lib
-published, consumed, released = [ffi.new("uint64_t *") for _ in range(3)]
-kept = [ffi.new("uint64_t *[]", [each]) for each in (published, consumed, released)]
-ring = ffi.new("struct twisted_ib_arrivals *", (*kept, 1, 1, 50000))
+published, consumed = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+kept = ffi.new("uint64_t *[]", [published]), ffi.new("uint64_t *[]", [consumed])
+ring = ffi.new("struct twisted_ib_arrivals *", (*kept, 1, 50000))
 busy = ctypes.c_uint.in_dll(library, "twisted_ib_busy")
 MILLISECOND = 1000000
 """
@@ -204,80 +204,6 @@ if number and tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 12):
 """)
 
 
-class FollowTests(StoryTestCase):
-    """
-    C{twisted_ib_follow}.
-    """
-
-    def test_followed(self) -> None:
-        """
-        A ring that threads which poll look at can be freed once another is followed, or none, and no thread
-        looks at it any more; so many are kept while one may, and then no ring is followed.
-        """
-        self.inC(
-            _DEVICE
-            + """
-from array import array
-from types import SimpleNamespace
-made = []
-def ring():
-    cells = [array("Q", [64]), array("Q", [0]), array("Q", [0])]
-    made.append(cells)
-    return SimpleNamespace(alive=True, owed=None, ends=lambda: list(map(memoryview, cells)))
-def isFree(cells):
-    try:
-        for each in cells:
-            each.append(0)
-    except BufferError:
-        return False
-    return True
-isLooking, shown = False, []
-def follow(rings):
-    shown.append(rings)
-    return not isLooking and lib.twisted_ib_follow(rings)
-waiting.lib = SimpleNamespace(twisted_ib_await=lib.twisted_ib_await, twisted_ib_follow=follow)
-def another():
-    device.rings[:] = [ring()]
-    arrivals.watch(0.0)
-for isLooking in False, True, False:
-    another()
-    assert shown[-1].followed == 1
-    another()
-    assert isFree(made[-2]) is not isLooking, isLooking
-    arrivals.forget()
-    assert shown[-1].followed == 0
-    assert isFree(made[-1]) is not isLooking
-isLooking = True
-for _ in range(2 * waiting.KEPT_RINGS):
-    another()
-assert shown[-1] == ffi.NULL
-assert 0 < sum(not isFree(each) for each in made) <= waiting.KEPT_RINGS + 1
-isLooking = False
-another()
-another()
-assert shown[-1].followed == 1
-assert [isFree(each) for each in made[-2:]] == [True, False]
-# Of another device, or of a path that is no ring, these rings say nothing.
-other = Device()
-other.rings = []
-hub.devices[other] = 1
-arrivals.watch(0.0)
-assert shown[-1].followed == 0 and shown[-1].count == 1
-del hub.devices[other]
-arrivals.watch(0.0)
-assert shown[-1].followed == 1
-device.rings.append(object())
-arrivals.watch(0.0)
-assert shown[-1].followed == 0
-device.rings[:] = [ring() for _ in range(waiting.FOLLOWED_RINGS + 1)]
-arrivals.watch(0.0)
-assert shown[-1].followed == 0
-device.rings.clear()
-hub.devices.clear()
-"""
-        )
-
-
 class WatchTests(StoryTestCase):
     """
     L{Arrivals<twisted_ib.verbs.c.waiting.Arrivals>}.
@@ -330,7 +256,7 @@ hub.devices.clear()
             + """
 from array import array
 from types import SimpleNamespace
-cells = array("Q", [64]), array("Q", [0]), array("Q", [0])
+cells = array("Q", [64]), array("Q", [0])
 device.rings.append(SimpleNamespace(alive=True, owed=None, ends=lambda: tuple(map(memoryview, cells))))
 def looks(structure, nanoseconds):
     if device.rings:
@@ -343,7 +269,7 @@ def looks(structure, nanoseconds):
                 continue
             raise AssertionError("a ring that is looked at can be freed")
     return lib.twisted_ib_await(structure, nanoseconds)
-waiting.lib = SimpleNamespace(twisted_ib_await=looks, twisted_ib_follow=lib.twisted_ib_follow)
+waiting.lib = SimpleNamespace(twisted_ib_await=looks)
 assert arrivals.watch(1.0)
 for each in cells:
     each.append(0)
@@ -379,7 +305,7 @@ hub.devices.clear()
             + """
 from array import array
 from types import SimpleNamespace
-cells = array("Q", [64]), array("Q", [0]), array("Q", [0])
+cells = array("Q", [64]), array("Q", [0])
 device.rings.append(SimpleNamespace(alive=True, owed=None, ends=lambda: tuple(map(memoryview, cells))))
 for _ in range(2):
     assert arrivals.watch(3600.0)

@@ -91,7 +91,7 @@ class PollingTests(PollingTestCase):
     def test_ring(self) -> None:
         """
         Four threads take from one ring while another adds, and takes back, for a second at most: each
-        completion once, whole.  Before it, that a look at rings of shared memory misses nothing.
+        completion once, whole.
         """
         self.story(1_000_000, 4, 1, source=RING)
 
@@ -112,7 +112,7 @@ class PollingTests(PollingTestCase):
     def test_memory(self) -> None:
         """
         A program that only looks at its memory sees each RDMA WRITE, as the thread that serves peers watches
-        the rings in C.  So does one that polls, which goes to Python when something has come.
+        the rings in C.
         """
         self.story("memory", 50, 8)
 

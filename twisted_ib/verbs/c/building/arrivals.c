@@ -3,10 +3,9 @@
  * Python.  declarations.py includes this; waiting.py says which rings and descriptors there are, and keeps those mapped.
  */
 struct twisted_ib_arrivals {
-    /* Of each ring: how much its peer has published, how much was consumed here, and how much the peer has. */
-    const uint64_t **published, **consumed, **released;
-    /* Rings; and those that a thread which polls looks at: all, or none. */
-    unsigned count, followed;
+    /* Of each ring: how much its peer has published, and how much was consumed here. */
+    const uint64_t **published, **consumed;
+    unsigned count;
     /* Nanoseconds that looking without a pause lasts at most. */
     long spin;
     /* How often that pays, a moving average in 256ths; how often it was asked for. */
@@ -29,47 +28,6 @@ struct twisted_ib_arrivals {
 #define SLICE 100000
 /* The pause while another thread is to read a descriptor. */
 #define READING 50000L
-
-/* Of interpreter.c: threads that are in Python for a call, and posts. */
-extern volatile unsigned twisted_ib_busy, twisted_ib_posts;
-
-/* The rings that threads which poll look at, and how many do now. */
-static const struct twisted_ib_arrivals *twisted_ib_followed;
-static unsigned twisted_ib_lookers;
-
-/* From now on others are looked at.  Whether no thread looks at those before any more: they may be freed. */
-int twisted_ib_follow(const struct twisted_ib_arrivals *arrivals)
-{
-    __atomic_store_n(&twisted_ib_followed, arrivals, __ATOMIC_SEQ_CST);
-    return !__atomic_load_n(&twisted_ib_lookers, __ATOMIC_SEQ_CST);
-}
-
-/*
- * Whether rings are looked at and nothing lies in them, and a number that changes as often as a peer publishes or has
- * consumed anything: while it stays the same a poll that makes progress finds nothing in them.
- */
-static int twisted_ib_look(uint64_t *state)
-{
-    const struct twisted_ib_arrivals *arrivals;
-    unsigned count;
-    int quiet;
-
-    *state = 0;
-    /* A handler of a signal that leaves here by siglongjmp(3) keeps what is looked at: see waiting.py. */
-    __atomic_add_fetch(&twisted_ib_lookers, 1, __ATOMIC_SEQ_CST);
-    arrivals = __atomic_load_n(&twisted_ib_followed, __ATOMIC_SEQ_CST);
-    count = arrivals ? arrivals->followed : 0;
-    quiet = count > 0;
-    for (unsigned index = 0; index < count; index++) {
-        uint64_t published = __atomic_load_n(arrivals->published[index], __ATOMIC_ACQUIRE);
-
-        /* Progress takes so much at once, and leaves the rest. */
-        quiet = quiet && published == __atomic_load_n(arrivals->consumed[index], __ATOMIC_ACQUIRE);
-        *state += published + __atomic_load_n(arrivals->released[index], __ATOMIC_ACQUIRE);
-    }
-    __atomic_sub_fetch(&twisted_ib_lookers, 1, __ATOMIC_RELEASE);
-    return quiet;
-}
 
 static long twisted_ib_now(void)
 {

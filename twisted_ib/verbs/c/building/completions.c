@@ -30,28 +30,25 @@ struct twisted_ib_cq {
     uintptr_t owner;
 };
 
+/* Of interpreter.c: threads that are in Python for a call, and posts. */
+extern volatile unsigned twisted_ib_busy, twisted_ib_posts;
+
 /* Polls in a row that take completions without making progress, as hub.py has it for Python's. */
 #define TAKEN 16
 
 /* Polls of a pause after which the thread yields the processor: the one that is to bring a completion may need it. */
 #define YIELDING 64
 
-/* Polls of a pause after which the thread looks at the rings: a look costs as much as a poll. */
-#define LOOKING 4
-
 /*
  * Of a thread: what it has polled, of all queues, as they make progress together.
  *
  * posts: what twisted_ib_posts was; taken: polls since its last progress that found something; vain: its progress in
  * vain since something was found or posted; pause, left: the length of its pause in polls, and what is left of it;
- * stood: polls that left progress to another thread; tick: the clock's; looks: whether it looks at rings in its pauses,
- * and state: what it saw there before its last progress.
+ * stood: polls that left progress to another thread; tick: the clock's.
  */
 static __thread struct {
     unsigned posts, taken, vain, pause, left, stood;
-    int looks;
     long tick;
-    uint64_t state;
 } twisted_ib_polled __attribute__((tls_model("initial-exec")));
 
 static struct twisted_ib_ring *twisted_ib_ring_of(struct ibv_cq *cq)
@@ -96,15 +93,13 @@ void twisted_ib_fence(void)
 
 /*
  * Whether a poll in vain returns without Python.  The first ones make progress each; then come pauses, each an eighth of
- * what was polled in vain, up to a bound, or as long as that from the first on where the thread can look at all rings: a
- * record or an acknowledgement ends it.  They end with the clock's tick, too: a thread that polls now and then makes
+ * what was polled in vain, up to a bound.  They end with the clock's tick: a thread that polls now and then makes
  * progress each time.  While another thread is in Python, for a bounded number of polls, this one stays out: the other
  * makes progress, or it wants Python's lock, and perhaps the processor.
  */
 static int twisted_ib_pauses(const struct twisted_ib_ring *ring)
 {
     struct timespec now;
-    uint64_t state;
 
     if (twisted_ib_polled.posts != twisted_ib_posts) {
         twisted_ib_polled.posts = twisted_ib_posts;
@@ -115,9 +110,7 @@ static int twisted_ib_pauses(const struct twisted_ib_ring *ring)
         if (now.tv_nsec == twisted_ib_polled.tick) {
             if (!(twisted_ib_polled.left-- % YIELDING))
                 sched_yield();
-            if (!twisted_ib_polled.looks || twisted_ib_polled.left % LOOKING ||
-                (twisted_ib_look(&state) && state == twisted_ib_polled.state))
-                return 1;
+            return 1;
         }
         twisted_ib_polled.tick = now.tv_nsec;
         twisted_ib_polled.left = 0;
@@ -127,8 +120,6 @@ static int twisted_ib_pauses(const struct twisted_ib_ring *ring)
         sched_yield();
         return 1;
     }
-    /* Before the progress: what comes meanwhile ends the next pause. */
-    twisted_ib_polled.looks = twisted_ib_look(&twisted_ib_polled.state);
     return 0;
 }
 
@@ -157,8 +148,6 @@ static int twisted_ib_poll_again(struct ibv_cq *cq, int count, struct ibv_wc *wc
     twisted_ib_polled.taken = twisted_ib_polled.stood = 0;
     if (n || !ring)
         twisted_ib_polled.vain = twisted_ib_polled.pause = 0;
-    else if (twisted_ib_polled.looks)
-        twisted_ib_polled.pause = ring->seldom;
     else if (++twisted_ib_polled.vain > ring->eager) {
         twisted_ib_polled.pause += 1 + twisted_ib_polled.pause / 8;
         if (twisted_ib_polled.pause > ring->seldom)

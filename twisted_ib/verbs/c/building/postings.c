@@ -260,7 +260,6 @@ __attribute__((constructor)) static void twisted_ib_let_settle(void)
 void twisted_ib_forget(void)
 {
     twisted_ib_posting.fill = twisted_ib_posting.lock = twisted_ib_posting.attending = 0;
-    twisted_ib_lookers = 0;
 }
 
 /* From now on Python takes all requests of a queue; those that are recorded are in the buffer. */

@@ -27,9 +27,9 @@ struct twisted_ib_sleep { int *fds, count, milliseconds, interrupted, slept, asl
 struct twisted_ib_sleep *twisted_ib_own_sleep(void);
 void twisted_ib_renew(void);
 
-#include "arrivals.c"
 #include "completions.c"
 #include "postings.c"
+#include "arrivals.c"
 """
 
 DECLARATIONS = """
@@ -251,10 +251,9 @@ extern struct twisted_ib_posting twisted_ib_posting;
 unsigned int twisted_ib_swap(void);
 void twisted_ib_suspend(struct twisted_ib_queue *);
 struct twisted_ib_arrivals {
-    const uint64_t **published; const uint64_t **consumed; const uint64_t **released; unsigned int count;
-    unsigned int followed; long spin; unsigned int hits, turns; const int *fds; unsigned int watched;
+    const uint64_t **published; const uint64_t **consumed; unsigned int count; long spin;
+    unsigned int hits, turns; const int *fds; unsigned int watched;
 };
-int twisted_ib_follow(const struct twisted_ib_arrivals *);
 long twisted_ib_nap(long);
 int twisted_ib_await(struct twisted_ib_arrivals *, long);
 struct ibv_global_route {
