@@ -44,7 +44,7 @@ _UNASKED: dict[str, object] = {
     **dict.fromkeys(("queues", "summary", "json", "check", "quiet"), False),
     **dict.fromkeys(("children", "sysfs"), True),
 }
-#: What options that are one word set.
+#: Options of one word, and the attribute that each sets.
 _FLAGS = {
     "-q": ("quiet", True),
     "--quiet": ("quiet", True),
@@ -193,8 +193,8 @@ def _programOf(options: SimpleNamespace) -> Code | Module | str | None:
 
 
 def _plainly(words: list[str]) -> tuple[SimpleNamespace, Code | Module | str] | None:
-    # What the parser makes of flags and a program alone.  To import it, and to tell it of all options, takes
-    # longer than all else that a program without a loop waits for.
+    # Reads flags and a program alone, as the parser does.  To import that, and to tell it of all options,
+    # takes longer than all else that a program without a loop waits for.
     options = SimpleNamespace(**_UNASKED, arguments=[])
     for at, word in enumerate(words):
         if word in _FLAGS:

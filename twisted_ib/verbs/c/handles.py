@@ -48,7 +48,7 @@ def _never(address: int, entry: Entry) -> bool:
 
 
 class _Thread(local):
-    # What its present call has destroyed, of which the program had events then.
+    # Its present call has destroyed these, of which the program had events then.
     def __init__(self) -> None:
         self.destroyed: list[Entry] = []
 

@@ -68,7 +68,7 @@ _COMMANDS = """
     query_context query_device_any query_mr query_port query_qp query_srq read_counters reg_dm_mr
     reg_dmabuf_mr reg_mr req_notify_cq rereg_mr resize_cq
 """.split()
-#: What else is for providers.
+#: Others that are for providers.
 _PROVIDERS = """
     __ioctl_final_num_attrs __verbs_log _verbs_init_and_alloc_context execute_ioctl
     ibv_read_ibdev_sysfs_file verbs_init_cq verbs_open_device verbs_register_driver_34 verbs_set_ops
@@ -82,7 +82,7 @@ _FIRST = """
     modify_qp modify_srq open_device query_device query_gid query_pkey query_port query_qp query_srq
     reg_mr resize_cq
 """.split()
-#: What librdmacm took from libibverbs.
+#: Functions that librdmacm took from libibverbs.
 _KERNEL = """
     ibv_copy_path_rec_from_kern ibv_copy_path_rec_to_kern ibv_copy_qp_attr_from_kern
 """.split()
