@@ -80,6 +80,20 @@ threading.Timer(0.01, lambda: published.__setitem__(0, 64)).start()
 assert lib.twisted_ib_await(ring, 3600 * 1000 * MILLISECOND)
 """)
 
+    def test_patient(self) -> None:
+        """
+        In a long wait, one behind a program that polls, records are left to that for a while: each pause, and
+        the time that they lie, is a sixteenth of it, and no more than a millisecond.
+        """
+        self.inC("""
+import time
+published[0] = 64
+for wait, least in (4, 0.0005), (16, 0.002), (3600 * 1000, 0.002):
+    before = time.monotonic()
+    assert lib.twisted_ib_await(ring, wait * MILLISECOND)
+    assert time.monotonic() - before >= least, wait
+""")
+
     def test_busy(self) -> None:
         """
         While a thread of the program is in Python, which takes the records, it does not end with them.

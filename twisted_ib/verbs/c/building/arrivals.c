@@ -24,6 +24,9 @@ struct twisted_ib_arrivals {
 /* The shortest and longest pause between two looks: the kernel adds up to 15 microseconds to each. */
 #define LEAST_NAP 10000L
 #define MOST_NAP 1000000L
+/* The share of a wait that each nap lasts at least, and that records lie; above SHORT, and up to MOST_NAP. */
+#define PATIENCE 16
+#define SHORT (2 * LEAST_NAP)
 /* The shortest slice of a processor that the kernel gives, in nanoseconds. */
 #define SLICE 100000
 /* The pause while another thread is to read a descriptor. */
@@ -37,8 +40,12 @@ static long twisted_ib_now(void)
     return now.tv_sec * 1000000000L + now.tv_nsec;
 }
 
-/* Whether records wait, and no thread of the program is in Python, where it would take them. */
-static int twisted_ib_waits(const struct twisted_ib_arrivals *arrivals)
+/*
+ * Whether records wait, and no thread of the program is in Python, where it would take them.  One that polls may be about
+ * to, also one whose processor this thread has just been given: where it is likely, behind a long wait, they are left to
+ * it for a while, and so is the processor.
+ */
+static int twisted_ib_waits(const struct twisted_ib_arrivals *arrivals, long patience)
 {
     for (unsigned index = 0; index < arrivals->count && !twisted_ib_busy; index++) {
         const uint64_t *consumed = arrivals->consumed[index];
@@ -47,6 +54,12 @@ static int twisted_ib_waits(const struct twisted_ib_arrivals *arrivals)
 
         if (__atomic_load_n(arrivals->published[index], __ATOMIC_ACQUIRE) == before)
             continue;
+        if (patience > SHORT) {
+            struct timespec pause = {.tv_nsec = patience};
+
+            nanosleep(&pause, NULL);
+            return !twisted_ib_busy && __atomic_load_n(consumed, __ATOMIC_ACQUIRE) == before;
+        }
         began = twisted_ib_now();
         while (!twisted_ib_busy && __atomic_load_n(consumed, __ATOMIC_ACQUIRE) == before)
             if (twisted_ib_now() - began > LYING)
@@ -98,7 +111,7 @@ static void twisted_ib_be_precise(void)
 }
 
 /* Look without a pause, if that pays: as polling.py does, and for its reasons. */
-static int twisted_ib_spin(struct twisted_ib_arrivals *arrivals, long began)
+static int twisted_ib_spin(struct twisted_ib_arrivals *arrivals, long began, long patience)
 {
     long before = began, now;
     unsigned weight;
@@ -108,7 +121,7 @@ static int twisted_ib_spin(struct twisted_ib_arrivals *arrivals, long began)
         return 0;
     do {
         sched_yield();
-        found = twisted_ib_waits(arrivals);
+        found = twisted_ib_waits(arrivals, patience);
         now = twisted_ib_now();
         if (now - before > CROWDED)
             arrivals->hits = 0;
@@ -133,22 +146,25 @@ long twisted_ib_nap(long passed)
 
 /*
  * Wait until something has come that no thread takes, but only so many nanoseconds: at first without a pause, if that
- * pays, then with pauses, each an eighth of the time so far.
+ * pays, then with pauses, each an eighth of the time so far.  A long wait is one behind a thread that polls: it has few
+ * pauses, as each takes that thread's processor.
  */
 int twisted_ib_await(struct twisted_ib_arrivals *arrivals, long nanoseconds)
 {
     long began = twisted_ib_now(), passed;
+    long patience = nanoseconds / PATIENCE < MOST_NAP ? nanoseconds / PATIENCE : MOST_NAP;
     struct pollfd fds[arrivals->watched ? arrivals->watched : 1];
 
     for (unsigned index = 0; index < arrivals->watched; index++)
         fds[index] = (struct pollfd){.fd = arrivals->fds[index], .events = POLLIN};
-    if (arrivals->count && twisted_ib_spin(arrivals, began))
+    if (arrivals->count && patience <= SHORT && twisted_ib_spin(arrivals, began, patience))
         return 1;
     twisted_ib_be_precise();
     while ((passed = twisted_ib_now() - began) < nanoseconds) {
         long nap = arrivals->count ? twisted_ib_nap(passed) : nanoseconds;
         struct timespec pause;
 
+        nap = nap < patience && patience > SHORT ? patience : nap;
         nap = nap < nanoseconds - passed ? nap : nanoseconds - passed;
         pause = (struct timespec){nap / 1000000000L, nap % 1000000000L};
         if (ppoll(fds, arrivals->watched, &pause, NULL) > 0) {
@@ -158,7 +174,7 @@ int twisted_ib_await(struct twisted_ib_arrivals *arrivals, long nanoseconds)
             pause = (struct timespec){.tv_nsec = READING};
             nanosleep(&pause, NULL);
         }
-        if (twisted_ib_waits(arrivals))
+        if (twisted_ib_waits(arrivals, patience))
             return 1;
     }
     return 0;
