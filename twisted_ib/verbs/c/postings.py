@@ -50,11 +50,6 @@ posting.buffers = _memory
 posting.size = limits.POSTED
 
 
-#: Requests that a queue holds at least for C to post to it: a shorter one is full most of the time, and its
-#: limit would be set for each.
-LEAST_DEPTH = 4
-
-
 class PostedQueue:
     """
     A work queue that C posts to.  In a C{with} statement it does not: the hub's lock is held, and all that
@@ -62,18 +57,22 @@ class PostedQueue:
 
     @ivar taken: requests of it that Python has taken from the records, ever.
     @ivar renewal: at how many of these its limit is set anew.
+    @ivar depth: how many requests it holds.
+    @ivar isShort: whether its limit lets C record no more than half as many.
     @ivar suspensions: C{with} statements that are in force; a queue that is closed has one more, for ever.
     """
 
     accept: Callable[[Any, bool], None]
 
-    def __init__(self, structure: CData, elements: int) -> None:
+    def __init__(self, structure: CData, elements: int, depth: int) -> None:
         """
         @param structure: its C{struct twisted_ib_queue}.
         @param elements: of a request, at most.
+        @param depth: see L{depth}.
         """
         self._structure = structure
         structure.elements = elements
+        self.depth, self.isShort = depth, True
         self.taken = self.renewal = self.suspensions = 0
         _queues[addressOf(structure)] = self
 
@@ -90,7 +89,9 @@ class PostedQueue:
         if self.suspensions:
             return
         room = self.room()
-        self.renewal = self.taken + (room + 1) // 2
+        # That of a queue which is nearly full follows its completions, too: see rings.py.
+        self.isShort = 2 * room < self.depth
+        self.renewal = self.taken + (room + 3) // 2
         self._structure.limit = self.taken + room
 
     def fail(self, error: HCAError) -> None:
@@ -132,12 +133,17 @@ class PostedQueue:
 
 #: The queues by the addresses of their structures.
 _queues: dict[int, PostedQueue] = {}
+#: The shared ones, by the C{id} of what they are in Python.
+_shared: dict[int, SharedQueue] = {}
+#: And as completions have them: by a queue pair's number, and whether it is for receives.  Queue pairs of two
+#: devices may have the same number: then the limit of one of both follows its room only when it posts.
+completed: dict[tuple[int, bool], PostedQueue] = {}
 
 
 class _QueuePairQueue(PostedQueue):
     # One of a queue pair's.
-    def __init__(self, qp: verbs.QP, structure: CData, elements: int) -> None:
-        super().__init__(structure, elements)
+    def __init__(self, qp: verbs.QP, structure: CData, elements: int, depth: int) -> None:
+        super().__init__(structure, elements, depth)
         self._work = qp._work
 
     def fail(self, error: HCAError) -> None:
@@ -155,7 +161,7 @@ class SendQueue(_QueuePairQueue):
         @param structure: its C{struct twisted_ib_queue}.
         """
         sizes = qp._work.capabilities
-        super().__init__(qp, structure, sizes.pieces)
+        super().__init__(qp, structure, sizes.pieces, sizes.sends)
         structure.inlined = sizes.inline
         own = _RECORDED.intersection(qp._work.operations)
         self._plain = sum(1 << each for each in own - _READING)
@@ -182,7 +188,8 @@ class ReceiveQueue(_QueuePairQueue):
         @param qp: its queue pair.
         @param structure: its C{struct twisted_ib_queue}.
         """
-        super().__init__(qp, structure, qp._work.capabilities.receivePieces)
+        sizes = qp._work.capabilities
+        super().__init__(qp, structure, sizes.receivePieces, sizes.receives)
         self.accept = qp._work.postReceive
 
     def room(self) -> int:
@@ -203,7 +210,7 @@ class SharedQueue(PostedQueue):
         @param structure: its C{struct twisted_ib_queue}.
         """
         self._core = core = srq._core
-        super().__init__(structure, core.pieces)
+        super().__init__(structure, core.pieces, core.depth)
         self.accept = core.postPromised
 
     def room(self) -> int:
@@ -239,13 +246,22 @@ class PostedQP(_Posted, verbs.QP):
         """
         @param structure: its C{struct twisted_ib_qp}.
         """
-        work = self._work
+        work, number = self._work, self._work.queuePair.number
         # C does not know address handles.
-        if work.queuePair.type is not QPType.UD and work.capabilities.sends >= LEAST_DEPTH:
+        if work.queuePair.type is not QPType.UD:
             self.sends = SendQueue(self, ffi.addressof(structure, "sends"))
-        if work.shared is None and work.capabilities.receives >= LEAST_DEPTH:
+            completed[number, False] = self.sends
+        if work.shared is None:
             self.receives = ReceiveQueue(self, ffi.addressof(structure, "receives"))
+            completed[number, True] = self.receives
+        elif (queue := _shared.get(id(work.shared))) is not None:
+            completed[number, True] = queue
         structure.self = addressOf(structure)
+
+    def close(self) -> None:
+        for isReceive in False, True:
+            completed.pop((self._work.queuePair.number, isReceive), None)
+        super().close()
 
 
 class PostedQPEX(_Posted, verbs.QPEx):
@@ -263,9 +279,13 @@ class PostedSRQ(_Posted, verbs.SRQ):
         """
         @param structure: its C{struct twisted_ib_srq}.
         """
-        self.receives = SharedQueue(self, ffi.addressof(structure, "receives"))
+        self.receives = _shared[id(self._core)] = SharedQueue(self, ffi.addressof(structure, "receives"))
         with self.receives:
             structure.self = addressOf(structure)
+
+    def close(self) -> None:
+        super().close()
+        _shared.pop(id(self._core), None)
 
 
 def _failed(queue: PostedQueue, error: BaseException) -> BaseException | None:
@@ -334,4 +354,4 @@ def settle() -> None:
 
 
 # The process may end before the thread that was to take it.
-hub.settle = settle
+hub.left, hub.settle = posting, settle

@@ -17,15 +17,18 @@ from struct import Struct
 from _twisted_ib_verbs import ffi, lib
 
 from twisted_ib import limits
-from twisted_ib.hca.queues.completion import CompletionQueue
+from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.pointers import CData, addressOf
+from twisted_ib.verbs.c.postings import completed
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.base.wc import wcFlags, wcImmediate
 from twisted_ib.verbs.pyverbs.objects.cq import PolledQueue
 
 #: C{struct ibv_wc}: one call writes it, where cffi takes one for each field.
 _WC = Struct("=QiiIIIIIIHHBB2x")
+#: Operations from it on are of receives.
+_RECEIVES = WCOpcode.RECV
 #: Whether the processor keeps stores in their order (Intel SDM vol. 3, "Memory Ordering").
 _KEEPS_ORDER = platform.machine() == "x86_64"
 
@@ -71,8 +74,15 @@ class CompletionRing:
         if self.shown:
             self.settle()
         completions, tail = self._queue.completions, self._tail
+        seen = None
         for each in islice(completions, self.shown, limits.COMPLETION_RING):
             flags = each.flags
+            key = each.queuePairNumber, each.opcode >= _RECEIVES
+            if key != seen:
+                # It has made room.
+                if (posted := completed.get(key)) is not None and posted.isShort:
+                    posted.open()
+                seen = key
             _WC.pack_into(
                 self._buffer,
                 tail % limits.COMPLETION_RING * _WC.size,

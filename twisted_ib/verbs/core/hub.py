@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial, wraps
 from threading import RLock
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from twisted_ib import limits
 from twisted_ib.drive.process import callAll, life
@@ -87,6 +87,24 @@ class EndingLock:
         self._lock.release()
 
 
+class Left(Protocol):
+    """
+    Requests that programs have left to whoever makes progress next.
+
+    @ivar fill: how many octets they have.
+    """
+
+    fill: int
+
+
+class Nothing:
+    """
+    None.
+    """
+
+    fill = 0
+
+
 class Hub:
     """
     The open devices of this process's verbs.
@@ -102,12 +120,14 @@ class Hub:
         it has; without the lock.  L{None} where nothing does.  Only the thread that serves peers calls it,
         and for a moment perhaps its successor too.
     @ivar unwatch: has C{watch} keep no memory until it is called again; L{None} where nothing does.
-    @ivar settle: posts what a program has left to another thread; L{None} where none does.
+    @ivar left: whether programs have left requests that are to be posted, by its C{fill}.
+    @ivar settle: posts these.
     @ivar unshown: mirrors of completion queues that lack completions: they get them before the lock is
         released.
     """
 
     def __init__(self) -> None:
+        self.left: Left = Nothing()
         self.unshown: set[Mirror] = set()
         self._reset()
 
@@ -128,7 +148,7 @@ class Hub:
         self.watchers: set[Wakes] = set()
         self.watch: Callable[[float], bool] | None = None
         self.unwatch: Callable[[], object] | None = None
-        self.settle: Callable[[], object] | None = None
+        self.settle: Callable[[], object] = bool
         self.drives = 0
         self.driven = 0.0
         # Events that drives handled, and changes that were told by wake().
@@ -339,6 +359,8 @@ class Hub:
             self._taken += 1
             return 0
         self._taken = 0
+        if self.left.fill:
+            self.settle()
         self.drives += 1
         if self._armed:
             # From here on no doorbell wakes a sleeper, so look at every path once more: a record may have

@@ -104,14 +104,19 @@ static int send(int slot, int opcode, int flags)
     return result;
 }
 
-static int take(int slot)
+static int take_from(struct ibv_srq *srq, int slot)
 {
     struct ibv_sge own = piece(1, slot);
     struct ibv_recv_wr wr = {.wr_id = slot, .sg_list = &own, .num_sge = 1}, *bad = NULL;
-    int result = ibv_post_recv(to, &wr, &bad);
+    int result = srq ? ibv_post_srq_recv(srq, &wr, &bad) : ibv_post_recv(to, &wr, &bad);
 
     IS(bad == (result ? &wr : NULL), 1);
     return result;
+}
+
+static int take(int slot)
+{
+    return take_from(NULL, slot);
 }
 
 /* The next completion, whatever time it takes. */
@@ -142,6 +147,68 @@ static int flushed(struct ibv_qp *qp, int first, int count, int status)
         IS(wc.wr_id, number++);
     }
     return others;
+}
+
+/* A receive that takes the place of the one that a poll has found: no entry of its own, also where the queue is full. */
+static void replaced(void)
+{
+    struct ibv_srq_init_attr attr = {.attr = {.max_wr = 64, .max_sge = 1}};
+    struct ibv_qp_init_attr own = {.qp_type = IBV_QPT_RC, .cap = {.max_send_wr = 2, .max_recv_wr = 64, 1, 1}};
+    union ibv_gid gid;
+
+    open_device();
+    gid = own_gid();
+    mr = MADE(ibv_reg_mr(pd, memory, sizeof memory, RIGHTS));
+    own.send_cq = own.recv_cq = cq = queue(4096, NULL);
+    for (int round = 0; round < 2; round++) {
+        struct ibv_srq *srq = round ? MADE(ibv_create_srq(pd, &attr)) : NULL;
+        int depth;
+
+        from = MADE(ibv_create_qp(pd, &own));
+        own.srq = srq;
+        to = MADE(ibv_create_qp(pd, &own));
+        move(from, IBV_QPS_INIT);
+        move(to, IBV_QPS_INIT);
+        connect_to(to, from->qp_num, &gid);
+        connect_to(from, to->qp_num, &gid);
+        /* The second message waits for the receive that was left to a poll: the thread that serves peers posts it. */
+        memory[0][1][0] = 100 + round;
+        IS(take_from(srq, 0), 0);
+        IS(send(0, IBV_WR_SEND, 0) + send(1, IBV_WR_SEND, 0), 0);
+        for (int found = 0, received = 0; found < 4 && !failures; found++)
+            if (next().qp_num == to->qp_num && !received++) {
+                IS(take_from(srq, 1), 0);
+                while (*(volatile unsigned char *)memory[1][1] != 100 + round)
+                    sched_yield();
+            }
+        for (depth = 0; !take_from(srq, depth); depth++)
+            ;
+        IS(depth >= 64, 1);
+        for (int number = 0; number < 300 && !failures; number++) {
+            int slot = number % depth;
+
+            memory[0][0][0] = (unsigned char)number;
+            IS(send(0, IBV_WR_SEND, 0), 0);
+            for (int found = 0; found < 2 && !failures; found++) {
+                struct ibv_wc wc = next();
+                long before = entries;
+
+                IS(wc.status, IBV_WC_SUCCESS);
+                if (wc.qp_num != to->qp_num)
+                    continue;
+                IS(wc.wr_id, slot);
+                IS(memory[1][slot][0], (unsigned char)number);
+                IS(take_from(srq, slot), 0);
+                IS(entries - before, 0);
+            }
+        }
+        /* The next poll has posted it: the queue is full again. */
+        IS(ibv_poll_cq(cq, 0, NULL), 0);
+        IS(!!take_from(srq, 0), 1);
+        IS(ibv_destroy_qp(from) + ibv_destroy_qp(to), 0);
+        if (srq)
+            IS(ibv_destroy_srq(srq), 0);
+    }
 }
 
 /* Whoever posts while another attends does not enter Python; that one takes all, in order, with its octets. */
@@ -567,7 +634,7 @@ int main(int count, char **words)
     static const struct {
         const char *name;
         void (*run)(void);
-    } stories[] = {{"attended", attended}, {"last", last}, {"calls", calls}, {"ends", ends},
+    } stories[] = {{"attended", attended}, {"replaced", replaced}, {"last", last}, {"calls", calls}, {"ends", ends},
                    {"refusals", refusals}, {"keys", keys}, {"changes", changes}, {"bound", bound},
                    {"shared", shared}, {"threads", threads}};
 

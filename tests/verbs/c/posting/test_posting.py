@@ -13,7 +13,7 @@ from tests.verbs.c.test_calls import ProgramTestCase
 
 PROGRAM = Path(__file__).with_name("posting.c"), "librdmacm.so.1", "-rdynamic", "-ldl", "-O1"
 #: The stories of C{posting.c}; the last one ends the process.
-STORIES = "attended last refusals keys changes bound shared threads ends".split()
+STORIES = "attended replaced last refusals keys changes bound shared threads ends".split()
 
 
 @cache
@@ -47,6 +47,13 @@ class PostingTests(ProgramTestCase):
         once, and all is posted in order.
         """
         self.story("attended")
+
+    def test_replaced(self) -> None:
+        """
+        A receive in the place of one that a poll has found does not enter Python, also where the queue, a
+        shared one too, is full: the next poll posts it.
+        """
+        self.story("replaced")
 
     def test_last(self) -> None:
         """

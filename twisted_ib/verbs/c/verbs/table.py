@@ -17,15 +17,15 @@ def _reading(field: str, kind: str = "uint32_t") -> Row:
     return Row(f"read_{field}", "", prototype, Failure.ZERO, before=before)
 
 
-def _posting(name: str, queue: str, request: str, record: str) -> Row:
-    # What is left of the list goes to the handler: nothing, if C has recorded all of it.
+def _posting(name: str, queue: str, request: str, record: str, left: str) -> Row:
+    # What is left of the list goes to the handler: nothing, if C has recorded all of it, and nobody takes it.
     before = f"""\
 if (!wr || !bad) {{
 errno = EINVAL;
 return EINVAL;
 }}
 wr = {record};
-if (!wr && twisted_ib_attended())
+if (!wr && {left}())
 return 0;"""
     prototype = f"int {name}(struct {queue}, struct {request} *wr, struct {request} **bad)"
     return Row(name, "", prototype, before=before, attends=True)
@@ -215,7 +215,11 @@ TABLE = (
     _reading("slid"),
     _reading("sl", "uint8_t"),
     _reading("dlid_path_bits", "uint8_t"),
-    _posting("post_send", "ibv_qp *qp", "ibv_send_wr", "twisted_ib_post_sends(qp, wr)"),
-    _posting("post_recv", "ibv_qp *qp", "ibv_recv_wr", "twisted_ib_post_own(qp, wr)"),
-    _posting("post_srq_recv", "ibv_srq *srq", "ibv_recv_wr", "twisted_ib_post_shared(srq, wr)"),
+    _posting(
+        "post_send", "ibv_qp *qp", "ibv_send_wr", "twisted_ib_post_sends(qp, wr)", "twisted_ib_attended"
+    ),
+    _posting("post_recv", "ibv_qp *qp", "ibv_recv_wr", "twisted_ib_post_own(qp, wr)", "twisted_ib_polls"),
+    _posting(
+        "post_srq_recv", "ibv_srq *srq", "ibv_recv_wr", "twisted_ib_post_shared(srq, wr)", "twisted_ib_polls"
+    ),
 )
