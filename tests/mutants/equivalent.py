@@ -265,13 +265,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "every write is an event, whatever is added (eventfd(2))",
     ),
     Equivalent(
-        "twisted_ib/hca/device/connections.py",
-        "localID, device.newest = request.localQPN, 0",
-        "0",
-        "1",
-        "queue pair 1 is the GSI's, and connects to nobody",
-    ),
-    Equivalent(
         f"{_REACTOR}/loop.py",
         "return calm if calm > 0.0 else 0.0",
         "calm > 0.0",
