@@ -168,7 +168,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         f"{_BLOCKING}/loop.py",
-        "if not (self._newTimedCalls or self.threadCallQueue) and monotonic() < self._askAt:",
+        "isEarly = monotonic() < self._askAt",
         "monotonic() < self._askAt",
         "(monotonic() <= self._askAt)",
         "the clock has nanoseconds",
