@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from threading import get_ident
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,8 @@ from attrs import evolve
 from tests.blocking.case import BlockingTestCase
 from tests.gates.falling import mayOnlyFall
 from tests.support.calls import PACKAGE, called, profiled, requireReplaceable
+from tests.support.waiting import HANG_SECONDS
+from twisted_ib.blocking import connection
 from twisted_ib.blocking import loop as module
 from twisted_ib.blocking import select as selecting
 from twisted_ib.blocking.loop import BRIEF_SECONDS
@@ -90,6 +93,17 @@ class CostTests(BlockingTestCase):
             one.sendall(DATA)
             other.recv(len(DATA))
 
+    def stopTime(self) -> None:
+        """
+        The time of other processes does not pass.
+        """
+        for where, name in (
+            (module, "monotonic"),
+            (connection, "monotonic"),
+            (self.loop.reactor, "seconds"),
+        ):
+            self.patch(where, name, float)
+
     def asleep(self, happen: Callable[[], object]) -> Sleeps:
         """
         From now on polling does not pay, and C{now} is the time.
@@ -111,6 +125,7 @@ class CostTests(BlockingTestCase):
         The functions of Python of a message that is there when it is received, both ends together.
         """
         one, other = self.blocking()
+        self.stopTime()
         turns = self.loop.driven.turns
         self.assertLess(called(lambda: self.send(one, other)).total() / MESSAGES, 23)
         # No turn but that which receives it.
@@ -121,9 +136,7 @@ class CostTests(BlockingTestCase):
         Those of each call alone; of C{recv} most look for the message.
         """
         one, other = self.blocking()
-        # The time of other processes does not pass.
-        for where, name in ((module, "monotonic"), (self.loop.reactor, "seconds")):
-            self.patch(where, name, lambda: 0.0)
+        self.stopTime()
         total: Counter[str] = Counter()
         for name in ("send", "sendall"):
             for _ in range(MESSAGES):
@@ -158,7 +171,8 @@ class CostTests(BlockingTestCase):
     def test_straight(self) -> None:
         """
         A message that is there is received without a turn of the loop; but not while another thread waits, or
-        a handler of a signal interrupts one that does, or something is to be closed.
+        a handler of a signal interrupts one that does, or something is to be closed, or the last turn that
+        asked for everything was long ago.
         """
         one, other = self.blocking()
         loop, turns = self.loop, []
@@ -173,7 +187,9 @@ class CostTests(BlockingTestCase):
                 lambda: self.assertEqual(len(loop.orphans), 0),
                 False,
             ),
+            (lambda: setattr(loop.reactor, "_askAt", 0.0), lambda: None, False),
         ):
+            loop.reactor._askAt = monotonic() + HANG_SECONDS
             loop.driven.turns += EPOLL_EVERY - loop.driven.turns % EPOLL_EVERY
             one.sendall(DATA)
             turns.clear()
@@ -181,6 +197,22 @@ class CostTests(BlockingTestCase):
             self.assertEqual(other.recv(len(DATA)), DATA)
             end()
             self.assertEqual(turns == [], isStraight)
+
+    def test_seldom(self) -> None:
+        """
+        However seldom messages come, and although each is there when it is received, delayed calls and
+        descriptors have their turn each brief time.
+        """
+        one, other = self.blocking()
+        asked = self.asleep(lambda: self.fail("it sleeps")).timeouts
+        self.patch(connection, "monotonic", lambda: self.now)
+        for seconds, turns in ((BRIEF_SECONDS * 2, MESSAGES), (0.0, MESSAGES // EPOLL_EVERY)):
+            del asked[:]
+            for _ in range(MESSAGES):
+                self.now += seconds
+                one.sendall(DATA)
+                self.assertEqual(other.recv(len(DATA)), DATA)
+            self.assertTrue(turns <= len(asked) <= turns + 1, asked)
 
     def test_asleep(self) -> None:
         """

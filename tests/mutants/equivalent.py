@@ -168,7 +168,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         f"{_BLOCKING}/loop.py",
-        "if not (self._newTimedCalls or self.threadCallQueue) and monotonic() < self._askAt:",
+        "isEarly = monotonic() < self._askAt",
         "monotonic() < self._askAt",
         "(monotonic() <= self._askAt)",
         "the clock has nanoseconds",
@@ -263,13 +263,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "1",
         "2",
         "every write is an event, whatever is added (eventfd(2))",
-    ),
-    Equivalent(
-        "twisted_ib/hca/device/connections.py",
-        "localID, device.newest = request.localQPN, 0",
-        "0",
-        "1",
-        "queue pair 1 is the GSI's, and connects to nobody",
     ),
     Equivalent(
         f"{_REACTOR}/loop.py",

@@ -220,7 +220,8 @@ class Connection:
             if not pieces and stream is not None and not (loop.leader or loop.followers or loop.orphans):
                 path, turns = stream.queuePair.path, loop.driven.turns + 1
                 # A turn of the loop that finds at once what it polls for, without all that it asks first.
-                if path is not None and turns & (EPOLL_EVERY - 1) and path.pending():
+                isBrief = path is not None and turns & (EPOLL_EVERY - 1) and path.pending()
+                if isBrief and monotonic() < loop.reactor._askAt:
                     loop.driven.turns = turns
                     self._awaits = True
                     try:

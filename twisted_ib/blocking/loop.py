@@ -85,6 +85,7 @@ class DrivenReactor(IBReactor):
         deviceLoop.turns = turns = deviceLoop.turns + 1
         # Between a message and its answer little is asked.
         isPolled = limit != 0 and channels and turns & (EPOLL_EVERY - 1)
+        found = False
         if isPolled:
             found = deviceLoop.spin(self, channels, limit)
             if not found:
@@ -93,15 +94,17 @@ class DrivenReactor(IBReactor):
                     if channel.device.fabric.pending():
                         found = True
                         break
-            if found:
+            # By the clock too: a program may do something else between its waits.
+            isEarly = monotonic() < self._askAt
+            if found and isEarly:
                 worked = 0
                 for channel in channels:
                     worked += channel.device.progress()
                 return worked or 1
             # A call that was made since may be the next step of what a thread waits for.
-            if not (self._newTimedCalls or self.threadCallQueue) and monotonic() < self._askAt:
+            if not found and isEarly and not (self._newTimedCalls or self.threadCallQueue):
                 return self._sleepBriefly(channels, limit, kernel)
-        worked = progress(channels)
+        worked = progress(channels) or int(found)
         calm = deviceLoop.calm(self)
         if calm == 0.0:
             self.runUntilCurrent()

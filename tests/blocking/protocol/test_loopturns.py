@@ -366,6 +366,7 @@ class BriefTests(TurnCase):
             polling.late, channel.work, reactor._loop.turns = late, [1, 1, 1], 0
             self.limits.clear()
             for slept in ([], [0] * late, [0] * late):
+                reactor._askAt = monotonic() + HANG_SECONDS
                 self.assertEqual(reactor.turn(None, None), 1)
                 self.assertEqual(self.limits, slept)
             self.assertFalse(polling.late)
@@ -396,6 +397,19 @@ class BriefTests(TurnCase):
                 channel.work = [0, work]
             self.assertEqual(reactor.turn(None, None), done)
             self.assertEqual(self.limits, [0])
+
+    def test_polledLate(self) -> None:
+        """
+        After a brief time a turn that finds something by polling asks for everything as well, and does not
+        sleep.
+        """
+        for work, done in (([2], 2), ([], 1)):
+            channel = self.hot()
+            reactor = self.brief(channel)
+            reactor._askAt, channel.work = 0.0, work
+            self.assertEqual((reactor.turn(None, None), self.limits, channel.said), (done, [0], ["progress"]))
+            reactor._askAt, channel.work = monotonic() + HANG_SECONDS, [3]
+            self.assertEqual((reactor.turn(None, None), self.limits), (3, [0]))
 
     def test_notTwice(self) -> None:
         """

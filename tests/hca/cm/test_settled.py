@@ -650,9 +650,10 @@ class SettledTests(SynchronousTestCase):
         table = ends[0].table
         # One that is an object has the number before it, and no queue pair: what is drawn is of neither.
         table.connect("b", ask(9), None, 0.0, 6)
-        table.draw = iter((0, 6, 5)).__next__
-        self.assertEqual(table.connect("b", ask(9), None, 0.0).localID, 5)
-        self.assertEqual((len(table), table.settled.at(7)), (3, (ends[0].connection, ends[0].queuePair)))
+        for wanted, drawn in ((0, 5), (7, 4)):
+            table.draw = iter((0, 6, 7, drawn)).__next__
+            self.assertEqual(table.connect("b", ask(9), None, 0.0, wanted).localID, drawn)
+        self.assertEqual((len(table), table.settled.at(7)), (4, (ends[0].connection, ends[0].queuePair)))
 
     def test_others(self) -> None:
         """
@@ -687,13 +688,37 @@ class SettledTests(SynchronousTestCase):
 
     def test_withoutQueuePair(self) -> None:
         """
-        What has no queue pair any more ends with the path at the latest.
+        What has no queue pair any more ends with the path, or with the table, at the latest.
         """
+        for end in (
+            lambda table: self.assertEqual(table.pathLost("a"), []),
+            lambda table: table.abandonAll(0.0),
+        ):
+            one, two = self.settled()
+            two.close()
+            self.assertEqual(len(two.table), 1)
+            end(two.table)
+            one.finish()
+            self.assertEqual(self.world.sizes(), {0})
+
+    def test_foundWithoutQueuePair(self) -> None:
+        """
+        Nor is it in the way of another connection of the same queue pairs, and it counts no more once a
+        REQ or a REP has come for those.
+        """
+        gone = self.settled()
+        for user in gone:
+            user.close()
         one, two = self.settled()
-        two.close()
-        self.assertEqual(len(two.table), 1)
-        self.assertEqual(two.table.pathLost("a"), [])
-        one.finish()
+        self.assertEqual([len(user.table) for user in (one, two)], [2, 1])
+        remote = gone[0].queuePair.remote
+        asking = one.table.connect("b", ask(8), None, 0.0, 8)
+        one.table.outputs.clear()
+        self.assertEqual(self.world.give(one, REP(remote, 8, localQPN=remote, localCAGUID=0xB)), [])
+        self.assertEqual((asking.remoteQPN, len(one.table), one.table.settled.count), (remote, 2, 1))
+        self.assertEqual([user.state for user in (one, two)], [State.ESTABLISHED] * 2)
+        for name in "ab":
+            self.world.tables[name].pathLost("ab"[name == "a"])
         self.assertEqual(self.world.sizes(), {0})
 
     def test_abandoned(self) -> None:

@@ -259,6 +259,7 @@ class ConnectionTests(EveryKindTestCase):
 
         for here, there, user, _, header in self.cases(PortSpace.TCP, accept):
             queuePair, passive[:] = here.createQueuePair(User()), []
+            here.createQueuePair(User())  # It is not the last that was made.
             active = []
             for _ in range(2):
                 request = ConnectRequest(PortSpace.TCP << 16 | PORT, header, queuePair.number, pathMTU=3)

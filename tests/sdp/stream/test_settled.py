@@ -9,13 +9,20 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from tests.sdp.pair import PairTestCase, Raw
+from twisted.internet.protocol import ClientFactory, Factory
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.sdp.pair import LOCALHOST, End, Ends, HandReactor, Keeper, PairTestCase, Plain, Raw
 from twisted_ib.errors import HCAError, QueuePairError, WrongThreadError
 from twisted_ib.hca.cm.machine import Connection
 from twisted_ib.hca.cm.peer import Peer
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.connection.rdmacm import PortSpace
+from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.wire.cm.messages import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU, AnyMessage
+from twisted_ib.internet import connector, port
+from twisted_ib.internet.channel import DeviceChannel
+from twisted_ib.sdp.port import connectSDP, listenSDP
 from twisted_ib.sdp.protocol.wire import MID
 
 
@@ -208,3 +215,41 @@ class SettledTests(PairTestCase):
             os._exit(0)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.assertOpen(*ends)
+
+
+class _Shared(End):
+    """
+    One on shared memory, where the first connection has to wait for a path.
+    """
+
+    def __init__(self, polled: bool, seed: int) -> None:
+        self.keeper, self.reactor = Keeper(), HandReactor()
+        self.device = Device("shm0", self.reactor.seconds)
+        self.channel = DeviceChannel(self.reactor, self.device)
+        self.channel.acquire(self.keeper)
+        self.turn = self.reactor.turn
+
+
+class TogetherTests(SynchronousTestCase):
+    """
+    Ports of two devices on shared memory.
+    """
+
+    def test_together(self) -> None:
+        """
+        Connections that have waited together for one path settle, at both ends, and so do later ones.
+        """
+        ends = Ends(False, _Shared)
+        self.addCleanup(ends.close)
+        channels = {end.reactor: end.channel for end in ends.ends}
+        for module in (connector, port):
+            self.patch(module, "channelFor", lambda reactor, *_: channels[reactor])
+        factory = ClientFactory.forProtocol(Plain)
+        listening = listenSDP(ends.b.reactor, 0, Factory.forProtocol(Plain)).getHost().port
+        for count in (5, 6):
+            for _ in range(count - len(ends.a.device.cm)):
+                connectSDP(ends.a.reactor, LOCALHOST, listening, factory)
+            ends.settle()
+            managers = [end.device.cm for end in ends.ends]
+            found = [(len(cm), len(cm._connections), cm.settled.count) for cm in managers]
+            self.assertEqual(found, [(count, 0, count)] * 2)

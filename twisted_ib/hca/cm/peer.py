@@ -267,10 +267,13 @@ class SettledConnections:
         That of a queue pair has ended, and both users know.
         """
         if peer.connections.get(queuePair.remote) == queuePair.number:
-            del peer.connections[queuePair.remote]
-            self.count -= 1
-            if not peer.connections and not peer.isNeeded():
-                self._peers.pop(peer.source, None)
+            self._forget(peer, queuePair.remote)
+
+    def _forget(self, peer: Peer, remote: int) -> None:
+        del peer.connections[remote]
+        self.count -= 1
+        if not peer.connections and not peer.isNeeded():
+            self._peers.pop(peer.source, None)
 
     def resume(self, peer: Peer, queuePair: SettledPair) -> Connection | None:
         """
@@ -302,11 +305,23 @@ class SettledConnections:
             return None
         return peer, queuePair
 
-    def found(self, known: Connection | int) -> Connection | None:
+    def found(self, peer: Peer, remote: int) -> Connection | None:
         """
+        @param remote: its key among C{connections}.
         @return: the connection that a peer has; a settled one L{wake}s.
         """
-        return self.wake(known) if isinstance(known, int) else known
+        known = peer.connections.get(remote)
+        if not isinstance(known, int):
+            return known
+        return None if self._of(peer, remote, known) is None else self.wake(known)
+
+    def _of(self, peer: Peer, remote: int, number: int) -> tuple[Peer, SettledPair] | None:
+        found = self.at(number)
+        if found is None or found[0] is not peer or found[1].remote != remote:
+            # Its queue pair has gone without it.
+            self._forget(peer, remote)
+            return None
+        return found
 
     def wake(self, number: int) -> Connection | None:
         """
@@ -335,13 +350,7 @@ class SettledConnections:
         """
         Make objects of all of some peers'.
         """
-        for peer in peers if self.count else ():
+        for peer in list(peers) if self.count else ():
             for remote, number in list(peer.connections.items()):
-                if not isinstance(number, int):
-                    continue
-                if (found := self.at(number)) is not None:
+                if isinstance(number, int) and (found := self._of(peer, remote, number)) is not None:
                     self.resume(*found)
-                else:
-                    # Its queue pair has gone without it.
-                    del peer.connections[remote]
-                    self.count -= 1

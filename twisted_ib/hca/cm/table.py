@@ -192,7 +192,7 @@ class ConnectionTable:
             raise ResourceLimitError(f"{limits.CM_CONNECTIONS} connections are open")
         if (ended := self._timewait.heap) and ended[0][0] <= now:
             self._expire(now)
-        if not localID or localID in self._connections:
+        if not localID or localID in self._connections or (self.settled.count and self.settled.at(localID)):
             localID = self._newID()
         request.localCommunicationID = localID
         request.localCAGUID = self.caGUID
@@ -252,10 +252,8 @@ class ConnectionTable:
         peer = self._peers.get(source)
         if peer is not None:
             self.settled.resumeAll((peer,))
-            connections: list[Connection] = []
-            if peer.calling:
-                every = self._connections.values()
-                connections = [each for each in every if each.peer is peer and not each.remoteID]
+            every = self._connections.values() if peer.calling else ()
+            connections = [each for each in every if each.peer is peer and not each.remoteID]
             connections += peer.known()
             for connection in connections:
                 connection.feed(Input.PATH_LOST, None, 0.0)
@@ -404,8 +402,9 @@ class ConnectionTable:
         guid, key, number = message.localCAGUID, message.localCommunicationID, message.localQPN
         if guid != peer.guid:
             key, number = peer.key(guid, key), peer.key(guid, number)
-        held = peer.isOnly(key, number) or peer.halfOpen.get(key) or peer.connections.get(number)
-        known = None if held is None else self.settled.found(held)
+        known = (peer.only and peer.isOnly(key, number)) or peer.halfOpen.get(key)
+        if known is None and number in peer.connections:
+            known = self.settled.found(peer, number)
         if known is not None and known.remoteID == message.localCommunicationID:
             self.counters["repeatedREQ"] += 1
             known.feed(Input.REPEATED_REQ, message, now)
@@ -445,8 +444,10 @@ class ConnectionTable:
         peer: Peer = connection.peer
         guid, number = message.localCAGUID, message.localQPN
         number = number if guid == peer.guid else peer.key(guid, number)
-        held = peer.isOnly(-1, number) if peer.only else peer.connections.get(number)
-        if held is not None and (known := self.settled.found(held)) is not None:
+        known = peer.only and peer.isOnly(-1, number)
+        if number in peer.connections:
+            known = self.settled.found(peer, number)
+        if known is not None:
             # IBTA vol. 1 12.6.7.2 reason 10: the queue pair of this REP belongs to a connection that we
             # still hold (Linux cm.c cm_rep_handler).
             self.counters["stale"] += 1
@@ -476,10 +477,9 @@ class ConnectionTable:
                 self.counters["unknownID"] += 1
                 return
         else:
-            found = self._find(source, message)
-            if found is None:
+            connection = self._find(source, message)
+            if connection is None:
                 return
-            connection = found
         stale = message.reason == RejectReason.STALE_CONNECTION
         self._feed(connection, Input.REJ_STALE if stale else Input.REJ, message, now)
 
@@ -522,9 +522,8 @@ class ConnectionTable:
             self.counters["unexpected"] += 1
 
     def _takeKnown(self, given: Input, source: Any, message: DREP | LAP, now: float) -> None:
-        connection = self._find(source, message)
-        if connection is not None and not connection.feed(given, message, now):
-            self.counters["unexpected"] += 1
+        if (connection := self._find(source, message)) is not None:
+            self._feed(connection, given, message, now)
 
     def _takeSIDR_REQ(self, source: Any, message: SIDR_REQ, now: float) -> None:
         # Kept answers have no timer of their own, and an expired one must not answer a new request with its
@@ -568,9 +567,10 @@ class ConnectionTable:
 
     def _newID(self) -> int:
         # Random: an off-path attacker cannot guess it (RFC 6528 for TCP's sequence numbers), and after a
-        # restart ids do not repeat. Linux cm.c starts at a random number too.
+        # restart ids do not repeat. Linux cm.c starts at a random number too. Queue pairs may stand for some.
         localID = self.draw()
-        while not localID or localID in self._connections or localID in self._timewait.ids:
+        mine, used = self._connections, self.settled.queuePairs
+        while not localID or localID in mine or localID in used or localID in self._timewait.ids:
             counted = localID & ~COUNTED_ID_BITS | localID + 1 & COUNTED_ID_BITS
             localID = self.draw() if self.lossless else counted  # The next may be a queue pair's.
         return localID

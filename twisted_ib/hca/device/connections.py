@@ -250,16 +250,16 @@ class Services:
         if self._device.traits.peers is not Peers.PROCESSES and request.primaryPath is ANY_PATH:
             path.prepareRequest(request)
         message, queuePair = requestMessage(request), self._device.queuePairs.get(request.localQPN)
-        device = self._device
-        message.partitionKey = device.partitions.key(0) if queuePair is None else queuePair.partition
+        partitions = self._device.partitions
+        message.partitionKey = partitions.key(0) if queuePair is None else queuePair.partition
         localID = 0
         if not self.cm.lossless:
             # To a peer that was away all REQs of an attempt are one, whichever it reads first.
             localID = request.communicationID
-        elif device.newest == request.localQPN:
+        elif queuePair is not None and not queuePair.remote:
             # One integer for both numbers.  Only once: messages about an earlier connection of this queue
             # pair may be on their way.
-            localID, device.newest = request.localQPN, 0
+            localID = queuePair.remote = request.localQPN
         return self.cm.connect(path, message, user, now, localID)
 
     def sendLookup(self, path: IPeerPath, request: LookupRequest, user: Any, now: float) -> Lookup:

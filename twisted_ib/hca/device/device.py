@@ -134,8 +134,6 @@ class Device(DeviceProgress):
     socketRows: Callable[[], Iterable[Row | None]] | None = None
     #: The number of the next queue pair; 0 for any.
     nextNumber = 0
-    #: That of the latest, until it was the communication id of a connection; then 0.
-    newest = 0
     _sa: SAClient | None = None
 
     def __init__(
@@ -632,14 +630,12 @@ class Device(DeviceProgress):
         if len(queuePairs) >= limits.QUEUE_PAIRS:
             raise ResourceLimitError(f"{limits.QUEUE_PAIRS} queue pairs exist")
         if pd is not None and self.adapter is not None and (reserved := self.adapter.reserve(pd, type)):
-            self.newest = reserved
             return reserved
         number, self.nextNumber = self.nextNumber, 0
         if not number or number in queuePairs:
             number = self._numbers.draw(queuePairs)
             if number in self.services.cm.accepted:
                 number = self._draw()
-        self.newest = number
         return number
 
     def _draw(self) -> int:

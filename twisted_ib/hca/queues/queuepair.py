@@ -62,7 +62,8 @@ class StreamQueuePair(RecordReceiver):
     A queue pair that carries messages: all that a stream needs.
 
     @ivar number: The queue pair number, 24 bits.
-    @ivar remote: The peer's queue pair number, 0 before RTR.
+    @ivar remote: The peer's queue pair number; before RTR 0, or once it has asked a process for a connection
+        its own.
     @ivar path: The path to the peer, L{None} before RTR, or until it is resolved.
     @ivar vector: The address vector to resolve the path from, if no path was given.
     @ivar posted: Receives posted and not used.
