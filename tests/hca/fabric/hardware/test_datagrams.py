@@ -26,6 +26,7 @@ from tests.hca.fabric.hardware.world import (
 )
 from tests.verbs.pyverbs.pair import QKEY, End
 from twisted_ib.hca.base.states import attributeBits
+from twisted_ib.hca.connection.rdmacm import PortSpace
 from twisted_ib.hca.device import registry
 from twisted_ib.hca.fabric.hardware import connector, datagrams
 from twisted_ib.hca.fabric.hardware.datagrams import DATAGRAM_SENDS, DATAGRAM_SLOTS
@@ -435,7 +436,9 @@ class DatagramTests(RoCETestCase):
         """
         @return: the addresses that the kernel looks for.
         """
-        return [each.there for each in self.host.identifiers.values() if each.there in self.host.silent]
+        found = [each for each in self.host.identifiers.values() if each.there in self.host.silent]
+        self.assertEqual({each.space for each in found} - {PortSpace.UDP}, set())
+        return [each.there for each in found]
 
     def answer(self, kind: CMEvent) -> None:
         """

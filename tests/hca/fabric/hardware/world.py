@@ -18,7 +18,7 @@ from typing import Any
 from attrs import define, evolve, field
 
 from tests.hca.fabric.hardware.rights import check
-from twisted_ib.hca.connection.rdmacm import gidText
+from twisted_ib.hca.connection.rdmacm import PortSpace, gidText
 from twisted_ib.hca.connection.request import RejectReason
 from twisted_ib.hca.fabric.hardware.rdmacm import CMEvent, Notice, Parameters
 
@@ -582,6 +582,7 @@ class Identifier:
     """
 
     manager: Manager
+    space: int = PortSpace.TCP
     address: str = ""
     port: int = 0
     there: str = ""
@@ -623,9 +624,9 @@ class Manager:
             pass
         return None
 
-    def create(self) -> int:
+    def create(self, space: int = PortSpace.TCP) -> int:
         id = next(self.host.numbers)
-        self.host.identifiers[id] = Identifier(self)
+        self.host.identifiers[id] = Identifier(self, space)
         return id
 
     def destroy(self, id: int) -> None:
@@ -685,7 +686,9 @@ class Manager:
         for number, other in list(host.identifiers.items()):
             if other.backlog and (other.address, other.port) == (one.there, one.theirs):
                 made = next(host.numbers)
-                given = Identifier(other.manager, other.address, other.port, one.address, one.port, id)
+                given = Identifier(
+                    other.manager, other.space, other.address, other.port, one.address, one.port, id
+                )
                 host.identifiers[made], one.peer = given, made
                 other.manager.tell(made, CMEvent.CONNECT_REQUEST, 0, _turned(parameters), number)
                 return

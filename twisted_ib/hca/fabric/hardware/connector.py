@@ -336,7 +336,8 @@ class Connector(FabricConnector):
         if len(self._lookups) >= LOOKUPS:
             raise OSError(errno.EAGAIN, f"the kernel looks for {LOOKUPS} addresses already")
         manager = self.manager
-        id = manager.create()
+        # Not of the ports of connections, which their listeners may want.
+        id = manager.create(PortSpace.UDP)
         try:
             # So that it looks there and nowhere else.
             manager.bind(id, self.fabric.address, 0)
