@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.interop.adapters import gone, rxe
 from tests.interop.adapters.rxe import GUESTS, LASTING, PORT, SECONDS, SIDE, TALKER, equip
+from tests.interop.adapters.siw import SIWMixin
 from tests.interop.lab.anew import limit
 from tests.interop.lab.images import Images, cacheDirectory
 from tests.interop.lab.lab import MODPROBE, RENEW, theLab
@@ -133,10 +134,25 @@ class PairMixin(rxe.HardwareTestCase):
         program.until(text)
 
 
+class PairVerbsTests(PairMixin, rxe.VerbsTests):
+    """
+    SEND with and without immediate data, WRITE, READ and atomics by verbs.
+    """
+
+
 class PairMessagesTests(PairMixin, rxe.MessagesTests):
     """
     A file and its echo, with their hashes, in messages of C{ib:}; then WRITE, READ and atomics.
     """
+
+
+class SIWPairMessagesTests(SIWMixin, PairMessagesTests):
+    """
+    The same over siw, without atomics.
+    """
+
+    sides = "iwarp"
+    client = "echoed True\nread True\nlost ConnectionDone\n"
 
 
 class PairKillTests(PairMixin, gone.LastingTestCase):
@@ -155,6 +171,12 @@ class PairKillTests(PairMixin, gone.LastingTestCase):
         The server.
         """
         self.killThere(False)
+
+
+class SIWPairKillTests(SIWMixin, PairKillTests):
+    """
+    The same over siw.
+    """
 
 
 class RDSPairTests(PairMixin, gone.LastingTestCase):

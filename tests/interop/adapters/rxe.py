@@ -10,22 +10,30 @@ from pathlib import Path
 from typing import Any
 
 from tests.interop import talker
-from tests.interop.adapters import lasting, ready, side
+from tests.interop.adapters import lasting, nobody, ready, side
 from tests.interop.case import GuestTestCase
+from tests.interop.lab.anew import limit
 from tests.interop.lab.lab import Lab, theLab
 from tests.interop.lab.machine import Ended, Machine
 from tests.interop.lab.shipped import SITE, ship
-from tests.support.waiting import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS, PATIENCE
 
 #: Examples.
 PINGPONGS = ("ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong")
 #: The programs of both sides, and what they import.
-SIDE, LASTING, TALKER, READY = (Path(str(each.__file__)) for each in (side, lasting, talker, ready))
+SIDE, LASTING, TALKER, READY, NOBODY = (
+    Path(str(each.__file__)) for each in (side, lasting, talker, ready, nobody)
+)
 ROOT = SIDE.parents[3]
 EXAMPLES = tuple(ROOT / f"examples/{name}.py" for name in (*PINGPONGS, "pingpong", "rendezvous"))
-PROGRAMS = (SIDE, LASTING, TALKER, READY, *EXAMPLES)
+#: Tests for trial there.
+MESSAGES = SIDE.with_name("messages.py")
+PROGRAMS = (SIDE, LASTING, TALKER, READY, NOBODY, MESSAGES, *EXAMPLES)
 #: How long a side in the guest may take, which imports for most of it, in seconds.
 SECONDS = 6 * HANG_SECONDS
+#: And all tests there; and what trial says of them.
+STREAMS_SECONDS = 4 * SECONDS
+SUMMARY = r"PASSED \(skips=\d+, successes=\d\d\)"
 PORT = "7177"
 #: The device in the guest.
 GUESTS = "hw0"
@@ -140,3 +148,37 @@ class MessagesTests(VerbsTests):
     sides = "messages"
     client = "echoed True\nread True\natomics 5\nlost ConnectionDone\n"
     server = "listens\nlost ConnectionDone\n"
+
+
+class NobodyTests(HardwareTestCase):
+    """
+    Datagrams to addresses that nobody has.
+    """
+
+    def test_nobody(self) -> None:
+        """
+        They are lost, and keep no others waiting.
+        """
+        done = self.succeeded(self.guest.run(self.python(NOBODY, GUESTS, self.there), SECONDS))
+        self.assertEqual(done.output, f"came True\nlost {nobody.ADDRESSES}\n", done.text)
+
+
+class StreamsTests(HardwareTestCase):
+    """
+    The contract of messages, and Twisted's own tests of streams, in the guest.
+    """
+
+    def test_contract(self) -> None:
+        """
+        All pass, and none is left out that is not elsewhere.
+        """
+        limit(self, STREAMS_SECONDS)
+        self.release()
+        adapter, kind = self.peer.value
+        variables = (
+            f"TWISTED_IB_MESSAGES='{GUESTS} {self.there} {kind}' TWISTED_IB_TEST_PATIENCE={PATIENCE:g}"
+            f" TWISTED_IB_DEVICES={GUESTS}=hardware:{adapter} PYTHONPATH={SITE}"
+        )
+        trial = f"python3 -u -m twisted.trial --temp-directory /tmp/trial {MESSAGES.stem}"
+        done = self.guest.run(f"exec env {variables} {trial}", STREAMS_SECONDS)
+        self.assertRegex(self.succeeded(done).output, SUMMARY)

@@ -21,8 +21,14 @@ from tests.support.waiting import HANG_SECONDS
 SITE = "/tmp/site"
 #: What the package needs, and is not in the guest's image; without what is compiled, as the guest's Python
 #: may be another: only C{ibverbs} is for any.
-NEEDED = ("attr", "attrs", "zope", "twisted", "constantly", "hyperlink", "incremental", "automat", "idna")
+NEEDED = "attr attrs zope twisted constantly hyperlink incremental automat idna hamcrest".split()
 _MODULES = ("typing_extensions",)
+#: Tests of Twisted's, what they need, and those of this project that are of them.
+_TWISTEDS = ("twisted/test/", "twisted/internet/test/")
+_TESTS = ("__init__.py", "support", "internet", "rdma", "sdp/__init__.py", "sdp/pair.py")
+_ROOT = Path(__file__).parents[2]
+#: Knows the words of endpoint strings.
+_PLUGIN = "twisted/plugins/twisted_ib_plugin.py"
 _PORT = 8099
 _SERVE = """
 import socket, sys
@@ -51,7 +57,7 @@ def _origin(name: str) -> Path:
 
 def _wanted(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
     name = entry.name
-    isTest = "/test/" in name or "/tests/" in name
+    isTest = ("/test/" in name or "/tests/" in name) and not name.startswith(_TWISTEDS)
     isCompiled = name.endswith(".so") and not name.startswith("ibverbs/")
     return None if isTest or isCompiled else entry
 
@@ -69,6 +75,9 @@ def pack(target: Path, *others: Path) -> None:
             archive.add(_origin(name), name, filter=_wanted)
         for each in (*map(_origin, _MODULES), *others):
             archive.add(each, each.name)
+        for name in _TESTS:
+            archive.add(_ROOT / name, f"tests/{name}")
+        archive.add(_ROOT.parent / _PLUGIN, _PLUGIN)
 
 
 def ship(network: Network, guest: Machine, directory: Path, *others: Path) -> None:

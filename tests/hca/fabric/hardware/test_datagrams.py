@@ -12,8 +12,6 @@ import struct
 from typing import Any
 from unittest.mock import Mock
 
-from twisted.internet.task import Clock
-
 from tests.hca.fabric.hardware.test_outofband import SLOT, STATE, RoCETestCase
 from tests.hca.fabric.hardware.world import (
     ANYTHING,
@@ -24,18 +22,19 @@ from tests.hca.fabric.hardware.world import (
     RTS,
     UD,
     Completion,
-    Domain,
-    VerbsError,
+    Manager,
 )
 from tests.verbs.pyverbs.pair import QKEY, End
 from twisted_ib.hca.base.states import attributeBits
+from twisted_ib.hca.connection.rdmacm import PortSpace
 from twisted_ib.hca.device import registry
-from twisted_ib.hca.fabric.hardware import datagrams
+from twisted_ib.hca.fabric.hardware import connector, datagrams
 from twisted_ib.hca.fabric.hardware.datagrams import DATAGRAM_SENDS, DATAGRAM_SLOTS
+from twisted_ib.hca.fabric.hardware.rdmacm import CMEvent
 from twisted_ib.hca.wire.grh import IPV4_MAPPED, packGRH
 from twisted_ib.hca.wire.headers import DETH
 from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
-from twisted_ib.verbs.pyverbs import AH, WC, QPAttr, enums
+from twisted_ib.verbs.pyverbs import AH, WC, AHAttr, GlobalRoute, QPAttr, enums
 
 #: Of the GRH.
 HEAD = 40
@@ -75,6 +74,8 @@ class DatagramTests(RoCETestCase):
         request = a.send(0, len(text), send_flags=enums.IBV_SEND_SIGNALED, **more)
         request.set_wr_ud(to or self.to, self.b.qp.qp_num, key)
         a.qp.post_send(request)
+        # The kernel may have found the address.
+        self.device_.fabric.progress()
 
     def sent(self, *arguments: Any, **more: Any) -> WC:
         """
@@ -423,54 +424,103 @@ class DatagramTests(RoCETestCase):
         self.assertEqual(self.sent().status, 0)
         self.assertEqual(self.device_.counters["datagrams_unsendable"], 1)
 
-    def asked(self, seconds: float) -> tuple[Clock, list[bytes]]:
+    def silent(self, last: int) -> AH:
         """
-        Have the kernel ask for addresses in vain for some time.
-
-        @return: the device's clock, and what is asked for.
+        @return: the way to an address that does not answer yet.
         """
-        clock, asked = Clock(), []
+        self.host.silent.add(f"10.0.0.{last}")
+        route = GlobalRoute(f"0000:0000:0000:0000:0000:ffff:0a00:{last:04x}")
+        return AH(self.a.pd, attr=AHAttr(is_global=1, gr=route))
 
-        def create_ah(domain: Domain, vector: Any) -> None:
-            asked.append(vector.dgid)
-            clock.advance(seconds)
-            raise VerbsError(errno.ETIMEDOUT, "ibv_create_ah")
-
-        self.patch(self.device_.fabric, "clock", clock.seconds)
-        self.patch(Domain, "create_ah", create_ah)
-        return clock, asked
-
-    def test_unreachableAgain(self) -> None:
+    def asked(self) -> list[str]:
         """
-        An address that nobody answers is not asked for again for a while after that wait, whichever queue
-        pair or class of traffic has the next datagram: those are lost and counted.
+        @return: the addresses that the kernel looks for.
         """
-        clock, asked = self.asked(30.0)
-        vector = self.b.address()
-        vector.gr.traffic_class = 4
-        with AH(self.a.pd, attr=vector) as other:
-            for to in (self.to, self.to, other):
+        found = [each for each in self.host.identifiers.values() if each.there in self.host.silent]
+        self.assertEqual({each.space for each in found} - {PortSpace.UDP}, set())
+        return [each.there for each in found]
+
+    def answer(self, kind: CMEvent) -> None:
+        """
+        The kernel has looked for them.
+        """
+        for id, each in list(self.host.identifiers.items()):
+            if each.there in self.host.silent:
+                each.manager.tell(id, kind)
+        self.device_.fabric.progress()
+
+    def test_lookedFor(self) -> None:
+        """
+        Datagrams to an address that the kernel looks for wait for its answer, and others go meanwhile.
+        """
+        for number in range(2):
+            self.b.receive(number * 64, 64, number)
+        with self.silent(7) as other:
+            self.host.silent = {"127.0.0.1"}
+            for text, to in ((b"first", self.to), (b"second", self.to), (b"other", other)):
+                self.sent(text, to=to)
+            self.turn()
+            (handle,) = self.host.handles
+            self.assertEqual((handle.vector.dgid[12:], self.asked()), (b"\n\0\0\7", ["127.0.0.1"]))
+            self.answer(CMEvent.ADDR_RESOLVED)
+        found = self.wait(self.b.cq, 2)
+        texts = [self.b.mr.read(each.byte_len - HEAD, each.wr_id * 64 + HEAD) for each in found]
+        self.assertEqual((texts, self.asked()), ([b"first", b"second"], []))
+
+    def test_nobody(self) -> None:
+        """
+        All that wait for an address that nobody has are lost, and counted; the next one asks again.
+        """
+        with self.silent(7) as other:
+            for number in (2, 3):
+                self.sent(to=other)
+                self.sent(to=other)
+                self.assertEqual(self.asked(), ["10.0.0.7"])
+                self.answer(CMEvent.ADDR_ERROR)
+                self.assertEqual((self.asked(), self.host.handles), ([], []))
+                self.assertEqual(self.device_.counters["datagrams_unsendable"], 2 * number - 2)
+
+    def test_lookups(self) -> None:
+        """
+        The kernel looks for no more than so many addresses at a time: datagrams to others are lost.
+        """
+        self.patch(connector, "LOOKUPS", 2)
+        with self.silent(7) as one, self.silent(8) as two, self.silent(9) as three:
+            for to in (one, two, three):
                 self.sent(to=to)
-        with self.b.handle(self.a) as back:
-            request = self.b.send(0, 5, opcode=enums.IBV_WR_SEND)
-            request.set_wr_ud(back, self.a.qp.qp_num, QKEY)
-            self.b.qp.post_send(request)
-        self.assertEqual((len(asked), self.device_.counters["datagrams_unsendable"]), (1, 4))
-        clock.advance(datagrams.FAILED_SECONDS)
-        self.sent()
-        self.assertEqual((len(asked), self.device_.counters["datagrams_unsendable"]), (2, 5))
+            self.assertEqual(self.asked(), ["10.0.0.7", "10.0.0.8"])
+            self.assertEqual(self.device_.counters["datagrams_unsendable"], 1)
+            self.answer(CMEvent.ADDR_ERROR)
+            self.sent(to=three)
+            self.assertEqual(self.asked(), ["10.0.0.9"])
 
-    def test_unreachableMany(self) -> None:
+    def test_noRoute(self) -> None:
         """
-        Of addresses that nobody answers the latest are remembered.
+        An address that the kernel does not look for costs the datagram, and no identifier.
         """
-        self.patch(datagrams, "FAILURES", 2)
-        _, asked = self.asked(0.0)
-        path = self.device_.fabric.reserved[self.a.qp.qp_num]
-        for last in b"\1\2\2\3\2\3\1\3\2":
-            header = packGRH(0, 0, 0, 64, 0, IPV4_MAPPED | last)
-            self.assertTrue(path.send(UD_SEND_ONLY << 24, header + DETH.pack(QKEY, self.a.qp.qp_num)))
-        self.assertEqual([each[-1] for each in asked], [1, 2, 3, 1, 2])
+        before = set(self.host.identifiers)
+        refused = Mock(side_effect=OSError(errno.ENETUNREACH, "rdma_resolve_addr"))
+        self.patch(Manager, "resolveAddress", refused)
+        self.sent()
+        self.assertEqual((refused.call_args.args[1], set(self.host.identifiers)), ("127.0.0.1", before))
+        self.assertEqual(self.device_.counters["datagrams_unsendable"], 1)
+
+    def test_goneMeanwhile(self) -> None:
+        """
+        A datagram of a queue pair that is destroyed before the answer is lost; a device that is closed before
+        it leaves nothing to the kernel.
+        """
+        with self.silent(7) as other:
+            self.sent(to=other)
+            self.a.qp.close()
+            self.answer(CMEvent.ADDR_RESOLVED)
+            self.assertEqual(self.device_.counters["datagrams_unsendable"], 1)
+            self.a.qp = self.another(self.a, enums.IBV_QPT_UD)
+            ready = QPAttr()
+            ready.qkey = QKEY
+            self.a.qp.to_rts(ready)
+            self.sent(to=other)
+            self.assertEqual(self.asked(), ["10.0.0.7"])
 
     def test_wantNoSpace(self) -> None:
         """
@@ -478,12 +528,22 @@ class DatagramTests(RoCETestCase):
         """
         way = self.device_.fabric.pathTo("127.0.0.1")
         waiter = Mock()
-        self.host.isHeld = True
         header = packGRH(0, 0, 0, 64, IPV4_MAPPED, IPV4_MAPPED | 0x7F000001)
 
         def post(end: End) -> bool:
             return way.post(UD_SEND_ONLY << 24, header + DETH.pack(QKEY, end.qp.qp_num), b"", 0)
 
+        for each in (self.a, self.b):
+            # Until the kernel has found the address.
+            self.assertFalse(post(each))
+            before = len(self.host.identifiers)
+            self.assertFalse(post(each))
+            self.assertEqual(len(self.host.identifiers), before)
+            way.wantSpace(waiter)
+            way.wantNoSpace(waiter)
+            way.wantSpace(Mock(resume=lambda end=each: post(end)))
+            self.device_.fabric.progress()
+        self.host.isHeld = True
         while post(self.a):
             pass
         way.wantSpace(waiter)

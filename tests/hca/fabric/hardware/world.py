@@ -18,6 +18,7 @@ from typing import Any
 from attrs import define, evolve, field
 
 from tests.hca.fabric.hardware.rights import check
+from twisted_ib.hca.connection.rdmacm import PortSpace, gidText
 from twisted_ib.hca.connection.request import RejectReason
 from twisted_ib.hca.fabric.hardware.rdmacm import CMEvent, Notice, Parameters
 
@@ -267,6 +268,8 @@ class Domain:
         """
         if self.host.isFull:
             raise VerbsError(errno.EHOSTUNREACH, "ibv_create_ah")
+        # Or the kernel looks for it, and the program waits.
+        assert gidText(int.from_bytes(vector.dgid, "big")) in self.host.found
         return Handle(self.host, vector)
 
     def close(self) -> None:
@@ -579,6 +582,7 @@ class Identifier:
     """
 
     manager: Manager
+    space: int = PortSpace.TCP
     address: str = ""
     port: int = 0
     there: str = ""
@@ -606,6 +610,8 @@ class Manager:
         """
         Have an event.
         """
+        if kind is CMEvent.ADDR_RESOLVED:
+            self.host.found.add(self.host.identifiers[id].there)
         self.events.append(Notice(id, listener, kind, status, given or Parameters()))
         self.bell.ring()
 
@@ -618,9 +624,9 @@ class Manager:
             pass
         return None
 
-    def create(self) -> int:
+    def create(self, space: int = PortSpace.TCP) -> int:
         id = next(self.host.numbers)
-        self.host.identifiers[id] = Identifier(self)
+        self.host.identifiers[id] = Identifier(self, space)
         return id
 
     def destroy(self, id: int) -> None:
@@ -648,7 +654,8 @@ class Manager:
     def resolveAddress(self, id: int, address: str, port: int, seconds: float) -> None:
         one = self.host.identifiers[id]
         one.there, one.theirs = address, port
-        self.tell(id, CMEvent.ADDR_RESOLVED)
+        if address not in self.host.silent:
+            self.tell(id, CMEvent.ADDR_RESOLVED)
 
     def resolveRoute(self, id: int, seconds: float) -> None:
         self.tell(id, CMEvent.ROUTE_RESOLVED)
@@ -679,7 +686,9 @@ class Manager:
         for number, other in list(host.identifiers.items()):
             if other.backlog and (other.address, other.port) == (one.there, one.theirs):
                 made = next(host.numbers)
-                given = Identifier(other.manager, other.address, other.port, one.address, one.port, id)
+                given = Identifier(
+                    other.manager, other.space, other.address, other.port, one.address, one.port, id
+                )
                 host.identifiers[made], one.peer = given, made
                 other.manager.tell(made, CMEvent.CONNECT_REQUEST, 0, _turned(parameters), number)
                 return
@@ -744,6 +753,7 @@ class Host:
     @ivar depths: how many READs and atomics it serves on a queue pair, and has outstanding.
     @ivar mtu: the code of the most bytes of a packet.
     @ivar address: its IPv4 address.
+    @ivar silent: addresses that do not answer by themselves, and C{found} those that have answered.
     @ivar collected: how many objects of each kind Python has collected, which destroys what they stand for.
     """
 
@@ -762,6 +772,8 @@ class Host:
         self.identifiers: dict[int, Identifier] = {}
         self.contexts: list[Context] = []
         self.handles: list[Handle] = []
+        self.silent: set[str] = set()
+        self.found: set[str] = set()
         self.mtu, self.address = 5, b"\x7f\0\0\1"
         self.isHeld = self.isFull = self.isGone = self.isBlind = False
         self.depths = (16, 16)

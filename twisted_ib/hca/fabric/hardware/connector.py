@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 #: How long the kernel may look for an address, and for a route, in seconds.
 RESOLVE_SECONDS = 5.0
+#: How long the kernel may look for the address of a datagram, in seconds, as for C{ibv_create_ah} (Linux
+#: addr.c, rdma_addr_find_l2_eth_by_grh()), and for how many at a time.
+LOOKUP_SECONDS = 1.0
+LOOKUPS = 512
 #: Connections that wait in the kernel.
 BACKLOG = 128
 #: Events that are taken in one turn.
@@ -120,6 +124,7 @@ class Connector(FabricConnector):
         self.manager = manager
         self.connections: dict[int, AdapterConnection] = {}
         self._listeners: dict[int, int] = {}
+        self._lookups: dict[int, Callable[[bool], None]] = {}
         # Hears of the adapter's end where there is no connection yet.
         self._watch = manager.create()
         try:
@@ -319,6 +324,29 @@ class Connector(FabricConnector):
             self.manager.destroy(id)
             connection.stream.disconnected()
 
+    # -- addresses of datagrams
+
+    def lookUp(self, address: str, looked: Callable[[bool], None]) -> None:
+        """
+        Have the kernel look for an address on the adapter's link, while this thread goes on.
+
+        @param looked: called once, later, with whether somebody has it.
+        @raise OSError: it looks for too many, or does not look for this one.
+        """
+        if len(self._lookups) >= LOOKUPS:
+            raise OSError(errno.EAGAIN, f"the kernel looks for {LOOKUPS} addresses already")
+        manager = self.manager
+        # Not of the ports of connections, which their listeners may want.
+        id = manager.create(PortSpace.UDP)
+        try:
+            # So that it looks there and nowhere else.
+            manager.bind(id, self.fabric.address, 0)
+            manager.resolveAddress(id, address, 0, LOOKUP_SECONDS)
+        except OSError:
+            manager.destroy(id)
+            raise
+        self._lookups[id] = looked
+
     # -- progress
 
     def progress(self) -> int:
@@ -347,6 +375,11 @@ class Connector(FabricConnector):
             # Each identifier hears it.
             self.fabric.vanished()
             return
+        looked = self._lookups.pop(notice.id, None)
+        if looked is not None:
+            self.manager.destroy(notice.id)
+            looked(notice.kind == CMEvent.ADDR_RESOLVED)
+            return
         connection = self.connections.get(notice.id)
         take = self._takers.get(notice.kind)
         if connection is None or take is None:
@@ -366,5 +399,6 @@ class Connector(FabricConnector):
             self.unlisten(serviceID)
         for connection in list(self.connections.values()):
             connection.over()
-        self.manager.destroy(self._watch)
+        for id in (*self._lookups, self._watch):
+            self.manager.destroy(id)
         self.manager.close()

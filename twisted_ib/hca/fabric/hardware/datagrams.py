@@ -6,6 +6,7 @@ and what comes becomes a record again.
 from __future__ import annotations
 
 import errno
+from collections import OrderedDict
 from collections.abc import Mapping
 from mmap import mmap
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
 DATAGRAM_SENDS, DATAGRAM_SLOTS = SLOTS, SENDS
 #: Addresses that the adapter knows of one queue pair.
 HANDLES = 1024
-#: How long an address that gave no handle is not asked for again, in seconds, and how many such addresses are
-#: remembered.
-FAILED_SECONDS = 10.0
-FAILURES = 1024
 
 # enum ibv_wr_opcode, and of ibv_wc_flags.
 _SEND, _SEND_IMM = 2, 3
@@ -52,43 +49,22 @@ _IPV4: Final = 0x45
 _UNDEFINED: Final = bytes(20)
 
 
-class Failures:
-    """
-    Addresses of which the adapter made no handle a short while ago.
-    """
-
-    __slots__ = ("_until",)
-
-    def __init__(self) -> None:
-        self._until: dict[bytes, float] = {}
-
-    def add(self, gid: bytes, now: float) -> None:
-        """
-        Remember an address, in the place of the oldest if there are too many.
-        """
-        self._until.pop(gid, None)
-        while len(self._until) >= FAILURES:
-            del self._until[next(iter(self._until))]
-        self._until[gid] = now + FAILED_SECONDS
-
-    def has(self, gid: bytes, now: float) -> bool:
-        """
-        @return: whether it has failed just now.
-        """
-        return now < self._until.get(gid, now)
-
-
 class DatagramWay(PeerPath):
     """
     The path to a peer's address, with datagrams.
     """
 
-    __slots__ = ("_full",)
+    __slots__ = ("_answer", "_full", "_isLooking", "_waiting")
 
     def __init__(self, fabric: HardwareFabric, address: str) -> None:
         super().__init__(fabric, address)
         # The queue pair that had no room for the last one.
         self._full: DatagramPath | None = None
+        # Who waits until the kernel has looked for the address; and whether it was found, told to them alone,
+        # as a neighbour may go.
+        self._waiting: OrderedDict[Waiter, None] = OrderedDict()
+        self._isLooking = False
+        self._answer: bool | None = None
 
     def post(self, word: int, header: bytes, payload: Buffer | list[Buffer], length: int) -> bool:
         """
@@ -100,25 +76,50 @@ class DatagramWay(PeerPath):
         path = fabric.reserved.get(source & QPN_MASK)
         if not isinstance(path, DatagramPath) or not path.isSending:
             return super().post(word, header, payload, length)
-        isSent = path.send(word, record)
-        self._full = None if isSent else path
+        isSent = path.send(word, record, self)
+        self._full = None if isSent or self._isLooking else path
         return isSent
 
     def wantSpace(self, waiter: Waiter) -> None:
         """
-        Have C{waiter.resume()} called when that queue pair has room.
+        Have C{waiter.resume()} called when that queue pair has room, or the address was looked for.
         """
         if self._full is not None:
             self._full.wantSpace(waiter)
+        elif self._isLooking:
+            self._waiting[waiter] = None
 
     def wantNoSpace(self, waiter: Waiter) -> None:
         """
         Undo C{wantSpace}.
         """
+        self._waiting.pop(waiter, None)
         # It may wait for another queue pair than the one that had no room last.
         for path in self.fabric.reserved.values():
             if isinstance(path, DatagramPath):
                 path.wantNoSpace(waiter)
+
+    def isFound(self) -> bool:
+        """
+        Have the kernel look for the address on its link, unless it does.
+
+        @return: whether it was found just now, so that C{ibv_create_ah} does not wait for it.
+        @raise OSError: nobody has it, or the kernel does not look for it now.
+        """
+        if self._answer is None and not self._isLooking:
+            self.fabric.connector.lookUp(self.peer.address, self._looked)
+            self._isLooking = True
+        if self._answer is False:
+            raise OSError(errno.EHOSTUNREACH, "nobody has the address")
+        return self._answer is True
+
+    def _looked(self, answer: bool) -> None:
+        self._isLooking, self._answer = False, answer
+        try:
+            while self._waiting:
+                self._waiting.popitem(False)[0].resume()
+        finally:
+            self._answer = None
 
 
 class DatagramPath(AdapterPath):
@@ -200,16 +201,17 @@ class DatagramPath(AdapterPath):
 
     # -- down
 
-    def send(self, word: int, record: bytes) -> bool:
+    def send(self, word: int, record: bytes, way: DatagramWay) -> bool:
         """
         @param word: operation and destination queue pair number.
         @param record: GRH, DETH, immediate if there is one, and payload.
-        @return: False if there is no room now.
+        @param way: the path to its address.
+        @return: False if there is no room now, or the address is being looked for.
         """
         if len(self._sent) >= DATAGRAM_SENDS:
             return False
         try:
-            handle = self._handleOf(record)
+            handle = self._handleOf(record, way)
         except OSError:
             self.fabric.count("datagrams_unsendable")
             return True
@@ -230,21 +232,23 @@ class DatagramPath(AdapterPath):
         self.mark()
         return True
 
-    def _handleOf(self, record: bytes) -> Closed | None:
-        # The adapter's address handle; None while there is no room for one more.
+    def _handleOf(self, record: bytes, way: DatagramWay) -> Closed | None:
+        # The adapter's address handle; None while there is no room for one more, or no answer of the address.
         key = record[:4] + record[7:8] + record[24:GRH_BYTES]
         found = self._handles.get(key)
         if found is None:
-            fabric, gid = self.fabric, record[24:GRH_BYTES]
-            if fabric.failures.has(gid, fabric.clock()):
-                raise OSError(errno.EHOSTUNREACH, "the address gave no handle just now")
             if len(self._handles) >= HANDLES:
                 if self._sent:
                     return None
                 self._closeHandles()
+            # Otherwise this thread would wait until the kernel has asked the network: up to a second for each
+            # address that a peer invents.
+            if not way.isFound():
+                return None
+            fabric = self.fabric
             _, _, label, trafficClass, hopLimit = route(record)
             vector: object = fabric.verbs.AHAttr(
-                dgid=gid,
+                dgid=record[24:GRH_BYTES],
                 sgid_index=fabric.gidIndex(),
                 is_global=1,
                 port_num=1,
@@ -252,13 +256,7 @@ class DatagramPath(AdapterPath):
                 traffic_class=trafficClass,
                 flow_label=label,
             )
-            # As with any program, the kernel asks the network for the address, and this waits: where nobody
-            # answers, and so everything here stands still, not once a datagram.
-            try:
-                made: Closed = self._domain.create_ah(vector)
-            except OSError:
-                fabric.failures.add(gid, fabric.clock())
-                raise
+            made: Closed = self._domain.create_ah(vector)
             found = self._handles[key] = made
         return found
 

@@ -35,13 +35,7 @@ from twisted_ib.hca.fabric.base.streams import ConnectedFabric, IAdapterFabric, 
 from twisted_ib.hca.fabric.hardware.adapterpath import PIECES, SENDS, SLOTS, AdapterPath
 from twisted_ib.hca.fabric.hardware.adapters import indexOfGID, isRNIC
 from twisted_ib.hca.fabric.hardware.connector import AdapterConnection, Connector
-from twisted_ib.hca.fabric.hardware.datagrams import (
-    DATAGRAM_SENDS,
-    DATAGRAM_SLOTS,
-    DatagramPath,
-    DatagramWay,
-    Failures,
-)
+from twisted_ib.hca.fabric.hardware.datagrams import DATAGRAM_SENDS, DATAGRAM_SLOTS, DatagramPath, DatagramWay
 from twisted_ib.hca.fabric.hardware.outofband import PeersWay
 from twisted_ib.hca.fabric.hardware.provider import (
     AdapterQueuePair,
@@ -80,7 +74,6 @@ class HardwareFabric(ConnectedFabric):
     @ivar pathMTU: the most bytes of a datagram.
     @ivar reserved: queue pairs of the adapter for those of programs, by number, as long as rdma_cm connects
         none of them.
-    @ivar failures: addresses to which no datagrams go for a while.
     @ivar isClosed: whether it does nothing any more.
     """
 
@@ -131,7 +124,6 @@ class HardwareFabric(ConnectedFabric):
         self._regions: dict[Any, list[tuple[int, int, int]]] = {}
         self._registered: set[Registered] = set()
         self.reserved: dict[int, AdapterQueuePair | AdapterPath] = {}
-        self.failures = Failures()
         self._gone: PathLostError | None = None
         self._byAdapterNumber: dict[int, AdapterPath] = {}
         self._last = GSI_QPN

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, frozen
 
+from twisted_ib.hca.connection.rdmacm import PortSpace
+
 if TYPE_CHECKING:
     from twisted_ib.structs import Packed
 
@@ -219,9 +221,6 @@ class RDMACM:
     fails raises L{OSError}.
     """
 
-    #: C{RDMA_PS_TCP}.
-    _SPACE: Final = 0x0106
-
     def __init__(self) -> None:
         """
         @raise OSError: there is no librdmacm, or no device of the kernel for it.
@@ -272,12 +271,12 @@ class RDMACM:
         self._call("rdma_ack_cm_event", found)
         return notice
 
-    def create(self) -> int:
+    def create(self, space: int = PortSpace.TCP) -> int:
         """
-        @return: a new identifier of port space TCP.
+        @return: a new identifier of a port space.
         """
         id = c_void_p()
-        self._call("rdma_create_id", self._channel, byref(id), None, self._SPACE)
+        self._call("rdma_create_id", self._channel, byref(id), None, int(space))
         return id.value or 0
 
     def destroy(self, id: int) -> None:

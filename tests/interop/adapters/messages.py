@@ -1,0 +1,47 @@
+"""
+The contract of messages, and Twisted's own tests of streams, on the guest's adapter, both ends in one
+process: run by trial in the guest.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from twisted.internet.test.reactormixins import ReactorBuilder
+from twisted.trial.unittest import SkipTest
+
+HAS_TLS = find_spec("OpenSSL") is not None
+if not HAS_TLS:
+    # The guest's image has none, and the transports of streams import this for C{startTLS} alone.
+    sys.modules["twisted.internet._newtls"] = lacking = ModuleType("_newtls")
+    vars(lacking)["startTLS"] = None
+
+from tests.internet.test_stream_suite import IB_REACTORS  # noqa: E402
+from tests.rdma.test_reactors import OF_ADAPTERS, RDMATestsMixin, streamTests  # noqa: E402
+
+
+def _lacking(test: object) -> None:
+    raise SkipTest("siw has no immediate data, and no atomics")
+
+
+def _make(device: str, host: str, kind: str) -> dict[str, type]:
+    """
+    @param kind: that of the adapter, as C{rdma link add} has it.
+
+    @return: the test cases, by name.
+    """
+    # librdmacm's end has no private data, which would say that it is a failure.
+    members: dict[str, Any] = {"device": device, "address": host, "failure": "ConnectionDone"}
+    members.update(_reactors=IB_REACTORS, __module__=__name__)
+    if kind == "siw":
+        members["test_everything"] = _lacking
+    case: Any = type("RDMATests", (RDMATestsMixin, ReactorBuilder), members)
+    found = {**case.makeTestCaseClasses(), **streamTests(device, IB_REACTORS, __name__, host, OF_ADAPTERS)}
+    return {name: each for name, each in found.items() if HAS_TLS or "TLS" not in name}
+
+
+globals().update(_make(*os.environ["TWISTED_IB_MESSAGES"].split()))
