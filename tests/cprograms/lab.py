@@ -211,12 +211,14 @@ class _Running:
             return _isBound(self.process.pid, "tcp", port, _LISTEN)
         if program.ready:
             return program.ready in self.said()
-        if self.device == "shm0":
-            return any(Path(self.directory).glob("svc-*"))
         if self.device.startswith("iwarp"):
             return _isBound(self.process.pid, "tcp", port, _LISTEN)
         # The program binds its address and listens at once, and nothing shows that: then it sleeps, or polls.
-        if not _isBound(self.process.pid, "udp", _ROCE, address=self.address):
+        if self.device == "shm0":
+            isBound = any(Path(self.directory).glob("svc-*"))
+        else:
+            isBound = _isBound(self.process.pid, "udp", _ROCE, address=self.address)
+        if not isBound:
             return False
         state, seconds = _activity(self.process.pid)
         if self.bound < 0:

@@ -142,6 +142,13 @@ CM = (
         "rstream -s {server} -b {client} -p {port} -S 4096 -C 20 -I 2 -T v",
         "4k",
     ),
+    # Into memory that the peer has mapped, and looks at.
+    _cm(
+        "riostream",
+        "riostream -b {server} -p {port} -S 4096 -C 20 -I 2 -T v",
+        "riostream -s {server} -p {port} -S 4096 -C 20 -I 2 -T v",
+        "4k",
+    ),
 )
 
 #: With its defaults.

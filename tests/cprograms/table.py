@@ -101,7 +101,10 @@ def _dapl(device: str) -> Runs:
     return {"dtest": partial(runDAPL, *sides(device))}
 
 
-_CM_PROGRAMS = ("rping", "ucmatose", "cmtime", "udaddy", "mckey", "rdma_client", "rdma_xclient", "rstream")
+_CM_PROGRAMS = (
+    *("rping", "ucmatose", "cmtime", "udaddy", "mckey", "rdma_client", "rdma_xclient", "rstream"),
+    "riostream",
+)
 #: The table.
 ROWS = (
     Row(

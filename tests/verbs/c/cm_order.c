@@ -73,6 +73,7 @@ static void stages(void)
     FAILS(rdma_reject(id, NULL, 0), EINVAL);
     FAILS(rdma_disconnect(id), EINVAL);
     FAILS(rdma_establish(id), EINVAL);
+    FAILS(rdma_notify(id, IBV_EVENT_COMM_EST), EINVAL);
     FAILS(rdma_create_qp(id, NULL, &attr), EINVAL);
     FAILS(rdma_init_qp_attr(id, &wanted, &mask), EINVAL);
     FAILS(rdma_get_request(id, &other), EINVAL);
@@ -222,8 +223,13 @@ static void connected(void)
     event = expected(RDMA_CM_EVENT_CONNECT_REQUEST);
     child = event->id;
     WORKS(rdma_ack_cm_event(event));
+    FAILS(rdma_notify(listener, IBV_EVENT_COMM_EST), EINVAL);
+    FAILS(rdma_notify(id, IBV_EVENT_COMM_EST), EINVAL);
+    FAILS(rdma_notify(child, IBV_EVENT_COMM_EST), EINVAL);
     WORKS(rdma_create_qp(child, NULL, &attr));
     WORKS(rdma_accept(child, &param));
+    WORKS(rdma_notify(child, IBV_EVENT_COMM_EST));
+    FAILS(rdma_notify(child, IBV_EVENT_PATH_MIG), EINVAL);
     WORKS(rdma_ack_cm_event(expected(RDMA_CM_EVENT_ESTABLISHED)));
     WORKS(rdma_ack_cm_event(expected(RDMA_CM_EVENT_ESTABLISHED)));
     WORKS(pthread_create(&thread, NULL, talking, NULL));

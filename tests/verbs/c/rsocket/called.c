@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -165,6 +166,11 @@ static void connected(void)
     SAY(raccept(listener, NULL, NULL));
     SAY(rgetpeername(listener, (struct sockaddr *)&found, &length));
     SAY(rrecv(listener, room, 1, 0));
+#ifndef KERNEL
+    int entries = 2;
+
+    IS(rsetsockopt(listener, SOL_RDMA, RDMA_IOMAPSIZE, &entries, sizeof entries), 0);
+#endif
     inet_pton(AF_INET, "127.0.0.1", &here.sin_addr);
     SAY(rbind(listener, (struct sockaddr *)&here, sizeof here));
     SAY(rlisten(listener, 4));
@@ -281,6 +287,12 @@ static void own(void)
         IS(rgetsockopt(socket, SOL_RDMA, name, &number, &length), 0);
         IS(number, 7 + name);
     }
+    number = 1000;
+    IS(rsetsockopt(socket, SOL_RDMA, RDMA_IOMAPSIZE, &number, sizeof number), 0);
+    IS(rgetsockopt(socket, SOL_RDMA, RDMA_IOMAPSIZE, &number, &length), 0);
+    IS(number, 128);
+    IS(riomap(socket, room, sizeof room, PROT_WRITE, 0, 0), -1);
+    IS(errno, EINVAL);
     IS(rsetsockopt(socket, SOL_RDMA, 4, &number, sizeof number), -1);
     IS(errno, ENOPROTOOPT);
     IS(rfcntl(socket, F_GETFL), 0);
@@ -292,8 +304,6 @@ static void own(void)
     IS(errno, EISCONN);
     IS(rsendto(caller, "", 0, 0, (struct sockaddr *)&here, 0), -1);
     IS(errno, EISCONN);
-    IS(riomap(caller, room, sizeof room, 0, 0, 0), -1);
-    IS(errno, EOPNOTSUPP);
     IS(rrecv(caller, room, 0, 0), 0);
     /* A look that waits for all has what there is. */
     IS(rsend(peer, "xy", 2, 0), 2);
@@ -307,6 +317,61 @@ static void own(void)
 #endif
 }
 
+/* Memory that the peer writes: it has two entries for that, the caller none. */
+static void mapped(void)
+{
+#ifndef KERNEL
+    static char one[4096], large[1 << 20];
+    static volatile char other[64];
+    void *second = (void *)other;
+
+    IS(riomap(caller, one, sizeof one, PROT_READ, 0, 0), -1);
+    IS(errno, EINVAL);
+    IS(riomap(peer, one, sizeof one, PROT_WRITE, 0, 0), -1);
+    IS(errno, ENOMEM);
+    IS(riomap(caller, one, sizeof one, PROT_WRITE, 0, 100), 100);
+    IS(riomap(caller, second, sizeof other, PROT_WRITE, 0, -1), (long)second);
+    IS(riomap(caller, large, sizeof large, PROT_WRITE, 0, 0), -1);
+    IS(errno, ENOMEM);
+    IS(riomap(caller, large, 8, 0, 0, 9000), 9000);
+    /* The peer knows of them before it has what was written after that. */
+    IS(rsend(caller, "m", 1, 0), 1);
+    IS(rrecv(peer, room, 1, 0), 1);
+    IS(riowrite(caller, "x", 1, 0, 0), 0);
+    IS(riowrite(peer, "x", 1, 99, 0), 0);
+    IS(riowrite(peer, "x", 1, 9000, 0), 0);
+    IS(riowrite(peer, "abc", 3, 100, 0), 3);
+    IS(riowrite(peer, "de", 2, 100 + sizeof one - 1, 0), 1);
+    IS(riowrite(peer, "f", 1, (long)second + 7, 0), 1);
+    /* No call looks for it, and none tells of it. */
+    while (other[7] != 'f')
+        ;
+    IS(memcmp(one, "abc", 3), 0);
+    IS(one[sizeof one - 1], 'd');
+    IS(rrecv(caller, room, 1, MSG_DONTWAIT), -1);
+    IS(errno, EAGAIN);
+    /* An entry is free again, and more is written than there are requests and buffers. */
+    IS(riounmap(caller, one, sizeof one - 1), -1);
+    IS(errno, EINVAL);
+    IS(riounmap(caller, large, 8), 0);
+    IS(riounmap(caller, one, sizeof one), 0);
+    IS(riomap(caller, large, sizeof large, PROT_WRITE, 0, 1 << 20), 1 << 20);
+    IS(rsend(caller, "n", 1, 0), 1);
+    IS(rrecv(peer, room, 1, 0), 1);
+    for (int each = 0; each < 500; each++)
+        IS(riowrite(peer, "g", 1, (1 << 20) + each, 0), 1);
+    IS(riowrite(peer, large, sizeof large, 1 << 20, 0), sizeof large);
+    IS(riowrite(peer, "h", 1, (long)second + 8, 0), 1);
+    while (other[8] != 'h')
+        ;
+    IS(riowrite(peer, NULL, 1, 1 << 20, 0), -1);
+    IS(errno, EINVAL);
+    IS(riounmap(caller, large, sizeof large), 0);
+    IS(riounmap(caller, second, sizeof other), 0);
+    memset(room, 0, sizeof room);
+#endif
+}
+
 int main(void)
 {
     opened();
@@ -314,6 +379,7 @@ int main(void)
     connected();
     octets();
     own();
+    mapped();
     ended();
     return !!failures;
 }

@@ -13,6 +13,7 @@ from twisted_ib.verbs.c.rsocket.protocol import (
     CONTROL_REQUESTS,
     GREETING_BYTES,
     LEAST_ROOM,
+    MAP_BYTES,
     TARGET_BYTES,
     TARGETS,
     Control,
@@ -40,13 +41,17 @@ class Side:
     A stream with its memory.
     """
 
-    def __init__(self, base: int, buffer: int = BUFFER, depth: int = DEPTH) -> None:
+    def __init__(self, base: int, buffer: int = BUFFER, depth: int = DEPTH, maps: int = 0) -> None:
         self.base = base
         self.sending = bytearray(buffer)
-        self.memory = bytearray(buffer + TARGETS * TARGET_BYTES)
+        self.memory = bytearray(buffer + TARGETS * TARGET_BYTES + maps * MAP_BYTES)
         self.targets = memoryview(self.memory)[buffer:]
         self.stream = Stream(
-            Region(base, base + 1, buffer), Region(base + buffer, base + 1, len(self.targets)), buffer, depth
+            Region(base, base + 1, buffer),
+            Region(base + buffer, base + 1, len(self.targets)),
+            buffer,
+            depth,
+            maps,
         )
 
     def carry(self, write: Write, peer: Side) -> None:
@@ -59,7 +64,8 @@ class Side:
             at = write.address - peer.base
             assert 0 <= at <= len(peer.memory) - len(data), write
             peer.memory[at : at + len(data)] = data
-        peer.stream.received(write.message)
+        if not write.isDirect:
+            peer.stream.received(write.message)
         self.stream.completed(write.message, True)
 
     def send(self, data: bytes, peer: Side) -> int:
@@ -86,11 +92,11 @@ class Side:
         return bytes(data)
 
 
-def pair() -> tuple[Side, Side]:
+def pair(maps: int = 0) -> tuple[Side, Side]:
     """
     Two connected sides.
     """
-    one, other = Side(0x10000), Side(0x40000)
+    one, other = Side(0x10000, maps=maps), Side(0x40000, maps=maps)
     one.stream.connect(other.stream.greeting(), one.targets)
     other.stream.connect(one.stream.greeting(), other.targets)
     return one, other
@@ -107,7 +113,7 @@ class StreamTests(SynchronousTestCase):
         """
         greeting = Side(0x10000).stream.greeting()
         self.assertEqual(len(greeting), GREETING_BYTES)
-        expected = pack(">BBH4s", 1, 0, DEPTH, b"") + pack(">QII", 0x10000 + BUFFER, 0x10001, TARGETS)
+        expected = pack(">BBH4s", 1, 2, DEPTH, b"") + pack(">QII", 0x10000 + BUFFER, 0x10001, TARGETS)
         self.assertEqual(greeting, expected + pack(">QII", 0x10000, 0x10001, BUFFER // 2))
 
     def test_badGreetings(self) -> None:
@@ -213,6 +219,78 @@ class StreamTests(SynchronousTestCase):
         side = Side(0x10000)
         side.stream.received(message(Operation.CREDITS, 1))
         self.assertEqual((side.stream.isConnected, side.stream.room()), (False, 0))
+
+    def test_maps(self) -> None:
+        """
+        Memory that a side shows is written by its offset, as far as it goes, and the peer hears nothing.
+        """
+        one, other = pair(2)
+        self.assertEqual((one.stream.greeting()[7], one.stream.peerMaps), (2, 2))
+        self.assertIsNone(one.stream.direct(0, 1))
+        other.stream.untold.update(
+            {1: (500, Region(0x40020, 0x40001, 16)), 0: ((1 << 64) - 8, Region(0x40100, 0x40001, 8))}
+        )
+        other.receive(0, one)
+        self.assertEqual(other.stream.untold, {})
+        one.sending[:30] = bytes(range(1, 31))
+        for offset, at, expected in ((500, 0x20, 9), (515, 0x2F, 1), ((1 << 64) - 3, 0x105, 3)):
+            before = one.stream.directRoom()
+            write = one.stream.direct(offset, 9)
+            assert write is not None
+            self.assertEqual((write.address, write.isDirect), (other.base + at, True))
+            self.assertEqual((sum(length for _, length in write.pieces), write.key), (expected, 0x40001))
+            self.assertEqual(one.stream.directRoom(), before - expected)
+            one.carry(write, other)
+            self.assertEqual(one.stream.directRoom(), before)
+        self.assertEqual(other.memory[0x20:0x30], bytes(range(1, 10)) + bytes(6) + bytes([10]))
+        self.assertEqual([one.stream.direct(each, 1) for each in (499, 516, 0)], [None] * 3)
+        self.assertEqual(other.stream.waiting, 0)
+
+    def test_mapCredits(self) -> None:
+        """
+        Each entry takes a receive of the peer's, which gives it back, and waits for one.
+        """
+        one, other = pair(1)
+        for n in range(4 * DEPTH):
+            one.stream.untold[0] = n, Region(0x10000, 0x10001, 1)
+            one.receive(0, other)
+            self.assertEqual(one.stream.untold, {})
+            other.receive(0, one)
+        while one.send(b"x", other):
+            pass
+        one.stream.untold[0] = 7, Region(0x10000, 0x10001, 1)
+        one.receive(0, other)
+        self.assertIsNone(other.stream.direct(7, 1))
+        other.receive(DEPTH, one)
+        one.receive(0, other)
+        self.assertIsNotNone(other.stream.direct(7, 1))
+
+    def test_mapsFirst(self) -> None:
+        """
+        Nothing is written while entries wait for requests that complete.
+        """
+        one, _ = pair(CONTROL_REQUESTS + 1)
+        for index in range(CONTROL_REQUESTS + 1):
+            one.stream.untold[index] = index, Region(0x10000, 0x10001, 1)
+        writes = one.stream.updates()
+        self.assertEqual((len(writes), one.stream.room()), (CONTROL_REQUESTS, 0))
+        one.stream.completed(writes[0].message, True)
+        self.assertGreater(one.stream.room(), 0)
+
+    def test_mapsOfOthers(self) -> None:
+        """
+        A peer without maps, one with more than this side has, and one with the other order of octets.
+        """
+        one, other = pair(1)
+        greeting = other.stream.greeting()
+        for flags, maps, expected in ((0, 5, 0), (2, 128, 128), (2, 130, 512), (3, 1, 1)):
+            told = greeting[:1] + bytes([flags]) + greeting[2:7] + bytes([maps]) + greeting[8:]
+            one.stream.connect(told, one.targets)
+            self.assertEqual(one.stream.peerMaps, expected)
+        one.stream.untold[0] = 7, Region(0x10000, 0x10001, 9)
+        write = one.stream.updates()[-1]
+        self.assertEqual(write.address, other.base + BUFFER + TARGETS * TARGET_BYTES)
+        self.assertEqual(write.content, pack(">QQII", 7, 0x10000, 0x10001, 9))
 
     def test_peek(self) -> None:
         """

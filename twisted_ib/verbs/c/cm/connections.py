@@ -13,6 +13,7 @@ from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import AGAIN, handler
 from twisted_ib.verbs.c.pointers import CData, given
 from twisted_ib.verbs.pyverbs import AddrInfo, ConnParam, JoinMCAttrEx, enums
+from twisted_ib.verbs.pyverbs.cm.call import Stage
 
 _E = enums.rdma_cm_event_type
 _MASK = enums.rdma_cm_join_mc_attr_mask
@@ -133,9 +134,11 @@ def rdma_notify(id: CData, event: int) -> int:
     endpoint = endpointOf(id)
     if event != enums.IBV_EVENT_COMM_EST:
         raise HandleError("The communication manager needs no such event")
-    # The first message has told it already: both are in one HCA.
-    if endpoint.cmid.identifier is None:
-        raise HandleError("The identifier is being destroyed")
+    identifier = endpoint.cmid.identifier
+    # Linux cma.c, rdma_notify, and cm.c, cm_establish: there must be a connection, and a REP was sent.  The
+    # first message has told it already: both are in one HCA.
+    if identifier is None or identifier.isDatagram or identifier.stage is not Stage.UP:
+        raise HandleError("The identifier has no connection that was accepted")
     return 0
 
 

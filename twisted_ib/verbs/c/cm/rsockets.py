@@ -19,10 +19,10 @@ from twisted_ib.verbs.c.chosen import chosenDevice
 from twisted_ib.verbs.c.cm.polling import forget
 from twisted_ib.verbs.c.cm.structures import socketAddress
 from twisted_ib.verbs.c.errors import HandleError
-from twisted_ib.verbs.c.functions import handler, handlers
-from twisted_ib.verbs.c.pointers import CData, given
+from twisted_ib.verbs.c.functions import handler
+from twisted_ib.verbs.c.pointers import CData, addressOf, given
 from twisted_ib.verbs.c.rsocket.descriptors import Descriptor, descriptorOf, descriptors, insert
-from twisted_ib.verbs.c.rsocket.protocol import Way
+from twisted_ib.verbs.c.rsocket.protocol import MOST_MAPS, Way
 from twisted_ib.verbs.c.rsocket.stream import Phase, RSocket
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.cm.addrinfo import Address
@@ -30,7 +30,8 @@ from twisted_ib.verbs.pyverbs.cm.addrinfo import Address
 #: rdma-core rsocket.h: the level of its own options: queue sizes, inline data, entries of the I/O map.
 _SOL_RDMA = 0x10000
 _RDMA_OPTIONS = range(4)
-#: Options of sockets that are kept and read back; the two sizes of buffers and C{IPV6_V6ONLY} do something.
+_RDMA_IOMAPSIZE = 3
+#: Options of sockets that are kept and read back; sizes of buffers and maps and C{IPV6_V6ONLY} do something.
 _SOCKET_OPTIONS = {
     sockets.SOL_SOCKET: (
         *(
@@ -54,6 +55,8 @@ _LEAST_BUFFER, _MOST_BUFFER = 1 << 12, 1 << 24
 #: Linux limits.h, C{IOV_MAX}: parts of one call.
 _MOST_PARTS = 1024
 _F_GETFL, _F_SETFL = 3, 4
+#: mmap(2).
+_PROT_WRITE = 2
 # Numbers: of Python's flags each operator makes a new object.
 _DONTWAIT, _PEEK, _WAITALL = (
     int(each) for each in (sockets.MSG_DONTWAIT, sockets.MSG_PEEK, sockets.MSG_WAITALL)
@@ -361,6 +364,9 @@ def rsetsockopt(socket: int, level: int, name: int, value: CData, length: int) -
             one.socket.sendBytes, data = buffer, buffer.to_bytes(ffi.sizeof("int"), "little")
         elif (level, name) == (sockets.SOL_SOCKET, sockets.SO_RCVBUF):
             one.socket.receiveBytes, data = buffer, buffer.to_bytes(ffi.sizeof("int"), "little")
+        elif (level, name) == (_SOL_RDMA, _RDMA_IOMAPSIZE):
+            one.socket.maps = min(max(number, 0), MOST_MAPS)
+            data = one.socket.maps.to_bytes(ffi.sizeof("int"), "little")
         elif (level, name) == (sockets.IPPROTO_IPV6, sockets.IPV6_V6ONLY):
             one.socket.cmid.set_ipv6_only(bool(number))
     one.options[level, name] = data
@@ -399,11 +405,45 @@ def rfcntl(socket: int, command: int, argument: int) -> int:
 # -- direct writes
 
 
-@handlers("riomap", "riounmap", "riowrite")
-def _unmapped(name: str) -> Callable[..., int]:
-    def refuse(socket: int, *arguments: object) -> int:
-        descriptorOf(socket)
-        # The peer is shown no entries of an I/O map.
-        raise HandleError("There is no I/O map", errno.EOPNOTSUPP)
+@handler
+def riomap(socket: int, buffer: CData, length: int, protection: int, flags: int, offset: int) -> int:
+    one = descriptorOf(socket)
+    if protection & ~_PROT_WRITE:
+        raise HandleError("Memory is mapped for writing, or for nothing")
+    given(buffer)
+    with hub:
+        return one.socket.map(addressOf(buffer), length, bool(protection), offset)
 
-    return refuse
+
+@handler
+def riounmap(socket: int, buffer: CData, length: int) -> int:
+    one = descriptorOf(socket)
+    with hub:
+        one.socket.unmap(addressOf(buffer), length)
+    return 0
+
+
+@handler
+def riowrite(socket: int, buffer: CData, length: int, offset: int, flags: int) -> int:
+    """
+    Write into memory that the peer has mapped.
+
+    @return: octets written: as far as it is mapped.
+    """
+    one = descriptorOf(socket)
+    _checkConnected(one)
+    data, total = _memory(buffer, length), 0
+    while total < length:
+        try:
+            with hub:
+                written = one.socket.writeAt(data[total:], offset + total) if one.socket.canWriteAt else 0
+            if written is None:
+                break
+            if not written:
+                _wait(one, lambda: one.socket.canWriteAt, flags)
+        except HandleError:
+            if total:
+                break
+            raise
+        total += written
+    return total

@@ -6,6 +6,9 @@ written there by RDMA WRITE with immediate data; the immediate data is a I{messa
 what it is.  A half that was read is shown again, by a write into the peer's target list.  Each message takes
 a receive of the peer's, so a sender also needs I{credits}.
 
+Programs may show memory of their own, too: by an entry of the peer's I{map}, which lies behind its target
+list.  The peer writes there without a message.
+
 Source: rdma-core 44, C{librdmacm/docs/rsocket}; C{librdmacm/rsocket.c} for what that leaves open.
 """
 
@@ -32,8 +35,10 @@ BUFFER_BYTES = 1 << 17
 TARGETS = 2
 #: Work requests that only control messages may take: credits must not wait for data.
 CONTROL_REQUESTS = 4
-#: Octets of one entry of a target list.
-TARGET_BYTES = 16
+#: Octets of one entry of a target list, and of a map.
+TARGET_BYTES, MAP_BYTES = 16, 24
+#: Entries of a map at most: a greeting has more only in 256s.
+MOST_MAPS = 128
 #: Nothing is written while the send buffer has less room: small writes cost as much as large ones.
 LEAST_ROOM = 2048
 #: A write begins with this many octets and doubles, so that the peer reads while the rest is copied.
@@ -54,15 +59,23 @@ _GREETING: Packed[tuple[int, int, int, int, int, int, int, int, int, int]] = Str
 GREETING_BYTES = _GREETING.size
 #: A flag of the greeting: the host is big endian, and so is what it writes into a target list.
 _BIG_ENDIAN = 1
+#: A flag of the greeting: it says how many entries the map has.
+_MAPS = 2
 _LITTLE_TARGET, _BIG_TARGET = Struct("<QII"), Struct(">QII")
+# Of a map: the offset, and address, key and length of the memory there.
+_LITTLE_MAP: Packed[tuple[int, int, int, int]] = Struct("<QQII")
+_BIG_MAP: Packed[tuple[int, int, int, int]] = Struct(">QQII")
 
 
 class Operation(IntEnum):
     """
     The upper three bits of a message.
+
+    @cvar DIRECT: only of a work request's identifier: such a write has no message.
     """
 
     DATA = 0
+    DIRECT = 2
     CREDITS = 4
     MAP = 6
     CONTROL = 7
@@ -106,7 +119,8 @@ class Write:
 
     @ivar message: the immediate data, which is the request's identifier, too.
     @ivar pieces: parts of the send buffer, as offset and length.
-    @ivar content: of a target: what is written, if there are no pieces.
+    @ivar content: of a target or a map: what is written, if there are no pieces.
+    @ivar isDirect: whether it has no immediate data, and the peer hears nothing of it.
     """
 
     message: int
@@ -114,6 +128,7 @@ class Write:
     key: int = 0
     pieces: tuple[tuple[int, int], ...] = ()
     content: bytes = b""
+    isDirect: bool = False
 
 
 def _message(operation: Operation, data: int) -> int:
@@ -136,13 +151,19 @@ class Stream:
     """
 
     def __init__(
-        self, receiving: Region, targets: Region, sendBytes: int = BUFFER_BYTES, depth: int = DEPTH
+        self,
+        receiving: Region,
+        targets: Region,
+        sendBytes: int = BUFFER_BYTES,
+        depth: int = DEPTH,
+        maps: int = 0,
     ) -> None:
         """
         @param receiving: the receive buffer, of an even length.
-        @param targets: the memory of L{TARGETS} entries that the peer writes.
+        @param targets: the memory of L{TARGETS} entries that the peer writes, and behind them of the map.
         @param sendBytes: the length of the send buffer.
         @param depth: of each work queue.
+        @param maps: entries of the map, at most L{MOST_MAPS}.
         """
         self._receiving, self._targets, self._depth = receiving, targets, depth
         self._half = receiving.length // 2
@@ -165,7 +186,13 @@ class Stream:
         self._target = 0
         self._peerList = self._peerKey = self._peerLength = 0
         self._peerTarget = 1
-        self._layout = _LITTLE_TARGET
+        self._layout, self._mapLayout = _LITTLE_TARGET, _LITTLE_MAP
+        self._maps = maps
+        #: Entries of the peer's map.
+        self.peerMaps = 0
+        #: Entries that the peer is told of by L{updates}, by their index there: the memory, and by which
+        #: offset the peer names its first octet.
+        self.untold: dict[int, tuple[int, Region]] = {}
         self.isConnected = False
 
     # -- connecting
@@ -177,7 +204,8 @@ class Stream:
         mine, first = self._targets, self._receiving
         # Targets that the peer writes are in this host's order; the flag says which that is.
         return _GREETING.pack(
-            _VERSION, 0, self._depth, 0, mine.address, mine.key, TARGETS, first.address, first.key, self._half
+            *(_VERSION, _MAPS, self._depth, self._maps, mine.address, mine.key, TARGETS),
+            *(first.address, first.key, self._half),
         )
 
     def connect(self, greeting: bytes, shown: memoryview) -> None:
@@ -189,12 +217,15 @@ class Stream:
         """
         if len(greeting) < GREETING_BYTES:
             raise RSocketError(f"{len(greeting)} octets are no greeting")
-        version, flags, credits, _, address, key, length, first, firstKey, firstLength = (
+        version, flags, credits, maps, address, key, length, first, firstKey, firstLength = (
             _GREETING.unpack_from(greeting)
         )
         if version != _VERSION or not length:
             raise RSocketError(f"a greeting of version {version} with {length} targets")
-        self._layout = _BIG_TARGET if flags & _BIG_ENDIAN else _LITTLE_TARGET
+        if flags & _BIG_ENDIAN:
+            self._layout, self._mapLayout = _BIG_TARGET, _BIG_MAP
+        # rsocket.c, rs_scale_to_value: beyond 128 these are 256s.
+        self.peerMaps = (maps if maps <= MOST_MAPS else (maps - MOST_MAPS) << 8) if flags & _MAPS else 0
         self._peerList, self._peerKey, self._peerLength = address, key, length
         self._peerTarget %= length
         self._credits = credits
@@ -210,7 +241,7 @@ class Stream:
         """
         if not self.isConnected or not self._requests or self._room < min(LEAST_ROOM, self._sendBytes):
             return 0
-        if self._sent == self._credits:
+        if self._sent == self._credits or (self.untold and not self._controls):
             return 0
         return min(self._room, self._entry()[2])
 
@@ -232,12 +263,15 @@ class Stream:
         if length == count:
             self._target = (self._target + 1) % TARGETS
         self._sent = self._sent + 1 & _SEQUENCE
+        return Write(_message(Operation.DATA, count), address, key, self._taken(count))
+
+    def _taken(self, count: int) -> tuple[tuple[int, int], ...]:
         self._requests -= 1
         self._room -= count
         first = min(count, self._sendBytes - self._sendAt)
         pieces = ((self._sendAt, first),) if first == count else ((self._sendAt, first), (0, count - first))
         self._sendAt = (self._sendAt + count) % self._sendBytes
-        return Write(_message(Operation.DATA, count), address, key, pieces)
+        return pieces
 
     def completed(self, message: int, isGood: bool) -> None:
         """
@@ -245,7 +279,7 @@ class Stream:
 
         @param message: its message.
         """
-        if message >> _DATA_BITS == Operation.DATA:
+        if message >> _DATA_BITS <= Operation.DIRECT:
             self._requests += 1
             self._room += message & _DATA_MASK
         else:
@@ -259,6 +293,34 @@ class Stream:
         Whether all writes are complete.
         """
         return self._requests == self._depth - CONTROL_REQUESTS and self._controls == CONTROL_REQUESTS
+
+    # -- maps
+
+    def directRoom(self) -> int:
+        """
+        @return: how many octets can be written into memory that the peer shows.
+        """
+        if not self.isConnected or not self._requests or self._room < min(LEAST_ROOM, self._sendBytes):
+            return 0
+        return self._room
+
+    def direct(self, offset: int, count: int) -> Write | None:
+        """
+        Write into memory that the peer shows: as much as is contiguous there.
+
+        @param offset: as the peer names it.
+        @param count: at most L{directRoom}, and not 0.
+        @return: None where the peer shows none.
+        """
+        for index in range(self._maps):
+            at = TARGETS * TARGET_BYTES + index * MAP_BYTES
+            begin, address, key, length = _LITTLE_MAP.unpack_from(self._shown, at)
+            if begin <= offset < begin + length:
+                count = min(count, begin + length - offset)
+                address = address + offset - begin & _ADDRESS_MASK
+                message = _message(Operation.DIRECT, count)
+                return Write(message, address, key, self._taken(count), isDirect=True)
+        return None
 
     # -- receiving
 
@@ -282,7 +344,10 @@ class Stream:
             elif data == Control.SHUTDOWN:
                 self.open &= ~Way.READ
                 self.isOver = self.isOver or not self.open
-        elif operation != Operation.MAP:
+        elif operation == Operation.MAP:
+            # Its receive is free again.
+            self._read = self._read + 1 & _SEQUENCE
+        else:
             raise RSocketError(f"message {message:#x}")
 
     def read(self, count: int, peek: bool = False) -> list[tuple[int, int]]:
@@ -326,6 +391,14 @@ class Stream:
             self._unshown -= self._half
             self._next = (self._next + self._half) % (2 * self._half)
             self._peerTarget = (self._peerTarget + 1) % self._peerLength
+        while self.untold and not self.isOver and self._controls and self._sent != self._credits:
+            self._controls -= 1
+            self._sent = self._sent + 1 & _SEQUENCE
+            index = next(iter(self.untold))
+            offset, region = self.untold.pop(index)
+            content = self._mapLayout.pack(offset, region.address, region.key, region.length)
+            at = self._peerList + self._peerLength * TARGET_BYTES + index * MAP_BYTES & _ADDRESS_MASK
+            writes.append(Write(_message(Operation.MAP, index), at, self._peerKey, content=content))
         return writes
 
     def _isDue(self) -> bool:

@@ -12,6 +12,8 @@ import time
 from collections import deque
 from enum import IntEnum
 
+import attrs
+
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.base.traits import TransportType
@@ -24,6 +26,7 @@ from twisted_ib.verbs.c.rsocket.protocol import (
     DEPTH,
     FIRST_WRITE,
     GREETING_BYTES,
+    MAP_BYTES,
     MOST_WRITE,
     TARGET_BYTES,
     TARGETS,
@@ -49,8 +52,10 @@ from twisted_ib.verbs.pyverbs.cm.addrinfo import Address
 
 _E = enums.rdma_cm_event_type
 _WRITABLE = int(enums.IBV_ACCESS_LOCAL_WRITE | enums.IBV_ACCESS_REMOTE_WRITE)
-#: Octets of the parts of the send buffer that hold targets on their way.
-_CONTROL_BYTES = TARGET_BYTES * CONTROL_REQUESTS
+#: Octets of the parts of the send buffer that hold targets and entries of maps on their way.
+_CONTROL_BYTES = MAP_BYTES * CONTROL_REQUESTS
+#: Offsets of mapped memory have 64 bits, and C's a sign; lengths 32.
+_OFFSET_MASK, _MOST_MAPPED = (1 << 64) - 1, (1 << 32) - 1
 _RETRIES = 7
 #: Seconds that a socket which is closed or shut down waits for its peer to take what was written.  A peer
 #: that has no receives posted is asked for ever, since seven retries mean that.
@@ -90,6 +95,20 @@ class _Memory:
         return SGE(self.address + offset, length, self.region.lkey)
 
 
+@attrs.frozen
+class _Mapped:
+    """
+    Memory of the program.
+
+    @ivar index: of its entry in the peer's map; None if the peer may not write there.
+    """
+
+    address: int
+    length: int
+    region: MR
+    index: int | None
+
+
 class RSocket:
     """
     A socket.
@@ -97,6 +116,7 @@ class RSocket:
     @ivar phase: where it is in its life.
     @ivar error: the errno of a failed connect, until it is asked for.
     @ivar sendBytes: the length of the send buffer, and C{receiveBytes} of the receive buffer.
+    @ivar maps: entries of its map, by which the peer shows memory.
     @ivar channel: of its identifier; its descriptor is the socket's.
     """
 
@@ -113,6 +133,8 @@ class RSocket:
         self.phase = Phase.NEW
         self.error = 0
         self.sendBytes = self.receiveBytes = BUFFER_BYTES
+        self.maps = 0
+        self._mapped: list[_Mapped] = []
         # Connections of a listener: those not established yet, each with the time until which it keeps its
         # place, those that the program has not taken, and how many of both there may be.
         self._accepting: dict[RSocket, float] = {}
@@ -259,8 +281,9 @@ class RSocket:
         cmid.create_qp(attr)
         self._sending = _Memory(cmid, self.sendBytes + _CONTROL_BYTES, 0)
         self._receiving = _Memory(cmid, self.receiveBytes, _WRITABLE)
-        self._targets = _Memory(cmid, TARGETS * TARGET_BYTES, _WRITABLE)
-        self._stream = stream = Stream(self._receiving.shown(), self._targets.shown(), self.sendBytes)
+        self._targets = _Memory(cmid, TARGETS * TARGET_BYTES + self.maps * MAP_BYTES, _WRITABLE)
+        shown = self._receiving.shown(), self._targets.shown()
+        self._stream = stream = Stream(*shown, self.sendBytes, maps=self.maps)
         self._receive(DEPTH)
         return stream
 
@@ -285,7 +308,7 @@ class RSocket:
         made = None
         try:
             made = RSocket(None, CMID(event, listen_id=self.cmid))
-            made.sendBytes, made.receiveBytes = self.sendBytes, self.receiveBytes
+            made.sendBytes, made.receiveBytes, made.maps = self.sendBytes, self.receiveBytes, self.maps
             stream = made._start()
             made._greeted(event.private_data)
             made.cmid.accept(self._parameters(stream.greeting()))
@@ -322,11 +345,12 @@ class RSocket:
             pieces = [self._sending.part(*piece) for piece in each.pieces or ((0, 0),)]
             if each.content:
                 # Behind the data: as many parts as there are control requests, in turn.
-                at = len(self._sending.view) - _CONTROL_BYTES + self._controls * TARGET_BYTES
+                at = len(self._sending.view) - _CONTROL_BYTES + self._controls * MAP_BYTES
                 self._controls = (self._controls + 1) % CONTROL_REQUESTS
-                self._sending.view[at : at + TARGET_BYTES] = each.content
-                pieces = [self._sending.part(at, TARGET_BYTES)]
-            request = SendRequest(each.message, SendOpcode.RDMA_WRITE_WITH_IMM, pieces)
+                self._sending.view[at : at + len(each.content)] = each.content
+                pieces = [self._sending.part(at, len(each.content))]
+            opcode = SendOpcode.RDMA_WRITE if each.isDirect else SendOpcode.RDMA_WRITE_WITH_IMM
+            request = SendRequest(each.message, opcode, pieces)
             request.immediate, request.remoteAddress, request.remoteKey = each.message, each.address, each.key
             qp._work.requester.enqueue(request, True)
 
@@ -378,15 +402,22 @@ class RSocket:
         self._post(*self._stream.updates())
         return count
 
-    def write(self, data: memoryview) -> int:
-        """
-        @return: octets written.
-        """
+    def _checked(self) -> Stream:
         stream = self._stream
         if stream is None:
             raise HandleError("The socket is not connected", errno.ENOTCONN)
         if stream.isOver or not stream.open & Way.WRITE:
             raise HandleError("The connection is closed", errno.ECONNRESET)
+        return stream
+
+    def write(self, data: memoryview) -> int:
+        """
+        @return: octets written.
+        """
+        stream = self._checked()
+        # The peer knows of mapped memory before it has what was written after that.
+        if stream.untold:
+            self._post(*stream.updates())
         done, most = 0, FIRST_WRITE
         while done < len(data) and (room := stream.room()):
             write = stream.write(min(room, most, len(data) - done))
@@ -395,6 +426,82 @@ class RSocket:
                 done += length
             self._post(write)
             most = min(2 * most, MOST_WRITE)
+        return done
+
+    # -- mapped memory
+
+    def map(self, address: int, length: int, isWritable: bool, offset: int) -> int:
+        """
+        Register memory of the program.
+
+        @param isWritable: whether the peer may write there.
+        @param offset: by which the peer names it; -1 is its address.
+        @return: the offset.
+        @raise HandleError: there is no connection, or it is too long for an entry (EINVAL); the peer's map is
+            full (ENOMEM).
+        """
+        stream, index = self._stream, None
+        if stream is None or self.phase is not Phase.CONNECTED or length > _MOST_MAPPED:
+            raise HandleError("There is no connection that this can be mapped for")
+        if isWritable:
+            used = {each.index for each in self._mapped}
+            index = next((each for each in range(stream.peerMaps) if each not in used), None)
+            if index is None:
+                raise HandleError("The peer's map is full", errno.ENOMEM)
+        region = MR(self.cmid, length, _WRITABLE if isWritable else enums.IBV_ACCESS_LOCAL_WRITE, address)
+        self._mapped.append(_Mapped(address, length, region, index))
+        offset = address if offset == -1 else offset
+        if index is not None:
+            stream.untold[index] = offset & _OFFSET_MASK, Region(address, region.rkey, length)
+            self._post(*stream.updates())
+        return offset
+
+    def unmap(self, address: int, length: int) -> None:
+        """
+        The peer may not write there any more.
+
+        @raise HandleError: no such memory is mapped (EINVAL).
+        """
+        wanted = address, length
+        found = next((each for each in self._mapped if (each.address, each.length) == wanted), None)
+        if found is None:
+            raise HandleError("No such memory is mapped")
+        self._mapped.remove(found)
+        if self._stream is not None and found.index is not None:
+            self._stream.untold.pop(found.index, None)
+        found.region.close()
+
+    @property
+    def canWriteAt(self) -> bool:
+        """
+        Whether L{writeAt} has something to say, as C{canWrite}.
+        """
+        stream = self._stream
+        if self.phase is not Phase.CONNECTED or stream is None:
+            return self.phase is Phase.OVER
+        return stream.isOver or not stream.open & Way.WRITE or bool(stream.directRoom())
+
+    def writeAt(self, data: memoryview, offset: int) -> int | None:
+        """
+        Write into memory that the peer has mapped.
+
+        @param offset: of its first octet, as the peer names it.
+        @return: octets written; L{None} where the peer shows no memory.
+        """
+        stream = self._checked()
+        if stream.untold:
+            self._post(*stream.updates())
+        room = stream.directRoom()
+        if not room:
+            return 0
+        write = stream.direct(offset & _OFFSET_MASK, min(room, MOST_WRITE, len(data)))
+        if write is None:
+            return None
+        done = 0
+        for at, length in write.pieces:
+            self._sending.view[at : at + length] = data[done : done + length]
+            done += length
+        self._post(write)
         return done
 
     @property

@@ -194,7 +194,7 @@ class CMID(VerbsObject):
         return None if binding is None else binding.device
 
     @property
-    def identifier(self) -> object:
+    def identifier(self) -> Identifier | None:
         """
         The endpoint, by which an event names it; None once it is closed.  Not in pyverbs.
         """
