@@ -5,8 +5,12 @@ Tests for L{twisted_ib.aio.given}: sockets that a program makes itself, and the 
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import socket
+import struct
+import warnings
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tests.aio.case import HOST, Recorder
@@ -182,4 +186,247 @@ class GivenTests(ServingTestCase):
         self.play(scenario())
 
 
-__all__ = ["GivenTests"]
+class Rest(asyncio.BufferedProtocol):
+    """
+    Takes two octets at a time, and has its transport closed by the first.
+    """
+
+    transport: Any = None
+
+    def __init__(self) -> None:
+        self.room, self.data = bytearray(2), b""
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self.room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data += self.room[:nbytes]
+        self.transport.close()
+
+
+class DuplicateTests(ServingTestCase):
+    """
+    The duplicate of a connection's socket, which another transport gets, as of programs that begin TLS so in
+    the midst of a connection: over SDP as over TCP.
+    """
+
+    async def each(self, act: Callable[[], Awaitable[None]]) -> None:
+        """
+        Do the same over TCP and over SDP.
+        """
+        self.provider: str | None
+        for self.provider in ("tcp", None):
+            self.ends: list[Recorder] = []
+            self.server, self.port = await self.serve(self._end)
+            await act()
+            self.server.close()
+
+    def _end(self) -> Recorder:
+        self.ends.append(Recorder())
+        return self.ends[-1]
+
+    async def connected(self, protocol: Any = Recorder, **options: Any) -> tuple[Any, Any]:
+        """
+        @return: A transport, and its protocol.
+        """
+        before = len(self.ends) - ("sock" in options)
+        if not options:
+            options = {"host": HOST, "port": self.port, "provider": self.provider}
+        transport, made = await self.loop.create_connection(protocol, **options)
+        while len(self.ends) == before:
+            await asyncio.sleep(0)
+        self.addCleanup(transport.abort)
+        return transport, made
+
+    async def duplicated(self) -> tuple[Any, Any, Any]:
+        """
+        @return: A transport that does not read, its protocol, and the duplicate.
+        """
+        transport, first = await self.connected()
+        transport.pause_reading()
+        return transport, first, transport.get_extra_info("socket").dup()
+
+    def test_goesOn(self) -> None:
+        """
+        The connection goes on with all that the first transport has not read when that is closed, or aborted,
+        before the second is made or after it.
+        """
+
+        async def act() -> None:
+            for name in ("close", "abort"):
+                for isFirst in (True, False):
+                    transport, first, own = await self.duplicated()
+                    transport.write(b"one")
+                    end = self.ends[-1]
+                    self.assertEqual(await end.has(3), b"one")
+                    end.transport.write(b"two")
+                    if isFirst:
+                        getattr(transport, name)()
+                        await first.called("lost")
+                    second, protocol = await self.connected(sock=own)
+                    if not isFirst:
+                        getattr(transport, name)()
+                        await first.called("lost")
+                    self.assertEqual((first.log[-1], first.data), (("lost", None), b""))
+                    self.assertEqual(await protocol.has(3), b"two")
+                    self.assertEqual(second.get_extra_info("peername"), (HOST, self.port))
+                    second.write(b"three")
+                    self.assertEqual(await end.has(8), b"onethree")
+                    second.close()
+                    await end.called("lost")
+
+        self.play(self.each(act))
+
+    def test_unused(self) -> None:
+        """
+        One that is closed, or forgotten, leaves the connection to the transport.
+        """
+
+        async def act() -> None:
+            for isClosed in (True, False):
+                transport, _, own = await self.duplicated()
+                if isClosed:
+                    own.close()
+                else:
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore", ResourceWarning)
+                        del own
+                        gc.collect()
+                transport.write(b"x")
+                end = self.ends[-1]
+                self.assertEqual(await end.has(1), b"x")
+                transport.close()
+                await end.called("lost")
+
+        self.play(self.each(act))
+
+    def test_closed(self) -> None:
+        """
+        One that is closed after the transport ends the connection.
+        """
+
+        async def act() -> None:
+            transport, first, own = await self.duplicated()
+            transport.close()
+            await first.called("lost")
+            self.assertNotIn("lost", str(self.ends[-1].log))
+            own.close()
+            await self.ends[-1].called("lost")
+
+        self.play(self.each(act))
+
+    def test_peer(self) -> None:
+        """
+        The second transport hears of the peer's end: of one that comes before it is made, and of one that the
+        first was told.
+        """
+
+        async def act() -> None:
+            for isTold in (True, False):
+                transport, first = await self.connected()
+                first.keepOpen = True
+                end = self.ends[-1]
+                if isTold:
+                    end.transport.write_eof()
+                    await first.called("eof")
+                own = transport.get_extra_info("socket").dup()
+                transport.close()
+                await first.called("lost")
+                end.transport.close()
+                _, second = await self.connected(sock=own)
+                await second.called("lost")
+                self.assertEqual(second.log, ["made", "eof", ("lost", None)])
+
+        self.play(self.each(act))
+
+    def test_reset(self) -> None:
+        """
+        It hears of a reset likewise, whichever transport there is at that time.
+        """
+
+        async def act() -> None:
+            for isClosed in (True, False):
+                transport, first = await self.connected()
+                own = transport.get_extra_info("socket").dup()
+                end = self.ends[-1]
+                if isClosed:
+                    transport.close()
+                    await first.called("lost")
+                # Unread, which makes it a reset over TCP, too.
+                end.transport.pause_reading()
+                own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                end.transport.get_extra_info("socket").setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                )
+                end.transport.write(bytes(1 << 22))
+                end.transport.abort()
+                if not isClosed:
+                    await first.called("lost")
+                _, second = await self.connected(sock=own)
+                await second.called("lost")
+                transport.close()
+
+        self.play(self.each(act))
+
+    def test_rest(self) -> None:
+        """
+        It has what a C{BufferedProtocol} had no room for when it closed the first.
+        """
+
+        async def act() -> None:
+            transport, first = await self.connected(Rest)
+            own = transport.get_extra_info("socket").dup()
+            self.ends[-1].transport.write(b"abcdef")
+            while not first.data:
+                await asyncio.sleep(0)
+            _, second = await self.connected(sock=own)
+            self.assertEqual((first.data, await second.has(4)), (b"ab", b"cdef"))
+
+        self.play(self.each(act))
+
+    def test_raises(self) -> None:
+        """
+        A protocol that raises after it has closed the first transport is said so, and the connection goes on.
+        """
+
+        class Raising(Recorder):
+            def data_received(self, data: bytes) -> None:
+                self.transport.close()
+                raise ValueError("mine")
+
+        async def act() -> None:
+            transport, first = await self.connected(Raising)
+            own = transport.get_extra_info("socket").dup()
+            self.ends[-1].transport.write(b"x")
+            await first.called("lost")
+            (error,) = self.errors
+            self.errors.clear()
+            self.assertEqual(str(error["exception"]), "mine")
+            second, _ = await self.connected(sock=own)
+            second.write(b"y")
+            self.assertEqual(await self.ends[-1].has(1), b"y")
+
+        self.play(self.each(act))
+
+    def test_ended(self) -> None:
+        """
+        That of a connection which has ended has no duplicate.
+        """
+
+        async def act() -> None:
+            transport, first = await self.connected()
+            own = transport.get_extra_info("socket")
+            self.assertFalse(own.get_inheritable())
+            transport.abort()
+            await first.called("lost")
+            with self.assertRaises(OSError) as refused:
+                own.dup()
+            self.assertEqual(refused.exception.errno, errno.EBADF)
+
+        self.play(self.each(act))
+
+
+__all__ = ["DuplicateTests", "GivenTests"]

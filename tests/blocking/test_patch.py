@@ -14,6 +14,8 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from http.client import HTTPConnection
@@ -24,6 +26,7 @@ from typing import Any
 
 from tests.blocking.case import LOOPBACK, BlockingTestCase, exactly
 from tests.support.certificates import certificate
+from tests.support.descriptors import runForked
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.blocking import select as ourSelect
 from twisted_ib.blocking import socket as ourSocket
@@ -392,6 +395,101 @@ class TLSTests(BlockingTestCase):
         read = [self.inThread(exactly, each, size) for each in ends]
         for each in (*sent, *read):
             each.result(HANG_SECONDS)
+
+    def ends(self) -> tuple[Any, Any]:
+        """
+        @return: Both ends of a connection with TLS.
+        """
+        one, other = self.pair()
+        serving = self.inThread(lambda: tls.wrap_socket(self.serverSide, other, server_side=True))
+        client = tls.wrap_socket(self.clientSide, one, server_hostname="localhost")
+        return client, serving.result(HANG_SECONDS)
+
+    def test_oneAtATime(self) -> None:
+        """
+        Of threads that read and write at once one is within OpenSSL, which the others would make it crash.
+        """
+        client, server = self.ends()
+        records = client._sslobj
+        own, inside, most = records._object, [], []
+
+        class Watched:
+            def __getattr__(self, name: str) -> Any:
+                def call(*arguments: Any) -> Any:
+                    inside.append(name)
+                    try:
+                        # Another thread has its turn.
+                        time.sleep(0)
+                        most.append(len(inside))
+                        return getattr(own, name)(*arguments)
+                    finally:
+                        inside.pop()
+
+                return call
+
+        records._object = Watched()
+        echo = self.inThread(lambda: [server.sendall(exactly(server, 10)) for _ in range(4 * 50)])
+        writing = [self.inThread(lambda: [client.sendall(bytes(10)) for _ in range(50)]) for _ in range(4)]
+        exactly(client, 4 * 500)
+        for each in (*writing, echo):
+            each.result(HANG_SECONDS)
+        self.assertEqual(set(most), {1})
+
+    def test_readers(self) -> None:
+        """
+        Of threads that read at once none waits for what another has received.
+        """
+        client, server = self.ends()
+        lock, isQueued = client._sslobj._filling, threading.Event()
+
+        class Watched:
+            def acquire(self, timeout: float) -> bool:
+                if lock.locked():
+                    isQueued.set()
+                return bool(lock.acquire(timeout=timeout))
+
+            def release(self) -> None:
+                lock.release()
+
+        client._sslobj._filling = Watched()
+        reading = [self.inThread(client.recv, 1) for _ in range(2)]
+        self.assertTrue(isQueued.wait(HANG_SECONDS))
+        server.sendall(b"ab")
+        self.assertEqual(sorted(each.result(HANG_SECONDS) for each in reading), [b"a", b"b"])
+
+    def test_waitingReader(self) -> None:
+        """
+        A timeout holds behind a thread that reads, too, and a socket that does not block has nothing then;
+        they say what the standard library's do.
+        """
+        client, server = self.ends()
+        client.settimeout(0.01)
+        self.assertEqual(str(self.assertRaises(TimeoutError, client.recv, 1)), "The read operation timed out")
+        client.settimeout(None)
+        reading = self.inThread(client.recv, 1)
+        waitUntil(client._sslobj._filling.locked)
+        client.settimeout(0.01)
+        self.assertRaises(TimeoutError, client.recv, 1)
+        client.settimeout(0)
+        self.assertRaises(ssl.SSLWantReadError, client.recv, 1)
+        server.sendall(b"x")
+        self.assertEqual(reading.result(HANG_SECONDS), b"x")
+        client.settimeout(0.01)
+        octets = bytes(4 * RECEIVE_BYTES)
+        self.assertEqual(
+            str(self.assertRaises(TimeoutError, client.sendall, octets)), "The write operation timed out"
+        )
+
+    def test_forked(self) -> None:
+        """
+        A forked process is refused its parent's connection, whatever a thread of the parent does.
+        """
+        client, server = self.ends()
+        reading = self.inThread(client.recv, 1)
+        waitUntil(client._sslobj._filling.locked)
+        self.assertEqual(runForked(lambda: self.assertRaises(OSError, client.recv, 1) and None), 0)
+        server.sendall(b"x")
+        self.assertEqual(reading.result(HANG_SECONDS), b"x")
 
     def test_refused(self) -> None:
         """

@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from twisted.python.failure import Failure
 
@@ -134,11 +135,14 @@ class StreamSocket(ConnectionHandle):
     @ivar stream: The stream.
     @ivar lost: Why it ended before there was a transport, or L{None}.
     @ivar taken: Whether there is one.
+    @ivar waits: Whether it was duplicated, and the stream is still that of the other one's transport.
+    @ivar hasEnded: Whether the peer sends no more.
     """
 
     lost: Failure | None = None
-    taken = False
-    _isOver = _hasEnded = False
+    taken = waits = hasEnded = False
+    _isOver = False
+    _copy: ref[StreamSocket] | None = None
     _descriptor = -1
     stream: ServerStream | ClientStream
 
@@ -189,6 +193,9 @@ class StreamSocket(ConnectionHandle):
         The stream has ended.
         """
         self.lost = reason
+        copy = self.copy()
+        if copy is not None and copy.waits:
+            copy.connectionLost(reason)
         self.over()
 
     def fileno(self) -> int:
@@ -199,14 +206,14 @@ class StreamSocket(ConnectionHandle):
         It is made when it is asked for, and nothing else can be done with it.
         """
         if self._descriptor < 0 and not self._isOver:
-            self._descriptor = os.eventfd(self._hasEnded, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self._descriptor = os.eventfd(self.hasEnded, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         return self._descriptor
 
     def ended(self) -> None:
         """
         The peer sends no more.
         """
-        self._hasEnded = True
+        self.hasEnded = True
         if self._descriptor >= 0:
             os.eventfd_write(self._descriptor, 1)
 
@@ -235,10 +242,41 @@ class StreamSocket(ConnectionHandle):
 
     def close(self) -> None:
         """
-        Close the stream, unless it has a transport already.
+        Close the stream, unless it has a transport already, or is not this one's yet.
         """
-        if not self.taken:
+        if self.waits:
+            self.waits = False
+        elif not self.taken:
             self.stream.loseConnection()
+
+    def dup(self) -> StreamSocket:
+        """
+        See C{socket.dup}: what C{create_connection(sock=)} takes, and has the stream when the transport of
+        this one is closed.  Programs begin TLS so in the midst of a connection (aiomysql).
+
+        @raise OSError: C{EBADF}: the stream has ended.
+        """
+        if self._isOver:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        made = StreamSocket(self._connected)
+        ConnectionHandle.__init__(made, self.stream)
+        made.stream, made._set = self.stream, self._set
+        made.waits, made.hasEnded = True, self.hasEnded
+        self._copy = ref(made)
+        return made
+
+    def copy(self) -> StreamSocket | None:
+        """
+        Return the last duplicate that has the stream, or waits for it.
+        """
+        made = None if self._copy is None else self._copy()
+        return made if made is not None and (made.taken or made.waits) else None
+
+    def get_inheritable(self) -> bool:
+        """
+        Return False: RDMA does not cross a fork.
+        """
+        return False
 
 
 INTERNET = (socket.AF_INET, socket.AF_INET6)

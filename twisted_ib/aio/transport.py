@@ -101,9 +101,9 @@ class StreamTransport(_FlowControl):
         super().__init__(extra, loop)
         self._stream = stream = sock.stream
         self._socket = sock
-        sock.taken = True
+        sock.taken, sock.waits = True, False
         self._closing = self._paused = self._eof = self._over = self._drops = self._shut = False
-        self._hasEnded = self._hasRest = False
+        self._hasRest = self._left = False
         self._error: BaseException | None = None
         #: The part of a C{BufferedProtocol} that is under way.
         self._failing = ""
@@ -122,7 +122,7 @@ class StreamTransport(_FlowControl):
             loop.call_soon(futures._set_result_unless_cancelled, waiter, None)  # type: ignore[attr-defined]
         # Nothing is read before connection_made(), nor before the caller of create_connection() has what it
         # returns, which is in the turn after that of the waiter.
-        loop.call_soon(loop.call_soon, self._begin, sock.lost)
+        loop.call_soon(loop.call_soon, self._begin, sock.lost, sock.hasEnded)
 
     def _describe(self, sock: StreamSocket) -> None:
         extra = self._extra
@@ -139,11 +139,14 @@ class StreamTransport(_FlowControl):
         except OSError:
             extra.setdefault("peername", None)
 
-    def _begin(self, lost: Failure | None) -> None:
+    def _begin(self, lost: Failure | None, hasEnded: bool) -> None:
         if lost is not None:
             self.connectionLost(lost)
         elif self.is_reading():
             self._stream.startReading()
+            if hasEnded:
+                # The transport before this one was told.
+                self.endReceived()
 
     def __repr__(self) -> str:
         state = "closed" if self._over else "closing" if self._closing else "open"
@@ -173,7 +176,7 @@ class StreamTransport(_FlowControl):
         assert protocol is not None
         while left:
             if not self.is_reading():
-                if not self._closing:
+                if not self._closing or self._left:
                     self._stream.holdAgain(bytes(left))
                 return
             if protocol is not self._protocol:
@@ -284,7 +287,7 @@ class StreamTransport(_FlowControl):
         return self._closing
 
     def close(self) -> None:
-        if not self._closing:
+        if not self._closing and not self._leave():
             self._closing = True
             # As asyncio's own: with nothing to wait for it is closed already.
             self._drops = not self.get_write_buffer_size()
@@ -296,6 +299,21 @@ class StreamTransport(_FlowControl):
             else:
                 self._stream.loseConnection()
 
+    def _leave(self) -> bool:
+        # The socket was duplicated: the connection is open as long as the other one is.
+        copy = self._socket.copy()
+        if copy is None:
+            return False
+        if copy.waits:
+            copy.waits, copy.hasEnded = False, self._socket.hasEnded
+            # Of the call that this is within.
+            setattr(copy, "raised", self.raised)  # noqa: B010
+            self._stream.stopReading()
+            setattr(self._stream, "protocol", copy)  # noqa: B010
+        self._left = self._drops = True
+        self.connectionLost(Failure(ConnectionDone()))
+        return True
+
     def abort(self) -> None:
         self._force_close(None)
 
@@ -303,9 +321,11 @@ class StreamTransport(_FlowControl):
         # Under this name TLS (asyncio.sslproto) calls it.
         if self._over:
             return
-        self._closing = True
         if self._error is None:
             self._error = exc
+        if self._leave():
+            return
+        self._closing = True
         vars(self).pop("write", None)
         self._lastContext = copy_context()
         stream = self._stream
@@ -376,7 +396,6 @@ class StreamTransport(_FlowControl):
         """
         if self._over:
             return
-        self._hasEnded = True
         self._socket.ended()
         protocol = self._protocol
         assert protocol is not None
@@ -397,12 +416,12 @@ class StreamTransport(_FlowControl):
         if self._over:
             return
         self._over = self._closing = True
-        self._socket.over()
+        self._socket.connectionLost(reason)
         vars(self).pop("write", None)
         exc, why = self._error, reason.value
         if exc is None and why is not None and not isinstance(why, ConnectionDone | ConnectionAborted):
             # Linux's tcp_reset() in CLOSE_WAIT.
-            exc = osError(OSError(errno.EPIPE, os.strerror(errno.EPIPE)) if self._hasEnded else why)
+            exc = osError(OSError(errno.EPIPE, os.strerror(errno.EPIPE)) if self._socket.hasEnded else why)
         # Never within a call of the application, as asyncio's own.
         self._loop.call_soon(self._tellLost, exc, context=self._lastContext)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import errno
 import ssl
 from collections.abc import Callable
-from threading import RLock
-from typing import Any, Final
+from threading import Lock, RLock
+from typing import Any, Final, NoReturn
 
 from twisted_ib.blocking.connection import failure
 from twisted_ib.blocking.socket import AF_IB, socket
@@ -42,46 +42,76 @@ class _Records:
         self._unsent = b""
         # One thread may read while another writes; records leave in their order.
         self._lock = RLock()
+        # OpenSSL and its records in memory are one thread's at a time: they let go of Python's lock.
+        self._memory = Lock()
+        # Of the threads that read one receives, and the others look again at what it has received.
+        self._filling = Lock()
+        self._filled = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._object, name)
 
     def _flush(self) -> None:
         with self._lock:
-            data, self._unsent = self._unsent + self._outgoing.read(), b""
+            with self._memory:
+                data, self._unsent = self._unsent + self._outgoing.read(), b""
             try:
                 while data:
                     data = data[socket.send(self._socket, data) :]
             finally:
                 self._unsent = data
 
-    def _fill(self) -> None:
+    def _fill(self, filled: int) -> None:
+        timeout = self._socket.gettimeout()
+        part = self._socket.sdp
+        if part is not None and part.loop.forked:
+            # The thread that had the lock is the parent's; this is refused.
+            self._receive()
+        elif self._filling.acquire(timeout=-1 if timeout is None else timeout):
+            try:
+                if self._filled == filled:
+                    self._receive()
+            finally:
+                self._filling.release()
+        elif timeout:
+            raise TimeoutError
+        else:
+            self._wantRead()
+
+    def _wantRead(self) -> NoReturn:
+        raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "The operation did not complete") from None
+
+    def _receive(self) -> None:
         # No more than the record: what is behind it stays in the socket, where select() finds it.
         try:
             data = socket.recv(self._socket, self._left or _HEADER_BYTES - len(self._header))
         except BlockingIOError:
-            raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "The operation did not complete") from None
-        if data:
+            self._wantRead()
+        with self._memory:
+            self._filled += 1
+            if not data:
+                self._incoming.write_eof()
+                return
             self._incoming.write(data)
-            if self._left:
-                self._left -= len(data)
-            else:
-                self._header += data
-                if len(self._header) == _HEADER_BYTES:
-                    self._left = int.from_bytes(self._header[3:], "big")
-                    self._header = b""
+        if self._left:
+            self._left -= len(data)
         else:
-            self._incoming.write_eof()
+            self._header += data
+            if len(self._header) == _HEADER_BYTES:
+                self._left = int.from_bytes(self._header[3:], "big")
+                self._header = b""
 
     def _run(self, call: Callable[..., Any], *arguments: Any) -> Any:
         if self._unsent:
             self._flushAll()
         while True:
             try:
-                result = call(*arguments)
+                with self._memory:
+                    filled = self._filled
+                    result = call(*arguments)
             except ssl.SSLWantReadError:
                 self._flushAll()
-                self._fill()
+                self._fill(filled)
             except ssl.SSLError:
                 # An alert says why to the peer.
                 self._flushQuietly()
@@ -115,11 +145,21 @@ class _Records:
         self._run(self._object.do_handshake)
 
     def read(self, *arguments: Any) -> Any:
-        return self._run(self._object.read, *arguments)
+        try:
+            return self._run(self._object.read, *arguments)
+        except TimeoutError:
+            raise TimeoutError("The read operation timed out") from None
 
     def write(self, data: Any) -> int:
-        count: int = self._run(self._object.write, data)
+        try:
+            count: int = self._run(self._object.write, data)
+        except TimeoutError:
+            raise TimeoutError("The write operation timed out") from None
         return count
+
+    def pending(self) -> int:
+        with self._memory:
+            return self._object.pending()
 
     def shutdown(self) -> SSLSocket:
         self._run(self._object.unwrap)
