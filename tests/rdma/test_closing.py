@@ -277,6 +277,17 @@ class AbortTests(PairTestCase):
         self.assertEqual(one.heard.log, [b"last words", "ConnectionLost"])
         self.assertIn("the peer died", str(one.heard.reason.value))
 
+    def test_pathLostAfterAbort(self) -> None:
+        """
+        A peer that dies in the turn of an abort changes nothing of what the protocol hears.
+        """
+        one, _ = self.pair.connected()
+        one.abortConnection()
+        one.queuePair.path.lost(PathLostError("the peer died"))
+        one.endOfBatch()
+        self.settle()
+        self.assertEqual(one.heard.log, ["ConnectionAborted"])
+
     def test_failedWhilePaused(self) -> None:
         """
         A connection that breaks is told also to a protocol that is paused, and to the peer.

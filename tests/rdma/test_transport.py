@@ -13,7 +13,7 @@ from zope.interface.verify import verifyObject
 from tests.rdma.pair import PairTestCase, Plain, Recorder
 from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, MessageTooLongError, WrongThreadError
-from twisted_ib.hca.queues.requests import SendOpcode
+from twisted_ib.hca.queues.requests import Capabilities, SendOpcode
 from twisted_ib.interfaces import IRDMAProtocol, IRDMATransport
 from twisted_ib.rdma import backlog
 
@@ -31,6 +31,13 @@ class MessageTests(PairTestCase):
         for interface in (IRDMATransport, ITransport, IConsumer, IPushProducer):
             verifyObject(interface, one)
         verifyObject(IRDMAProtocol, two.heard)
+
+    def test_capabilities(self) -> None:
+        """
+        The queues have room for 128 requests of one piece; receives and inline data need none.
+        """
+        one, _ = self.pair.connected()
+        self.assertEqual(one.work.capabilities, Capabilities(128, 0, 1, 0, 0))
 
     def test_boundaries(self) -> None:
         """
@@ -499,6 +506,8 @@ class PacingTests(PairTestCase):
             one.fetchAdd(region.address, region.remoteKey, 1).addCallback(found.append)
         # The queue has 128.
         self.assertEqual(len(one.waiting.entries), 512 - 128)
+        # Of "64" to "255"; the medium has the others.
+        self.assertEqual(one.unsent(), 36 * 2 + 156 * 3)
         self.settle()
         two.resumeProducing()
         for _ in range(200):
