@@ -8,6 +8,7 @@ import asyncio
 import os
 import signal
 
+from twisted.internet import error
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.aio.case import LoopTestCase
@@ -25,6 +26,13 @@ class OwnTests(LoopTestCase):
         """
         self.assertIs(reactorOf(self.loop), self.loop.reactor)
         self.assertIsInstance(self.loop.reactor, LoopReactor)
+
+    def test_runs(self) -> None:
+        """
+        It runs with the event loop, from when it is made, and cannot be run.
+        """
+        self.assertTrue(self.loop.reactor.running)
+        self.assertRaises(error.ReactorAlreadyRunning, self.loop.reactor.startRunning, False)
 
 
 class HangupTests(LoopTestCase):
