@@ -6,6 +6,7 @@ L{twisted_ib.rdma.transport}, L{twisted_ib.rdma.handshake}.
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.internet import error
 from twisted.python.failure import Failure
@@ -326,6 +327,21 @@ class AbortTests(PairTestCase):
                 two.unreachable(two.connection)
             self.settle()
             self.assertEqual((one.heard.log, two.heard.log), ([], ["ConnectionLost"]))
+
+    def test_peerHasEnded(self) -> None:
+        """
+        A peer that has ended the connection, in order or not, is told nothing more.
+        """
+        for said, reason in ((b"aborted", "ConnectionLost"), (b"", "ConnectionDone")):
+            one, two = self.pair.connected()
+            connection, ended = two.connection, Mock(disconnectData=said.ljust(224, b"\0"))
+            two.connection = ended
+            two.peerDisconnected(ended)
+            self.settle()
+            self.assertEqual((two.heard.log, ended.mock_calls), ([reason], []))
+            self.pair.b.device.disconnect(connection)
+            self.settle()
+            self.assertEqual(one.heard.log, ["ConnectionDone"])
 
     def test_withdrawn(self) -> None:
         """

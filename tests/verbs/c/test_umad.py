@@ -141,6 +141,8 @@ class LibraryTests(SynchronousTestCase):
                 "names": ["ib0"],
                 "guids": [2, 0, True],
                 "few": -errno.ENOMEM,
+                "address": "00000005800100001234f300",
+                "pkey": 0x2345,
                 "adapter": [0, "ib0"],
                 "released": [0, 0],
                 "port": 0,
