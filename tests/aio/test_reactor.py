@@ -5,7 +5,10 @@ Tests for L{twisted_ib.aio.reactor}: the reactor of an event loop, whoever made 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 
+from twisted.internet import error
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.aio.case import LoopTestCase
@@ -23,6 +26,40 @@ class OwnTests(LoopTestCase):
         """
         self.assertIs(reactorOf(self.loop), self.loop.reactor)
         self.assertIsInstance(self.loop.reactor, LoopReactor)
+
+    def test_runs(self) -> None:
+        """
+        It runs with the event loop, from when it is made, and cannot be run.
+        """
+        self.assertTrue(self.loop.reactor.running)
+        self.assertRaises(error.ReactorAlreadyRunning, self.loop.reactor.startRunning, False)
+
+
+class HangupTests(LoopTestCase):
+    """
+    An event loop whose rules are in a file.
+    """
+
+    rules = "use tcp client * *:*\n"
+
+    def test_reload(self) -> None:
+        """
+        SIGHUP reloads them, in a turn of the event loop.
+        """
+        # Where nothing is installed it is ignored, and ends no tests.
+        self.addCleanup(signal.signal, signal.SIGHUP, signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        configuration = self.loop.reactor.switch.configuration
+        self.assertTrue(callable(signal.getsignal(signal.SIGHUP)))
+        reloaded: list[bool] = []
+        self.patch(configuration, "reload", lambda: reloaded.append(True))
+
+        async def scenario() -> None:
+            os.kill(os.getpid(), signal.SIGHUP)
+            while not reloaded:
+                await asyncio.sleep(0)
+
+        self.play(scenario())
+        self.assertEqual(reloaded, [True])
 
 
 class OthersTests(SynchronousTestCase):

@@ -394,6 +394,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         times=3,
     ),
     Equivalent(
+        "twisted_ib/rdma/requests.py",
+        "while sent and (first := next(iter(sent))) < number:",
+        "(first := next(iter(sent))) < number",
+        "((first := next(iter(sent))) <= number)",
+        "the number is a READ's, and none of those is among what was sent",
+    ),
+    Equivalent(
         "twisted_ib/rdma/successor.py",
         "def startTLS(self, contextFactory: object, normal: bool = True) -> None:",
         "True",

@@ -27,6 +27,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from toy.clamped import clamped
 
 class ClampedTests(SynchronousTestCase):
+    def test_another(self):
+        self.skipTest("not here")
+
     def test_clamped(self):
         self.assertEqual(clamped(11, 9), 9)
 """
@@ -222,8 +225,8 @@ class TreeTests(SynchronousTestCase):
 
     def test_outcomes(self) -> None:
         """
-        A mutant is killed by a test that fails, and survives if all pass; of one that hangs the test is said.
-        The module is as it was.
+        A mutant is killed by a test that fails, which is named, and none that was skipped; it survives if all
+        pass.  Of one that hangs the test is said.  The module is as it was.
         """
         tree = Tree(self.module.parent.parent)
         killed = self.outcome(tree, "relational")

@@ -81,7 +81,9 @@ HANG_SECONDS = 20.0 * PATIENCE
 #: The tests of the unchanged tree may take so many seconds.
 BASELINE_SECONDS = 600.0 * PATIENCE
 
-#: The name of a test that failed, below its traceback.
+#: The part of trial's report about a test that failed, and the test's name, below the traceback; tests that
+#: were skipped have parts of the same form.
+_FAILURE = re.compile(r"^=+\n\[(?:FAIL|ERROR)\]\n", re.MULTILINE)
 _FAILED = re.compile(r"^[^\W\d]\w*(\.\w+)+$", re.MULTILINE)
 #: A line of trial's tree: a module, a class further in, and a test, whose result stands behind it.
 _BEGUN = re.compile(r"^( {0,4})([\w.]+)(?: \.\.\.|$)", re.MULTILINE)
@@ -237,5 +239,6 @@ class Tree:
             return Outcome("timeout", seconds, ".".join(names[each] for each in sorted(names)))
         if not process.returncode:
             return Outcome("survived", seconds)
-        failed = _FAILED.search(said.partition("\n======")[2])
+        part = _FAILURE.search(said)
+        failed = _FAILED.search(said, part.end()) if part else None
         return Outcome("killed", seconds, failed[0] if failed else "")

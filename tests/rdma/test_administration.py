@@ -14,7 +14,7 @@ from tests.hca.mad.sa.cases import MLID, SATestCase, answer, tableOf
 from twisted_ib import limits
 from twisted_ib.errors import NoRecordsError, ResourceLimitError, SAStatusError, SATimeoutError
 from twisted_ib.hca.base.events import EventType
-from twisted_ib.hca.mad.attributes.administration import NodeRecord
+from twisted_ib.hca.mad.attributes.administration import NodeRecord, PathRecord
 from twisted_ib.hca.mad.attributes.notice import Notice
 from twisted_ib.rdma import SubnetAdministration, administration
 
@@ -57,13 +57,18 @@ class AdministrationTests(SATestCase):
 
     def test_path(self) -> None:
         """
-        A path, when it comes and at once; the device is served while a request is under way.
+        A path, when it comes and at once; the device is served while a request is under way.  By default it
+        is from the device's own GID, and in any partition.
         """
         deferred = self.adapter.path(self.adapter.gid)
         self.assertEqual(self.used, [self.adapter])
         self.assertEqual(self.fired(deferred).dlid, 5)
         self.assertEqual(self.successResultOf(self.adapter.path(GID)).dlid, 5)
-        self.assertEqual((len(self.sa.take()), self.used), (1, []))
+        [asked] = [PathRecord.parse(mad.data) for mad in self.sa.take()]
+        self.assertEqual((asked.sgid, asked.pKey, self.used), (self.a.gid, 0, []))
+        self.fired(self.adapter.path(GID, 0x8001, 7))
+        [asked] = [PathRecord.parse(mad.data) for mad in self.sa.take()]
+        self.assertEqual((asked.sgid, asked.pKey), (7, 0x8001))
 
     def test_pathFails(self) -> None:
         """

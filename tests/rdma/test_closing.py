@@ -6,6 +6,7 @@ L{twisted_ib.rdma.transport}, L{twisted_ib.rdma.handshake}.
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.internet import error
 from twisted.python.failure import Failure
@@ -277,6 +278,17 @@ class AbortTests(PairTestCase):
         self.assertEqual(one.heard.log, [b"last words", "ConnectionLost"])
         self.assertIn("the peer died", str(one.heard.reason.value))
 
+    def test_pathLostAfterAbort(self) -> None:
+        """
+        A peer that dies in the turn of an abort changes nothing of what the protocol hears.
+        """
+        one, _ = self.pair.connected()
+        one.abortConnection()
+        one.queuePair.path.lost(PathLostError("the peer died"))
+        one.endOfBatch()
+        self.settle()
+        self.assertEqual(one.heard.log, ["ConnectionAborted"])
+
     def test_failedWhilePaused(self) -> None:
         """
         A connection that breaks is told also to a protocol that is paused, and to the peer.
@@ -315,6 +327,21 @@ class AbortTests(PairTestCase):
                 two.unreachable(two.connection)
             self.settle()
             self.assertEqual((one.heard.log, two.heard.log), ([], ["ConnectionLost"]))
+
+    def test_peerHasEnded(self) -> None:
+        """
+        A peer that has ended the connection, in order or not, is told nothing more.
+        """
+        for said, reason in ((b"aborted", "ConnectionLost"), (b"", "ConnectionDone")):
+            one, two = self.pair.connected()
+            connection, ended = two.connection, Mock(disconnectData=said.ljust(224, b"\0"))
+            two.connection = ended
+            two.peerDisconnected(ended)
+            self.settle()
+            self.assertEqual((two.heard.log, ended.mock_calls), ([reason], []))
+            self.pair.b.device.disconnect(connection)
+            self.settle()
+            self.assertEqual(one.heard.log, ["ConnectionDone"])
 
     def test_withdrawn(self) -> None:
         """

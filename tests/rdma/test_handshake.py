@@ -145,6 +145,25 @@ class HandshakeTests(SynchronousTestCase):
         self.assertEqual(one.peerPrivateData, bytes(56))
         self.assertIs(one.peerPrivateData, two.peerPrivateData)
 
+    def test_fresh(self) -> None:
+        """
+        A first message stands for the RTU, but where none is sent: to a side of this package if nothing is
+        lost.
+        """
+        safe, lossy = SimpleNamespace(lossless=True), SimpleNamespace(lossless=False)
+        for vendor, device, isFresh in (
+            (0x024742, safe, False),
+            (0x024743, safe, False),
+            (0, safe, True),
+            (0x024742, lossy, True),
+            (0x024742, None, True),
+        ):
+            messages = side()
+            messages.queuePair.device = device
+            messages.work.responder.isFresh = True
+            handshake.replied(messages, mock.Mock(), ConnectReply(localQPN=1, vendorID=vendor))
+            self.assertIs(messages.work.responder.isFresh, isFresh)
+
     def test_gathers(self) -> None:
         """
         Messages go together only if the other side says so and ours are long enough.

@@ -5,6 +5,7 @@ theirs alone; what they have in common with SDP's is tested there.
 
 from __future__ import annotations
 
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -12,6 +13,7 @@ from unittest.mock import Mock
 from attrs import evolve
 from twisted.internet import error
 from twisted.internet.protocol import Factory
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.rdma.pair import LOCALHOST, Asker, PairTestCase, Raw, Recorder, Told
@@ -123,9 +125,11 @@ class PortTests(PortTestCase):
 
     def test_accepts(self) -> None:
         """
-        Both ends know each other's addresses and private data when they are connected.
+        Both ends know each other's addresses and private data when they are connected; the timeout and the
+        backlog are Twisted's.
         """
         connector = self.connect(privateData=b"client", bindAddress=(LOCALHOST, 5555))
+        self.assertEqual((connector.timeout, self.port.backlog), (30, 50))
         self.settle()
         [client], [server] = self.clients.made, self.servers.made
         self.assertEqual(server.transport.getPeer(), addressOf(LOCALHOST, 5555))
@@ -406,6 +410,60 @@ class RetryTests(SynchronousTestCase):
             [(seconds, waits._ask) for seconds in (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5)],
         )
 
+    def made(self) -> Any:
+        """
+        @return: one whose stream's peer is C{"peer"}, and that counts how it fails.
+        """
+        made: Any = StreamSwitch.__new__(StreamSwitch)
+        made.channel, made.answer, made._fail = Mock(), Mock(), Mock()
+        made.peer = made._path = SimpleNamespace(host="peer", peer="peer")
+        return made
+
+    def test_streamEnds(self) -> None:
+        """
+        The end of the stream may overtake the REP, behind which no REQ is repeated; without a REQ that is on
+        its way, or as a loss, it fails the switch.
+        """
+        for asks, reason, failures in (
+            (True, error.ConnectionDone(), 0),
+            (True, error.ConnectionLost(), 1),
+            (False, error.ConnectionDone(), 1),
+        ):
+            made = self.made()
+            made.connection = Mock() if asks else None
+            made.formerLost(Failure(reason))
+            self.assertEqual(made._fail.call_count, failures)
+            if not failures:
+                made.rejected(made.connection, Mock(reason=RejectReason.INVALID_SERVICE_ID))
+                self.assertEqual((made._fail.call_count, made._retry), (1, None))
+        # While the stream is there, it is repeated.
+        made = self.made()
+        made.connection, made.former = Mock(), Mock()
+        made.rejected(made.connection, Mock(reason=RejectReason.INVALID_SERVICE_ID))
+        self.assertEqual((made._fail.call_count, made._retry), (0, made.former.reactor.callLater()))
+
+    def test_strangers(self) -> None:
+        """
+        A REQ of another peer than the stream's is refused as if nobody listened, one that is not understood
+        with its reason; neither is answered.
+        """
+        wrong, unsupported = RejectReason.INVALID_SERVICE_ID, RejectReason.UNSUPPORTED_REQUEST
+        for peer, reason, expected in (
+            ("another", None, wrong),
+            ("another", unsupported, wrong),
+            ("peer", unsupported, unsupported),
+        ):
+            made, connection = self.made(), Mock()
+            connection.destination.peer = peer
+            made.connectionRequested(connection, Mock(unsupported=reason))
+            connection.reject.assert_called_once_with(expected, b"", made.channel.now())
+            made.answer.assert_not_called()
+        made, connection, request = self.made(), Mock(), Mock(unsupported=None)
+        connection.destination.peer = "peer"
+        made.connectionRequested(connection, request)
+        connection.reject.assert_not_called()
+        made.answer.assert_called_once_with(connection, request)
+
     def test_service(self) -> None:
         """
         The services are such that no program listens on by a port: an operating system's.
@@ -425,3 +483,9 @@ class PackageTests(SynchronousTestCase):
         """
         self.assertEqual([getattr(rdma, name).__name__ for name in rdma.__all__], rdma.__all__)
         self.assertRaises(AttributeError, getattr, rdma, "nothing")
+
+    def test_patience(self) -> None:
+        """
+        By default a switch waits for 10 seconds.
+        """
+        self.assertEqual(signature(rdma.switchToRDMA).parameters["timeout"].default, 10.0)

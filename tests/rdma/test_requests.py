@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 from attrs import evolve
@@ -447,6 +448,24 @@ class ErrorTests(RequestTestCase):
             self.assertEqual(
                 told, [(n, "WR_FLUSH_ERR") for n in range(transports.RDMA_SENDS + 10)] + ["lost"], end
             )
+
+    def test_unposted(self) -> None:
+        """
+        What the queue pair does not take fails at once, as flushed; a message without report is dropped.
+        """
+        self.result(self.one.send(b"x"))
+
+        def refuse(*arguments: object) -> None:
+            raise QueuePairError("it takes nothing")
+
+        work, self.one.work = self.one.work, SimpleNamespace(postInline=refuse)
+        done = self.one.send(b"y")
+        self.one.write(b"z")
+        reason = self.failureResultOf(done, WorkCompletionError)
+        self.assertEqual((reason.value.statusName, self.one.requests.asked), ("WR_FLUSH_ERR", {}))
+        self.one.work = work
+        self.result(self.one.send(b"after"))
+        self.assertEqual(self.two.heard.log, [b"x", b"after"])
 
     def test_peerLost(self) -> None:
         """

@@ -13,10 +13,9 @@ from zope.interface.verify import verifyObject
 from tests.rdma.pair import PairTestCase, Plain, Recorder
 from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, MessageTooLongError, WrongThreadError
-from twisted_ib.hca.queues.requests import SendOpcode
+from twisted_ib.hca.queues.requests import Capabilities, SendOpcode
 from twisted_ib.interfaces import IRDMAProtocol, IRDMATransport
 from twisted_ib.rdma import backlog
-from twisted_ib.rdma import transport as transports
 
 
 class MessageTests(PairTestCase):
@@ -32,6 +31,13 @@ class MessageTests(PairTestCase):
         for interface in (IRDMATransport, ITransport, IConsumer, IPushProducer):
             verifyObject(interface, one)
         verifyObject(IRDMAProtocol, two.heard)
+
+    def test_capabilities(self) -> None:
+        """
+        The queues have room for 128 requests of one piece; receives and inline data need none.
+        """
+        one, _ = self.pair.connected()
+        self.assertEqual(one.work.capabilities, Capabilities(128, 0, 1, 0, 0))
 
     def test_boundaries(self) -> None:
         """
@@ -495,28 +501,30 @@ class PacingTests(PairTestCase):
         region = two.registerMemory(bytearray(8), 0xF)
         two.pauseProducing()
         found = []
-        for number in range(2 * transports.RDMA_SENDS):
+        for number in range(256):
             one.write(b"%d" % number)
             one.fetchAdd(region.address, region.remoteKey, 1).addCallback(found.append)
-        self.assertEqual(len(one.waiting.entries), 3 * transports.RDMA_SENDS)
+        # The queue has 128.
+        self.assertEqual(len(one.waiting.entries), 512 - 128)
+        # Of "64" to "255"; the medium has the others.
+        self.assertEqual(one.unsent(), 36 * 2 + 156 * 3)
         self.settle()
         two.resumeProducing()
         for _ in range(200):
             self.pair.wait()
-        self.assertEqual(two.heard.log, [b"%d" % number for number in range(2 * transports.RDMA_SENDS)])
-        self.assertEqual(found, list(range(2 * transports.RDMA_SENDS)))
+        self.assertEqual(two.heard.log, [b"%d" % number for number in range(256)])
+        self.assertEqual(found, list(range(256)))
         self.assertIsNone(one.waiting)
 
     def test_someInEachTurn(self) -> None:
         """
-        Some waiting requests leave in each turn; those made meanwhile wait behind them.
+        64 waiting requests leave in each turn; those made meanwhile wait behind them.
         """
-        self.patch(backlog, "RDMA_SENDS_PER_FLUSH", 10)
         one, two = self.pair.connected()
         region = two.registerMemory(bytearray(8), 0xF)
         one.waiting = backlog.Backlog()
         one.waiting.entries.extend(
-            backlog.Waiting(None, b"%d" % number, len(b"%d" % number)) for number in range(25)
+            backlog.Waiting(None, b"%d" % number, len(b"%d" % number)) for number in range(79)
         )
         told: list[Any] = []
         two.heard.hook = told.append
@@ -525,7 +533,7 @@ class PacingTests(PairTestCase):
         one.fetchAdd(region.address, region.remoteKey, 1).addCallback(told.append)
         self.assertEqual(len(one.waiting.entries), 16)
         self.settle()
-        self.assertEqual(told, [*(b"%d" % number for number in range(25)), 0])
+        self.assertEqual(told, [*(b"%d" % number for number in range(79)), 0])
 
     def test_mediumFull(self) -> None:
         """

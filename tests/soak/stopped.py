@@ -217,8 +217,9 @@ def serve(device: str, kind: str, server: str) -> None:
     if kind == "rds":
         hasGID = device.startswith("ib")  # So its sockets of RDS have.
         listenRDS(reactor, PORT, Datagrams(), "" if hasGID else server, device=device)
-        [channel] = channelsOf(reactor)
-        text = f"listening {channel.device.gids()[0] if hasGID else server}"
+        # On roce0 there is one more, for the processes of this host.
+        found = [each.device for each in channelsOf(reactor) if each.device.name == device]
+        text = f"listening {found[0].gids()[0] if hasGID else server}"
     else:
         endpoint = serverFromString(reactor, f"{kind}:{PORT}:interface={server}:device={device}")
         endpoint.listen(protocol.Factory.forProtocol(Echo)).addErrback(print)

@@ -84,7 +84,7 @@ class SARegistration:
         return done
 
     def _cancelled(self, made: Deferred[SARegistration]) -> None:
-        self._isOpen = False
+        # Nobody has this registration, and a closed handle tells nothing more.
         self._handle.close(lambda error: self._administration.released())
 
     def _answered(self, outcome: object) -> None:

@@ -201,6 +201,7 @@ class HandlesTests(SynchronousTestCase):
         self.handles.add(48, "ibv_context", Closable(), object())
         self.handles.forked()
         self.refused(errno.EINVAL, self.handles.remove, 16, "ibv_pd")
+        self.refused(errno.EINVAL, self.handles.removeAll, 48, "ibv_pd")
         self.handles.removeAll(48, "ibv_context")
         self.refused(errno.EINVAL, self.handles.removeAll, 48, "ibv_context")
         self.refused(errno.EINVAL, self.handles.get, 48, "ibv_context")
@@ -241,6 +242,8 @@ class ErrorTests(SynchronousTestCase):
             (HandleError("it is busy", errno.EBUSY), errno.EBUSY),
             (PyverbsRDMAError("no room", errno.ENOMEM), errno.ENOMEM),
             (PyverbsRDMAError("of the table", -errno.EINVAL), errno.EINVAL),
+            (PyverbsRDMAError("without a number", -1), errno.EINVAL),
+            (PyverbsRDMAError("without a number", 0), errno.EINVAL),
             (PyverbsUserError("it is closed"), errno.EINVAL),
             (UnknownDeviceError("there is none"), errno.ENODEV),
             (OSError(errno.EMFILE, "no descriptor"), errno.EMFILE),

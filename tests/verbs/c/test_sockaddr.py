@@ -58,6 +58,19 @@ class SocketAddressTests(SynchronousTestCase):
             self.assertEqual(parse(data + b"more"), found)
             self.assertEqual(pack(found.address, **how), data)
 
+    def test_serviceID(self) -> None:
+        """
+        The mask of a service id has the port, and the port space, only where they are said.
+        """
+        for how, port, service, mask in (
+            ({"portSpace": 0x13F}, 7471, "00000000013f1d2f", "ff" * 8),
+            ({"portSpace": 0x13F}, 0, "00000000013f0000", "ff" * 6 + "0000"),
+            ({}, 7471, "0000000000001d2f", "00" * 6 + "ffff"),
+            ({}, 0, "00" * 8, "00" * 8),
+        ):
+            packed = pack(Address("fe80::2", port), isIB=True, **how)
+            self.assertEqual((packed[24:32].hex(), packed[32:40].hex()), (service, mask))
+
     def test_scope(self) -> None:
         """
         The scope of a link-local address.

@@ -7,18 +7,111 @@ from __future__ import annotations
 import errno
 import json
 import sys
+from collections import Counter
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.rundirectory import ownRunDirectory
 from tests.verbs.c import umadprogram
 from tests.verbs.c.library import run
+from tests.verbs.c.posting.declared import useDeclared
 from twisted_ib.verbs.c.umad.declarations import TABLE
 
 EINVAL, ENODEV, EAGAIN, ENOSPC = (-each for each in (errno.EINVAL, errno.ENODEV, errno.EAGAIN, errno.ENOSPC))
 ETIMEDOUT = -errno.ETIMEDOUT
 UNSUPPORTED = "Method/Attribute combo not supported"
+#: The numbers of umad_types.h, umad_sm.h, umad_sa.h and umad_cm.h: in order, none twice.
+COMMON = (0x01, 0x02, 0x03)
+SM = (*COMMON, 0x10, 0x11, 0x12, *range(0x14, 0x1F), 0x20, 0x30, 0x31, 0x32, 0x33)
+SA = (*COMMON, *range(0x11, 0x1A), 0x20, 0x30, 0x31, 0x33, 0x35, 0x36, *range(0x38, 0x3F), 0xF3)
+CM = (*COMMON, *range(0x10, 0x1D))
+METHODS = (0x01, 0x02, 0x03, 0x05, 0x06, 0x07, 0x81, 0x86)
+UNKNOWN = "<unknown>"
+
+
+class NameTests(SynchronousTestCase):
+    """
+    L{twisted_ib.verbs.c.umad.names}.
+    """
+
+    def setUp(self) -> None:
+        useDeclared(self)
+        self.names: Any = import_module("twisted_ib.verbs.c.umad.names")
+        self.string = import_module("twisted_ib.verbs.c.pointers").FFI().string
+
+    def said(self, name: str, *arguments: int) -> str:
+        """
+        @return: what C{umad_NAME_str} says.
+        """
+        return str(self.string(getattr(self.names, f"umad_{name}_str")(*arguments)).decode())
+
+    def known(self, name: str, *arguments: int, shift: int = 0) -> dict[int, str]:
+        """
+        @param shift: of the last argument, from the host's order to the network's.
+        @return: the names of all octets that have one.
+        """
+        said = {each: self.said(name, *arguments, each << shift) for each in range(256)}
+        return {each: text for each, text in said.items() if text != UNKNOWN}
+
+    def test_classes(self) -> None:
+        """
+        Of each class, those of vendors and of applications by their ranges.
+        """
+        known = self.known("class")
+        self.assertEqual(sorted(known), [0x01, *range(0x03, 0x50), 0x81])
+        count = Counter(known.values())
+        self.assertEqual((count["Subn"], count["Vendor"], count["Application"]), (2, 7 + 32, 28))
+        vendors = [each for each, text in known.items() if text == "Vendor"]
+        self.assertEqual(vendors, [*range(0x09, 0x10), *range(0x30, 0x50)])
+        others = {each: text for each, text in known.items() if count[text] == 1}
+        numbers = (*range(0x03, 0x09), 0x10, 0x11, 0x12, 0x21)
+        names = "SubnAdm Perf BM DevMgt ComMgt SNMP DevAdm BootMgt BIS CongestionManagment".split()
+        self.assertEqual(others, dict(zip(numbers, names, strict=True)))
+
+    def test_methods(self) -> None:
+        """
+        Subnet administration has more methods than other classes.
+        """
+        self.assertEqual(sorted(self.known("method", 1)), list(METHODS))
+        known = self.known("method", 3)
+        self.assertEqual(sorted(known), sorted((*METHODS, 0x12, 0x13, 0x14, 0x15, 0x92, 0x94, 0x95)))
+        self.assertEqual(
+            [known[each] for each in (0x81, 0x86, 0x92, 0x94, 0x95, 0x13)],
+            ["GetResp", "ReportResp", "GetTableResp", "GetMultiResp", "DeleteResp", "GetTraceTable"],
+        )
+
+    def test_attributes(self) -> None:
+        """
+        Attributes of the classes, in network byte order; no two of a class have one name.
+        """
+        for mgmtClass, numbers, number, text in (
+            (0x01, SM, 0x15, "PortInfo"),
+            (0x81, SM, 0x20, "SMInfo"),
+            (0x03, SA, 0x35, "PathRecord"),
+            (0x07, CM, 0x18, "ServiceIDResReqResp"),
+            (0x04, COMMON, 0x01, "Class Port Info"),
+        ):
+            known = self.known("attribute", mgmtClass, shift=8)
+            self.assertEqual((sorted(known), known[number]), (sorted(numbers), text))
+            self.assertEqual(len({*known.values()}), len(known))
+        self.assertEqual(self.said("attribute", 1, 0x0001), UNKNOWN)
+
+    def test_states(self) -> None:
+        """
+        The first of the common states counts; those of subnet administration are in the other octet.
+        """
+        common = {0x01: "Busy", 0x02: "Redirection required", 0x03: "Busy", 0x00: "Success", 0x10: "Success"}
+        common |= {0x04: "Bad Version", 0x08: "Method not supported", 0x0C: UNSUPPORTED}
+        common |= {0x1C: "Invalid attribute/modifier field", 0x2C: UNSUPPORTED, 0x1E: "Redirection required"}
+        self.assertEqual({each: self.said("common_mad_status", each << 8) for each in common}, common)
+        states = [self.said("sa_mad_status", each) for each in range(10)]
+        self.assertEqual(
+            (states[0], states[8], states[9]), ("Success", "Priority Suggested", "Undefined Error")
+        )
+        self.assertEqual(len({*states}), 10)
 
 
 class LibraryTests(SynchronousTestCase):
@@ -48,6 +141,8 @@ class LibraryTests(SynchronousTestCase):
                 "names": ["ib0"],
                 "guids": [2, 0, True],
                 "few": -errno.ENOMEM,
+                "address": "00000005800100001234f300",
+                "pkey": 0x2345,
                 "adapter": [0, "ib0"],
                 "released": [0, 0],
                 "port": 0,

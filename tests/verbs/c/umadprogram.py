@@ -92,6 +92,12 @@ def devices() -> None:
     guids = (c_ulong * 2)()
     say("guids", [library().umad_get_ca_portguids(None, guids, 2), guids[0], guids[1] > 0])
     say("few", library().umad_get_ca_portguids(None, guids, 1))
+    buffer = create_string_buffer(library().umad_size())
+    library().umad_set_addr(buffer, 0x1234, 5, 0x1F3, 0x80010000)
+    # Queue pair, Q_Key and LID in network byte order, service level, path bits.
+    say("address", buffer.raw[20:32].hex())
+    library().umad_set_pkey(buffer, 0x12345)
+    say("pkey", library().umad_get_pkey(buffer))
     adapter, port = create_string_buffer(512), create_string_buffer(256)
     say("adapter", [library().umad_get_ca(b"ib0", adapter), adapter.value.decode()])
     say("released", [library().umad_release_ca(adapter), library().umad_release_ca(adapter)])

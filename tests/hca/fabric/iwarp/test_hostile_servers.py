@@ -115,6 +115,20 @@ class ReplyTests(AttackTestCase):
                 made.close()
                 self.over()
 
+    def test_lateReply(self) -> None:
+        """
+        A server that is busy for two minutes, as long as Linux waits for TCP's connect, is waited for.
+        """
+        made = self.dial()
+        self.pass_(126)
+        self.assertEqual(self.victim.log, [])
+        made.sendall(GOOD)
+        self.until(lambda: self.victim.log)
+        self.assertEqual(self.victim.log[0], "replied")
+        made.close()
+        self.until(lambda: "disconnected" in self.victim.log)
+        self.over()
+
     def test_behindReply(self) -> None:
         """
         FPDUs in one piece with the Reply, and the end: they are taken first.

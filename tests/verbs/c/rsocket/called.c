@@ -196,6 +196,7 @@ static void connected(void)
 static void octets(void)
 {
     struct iovec parts[2] = {{room, 2}, {room + 2, 3}}, words[2] = {{"gh", 2}, {"ijk", 3}};
+    static struct iovec empty[1024];
     struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2}, told = {.msg_iov = words, .msg_iovlen = 2};
     pthread_t thread;
 
@@ -218,6 +219,8 @@ static void octets(void)
     SAY(rreadv(caller, parts, -1));
     SAY(rreadv(caller, parts, 1025));
     SAY(rwritev(peer, words, 1025));
+    SAY(rwritev(peer, empty, 1024));
+    SAY(rwritev(peer, words, 0));
     /* What has come, or all. */
     SAY(rsend(peer, "no", 2, 0));
     await(caller, POLLIN);

@@ -58,10 +58,19 @@ int main(void)
     int socket = rsocket(AF_INET, SOCK_STREAM, 0);
     struct pollfd nothing = {.events = 0};
     struct timeval time = {.tv_usec = 20000};
+    struct timeval none = {.tv_sec = 0};
     fd_set set;
 
     IS(socket >= 0, 1);
     pipe(ends);
+    FD_ZERO(&set);
+    IS(rselect(FD_SETSIZE, &set, NULL, NULL, &none), 0);
+    IS(rselect(0, &set, NULL, NULL, &none), 0);
+    for (int each = 0; each < 2; each++) {
+        errno = 0;
+        IS(rselect(each ? -1 : FD_SETSIZE + 1, &set, NULL, NULL, &none), -1);
+        IS(errno, EINVAL);
+    }
     for (int selects = 0; selects < 2; selects++) {
         long least = 1000000;
 

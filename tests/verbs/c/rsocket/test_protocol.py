@@ -12,7 +12,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted_ib.verbs.c.rsocket.protocol import (
     CONTROL_REQUESTS,
     GREETING_BYTES,
-    LEAST_ROOM,
     MAP_BYTES,
     TARGET_BYTES,
     TARGETS,
@@ -116,6 +115,19 @@ class StreamTests(SynchronousTestCase):
         expected = pack(">BBH4s", 1, 2, DEPTH, b"") + pack(">QII", 0x10000 + BUFFER, 0x10001, TARGETS)
         self.assertEqual(greeting, expected + pack(">QII", 0x10000, 0x10001, BUFFER // 2))
 
+    def test_defaults(self) -> None:
+        """
+        The queues and buffers have librdmacm's sizes; four requests are for control messages alone.
+        """
+        one = Stream(Region(0x1000, 1, 1 << 17), Region(0x30000, 1, 32))
+        self.assertEqual(one.greeting()[:4], b"\1\2" + (384).to_bytes(2, "big"))
+        self.assertEqual(one.greeting()[20:24], (2).to_bytes(4, "big"))
+        one.connect(Side(0x40000, 1 << 20, 1000).stream.greeting(), memoryview(bytearray(32)))
+        self.assertEqual(one.room(), 1 << 17)
+        for _ in range(384 - 4):
+            one.write(1)
+        self.assertEqual(one.room(), 0)
+
     def test_badGreetings(self) -> None:
         """
         One that is short, of another version, or without targets.
@@ -172,15 +184,14 @@ class StreamTests(SynchronousTestCase):
 
     def test_leastRoom(self) -> None:
         """
-        Nothing is written while less than L{LEAST_ROOM} octets of the own buffer are free, unless it has no
-        more.
+        Nothing is written while less than 2,048 octets of the own buffer are free, unless it has no more.
         """
         other = Side(0x40000, 4 * BUFFER)
-        one, small = Side(0x10000), Side(0x80000, LEAST_ROOM // 2)
+        one, small = Side(0x10000), Side(0x80000, 1024)
         for each in one, small:
             each.stream.connect(other.stream.greeting(), each.targets)
-        write = one.stream.write(BUFFER - LEAST_ROOM)
-        self.assertEqual((one.stream.room(), small.stream.room()), (LEAST_ROOM, LEAST_ROOM // 2))
+        write = one.stream.write(BUFFER - 2048)
+        self.assertEqual((one.stream.room(), small.stream.room()), (2048, 1024))
         one.stream.write(1)
         self.assertEqual(one.stream.room(), 0)
         one.stream.completed(write.message, True)

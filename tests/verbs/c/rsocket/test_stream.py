@@ -120,6 +120,21 @@ class RSocketTests(VerbsTestCase):
         """
         self.exchange(self.pair())
 
+    def test_doubles(self) -> None:
+        """
+        The first write of a call is short, so that the peer reads while the rest is copied, and each one
+        behind it is twice as long, up to a bound.
+        """
+        with mock.patch.dict(globals(), BUFFER=1 << 19):
+            active, _ = self.pair()
+        posted: list[int] = []
+        self.patch(
+            RSocket, "_post", lambda socket, write: posted.append(sum(each[1] for each in write.pieces))
+        )
+        with hub:
+            self.assertEqual(active.write(memoryview(bytes(1 << 18))), 1 << 18)
+        self.assertEqual(posted, [2048, 4096, 8192, 16384, 32768, 65536, 65536, 65536, 2048])
+
     def test_smallerBuffers(self) -> None:
         """
         The sizes of buffers are those of the time of the connection: smaller ones come too late.
