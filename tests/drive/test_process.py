@@ -7,9 +7,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from threading import Thread
 from unittest import skipUnless
+from weakref import WeakSet
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -17,7 +19,7 @@ from tests.support.commands import PATH
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
-from twisted_ib.drive.process import IN_CHILD, IN_PARENT, Life
+from twisted_ib.drive.process import IN_CHILD, IN_PARENT, Life, members
 from twisted_ib.errors import ResourceLimitError
 
 LOW, HIGH = "twisted_ib.hca.host.test", "twisted_ib.aio.test"
@@ -44,6 +46,39 @@ def amidst(*_):
     leave.wait()
 {CHILD}
 """
+
+
+class Member:
+    """
+    Something in a weak set.
+    """
+
+
+class MemberTests(SynchronousTestCase):
+    """
+    L{members}.
+    """
+
+    def test_added(self) -> None:
+        """
+        Another thread may add a member while those there are are asked for.
+        """
+        kept, late = [Member(), Member()], [Member()]
+
+        class Meanwhile(WeakSet[Member]):
+            """
+            One to which another thread adds between two members.
+            """
+
+            def __iter__(self) -> Iterator[Member]:
+                for each in super().__iter__():
+                    yield each
+                    if late:
+                        kept.append(late.pop())
+                        self.add(kept[-1])
+
+        self.assertEqual(set(members(Meanwhile(kept))), set(kept))
+        self.assertEqual(len(kept), 3)
 
 
 class Order(SynchronousTestCase):

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from threading import get_ident
 from weakref import WeakSet
 
-from twisted_ib.drive.process import life
+from twisted_ib.drive.process import life, members
 from twisted_ib.reactor.asyncioreactor import IBAsyncioReactor
 
 #: Those with devices to close.
@@ -86,7 +86,7 @@ def reactorOf(events: asyncio.AbstractEventLoop) -> LoopReactor:
 
 def _closeDropped() -> None:
     # Of event loops that nobody has closed.  Later the collector may close the sockets of a device before it.
-    for each in list(_open):
+    for each in members(_open):
         if not each.events.is_running():
             each.close()
 

@@ -153,6 +153,20 @@ def callAll(calls: Iterable[Call | None]) -> None:
                 sys.__excepthook__(*sys.exc_info())
 
 
+def members(found: MutableSet[_One]) -> list[_One]:
+    """
+    @param found: A set, also one of weak references, that other threads may change.
+    @return: Its members at one time.
+    """
+    while True:
+        try:
+            return list(found)
+        # A WeakSet's iterator runs code between two members, and other threads run between that.  Each time
+        # one of them has added a member.
+        except RuntimeError:
+            pass
+
+
 def forEach(found: MutableSet[_One], call: Callable[[_One], object]) -> Call:
     """
     @param found: The objects of a module that are its process's.
@@ -161,7 +175,7 @@ def forEach(found: MutableSet[_One], call: Callable[[_One], object]) -> Call:
     """
 
     def tellAll() -> None:
-        callAll([partial(call, each) for each in list(found)])
+        callAll([partial(call, each) for each in members(found)])
         found.clear()
 
     return tellAll

@@ -6,11 +6,65 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Callable
-from threading import Lock, get_ident
+from collections.abc import Callable, Iterable
+from threading import Lock, get_ident, main_thread
+from typing import Protocol
 
 from twisted_ib.drive.sleeper import bounded, milliseconds
 from twisted_ib.errors import ForkedSocketError
+
+
+class Follower(Protocol):
+    """
+    A thread that waits, as the one that drives sees it.
+
+    @ivar done: Whether it was told that its condition holds.
+    """
+
+    done: bool
+
+    @property
+    def ready(self) -> Callable[[], object]:
+        """
+        @return: A function: whether its condition holds.  An error it raises again when it is asked again.
+        """
+
+    def wake(self) -> None:
+        """
+        End its sleep.
+        """
+
+
+def tell(followers: Iterable[Follower]) -> int:
+    """
+    Wake those whose conditions hold.  The lock of who drives is held.
+
+    @return: How many there were.
+    """
+    woken = 0
+    for each in followers:
+        if not each.done and _holds(each):
+            each.done = True
+            each.wake()
+            woken += 1
+    return woken
+
+
+def _holds(follower: Follower) -> object:
+    try:
+        return follower.ready()
+    except Exception:
+        # An error is for its own thread, which asks itself.  But in the main thread it may be one of a
+        # signal's handler, which is for this one: that of a condition comes again.
+        if get_ident() != main_thread().ident:
+            return True
+        try:
+            if follower.ready():
+                follower.done = True
+                follower.wake()
+        except Exception:
+            return True
+        raise
 
 
 class Waiter:

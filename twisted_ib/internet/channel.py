@@ -27,6 +27,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from twisted_ib.drive.process import members
 from twisted_ib.errors import DeviceClosedError, HCAError, PathLostError
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.base.socketrows import noWhy, usersRows
@@ -559,7 +560,7 @@ class _Removal:
     deviceGoing = deviceAdded
 
     def deviceGone(self, name: str) -> None:
-        for reactor in list(_reactors):
+        for reactor in members(_reactors):
             channel = _channelsIn(reactor).get(name)
             if channel is None or channel.device.closed:
                 continue

@@ -18,6 +18,7 @@ from twisted.internet.tcp import Server
 from twisted.logger import Logger
 
 from twisted_ib.configuration.words import CONNECT, LISTEN, SDP, TCP
+from twisted_ib.drive.process import members
 from twisted_ib.errors import DeviceError, HCAError, WrongThreadError
 from twisted_ib.hca.device.registry import (
     addDevice,
@@ -328,7 +329,7 @@ class Switch:
         """
 
     def _eachPort(self, method: str, name: str) -> None:
-        for port in list(self.ports):
+        for port in members(self.ports):
             reactor: Any = port.reactor
             # Any thread may add or remove a device; ports belong to the reactor's.
             if reactor.inOtherThread():
@@ -369,7 +370,7 @@ class Switch:
         if not device.closed:
             device.thread = get_ident()
             return
-        for port in list(self.ports):
+        for port in members(self.ports):
             if port.reactor is channel.reactor:
                 port.deviceGoing(device.name)
                 port.deviceAdded(device.name)

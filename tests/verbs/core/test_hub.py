@@ -4,12 +4,15 @@ The hub of verbs: devices are driven and waited for without a reactor, from any 
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 from unittest import mock
 
@@ -19,10 +22,11 @@ from tests.hca.hcas import LISTENER, SDP, Taker, User
 from tests.support.descriptors import descriptors, descriptorsBefore
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS, waitUntil
-from twisted_ib.drive.sleeper import Sleep, Sleeper
+from twisted_ib.drive.sleeper import Sleep, Sleeper, awaitReady
 from twisted_ib.errors import UnknownDeviceError, WrongThreadError
 from twisted_ib.hca.device.device import Device
 from twisted_ib.verbs.core import hub as hubModule
+from twisted_ib.verbs.core.asleep import LATE_SECONDS, LEADERS, OWN_SECONDS, Asleep
 from twisted_ib.verbs.core.hub import _TAKEN, Hub, hub, locked
 
 
@@ -82,7 +86,7 @@ class HubTests(SynchronousTestCase):
         A thread that waits in a hub and adds what came of it; it is asleep.
         """
         thread = self.inThread(lambda: results.append(which.wait(ready, HANG_SECONDS)))
-        waitUntil(lambda: which._sleepers or not thread.is_alive())
+        waitUntil(lambda: which.isAwaited or not thread.is_alive())
         time.sleep(0.02)
         return thread
 
@@ -217,46 +221,218 @@ class HubTests(SynchronousTestCase):
         thread.join(HANG_SECONDS / 2)  # At HANG_SECONDS it would look by itself.
         self.assertEqual(results, [True])
 
-    def test_leaverWakes(self) -> None:
+    def asleep(self, which: Hub, until: float = math.inf) -> mock.Mock:
         """
-        A thread that waits wakes the others when it goes, whatever ends its wait, and not before: once it has
-        driven no doorbell may wake them.
+        @param until: when the thread looks by itself.
+        @return: what wakes a thread that leads, and has been woken for nothing.
         """
-        self.open(self.near)
-        other = mock.Mock()
-        self.near._sleepers.add(other)
-        self.addCleanup(self.near._sleepers.discard, other)
+        sleeper = mock.Mock()
+        one: Asleep[object] = Asleep(None, sleeper=sleeper)
+        one.ready = sleeper.ready
+        sleeper.ready.return_value = False
+        which._sleepers.add(one, sleeper, until)
+        self.addCleanup(which._sleepers.remove, sleeper)
+        return sleeper
+
+    def test_leaver(self) -> None:
+        """
+        A thread that waits leaves doorbells that are armed for the others when it goes, whatever ends its
+        wait, and wakes them only for a deadline of which they do not know.
+        """
+        device = self.open(self.near)
+        other = self.asleep(self.near)
 
         def raises() -> bool:
             raise ValueError("the condition")
 
         for ready, timeout in ((lambda: True, None), (lambda: False, 0.01)):
-            self.near._armed = True
             self.near.wait(ready, timeout)
-            other.wake.assert_called_once_with()
-            other.wake.reset_mock()
+            self.assertTrue(self.near._armed)
+            other.ready.assert_called_once_with()
+            other.ready.reset_mock()
         self.assertRaises(ValueError, self.near.wait, raises)
-        other.wake.assert_called_once_with()
+        self.assertTrue(self.near._armed)
+        other.wake.assert_not_called()
 
-    def test_wakesForEvents(self) -> None:
+        def starts() -> bool:
+            device.timers.start(HANG_SECONDS, lambda: None)
+            return True
+
+        self.near.wait(starts)
+        other.wake.assert_called()
+
+    def test_tellsOfEvents(self) -> None:
         """
-        What a waiting thread finds may be another's: they are woken, also if its condition has found it.
+        What a waiting thread finds may be another's: those are asked, also if its condition has found it, and
+        woken if it is.
         """
         a, b = self.joined(self.near, self.near)
-        other = mock.Mock()
+        other = self.asleep(self.near)
         posts = [a.post, lambda octets: (a.post(octets), self.near.drive())]
-        self.near._sleepers.add(other)
-        self.addCleanup(self.near._sleepers.discard, other)
 
         def ready() -> bool:
-            if len(posts) == 1:
-                self.assertTrue(other.wake.called)
-                other.wake.reset_mock()
             if posts:
                 posts.pop(0)(b"hello")
-            return len(b.records) == 2 and other.wake.called
+            return len(b.records) == 2 and other.ready.call_count > 1
 
         self.assertTrue(self.near.wait(ready, HANG_SECONDS))
+        other.wake.assert_not_called()
+        other.ready.return_value = True
+        with self.near:
+            a.post(b"hello")
+        self.assertTrue(self.near.wait(lambda: len(b.records) == 3, HANG_SECONDS))
+        other.wake.assert_called_once_with()
+
+    def test_follows(self) -> None:
+        """
+        Two threads sleep on the doorbells, others only until they are told: they are, with what was taken for
+        them; and one that goes has another one lead.
+        """
+        device = self.open(self.near)
+        leaders = [self.near.lieDown(lambda: None, None) for _ in range(LEADERS)]
+        for each in leaders:
+            assert isinstance(each, Sleep)
+            self.addCleanup(each.sleeper.close)
+            self.assertIn(device.fabric.fileno(), each.fds)
+        events: list[str] = []
+        found: list[str] = []
+        thread = self.inThread(
+            lambda: found.append(self.near.wait(lambda: events and events.pop(), HANG_SECONDS))
+        )
+        waitUntil(lambda: self.near._sleepers.followers or not thread.is_alive())
+        with self.near:
+            events.append("an event")
+            self.near._tell(True)
+            self.assertEqual(events, [])
+        thread.join(HANG_SECONDS / 2)
+        self.assertEqual(found, ["an event"])
+        follower = self.near.lieDown(lambda: None, None)
+        assert isinstance(follower, Sleep)
+        self.addCleanup(follower.sleeper.close)
+        self.assertEqual(follower.fds, [follower.sleeper.fd])
+        for each in leaders:
+            self.assertEqual(list(self.near._sleepers.followers), [follower.sleeper])
+            self.near.getUp(each.sleeper)
+        self.assertEqual(list(self.near._leaders), [follower.sleeper])
+        self.assertTrue(awaitReady(follower.sleeper.fd, 0))
+        self.near.getUp(follower.sleeper)
+
+    def test_gone(self) -> None:
+        """
+        Leaders that do not come back, as the handler of a signal has left their sleep, are not counted on
+        for long: another thread leads then, and without one nobody is awaited.
+        """
+        self.open(self.near)
+        for _ in range(LEADERS):
+            sleep = self.near.lieDown(lambda: None, None)
+            assert isinstance(sleep, Sleep)
+            self.assertLessEqual(sleep.seconds, OWN_SECONDS)
+            self.addCleanup(sleep.sleeper.close)
+        gone = dict(self.near._leaders)
+        done: list[int] = []
+        results: list[bool] = []
+        thread = self.inThread(lambda: results.append(self.near.wait(lambda: done, HANG_SECONDS)))
+        waitUntil(lambda: self.near._sleepers.followers or not thread.is_alive())
+        for each in gone.values():
+            self.assertLess(each.gone - time.monotonic(), OWN_SECONDS + LATE_SECONDS)
+            each.gone = 0.0
+        self.assertTrue(self.near.isAwaited)
+        self.assertFalse(gone.keys() & self.near._leaders.keys())
+        with self.near:
+            done.append(1)
+            self.near.wake()
+        thread.join(HANG_SECONDS / 2)
+        self.assertEqual(results, [[1]])
+        self.assertFalse(self.near.isAwaited)
+
+    def test_costOfWaits(self) -> None:
+        """
+        Each wait takes a few drives and wakes a few threads, however many others wait.
+        """
+        device = self.open(self.near)
+        write, writes = os.write, [0]
+
+        def counted(fd: int, octets: bytes) -> int:
+            writes[0] += 1
+            return write(fd, octets)
+
+        for count in 4, 48:
+            done: set[int] = set()
+            threads = [
+                self.inThread(self.near.wait, partial(done.__contains__, number), HANG_SECONDS)
+                for number in range(count)
+            ]
+            waitUntil(lambda count=count: self.asleepIn(self.near) == count)
+            writes[0], drives = 0, self.near.drives
+            patch = self.patch(os, "write", counted)
+            for number, thread in enumerate(threads):
+                with self.near:
+                    device.timers.start(0, partial(done.add, number))
+                thread.join(HANG_SECONDS / 2)
+                self.assertFalse(thread.is_alive())
+            patch.restore()
+            self.assertLess((self.near.drives - drives) / count, 7)
+            self.assertLess(writes[0] / count, 7)
+
+    def asleepIn(self, which: Hub) -> int:
+        """
+        @return: how many threads sleep.
+        """
+        return len(which._sleepers.everyone())
+
+    def test_errorOfFollower(self) -> None:
+        """
+        An error of a condition is its own thread's, whoever has asked.
+        """
+        self.open(self.near)
+        failing: list[int] = []
+        errors: list[str] = []
+
+        def ready() -> bool:
+            if failing:
+                raise ValueError("the condition")
+            return False
+
+        def wait() -> None:
+            try:
+                self.near.wait(ready, HANG_SECONDS)
+            except ValueError as error:
+                errors.append(str(error))
+
+        thread = self.inThread(wait)
+        waitUntil(lambda: self.near.isAwaited or not thread.is_alive())
+        failing.append(1)
+        self.assertFalse(self.near.wait(lambda: False, 0))
+        thread.join(HANG_SECONDS / 2)
+        self.assertEqual(errors, ["the condition"])
+
+    def test_mainThread(self) -> None:
+        """
+        Nobody takes anything for the main thread: the handler of a signal may end its wait by an error.
+        """
+        self.open(self.near)
+        events = ["an event"]
+        asked: list[int] = []
+
+        def take() -> str | None:
+            # The first time there is none yet.
+            asked.append(get_ident())
+            return events.pop() if len(asked) > 1 and events else None
+
+        self.inThread(self.near.wait, lambda: len(asked) > 1, HANG_SECONDS)
+        waitUntil(lambda: self.near.isAwaited)
+        beside = self.inThread(self.wakeOnce, self.near, asked)
+        self.assertEqual(self.near.wait(take, HANG_SECONDS), "an event")
+        beside.join()
+        self.assertEqual(set(asked), {get_ident()})
+
+    def wakeOnce(self, which: Hub, asked: list[int]) -> None:
+        """
+        Tell of a change when a thread has been asked, and sleeps.
+        """
+        waitUntil(lambda: asked and self.asleepIn(which) == 2)
+        with which:
+            which.wake()
 
     def test_answerToAnotherThread(self) -> None:
         """
@@ -311,28 +487,25 @@ class HubTests(SynchronousTestCase):
 
     def test_lyingDown(self) -> None:
         """
-        A thread that sleeps by itself takes what is there after one drive, and wakes the others then; else it
-        sleeps on the doorbells until it gets up, if it may.
+        A thread that sleeps by itself takes what is there after one drive, and asks for the others then; else
+        it sleeps on the doorbells until it gets up, if it may.
         """
         device = self.open(self.near)
-        other = mock.Mock()
-        self.near._sleepers.add(other)
-        self.addCleanup(self.near._sleepers.discard, other)
+        other = self.asleep(self.near)
         for event in ("an event", None):
-            self.near._armed = True
             before = self.near.drives
             self.assertEqual(self.near.lieDown(lambda event=event: event, end=0.0), event)  # type: ignore[misc]
             self.assertEqual(self.near.drives - before, 1)
-            other.wake.assert_called_once_with()
-            other.wake.reset_mock()
+            other.ready.assert_called_once_with()
+            other.ready.reset_mock()
         sleep = self.near.lieDown(lambda: None, end=None)
         assert isinstance(sleep, Sleep)
         self.assertGreater(sleep.seconds, 0)
         self.assertEqual(sleep.fds, [sleep.sleeper.fd, device.fabric.fileno()])
-        self.assertEqual(self.near._sleepers, {other, sleep.sleeper})
+        self.assertEqual(list(self.near._leaders), [other, sleep.sleeper])
         self.addCleanup(sleep.sleeper.close)
         self.near.getUp(sleep.sleeper)
-        self.assertEqual(self.near._sleepers, {other})
+        self.assertEqual(list(self.near._leaders), [other])
         other.wake.assert_not_called()
 
     def test_event(self) -> None:
@@ -354,7 +527,7 @@ class HubTests(SynchronousTestCase):
         self.assertFalse(self.near.wait(lambda: False, 0.01))
         self.assertFalse(self.near.wait(lambda: False, 0))
         self.assertEqual(self.near._depth, 0)
-        self.assertEqual(self.near._sleepers, set())
+        self.assertFalse(self.near.isAwaited)
 
     def test_timers(self) -> None:
         """

@@ -26,6 +26,7 @@ from attrs import frozen
 
 from twisted_ib import PLUGINS, settings
 from twisted_ib.configuration.file import readFirst
+from twisted_ib.drive.process import members
 from twisted_ib.errors import DeviceError, RulesError, UnknownDeviceError
 from twisted_ib.hca.base.traits import ADAPTER, LOCAL, ROUTED, SHARED, STREAM, Traits
 from twisted_ib.hca.fabric.base.neighbours import Neighbours
@@ -254,8 +255,8 @@ def addDevice(name: str, fabric: str, address: str | None = None, **options: boo
         raise DeviceError(f"there is a device {name} already, and it is another")
     DEVICES[name] = device
     _added[name] = None
-    # A copy: a watcher may add or remove watchers, and the weak set may shrink meanwhile.
-    for watcher in list(_watchers):
+    # A copy: a watcher may add watchers, and other threads do.
+    for watcher in members(_watchers):
         watcher.deviceAdded(name)
 
 
@@ -272,7 +273,7 @@ def removeDevice(name: str) -> None:
     # All watchers first close what they have on the working device, so that DREQs can still be sent; then it
     # goes.
     for step in ("deviceGoing", "deviceGone"):
-        for watcher in list(_watchers):
+        for watcher in members(_watchers):
             getattr(watcher, step)(name)
 
 

@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
 from twisted_ib import limits
+from twisted_ib.drive.process import members
 from twisted_ib.errors import HCAError, RunDirectoryError, ServiceInUseError
 from twisted_ib.hca.host import addresses, libc
 from twisted_ib.hca.host.entries import (
@@ -397,7 +398,7 @@ class Rendezvous(Search):
         # Wait for living processes that have lost their entries with the directory: until they have made them
         # anew, their ports look free.
         self._isSettled = True
-        ours = {each.name for each in searches if isinstance(each, Rendezvous)}
+        ours = {each.name for each in members(searches) if isinstance(each, Rendezvous)}
         for _ in range(SETTLE_ATTEMPTS):
             if not self._home.orphans(ours):
                 return

@@ -17,18 +17,17 @@ import attrs
 from _twisted_ib_verbs import ffi, lib
 
 from twisted_ib import limits
-from twisted_ib.drive.sleeper import Sleep, Sleeper, milliseconds
+from twisted_ib.drive.sleeper import Sleep, Sleeper, awaitReady, milliseconds
 from twisted_ib.hca.host.libc import isNonBlocking
 from twisted_ib.verbs.c import attend
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import AGAIN
 from twisted_ib.verbs.c.handles import Entry, handles
+from twisted_ib.verbs.core.asleep import OWN_SECONDS
 from twisted_ib.verbs.core.hub import hub
 
 _Event = TypeVar("_Event")
-#: A thread looks again so often: at a channel, too, that was destroyed just before it fell asleep.
-WAIT_SECONDS = 0.5
-#: And one that destroys looks for acknowledgements at least as often.
+#: One that destroys looks for acknowledgements at least so often, in seconds.
 PAUSE_SECONDS = 0.016
 
 
@@ -103,10 +102,11 @@ def nextEvent(fd: int, take: Callable[[], _Event | None]) -> _Event | None:
     # As read(2), which does not ask again either: a call that has slept waits.
     # One that is called again as an object was destroyed in this moment has not.
     isWaiting = getUp() or not isNonBlocking(fd)
-    found = hub.lieDown(take, None if isWaiting and not isInterrupted else 0.0)
+    # Others do not take for a thread that a signal's handler may have sleep no more: they look.
+    found = hub.lieDown(take, None if isWaiting and not isInterrupted else 0.0, lambda: awaitReady(fd, 0))
     if isinstance(found, Sleep):
         _thread.sleeper = found.sleeper
-        _prepare(min(found.seconds, WAIT_SECONDS), [fd, *found.fds])
+        _prepare(found.seconds, [fd, *found.fds])
         return None
     if found is None:
         raise HandleError("A signal has come", errno.EINTR) if isInterrupted else _noEvent()
@@ -117,7 +117,7 @@ def rest() -> None:
     """
     Prepare a sleep that only time ends.
     """
-    _prepare(WAIT_SECONDS, [])
+    _prepare(OWN_SECONDS, [])
 
 
 def destroying(function: Callable[..., object]) -> Callable[..., int]:

@@ -4,7 +4,9 @@ there, work requests are posted and completions polled.
 
 Besides:
 
+  - C{asleep}: the threads that wait, two of which drive the devices
   - C{attendant}: a thread that serves peers while the program is busy elsewhere
   - C{closes}: objects that a program has dropped instead of closing them
+  - C{locks}: the hub's lock when the process ends
   - C{pipes}: pipes that a program watches
 """

@@ -12,23 +12,25 @@ hub is empty, and the parent's objects refuse every verb.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial, wraps
-from threading import RLock
+from threading import RLock, get_ident, main_thread
 from typing import Any, Protocol, TypeVar, cast
 
 from twisted_ib import limits
 from twisted_ib.drive.process import callAll, life
-from twisted_ib.drive.sleeper import Sleep, Sleeper, Wakes
+from twisted_ib.drive.sleeper import MOST_SECONDS, Sleep, Sleeper, Wakes
 from twisted_ib.drive.turn import Turn
+from twisted_ib.drive.waiter import tell
 from twisted_ib.errors import HCAError, ResourceLimitError
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.queues.completion import CompletionQueue, Mirror, WorkCompletion
+from twisted_ib.verbs.core.asleep import LEADERS, OWN_SECONDS, Asleep, Sleepers
 from twisted_ib.verbs.core.closes import DeferredCloses
+from twisted_ib.verbs.core.locks import EndingLock
 
 Event = TypeVar("Event")
 Link = TypeVar("Link")
@@ -50,41 +52,6 @@ END_SECONDS = 1.0
 _TAKEN = 16
 
 _giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
-
-
-class EndingLock:
-    """
-    A lock in whose place it comes when the interpreter is about to end.
-
-    Then the interpreter lets no other thread run any more, wherever it stopped.  Objects are still destroyed,
-    and to close what they have takes the lock, which would wait for such a thread for ever.
-    """
-
-    def __init__(self, lock: RLock | EndingLock) -> None:
-        self._lock = lock
-        # A module's names are gone by then.
-        self._spare = RLock()
-        self._isFinalizing = sys.is_finalizing
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """
-        Take it, if need be from a thread that runs no more.
-
-        @param timeout: how long to wait, in seconds; -1 as long as it takes.
-        @return: whether it was taken.
-        """
-        if self._isFinalizing():
-            if not self._lock.acquire(blocking=False):
-                self._lock = self._spare
-                self._lock.acquire()
-            return True
-        return self._lock.acquire(blocking, timeout)
-
-    def release(self) -> None:
-        """
-        Release it.
-        """
-        self._lock.release()
 
 
 class Left(Protocol):
@@ -142,17 +109,17 @@ class Hub:
         # Devices that have published records and not yet rung the peers' doorbells.
         self._unrung: set[Device] = set()
         self._armed = False
-        # What sleepers know of.
         self._rest = Turn()
-        self._sleepers: set[Sleeper] = set()
+        self._sleepers = Sleepers()
+        self._leaders = self._sleepers.leaders
         self.watchers: set[Wakes] = set()
         self.watch: Callable[[float], bool] | None = None
         self.unwatch: Callable[[], object] | None = None
         self.settle: Callable[[], object] = bool
         self.drives = 0
         self.driven = 0.0
-        # Events that drives handled, and changes that were told by wake().
-        self._changes = 0
+        # Events that drives handled, and changes that were told by wake(); those of which sleepers know.
+        self._changes = self._told = 0
         self._attended = 0.0
         # Polls since the last drive that found what they wanted.
         self._taken = 0
@@ -182,7 +149,7 @@ class Hub:
             self.devices[device] = 1
             # A thread that waits for an event already, as rping's does before an identifier is bound, sleeps
             # on the other devices only; and while it sleeps no other thread serves this one.
-            self._wakeSleepers()
+            self.wake()
             return device
 
     def close(self, device: Device) -> None:
@@ -197,7 +164,7 @@ class Hub:
                 self.devices.pop(device, None)
                 self._unrung.discard(device)
                 device.close()
-            self._wakeSleepers()
+            self.wake()
 
     # -- the lock
 
@@ -239,11 +206,11 @@ class Hub:
                     device = self._unrung.pop()
                     if not device.closed:
                         device.fabric.ringBells()
-                        if (self._sleepers or self.watchers) and device.busy():
+                        if (self._leaders or self.watchers) and device.busy():
                             # The rest goes with its next batch: some thread has to drive.
-                            self._wakeSleepers()
+                            self._sleepers.wake()
                             self._wakeWatchers()
-                if self._armed and self._rest.until and (self._sleepers or self.watchers):
+                if self._armed and self._rest.until and (self._leaders or self.watchers):
                     self._rearm()
                 if self.watchers and not self._armed and not self._arm():
                     self._wakeWatchers()
@@ -258,7 +225,7 @@ class Hub:
         # that is due before the time the sleepers wait for: either way they must look again.
         for device in self.devices:
             if not device.closed and (not device.arm() or self._rest.isLate(device)):
-                self._wakeSleepers()
+                self._sleepers.wake()
                 self._wakeWatchers()
                 return
 
@@ -349,8 +316,8 @@ class Hub:
         Make progress on every device.  The lock is held.
 
         @param completions: what the caller will take: progress ends when C{count} of them are there.
-        @param isWaiting: whether the caller arms the devices again before it releases the lock, or wakes the
-            sleepers.
+        @param isWaiting: whether the caller arms the devices again before it releases the lock, and tells
+            the sleepers.
         @return: the number of events handled.
         """
         # What is there already is taken without a look at every path; but not for ever, as a program may make
@@ -364,14 +331,14 @@ class Hub:
         self.drives += 1
         if self._armed:
             # From here on no doorbell wakes a sleeper, so look at every path once more: a record may have
-            # come just before.  Sleepers arm again; one that did so for each that begins to wait would wake
+            # come just before.  Leaders arm again; one that did so for each that begins to wait would wake
             # that one again, and so on for ever.
             self._armed = False
             for device in self.devices:
                 if not device.closed:
                     device.look()
             if not isWaiting:
-                self._wakeSleepers()
+                self.wake()
         total = 0
         for _ in range(_ROUNDS):
             n = 0
@@ -404,14 +371,10 @@ class Hub:
 
     def wake(self) -> None:
         """
-        Wake the threads in L{wait}: something changed without L{drive}.  The lock is held.
+        Tell the threads in L{wait}: something changed without L{drive}.  The lock is held.
         """
         self._changes += 1
-        self._wakeSleepers()
-
-    def _wakeSleepers(self) -> None:
-        for sleeper in self._sleepers:
-            sleeper.wake()
+        self._sleepers.wake()
 
     # -- sleeping
 
@@ -420,62 +383,93 @@ class Hub:
         Drive the devices until a condition holds, or an event is there, sleeping in between.  The lock must
         not be held: other threads take it meanwhile.
 
-        @param take: fetches it, or says whether it holds; called with the lock held.  It may call verbs.
+        @param take: fetches it, or says whether it holds; called with the lock held, perhaps in another
+            thread that waits.  It may call verbs.  An error it raises again when it is called again.
         @param timeout: seconds; L{None} waits for ever.
         @return: that, which is true; else nothing that is.
         @raise OSError: no descriptor is free to sleep on.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        sleeper: Sleeper | None = None
+        # What others take for a thread is lost if a signal's handler then ends its wait by an error.
+        one = Asleep(None if get_ident() == main_thread().ident else take)
         try:
-            while True:
-                found = self.lieDown(take, end, sleeper)
-                if not isinstance(found, Sleep):
-                    return found
-                sleeper = found.sleeper
-                try:
-                    found.sleep(end)
-                finally:
-                    self.getUp(sleeper)
+            while isinstance(found := self.lieDown(take, end, None, one), Sleep):
+                found.sleep(end)
+            return found
         finally:
-            if sleeper is not None:
-                sleeper.close()
+            if one.sleeper is not None:
+                self.getUp(one.sleeper)
+                one.sleeper.close()
 
     def lieDown(
-        self, take: Callable[[], Event], end: float | None, sleeper: Sleeper | None = None
+        self,
+        take: Callable[[], Event],
+        end: float | None,
+        ready: Callable[[], object] | None = None,
+        one: Asleep[Event] | None = None,
     ) -> Event | Sleep | None:
         """
         As L{wait}, up to the sleep: the thread sleeps by itself.  The lock must not be held.
 
-        @param take: as L{wait} has it.
+        @param take: as L{wait} has it, but called in this thread only.
         @param end: C{time.monotonic()} at which there is no sleep any more; L{None} for never.
-        @param sleeper: the thread's; a new one by default.
-        @return: as L{wait}; or the sleep, after which L{getUp} must follow.
+        @param ready: whether C{take} may have something: called with the lock held, in any thread; by default
+            that is so after each event.
+        @param one: the thread, if it has slept already, or if others take for it what it waits for.
+        @return: as L{wait}; or the sleep, after which L{getUp} must follow.  Its sleeper is the caller's to
+            close.  Others go on without a thread that does not come back in time.
         @raise OSError: no descriptor is free to sleep on.
         """
+        sleepers = self._sleepers
         while True:
             with self:
                 isLeaving = True
                 try:
-                    if self.drive(isWaiting=True):
-                        self._wakeSleepers()
-                    changes = self._changes
-                    event = take()
-                    if event or (end is not None and time.monotonic() >= end):
+                    hasLed, changes = False, 0
+                    event: Event | None = None
+                    if one is not None:
+                        hasLed, event = sleepers.remove(one.sleeper), one.found
+                    if not event:
+                        self.drive(isWaiting=True)
+                        changes = self._changes
+                        event = take()
+                    isOver = event or (end is not None and time.monotonic() >= end)
+                    if hasLed or isOver or self._changes != self._told:
+                        # What was found may be another's, or what was taken make room for what it waits for.
+                        self._tell(bool(event))
+                    if isOver:
                         return event
-                    # A condition may drive, as one that polls a completion queue does.  Nothing wakes this
-                    # thread for an event that came so, nor the others.
-                    if self._changes != changes:
-                        self._wakeSleepers()
-                    # A reply from another process takes microseconds, waking up tens of them: poll for a
-                    # while first.
-                    elif not self._polling.spin(self._pending) and (sleep := self._sleepOn(sleeper)):
-                        return sleep
+                    # A condition may drive, as one that polls a completion queue does: nothing wakes this
+                    # thread for an event that came so.  And a reply from another process takes microseconds,
+                    # waking up tens of them: who leads polls for a while first.
+                    if self._changes == changes and not (
+                        len(self._leaders) < LEADERS and self._polling.spin(self._pending)
+                    ):
+                        sleep = self._sleepOn(ready, Asleep(None, OWN_SECONDS) if one is None else one)
+                        if sleep is not None:
+                            isLeaving = False
+                            return sleep
                     isLeaving = False
                 finally:
-                    # The doorbells that the others sleep on are disarmed, and this thread drives no more.
-                    if isLeaving and not self._armed:
-                        self._wakeSleepers()
+                    if isLeaving and (self._leaders or sleepers.followers):
+                        self._handOver()
+
+    def _tell(self, isChange: bool) -> None:
+        self._changes += isChange
+        self._told = self._changes
+        if self._leaders or self._sleepers.followers:
+            tell(self._sleepers.everyone())
+
+    def _handOver(self) -> None:
+        # The doorbells that the leaders sleep on may be disarmed, and this thread drives no more.
+        sleepers = self._sleepers
+        if sleepers.followers:
+            sleepers.prune()
+        if self._leaders:
+            if not self._armed:
+                self._arm()
+            if self._changes != self._told or sleepers.isEarly(self._rest.until):
+                sleepers.wake()
 
     def getUp(self, sleeper: Sleeper) -> None:
         """
@@ -484,20 +478,25 @@ class Hub:
         @param sleeper: the thread's.
         """
         with self:
-            self._sleepers.discard(sleeper)
-            # The doorbells that the others sleep on are disarmed.
-            if not self._armed:
-                self._wakeSleepers()
+            self._sleepers.remove(sleeper)
+            self._handOver()
 
-    def _sleepOn(self, sleeper: Sleeper | None) -> Sleep | None:
+    def _sleepOn(self, ready: Callable[[], object] | None, one: Asleep[Event]) -> Sleep | None:
         # Under the lock: what another thread does from now on writes to the pipe.
         due = self._arm()
         if due <= 0:
             return None
-        if sleeper is None:
-            sleeper = Sleeper()
-        self._sleepers.add(sleeper)
-        return Sleep(due, sleeper, [each.fabric.fileno() for each in self.devices if not each.closed])
+        if one.sleeper is None:
+            one.sleeper = Sleeper()
+        if one.take is None:
+            seen = self._changes
+            one.ready = ready or (lambda: self._changes != seen)
+        fds: list[int] = []
+        if self._sleepers.add(one, one.sleeper, self._rest.until):
+            fds = [each.fabric.fileno() for each in self.devices if not each.closed]
+        else:
+            due = MOST_SECONDS
+        return Sleep(one.begin(due), one.sleeper, fds)
 
     def _pending(self) -> bool:
         for device in self.devices:
@@ -522,7 +521,7 @@ class Hub:
                 n = self.drive()
                 before = self.drives
                 # A thread in wait() already drives: a second sleeper would wake for the same doorbells.
-                sleep = None if n or self._sleepers else self._sleepOn(sleeper)
+                sleep = None if n or self._leaders else self._sleepOn(None, Asleep(bool, sleeper=sleeper))
                 if sleep is not None and self.unwatch is not None:
                     self.unwatch()
             if sleep is not None:
@@ -533,16 +532,20 @@ class Hub:
         finally:
             # After a failure too: one whose pipe is closed would fail every verb that wakes the sleepers.
             with self:
-                self._sleepers.discard(sleeper)
+                self._sleepers.remove(sleeper)
+                self._handOver()
         with self:
-            return self.drives == before and not self._sleepers
+            return self.drives == before and not self._leaders
 
     @property
     def isAwaited(self) -> bool:
         """
         Whether a thread sleeps in L{wait}, and so will drive when it is woken.
         """
-        return bool(self._sleepers)
+        if self._sleepers.isLate():
+            with self:
+                self._sleepers.prune()
+        return bool(self._leaders)
 
     def forked(self) -> None:
         """
@@ -566,7 +569,7 @@ class Hub:
             for device in devices:
                 with suppress(HCAError, OSError):
                     device.close()
-            self._wakeSleepers()
+            self.wake()
         self.lock = EndingLock(self.lock)
 
     def _hasSent(self) -> bool:

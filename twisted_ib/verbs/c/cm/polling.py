@@ -21,7 +21,7 @@ from twisted_ib.verbs.c.functions import handler
 from twisted_ib.verbs.c.pointers import CData, given
 from twisted_ib.verbs.c.rsocket.descriptors import descriptors
 from twisted_ib.verbs.c.rsocket.stream import Phase
-from twisted_ib.verbs.c.waiting import WAIT_SECONDS
+from twisted_ib.verbs.core.asleep import OWN_SECONDS
 from twisted_ib.verbs.core.hub import hub
 
 _MILLISECONDS, _MICROSECONDS = 1000, 1_000_000
@@ -66,10 +66,10 @@ def _waitForAny(ask: Callable[[], int], asked: _Asked, timeout: float | None) ->
     end = None if timeout is None else time.monotonic() + timeout
     inVain: set[int] = set()
     while True:
-        found = hub.lieDown(ask, end)
+        found = hub.lieDown(ask, end, ask)
         if not isinstance(found, Sleep):
             return found or 0
-        most = time.monotonic() + (_GLANCE if inVain else WAIT_SECONDS)
+        most = time.monotonic() + (_GLANCE if inVain else OWN_SECONDS)
         others: dict[int, int] = {}
         for number, events in asked:
             if number >= 0 and number not in descriptors and number not in inVain:

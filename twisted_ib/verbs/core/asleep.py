@@ -1,0 +1,166 @@
+"""
+Threads that wait in verbs.
+
+Two of them lead: they sleep on the doorbells of the devices, and drive these.  So the second is there when
+the first has what it waited for, or does not come back.  The others follow: each sleeps on its own pipe,
+until one that drives has taken for it what it waits for.  Were all of them woken for each event, each would
+drive, ask and arm the doorbells again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from twisted_ib.drive.sleeper import Sleeper, Wakes
+
+_Event = TypeVar("_Event", covariant=True)
+
+#: Threads that lead at most.
+LEADERS: Final = 2
+#: Seconds after which a thread that sleeps by itself looks, as a signal's handler may have left its sleep, or
+#: ended it with its thread; and seconds that it may be late before others go on without it.
+OWN_SECONDS: Final = 0.5
+LATE_SECONDS: Final = 0.5
+
+
+class Asleep(Generic[_Event]):
+    """
+    A thread that waits.
+
+    @ivar take: fetches for it what it waits for, or says whether that is there, in any thread; L{None} if
+        only its own thread does.
+    @ivar ready: whether to wake it, asked under the lock.
+    @ivar most: the seconds of one sleep at most.
+    @ivar sleeper: wakes it; L{None} before its first sleep.
+    @ivar done: whether it was woken for what it waits for.
+    @ivar found: what others have taken for it.
+    @ivar until: when a leader looks, by C{time.monotonic()}: it has to be woken for an earlier deadline.
+    @ivar gone: when others go on without it, by the same.
+    """
+
+    __slots__ = ("done", "found", "gone", "most", "ready", "sleeper", "take", "until")
+
+    def __init__(
+        self, take: Callable[[], _Event] | None, most: float = inf, sleeper: Sleeper | None = None
+    ) -> None:
+        self.take, self.most, self.sleeper = take, most, sleeper
+        self.ready: Callable[[], object] = self._taken
+        self.done, self.gone, self.until = False, inf, inf
+        self.found: _Event | None = None
+
+    def _taken(self) -> object:
+        if self.take is not None:
+            self.found = self.take()
+        return self.found
+
+    def begin(self, seconds: float) -> float:
+        """
+        Lie down.
+
+        @param seconds: for so long.
+        @return: the seconds of the sleep.
+        """
+        self.done, self.found = False, None
+        if self.most < inf:
+            seconds = min(seconds, self.most)
+            self.gone = monotonic() + seconds + LATE_SECONDS
+        return seconds
+
+    def wake(self) -> None:
+        """
+        End its sleep.
+        """
+        if self.sleeper is not None:
+            self.sleeper.wake()
+
+
+class Sleepers:
+    """
+    Those of one hub.  All is under its lock, but to ask whether there are any.
+
+    @ivar leaders: those that drive when they are woken, by what wakes them.  There is one at least if there
+        are followers.
+    @ivar followers: the others, those that have waited longest first.
+    """
+
+    def __init__(self) -> None:
+        self.leaders: dict[Wakes, Asleep[object]] = {}
+        self.followers: dict[Wakes, Asleep[object]] = {}
+
+    def wake(self) -> None:
+        """
+        Have the leaders look.
+        """
+        # A device may be lost without the lock.
+        for each in tuple(self.leaders):
+            each.wake()
+
+    def add(self, one: Asleep[object], sleeper: Sleeper, until: float) -> bool:
+        """
+        A thread lies down.
+
+        @param until: the deadline of the devices.
+        @return: whether it leads.
+        """
+        leaders = self.leaders
+        if len(leaders) >= LEADERS:
+            self.prune()
+        if len(leaders) < LEADERS:
+            one.until = until
+            leaders[sleeper] = one
+            return True
+        if self.isEarly(until):
+            self.wake()
+        self.followers[sleeper] = one
+        return False
+
+    def isEarly(self, until: float) -> bool:
+        """
+        @return: whether a deadline is before all that the leaders know of.
+        """
+        return all(until < each.until for each in self.leaders.values())
+
+    def remove(self, sleeper: Wakes | None) -> bool:
+        """
+        A thread has got up.
+
+        @return: whether it led.
+        """
+        if sleeper is None:
+            return False
+        self.followers.pop(sleeper, None)
+        return self.leaders.pop(sleeper, None) is not None
+
+    def isLate(self) -> bool:
+        """
+        @return: whether a leader has not come back.  Without the lock.
+        """
+        now = monotonic()
+        return any(each.gone < now for each in tuple(self.leaders.values()))
+
+    def prune(self) -> None:
+        """
+        Forget leaders that do not come back.  If there is none any more, a follower leads.
+        """
+        now = monotonic()
+        for sleeper, each in tuple(self.leaders.items()):
+            if each.gone < now:
+                del self.leaders[sleeper]
+        while self.followers and not self.leaders:
+            sleeper = next(iter(self.followers))
+            one = self.followers.pop(sleeper)
+            if one.gone >= now:
+                # It looks at once.
+                one.until = -inf
+                self.leaders[sleeper] = one
+                sleeper.wake()
+
+    def everyone(self) -> tuple[Asleep[object], ...]:
+        """
+        @return: all, those that follow first.
+        """
+        return (*self.followers.values(), *self.leaders.values())
