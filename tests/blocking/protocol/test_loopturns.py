@@ -550,8 +550,9 @@ class LoopTests(TurnCase):
         and one that follows until a deadline.
         """
         channel = Channel()
-        self.patch(channel, "pending", lambda: True)
         loop = self.turning(channel).blockingLoop
+        self.patch(channel, "pending", lambda: True)
+        self.patch(channel, "progress", lambda: 1)
         loop.reactor._poller.poll = lambda limit, most: sleep(limit) or []
         found: list[object] = []
         loop.lock.release()
