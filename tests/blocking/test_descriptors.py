@@ -535,7 +535,7 @@ class ForeignTests(Case):
         While every look at the list of all processes shows a new one, it is looked at
         C{limits.BLOCKING_PROCESS_LOOKS} times; without a new one, once more.
         """
-        part: Any = SimpleNamespace(inode=1, forks=-1)
+        part: Any = SimpleNamespace(inode=1, forks=-1, looked=-1)
         for new, looks in ((True, limits.BLOCKING_PROCESS_LOOKS), (False, 2)):
             seen: list[str] = []
 
@@ -546,8 +546,45 @@ class ForeignTests(Case):
                 return [str(number) for number in range(len(seen) if new else 1)]
 
             with mock.patch.object(descriptors.os, "listdir", listdir):
+                part.looked = -1
                 self.assertEqual(descriptors.elsewhere([part]), {})
             self.assertEqual(len(seen), looks)
+
+    def test_processesOnce(self) -> None:
+        """
+        After a fork processes are looked through once, for all connections: those that none has are not
+        looked for again, and where one has others is known.
+        """
+        kept, lost, other = (
+            SimpleNamespace(inode=inode, forks=-1, looked=-1, kept=0, holder="", listens=False)
+            for inode in (1, 2, 3)
+        )
+        links = {"/proc/1/fd/8": "socket:[1]", "/proc/1/fd/9": "socket:[3]"}
+        looks: list[str] = []
+
+        def listdir(folder: str) -> list[str]:
+            looks.append(folder)
+            return {"/proc": ["1"], "/proc/1/fd": ["8", "9"]}.get(folder, [])
+
+        def isHeld(*expected: bool) -> int:
+            # How often all processes were listed.
+            del looks[:]
+            self.assertEqual(tuple(map(descriptors._isHeld, (kept, lost, other))), expected)  # type: ignore[arg-type]
+            return looks.count("/proc")
+
+        self.patch(descriptors, "_byInode", {each.inode: each for each in (kept, lost, other)})
+        self.patch(descriptors, "_forks", 5)
+        self.patch(os, "listdir", listdir)
+        self.patch(os, "readlink", links.__getitem__)
+        self.assertEqual(isHeld(True, False, True), 2)
+        self.assertEqual(isHeld(True, False, True), 0)
+        # The child closes one, and ends later.
+        links["/proc/1/fd/9"] = "pipe:[3]"
+        self.assertEqual(isHeld(True, False, False), 2)
+        self.assertEqual(isHeld(True, False, False), 0)
+        descriptors._fork()
+        links["/proc/1/fd/9"] = "socket:[2]"
+        self.assertEqual(isHeld(True, True, False), 2)
 
     def test_looks(self) -> None:
         """

@@ -69,7 +69,8 @@ class Connection:
     @ivar over: Whether the connection has ended in both directions.
     @ivar held: Tells whether a descriptor is still open, if no socket has the connection any more.
     @ivar kept: A descriptor of our own then, or -1; C{holder}: where another process has one, if it is known.
-    @ivar forks: How often the process had been forked when the connection came to its descriptor.
+    @ivar forks: How often the process had been forked when the connection came to its descriptor;
+        C{looked}: when no other process was found that has one.
     @ivar descriptor: A descriptor of it, and the C{inode} of its socket; C{isTrapped}: whether it is seen if
         others use that; C{isMarked}: whether a program has said there whether it blocks, behind its socket's
         timeout.
@@ -82,7 +83,7 @@ class Connection:
         self.loop = loop
         self.held: epoll | None = None
         self.isTrapped = self.isMarked = False
-        self.descriptor, self.inode, self.forks = -1, 0, 0
+        self.descriptor, self.inode, self.forks, self.looked = -1, 0, 0, 0
         self.kept, self.holder = -1, ""
         self.stream: RedirectedServer | RedirectedClient | None = None
         self.sockets = 1

@@ -9,8 +9,9 @@ import errno
 import os
 import select
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import cache
 from stat import S_ISSOCK
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet, WeakValueDictionary
@@ -73,7 +74,8 @@ offloaded: WeakValueDictionary[int, BlockingSocket] = WeakValueDictionary()
 _byDescriptor: WeakValueDictionary[int, Offloaded] = WeakValueDictionary()
 _byInode = Offloaded.parts
 _detached: dict[int, Offloaded] = {}
-#: How often this process was forked: the children have the descriptors that were there before.
+#: Steps of all forks of this process, one before each and one after: the children have the descriptors that
+#: were there before.
 _forks = 0
 
 
@@ -82,7 +84,8 @@ def _fork() -> None:
     _forks += 1
 
 
-life.atFork(__name__, before=_fork)
+# What is made or seen between the two may be older than the child.
+life.atFork(__name__, before=_fork, inParent=_fork)
 
 
 def offload(skt: BlockingSocket, part: Connection | Listening) -> Offloaded:
@@ -156,15 +159,23 @@ def isUsed(part: Connection, watch: _Watch | None = None) -> bool:
 def elsewhere(parts: Iterable[Connection]) -> dict[int, str]:
     """
     Return which of some connections other processes may use: where a descriptor of each is in /proc, by the
-    inode of its socket.  Those that no process can have that was forked are not looked for.
+    inode of its socket.  Those that no process can have that was forked are not looked for, nor those that
+    none had since the last fork: only a fork gives them away.
     """
-    wanted = {f"socket:[{each.inode}]": each.inode for each in parts if each.forks != _forks}
+    forks = _forks
+    others = [each for each in parts if forks not in (each.forks, each.looked)]
+    wanted = {f"socket:[{each.inode}]": each.inode for each in others}
     found: dict[int, str] = {}
     processes: set[str] = set()
     # One may have ended meanwhile, and left its descriptors to one that was not listed yet.
     for _ in range(limits.BLOCKING_PROCESS_LOOKS if wanted else 0):
         before, processes = processes, {each for each in os.listdir("/proc") if each.isdecimal()}
-        if len(found) == len(wanted) or processes <= before:
+        if len(found) == len(wanted):
+            break
+        if processes <= before:
+            for each in others:
+                if each.inode not in found:
+                    each.looked = forks
             break
         for process in processes - {str(os.getpid())}:
             found.update(_shown(f"/proc/{process}/fd", wanted))
@@ -199,21 +210,34 @@ def _isOpen(part: Connection) -> bool:
     return part.held is not None and bool(part.held.poll(0))
 
 
-def _isHere(part: Connection) -> bool:
+def _here() -> dict[int, list[int]]:
+    # The descriptors of this process, by the inodes of their sockets.
+    found: dict[int, list[int]] = {}
+    for each in map(int, os.listdir("/proc/self/fd")):
+        found.setdefault(_inodeOf(each), []).append(each)
+    return found
+
+
+def _isHere(part: Connection, here: Callable[[], dict[int, list[int]]] = _here) -> bool:
     # Whether this process has a descriptor that is not our own.
-    numbers = (int(each) for each in os.listdir("/proc/self/fd"))
-    return any(each != part.kept and _inodeOf(each) == part.inode for each in numbers)
+    return any(each != part.kept for each in here().get(part.inode, ()))
 
 
-def _isHeld(part: Connection) -> bool:
+def _isHeld(part: Connection, here: Callable[[], dict[int, list[int]]] = _here) -> bool:
     # Whether a descriptor is open that is not our own.
     if part.kept < 0:
         return _isOpen(part)
     with suppress(OSError):
         if part.holder and os.readlink(part.holder) == f"socket:[{part.inode}]":
             return True
-    part.holder = elsewhere([part]).get(part.inode, "")
-    return bool(part.holder) or _isHere(part)
+    part.holder = ""
+    if _forks not in (part.forks, part.looked):
+        # To look takes a while, during which other threads wait: once for all.
+        parts = [part, *(each for each in list(_byInode.values()) if not each.listens)]
+        found = elsewhere(parts)
+        for each in parts:
+            each.holder = found.get(each.inode, each.holder)
+    return bool(part.holder) or _isHere(part, here)
 
 
 def _inodeOf(descriptor: int) -> int:
@@ -373,9 +397,9 @@ def _hold(part: Connection, watch: select.epoll) -> None:
         loop.disturb()
 
 
-def _settle(part: Connection) -> None:
+def _settle(part: Connection, here: Callable[[], dict[int, list[int]]] = _here) -> None:
     # Whether that is the end, in order or not, of what only descriptors have.
-    if _isHeld(part):
+    if _isHeld(part, here):
         if isUsed(part):
             _release(part, True)
         return
@@ -418,8 +442,10 @@ def _release(part: Connection, isAborted: bool = False) -> None:
 def _look(loop: BlockingLoop) -> None:
     # Nothing tells when another process closes what it has.
     loop.looking = None
+    # Once for all: with many descriptors it takes a while.
+    here = cache(_here)
     for part in tuple(loop.held):
-        _settle(part)
+        _settle(part, here)
     if loop.held:
         loop.looking = loop.reactor.callLater(limits.BLOCKING_HELD_SECONDS, _look, loop)
 

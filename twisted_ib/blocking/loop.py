@@ -28,7 +28,7 @@ from twisted.python.failure import Failure
 from twisted_ib.blocking.descriptors import elsewhere, isElsewhere, isUsed, letAllGo
 from twisted_ib.drive.process import life
 from twisted_ib.drive.sleeper import milliseconds
-from twisted_ib.drive.waiter import NoLock, Waiter
+from twisted_ib.drive.waiter import NoLock, Waiter, tell
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.reactor.loop import EPOLL_EVERY, progress
@@ -49,6 +49,9 @@ DRAIN_SECONDS: Final = 2.0
 #: Seconds for which delayed calls, deadlines and descriptors have no turn, if all sleeps between ended with
 #: messages.  Longer than a kernel's tick (4 ms at 250 Hz): for a shorter sleep it sets the clock's interrupt.
 BRIEF_SECONDS: Final = 1e-2
+#: Turns in a row without a sleep after which the leader lets other threads have the lock, for how long.
+BUSY_TURNS: Final = 256
+YIELD_SECONDS: Final = 1e-3
 #: Turns that a close takes: as over TCP it is no part of the turn that asks for it.
 CLOSING_TURNS: Final = 2
 
@@ -165,6 +168,7 @@ class DrivenReactor(IBReactor):
         else:
             loop = self.blockingLoop
             loop.sleeping = True
+            loop.busy = 0
             if loop.orphans:
                 # Abandoned since the turn began: there is no wake-up for it.
                 limit = 0.0
@@ -217,6 +221,7 @@ class BlockingLoop:
     @ivar reactor: The L{DrivenReactor}.
     @ivar driven: That counts the reactor's turns.
     @ivar sleeping: Whether the leader sleeps, without the lock.
+    @ivar busy: Its turns since then.
     @ivar forked: Whether this process is a child of the one that has the devices.
     @ivar closed: Whether L{close} was called: there is nothing left to close.
     @ivar held: Connections that descriptors alone have, the oldest first; C{looking}: the call that looks
@@ -235,7 +240,7 @@ class BlockingLoop:
         self.held: dict[Connection, None] = {}
         self.looking: IDelayedCall | None = None
         self.owner = get_ident()
-        self.leader = self.atOnce = 0
+        self.leader = self.atOnce = self.busy = 0
         self.servedAt = 0.0
         self._leaderReady: Callable[[], object] | None = None
         self._leaves = 0
@@ -303,8 +308,7 @@ class BlockingLoop:
 
     def _dispatch(self) -> None:
         # Another thread's condition may hold now: the leader's, too.
-        if self.followers:
-            self._serveFollowers()
+        tell(self.followers)
         ready = self._leaderReady
         if self.sleeping and ready is not None and ready():
             self.reactor.wakeUp()
@@ -393,7 +397,7 @@ class BlockingLoop:
                     self._closeOrphans()
                 self.reactor.kernelReady = None
                 self.turn(limit, kernel)
-                woken = self._serveFollowers() if self.followers else 0
+                woken = tell(self.followers) if self.followers else 0
                 if ready() or (kernel is not None and self._isKernelReady(kernel, -1, True)):
                     over = True
                     return True
@@ -403,6 +407,10 @@ class BlockingLoop:
                 if woken and not before:
                     over = None
                     return None
+                self.busy += 1
+                # What a peer sends without an end keeps no other thread from what is its own.
+                if self.busy > BUSY_TURNS and (self.followers or self.driven.inThreads):
+                    self.reactor._sleep(YIELD_SECONDS, None)
         finally:
             self.leader, self._leaderReady = before, readyBefore
             if not before:
@@ -416,15 +424,6 @@ class BlockingLoop:
                 self.reactor.wakeUp()
             if kernel is not None:
                 kernel.unregister(self.reactor.descriptor)
-
-    def _serveFollowers(self) -> int:
-        woken = 0
-        for waiter in self.followers:
-            if not waiter.done and waiter.ready():
-                waiter.done = True
-                waiter.wake()
-                woken += 1
-        return woken
 
     def _appoint(self, waiter: Waiter) -> None:
         # The last: a thread that waits within a signal handler does not look at its earlier wait.

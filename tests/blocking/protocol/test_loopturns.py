@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Callable
 from functools import partial
 from math import inf
 from threading import active_count
-from time import monotonic
+from time import monotonic, sleep
 from types import SimpleNamespace
 from typing import Any
 
@@ -556,6 +557,37 @@ class LoopTests(TurnCase):
         other.shutdown(2)
         for each in waiting:
             each.result(HANG_SECONDS)
+
+    def test_yields(self) -> None:
+        """
+        A leader whose devices always have something to do lets other threads have the lock: one that comes,
+        and one that follows until a deadline.
+        """
+        channel = Channel()
+        loop = self.turning(channel).blockingLoop
+        self.patch(channel, "pending", lambda: True)
+        self.patch(channel, "progress", lambda: 1)
+        loop.reactor._poller.poll = lambda limit, most: sleep(limit) or []
+        found: list[object] = []
+        loop.lock.release()
+        self.addCleanup(loop.lock.acquire)
+        leading = self.inThread(self.led, loop, lambda: len(found) == 2)
+        waitUntil(lambda: loop.leader)
+        for act in (
+            lambda: found.append(None),
+            lambda: found.append(loop.follow(lambda: False, monotonic())),
+        ):
+            with loop:
+                act()
+        self.assertTrue(leading.result(HANG_SECONDS))
+        self.assertEqual(found, [None, False])
+
+    def led(self, loop: BlockingLoop, ready: Callable[[], object]) -> bool | None:
+        """
+        Lead, in the calling thread.
+        """
+        with loop:
+            return loop.lead(ready, monotonic() + HANG_SECONDS / 2)
 
     def test_poll(self) -> None:
         """

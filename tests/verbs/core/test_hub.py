@@ -380,6 +380,26 @@ class HubTests(SynchronousTestCase):
         """
         return len(which._sleepers.everyone())
 
+    def test_givesWay(self) -> None:
+        """
+        A thread that polls in vain for long gives way to others, also one that waits without a timeout; one
+        that is to sleep does not, which would keep the lock meanwhile.
+        """
+        self.open(self.near)
+        given: list[int] = []
+        self.patch(hubModule, "_giveWay", lambda: given.append(1))
+        self.patch(self.near, "_polling", mock.Mock(spin=lambda pending: False))
+        for act, expected in (
+            (lambda: self.near.wait(lambda: False, 0), 1),
+            (lambda: self.near.wait(lambda: False, 0.01), 0),
+            (lambda: self.near.lieDown(lambda: None, 0), 1),
+            (lambda: self.near.lieDown(lambda: 1, None), 0),
+        ):
+            del given[:]
+            self.near._empty = 1000
+            act()
+            self.assertEqual(len(given), expected)
+
     def test_errorOfFollower(self) -> None:
         """
         An error of a condition is its own thread's, whoever has asked.

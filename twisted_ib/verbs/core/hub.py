@@ -358,7 +358,7 @@ class Hub:
         else:
             self._empty += 1
             # Two processes that poll on one CPU would otherwise wait out each other's time slices.
-            if self._empty > _PATIENCE:
+            if self._empty > _PATIENCE and not isWaiting:
                 _giveWay()
         return total
 
@@ -438,6 +438,9 @@ class Hub:
                         # What was found may be another's, or what was taken make room for what it waits for.
                         self._tell(bool(event))
                     if isOver:
+                        # Who sleeps gives way anyway, and without the lock.
+                        if not event and self._empty > _PATIENCE and (one is None or one.sleeper is None):
+                            _giveWay()
                         return event
                     # A condition may drive, as one that polls a completion queue does: nothing wakes this
                     # thread for an event that came so.  And a reply from another process takes microseconds,
