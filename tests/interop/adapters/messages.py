@@ -44,4 +44,4 @@ def _make(device: str, host: str, kind: str) -> dict[str, type]:
     return {name: each for name, each in found.items() if HAS_TLS or "TLS" not in name}
 
 
-globals().update(_make(*os.environ["TWISTED_IB_MESSAGES"].split()))
+globals().update(_make(*os.environ["DEVICE_OF_MESSAGES"].split()))

@@ -176,7 +176,7 @@ class StreamsTests(HardwareTestCase):
         self.release()
         adapter, kind = self.peer.value
         variables = (
-            f"TWISTED_IB_MESSAGES='{GUESTS} {self.there} {kind}' TWISTED_IB_TEST_PATIENCE={PATIENCE:g}"
+            f"DEVICE_OF_MESSAGES='{GUESTS} {self.there} {kind}' TWISTED_IB_TEST_PATIENCE={PATIENCE:g}"
             f" TWISTED_IB_DEVICES={GUESTS}=hardware:{adapter} PYTHONPATH={SITE}"
         )
         trial = f"python3 -u -m twisted.trial --temp-directory /tmp/trial {MESSAGES.stem}"

@@ -4,10 +4,12 @@ The contracts of fabrics on the adapter of a host in memory: L{tests.hca.fabric.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 from attrs import evolve
 from twisted.internet.endpoints import clientFromString, serverFromString
@@ -56,6 +58,15 @@ class ContractTests(connections.ContractTests):
         device = Device("hw0", self.clock.seconds, make)
         self.addCleanup(device.close)
         return device
+
+    def test_refusedAtOnce(self) -> None:
+        """
+        An adapter that hears within the call that nobody listens, as siw does, says so as others do.
+        """
+        refused = Mock(side_effect=OSError(errno.ECONNREFUSED, "rdma_connect: Connection refused"))
+        self.patch(Manager, "connect", refused)
+        self.assertNobody(self.device(), self.address, 7001)
+        self.assertEqual(refused.call_count, 1)
 
     def test_acknowledgement(self) -> None:
         """

@@ -227,7 +227,11 @@ class Connector(FabricConnector):
             *self.depths(request),
             *(request.retryCount, request.rnrRetryCount, connection.stream.adapterNumber),
         )
-        self.manager.connect(connection.id, given)
+        try:
+            self.manager.connect(connection.id, given)
+        except ConnectionRefusedError:
+            # A driver that connects within the call has no event of it (Linux siw_cm.c, siw_connect()).
+            connection.refused(Rejection(RejectReason.INVALID_SERVICE_ID, b""))
 
     def _responded(self, connection: AdapterConnection, notice: Notice) -> None:
         given = notice.parameters
