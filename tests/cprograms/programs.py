@@ -187,8 +187,19 @@ IPERF = Program(
     "iperf Done.",
 )
 
+
+def _fio(verb: str) -> Program:
+    # A client that sends is told by no retry that its server has no receive: that one needs more of them.
+    command = "fio --name=job --ioengine=rdma --hostname={server} --port={port} --size=4m --minimal"
+    server, client = f"{command} --rw=read --iodepth=16", f"{command} --rw=write --verb={verb}"
+    return Program(f"fio_{verb}", server, client, "fio", ";fio-")
+
+
+#: Blocks of 4 KiB into the server's memory, out of it, and in messages.
+FIO = tuple(_fio(verb) for verb in ("write", "read", "send"))
+
 #: All of them.
-PROGRAMS = (*PINGPONGS, *CM, *PERFTEST, *QPERF, IPERF)
+PROGRAMS = (*PINGPONGS, *CM, *PERFTEST, *QPERF, IPERF, *FIO)
 
 if __name__ == "__main__":
     from tests.cprograms.table import main
