@@ -202,6 +202,9 @@ class Own(early):
     def connect(self, address):
         self.calls += 1
         super().connect(address)
+class Named(early):
+    def __init__(self):
+        early.__init__(self)
 own, poller = Own(), select.poll()
 _, client, server = pair(lambda: own)
 poller.register(server, select.POLLIN)
@@ -212,7 +215,7 @@ class Forking(socketserver.ForkingTCPServer):
     pass
 forking = Forking(("127.0.0.1", 0), None)
 print(isSDP((None, own)), own.calls, type(early()) is socket.socket, isinstance(own, socket.socket),
-      isinstance(socket.socket(), early), forking.socket.sdp)
+      isinstance(socket.socket(), early), forking.socket.sdp, isSDP(pair(Named)))
 """
 #: The program puts its own in the place of what is there.
 _REPLACED = f"""
@@ -446,7 +449,7 @@ class KindTests(LoopsTestCase):
         """
         Names that a program has taken early, and classes that it derives, work as later ones do.
         """
-        self.assertEqual(self.ran(_NAMES)[0], "True 1 True True True None\n")
+        self.assertEqual(self.ran(_NAMES)[0], "True 1 True True True None True\n")
 
     def test_replaced(self) -> None:
         """
