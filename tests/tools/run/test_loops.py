@@ -175,6 +175,17 @@ client = socket.create_connection(early.getsockname())
 server, _ = accept(early)
 print(given.sdp, isSDP(pair()), early.sdp, client.sdp)
 """
+#: pyOpenSSL, of a socket of the kernel's first.
+_OPENSSL = f"""
+{_PAIR}
+from OpenSSL import SSL
+from twisted_ib.tools.run.loops import notes
+context = SSL.Context(SSL.TLS_CLIENT_METHOD)
+ends = *socket.socketpair(), pair()[1]
+for end in (None, *ends):
+    SSL.Connection(context, end)
+    print(len(notes))
+"""
 #: It accepts, and has a process that it forks speak with the client.
 _FORKS = f"""
 {_PAIR}
@@ -417,6 +428,13 @@ class KindTests(LoopsTestCase):
         self.assertEqual(said, "None True None None\n", complaints)
         self.assertIn("ib-run: trio has a loop of its own\n", complaints)
         self.assertEqual(list(json.loads(complaints.splitlines()[-1])["notes"]), ["trio"])
+
+    def test_openSSL(self) -> None:
+        """
+        OpenSSL that is given the descriptor of a socket over SDP has none of its bytes, and that is said.
+        """
+        said, summary = self.ran(_OPENSSL)
+        self.assertEqual((said, list(summary["notes"])), ("0\n0\n0\n1\n", ["OpenSSL"]))
 
     def test_forking(self) -> None:
         """

@@ -267,6 +267,18 @@ def _connection(hooks: Hooks, module: ModuleType) -> None:
     vars(module)["socket"] = hooks.kernelOf("socket")
 
 
+def _openSSL(module: ModuleType) -> None:
+    connection: Any = vars(module)["Connection"]
+    begin: Callable[..., None] = connection.__init__
+
+    def __init__(self: object, context: object, socket: object = None) -> None:
+        if getattr(socket, "sdp", None) is not None and "OpenSSL" not in notes:
+            note("OpenSSL", "has no bytes of a socket over SDP: `use tcp` for the ports that it is used on")
+        begin(self, context, socket)
+
+    connection.__init__ = __init__
+
+
 def _hookSockets(hooks: Hooks) -> None:
     hooks.hasSockets = True
     hooks.after["socket"] = partial(_socket, hooks)
@@ -274,6 +286,7 @@ def _hookSockets(hooks: Hooks) -> None:
     hooks.after[_SELECT] = partial(_replaceSelect, hooks)
     hooks.after["socketserver"] = _socketserver
     hooks.after["multiprocessing.connection"] = partial(_connection, hooks)
+    hooks.after["OpenSSL.SSL"] = _openSSL
 
 
 # -- queues
