@@ -260,6 +260,18 @@ def _socketserver(module: ModuleType) -> None:
         super(mixin, server).server_activate()
 
     mixin.server_activate = activate
+    plain: Any = vars(module)["TCPServer"]
+    begin: Callable[[object], None] = plain.server_activate
+
+    # A process of its own has the connection as its standard output; of `-m http.server` that is __main__'s.
+    def activateCGI(server: Any) -> None:
+        kinds = getattr(server.RequestHandlerClass, "__mro__", ())
+        leave: Callable[[], object] | None = getattr(server.socket, "useTCP", None)
+        if leave is not None and any(each.__name__ == "CGIHTTPRequestHandler" for each in kinds):
+            leave()
+        begin(server)
+
+    plain.server_activate = activateCGI
 
 
 def _connection(hooks: Hooks, module: ModuleType) -> None:
