@@ -175,6 +175,17 @@ client = socket.create_connection(early.getsockname())
 server, _ = accept(early)
 print(given.sdp, isSDP(pair()), early.sdp, client.sdp)
 """
+#: pyOpenSSL, of a socket of the kernel's first.
+_OPENSSL = f"""
+{_PAIR}
+from OpenSSL import SSL
+from twisted_ib.tools.run.loops import notes
+context = SSL.Context(SSL.TLS_CLIENT_METHOD)
+ends = *socket.socketpair(), pair()[1]
+for end in (None, *ends):
+    SSL.Connection(context, end)
+    print(len(notes))
+"""
 #: It accepts, and has a process that it forks speak with the client.
 _FORKS = f"""
 {_PAIR}
@@ -202,6 +213,9 @@ class Own(early):
     def connect(self, address):
         self.calls += 1
         super().connect(address)
+class Named(early):
+    def __init__(self):
+        early.__init__(self)
 own, poller = Own(), select.poll()
 _, client, server = pair(lambda: own)
 poller.register(server, select.POLLIN)
@@ -211,8 +225,13 @@ assert [each for each, _ in poller.poll()] == [server.fileno()]
 class Forking(socketserver.ForkingTCPServer):
     pass
 forking = Forking(("127.0.0.1", 0), None)
+from http.server import CGIHTTPRequestHandler, HTTPServer
+class CGI(CGIHTTPRequestHandler):
+    pass
+assert HTTPServer(("127.0.0.1", 0), CGI).socket.sdp is None
+assert HTTPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler).socket.sdp is not None
 print(isSDP((None, own)), own.calls, type(early()) is socket.socket, isinstance(own, socket.socket),
-      isinstance(socket.socket(), early), forking.socket.sdp)
+      isinstance(socket.socket(), early), forking.socket.sdp, isSDP(pair(Named)))
 """
 #: The program puts its own in the place of what is there.
 _REPLACED = f"""
@@ -415,6 +434,13 @@ class KindTests(LoopsTestCase):
         self.assertIn("ib-run: trio has a loop of its own\n", complaints)
         self.assertEqual(list(json.loads(complaints.splitlines()[-1])["notes"]), ["trio"])
 
+    def test_openSSL(self) -> None:
+        """
+        OpenSSL that is given the descriptor of a socket over SDP has none of its bytes, and that is said.
+        """
+        said, summary = self.ran(_OPENSSL)
+        self.assertEqual((said, list(summary["notes"])), ("0\n0\n0\n1\n", ["OpenSSL"]))
+
     def test_forking(self) -> None:
         """
         A server that forks after it listens has the kernel's sockets, and they are counted so.
@@ -446,7 +472,7 @@ class KindTests(LoopsTestCase):
         """
         Names that a program has taken early, and classes that it derives, work as later ones do.
         """
-        self.assertEqual(self.ran(_NAMES)[0], "True 1 True True True None\n")
+        self.assertEqual(self.ran(_NAMES)[0], "True 1 True True True None True\n")
 
     def test_replaced(self) -> None:
         """

@@ -260,11 +260,35 @@ def _socketserver(module: ModuleType) -> None:
         super(mixin, server).server_activate()
 
     mixin.server_activate = activate
+    plain: Any = vars(module)["TCPServer"]
+    begin: Callable[[object], None] = plain.server_activate
+
+    # A process of its own has the connection as its standard output; of `-m http.server` that is __main__'s.
+    def activateCGI(server: Any) -> None:
+        kinds = getattr(server.RequestHandlerClass, "__mro__", ())
+        leave: Callable[[], object] | None = getattr(server.socket, "useTCP", None)
+        if leave is not None and any(each.__name__ == "CGIHTTPRequestHandler" for each in kinds):
+            leave()
+        begin(server)
+
+    plain.server_activate = activateCGI
 
 
 def _connection(hooks: Hooks, module: ModuleType) -> None:
     # Its connections are descriptors, with os.read and os.write: they stay TCP.
     vars(module)["socket"] = hooks.kernelOf("socket")
+
+
+def _openSSL(module: ModuleType) -> None:
+    connection: Any = vars(module)["Connection"]
+    begin: Callable[..., None] = connection.__init__
+
+    def __init__(self: object, context: object, socket: object = None) -> None:
+        if getattr(socket, "sdp", None) is not None and "OpenSSL" not in notes:
+            note("OpenSSL", "has no bytes of a socket over SDP: `use tcp` for the ports that it is used on")
+        begin(self, context, socket)
+
+    connection.__init__ = __init__
 
 
 def _hookSockets(hooks: Hooks) -> None:
@@ -274,6 +298,7 @@ def _hookSockets(hooks: Hooks) -> None:
     hooks.after[_SELECT] = partial(_replaceSelect, hooks)
     hooks.after["socketserver"] = _socketserver
     hooks.after["multiprocessing.connection"] = partial(_connection, hooks)
+    hooks.after["OpenSSL.SSL"] = _openSSL
 
 
 # -- queues

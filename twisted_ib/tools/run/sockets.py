@@ -88,6 +88,11 @@ class socket(kernel.socket, metaclass=_Sockets):
         return cast("socket", made)
 
     def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:
+        this = _carried(self)
+        if this is not None:
+            # A class that was derived from this one calls it by the name that it had (PySocks).
+            load().__init__(this, family, type, proto, fileno)
+            return
         self._sdp = self._connecting = None
         self.isDirect = False
         super().__init__(family, type, proto, fileno)
