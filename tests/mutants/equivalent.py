@@ -386,6 +386,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "the way for what is no error ends in the same",
     ),
     Equivalent(
+        "twisted_ib/rdma/gathering.py",
+        "count = _COUNT.unpack_from(buffer, start)[0] if size >= _COUNT.size else 0",
+        "size >= _COUNT.size",
+        "(size > _COUNT.size)",
+        "a SEND of the number alone is refused, whatever it says",
+    ),
+    Equivalent(
         "twisted_ib/rdma/requests.py",
         "self._numbers = number = self._numbers + 1",
         "1",

@@ -72,8 +72,8 @@ PARTS: dict[str, tuple[str, ...]] = {
 }
 #: What fabrics, and so these parts, have to keep.
 CONTRACTS = ("tests/hca/fabric/toy/test_toy.py", "tests/hca/fabric/test_contract.py")
-#: Run last: they wait most.
-SLOW = ("test_contract", "test_processes")
+#: Run last: they wait, or compile, most.
+SLOW = ("test_contract", "test_processes", "test_reactors", "test_switching", "test_build", "test_signals")
 
 #: A mutant's tests may take so many times as long as those of the unchanged tree, and so many seconds more.
 SLOWER = 3.0

@@ -240,6 +240,17 @@ class AbortTests(PairTestCase):
         self.assertEqual((one.heard.log, two.heard.log), (["ConnectionAborted"], ["ConnectionLost"]))
         self.assertIn("aborted", str(two.heard.reason.value))
 
+    def test_noCycle(self) -> None:
+        """
+        Where nothing is lost no answer is awaited: the connection forgets its transport at once.
+        """
+        one, two = self.pair.connected()
+        connection = one.connection
+        one.reset()
+        self.assertIsNone(connection.user)
+        self.settle()
+        self.assertEqual(two.heard.log, ["ConnectionLost"])
+
     def test_abortAfterLose(self) -> None:
         """
         C{abortConnection} ends a close that waits.

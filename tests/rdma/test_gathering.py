@@ -421,6 +421,14 @@ class EndTests(PairTestCase):
         self.assertEqual(two.heard.log, [*(b"%d" % number for number in range(10)), "ConnectionAborted"])
         self.assertEqual(one.heard.log, ["ConnectionLost"])
 
+    def test_reactorStops(self) -> None:
+        """
+        Nothing comes behind the end of a connection that ends with its channel, amid them; nothing is held.
+        """
+        _, two = self.arrive(lambda two, data: self.pair.b.channel.close() if data == b"9" else None)
+        self.assertEqual(two.heard.log, [*(b"%d" % number for number in range(10)), "ConnectionLost"])
+        self.assertEqual((two.held, self.pair.b.device.receiveBudget.heldBytes), (None, 0))
+
     def test_exception(self) -> None:
         """
         An exception ends the connection, and the rest is dropped.

@@ -53,7 +53,8 @@ class HandshakeTests(SynchronousTestCase):
         self.assertEqual((request.responderResources, request.initiatorDepth), (16, 16))
         self.assertEqual((request.responseTimeout, request.requestRetries), (17, 15))
         self.assertEqual((request.retryCount, request.rnrRetryCount, request.pathMTU), (7, 7, 5))
-        self.assertEqual((request.localQPN, request.vendorID), (0x1234, 0x024742))
+        self.assertEqual((request.localQPN, request.startingPSN, request.vendorID), (0x1234, 0, 0x024742))
+        self.assertEqual((request.endToEndFlowControl, request.sharedReceiveQueue), (False, False))
         header = "00409c40 000000000000000000000000 0a000001 000000000000000000000000 0a000002"
         self.assertEqual(request.privateData, bytes.fromhex(header) + b"ours")
         self.assertEqual(evolve(request, vendorID=0x024743), self.request(SHORT))

@@ -5,7 +5,11 @@ Tests of librdmacm by programs in C: wrong calls and orders are errno, and neith
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
 
 from tests.verbs.c.library import run
 from tests.verbs.c.test_calls import ProgramTestCase
@@ -28,6 +32,32 @@ HARMLESS = {
 }
 #: Zeros in place of an address have no port space.
 OTHER = {(how, "rdma_create_ep"): errno.EPROTONOSUPPORT for how in ("other", "freed")}
+
+#: The handlers without their library: another thread has just destroyed what the first event is of.
+_DESTROYED = """
+import sys
+from unittest.mock import MagicMock, Mock
+sys.modules.update(_twisted_ib_cm=MagicMock(), _twisted_ib_verbs=MagicMock())
+from twisted_ib.verbs.c.cm import channels
+
+events, endpoint = [Mock(), Mock()], Mock()
+channels.endpoints = Mock(eventTaken=Mock(side_effect=[None, endpoint]))
+channels._structure = lambda event, its: (events.index(event), its is endpoint)
+print(channels.takeEvent(Mock(), Mock(side_effect=events)), [each.close.call_count for each in events])
+"""
+
+
+class EventTests(SynchronousTestCase):
+    """
+    Events of what is gone.
+    """
+
+    def test_destroyed(self) -> None:
+        """
+        An event of an identifier that another thread has destroyed is closed, and the next one is taken.
+        """
+        done = subprocess.run([sys.executable, "-c", _DESTROYED], capture_output=True, text=True, check=False)
+        self.assertEqual((done.stdout, done.stderr), ("(1, True) [1, 1]\n", ""))
 
 
 class CallTests(ProgramTestCase):

@@ -25,7 +25,7 @@ class SharedObjectTests(SynchronousTestCase):
     def test_loaded(self) -> None:
         """
         The loader finds each of as many functions as there may be, of two versions, by name and version; they
-        set C{errno}, and variables are zero and apart.
+        set C{errno}, and variables are zero, apart, and aligned for any type.
         """
         machine = os.uname().machine
         if machine not in MACHINES:
@@ -46,6 +46,7 @@ class SharedObjectTests(SynchronousTestCase):
             self.assertIsNotNone(found, each)
             if each.answer is None:
                 variables.add(found)
+                self.assertEqual(found % 16, 0)
                 self.assertEqual(ctypes.string_at(found, 64), bytes(64))
             else:
                 ctypes.set_errno(0)
