@@ -175,6 +175,16 @@ client = socket.create_connection(early.getsockname())
 server, _ = accept(early)
 print(given.sdp, isSDP(pair()), early.sdp, client.sdp)
 """
+#: What gevent takes out, while a module is imported and when sockets connect: they are TCP's.
+_ABSENT = f"""
+{_PAIR}
+import select
+del select.epoll
+import ssl
+assert not hasattr(select, "epoll")
+pair()
+print(hasattr(select, "epoll"), hasattr(select, "poll"))
+"""
 #: pyOpenSSL, of a socket of the kernel's first.
 _OPENSSL = f"""
 {_PAIR}
@@ -298,7 +308,7 @@ asyncio.run(main())
 _LATER = f"""
 import sys
 {_PAIR}
-assert isSDP(pair())
+pair()
 assert not {{"asyncio", "http.cookiejar", "email", "twisted.internet.unix"}} & set(sys.modules)
 from twisted.internet import defer
 async def five(): return 5
@@ -433,6 +443,12 @@ class KindTests(LoopsTestCase):
         self.assertEqual(said, "None True None None\n", complaints)
         self.assertIn("ib-run: trio has a loop of its own\n", complaints)
         self.assertEqual(list(json.loads(complaints.splitlines()[-1])["notes"]), ["trio"])
+
+    def test_absent(self) -> None:
+        """
+        A name that the program takes out of a module, as gevent does, stays out.
+        """
+        self.assertEqual(self.ran(_ABSENT)[0], "False True\n")
 
     def test_openSSL(self) -> None:
         """

@@ -30,6 +30,8 @@ _LOOPS = ("asyncio.", "twisted.internet.")
 _DEVICES = "twisted_ib.hca.device.device"
 #: Modules that are executed with the kernel's names: they derive classes from these, or keep them.
 _PLAIN = ("ssl", "asyncio", "twisted", "twisted_ib")
+#: What a name stands for that its module has no more.
+ABSENT = object()
 
 
 class _Loader:
@@ -77,10 +79,19 @@ class Replaced(NamedTuple):
 
     def now(self) -> object:
         """
-        @return: what it stands for at the moment.
+        @return: what it stands for at the moment; L{ABSENT} if the program has taken it out, as gevent does.
         """
-        value: object = getattr(self.module, self.name)
+        value: object = getattr(self.module, self.name, ABSENT)
         return value
+
+    def put(self, value: object) -> None:
+        """
+        Have it stand for that, or be as absent as it was.
+        """
+        if value is not ABSENT:
+            setattr(self.module, self.name, value)
+        elif self.now() is not ABSENT:
+            delattr(self.module, self.name)
 
 
 class Hooks:
@@ -166,7 +177,7 @@ class Hooks:
             if self._plain == 1:
                 self._before = [each.now() for each in self.replaced]
                 for each in self.replaced:
-                    setattr(each.module, each.name, each.kernels)
+                    each.put(each.kernels)
         try:
             yield
         finally:
@@ -175,7 +186,7 @@ class Hooks:
                 if not self._plain:
                     for each, value in zip(self.replaced, self._before, strict=True):
                         if each.now() is each.kernels:
-                            setattr(each.module, each.name, value)
+                            each.put(value)
 
     def kernelOf(self, name: str) -> ModuleType:
         """

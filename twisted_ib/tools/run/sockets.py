@@ -228,7 +228,7 @@ def _loaded(hooks: Hooks) -> type[Carried]:
     type.__setattr__(full, "setblocking", _setBlocking)
     patch.patch(hooks.after)
     for each, value in own:
-        setattr(each.module, each.name, value)
+        each.put(value)
     # A loop that is made now may get one of them.
     hooks.kernels = ("socket", "select")
     events = sys.modules.get("asyncio.selector_events")
