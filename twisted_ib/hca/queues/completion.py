@@ -308,7 +308,7 @@ class CompletionQueue(RefCounted):
 
     def discard(self, queuePairNumber: int) -> None:
         """
-        Remove the completions of a queue pair that was reset.
+        Remove the completions of a queue pair that was reset or destroyed.
         """
         self.recall()
         # IBTA vol. 1 10.3.1: RESET discards its work requests; the same wr_ids may be in use again

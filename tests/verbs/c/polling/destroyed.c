@@ -1,7 +1,7 @@
 /*
  * Queue pairs that are destroyed, and queues that are resized, amid polling and traffic: what is polled came in order,
- * each once, and all of a queue pair that lives on.  What a destroyed one had completed stays in the queue.  One line for
- * each check that fails; the argument is how many rounds.
+ * each once, and all of a queue pair that lives on.  What a destroyed one had completed goes with it.  One line for each
+ * check that fails; the argument is how many rounds.
  */
 #include "../pairs.h"
 #include <sched.h>
@@ -61,6 +61,7 @@ int main(int count, char **words)
 {
     long rounds = count > 1 ? atol(words[1]) : 0;
     struct ibv_mr *mr;
+    struct ibv_wc wc;
     pthread_t poller;
     union ibv_gid gid;
 
@@ -98,5 +99,14 @@ int main(int count, char **words)
     over = 1;
     if (rounds)
         pthread_join(poller, NULL);
+    for (int number = 0; number < 4; number++) {
+        if (number < 2)
+            sides[number].qp = flushing(sides[0].cq);
+        IS(receive(sides[number % 2].qp, number), 0);
+    }
+    IS(ibv_destroy_qp(sides[1].qp), 0);
+    for (int number = 0; number < 4; number += 2)
+        IS(ibv_poll_cq(sides[0].cq, 1, &wc) == 1 && wc.wr_id == (uint64_t)number, 1);
+    IS(ibv_poll_cq(sides[0].cq, 1, &wc), 0);
     return !!failures;
 }

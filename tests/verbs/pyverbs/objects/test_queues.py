@@ -62,6 +62,25 @@ class QueueTests(VerbsTestCase):
         self.refused(errno.ENOMEM, CQ, ctx, 10)
         self.assertRaises(TypeError, CQ, None, 10)
 
+    def test_destroyed(self) -> None:
+        """
+        Completions of a queue pair go with it, those of others stay: programs free what C{wr_id} points to.
+        """
+        cq = CQ(self.open(), 8)
+        pd = PD(cq.context)
+        qps = [
+            QP(pd, QPInitAttr(qp_type=enums.IBV_QPT_RC, scq=cq, rcq=cq, cap=QPCap(4, 4, 1, 1)))
+            for _ in range(2)
+        ]
+        for qp in qps:
+            qp.modify(QPAttr(enums.IBV_QPS_ERR), enums.IBV_QP_STATE)
+        for number in range(4):
+            qps[number % 2].post_recv(RecvWR(number))
+        self.assertEqual([wc.wr_id for wc in self.wait(cq, 1)], [0])
+        qps[0].close()
+        self.assertEqual([wc.wr_id for wc in self.wait(cq, 2)], [1, 3])
+        self.assertEqual(cq.poll(4), (0, []))
+
     def test_poll(self) -> None:
         """
         A poll drives both ends, and takes no more than it is asked for.

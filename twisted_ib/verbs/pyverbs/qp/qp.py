@@ -248,8 +248,14 @@ class QP(VerbsObject):
         self.srq: SRQ | None = srq
 
         # A plain function of core objects only: see VerbsObject._opened.
+        completionQueues = {scq._core, rcq._core}
+
         def close() -> None:
             core.close()
+            # As rdma-core's providers for hardware, as mlx5_destroy_qp in providers/mlx5/verbs.c: programs
+            # free what wr_id points to, as libfabric's does.
+            for each in completionQueues:
+                each.discard(core.number)
             # Events of a destroyed queue pair would name an object that the program no longer has.
             events.forget(core)
 
