@@ -5,6 +5,7 @@ Tests for L{twisted_ib.blocking.patch} and L{twisted_ib.blocking.tls}.
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import select
 import selectors
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from http.client import HTTPConnection
@@ -404,6 +406,19 @@ class TLSTests(BlockingTestCase):
         serving = self.inThread(lambda: tls.wrap_socket(self.serverSide, other, server_side=True))
         client = tls.wrap_socket(self.clientSide, one, server_hostname="localhost")
         return client, serving.result(HANG_SECONDS)
+
+    def test_forgotten(self) -> None:
+        """
+        A socket that nobody has any more is closed at once, without a collection of garbage.
+        """
+        ends = [*self.ends()]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.disable()
+            self.addCleanup(gc.enable)
+            del ends[1]
+        ends[0].settimeout(HANG_SECONDS)
+        self.assertEqual(ends[0].recv(1), b"")
 
     def test_oneAtATime(self) -> None:
         """

@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable
 from threading import Lock, RLock
 from typing import Any, Final, NoReturn
+from weakref import ref
 
 from twisted_ib.blocking.connection import failure
 from twisted_ib.blocking.socket import AF_IB, socket
@@ -32,7 +33,8 @@ class _Records:
     def __init__(
         self, skt: SSLSocket, context: ssl.SSLContext, isServer: bool, hostname: str | None, session: Any
     ) -> None:
-        self._socket = skt
+        # Weakly, as the standard library's: a socket that nobody has any more is closed at once.
+        self._owner = ref(skt)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, isServer, hostname, session)
         #: What has arrived of a record's header, and how much of the rest has not.
@@ -50,6 +52,12 @@ class _Records:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._object, name)
+
+    @property
+    def _socket(self) -> SSLSocket:
+        skt = self._owner()
+        assert skt is not None
+        return skt
 
     def _flush(self) -> None:
         with self._lock:
