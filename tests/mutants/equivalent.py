@@ -83,18 +83,18 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         _CONNECTION,
-        "self.descriptor, self.inode, self.forks = -1, 0, 0",
+        "self.descriptor, self.inode, self.forks, self.looked = -1, 0, 0, 0",
         "1",
         "2",
         "no descriptor either",
     ),
     Equivalent(
         _CONNECTION,
-        "self.descriptor, self.inode, self.forks = -1, 0, 0",
+        "self.descriptor, self.inode, self.forks, self.looked = -1, 0, 0, 0",
         "0",
         "1",
-        "offload() sets both with the descriptor, before which nobody asks",
-        times=2,
+        "offload() sets the others with the descriptor, before which nobody asks; a fork counts twice",
+        times=3,
     ),
     Equivalent(
         _CONNECTION,
