@@ -19,6 +19,7 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.hcas import LISTENER, SDP, Taker, User
+from tests.support.calls import requireReplaceable
 from tests.support.descriptors import descriptors, descriptorsBefore
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS, waitUntil
@@ -300,12 +301,17 @@ class HubTests(SynchronousTestCase):
             lambda: found.append(self.near.wait(lambda: events and events.pop(), HANG_SECONDS))
         )
         waitUntil(lambda: self.near._sleepers.followers or not thread.is_alive())
-        with self.near:
-            events.append("an event")
-            self.near._tell(True)
-            self.assertEqual(events, [])
+        left: list[int] = []
+
+        def tell() -> None:
+            with self.near:
+                events.append("an event")
+                self.near._tell(True)
+                left.append(len(events))
+
+        self.inThread(tell).join(HANG_SECONDS / 2)
         thread.join(HANG_SECONDS / 2)
-        self.assertEqual(found, ["an event"])
+        self.assertEqual((found, left), (["an event"], [0]))
         follower = self.near.lieDown(lambda: None, None)
         assert isinstance(follower, Sleep)
         self.addCleanup(follower.sleeper.close)
@@ -316,6 +322,66 @@ class HubTests(SynchronousTestCase):
         self.assertEqual(list(self.near._leaders), [follower.sleeper])
         self.assertTrue(awaitReady(follower.sleeper.fd, 0))
         self.near.getUp(follower.sleeper)
+
+    def test_takesInItsThread(self) -> None:
+        """
+        In the main thread, where a signal's handler may raise, nothing is taken for others: they ask
+        themselves.
+        """
+        self.open(self.near)
+        events: list[str] = []
+        taken = Asleep(lambda: events.pop())
+        events.append("an event")
+        self.assertTrue(taken.ready())
+        self.assertEqual(events, ["an event"])
+
+    def test_interruptedTelling(self) -> None:
+        """
+        Where a signal's handler ends the telling, those that were not asked are told by the next.
+        """
+
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
+        near, one = self.near, Asleep[None](None, sleeper=Sleeper())
+        assert one.sleeper is not None
+        self.addCleanup(one.sleeper.close)
+        one.ready = interrupt
+        with near:
+            near._leaders[one.sleeper] = one
+            self.addCleanup(near._leaders.clear)
+            self.assertRaises(KeyboardInterrupt, near._tell, True)
+            self.assertNotEqual(near._told, near._changes)
+
+    def test_mayNotComeBack(self) -> None:
+        """
+        A signal's handler may keep the main thread from getting up: others go on without it.
+        """
+        self.open(self.near)
+        requireReplaceable(Sleep, "sleep")
+        gone: list[float] = []
+
+        def sleep(sleep: Sleep, end: float | None) -> None:
+            gone.extend(each.gone for each in self.near._leaders.values())
+            raise ZeroDivisionError
+
+        self.patch(Sleep, "sleep", sleep)
+        self.assertRaises(ZeroDivisionError, self.near.wait, lambda: None)
+        self.assertLess(gone[0], time.monotonic() + HANG_SECONDS)
+
+    def test_endsWithoutLeaders(self) -> None:
+        """
+        At the end of the process threads that led drive no more: the one that ends it does.
+        """
+        near, seen = self.near, []
+        self.open(near)
+        for _ in range(LEADERS):
+            sleep = near.lieDown(lambda: None, None)
+            assert isinstance(sleep, Sleep)
+            self.addCleanup(sleep.sleeper.close)
+        self.patch(near, "_hasSent", lambda: seen.append(len(near._leaders)) or True)
+        near.end()
+        self.assertEqual(seen, [0])
 
     def test_gone(self) -> None:
         """

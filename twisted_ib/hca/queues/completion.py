@@ -185,6 +185,13 @@ class Mirror(Protocol):
         As L{settle}, and have nothing of the others any more.
         """
 
+    def more(self) -> bool:
+        """
+        Post what the program has left to whoever needs it.
+
+        @return: whether there was anything.
+        """
+
 
 class CompletionQueue(RefCounted):
     """

@@ -63,6 +63,14 @@ class Receives:
     def __len__(self) -> int:
         return len(self._own if self._shared is None else self._shared)
 
+    def __bool__(self) -> bool:
+        return len(self) > 0 or (self._more() and len(self) > 0)
+
+    def _more(self) -> bool:
+        # A program of verbs may have posted some while other threads make progress.
+        mirror = self._work.receiveCompletions.mirror
+        return mirror is not None and mirror.more()
+
     def add(self, request: ReceiveRequest) -> None:
         """
         Accept a receive from the program.
@@ -86,8 +94,11 @@ class Receives:
         Remove the oldest, or return L{None} if there is none.
         """
         if self._shared is not None:
-            return self._shared.take()
-        return self._own.popleft() if self._own else None
+            found = self._shared.take()
+            return self._shared.take() if found is None and self._more() else found
+        if self._own or self._more():
+            return self._own.popleft() if self._own else None
+        return None
 
     def putBack(self, request: ReceiveRequest) -> None:
         """

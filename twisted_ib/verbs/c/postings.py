@@ -5,7 +5,8 @@ C{building/postings.c}, and Python takes all that are there at once.
 C records only what a queue is sure to take: each queue has a limit of requests, which follows its room.
 Whatever else a program posts or calls comes to Python, which takes what was recorded before it.  So does the
 end of the process.  A thread that posts takes the records itself, unless another is in Python to poll
-or to post: that one does.
+or to post: that one does.  And a receive in the place of one that a poll has found waits for the thread's
+next poll, or for a message that needs it.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class PostedQueue:
             return
         room = self.room()
         # That of a queue which is nearly full follows its completions, too: see rings.py.
-        self.isShort = 2 * room < self.depth
+        self.isShort = 2 * room <= self.depth
         self.renewal = self.taken + (room + 3) // 2
         self._structure.limit = self.taken + room
 
@@ -194,6 +195,7 @@ class ReceiveQueue(_QueuePairQueue):
 
     def room(self) -> int:
         work = self._work
+        self._structure.urgent = work.queuePair.state is QPState.ERR
         if work.queuePair.state is QPState.RESET:
             return 0
         return max(0, work.responder.room())
@@ -214,6 +216,8 @@ class SharedQueue(PostedQueue):
         self.accept = core.postPromised
 
     def room(self) -> int:
+        # Of what is left to a poll the event of the limit knows nothing.
+        self._structure.urgent = self._core.limit > 0
         return max(0, self._core.depth - len(self._core))
 
 
@@ -354,4 +358,4 @@ def settle() -> None:
 
 
 # The process may end before the thread that was to take it.
-hub.left, hub.settle = posting, settle
+hub.settle = settle

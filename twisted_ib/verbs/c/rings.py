@@ -20,7 +20,7 @@ from twisted_ib import limits
 from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.pointers import CData, addressOf
-from twisted_ib.verbs.c.postings import completed
+from twisted_ib.verbs.c.postings import completed, posting, settle
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.base.wc import wcFlags, wcImmediate
 from twisted_ib.verbs.pyverbs.objects.cq import PolledQueue
@@ -78,9 +78,9 @@ class CompletionRing:
         for each in islice(completions, self.shown, limits.COMPLETION_RING):
             flags = each.flags
             key = each.queuePairNumber, each.opcode >= _RECEIVES
-            if key != seen:
-                # It has made room.
-                if (posted := completed.get(key)) is not None and posted.isShort:
+            if key != seen or each.status:
+                # It has made room, or its queue pair is in ERR.
+                if (posted := completed.get(key)) is not None and (posted.isShort or each.status):
                     posted.open()
                 seen = key
             _WC.pack_into(
@@ -115,6 +115,12 @@ class CompletionRing:
         self._keep(lib.twisted_ib_recall(self._ring))
         self.shown = 0
         self.wanted()
+
+    def more(self) -> bool:
+        if not posting.fill:
+            return False
+        settle()
+        return True
 
     def close(self) -> None:
         """

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
+from threading import get_ident, main_thread
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -53,8 +54,12 @@ class Asleep(Generic[_Event]):
         self.found: _Event | None = None
 
     def _taken(self) -> object:
-        if self.take is not None:
-            self.found = self.take()
+        if self.take is None:
+            return None
+        # In the main thread a signal's handler may end this by an error, once it is taken: it asks itself.
+        if get_ident() == main_thread().ident:
+            return True
+        self.found = self.take()
         return self.found
 
     def begin(self, seconds: float) -> float:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial, wraps
 from threading import RLock, get_ident, main_thread
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from twisted_ib import limits
 from twisted_ib.drive.process import callAll, life
@@ -54,24 +54,6 @@ _TAKEN = 16
 _giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
-class Left(Protocol):
-    """
-    Requests that programs have left to whoever makes progress next.
-
-    @ivar fill: how many octets they have.
-    """
-
-    fill: int
-
-
-class Nothing:
-    """
-    None.
-    """
-
-    fill = 0
-
-
 class Hub:
     """
     The open devices of this process's verbs.
@@ -87,14 +69,12 @@ class Hub:
         it has; without the lock.  L{None} where nothing does.  Only the thread that serves peers calls it,
         and for a moment perhaps its successor too.
     @ivar unwatch: has C{watch} keep no memory until it is called again; L{None} where nothing does.
-    @ivar left: whether programs have left requests that are to be posted, by its C{fill}.
-    @ivar settle: posts these.
+    @ivar settle: posts what a program has left to another thread; L{None} where none does.
     @ivar unshown: mirrors of completion queues that lack completions: they get them before the lock is
         released.
     """
 
     def __init__(self) -> None:
-        self.left: Left = Nothing()
         self.unshown: set[Mirror] = set()
         self._reset()
 
@@ -115,7 +95,7 @@ class Hub:
         self.watchers: set[Wakes] = set()
         self.watch: Callable[[float], bool] | None = None
         self.unwatch: Callable[[], object] | None = None
-        self.settle: Callable[[], object] = bool
+        self.settle: Callable[[], object] | None = None
         self.drives = 0
         self.driven = 0.0
         # Events that drives handled, and changes that were told by wake(); those of which sleepers know.
@@ -326,8 +306,6 @@ class Hub:
             self._taken += 1
             return 0
         self._taken = 0
-        if self.left.fill:
-            self.settle()
         self.drives += 1
         if self._armed:
             # From here on no doorbell wakes a sleeper, so look at every path once more: a record may have
@@ -390,12 +368,16 @@ class Hub:
         @raise OSError: no descriptor is free to sleep on.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        # What others take for a thread is lost if a signal's handler then ends its wait by an error.
-        one = Asleep(None if get_ident() == main_thread().ident else take)
+        # What others take for a thread is lost if a signal's handler then ends its wait by an error; that may
+        # keep it from getting up, too.
+        one = Asleep(None, OWN_SECONDS) if get_ident() == main_thread().ident else Asleep(take)
         try:
             while isinstance(found := self.lieDown(take, end, None, one), Sleep):
                 found.sleep(end)
             return found
+        except BaseException:
+            self.getUp(None)
+            raise
         finally:
             if one.sleeper is not None:
                 self.getUp(one.sleeper)
@@ -459,9 +441,11 @@ class Hub:
 
     def _tell(self, isChange: bool) -> None:
         self._changes += isChange
-        self._told = self._changes
+        changes = self._changes
         if self._leaders or self._sleepers.followers:
             tell(self._sleepers.everyone())
+        # After that: a signal's handler may end it, and then who follows has not heard.
+        self._told = changes
 
     def _handOver(self) -> None:
         # The doorbells that the leaders sleep on may be disarmed, and this thread drives no more.
@@ -474,11 +458,11 @@ class Hub:
             if self._changes != self._told or sleepers.isEarly(self._rest.until):
                 sleepers.wake()
 
-    def getUp(self, sleeper: Sleeper) -> None:
+    def getUp(self, sleeper: Sleeper | None) -> None:
         """
         End the sleep of a thread, which perhaps drives no more.
 
-        @param sleeper: the thread's.
+        @param sleeper: the thread's, if it has slept.
         """
         with self:
             self._sleepers.remove(sleeper)
@@ -524,7 +508,7 @@ class Hub:
                 n = self.drive()
                 before = self.drives
                 # A thread in wait() already drives: a second sleeper would wake for the same doorbells.
-                sleep = None if n or self._leaders else self._sleepOn(None, Asleep(bool, sleeper=sleeper))
+                sleep = None if n or self._leaders else self._sleepOn(bool, Asleep(None, sleeper=sleeper))
                 if sleep is not None and self.unwatch is not None:
                     self.unwatch()
             if sleep is not None:
@@ -561,6 +545,9 @@ class Hub:
         Close what the program has left open, at interpreter exit, as a kernel would at process exit.
         """
         callAll([self.settle])
+        # Threads that lead do not drive any more once the process ends.
+        with self:
+            self._leaders.clear()
         # To the program a datagram is sent once its request is complete, also if its path is still looked
         # for: a card would have sent it before the process ends.
         with suppress(HCAError, OSError):

@@ -240,6 +240,7 @@ static void events(int rounds)
 
 /* One thread polls while another posts, resizes, and destroys the queue pairs. */
 static struct ibv_cq *watched;
+static volatile long polled;
 
 static void *watch(void *nothing)
 {
@@ -251,6 +252,7 @@ static void *watch(void *nothing)
         IS((found = ibv_poll_cq(watched, 8, wc)) >= 0, 1);
         for (int index = 0; index < found; index++)
             IS(wc[index].wr_id, next++);
+        polled = next;
     }
     return nothing;
 }
@@ -272,10 +274,13 @@ static void changes(int rounds)
                 sched_yield();
             IS(receive(qp, next++), 0);
         }
-        IS(ibv_destroy_qp(qp), 0);
         /* The next ones find room. */
         while (ibv_resize_cq(watched, 100))
             sched_yield();
+        /* What it has completed goes with a queue pair. */
+        while (polled != next && !failures)
+            sched_yield();
+        IS(ibv_destroy_qp(qp), 0);
     }
     pthread_join(thread, NULL);
     IS(ibv_destroy_cq(watched), 0);

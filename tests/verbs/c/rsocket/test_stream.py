@@ -462,7 +462,7 @@ class RSocketTests(VerbsTestCase):
 
     def test_refused(self) -> None:
         """
-        Nobody listens.
+        Nobody listens.  Who writes nevertheless is told, and does not wait for room.
         """
         listener, address = self.listening()
         self.close(listener)
@@ -477,6 +477,9 @@ class RSocketTests(VerbsTestCase):
         self.assertTrue(hub.wait(over, HANG_SECONDS))
         self.assertEqual(active.error, errno.ECONNREFUSED)
         self.assertTrue(active.canRead and active.canWrite)
+        with hub, self.assertRaises(HandleError) as caught:
+            active.write(memoryview(b"x"))
+        self.assertEqual(caught.exception.number, errno.ECONNRESET)
 
     def test_peerCloses(self) -> None:
         """

@@ -44,10 +44,11 @@ extern volatile unsigned twisted_ib_busy, twisted_ib_posts;
  *
  * posts: what twisted_ib_posts was; taken: polls since its last progress that found something; vain: its progress in
  * vain since something was found or posted; pause, left: the length of its pause in polls, and what is left of it;
- * stood: polls that left progress to another thread; found: whether the last poll has found something; tick: the clock's.
+ * stood: polls that left progress to another thread; found: whether the last poll has found something, and calls:
+ * what twisted_ib_posts was then; tick: the clock's.
  */
 static __thread struct {
-    unsigned posts, taken, vain, pause, left, stood, found;
+    unsigned posts, taken, vain, pause, left, stood, found, calls;
     long tick;
 } twisted_ib_polled __attribute__((tls_model("initial-exec")));
 
@@ -123,6 +124,12 @@ static int twisted_ib_pauses(const struct twisted_ib_ring *ring)
     return 0;
 }
 
+static void twisted_ib_found(int count)
+{
+    twisted_ib_polled.found = count > 0;
+    twisted_ib_polled.calls = twisted_ib_posts;
+}
+
 /* Poll: whether that is done, and its result. */
 static int twisted_ib_poll(struct ibv_cq *cq, int count, struct ibv_wc *wc, int *result)
 {
@@ -131,7 +138,7 @@ static int twisted_ib_poll(struct ibv_cq *cq, int count, struct ibv_wc *wc, int 
     if (!ring || count < 0 || twisted_ib_polled.taken >= TAKEN)
         return 0;
     *result = twisted_ib_take(ring, count, wc);
-    twisted_ib_polled.found = *result > 0;
+    twisted_ib_found(*result);
     if (*result) {
         twisted_ib_polled.taken++;
         twisted_ib_polled.vain = twisted_ib_polled.pause = twisted_ib_polled.left = 0;
@@ -146,7 +153,7 @@ static int twisted_ib_poll_again(struct ibv_cq *cq, int count, struct ibv_wc *wc
     struct twisted_ib_ring *ring = twisted_ib_ring_of(cq);
     int n = ring ? twisted_ib_take(ring, count, wc) : 0;
 
-    twisted_ib_polled.found = n > 0;
+    twisted_ib_found(n);
     twisted_ib_polled.taken = twisted_ib_polled.stood = 0;
     if (n || !ring)
         twisted_ib_polled.vain = twisted_ib_polled.pause = 0;

@@ -13,6 +13,8 @@ struct twisted_ib_queue {
     uint64_t posted, limit;
     /* Of a request: elements, octets of inline data, a bit for each operation. */
     unsigned elements, inlined, operations;
+    /* Whether what is posted is not left to the next poll: in ERR it completes at once, and the event of a limit counts. */
+    unsigned urgent;
 };
 
 struct twisted_ib_qp {
@@ -178,6 +180,8 @@ static struct ibv_recv_wr *twisted_ib_post_receives(struct twisted_ib_queue *que
     sigset_t program;
 
     twisted_ib_lock(&program);
+    if (queue->urgent)
+        twisted_ib_polled.found = 0;
     while (wr && twisted_ib_record_receive(queue, wr))
         wr = wr->next;
     twisted_ib_unlock(&program);
@@ -211,14 +215,14 @@ static int twisted_ib_attended(void)
 }
 
 /*
- * Whether a poster leaves receives to its own next poll, by which the next record comes at the earliest: its last one has
- * found something, and so another follows before the thread waits.
+ * Whether a poster leaves receives to its own next poll, or to whoever makes progress before: its last poll has found
+ * something, and nobody has called anything since, so that another follows before the thread waits.
  */
 static int twisted_ib_polls(void)
 {
-    if (!twisted_ib_polled.found)
+    if (!twisted_ib_polled.found || twisted_ib_polled.calls != twisted_ib_posts)
         return twisted_ib_attended();
-    __atomic_add_fetch(&twisted_ib_posts, 1, __ATOMIC_RELAXED);
+    twisted_ib_polled.calls = __atomic_add_fetch(&twisted_ib_posts, 1, __ATOMIC_RELAXED);
     return 1;
 }
 

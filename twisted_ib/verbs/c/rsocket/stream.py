@@ -262,9 +262,10 @@ class RSocket:
 
     def _fail(self, number: int) -> None:
         # A connection that was cut ends as one that is closed; one that was never made is an error.
-        if self.phase is Phase.CONNECTED and self._stream is not None:
+        if self._stream is not None:
             self._stream.isOver = True
-            return
+            if self.phase is Phase.CONNECTED:
+                return
         self.error = number
         self.phase = Phase.OVER
 

@@ -15,6 +15,7 @@ from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import AGAIN, handler, handlers
 from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.pointers import CData, addressOf, given
+from twisted_ib.verbs.c.postings import posting, settle
 from twisted_ib.verbs.c.rings import CompletionRing, RingedCQ, RingedCQEX
 from twisted_ib.verbs.c.verbs.structures import new, objectOf, optional, pointers
 from twisted_ib.verbs.c.waiting import nextEvent
@@ -150,6 +151,8 @@ def poll_cq(cq: CData, count: int, wc: CData) -> int:
     value: PolledQueue = entry.value
     if count < 0:
         raise HandleError(f"There are no {count} completions")
+    if posting.fill:
+        settle()
     hub.poll(value._device, value._core, count)
     return 0
 

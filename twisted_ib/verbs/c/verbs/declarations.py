@@ -239,6 +239,7 @@ struct ibv_qp_ex {
 };
 struct twisted_ib_queue {
     uint64_t posted; uint64_t limit; unsigned int elements; unsigned int inlined; unsigned int operations;
+    unsigned int urgent;
     ...;
 };
 struct twisted_ib_qp {
