@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final, final
 
 from twisted_ib import limits
-from twisted_ib.hca.transport.parameters import ACKNOWLEDGE_REQUEST, Packet
+from twisted_ib.hca.transport.parameters import ACKNOWLEDGE_REQUEST, ConnectionParameters, Packet
 from twisted_ib.hca.transport.psn import packets
 from twisted_ib.hca.wire.headers import PSN_MASK, RETH
 from twisted_ib.hca.wire.opcodes import (
@@ -53,14 +53,17 @@ class ReadRequest:
     @ivar header: its extended header, with the payload if it has one.
     @ivar length: bytes that a READ asks for.
     @ivar asked: PSNs at which a request for a part was sent, as far as not answered.
+    @ivar part: response packets that one request asks for.
     """
 
-    __slots__ = ("asked", "code", "end", "header", "length", "position", "start")
+    __slots__ = ("asked", "code", "end", "header", "length", "part", "position", "start")
 
     asks: ClassVar = True
     size: ClassVar = 0
 
-    def __init__(self, code: int, header: bytes, position: int, start: int, mtu: int) -> None:
+    def __init__(
+        self, code: int, header: bytes, position: int, start: int, terms: ConnectionParameters
+    ) -> None:
         """
         @param start: the PSN of the request, and of the first packet of the response.
         """
@@ -74,7 +77,8 @@ class ReadRequest:
             self.length = RETH.unpack(header)[2]
         # A READ takes as many PSNs as its response has packets (IBTA vol. 1 9.7.3; Linux
         # rxe_req.c update_wqe_psn()).
-        self.end = start + packets(self.length, mtu)
+        self.end = start + packets(self.length, terms.mtu)
+        self.part = terms.scaled(limits.TRANSPORT_READ)
 
     def partEnd(self, at: int) -> int:
         """
@@ -83,13 +87,13 @@ class ReadRequest:
         # Parts are counted from the beginning: a retried READ must be a subset of one that was
         # sent (IBTA vol. 1 9.4.4; Linux rxe_resp.c duplicate_request() drops any other).
         at -= self.start
-        return min(self.end, self.start + at + limits.TRANSPORT_READ - at % limits.TRANSPORT_READ)
+        return min(self.end, self.start + at + self.part - at % self.part)
 
     def partBegins(self, at: int) -> bool:
         """
         Whether a part begins at a PSN.
         """
-        return (at - self.start) % limits.TRANSPORT_READ == 0
+        return (at - self.start) % self.part == 0
 
     def ask(self, at: int, mtu: int) -> Packet:
         """

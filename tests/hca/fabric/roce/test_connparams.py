@@ -8,7 +8,9 @@ from typing import Any
 
 from tests.contracts.path import Consumer
 from tests.hca.fabric.roce.test_devices import HERE, THERE, PacketTestCase
+from tests.hca.memorylink import deviceOn
 from twisted_ib import limits
+from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.base.timers import timeoutSeconds
 from twisted_ib.hca.cm.messages import requestMessage
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
@@ -110,12 +112,60 @@ class AgreementTests(PacketTestCase):
         """
         device = self.device(THERE)
         path = device.fabric.pathTo(HERE)
-        for said, found in ((4791, 4791), (0xC000, 0xC000), (0xFFFF, 0xFFFF), (0xC123, 0), (0x1FFFF, 0)):
+        cases = [(4791, 4791), (0xC000, 0xC000), (0xFFFF, 0xFFFF), (0xC123, 0), (0x1FFFF, 0), (0x8C000, 0)]
+        # With a long path MTU, which this link does not have.
+        for said, found in (*cases, (0x6C000, 0xC000), (0x712B7, 4791), (0x71234, 0)):
             reply = ConnectReply(localQPN=7)
             proposal = path.prepareReply(reply, ConnectRequest(localQPN=0xC123, localEECN=said))
             self.assertEqual((proposal.peerPort, reply.localEECN != 0), (found, found != 0))
+            self.assertEqual((proposal.longer, reply.localEECN >> 16), (0, 0))
             answered = proposal.answered(ConnectReply(localQPN=0xC123, localEECN=said))
             self.assertEqual(answered.peerPort, found)
+
+    def longest(self, here: int, there: int, isSilent: bool = False) -> tuple[list[int], list[int]]:
+        """
+        @param here: the path MTU of the active end's link, and C{there} of the passive end's.
+        @param isSilent: whether the passive end says no source port.
+        @return: the path MTU of both connections: of streams, and of queue pairs with attributes.
+        """
+        devices = [
+            deviceOn(self.wire, address, self.clock.seconds, mtu)
+            for address, mtu in ((HERE, here), (THERE, there))
+        ]
+        one, two = ends = [device.createQueuePair(Consumer()) for device in devices]
+        request, reply = ConnectRequest(localQPN=one.number), ConnectReply(localQPN=two.number)
+        ways = [device.fabric.pathTo(to) for device, to in zip(devices, (THERE, HERE), strict=True)]
+        ways[0].prepareRequest(request)
+        self.assertEqual(request.pathMTU, MTU_CODES[min(here, 4096)])
+        if isSilent:
+            request.localEECN = 0
+        ways[1].prepareReply(reply, request)
+        ways[0].readReply(reply, one.number)
+        streams = [
+            connectionParameters(device.fabric, end, message).mtu
+            for device, end, message in zip(devices, ends, (reply, request), strict=True)
+        ]
+        for end in ends:
+            end.attributes = {"path_mtu": request.pathMTU}
+        others = [
+            connectionParameters(device.fabric, end, None).mtu
+            for device, end in zip(devices, ends, strict=True)
+        ]
+        for device in devices:
+            device.close()
+        return streams, others
+
+    def test_long(self) -> None:
+        """
+        Two ends that say their source ports have the longest packets that both links carry; the REQ has no
+        path MTU but IBTA's.
+        """
+        for here, there, agreed in (
+            *((61440, 61440, 61440), (61440, 8192, 8192), (8192, 61440, 8192), (8192, 8192, 8192)),
+            *((4096, 61440, 4096), (61440, 4096, 4096), (1024, 8192, 1024)),
+        ):
+            self.assertEqual(self.longest(here, there), ([agreed] * 2,) * 2, (here, there))
+        self.assertEqual(self.longest(61440, 61440, isSilent=True), ([4096] * 2,) * 2)
 
     def test_attributes(self) -> None:
         """

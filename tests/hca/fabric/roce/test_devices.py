@@ -205,11 +205,12 @@ class PacketTestCase(SynchronousTestCase):
 
         self.patch(connparams, "propose", silent)
 
-    def connected(self, here: str = HERE, there: str = THERE) -> tuple[End, End]:
+    def connected(self, here: str = HERE, there: str = THERE, size: int = 1 << 17) -> tuple[End, End]:
         """
+        @param size: bytes of memory of each end.
         @return: the active and the passive end of a connection.
         """
-        active, passive = End(self.device(here)), End(self.device(there))
+        active, passive = (End(self.device(address), size) for address in (here, there))
         passive.device.listen(PortSpace.TCP, there, PORT, passive)
         active.device.connect(PortSpace.TCP, there, PORT, active)
         settle(active.device, passive.device)

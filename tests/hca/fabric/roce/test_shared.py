@@ -561,7 +561,8 @@ class SharedTests(DevicesTestCase):
         # A process that waits for a processor acknowledges late, and packets are sent again.
         self.patch(self, "clock", lambda: 1.0)
         alone = self.kernelCalls(0)
-        self.assertEqual(alone["packets"], 4 * 256)
+        # 18 messages for each MiB.
+        self.assertEqual(alone["packets"], 4 * 18)
         self.assertEqual(self.kernelCalls(5), alone)
 
     def test_group(self) -> None:

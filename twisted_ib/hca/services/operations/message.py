@@ -225,7 +225,7 @@ class MessageOperation(Operation):
         if inline is not None:
             if left == self.length <= limits.INLINE_MESSAGE:
                 return 0, left, inline
-            count = min(left, limits.INLINE_MESSAGE)
+            count = min(left, limits.INLINE_MESSAGE, path.recordBytes)
             return 0, count, memoryview(inline)[start : start + count]
         pieces = self.request.pieces
         reference, count = refer(path, pd, pieces, start, left, LOCAL_READ)
@@ -304,4 +304,4 @@ def refer(
             # copied.
             if number:
                 return headers.REFERENCE.pack(number, count, offset), count
-    return b"", min(left, limits.INLINE_MESSAGE)
+    return b"", min(left, limits.INLINE_MESSAGE, path.recordBytes)
