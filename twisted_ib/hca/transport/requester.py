@@ -18,6 +18,7 @@ Timers:
 from __future__ import annotations
 
 from collections import deque
+from itertools import chain
 from typing import Any, Final
 
 from twisted_ib import limits
@@ -34,7 +35,7 @@ from twisted_ib.hca.transport.parameters import (
 )
 from twisted_ib.hca.transport.psn import HALF, extended
 from twisted_ib.hca.transport.readrequests import RESPONSE_TO, SYNDROME_MASK, ReadRequest
-from twisted_ib.hca.transport.segmentation import Record, joined
+from twisted_ib.hca.transport.segmentation import Record, fitting, joined
 from twisted_ib.hca.transport.sendwindow import SendWindow
 from twisted_ib.hca.wire.headers import (
     AETH,
@@ -94,7 +95,8 @@ class Requester:
     )
 
     def __init__(self, parameters: ConnectionParameters, user: ConnectionUser) -> None:
-        self._terms, self._user = parameters, user
+        self._terms = parameters
+        self._user = user
         self._every = parameters.scaled(TRANSPORT_ACKNOWLEDGE)
         self.pacing = SendWindow(parameters.timeout, parameters.roundTrip, parameters.retries)
         self.unsent: deque[Record | ReadRequest] = deque()
@@ -108,7 +110,7 @@ class Requester:
         self._full = self._ended = self._isPaused = False
         self._retries = self._rnrRetries = 0
         self.due: float | None = None
-        self._patience = self._silence()
+        self._patience = parameters.silence
         self._since = self._armedAt = self._lostTime = self._timedAt = self._silentAt = 0.0
         self._timed = self._lostAt = -1
         # Losses before _recover have shrunk the window already (RFC 6582 section 3.2);
@@ -125,7 +127,7 @@ class Requester:
             self._recover = self._counted = parameters.firstPSN
             self.pacing = SendWindow(parameters.timeout, parameters.roundTrip, parameters.retries)
         self._terms, self._every = parameters, parameters.scaled(TRANSPORT_ACKNOWLEDGE)
-        self._patience = self._silence()
+        self._patience = parameters.silence
         self.pacing.limit(parameters.timeout, parameters.retries)
         self.pacing.told(parameters.roundTrip)
 
@@ -204,8 +206,9 @@ class Requester:
         # less.
         at, una, window = self._next, self._una, self.pacing.window
         if self._held > TRANSPORT_LONG_BYTES and self._terms.isLong:
-            # So many bytes, by the mean of the packets that are kept.
-            window = min(window, max(2, (self._end - una) * self._terms.mostBytes // self._held))
+            # So many bytes, but two packets at least: with one a loss shows only by a timeout.
+            records = chain(self._sent, self.unsent)
+            window = min(window, max(2, fitting(records, una, una + window, self._terms) - una))
         limit = una + window
         if at > una and limit < self._end and limit - at < window >> 1:
             return at
@@ -525,15 +528,6 @@ class Requester:
 
     # -- timers
 
-    def _silence(self) -> float | None:
-        # The shortest timeout is that of a retransmission: IBTA vol. 1 9.7.6.1.3 permits up to
-        # four times what was asked for, and a reactor's turn may take longer than a timeout of
-        # microseconds.
-        timeout = self._terms.timeout
-        if timeout is None:
-            return None
-        return max(timeout, limits.TRANSPORT_RESEND_LEAST) * (self._terms.retries + 1)
-
     def _arm(self, now: float) -> None:
         patience = self._patience
         # With retry_cnt 0 nothing is sent twice: only the peer's time limit remains.
@@ -597,4 +591,6 @@ class Requester:
         self._sent.clear()
         self.unsent.clear()
         self._asking.clear()
-        self._held, self.due, self._isPaused = 0, None, False
+        self._held = 0
+        self.due = None
+        self._isPaused = False

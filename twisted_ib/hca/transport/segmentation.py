@@ -7,9 +7,11 @@ extended headers, and more bytes than fit into one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar, Final, final
 
-from twisted_ib.hca.transport.parameters import ACKNOWLEDGE_REQUEST, Packet
+from twisted_ib.hca.transport.parameters import ACKNOWLEDGE_REQUEST, ConnectionParameters, Packet
+from twisted_ib.hca.transport.readrequests import ReadRequest
 from twisted_ib.hca.wire.headers import PSN_MASK, RETH
 from twisted_ib.hca.wire.opcodes import OPCODES, SEVERAL, UNRELIABLE
 
@@ -137,3 +139,27 @@ class Record:
             offset += mtu
         if stop == end and at < end:
             out.append((last, self._solicited, end - 1 & PSN_MASK, self._tail, body[offset:]))
+
+
+def fitting(
+    records: Iterable[Record | ReadRequest], una: int, limit: int, terms: ConnectionParameters
+) -> int:
+    """
+    Count the bytes of long packets.
+
+    @param records: those kept, the oldest first.
+    @param una: the oldest unacknowledged PSN.
+    @param limit: the PSN after the last one that the window permits.
+    @return: the PSN up to which no more bytes are on their way than may be.
+    """
+    # Packet by packet: a mean would also be one of packets behind these. READs have numbers, but no bytes.
+    left = terms.mostBytes
+    for record in records:
+        if record.start >= limit:
+            break
+        first = max(una, record.start)
+        size = record.size - (first - record.start) * terms.mtu
+        if size > left:
+            return min(limit, first + left // terms.mtu)
+        left -= max(size, 0)
+    return limit
