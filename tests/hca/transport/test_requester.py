@@ -323,6 +323,25 @@ class SendingTests(RequesterCase):
             self.acknowledge(ACK, 2)
             self.assertEqual([packet[2] for packet in self.sent()], [6, 7, 8], (read, small))
 
+    def test_longParts(self) -> None:
+        """
+        So it is with a message of many packets, of which some were acknowledged, and if it is sent again.
+        """
+        self.connect(evolve(self.parameters, mtu=61440, firstPSN=0))
+        for _ in range(2):
+            self.post(SEND_ONLY, bytes(61440 * 16))
+        self.assertEqual([packet[2] for packet in self.sent()], [0, 1, 2, 3, 4, 5])
+        self.acknowledge(ACK, 5)
+        self.assertEqual([packet[2] for packet in self.sent()], [6, 7, 8, 9, 10, 11])
+        self.acknowledge(0x60, 8)
+        last, most = 0, 0
+        while numbers := [packet[2] for packet in self.sent()]:
+            last, most = numbers[-1], max(most, len(numbers))
+            self.acknowledge(ACK, last)
+        self.assertEqual((last, most), (31, 6))
+        requester = self.connection.requester
+        self.assertEqual((requester._held, requester._waiting), (0, 0))
+
     def test_longSmall(self) -> None:
         """
         Of small messages as many leave as with shorter packets, though long ones wait behind them.

@@ -18,7 +18,6 @@ Timers:
 from __future__ import annotations
 
 from collections import deque
-from itertools import chain
 from typing import Any, Final
 
 from twisted_ib import limits
@@ -89,6 +88,7 @@ class Requester:
         "_top",
         "_una",
         "_user",
+        "_waiting",
         "due",
         "pacing",
         "unsent",
@@ -106,7 +106,7 @@ class Requester:
         self._end = self._top = self._next = self._una = parameters.firstPSN
         #: The PSN after the response, for each outstanding READ and atomic.
         self._asking: deque[int] = deque()
-        self._held = 0
+        self._held = self._waiting = 0  # Bytes of all records, and of L{unsent}.
         self._full = self._ended = self._isPaused = False
         self._retries = self._rnrRetries = 0
         self.due: float | None = None
@@ -153,6 +153,7 @@ class Requester:
         else:
             record = Record(code, solicited, header, body, position, self._end, self._terms.mtu)
             self._held += record.size
+            self._waiting += record.size
         self._end = record.end
         self.unsent.append(record)
         return True
@@ -200,15 +201,15 @@ class Requester:
         return self._next < self._limit()
 
     def _limit(self) -> int:
-        # The PSN up to which messages may be sent.  Sender's silly window avoidance (RFC 1122
-        # section 4.2.3.4): while an acknowledgement that makes room is outstanding, less than half
-        # a window is not filled, unless that sends everything; packets that leave together cost
-        # less.
+        # The PSN up to which messages may be sent.  Sender's silly window avoidance (RFC 1122 section
+        # 4.2.3.4): while an acknowledgement that makes room is outstanding, less than half a window is not
+        # filled, unless that sends everything; packets that leave together cost less.
         at, una, window = self._next, self._una, self.pacing.window
         if self._held > TRANSPORT_LONG_BYTES and self._terms.isLong:
             # So many bytes, but two packets at least: with one a loss shows only by a timeout.
-            records = chain(self._sent, self.unsent)
-            window = min(window, max(2, fitting(records, una, una + window, self._terms) - una))
+            oldest, left = (self._sent or self.unsent)[0], self._terms.mostBytes - self._held + self._waiting
+            fits = fitting(oldest, self.unsent, una, at, una + window, left, self._terms.mtu)
+            window = min(window, max(2, fits - una))
         limit = una + window
         if at > una and limit < self._end and limit - at < window >> 1:
             return at
@@ -260,6 +261,7 @@ class Requester:
             self._next = at = stop
             if at == record.end:
                 unsent.popleft()
+                self._waiting -= record.size
                 self._sent.append(record)
         if len(out) > before:
             # AckReq on the last packet: nothing may follow for long, and without it the responder need
@@ -382,6 +384,8 @@ class Requester:
                 break
             queue.popleft()
             held -= record.size
+            if queue is self.unsent:
+                self._waiting -= record.size
             position = record.position
         self._held = held
         if number > una:
@@ -482,6 +486,7 @@ class Requester:
         self.unsent.extendleft(reversed(sent))
         sent.clear()
         self._asking.clear()
+        self._waiting = self._held
         self._next = self._una
         self._timed = -1
         self.due = None
@@ -578,8 +583,7 @@ class Requester:
         for record in (*self._sent, *self.unsent):
             if record.start <= number < record.end:
                 position = record.position
-        # Before the user is notified: nothing behind a failed request may be sent (IBTA vol. 1
-        # 9.9.2).
+        # Before the user is notified: nothing behind a failed request may be sent (IBTA vol. 1 9.9.2).
         self.close()
         self._user.refused(position, syndrome)
 
@@ -591,6 +595,6 @@ class Requester:
         self._sent.clear()
         self.unsent.clear()
         self._asking.clear()
-        self._held = 0
+        self._held = self._waiting = 0
         self.due = None
         self._isPaused = False
