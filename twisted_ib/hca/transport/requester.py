@@ -88,7 +88,6 @@ class Requester:
         "_top",
         "_una",
         "_user",
-        "_waiting",
         "due",
         "pacing",
         "unsent",
@@ -106,7 +105,7 @@ class Requester:
         self._end = self._top = self._next = self._una = parameters.firstPSN
         #: The PSN after the response, for each outstanding READ and atomic.
         self._asking: deque[int] = deque()
-        self._held = self._waiting = 0  # Bytes of all records, and of L{unsent}.
+        self._held = 0
         self._full = self._ended = self._isPaused = False
         self._retries = self._rnrRetries = 0
         self.due: float | None = None
@@ -153,7 +152,6 @@ class Requester:
         else:
             record = Record(code, solicited, header, body, position, self._end, self._terms.mtu)
             self._held += record.size
-            self._waiting += record.size
         self._end = record.end
         self.unsent.append(record)
         return True
@@ -207,7 +205,9 @@ class Requester:
         at, una, window = self._next, self._una, self.pacing.window
         if self._held > TRANSPORT_LONG_BYTES and self._terms.isLong:
             # So many bytes, but two packets at least: with one a loss shows only by a timeout.
-            oldest, left = (self._sent or self.unsent)[0], self._terms.mostBytes - self._held + self._waiting
+            oldest = (self._sent or self.unsent)[0]
+            # Added up here, where packets are long and few, and not for each message of all connections.
+            left = self._terms.mostBytes - sum([each.size for each in self._sent])
             fits = fitting(oldest, self.unsent, una, at, una + window, left, self._terms.mtu)
             window = min(window, max(2, fits - una))
         limit = una + window
@@ -261,7 +261,6 @@ class Requester:
             self._next = at = stop
             if at == record.end:
                 unsent.popleft()
-                self._waiting -= record.size
                 self._sent.append(record)
         if len(out) > before:
             # AckReq on the last packet: nothing may follow for long, and without it the responder need
@@ -384,8 +383,6 @@ class Requester:
                 break
             queue.popleft()
             held -= record.size
-            if queue is self.unsent:
-                self._waiting -= record.size
             position = record.position
         self._held = held
         if number > una:
@@ -486,7 +483,6 @@ class Requester:
         self.unsent.extendleft(reversed(sent))
         sent.clear()
         self._asking.clear()
-        self._waiting = self._held
         self._next = self._una
         self._timed = -1
         self.due = None
@@ -595,6 +591,6 @@ class Requester:
         self._sent.clear()
         self.unsent.clear()
         self._asking.clear()
-        self._held = self._waiting = 0
+        self._held = 0
         self.due = None
         self._isPaused = False
