@@ -304,6 +304,52 @@ class SendingTests(RequesterCase):
         )
         self.assertEqual(self.end.done, [])
 
+    def test_longPackets(self) -> None:
+        """
+        As many bytes of long packets leave as may be on their way, whatever is behind them: a READ has many
+        numbers and no bytes, and small messages make a mean of nothing.
+        """
+        for read, small in ((0, 0), (64 << 20, 0), (0, 100)):
+            self.connect(evolve(self.parameters, mtu=61440, firstPSN=0))
+            for _ in range(16):
+                self.post(SEND_ONLY, bytes(61440))
+            if read:
+                self.read(read)
+            for _ in range(small):
+                self.post(SEND_ONLY, b"x")
+            sent = self.sent()
+            self.assertEqual([len(packet[4]) for packet in sent], [61440] * 6, (read, small))
+            self.assertFalse(self.connection.pending())
+            self.acknowledge(ACK, 2)
+            self.assertEqual([packet[2] for packet in self.sent()], [6, 7, 8], (read, small))
+
+    def test_longParts(self) -> None:
+        """
+        So it is with a message of many packets, of which some were acknowledged, and if it is sent again.
+        """
+        self.connect(evolve(self.parameters, mtu=61440, firstPSN=0))
+        for _ in range(2):
+            self.post(SEND_ONLY, bytes(61440 * 16))
+        self.assertEqual([packet[2] for packet in self.sent()], [0, 1, 2, 3, 4, 5])
+        self.acknowledge(ACK, 5)
+        self.assertEqual([packet[2] for packet in self.sent()], [6, 7, 8, 9, 10, 11])
+        self.acknowledge(0x60, 8)
+        last, most = 0, 0
+        while numbers := [packet[2] for packet in self.sent()]:
+            last, most = numbers[-1], max(most, len(numbers))
+            self.acknowledge(ACK, last)
+        self.assertEqual((last, most), (31, 6))
+        self.assertEqual(self.connection.requester._held, 0)
+
+    def test_longSmall(self) -> None:
+        """
+        Of small messages as many leave as with shorter packets, though long ones wait behind them.
+        """
+        self.connect(evolve(self.parameters, mtu=61440, firstPSN=0))
+        for size in [100] * 20 + [61440] * 16:
+            self.post(SEND_ONLY, bytes(size))
+        self.assertEqual([len(packet[4]) for packet in self.sent()], [100] * 20 + [61440] * 5)
+
     def test_window(self) -> None:
         """
         At first so many packets go, later up to L{limits.TRANSPORT_WINDOW}.

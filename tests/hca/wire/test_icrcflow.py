@@ -168,6 +168,14 @@ class FlowTests(SynchronousTestCase):
             self.assertFalse(self.right(damaged))
         self.assertEqual(icrcflow._undoing.cache_info().misses, 0)
 
+    def test_longDamaged(self) -> None:
+        """
+        Damaged packets of many lengths leave no more states than they have lengths.
+        """
+        for octets in range(8192, 8192 + 80, 4):
+            self.assertFalse(self.right(bytes([*packet(0, bytes(octets))[:-1], 1])))
+        self.assertEqual(len(self.flow.states), 20)
+
     def test_damaged(self) -> None:
         """
         Damage is found.

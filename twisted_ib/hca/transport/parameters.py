@@ -76,6 +76,17 @@ class ConnectionParameters:
         return self.mtu > _USUAL
 
     @property
+    def silence(self) -> float | None:
+        """
+        Seconds without an answer after which the peer counts as dead; L{None} for never.
+        """
+        # The shortest timeout is that of a retransmission: IBTA vol. 1 9.7.6.1.3 permits up to four times
+        # what was asked for, and a reactor's turn may take longer than a timeout of microseconds.
+        if self.timeout is None:
+            return None
+        return max(self.timeout, limits.TRANSPORT_RESEND_LEAST) * (self.retries + 1)
+
+    @property
     def mostBytes(self) -> int:
         """
         Bytes of long packets that are on their way, for the most part.

@@ -34,7 +34,7 @@ from twisted_ib.hca.transport.parameters import (
 )
 from twisted_ib.hca.transport.psn import HALF, extended
 from twisted_ib.hca.transport.readrequests import RESPONSE_TO, SYNDROME_MASK, ReadRequest
-from twisted_ib.hca.transport.segmentation import Record, joined
+from twisted_ib.hca.transport.segmentation import Record, fitting, joined
 from twisted_ib.hca.transport.sendwindow import SendWindow
 from twisted_ib.hca.wire.headers import (
     AETH,
@@ -94,7 +94,8 @@ class Requester:
     )
 
     def __init__(self, parameters: ConnectionParameters, user: ConnectionUser) -> None:
-        self._terms, self._user = parameters, user
+        self._terms = parameters
+        self._user = user
         self._every = parameters.scaled(TRANSPORT_ACKNOWLEDGE)
         self.pacing = SendWindow(parameters.timeout, parameters.roundTrip, parameters.retries)
         self.unsent: deque[Record | ReadRequest] = deque()
@@ -108,7 +109,7 @@ class Requester:
         self._full = self._ended = self._isPaused = False
         self._retries = self._rnrRetries = 0
         self.due: float | None = None
-        self._patience = self._silence()
+        self._patience = parameters.silence
         self._since = self._armedAt = self._lostTime = self._timedAt = self._silentAt = 0.0
         self._timed = self._lostAt = -1
         # Losses before _recover have shrunk the window already (RFC 6582 section 3.2);
@@ -125,7 +126,7 @@ class Requester:
             self._recover = self._counted = parameters.firstPSN
             self.pacing = SendWindow(parameters.timeout, parameters.roundTrip, parameters.retries)
         self._terms, self._every = parameters, parameters.scaled(TRANSPORT_ACKNOWLEDGE)
-        self._patience = self._silence()
+        self._patience = parameters.silence
         self.pacing.limit(parameters.timeout, parameters.retries)
         self.pacing.told(parameters.roundTrip)
 
@@ -198,14 +199,17 @@ class Requester:
         return self._next < self._limit()
 
     def _limit(self) -> int:
-        # The PSN up to which messages may be sent.  Sender's silly window avoidance (RFC 1122
-        # section 4.2.3.4): while an acknowledgement that makes room is outstanding, less than half
-        # a window is not filled, unless that sends everything; packets that leave together cost
-        # less.
+        # The PSN up to which messages may be sent.  Sender's silly window avoidance (RFC 1122 section
+        # 4.2.3.4): while an acknowledgement that makes room is outstanding, less than half a window is not
+        # filled, unless that sends everything; packets that leave together cost less.
         at, una, window = self._next, self._una, self.pacing.window
         if self._held > TRANSPORT_LONG_BYTES and self._terms.isLong:
-            # So many bytes, by the mean of the packets that are kept.
-            window = min(window, max(2, (self._end - una) * self._terms.mostBytes // self._held))
+            # So many bytes, but two packets at least: with one a loss shows only by a timeout.
+            oldest = (self._sent or self.unsent)[0]
+            # Added up here, where packets are long and few, and not for each message of all connections.
+            left = self._terms.mostBytes - sum([each.size for each in self._sent])
+            fits = fitting(oldest, self.unsent, una, at, una + window, left, self._terms.mtu)
+            window = min(window, max(2, fits - una))
         limit = una + window
         if at > una and limit < self._end and limit - at < window >> 1:
             return at
@@ -525,15 +529,6 @@ class Requester:
 
     # -- timers
 
-    def _silence(self) -> float | None:
-        # The shortest timeout is that of a retransmission: IBTA vol. 1 9.7.6.1.3 permits up to
-        # four times what was asked for, and a reactor's turn may take longer than a timeout of
-        # microseconds.
-        timeout = self._terms.timeout
-        if timeout is None:
-            return None
-        return max(timeout, limits.TRANSPORT_RESEND_LEAST) * (self._terms.retries + 1)
-
     def _arm(self, now: float) -> None:
         patience = self._patience
         # With retry_cnt 0 nothing is sent twice: only the peer's time limit remains.
@@ -584,8 +579,7 @@ class Requester:
         for record in (*self._sent, *self.unsent):
             if record.start <= number < record.end:
                 position = record.position
-        # Before the user is notified: nothing behind a failed request may be sent (IBTA vol. 1
-        # 9.9.2).
+        # Before the user is notified: nothing behind a failed request may be sent (IBTA vol. 1 9.9.2).
         self.close()
         self._user.refused(position, syndrome)
 
@@ -597,4 +591,6 @@ class Requester:
         self._sent.clear()
         self.unsent.clear()
         self._asking.clear()
-        self._held, self.due, self._isPaused = 0, None, False
+        self._held = 0
+        self.due = None
+        self._isPaused = False

@@ -224,10 +224,11 @@ class ICRCState:
     def _isOfBatch(self, packet: Any, identification: int) -> bool:
         # One of a batch, as in _isOther: only ends with this package send packets of such lengths, few of
         # which fit into a batch, and tables for all lengths would take too much memory.
+        # Wrong packets of many sizes do not fill the states.
         size = len(packet)
         return not packet[4] and any(
-            each != identification and crc32(packet, self.state(size, each)) == RIGHT
-            for each in range(limits.PACKET_BURST_BYTES // size)
+            each != identification and crc32(packet, register) == RIGHT
+            for each, register in enumerate(self.registers(size, limits.PACKET_BURST_BYTES // size))
         )
 
     def _isOther(self, difference: int | None, identification: int) -> bool:
