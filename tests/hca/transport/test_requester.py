@@ -24,6 +24,7 @@ from twisted_ib.hca.wire.headers import (
 )
 from twisted_ib.hca.wire.opcodes import (
     ATOMIC_ACKNOWLEDGE,
+    FETCH_ADD,
     SEND_FIRST,
     SEND_LAST,
     SEND_MIDDLE,
@@ -340,6 +341,50 @@ class SendingTests(RequesterCase):
             self.acknowledge(ACK, last)
         self.assertEqual((last, most), (31, 6))
         self.assertEqual(self.connection.requester._held, 0)
+
+    def test_longReads(self) -> None:
+        """
+        Of long responses so many bytes are asked for as may be on their way; of short ones, and of atomics,
+        as many as with shorter packets.
+        """
+        terms = evolve(self.parameters, mtu=61440, firstPSN=0, reads=16)
+        self.connect(terms)
+        for _ in range(20):
+            self.read(64)
+        self.assertEqual([packet[2] for packet in self.sent()], list(range(16)))
+        self.connect(terms)
+        for _ in range(20):
+            self.post(FETCH_ADD, b"", ATOMIC.pack(8, 7, 1, 0))
+        self.assertEqual(len(self.sent()), 16)
+        self.connect(terms)
+        for size in (61440 * 9, 64, 61440 * 2):
+            self.read(size)
+        asked = {}
+        for psn, code in enumerate((0x0D, 0x0E, 0x0F) * 2):
+            asked[psn] = [(packet[2], RETH.unpack(packet[3])[2]) for packet in self.sent()]
+            self.assertFalse(self.connection.pending())
+            self.respond(code, psn, bytes([ACK, 0, 0, 0])[: 4 * (code != 0x0E)] + bytes(61440))
+        asked[6] = [(packet[2], RETH.unpack(packet[3])[2]) for packet in self.sent()]
+        part = 61440 * 3
+        self.assertEqual(
+            {psn: each for psn, each in asked.items() if each},
+            {0: [(0, part), (3, part)], 3: [(6, part)], 4: [(9, 64)], 6: [(10, 61440 * 2)]},
+        )
+
+    def test_longBoth(self) -> None:
+        """
+        Messages and responses go different ways: each has its bound.
+        """
+        self.connect(evolve(self.parameters, mtu=61440, firstPSN=0, reads=16))
+        for _ in range(6):
+            self.post(SEND_ONLY, bytes(61440))
+        self.read(61440 * 6)
+        self.read(61440)
+        self.post(SEND_ONLY, bytes(61440))
+        sent = self.sent()
+        self.assertEqual([packet[2] for packet in sent], [0, 1, 2, 3, 4, 5, 6, 9])
+        self.acknowledge(ACK, 5)
+        self.assertEqual(self.sent(), [])
 
     def test_longSmall(self) -> None:
         """

@@ -4,7 +4,8 @@ Outstanding requests that a response answers, and where the packets of one belon
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final, final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 from twisted_ib import limits
 from twisted_ib.hca.transport.parameters import ACKNOWLEDGE_REQUEST, ConnectionParameters, Packet
@@ -19,6 +20,9 @@ from twisted_ib.hca.wire.opcodes import (
     READ_RESPONSE_ONLY,
     Kind,
 )
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.transport.segmentation import Record
 
 #: The bits of an AETH syndrome that have its kind; 0 in an ACK (IBTA vol. 1 9.7.5.2).
 SYNDROME_MASK: Final = 0xE0
@@ -41,6 +45,23 @@ _ANSWER: Final = {
     (False, True): READ_RESPONSE_LAST,
     (True, True): READ_RESPONSE_ONLY,
 }
+
+
+def awaited(records: Iterable[Record | ReadRequest], una: int, stop: int, mtu: int) -> int:
+    """
+    Add up the bytes of responses that are to come.
+
+    @param records: what was sent and is not wholly acknowledged, messages too.
+    @param una: the oldest unacknowledged PSN.
+    @param stop: the PSN after the last one that was, or is to be, asked for.
+    @param mtu: the path MTU in bytes.
+    """
+    found = 0
+    for each in records:
+        if isinstance(each, ReadRequest):
+            ends, come = min(stop, each.end) - each.start, max(0, una - each.start)
+            found += max(0, min(each.length, ends * mtu) - come * mtu)
+    return found
 
 
 @final

@@ -33,7 +33,7 @@ from twisted_ib.hca.transport.parameters import (
     asking,
 )
 from twisted_ib.hca.transport.psn import HALF, extended
-from twisted_ib.hca.transport.readrequests import RESPONSE_TO, SYNDROME_MASK, ReadRequest
+from twisted_ib.hca.transport.readrequests import RESPONSE_TO, SYNDROME_MASK, ReadRequest, awaited
 from twisted_ib.hca.transport.segmentation import Record, fitting, joined
 from twisted_ib.hca.transport.sendwindow import SendWindow
 from twisted_ib.hca.wire.headers import (
@@ -216,13 +216,15 @@ class Requester:
         return limit
 
     def _mayAsk(self, question: Any) -> bool:
-        # At most max_rd_atomic outstanding (IBTA vol. 1 9.4.4), whose responses fit into the
-        # window; one always may.
-        onTheWay = self._next - self._una
-        return not onTheWay or (
-            len(self._asking) < (self._terms.reads or 1)
-            and onTheWay + question.partEnd(self._next) - self._next <= self._terms.scaled(self.pacing.window)
-        )
+        # At most max_rd_atomic outstanding (IBTA vol. 1 9.4.4), whose responses fit into the window, and long
+        # ones into its bytes; one always may.
+        at, una, terms = self._next, self._una, self._terms
+        if at == una:
+            return True
+        stop: int = question.partEnd(at)
+        if len(self._asking) >= (terms.reads or 1) or stop - una > self.pacing.window:
+            return False
+        return not terms.isLong or awaited((*self._sent, question), una, stop, terms.mtu) <= terms.mostBytes
 
     def outputs(self, budget: int, now: float, out: list[Packet]) -> None:
         """

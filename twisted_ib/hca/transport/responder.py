@@ -213,12 +213,12 @@ class Responder:
                 self._msn += 1
             else:
                 self._inside = kind
-            if acknowledge and not self.owes:  # _want(), inlined.
-                self.owes = True
-                # Few packets so long make a window: it is not deferred.
-                self._wanted = (
-                    number - TRANSPORT_DEFERRED if mtu >= _LONG and (inside or length >= _LONG) else number
-                )
+            if acknowledge:  # _want(), inlined.
+                if not self.owes:
+                    self.owes, self._wanted = True, number
+                if mtu >= _LONG and (inside or length >= _LONG) and not self._makes:
+                    # Few packets so long make a window: it is not deferred, and nor is what is owed already.
+                    self._wanted = min(self._wanted, number - TRANSPORT_DEFERRED)
 
     def continued(self, code: int, psn: int, acknowledge: bool, parts: list[Any]) -> bool:
         """

@@ -221,7 +221,7 @@ class ICRCState:
             return self.isIPv4 and self._isOfBatch(buffer[start:stop], identification)
         return self.isIPv4 and self._isOther(identificationOf(found ^ told, end - start), identification)
 
-    def _isOfBatch(self, packet: Any, identification: int) -> bool:
+    def _isOfBatch(self, packet: bytes | memoryview, identification: int) -> bool:
         # One of a batch, as in _isOther: only ends with this package send packets of such lengths, few of
         # which fit into a batch, and tables for all lengths would take too much memory.
         # Wrong packets of many sizes do not fill the states.

@@ -8,14 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from attrs import evolve
 from hypothesis import example
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.contracts.path import Consumer
 from tests.hca.fabric.roce import test_streams
-from tests.hca.fabric.roce.test_devices import HERE, THERE, PacketTestCase
-from tests.hca.fabric.roce.test_hostile import packet
+from tests.hca.fabric.roce.test_devices import HERE, THERE, End, PacketTestCase
+from tests.hca.fabric.roce.test_hostile import SOURCE_PORT, STRANGER, packet
 from tests.hca.fabric.roce.test_streams import StreamTests
 from tests.hca.hcas import settle
 from tests.hca.memorylink import Datagram, MemoryLink
@@ -32,7 +33,7 @@ from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.transport.parameters import TRANSPORT_LONG_BYTES
 from twisted_ib.hca.wire.headers import BTH, ICRC, PSN_MASK, RETH
 from twisted_ib.hca.wire.icrcflow import ICRCState, crc32
-from twisted_ib.hca.wire.opcodes import SEND_MIDDLE, SEND_ONLY, UD_SEND_ONLY
+from twisted_ib.hca.wire.opcodes import READ_REQUEST, SEND_MIDDLE, SEND_ONLY, UD_SEND_ONLY
 
 BURST = 15
 
@@ -440,19 +441,24 @@ class LongTests(PacketTestCase):
 
     def test_lost(self) -> None:
         """
-        One is lost, or has a bit wrong: it comes again.
+        One is lost, or has a bit wrong, or is overtaken, or comes twice: each message arrives once.
         """
         for self.mtu in (8192, 61440):
-            for damage in (False, True):
+            for damage in ("lost", "wrong", "late", "twice"):
                 one, two = self.joined()
                 count = iter(range(1 << 30))
+                held: list[Datagram] = []
 
-                def fault(datagram: Datagram, count: Any = count, damage: bool = damage) -> Any:
+                def fault(
+                    datagram: Datagram, count: Any = count, damage: str = damage, held: Any = held
+                ) -> Any:
                     if next(count) != 1:
-                        return (datagram,)
+                        return (datagram, *(held.pop() for _ in held[:]))
                     data = bytearray(datagram[4])
                     data[len(data) // 2] ^= 1
-                    return ((*datagram[:4], bytes(data)),) if damage else ()
+                    held += [datagram] if damage == "late" else []
+                    found = {"wrong": [(*datagram[:4], bytes(data))], "twice": [datagram, datagram]}
+                    return found.get(damage, ())
 
                 self.wire.pass_ = fault
                 sent = [bytes([number]) * 60000 for number in range(4)]
@@ -460,7 +466,7 @@ class LongTests(PacketTestCase):
                     self.post(one, data)
                 self.until(one.device, two.device, seconds=3.0)
                 self.assertEqual(self.messages(two), sent)
-                self.assertEqual(two.device.counters["packets_bad_icrc"], int(damage))
+                self.assertEqual(two.device.counters["packets_bad_icrc"], int(damage == "wrong"))
                 self.doCleanups()
                 self.setUp()
 
@@ -495,12 +501,18 @@ class LongTests(PacketTestCase):
         Half of a window of long packets is acknowledged as soon as it is read, so that the other half is on
         its way when the next packets leave.
         """
-        for size in (61440, 65536):
+        for size, isOwed in ((61440, False), (65536, False), (61440, True)):
             self.mtu = 61440
             one, two = self.joined()
             two.device.fabric.patient = True
             self.post(one, bytes(16))
             settle(one.device, two.device)
+            if isOwed:  # An acknowledgement, which is deferred.
+                self.post(one, bytes(16))
+                settle(one.device)
+                self.wire.log = []
+                two.device.progress(1)
+                self.assertEqual((self.wire.log, two.path.connection.owes), ([], True))
             for _ in range(12):
                 self.post(one, bytes(size))
             settle(one.device)
@@ -508,10 +520,75 @@ class LongTests(PacketTestCase):
             sent = len(link.queue)
             self.assertLess(sum(len(each[4]) for each in link.queue), TRANSPORT_LONG_BYTES + 1000)
             self.wire.log = []
-            two.device.progress(sent // 2)
+            two.device.progress(-(-sent // 2))
             self.assertEqual([each[0] for each in self.wire.log], [THERE])
             settle(one.device)
             self.assertGreater(len(link.queue), sent * 3 // 4)
+            self.doCleanups()
+            self.setUp()
+
+    def test_reads(self) -> None:
+        """
+        As many READs and atomics are on their way as with shorter packets; of long responses so many bytes,
+        and all come.
+        """
+        self.patch(End, "reads", 16)
+        for self.mtu in (4096, 61440):
+            one, two = self.connected(size=1 << 18)
+            far = {"remoteAddress": two.region.address, "remoteKey": two.region.remoteKey}
+            for opcode, size, most in (
+                *((SendOpcode.RDMA_READ, 64, 1024), (SendOpcode.ATOMIC_FETCH_AND_ADD, 8, 1024)),
+                *(
+                    (SendOpcode.RDMA_READ, 200_000, TRANSPORT_LONG_BYTES),
+                    (SendOpcode.RDMA_READ, 61440, 400_000),
+                ),
+            ):
+                self.wire.log = []
+                for number in range(20):
+                    one.send(number, opcode, 0, size, **far)
+                settle(one.device)
+                sent = [each[4] for each in self.wire.log]
+                asked = sum(RETH.unpack_from(each, BTH.size)[2] for each in sent if each[0] == READ_REQUEST)
+                if size < 4096:
+                    self.assertEqual((len(sent), asked), (16, 16 * size if size == 64 else 0))
+                elif self.mtu > 4096:
+                    self.assertGreater(asked, most // 2)
+                    self.assertLessEqual(asked, TRANSPORT_LONG_BYTES)
+                self.settle(one, two)
+                self.assertEqual(one.done(), [(number, WCStatus.SUCCESS) for number in range(20)])
+            self.assertEqual(bytes(one.memory[8:200_000]), bytes(two.memory[8:200_000]))
+            self.assertEqual(one.device.counters.get("completer_retry_err", 0), 0)
+            one.device.close()
+            two.device.close()
+
+    def test_strangers(self) -> None:
+        """
+        Long packets for a connection that has them are its peer's, or dropped before they cost a CRC.
+        """
+        _, two = self.joined()
+        for source, counted in ((STRANGER, "packets_malformed"), (HERE, "packets_wrong_port")):
+            before = dict(two.device.counters)
+            data = packet(SEND_ONLY, two.number, bytes(8192), source=source)
+            self.wire.deliver((source, THERE, SOURCE_PORT, 0, data))
+            settle(two.device)
+            now = two.device.counters
+            self.assertEqual([name for name in now if now[name] != before.get(name, 0)], [counted])
+
+    def test_liar(self) -> None:
+        """
+        A peer that has agreed on long packets and sends others fails its own connection, and nothing else.
+        """
+        for self.mtu, lie, counted in ((61440, 4096, ""), (8192, 61440, "packets_malformed")):
+            one, two = self.joined()
+            before = dict(two.device.counters)
+            path: Any = one.path
+            path.connection.modify(evolve(path.requester._terms, mtu=lie))
+            self.post(one, bytes(60000))
+            settle(one.device, two.device)
+            self.assertEqual(self.messages(two), [])
+            if counted:
+                self.assertGreater(two.device.counters[counted], before.get(counted, 0))
+            self.assertEqual(len(two.consumer.failures), 0 if counted else 1)
             self.doCleanups()
             self.setUp()
 

@@ -14,6 +14,7 @@ import attrs
 
 from twisted_ib import limits
 from twisted_ib.hca.base.attributes import ACK_DELAY_CODE, MTU_CODES
+from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.base.timers import ackSeconds, timeoutSeconds
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import gidText
@@ -46,12 +47,13 @@ PACKET_ACCEPT_PORTS = 16
 
 _PSN_BITS: Final = 24
 _LABEL_BITS: Final = 20
-_PORT_BITS: Final = 16
+_HIGHEST_PORT: Final = 0xFFFF
 _LONGEST_MTU: Final = max(MTU_BYTES)
+_ALL_CODES: Final = MTU_CODES | LONG_MTU_CODES
 #: The queue pair number of a REQ, above the responder resources (Linux ibta_vol1_c12.h, table 106).
 _NUMBER: Final[Packed[tuple[int]]] = Struct(">I")
 _NUMBER_OFFSET: Final = 32
-_PROPOSAL: Final = Struct(">IHHBBBd?")
+_PROPOSAL: Final = Struct(">IHHBBd?")
 #: A REQ that is sent later than this after it was made, in seconds, is a retransmission.
 _AT_ONCE: Final = 0.05
 
@@ -60,13 +62,18 @@ def _field(index: int) -> Any:
     return property(lambda self: _PROPOSAL.unpack(self)[index])
 
 
-def _said(message: ConnectRequest | ConnectReply) -> tuple[int, int]:
-    # The port, and above it the code of a long path MTU, 0 if the sender has none.  Others may have anything
-    # in the unused field, as the number of their queue pair: were it believed, nothing of theirs would be
-    # heard.
-    longer, port = divmod(message.localEECN, 1 << _PORT_BITS)
-    isPort = (port == PORT or port >= LOWEST_PORT) and (not longer or longer in LONG_MTU_BYTES)
-    return (port, longer) if isPort and message.localEECN != message.localQPN else (0, 0)
+def _said(message: ConnectRequest | ConnectReply) -> int:
+    # Others may have anything in the unused field, as the number of their queue pair: were it believed,
+    # nothing of theirs would be heard.
+    port = message.localEECN
+    isPort = port == PORT or LOWEST_PORT <= port <= _HIGHEST_PORT
+    return port if isPort and port != message.localQPN else 0
+
+
+def _longer(message: ConnectRequest | ConnectReply) -> int:
+    # The code of a long path MTU, 0 for none; of no meaning without a port.  Q_Keys are of datagrams (IBTA
+    # vol. 1 12.6.5, 12.6.8): Linux cm.c and older ends of this package have 0 there, and look at none.
+    return message.localQKey if message.localQKey in LONG_MTU_BYTES else 0
 
 
 class Proposal(bytes):
@@ -79,53 +86,49 @@ class Proposal(bytes):
 
     @classmethod
     def of(
-        cls,
-        expectedPSN: int,
-        mtu: int,
-        port: int,
-        peers: int,
-        longer: int,
-        retries: int,
-        when: float,
-        isAwaited: bool,
+        cls, expectedPSN: int, mtu: int, port: int, peers: int, retries: int, when: float, isAwaited: bool
     ) -> Proposal:
         """
         @param expectedPSN: the starting PSN, that of the peer's first packet.
-        @param mtu: path MTU code.
+        @param mtu: path MTU code, perhaps a long one: what this end has, and then what both have.
         @param port: our UDP source port; with none of the peer's, the one to be asked of the link.
         @param peers: the peer's; 0 if it says none.
-        @param longer: code of the long path MTU that this end has, or both, once the peer's port is known; 0
-            for none.
         @param retries: retry count.
         @param when: the time, seconds.
         @param isAwaited: whether its answer gives a round trip sample: it was sent once, and the queue pair
             is connected when the answer arrives.
         """
-        return cls(_PROPOSAL.pack(expectedPSN, port, peers, longer, mtu, retries, when, isAwaited))
+        return cls(_PROPOSAL.pack(expectedPSN, port, peers, mtu, retries, when, isAwaited))
 
     expectedPSN: int = _field(0)
     port: int = _field(1)
     peerPort: int = _field(2)
-    longer: int = _field(3)
-    mtu: int = _field(4)
-    retries: int = _field(5)
-    when: float = _field(6)
-    isAwaited: bool = _field(7)
+    retries: int = _field(4)
+    when: float = _field(5)
+    isAwaited: bool = _field(6)
+    _mtu: int = _field(3)
 
-    def answered(self, reply: ConnectReply) -> Proposal:
+    @property
+    def mtu(self) -> int:
         """
-        @return: the same, with what is in the peer's answer.
+        IBTA's code of the path MTU.
         """
-        expectedPSN, port, _, own, *others = _PROPOSAL.unpack(self)
-        peers, longer = _said(reply)
-        return Proposal(_PROPOSAL.pack(expectedPSN, port, peers, min(own, longer), *others))
+        return min(self._mtu, _LONGEST_MTU)
 
     @property
     def agreed(self) -> int | None:
         """
         The long path MTU in bytes, if both ends have said one.
         """
-        return LONG_MTU_BYTES.get(self.longer) if self.peerPort else None
+        return LONG_MTU_BYTES.get(self._mtu) if self.peerPort else None
+
+    def answered(self, reply: ConnectReply) -> Proposal:
+        """
+        @return: the same, with what is in the peer's answer.
+        """
+        expectedPSN, port, _, mtu, *others = _PROPOSAL.unpack(self)
+        mtu = min(mtu, max(_longer(reply), _LONGEST_MTU))
+        return Proposal(_PROPOSAL.pack(expectedPSN, port, _said(reply), mtu, *others))
 
     def roundTrip(self, now: float) -> float | None:
         """
@@ -150,13 +153,13 @@ def propose(fabric: PacketFabric, remote: int, request: ConnectRequest) -> None:
     request.startingPSN = fabric.randomBits(_PSN_BITS)
     # Hosts see the REQ that Linux's HCAs without a vendor send.
     request.vendorID = 0
-    most = fabric.link.pathMTUTo(gidText(remote))
-    request.pathMTU, longer = MTU_CODES.get(most, _LONGEST_MTU), LONG_MTU_CODES.get(most, 0)
+    mtu = _ALL_CODES[fabric.link.pathMTUTo(gidText(remote))]
+    request.pathMTU = min(mtu, _LONGEST_MTU)
+    request.localQKey = mtu if mtu > _LONGEST_MTU else 0
     # It selects the UDP source port. Linux cma.c cma_get_roce_udp_flow_label computes it from the ports; any
     # value will do.
     label = fabric.randomBits(_LABEL_BITS)
-    port = fabric.link.sourcePort(sourcePort(label))
-    request.localEECN = longer << _PORT_BITS | port
+    request.localEECN = fabric.link.sourcePort(sourcePort(label))
     request.primaryPath = attrs.evolve(
         request.primaryPath,
         localGID=fabric.gid.to_bytes(16, "big"),
@@ -165,8 +168,8 @@ def propose(fabric: PacketFabric, remote: int, request: ConnectRequest) -> None:
         flowLabel=label,
         localACKTimeout=PACKET_ACK_TIMEOUT_CODE,
     )
-    psn, mtu, retries = request.startingPSN, request.pathMTU, request.retryCount
-    proposal = Proposal.of(psn, mtu, port, 0, longer, retries, fabric.clock(), True)
+    psn, retries = request.startingPSN, request.retryCount
+    proposal = Proposal.of(psn, mtu, request.localEECN, 0, retries, fabric.clock(), True)
     _remember(fabric, request.localQPN, proposal)
 
 
@@ -183,20 +186,21 @@ def answer(fabric: PacketFabric, reply: ConnectReply, request: ConnectRequest) -
     reply.startingPSN = fabric.randomBits(_PSN_BITS)
     reply.targetACKDelay = ACK_DELAY_CODE
     label = request.primaryPath.flowLabel or flowLabel(reply.localQPN, request.localQPN)
-    peers, longer = _said(request)
+    peers = _said(request)
+    mtu = request.pathMTU if request.pathMTU in MTU_BYTES else 0
     if peers:
         few = fabric.acceptLabel ^ label % PACKET_ACCEPT_PORTS
-        port = fabric.link.sourcePort(sourcePort(few))
+        port = reply.localEECN = fabric.link.sourcePort(sourcePort(few))
         # What the interface has: the kernel is asked for no stranger's route.
-        longer = min(longer, LONG_MTU_CODES.get(fabric.link.pathMTU, 0))
-        reply.localEECN = longer << _PORT_BITS | port
+        reply.localQKey = longer = min(_longer(request), LONG_MTU_CODES.get(fabric.link.pathMTU, 0))
+        mtu = longer or mtu
     else:
         # Others see the REP that Linux sends.  The REQ's flow label, so that both directions have the same
         # source port; opened when the queue pair is connected.
         port = sourcePort(label)
     isAwaited = reply.localQPN not in fabric.owner.queuePairs
-    mtu, retries = request.pathMTU, request.retryCount
-    proposal = Proposal.of(reply.startingPSN, mtu, port, peers, longer, retries, fabric.clock(), isAwaited)
+    retries = request.retryCount
+    proposal = Proposal.of(reply.startingPSN, mtu, port, peers, retries, fabric.clock(), isAwaited)
     _remember(fabric, reply.localQPN, proposal)
     return proposal
 
@@ -242,9 +246,11 @@ def connectionParameters(
         return _agreed(fabric, queuePair, message)
     told = queuePair.attributes or {}
     own: Proposal | None = queuePair.proposal
-    agreed = None if own is None else own.agreed
+    code = told.get("path_mtu", _LONGEST_MTU)
+    # A program may have set another than the connection manager has told it.
+    agreed = None if own is None or code != own.mtu else _long(queuePair)
     return ConnectionParameters(
-        mtu=agreed or MTU_BYTES[told.get("path_mtu", _LONGEST_MTU)],
+        mtu=agreed or MTU_BYTES[code],
         firstPSN=told.get("sq_psn", 0),
         expectedPSN=told.get("rq_psn", 0),
         retries=told.get("retry_cnt", 0),
@@ -257,16 +263,22 @@ def connectionParameters(
     )
 
 
+def _long(queuePair: BoundQueuePair) -> int | None:
+    # UC acknowledges nothing, so that no bound of bytes on their way would hold.
+    own: Proposal | None = queuePair.proposal
+    return None if own is None or queuePair.type != QPType.RC else own.agreed
+
+
 def _agreed(
     fabric: PacketFabric, queuePair: BoundQueuePair, message: ConnectRequest | ConnectReply
 ) -> ConnectionParameters:
     own: Proposal | None = queuePair.proposal
-    expected, mtu, retries, roundTrip = 0, MTU_BYTES[_LONGEST_MTU], 0, None
+    expected, mtu, retries, roundTrip = 0, _LONGEST_MTU, 0, None
     if own is not None:
-        expected, retries, roundTrip = own.expectedPSN, own.retries, own.roundTrip(fabric.clock())
-        mtu = own.agreed or MTU_BYTES.get(own.mtu, fabric.pathMTU)
+        expected, mtu, retries = own.expectedPSN, own.mtu, own.retries
+        roundTrip = own.roundTrip(fabric.clock())
     return ConnectionParameters(
-        mtu=mtu,
+        mtu=_long(queuePair) or MTU_BYTES.get(mtu, fabric.pathMTU),
         firstPSN=message.startingPSN,
         expectedPSN=expected,
         retries=retries,

@@ -158,7 +158,7 @@ class PacketReceiver:
                 end = stop
             octets = end - at
             if octets & 3 or octets < _LEAST or octets > _MOST:
-                if not self._isLong(buffer, at, octets, isNew):
+                if not self._isLong(source, sessions, buffer, at, octets, isNew):
                     self._owner.count("packets_malformed")
                     continue
                 view = memoryview(buffer)
@@ -239,20 +239,28 @@ class PacketReceiver:
         if joining is not None:
             joining.settle()
 
-    def _isLong(self, buffer: Any, at: int, octets: int, isNew: bool) -> bool:
+    def _isLong(
+        self,
+        source: str,
+        sessions: dict[int, QueuePairPath],
+        buffer: Any,
+        at: int,
+        octets: int,
+        isNew: bool,
+    ) -> bool:
         # No runt, as in Linux rxe_recv.c rxe_rcv, and of whole words (IBTA vol. 1 9.2); above IBTA's longest,
         # of a connection whose ends have agreed on it, or of one that awaits its first packet.  Those of
         # strangers are dropped here, as they would cost many CRCs.
         if octets & 3 or not _MOST < octets <= _LONGEST:
             return False
         opcode, _, _, target, _ = _unpackBTH(buffer, at)
-        session = self._sessions.get(target & QPN_MASK)
+        target &= QPN_MASK
+        session = sessions.get(target)
         if session is None:
-            target &= QPN_MASK
             # What UDP_GRO has joined with packets of ours is perhaps for another process of this address.
             isOurs = isNew or self._fabric.group is None or target >> QPN_SHIFT == self._fabric.slot
             return not opcode & _SERVICE_MASK and (target in self._owner.reserved or not isOurs)
-        return octets <= session.mtu + _AROUND
+        return octets <= session.mtu + _AROUND and source == session.peer.address
 
     def _isForeign(
         self,
