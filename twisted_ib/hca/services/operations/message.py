@@ -226,7 +226,7 @@ class MessageOperation(Operation):
             if left == self.length <= limits.INLINE_MESSAGE:
                 return 0, left, inline
             most: int = path.recordBytes
-            count = min(left, most)
+            count = min(left, limits.INLINE_MESSAGE, most)
             return 0, count, memoryview(inline)[start : start + count]
         pieces = self.request.pieces
         reference, count = refer(path, pd, pieces, start, left, LOCAL_READ)
@@ -306,4 +306,4 @@ def refer(
             if number:
                 return headers.REFERENCE.pack(number, count, offset), count
     most: int = path.recordBytes
-    return b"", min(left, most)
+    return b"", min(left, limits.INLINE_MESSAGE, most)
