@@ -43,6 +43,7 @@ REQUEST = ConnectRequest(
     primaryPath=PATH,
     vendorID=0x024742,
     localEECN=0xC0A1,
+    localQKey=7,
 )
 REPLY = ConnectReply(
     privateData=b"yes",
@@ -56,10 +57,11 @@ REPLY = ConnectReply(
     targetACKDelay=15,
     vendorID=0x024742,
     localEECN=0xC0A1,
+    localQKey=7,
 )
 #: Fields that only the communication manager sets.
 MANAGERS = {
-    *("localCommunicationID", "remoteCommunicationID", "localCAGUID", "localQKey", "remoteEECN", "reserved"),
+    *("localCommunicationID", "remoteCommunicationID", "localCAGUID", "remoteEECN", "reserved"),
     *("transportServiceType", "localCMResponseTimeout", "partitionKey", "rdcExists", "extendedTransportType"),
     *("alternatePath", "failoverAccepted"),
 }
@@ -103,7 +105,7 @@ class MessageTests(SynchronousTestCase):
             "0000000001061389"
             "1122334455667788"
             "00000000"
-            "00000000"
+            "00000007"
             "1234560b"
             "00c0a10c"
             "00000089"
@@ -161,7 +163,7 @@ class MessageTests(SynchronousTestCase):
             self.there(REPLY, messages.replyMessage(attrs.evolve(REPLY)), lambda message: message),
             "00000000"
             "00000000"
-            "00000000"
+            "00000007"
             "12345602"
             "00c0a147"
             "65432142"

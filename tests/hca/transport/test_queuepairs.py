@@ -46,6 +46,7 @@ class PacketPath(RecordPath):
     other: PacketPath
     inPackets = True
     inSegments = False
+    recordBytes = 65536
 
     def __init__(self, clock: Clock, parameters: ConnectionParameters, remote: int) -> None:
         super().__init__(Fabric(), None)

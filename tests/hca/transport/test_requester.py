@@ -24,6 +24,7 @@ from twisted_ib.hca.wire.headers import (
 )
 from twisted_ib.hca.wire.opcodes import (
     ATOMIC_ACKNOWLEDGE,
+    FETCH_ADD,
     SEND_FIRST,
     SEND_LAST,
     SEND_MIDDLE,
@@ -303,6 +304,96 @@ class SendingTests(RequesterCase):
             ],
         )
         self.assertEqual(self.end.done, [])
+
+    def test_longPackets(self) -> None:
+        """
+        As many bytes of long packets leave as may be on their way, whatever is behind them: a READ has many
+        numbers and no bytes, and small messages make a mean of nothing.
+        """
+        for read, small in ((0, 0), (64 << 20, 0), (0, 100)):
+            self.connect(evolve(self.parameters, mtu=61440, firstPSN=0))
+            for _ in range(16):
+                self.post(SEND_ONLY, bytes(61440))
+            if read:
+                self.read(read)
+            for _ in range(small):
+                self.post(SEND_ONLY, b"x")
+            sent = self.sent()
+            self.assertEqual([len(packet[4]) for packet in sent], [61440] * 6, (read, small))
+            self.assertFalse(self.connection.pending())
+            self.acknowledge(ACK, 2)
+            self.assertEqual([packet[2] for packet in self.sent()], [6, 7, 8], (read, small))
+
+    def test_longParts(self) -> None:
+        """
+        So it is with a message of many packets, of which some were acknowledged, and if it is sent again.
+        """
+        self.connect(evolve(self.parameters, mtu=61440, firstPSN=0))
+        for _ in range(2):
+            self.post(SEND_ONLY, bytes(61440 * 16))
+        self.assertEqual([packet[2] for packet in self.sent()], [0, 1, 2, 3, 4, 5])
+        self.acknowledge(ACK, 5)
+        self.assertEqual([packet[2] for packet in self.sent()], [6, 7, 8, 9, 10, 11])
+        self.acknowledge(0x60, 8)
+        last, most = 0, 0
+        while numbers := [packet[2] for packet in self.sent()]:
+            last, most = numbers[-1], max(most, len(numbers))
+            self.acknowledge(ACK, last)
+        self.assertEqual((last, most), (31, 6))
+        self.assertEqual(self.connection.requester._held, 0)
+
+    def test_longReads(self) -> None:
+        """
+        Of long responses so many bytes are asked for as may be on their way; of short ones, and of atomics,
+        as many as with shorter packets.
+        """
+        terms = evolve(self.parameters, mtu=61440, firstPSN=0, reads=16)
+        self.connect(terms)
+        for _ in range(20):
+            self.read(64)
+        self.assertEqual([packet[2] for packet in self.sent()], list(range(16)))
+        self.connect(terms)
+        for _ in range(20):
+            self.post(FETCH_ADD, b"", ATOMIC.pack(8, 7, 1, 0))
+        self.assertEqual(len(self.sent()), 16)
+        self.connect(terms)
+        for size in (61440 * 9, 64, 61440 * 2):
+            self.read(size)
+        asked = {}
+        for psn, code in enumerate((0x0D, 0x0E, 0x0F) * 2):
+            asked[psn] = [(packet[2], RETH.unpack(packet[3])[2]) for packet in self.sent()]
+            self.assertFalse(self.connection.pending())
+            self.respond(code, psn, bytes([ACK, 0, 0, 0])[: 4 * (code != 0x0E)] + bytes(61440))
+        asked[6] = [(packet[2], RETH.unpack(packet[3])[2]) for packet in self.sent()]
+        part = 61440 * 3
+        self.assertEqual(
+            {psn: each for psn, each in asked.items() if each},
+            {0: [(0, part), (3, part)], 3: [(6, part)], 4: [(9, 64)], 6: [(10, 61440 * 2)]},
+        )
+
+    def test_longBoth(self) -> None:
+        """
+        Messages and responses go different ways: each has its bound.
+        """
+        self.connect(evolve(self.parameters, mtu=61440, firstPSN=0, reads=16))
+        for _ in range(6):
+            self.post(SEND_ONLY, bytes(61440))
+        self.read(61440 * 6)
+        self.read(61440)
+        self.post(SEND_ONLY, bytes(61440))
+        sent = self.sent()
+        self.assertEqual([packet[2] for packet in sent], [0, 1, 2, 3, 4, 5, 6, 9])
+        self.acknowledge(ACK, 5)
+        self.assertEqual(self.sent(), [])
+
+    def test_longSmall(self) -> None:
+        """
+        Of small messages as many leave as with shorter packets, though long ones wait behind them.
+        """
+        self.connect(evolve(self.parameters, mtu=61440, firstPSN=0))
+        for size in [100] * 20 + [61440] * 16:
+            self.post(SEND_ONLY, bytes(size))
+        self.assertEqual([len(packet[4]) for packet in self.sent()], [100] * 20 + [61440] * 5)
 
     def test_window(self) -> None:
         """

@@ -113,6 +113,25 @@ class RequestTests(ResponderCase):
         self.assertEqual(self.connection.outputs(1000, 0.0, True), [])
         self.assertEqual(self.sent(), [acknowledge(0x1F, 14, 17)])
 
+    def test_deferredLong(self) -> None:
+        """
+        A long packet's is not deferred, even where an acknowledgement is owed, for few make a window; nor
+        does it go before the response to a READ.
+        """
+        self.connect(evolve(self.parameters, mtu=61440))
+        self.request(0x04, A, b"x")
+        self.assertEqual(self.connection.outputs(1000, 0.0, True), [])
+        self.request(0x04, B, bytes(61440))
+        self.assertEqual(self.connection.outputs(1000, 0.0, True), [acknowledge(0x1F, B, 2)])
+        self.request(0x04, C, b"x")
+        self.assertEqual(self.connection.outputs(1000, 0.0, True), [])
+        self.connect(evolve(self.parameters, mtu=61440))
+        self.end.isHolding = True
+        self.read(A, 100)
+        self.request(0x04, B, bytes(61440))
+        self.assertFalse(self.connection.pending())
+        self.assertEqual(self.connection.outputs(1000, 0.0, True), [])
+
     def test_notAsked(self) -> None:
         """
         A request without AckReq gets no acknowledgement.

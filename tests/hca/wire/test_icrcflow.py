@@ -153,6 +153,29 @@ class FlowTests(SynchronousTestCase):
                 icrcflow.identificationOf(0, octets)
         self.assertEqual(icrcflow._undoing.cache_info().misses, len(range(12, LONGEST_PACKET, 4)))
 
+    def test_long(self) -> None:
+        """
+        Packets above IBTA's longest are right with the place in a batch that they can have, and leave no
+        table.
+        """
+        icrcflow._undoing.cache_clear()
+        for octets, several in ((8192, 7), (61440, 1)):
+            for identification in (*range(several), several, 5000, 0xFFFF):
+                for number in (0, several - 1):
+                    made = packet(identification, bytes(octets + 12))
+                    self.assertIs(self.right(made, number), identification < several, identification)
+            damaged = bytes([*packet(0, bytes(octets + 12))[:-1], 1])
+            self.assertFalse(self.right(damaged))
+        self.assertEqual(icrcflow._undoing.cache_info().misses, 0)
+
+    def test_longDamaged(self) -> None:
+        """
+        Damaged packets of many lengths leave no more states than they have lengths.
+        """
+        for octets in range(8192, 8192 + 80, 4):
+            self.assertFalse(self.right(bytes([*packet(0, bytes(octets))[:-1], 1])))
+        self.assertEqual(len(self.flow.states), 20)
+
     def test_damaged(self) -> None:
         """
         Damage is found.

@@ -53,7 +53,8 @@ class ComparisonTests(test_benchmarks.ProgramTests):
                 "Verbs on lo0",
                 "Verbs on shm0",
                 "Packets over UDP",
-                "Packets over UDP",
+                *("Packets over UDP", "One MiB in packets of 60 KiB"),
+                *("Packets over UDP", "One MiB in packets of 4 KiB"),
             ],
         )
         for table in tables:

@@ -136,6 +136,8 @@ class ConnectRequest(Record):
         of other vendors' HCAs leaves it out.
     @ivar localEECN: where IBTA has the EE context of reliable datagrams, which nobody has: the UDP source
         port of all packets of the sender's queue pair; 0 if it says none, as Linux.
+    @ivar localQKey: where IBTA has the Q_Key of datagrams, which no connection has: the code of a path MTU
+        above IBTA's largest; 0 if the sender has none, as Linux.
     @ivar communicationID: of one that goes on asking after the repeats of an earlier one: the
         C{communicationID} of that one's connection; 0 for a new one.
     """

@@ -229,6 +229,8 @@ class Device(DeviceProgress):
         self.disconnect, self.finish = services.disconnect, services.finish
         self.settle, self.resume = services.cm.settled.settle, services.resume
         self.managementReceived = services.managementReceived
+        #: See L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
+        self.reserved = services.cm.accepted
         self.connectionRequested = services.connectionRequested
         self.communicationEstablished = services.communicationEstablished
 

@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 from attrs import frozen
 
+from twisted_ib import limits
+from twisted_ib.hca.wire.opcodes import MTU_BYTES
+
 #: A packet without BTH, pad and invariant CRC: opcode, flags, PSN, extended headers, payload.  The
 #: last two are bytes-like; the header that a stream puts before its data is at the end of the
 #: extended headers, so the pad count is that of both together.
@@ -17,6 +20,22 @@ Packet = tuple[int, int, int, bytes, Any]
 #: octet 8 there.
 SOLICITED_EVENT = 0x80
 ACKNOWLEDGE_REQUEST = 0x01
+
+#: Bytes of the longest packets that are on their way, for the most part: the peer's socket has to hold them,
+#: if its buffer is Linux's usual one (C{net.core.rmem_max}, 208 KiB, counted twice).
+TRANSPORT_LONG_BYTES = 360 * 1024
+#: IBTA's largest path MTU in bytes.
+_USUAL = max(MTU_BYTES.values())
+#: Of packets up to so long as many bytes are on their way as of the usual ones, on links that have a queue.
+_OF_LINKS = 8192
+
+
+def asking(packet: Packet) -> Packet:
+    """
+    @return: a packet with AckReq.
+    """
+    opcode, flags, psn, header, payload = packet
+    return opcode, flags | ACKNOWLEDGE_REQUEST, psn, header, payload
 
 
 @frozen
@@ -48,6 +67,40 @@ class ConnectionParameters:
     reads: int = 1
     peerReads: int = 1
     roundTrip: float | None = None
+
+    @property
+    def isLong(self) -> bool:
+        """
+        Whether packets may be longer than IBTA's longest.
+        """
+        return self.mtu > _USUAL
+
+    @property
+    def silence(self) -> float | None:
+        """
+        Seconds without an answer after which the peer counts as dead; L{None} for never.
+        """
+        # The shortest timeout is that of a retransmission: IBTA vol. 1 9.7.6.1.3 permits up to four times
+        # what was asked for, and a reactor's turn may take longer than a timeout of microseconds.
+        if self.timeout is None:
+            return None
+        return max(self.timeout, limits.TRANSPORT_RESEND_LEAST) * (self.retries + 1)
+
+    @property
+    def mostBytes(self) -> int:
+        """
+        Bytes of long packets that are on their way, for the most part.
+        """
+        return limits.TRANSPORT_WINDOW * _USUAL if self.mtu <= _OF_LINKS else TRANSPORT_LONG_BYTES
+
+    def scaled(self, packets: int) -> int:
+        """
+        @param packets: a bound in packets, of L{limits.TRANSPORT_WINDOW} for a whole window.
+        @return: that for packets of this path MTU: of long ones the same share of C{mostBytes}, at least two.
+        """
+        if not self.isLong:
+            return packets
+        return max(2, packets * self.mostBytes // (limits.TRANSPORT_WINDOW * self.mtu))
 
 
 class ConnectionUser(Protocol):

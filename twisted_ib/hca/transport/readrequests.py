@@ -4,10 +4,11 @@ Outstanding requests that a response answers, and where the packets of one belon
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final, final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 from twisted_ib import limits
-from twisted_ib.hca.transport.parameters import ACKNOWLEDGE_REQUEST, Packet
+from twisted_ib.hca.transport.parameters import ACKNOWLEDGE_REQUEST, ConnectionParameters, Packet
 from twisted_ib.hca.transport.psn import packets
 from twisted_ib.hca.wire.headers import PSN_MASK, RETH
 from twisted_ib.hca.wire.opcodes import (
@@ -19,6 +20,9 @@ from twisted_ib.hca.wire.opcodes import (
     READ_RESPONSE_ONLY,
     Kind,
 )
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.transport.segmentation import Record
 
 #: The bits of an AETH syndrome that have its kind; 0 in an ACK (IBTA vol. 1 9.7.5.2).
 SYNDROME_MASK: Final = 0xE0
@@ -43,6 +47,23 @@ _ANSWER: Final = {
 }
 
 
+def awaited(records: Iterable[Record | ReadRequest], una: int, stop: int, mtu: int) -> int:
+    """
+    Add up the bytes of responses that are to come.
+
+    @param records: what was sent and is not wholly acknowledged, messages too.
+    @param una: the oldest unacknowledged PSN.
+    @param stop: the PSN after the last one that was, or is to be, asked for.
+    @param mtu: the path MTU in bytes.
+    """
+    found = 0
+    for each in records:
+        if isinstance(each, ReadRequest):
+            ends, come = min(stop, each.end) - each.start, max(0, una - each.start)
+            found += max(0, min(each.length, ends * mtu) - come * mtu)
+    return found
+
+
 @final
 class ReadRequest:
     """
@@ -53,14 +74,17 @@ class ReadRequest:
     @ivar header: its extended header, with the payload if it has one.
     @ivar length: bytes that a READ asks for.
     @ivar asked: PSNs at which a request for a part was sent, as far as not answered.
+    @ivar part: response packets that one request asks for.
     """
 
-    __slots__ = ("asked", "code", "end", "header", "length", "position", "start")
+    __slots__ = ("asked", "code", "end", "header", "length", "part", "position", "start")
 
     asks: ClassVar = True
     size: ClassVar = 0
 
-    def __init__(self, code: int, header: bytes, position: int, start: int, mtu: int) -> None:
+    def __init__(
+        self, code: int, header: bytes, position: int, start: int, terms: ConnectionParameters
+    ) -> None:
         """
         @param start: the PSN of the request, and of the first packet of the response.
         """
@@ -74,7 +98,8 @@ class ReadRequest:
             self.length = RETH.unpack(header)[2]
         # A READ takes as many PSNs as its response has packets (IBTA vol. 1 9.7.3; Linux
         # rxe_req.c update_wqe_psn()).
-        self.end = start + packets(self.length, mtu)
+        self.end = start + packets(self.length, terms.mtu)
+        self.part = terms.scaled(limits.TRANSPORT_READ)
 
     def partEnd(self, at: int) -> int:
         """
@@ -83,13 +108,13 @@ class ReadRequest:
         # Parts are counted from the beginning: a retried READ must be a subset of one that was
         # sent (IBTA vol. 1 9.4.4; Linux rxe_resp.c duplicate_request() drops any other).
         at -= self.start
-        return min(self.end, self.start + at + limits.TRANSPORT_READ - at % limits.TRANSPORT_READ)
+        return min(self.end, self.start + at + self.part - at % self.part)
 
     def partBegins(self, at: int) -> bool:
         """
         Whether a part begins at a PSN.
         """
-        return (at - self.start) % limits.TRANSPORT_READ == 0
+        return (at - self.start) % self.part == 0
 
     def ask(self, at: int, mtu: int) -> Packet:
         """

@@ -26,13 +26,15 @@ from twisted_ib.hca.base.timers import rnrSeconds
 from twisted_ib.hca.transport.parameters import (
     ACKNOWLEDGE_REQUEST,
     SOLICITED_EVENT,
+    TRANSPORT_LONG_BYTES,
     ConnectionParameters,
     ConnectionUser,
     Packet,
+    asking,
 )
 from twisted_ib.hca.transport.psn import HALF, extended
-from twisted_ib.hca.transport.readrequests import RESPONSE_TO, SYNDROME_MASK, ReadRequest
-from twisted_ib.hca.transport.segmentation import Record, joined
+from twisted_ib.hca.transport.readrequests import RESPONSE_TO, SYNDROME_MASK, ReadRequest, awaited
+from twisted_ib.hca.transport.segmentation import Record, fitting, joined
 from twisted_ib.hca.transport.sendwindow import SendWindow
 from twisted_ib.hca.wire.headers import (
     AETH,
@@ -66,6 +68,7 @@ class Requester:
         "_counted",
         "_end",
         "_ended",
+        "_every",
         "_full",
         "_held",
         "_isPaused",
@@ -93,6 +96,7 @@ class Requester:
     def __init__(self, parameters: ConnectionParameters, user: ConnectionUser) -> None:
         self._terms = parameters
         self._user = user
+        self._every = parameters.scaled(TRANSPORT_ACKNOWLEDGE)
         self.pacing = SendWindow(parameters.timeout, parameters.roundTrip, parameters.retries)
         self.unsent: deque[Record | ReadRequest] = deque()
         self._sent: deque[Record | ReadRequest] = deque()
@@ -102,11 +106,10 @@ class Requester:
         #: The PSN after the response, for each outstanding READ and atomic.
         self._asking: deque[int] = deque()
         self._held = 0
-        self._full = self._ended = False
+        self._full = self._ended = self._isPaused = False
         self._retries = self._rnrRetries = 0
         self.due: float | None = None
-        self._isPaused = False
-        self._patience = self._silence()
+        self._patience = parameters.silence
         self._since = self._armedAt = self._lostTime = self._timedAt = self._silentAt = 0.0
         self._timed = self._lostAt = -1
         # Losses before _recover have shrunk the window already (RFC 6582 section 3.2);
@@ -122,8 +125,8 @@ class Requester:
             self._end = self._top = self._next = self._una = parameters.firstPSN
             self._recover = self._counted = parameters.firstPSN
             self.pacing = SendWindow(parameters.timeout, parameters.roundTrip, parameters.retries)
-        self._terms = parameters
-        self._patience = self._silence()
+        self._terms, self._every = parameters, parameters.scaled(TRANSPORT_ACKNOWLEDGE)
+        self._patience = parameters.silence
         self.pacing.limit(parameters.timeout, parameters.retries)
         self.pacing.told(parameters.roundTrip)
 
@@ -145,7 +148,7 @@ class Requester:
             return False
         record: Record | ReadRequest
         if code in RESPONSE_TO:
-            record = ReadRequest(code, header + body, position, self._end, self._terms.mtu)
+            record = ReadRequest(code, header + body, position, self._end, self._terms)
         else:
             record = Record(code, solicited, header, body, position, self._end, self._terms.mtu)
             self._held += record.size
@@ -196,24 +199,32 @@ class Requester:
         return self._next < self._limit()
 
     def _limit(self) -> int:
-        # The PSN up to which messages may be sent.  Sender's silly window avoidance (RFC 1122
-        # section 4.2.3.4): while an acknowledgement that makes room is outstanding, less than half
-        # a window is not filled, unless that sends everything; packets that leave together cost
-        # less.
+        # The PSN up to which messages may be sent.  Sender's silly window avoidance (RFC 1122 section
+        # 4.2.3.4): while an acknowledgement that makes room is outstanding, less than half a window is not
+        # filled, unless that sends everything; packets that leave together cost less.
         at, una, window = self._next, self._una, self.pacing.window
+        if self._held > TRANSPORT_LONG_BYTES and self._terms.isLong:
+            # So many bytes, but two packets at least: with one a loss shows only by a timeout.
+            oldest = (self._sent or self.unsent)[0]
+            # Added up here, where packets are long and few, and not for each message of all connections.
+            left = self._terms.mostBytes - sum([each.size for each in self._sent])
+            fits = fitting(oldest, self.unsent, una, at, una + window, left, self._terms.mtu)
+            window = min(window, max(2, fits - una))
         limit = una + window
         if at > una and limit < self._end and limit - at < window >> 1:
             return at
         return limit
 
     def _mayAsk(self, question: Any) -> bool:
-        # At most max_rd_atomic outstanding (IBTA vol. 1 9.4.4), whose responses fit into the
-        # window; one always may.
-        onTheWay = self._next - self._una
-        return not onTheWay or (
-            len(self._asking) < (self._terms.reads or 1)
-            and onTheWay + question.partEnd(self._next) - self._next <= self.pacing.window
-        )
+        # At most max_rd_atomic outstanding (IBTA vol. 1 9.4.4), whose responses fit into the window, and long
+        # ones into its bytes; one always may.
+        at, una, terms = self._next, self._una, self._terms
+        if at == una:
+            return True
+        stop: int = question.partEnd(at)
+        if len(self._asking) >= (terms.reads or 1) or stop - una > self.pacing.window:
+            return False
+        return not terms.isLong or awaited((*self._sent, question), una, stop, terms.mtu) <= terms.mostBytes
 
     def outputs(self, budget: int, now: float, out: list[Packet]) -> None:
         """
@@ -226,8 +237,8 @@ class Requester:
         unsent = self.unsent
         before = len(out)
         budget += before
-        mtu, at = self._terms.mtu, self._next
-        ask = at + TRANSPORT_ACKNOWLEDGE - 1
+        mtu, at, every = self._terms.mtu, self._next, self._every
+        ask = at + every - 1
         limit = self._limit()
         half = self.pacing.window >> 1
         while unsent and len(out) < budget and not self._isPaused:
@@ -240,7 +251,9 @@ class Requester:
                 stop = min(record.end, limit, at + budget - len(out))
                 record.cut(at, stop, mtu, out, ask)
                 if stop > ask:
-                    ask += TRANSPORT_ACKNOWLEDGE
+                    ask += every
+                    if every < TRANSPORT_ACKNOWLEDGE:  # Long packets, mostly without a Middle one.
+                        out[-1] = asking(out[-1])
             else:
                 if not self._mayAsk(record):
                     break
@@ -414,8 +427,8 @@ class Requester:
         question = queue[0]
         if question.__class__ is not ReadRequest or length != self._terms.mtu:
             return False
-        at = una - question.start
-        if at <= 0 or not at % limits.TRANSPORT_READ or not (at + 1) % limits.TRANSPORT_READ:
+        at, part = una - question.start, question.part
+        if at <= 0 or not at % part or not (at + 1) % part:
             return False
         if una + 1 == question.end or question.code != READ_REQUEST:
             return False
@@ -505,8 +518,7 @@ class Requester:
 
     def _pause(self, syndrome: int, now: float) -> None:
         if self._ended or self._isPaused:
-            # Another RNR NAK of the same attempt.
-            return
+            return  # Another RNR NAK of the same attempt.
         # IBTA vol. 1 9.7.5.2.8: wait at least the coded time, rnr_retry times.
         limit = self._terms.rnrRetries
         if limit != _FOR_EVER and self._rnrRetries >= limit:
@@ -518,15 +530,6 @@ class Requester:
         self.due = now + rnrSeconds(syndrome)
 
     # -- timers
-
-    def _silence(self) -> float | None:
-        # The shortest timeout is that of a retransmission: IBTA vol. 1 9.7.6.1.3 permits up to
-        # four times what was asked for, and a reactor's turn may take longer than a timeout of
-        # microseconds.
-        timeout = self._terms.timeout
-        if timeout is None:
-            return None
-        return max(timeout, limits.TRANSPORT_RESEND_LEAST) * (self._terms.retries + 1)
 
     def _arm(self, now: float) -> None:
         patience = self._patience
@@ -548,9 +551,7 @@ class Requester:
             return
         if self._isPaused:
             # The RNR wait is not counted as silence.
-            self._isPaused = False
-            self.due = None
-            self._since = now
+            self._isPaused, self.due, self._since = False, None, now
             return
         # A suspended or stalled process must not blame its peer for the time in which it read
         # nothing.
@@ -577,12 +578,10 @@ class Requester:
             # A callback has closed the queue pair already.
             return
         position = 0
-        for queue in (self._sent, self.unsent):
-            for record in queue:
-                if record.start <= number < record.end:
-                    position = record.position
-        # Before the user is notified: nothing behind a failed request may be sent (IBTA vol. 1
-        # 9.9.2).
+        for record in (*self._sent, *self.unsent):
+            if record.start <= number < record.end:
+                position = record.position
+        # Before the user is notified: nothing behind a failed request may be sent (IBTA vol. 1 9.9.2).
         self.close()
         self._user.refused(position, syndrome)
 

@@ -17,7 +17,12 @@ from collections import deque
 from typing import Any, Final
 
 from twisted_ib.hca.base.operation import ABSENT, LATER
-from twisted_ib.hca.transport.parameters import ConnectionParameters, ConnectionUser, Packet
+from twisted_ib.hca.transport.parameters import (
+    TRANSPORT_LONG_BYTES,
+    ConnectionParameters,
+    ConnectionUser,
+    Packet,
+)
 from twisted_ib.hca.transport.psn import extended, packets
 from twisted_ib.hca.transport.readrequests import RESPONSE_TO
 from twisted_ib.hca.transport.responses import RememberedRequest, Response
@@ -43,6 +48,8 @@ TRANSPORT_DEFERRED = 16
 #: Bytes of posted READ responses that wait to be sent; one more record than that is accepted.
 TRANSPORT_ANSWERS = 512 * 1024
 
+#: Bytes of a packet of which L{TRANSPORT_DEFERRED} are half of a window.
+_LONG: Final = TRANSPORT_LONG_BYTES // 2 // TRANSPORT_DEFERRED
 _SYNDROME_MASK: Final = 0xE0
 _CODE_MASK: Final = 0x7F
 #: An opcode that nobody has: the user gets it in place of a packet out of sequence, and refuses it
@@ -206,9 +213,12 @@ class Responder:
                 self._msn += 1
             else:
                 self._inside = kind
-            if acknowledge and not self.owes:  # _want(), inlined.
-                self.owes = True
-                self._wanted = number
+            if acknowledge:  # _want(), inlined.
+                if not self.owes:
+                    self.owes, self._wanted = True, number
+                if mtu >= _LONG and (inside or length >= _LONG) and not self._makes:
+                    # Few packets so long make a window: it is not deferred, and nor is what is owed already.
+                    self._wanted = min(self._wanted, number - TRANSPORT_DEFERRED)
 
     def continued(self, code: int, psn: int, acknowledge: bool, parts: list[Any]) -> bool:
         """

@@ -7,9 +7,11 @@ extended headers, and more bytes than fit into one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar, Final, final
 
 from twisted_ib.hca.transport.parameters import ACKNOWLEDGE_REQUEST, Packet
+from twisted_ib.hca.transport.readrequests import ReadRequest
 from twisted_ib.hca.wire.headers import PSN_MASK, RETH
 from twisted_ib.hca.wire.opcodes import OPCODES, SEVERAL, UNRELIABLE
 
@@ -137,3 +139,38 @@ class Record:
             offset += mtu
         if stop == end and at < end:
             out.append((last, self._solicited, end - 1 & PSN_MASK, self._tail, body[offset:]))
+
+
+def fitting(
+    oldest: Record | ReadRequest,
+    unsent: Iterable[Record | ReadRequest],
+    una: int,
+    at: int,
+    limit: int,
+    left: int,
+    mtu: int,
+) -> int:
+    """
+    Find how many packets fit into a bound in bytes.
+
+    @param oldest: the first record that is not, or not wholly, acknowledged.
+    @param unsent: the records that are not, or not wholly, sent.
+    @param una: the oldest unacknowledged PSN.
+    @param at: the PSN of the next packet.
+    @param limit: the PSN after the last one that the window permits.
+    @param left: the bound less the bytes of the records that are wholly sent.
+    @param mtu: the path MTU in bytes.
+    @return: the PSN up to which no more bytes are on their way; below C{at} if there are more already.
+    """
+    # Packet by packet: a mean would also be one of packets behind these. READs have numbers, but no bytes.
+    left += min(oldest.size, max(0, una - oldest.start) * mtu)
+    for record in unsent:
+        if record.start >= limit:
+            break
+        first = max(at, record.start)
+        gone = min(record.size, (first - record.start) * mtu)
+        left -= gone
+        if record.size - gone > left:
+            return min(limit, first + left // mtu)
+        left -= record.size - gone
+    return limit

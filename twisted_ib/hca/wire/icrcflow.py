@@ -217,7 +217,19 @@ class ICRCState:
         if found == told:
             self.expected += 1
             return True
+        if size > LONGEST_PACKET:
+            return self.isIPv4 and self._isOfBatch(buffer[start:stop], identification)
         return self.isIPv4 and self._isOther(identificationOf(found ^ told, end - start), identification)
+
+    def _isOfBatch(self, packet: bytes | memoryview, identification: int) -> bool:
+        # One of a batch, as in _isOther: only ends with this package send packets of such lengths, few of
+        # which fit into a batch, and tables for all lengths would take too much memory.
+        # Wrong packets of many sizes do not fill the states.
+        size = len(packet)
+        return not packet[4] and any(
+            each != identification and crc32(packet, register) == RIGHT
+            for each, register in enumerate(self.registers(size, limits.PACKET_BURST_BYTES // size))
+        )
 
     def _isOther(self, difference: int | None, identification: int) -> bool:
         if difference is None:

@@ -27,6 +27,10 @@ PORT: Final = 4791
 #: Source ports are of the dynamic range (RFC 6335 section 6). A flow keeps one port, so that ECMP routers
 #: keep it on one route and in order.
 LOWEST_PORT: Final = 0xC000
+#: Path MTUs above IBTA's largest, which two ends of this package agree on, by codes that IBTA leaves free:
+#: for links of 9000 octets, and for loopback and IPoIB's connected mode, where a packet fills a UDP datagram.
+LONG_MTU_BYTES: Final = {6: 8192, 7: 61440}
+LONG_MTU_CODES: Final = {size: code for code, size in LONG_MTU_BYTES.items()}
 #: Multiplier of Linux's hash_32 (C{linux/hash.h}), as rxe_qp.c uses it.
 _GOLDEN: Final = 0x61C88647
 

@@ -8,15 +8,20 @@ from typing import Any
 
 from tests.contracts.path import Consumer
 from tests.hca.fabric.roce.test_devices import HERE, THERE, PacketTestCase
+from tests.hca.memorylink import deviceOn
+from tests.hca.wire.test_public import VECTORS, captured, split
 from twisted_ib import limits
+from twisted_ib.hca.base.attributes import MTU_CODES
+from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.base.timers import timeoutSeconds
-from twisted_ib.hca.cm.messages import requestMessage
+from twisted_ib.hca.cm.messages import replyMessage, requestMessage
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.roce import connparams
 from twisted_ib.hca.fabric.roce.connparams import connectionParameters
 from twisted_ib.hca.transport.parameters import ConnectionParameters
-from twisted_ib.hca.wire.cm.messages import REQ
+from twisted_ib.hca.wire import decodePacket
+from twisted_ib.hca.wire.cm.messages import REP, REQ, byAttribute
 
 
 class AgreementTests(PacketTestCase):
@@ -112,10 +117,147 @@ class AgreementTests(PacketTestCase):
         path = device.fabric.pathTo(HERE)
         for said, found in ((4791, 4791), (0xC000, 0xC000), (0xFFFF, 0xFFFF), (0xC123, 0), (0x1FFFF, 0)):
             reply = ConnectReply(localQPN=7)
-            proposal = path.prepareReply(reply, ConnectRequest(localQPN=0xC123, localEECN=said))
+            # With a long path MTU, which this link does not have.
+            request = ConnectRequest(localQPN=0xC123, localEECN=said, localQKey=7)
+            proposal = path.prepareReply(reply, request)
             self.assertEqual((proposal.peerPort, reply.localEECN != 0), (found, found != 0))
+            self.assertEqual((proposal.agreed, reply.localQKey), (None, 0))
             answered = proposal.answered(ConnectReply(localQPN=0xC123, localEECN=said))
             self.assertEqual(answered.peerPort, found)
+
+    def longest(
+        self,
+        here: int,
+        there: int,
+        changes: dict[str, int] | None = None,
+        lies: dict[str, int] | None = None,
+        kind: QPType = QPType.RC,
+    ) -> tuple[list[int], list[int]]:
+        """
+        @param here: the path MTU of the active end's link, and C{there} of the passive end's.
+        @param changes: to the REQ, before it is read; C{lies} to the REP.
+        @param kind: of the queue pairs.
+        @return: the path MTU of both connections: of streams, and of queue pairs with attributes.
+        """
+        devices = [
+            deviceOn(self.wire, address, self.clock.seconds, mtu)
+            for address, mtu in ((HERE, here), (THERE, there))
+        ]
+        one, two = ends = [device.createQueuePair(Consumer(), kind) for device in devices]
+        request, reply = ConnectRequest(localQPN=one.number), ConnectReply(localQPN=two.number)
+        ways = [device.fabric.pathTo(to) for device, to in zip(devices, (THERE, HERE), strict=True)]
+        ways[0].prepareRequest(request)
+        self.assertEqual(request.pathMTU, MTU_CODES[min(here, 4096)])
+        for name, value in (changes or {}).items():
+            setattr(request, name, value)
+        ways[1].prepareReply(reply, request)
+        for name, value in (lies or {}).items():
+            setattr(reply, name, value)
+        ways[0].readReply(reply, one.number)
+        streams = [
+            connectionParameters(device.fabric, end, message).mtu
+            for device, end, message in zip(devices, ends, (reply, request), strict=True)
+        ]
+        for end in ends:
+            end.attributes = {"path_mtu": min(request.pathMTU, 5)}
+        others = [
+            connectionParameters(device.fabric, end, None).mtu
+            for device, end in zip(devices, ends, strict=True)
+        ]
+        for device in devices:
+            device.close()
+        return streams, others
+
+    def test_long(self) -> None:
+        """
+        Two ends that say their source ports have the longest packets that both links carry; the REQ has no
+        path MTU but IBTA's.
+        """
+        for here, there, agreed in (
+            *((61440, 61440, 61440), (61440, 8192, 8192), (8192, 61440, 8192), (8192, 8192, 8192)),
+            *((4096, 61440, 4096), (61440, 4096, 4096), (1024, 8192, 1024)),
+        ):
+            self.assertEqual(self.longest(here, there), ([agreed] * 2,) * 2, (here, there))
+
+    def test_longLies(self) -> None:
+        """
+        Nothing but a code of a long path MTU beside a port is one, and none is above our own; UC, which has
+        no window, has none.
+        """
+        usual = ([4096] * 2,) * 2
+        self.assertEqual(self.longest(61440, 61440, {"localEECN": 0}), usual)
+        self.assertEqual(self.longest(61440, 61440, kind=QPType.UC), usual)
+        for code in (0, 1, 5, 8, 0x107, 0x07000000, 0x80010000, 0xFFFFFFFF):
+            self.assertEqual(self.longest(61440, 61440, {"localQKey": code}), usual, code)
+            for found in self.longest(61440, 61440, lies={"localQKey": code}):
+                self.assertEqual(found[0], 4096, code)
+        for found in self.longest(61440, 61440, lies={"localEECN": 0}):
+            self.assertEqual(found[0], 4096)
+        self.assertEqual(self.longest(8192, 61440, {"localQKey": 7})[0], [8192, 61440])
+        self.assertEqual(self.longest(8192, 8192, lies={"localQKey": 7}), ([8192] * 2,) * 2)
+        for found in self.longest(4096, 61440, lies={"localQKey": 7}):
+            self.assertEqual(found, [4096] * 2)
+        # A code of the path MTU that IBTA has not.
+        self.assertEqual(self.longest(4096, 4096, {"pathMTU": 7})[0], [4096, 4096])
+
+    def test_changed(self) -> None:
+        """
+        A program that sets another path MTU than the connection manager has told it has that.
+        """
+        device = deviceOn(self.wire, HERE, self.clock.seconds, 61440)
+        queuePair = device.createQueuePair(Consumer())
+        request = ConnectRequest(localQPN=queuePair.number, localEECN=0xC000, localQKey=7, pathMTU=5)
+        path = device.fabric.pathTo(THERE)
+        path.prepareReply(ConnectReply(localQPN=queuePair.number), request)
+        found = []
+        for code in (5, 3):
+            queuePair.attributes = {"path_mtu": code}
+            found.append(connectionParameters(device.fabric, queuePair, None).mtu)
+        self.assertEqual(found, [61440, 1024])
+        device.close()
+
+    def test_older(self) -> None:
+        """
+        An older end of this package knows the source port by its place in a REQ and a REP, which is the same
+        with a long path MTU; it has none, and 0 where that stands, as Linux.
+        """
+        device = deviceOn(self.wire, HERE, self.clock.seconds, 61440)
+        queuePair = device.createQueuePair(Consumer())
+        path = device.fabric.pathTo(THERE)
+        request = ConnectRequest(localQPN=queuePair.number)
+        path.prepareRequest(request)
+        port = queuePair.proposal.port
+        octets = requestMessage(request).pack()
+        self.assertEqual(octets[24:36], bytes.fromhex("00000000 00000007") + octets[32:36])
+        self.assertEqual(octets[36:40], bytes([0, *port.to_bytes(2, "big"), 0]))
+        older = REQ.parse(octets[:28] + bytes(4) + octets[32:], 0, 232)
+        reply = ConnectReply(localQPN=queuePair.number)
+        proposal = path.prepareReply(reply, older)
+        self.assertEqual((proposal.peerPort, proposal.agreed, reply.localQKey), (port, None, 0))
+        reply = ConnectReply(localQPN=0x123456)
+        path.prepareReply(reply, REQ.parse(octets, 0, 232))
+        octets = replyMessage(reply).pack()
+        self.assertEqual(octets[8:20], bytes.fromhex("00000007 123456 00 00") + octets[17:20])
+        self.assertGreaterEqual(int.from_bytes(octets[17:19], "big"), 0xC000)
+        path.readReply(REP.parse(octets[:8] + bytes(4) + octets[12:], 0, 232), queuePair.number)
+        self.assertEqual(queuePair.proposal.peerPort, int.from_bytes(octets[17:19], "big"))
+        self.assertIsNone(queuePair.proposal.agreed)
+        device.close()
+
+    def test_kernels(self) -> None:
+        """
+        The kernel has 0 for both in all REQs and REPs.
+        """
+        found = []
+        for path in sorted(VECTORS.glob("rxe-*.pcap")):
+            for octets in captured(path):
+                body = decodePacket(*split(octets)).payload
+                kind = byAttribute.get(int.from_bytes(body[16:18], "big"))
+                if len(body) == 256 and body[1] == 7 and kind in (REQ, REP):
+                    message: Any = kind.parse(body, 24, 256)
+                    found.append((message.localQKey, message.localEECN))
+        self.assertGreater(len(found), 20)
+        self.assertEqual(set(found), {(0, 0)})
 
     def test_attributes(self) -> None:
         """

@@ -42,6 +42,7 @@ class End:
     """
 
     port = PORT
+    reads = 4
 
     def __init__(self, device: Device, size: int = 1 << 17) -> None:
         """
@@ -81,8 +82,8 @@ class End:
         request = ConnectRequest(
             serviceID=PortSpace.TCP << 16 | self.port,
             localQPN=self.queuePair.number,
-            responderResources=4,
-            initiatorDepth=4,
+            responderResources=self.reads,
+            initiatorDepth=self.reads,
             responseTimeout=20,
             retryCount=7,
             rnrRetryCount=7,
@@ -121,7 +122,10 @@ class End:
         self.connection = connection
         connection.user = self
         reply = ConnectReply(
-            localQPN=self.queuePair.number, responderResources=4, initiatorDepth=4, rnrRetryCount=7
+            localQPN=self.queuePair.number,
+            responderResources=self.reads,
+            initiatorDepth=self.reads,
+            rnrRetryCount=7,
         )
         connection.destination.prepareReply(reply, request)
         self.up(connection.destination, request)
@@ -140,11 +144,16 @@ class End:
             path_mtu=own.mtu,
             dest_qp_num=message.localQPN,
             rq_psn=own.expectedPSN,
-            max_dest_rd_atomic=4,
+            max_dest_rd_atomic=self.reads,
             min_rnr_timer=1,
         )
         queuePair.modify(
-            QPState.RTS, sq_psn=message.startingPSN, timeout=17, retry_cnt=7, rnr_retry=7, max_rd_atomic=4
+            QPState.RTS,
+            sq_psn=message.startingPSN,
+            timeout=17,
+            retry_cnt=7,
+            rnr_retry=7,
+            max_rd_atomic=self.reads,
         )
 
     # -- as a program
@@ -205,11 +214,12 @@ class PacketTestCase(SynchronousTestCase):
 
         self.patch(connparams, "propose", silent)
 
-    def connected(self, here: str = HERE, there: str = THERE) -> tuple[End, End]:
+    def connected(self, here: str = HERE, there: str = THERE, size: int = 1 << 17) -> tuple[End, End]:
         """
+        @param size: bytes of memory of each end.
         @return: the active and the passive end of a connection.
         """
-        active, passive = End(self.device(here)), End(self.device(there))
+        active, passive = (End(self.device(address), size) for address in (here, there))
         passive.device.listen(PortSpace.TCP, there, PORT, passive)
         active.device.connect(PortSpace.TCP, there, PORT, active)
         settle(active.device, passive.device)

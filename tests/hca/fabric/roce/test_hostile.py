@@ -20,8 +20,9 @@ from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.roce import connparams, receive, transmit
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
+from twisted_ib.hca.wire import icrcflow
 from twisted_ib.hca.wire.headers import BTH, DETH, RETH
-from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, ICRCState
+from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, ICRCState, crc32
 from twisted_ib.hca.wire.opcodes import OPCODES
 from twisted_ib.hca.wire.rocev2 import datagramPort
 
@@ -121,6 +122,34 @@ class HostileTests(PacketTestCase):
         self.assertEqual(device.cm.counters["unknownAttribute"], 1)
         self.assertEqual((two.failures, two.done()), ([], []))
         self.checkAlive(one, two)
+
+    def test_longStranger(self) -> None:
+        """
+        Long packets of strangers are dropped for their length, without a single CRC, unless the number is
+        that of a connection whose first packet is awaited.
+        """
+        _, two = self.connected()
+        device, unknown = two.device, two.queuePair.number ^ 1
+        self.give(device, packet(UD_SEND_ONLY, 0xFFFFFF, DETH.pack(0, 1)))
+        checks: list[int] = []
+
+        def counted(data: Any, start: int = 0) -> int:
+            checks.append(len(data))
+            return int(crc32(data, start))
+
+        for module in (icrcflow, receive):
+            self.patch(module, "crc32", counted)
+        for size in (LONGEST_PACKET, 8192):
+            data = packet(SEND_ONLY, unknown, bytes(size))
+            bad = bytes([*data[:-1], data[-1] ^ 1])
+            del checks[:]
+            self.assertEqual(self.counted(device, bad), {"packets_malformed": 1})
+            self.assertEqual(checks, [])
+            device.cm.accepted[unknown] = two.connection
+            self.assertEqual(self.counted(device, bad), {"packets_bad_icrc": 1})
+            self.assertGreater(len(checks), 5)
+            self.assertEqual(self.counted(device, data), {"packets_unknown_qp": 1})
+            del device.cm.accepted[unknown]
 
     def test_toAll(self) -> None:
         """

@@ -24,6 +24,7 @@ from tests.hca.fabric.roce.test_devices import PORT, End
 from tests.support.descriptors import descriptors, descriptorsBefore
 from tests.support.ownaddress import ownAddress, ownGroup
 from tests.support.waiting import HANG_SECONDS, waitUntil
+from twisted_ib import limits
 from twisted_ib.errors import DeviceError, NoRouteError, ResourceLimitError
 from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf
@@ -33,6 +34,7 @@ from twisted_ib.hca.fabric.roce.packet import PacketFabric
 from twisted_ib.hca.fabric.roce.roce import RoCELink, mtuOf, pathMTUOf
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
+from twisted_ib.hca.transport.parameters import TRANSPORT_LONG_BYTES
 from twisted_ib.hca.wire.cm.messages import REQ
 from twisted_ib.hca.wire.headers import BTH, DETH
 from twisted_ib.hca.wire.icrc import icrc
@@ -194,6 +196,19 @@ class LinkTests(LinkCase):
         self.assertEqual(there.receive(64), 20)
         self.assertEqual(len(there.user.calls), 20)
 
+    def test_longOnes(self) -> None:
+        """
+        Long packets end a turn when half of a peer's window has come.
+        """
+        here, there = self.link(1), self.link(2)
+        port, half = here.sourcePort(0xC321), TRANSPORT_LONG_BYTES // 2 // 61440
+        for _ in range(2 * half):
+            here.send(there.address, port, [bytes(61456)], 61456)
+        select.select([there.fileno()], [], [], HANG_SECONDS)
+        there.receive(limits.RECORDS_PER_TURN)
+        self.assertEqual(len(there.user.calls), half)
+        self.assertEqual(len(self.receive(there, 2 * half)), 2 * half)
+
     def test_identification(self) -> None:
         """
         Packets have the identification that their ICRC was computed for: a receiver that sees the IP header,
@@ -315,10 +330,11 @@ class LinkTests(LinkCase):
         """
         The path MTU is what fits into an interface's packets with all headers.
         """
-        cases = [(65536, 4096), (9000, 4096), (4200, 4096), (4191, 2048), (1500, 1024), (576, 256)]
+        cases = [(65536, 61440), (61535, 8192), (9000, 8192), (8287, 4096), (4200, 4096), (4191, 2048)]
+        cases += [(1500, 1024), (576, 256)]
         self.assertEqual([(octets, pathMTUOf(octets)) for octets, _ in cases], cases)
         self.assertEqual(pathMTUOf(68), 256)
-        self.assertEqual(self.link(1).pathMTU, 4096)
+        self.assertEqual(self.link(1).pathMTU, 61440)
         self.assertEqual(mtuOf(1 << 30), 1500)
 
     def test_forgedWay(self) -> None:
@@ -343,7 +359,7 @@ class LinkTests(LinkCase):
         """
         link = self.link(1)
         link.pathMTU = 1024
-        self.assertEqual(link.pathMTUTo(ownAddress(2)), 4096)
+        self.assertEqual(link.pathMTUTo(ownAddress(2)), 61440)
         self.assertEqual(link.pathMTUTo("255.255.255.255"), 1024)
         self.assertEqual(self.link(2, mtu=256).pathMTUTo(ownAddress(1)), 256)
 

@@ -8,26 +8,32 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from attrs import evolve
 from hypothesis import example
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.contracts.path import Consumer
 from tests.hca.fabric.roce import test_streams
-from tests.hca.fabric.roce.test_devices import HERE, THERE
-from tests.hca.fabric.roce.test_hostile import packet
+from tests.hca.fabric.roce.test_devices import HERE, THERE, End, PacketTestCase
+from tests.hca.fabric.roce.test_hostile import SOURCE_PORT, STRANGER, packet
 from tests.hca.fabric.roce.test_streams import StreamTests
 from tests.hca.hcas import settle
 from tests.hca.memorylink import Datagram, MemoryLink
 from tests.support.calls import PACKAGE, called
 from tests.support.generated import given
 from twisted_ib import limits
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
 from twisted_ib.hca.fabric.roce.receive import PacketReceiver
+from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.queuepair import QueuePair
-from twisted_ib.hca.wire.headers import BTH, ICRC, PSN_MASK
+from twisted_ib.hca.queues.requests import SendOpcode
+from twisted_ib.hca.transport.parameters import TRANSPORT_LONG_BYTES
+from twisted_ib.hca.wire.headers import BTH, ICRC, PSN_MASK, RETH
 from twisted_ib.hca.wire.icrcflow import ICRCState, crc32
-from twisted_ib.hca.wire.opcodes import SEND_MIDDLE
+from twisted_ib.hca.wire.opcodes import READ_REQUEST, SEND_MIDDLE, SEND_ONLY, UD_SEND_ONLY
 
 BURST = 15
 
@@ -346,6 +352,271 @@ class PrefixTests(SynchronousTestCase):
         found, word = PacketReceiver(device, {})._run(flow, memoryview(octets), 0, len(octets), size, number)
         self.assertEqual([bytes(part) for part in found], [bytes([n]) * 256 for n in range(expected)])
         self.assertIs(word, asks)
+
+
+class LongTests(PacketTestCase):
+    """
+    Packets above IBTA's longest, between ends that have agreed on them.
+    """
+
+    mtu = 61440
+    until, post, messages = StreamTests.until, StreamTests.post, StreamTests.messages
+
+    def joined(self, isSaid: bool = True) -> tuple[QueuePair, QueuePair]:
+        """
+        @param isSaid: whether the ends say their source ports.
+        @return: two streams.
+        """
+        devices = [self.device(address) for address in (HERE, THERE)]
+        one, two = (device.createQueuePair(Consumer()) for device in devices)
+        here, there = (
+            device.fabric.pathTo(address) for device, address in zip(devices, (THERE, HERE), strict=True)
+        )
+        request = ConnectRequest(localQPN=one.number, responderResources=1, retryCount=7, rnrRetryCount=7)
+        here.prepareRequest(request)
+        if not isSaid:
+            request.localEECN = 0
+        reply = ConnectReply(localQPN=two.number, responderResources=1, rnrRetryCount=7)
+        there.prepareReply(reply, request)
+        here.readReply(reply, one.number)
+        two.connect(there, one.number, request)
+        one.connect(here, two.number, reply)
+        for end in one, two:
+            end.postReceives(100)
+        self.wire.log = []
+        return one, two
+
+    def longest(self) -> int:
+        """
+        @return: the payload of the longest packet.
+        """
+        assert self.wire.log is not None
+        return max(len(each[4]) for each in self.wire.log) - BTH.size - ICRC.size
+
+    def test_streams(self) -> None:
+        """
+        Messages of streams arrive, in as few packets as the path MTU allows, whether they come one by one or
+        together.
+        """
+        sizes = (16, 4096, 4100, 8192, 8193, 61440, 61441, limits.INLINE_MESSAGE)
+        for self.mtu, several in ((8192, 1), (8192, 7), (61440, 1)):
+            one, two = self.joined()
+            for link in self.wire.links.values():
+                link.burst = several
+                link.coalesces = several > 1
+            sent = [bytes([number]) * size for number, size in enumerate(sizes)]
+            for data in sent:
+                self.post(one, data)
+            self.until(one.device, two.device)
+            self.assertEqual(self.messages(two), sent)
+            self.assertEqual({type(data) for data in self.messages(two)}, {bytes})
+            self.assertEqual(self.longest(), self.mtu)
+            data = [each for each in self.wire.log or () if each[0] == HERE]
+            self.assertEqual(len(data), sum(-(-size // self.mtu) for size in sizes))
+            self.assertEqual(one.device.counters.get("completer_retry_err", 0), 0)
+            self.doCleanups()
+            self.setUp()
+
+    def test_notAgreed(self) -> None:
+        """
+        Where a peer says no source port, packets have IBTA's longest path MTU, and longer ones are no
+        packets.
+        """
+        one, two = self.joined(isSaid=False)
+        self.post(one, bytes(60000))
+        self.until(one.device, two.device)
+        self.assertEqual((self.longest(), self.messages(two)), (4096, [bytes(60000)]))
+        kinds = []
+        for opcode, number, size in (
+            *((SEND_ONLY, two.number, 8192), (SEND_ONLY, two.number, 61440), (SEND_ONLY, 0xABCDEF, 61440)),
+            *((UD_SEND_ONLY, 1, 8192), (UD_SEND_ONLY, two.number, 8192), (SEND_ONLY, 0xABCDEF, 61500)),
+        ):
+            before = dict(two.device.counters)
+            self.wire.deliver((HERE, THERE, 50000, 0, packet(opcode, number, bytes(size))))
+            settle(two.device)
+            now = two.device.counters
+            kinds += [name for name in now if now[name] != before.get(name, 0)]
+        wrong = "packets_malformed"
+        self.assertEqual(kinds, [wrong] * 6)
+
+    def test_lost(self) -> None:
+        """
+        One is lost, or has a bit wrong, or is overtaken, or comes twice: each message arrives once.
+        """
+        for self.mtu in (8192, 61440):
+            for damage in ("lost", "wrong", "late", "twice"):
+                one, two = self.joined()
+                count = iter(range(1 << 30))
+                held: list[Datagram] = []
+
+                def fault(
+                    datagram: Datagram, count: Any = count, damage: str = damage, held: Any = held
+                ) -> Any:
+                    if next(count) != 1:
+                        return (datagram, *(held.pop() for _ in held[:]))
+                    data = bytearray(datagram[4])
+                    data[len(data) // 2] ^= 1
+                    held += [datagram] if damage == "late" else []
+                    found = {"wrong": [(*datagram[:4], bytes(data))], "twice": [datagram, datagram]}
+                    return found.get(damage, ())
+
+                self.wire.pass_ = fault
+                sent = [bytes([number]) * 60000 for number in range(4)]
+                for data in sent:
+                    self.post(one, data)
+                self.until(one.device, two.device, seconds=3.0)
+                self.assertEqual(self.messages(two), sent)
+                self.assertEqual(two.device.counters["packets_bad_icrc"], int(damage == "wrong"))
+                self.doCleanups()
+                self.setUp()
+
+    def test_window(self) -> None:
+        """
+        Of bulk so much is on its way, and no more: the peer's socket has to hold it.  Of small messages there
+        are as many as with shorter packets.
+        """
+        usual = limits.TRANSPORT_WINDOW * 4096
+        for self.mtu, most in (4096, usual), (8192, usual), (61440, TRANSPORT_LONG_BYTES):
+            one, two = self.joined()
+            path: Any = one.path
+            for _ in range(130):
+                two.postReceives(1)
+                self.post(one, bytes(self.mtu))
+                self.until(one.device, two.device, seconds=0.01)
+            self.wire.pass_ = lambda datagram: ()
+            self.wire.log = []
+            while path.requester.post(SEND_ONLY, 0, b"", bytes(60000), 1):
+                pass
+            path.mark()
+            settle(one.device)
+            onTheWay = sum(len(each[4]) for each in self.wire.log)
+            self.assertGreater(onTheWay, most * 3 // 4, self.mtu)
+            self.assertLess(onTheWay, most + 2 * 60000, self.mtu)
+            self.assertEqual(path.requester.pacing.window, limits.TRANSPORT_WINDOW)
+            self.doCleanups()
+            self.setUp()
+
+    def test_acknowledged(self) -> None:
+        """
+        Half of a window of long packets is acknowledged as soon as it is read, so that the other half is on
+        its way when the next packets leave.
+        """
+        for size, isOwed in ((61440, False), (65536, False), (61440, True)):
+            self.mtu = 61440
+            one, two = self.joined()
+            two.device.fabric.patient = True
+            self.post(one, bytes(16))
+            settle(one.device, two.device)
+            if isOwed:  # An acknowledgement, which is deferred.
+                self.post(one, bytes(16))
+                settle(one.device)
+                self.wire.log = []
+                two.device.progress(1)
+                self.assertEqual((self.wire.log, two.path.connection.owes), ([], True))
+            for _ in range(12):
+                self.post(one, bytes(size))
+            settle(one.device)
+            link = self.wire.links[THERE]
+            sent = len(link.queue)
+            self.assertLess(sum(len(each[4]) for each in link.queue), TRANSPORT_LONG_BYTES + 1000)
+            self.wire.log = []
+            two.device.progress(-(-sent // 2))
+            self.assertEqual([each[0] for each in self.wire.log], [THERE])
+            settle(one.device)
+            self.assertGreater(len(link.queue), sent * 3 // 4)
+            self.doCleanups()
+            self.setUp()
+
+    def test_reads(self) -> None:
+        """
+        As many READs and atomics are on their way as with shorter packets; of long responses so many bytes,
+        and all come.
+        """
+        self.patch(End, "reads", 16)
+        for self.mtu in (4096, 61440):
+            one, two = self.connected(size=1 << 18)
+            far = {"remoteAddress": two.region.address, "remoteKey": two.region.remoteKey}
+            for opcode, size, most in (
+                *((SendOpcode.RDMA_READ, 64, 1024), (SendOpcode.ATOMIC_FETCH_AND_ADD, 8, 1024)),
+                *(
+                    (SendOpcode.RDMA_READ, 200_000, TRANSPORT_LONG_BYTES),
+                    (SendOpcode.RDMA_READ, 61440, 400_000),
+                ),
+            ):
+                self.wire.log = []
+                for number in range(20):
+                    one.send(number, opcode, 0, size, **far)
+                settle(one.device)
+                sent = [each[4] for each in self.wire.log]
+                asked = sum(RETH.unpack_from(each, BTH.size)[2] for each in sent if each[0] == READ_REQUEST)
+                if size < 4096:
+                    self.assertEqual((len(sent), asked), (16, 16 * size if size == 64 else 0))
+                elif self.mtu > 4096:
+                    self.assertGreater(asked, most // 2)
+                    self.assertLessEqual(asked, TRANSPORT_LONG_BYTES)
+                self.settle(one, two)
+                self.assertEqual(one.done(), [(number, WCStatus.SUCCESS) for number in range(20)])
+            self.assertEqual(bytes(one.memory[8:200_000]), bytes(two.memory[8:200_000]))
+            self.assertEqual(one.device.counters.get("completer_retry_err", 0), 0)
+            one.device.close()
+            two.device.close()
+
+    def test_strangers(self) -> None:
+        """
+        Long packets for a connection that has them are its peer's, or dropped before they cost a CRC.
+        """
+        _, two = self.joined()
+        for source, counted in ((STRANGER, "packets_malformed"), (HERE, "packets_wrong_port")):
+            before = dict(two.device.counters)
+            data = packet(SEND_ONLY, two.number, bytes(8192), source=source)
+            self.wire.deliver((source, THERE, SOURCE_PORT, 0, data))
+            settle(two.device)
+            now = two.device.counters
+            self.assertEqual([name for name in now if now[name] != before.get(name, 0)], [counted])
+
+    def test_liar(self) -> None:
+        """
+        A peer that has agreed on long packets and sends others fails its own connection, and nothing else.
+        """
+        for self.mtu, lie, counted in ((61440, 4096, ""), (8192, 61440, "packets_malformed")):
+            one, two = self.joined()
+            before = dict(two.device.counters)
+            path: Any = one.path
+            path.connection.modify(evolve(path.requester._terms, mtu=lie))
+            self.post(one, bytes(60000))
+            settle(one.device, two.device)
+            self.assertEqual(self.messages(two), [])
+            if counted:
+                self.assertGreater(two.device.counters[counted], before.get(counted, 0))
+            self.assertEqual(len(two.consumer.failures), 0 if counted else 1)
+            self.doCleanups()
+            self.setUp()
+
+    def test_requests(self) -> None:
+        """
+        Work requests: a message of several records, and a READ of several parts, whose packets are whole.
+        """
+        size = 400_000
+        for self.mtu in (8192, 61440):
+            one, two = self.connected(size=1 << 19)
+            self.wire.log = []
+            for end in one, two:
+                end.memory[:size] = bytes(range(250)) * (size // 250)
+            far = {"remoteAddress": two.region.address, "remoteKey": two.region.remoteKey}
+            two.receive(1, 0, size)
+            for number, opcode, fields in (
+                *((2, SendOpcode.SEND, {}), (3, SendOpcode.RDMA_WRITE, far), (4, SendOpcode.RDMA_READ, far)),
+            ):
+                (one if opcode is SendOpcode.RDMA_READ else two).memory[:] = bytes(1 << 19)
+                one.send(number, opcode, 0, size, **fields)
+                self.settle(one, two, seconds=0.1)
+                self.assertEqual(one.done(), [(number, WCStatus.SUCCESS)])
+                self.assertEqual(one.memory, two.memory)
+                self.assertEqual(bytes(one.memory[:size]), bytes(range(250)) * (size // 250))
+            self.assertEqual(self.longest(), self.mtu + RETH.size)
+            self.assertEqual(one.device.counters.get("completer_retry_err", 0), 0)
+            one.device.close()
+            two.device.close()
 
 
 class _Lent(bytearray):

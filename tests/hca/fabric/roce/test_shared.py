@@ -561,7 +561,8 @@ class SharedTests(DevicesTestCase):
         # A process that waits for a processor acknowledges late, and packets are sent again.
         self.patch(self, "clock", lambda: 1.0)
         alone = self.kernelCalls(0)
-        self.assertEqual(alone["packets"], 4 * 256)
+        # 18 messages for each MiB.
+        self.assertEqual(alone["packets"], 4 * 18)
         self.assertEqual(self.kernelCalls(5), alone)
 
     def test_group(self) -> None:
@@ -818,11 +819,15 @@ class DeathTests(DevicesTestCase):
         self.patch(ConnectionRegister, "add", lambda register, orphan: True)
         far = self.device(self.address)
         end = self.killed(far, answers=True)
-        for _ in range(4):
-            waitUntil(lambda: (far.deadline() or 0.0) <= far.clock())
-            far.tick(far.clock())
-            far.flush()
-        self.assertGreaterEqual(far.counters["completer_retry_err"], 2)
+
+        def hasRetried() -> bool:
+            if (far.deadline() or 0.0) <= far.clock():
+                far.tick(far.clock())
+                far.flush()
+            return far.counters["completer_retry_err"] >= 2
+
+        # No further timer: where the handshake was slow, so are these, and the peer's time is over soon.
+        waitUntil(hasRetried)
         self.until(lambda: len(end.completions) == 2, far)
         self.assertEqual(end.done(), [(1, WCStatus.SUCCESS), (2, WCStatus.SUCCESS)])
 

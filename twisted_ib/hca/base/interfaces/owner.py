@@ -117,6 +117,10 @@ class IFabricOwner(Interface):
         "The L{PartitionTable<twisted_ib.hca.base.partition.PartitionTable>}."
     )
 
+    reserved: Mapping[int, object] = Attribute(
+        "The numbers of queue pairs whose connections await the peer's RTU, or its first packet."
+    )
+
     # Between processes, and from the agent of its class: a MAD of 256 octets without its header of 24
     # (IBTA vol. 1 13.4.3).
     def managementReceived(path: Any, attribute: int, buffer: Buffer, start: int, stop: int) -> None:

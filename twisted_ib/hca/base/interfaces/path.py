@@ -136,6 +136,7 @@ class IPath(IPeerPath):
         " L{None} at first."
     )
     messageBytes: int = Attribute("The longest stream message that it carries well.")
+    recordBytes: int = Attribute("Bytes of each record but the last of a message or READ response.")
     inPackets: bool = Attribute("Whether only the refused packet is sent again, and not its whole message.")
     inSegments: bool = Attribute(
         "Whether records become segments of DDP (RFC 5041): then each record of a SEND says how the message"

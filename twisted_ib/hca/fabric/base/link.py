@@ -19,8 +19,8 @@ class ILink(Interface):
     """
 
     address: str = Attribute("The IP address of this end.")
-    # The sizes of enum ib_mtu (Linux ib_verbs.h; IBTA vol. 1 9.7.3).
-    pathMTU: int = Attribute("The most octets of a packet's payload: 256, 512, 1024, 2048 or 4096.")
+    # The sizes of enum ib_mtu (Linux ib_verbs.h; IBTA vol. 1 9.7.3), and C{rocev2.LONG_MTU_BYTES}.
+    pathMTU: int = Attribute("The most octets of a packet's payload: 256, 512, 1024, 2048, 4096 or more.")
     # The invariant CRC covers identification and flags of the IPv4 header (IBTA vol. 1 annex A17; Linux
     # rxe_icrc.c), so the sender must know what the kernel will write.
     burst: int = Attribute(

@@ -155,6 +155,7 @@ class RecordPath(Waiters):
     """
 
     inPackets: ClassVar = False
+    recordBytes: ClassVar = limits.INLINE_MESSAGE
     inSegments: ClassVar = False
     retransmits: ClassVar = 0
     messageBytes: ClassVar = limits.INLINE_RECORD

@@ -159,6 +159,7 @@ class AdapterPath(Waiters, ConnectionPath):
 
     service = 0
     inPackets: ClassVar = False
+    recordBytes: ClassVar = limits.INLINE_MESSAGE
     inSegments: ClassVar = False
     retransmits: ClassVar = 0
     messageBytes: ClassVar = limits.INLINE_MESSAGE

@@ -124,6 +124,7 @@ class StreamPath(Waiters, ConnectionPath):
     """
 
     inPackets: ClassVar = True
+    recordBytes: ClassVar = limits.INLINE_MESSAGE
     inSegments: ClassVar = True
     retransmits: ClassVar = 0
     # One FPDU; towards a peer that takes shorter ones a message is cut, which costs less than another

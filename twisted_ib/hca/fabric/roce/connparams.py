@@ -14,13 +14,21 @@ import attrs
 
 from twisted_ib import limits
 from twisted_ib.hca.base.attributes import ACK_DELAY_CODE, MTU_CODES
+from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.base.timers import ackSeconds, timeoutSeconds
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.transport.parameters import ConnectionParameters
 from twisted_ib.hca.wire.grh import HOP_LIMIT
 from twisted_ib.hca.wire.opcodes import MTU_BYTES
-from twisted_ib.hca.wire.rocev2 import LOWEST_PORT, PORT, flowLabel, sourcePort
+from twisted_ib.hca.wire.rocev2 import (
+    LONG_MTU_BYTES,
+    LONG_MTU_CODES,
+    LOWEST_PORT,
+    PORT,
+    flowLabel,
+    sourcePort,
+)
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import BoundQueuePair
@@ -41,6 +49,7 @@ _PSN_BITS: Final = 24
 _LABEL_BITS: Final = 20
 _HIGHEST_PORT: Final = 0xFFFF
 _LONGEST_MTU: Final = max(MTU_BYTES)
+_ALL_CODES: Final = MTU_CODES | LONG_MTU_CODES
 #: The queue pair number of a REQ, above the responder resources (Linux ibta_vol1_c12.h, table 106).
 _NUMBER: Final[Packed[tuple[int]]] = Struct(">I")
 _NUMBER_OFFSET: Final = 32
@@ -61,6 +70,12 @@ def _said(message: ConnectRequest | ConnectReply) -> int:
     return port if isPort and port != message.localQPN else 0
 
 
+def _longer(message: ConnectRequest | ConnectReply) -> int:
+    # The code of a long path MTU, 0 for none; of no meaning without a port.  Q_Keys are of datagrams (IBTA
+    # vol. 1 12.6.5, 12.6.8): Linux cm.c and older ends of this package have 0 there, and look at none.
+    return message.localQKey if message.localQKey in LONG_MTU_BYTES else 0
+
+
 class Proposal(bytes):
     """
     The parameters announced in our request or reply.  They are octets, since anybody can have many replies
@@ -75,7 +90,7 @@ class Proposal(bytes):
     ) -> Proposal:
         """
         @param expectedPSN: the starting PSN, that of the peer's first packet.
-        @param mtu: path MTU code.
+        @param mtu: path MTU code, perhaps a long one: what this end has, and then what both have.
         @param port: our UDP source port; with none of the peer's, the one to be asked of the link.
         @param peers: the peer's; 0 if it says none.
         @param retries: retry count.
@@ -88,17 +103,32 @@ class Proposal(bytes):
     expectedPSN: int = _field(0)
     port: int = _field(1)
     peerPort: int = _field(2)
-    mtu: int = _field(3)
     retries: int = _field(4)
     when: float = _field(5)
     isAwaited: bool = _field(6)
+    _mtu: int = _field(3)
+
+    @property
+    def mtu(self) -> int:
+        """
+        IBTA's code of the path MTU.
+        """
+        return min(self._mtu, _LONGEST_MTU)
+
+    @property
+    def agreed(self) -> int | None:
+        """
+        The long path MTU in bytes, if both ends have said one.
+        """
+        return LONG_MTU_BYTES.get(self._mtu) if self.peerPort else None
 
     def answered(self, reply: ConnectReply) -> Proposal:
         """
         @return: the same, with what is in the peer's answer.
         """
-        expectedPSN, port, _, *others = _PROPOSAL.unpack(self)
-        return Proposal(_PROPOSAL.pack(expectedPSN, port, _said(reply), *others))
+        expectedPSN, port, _, mtu, *others = _PROPOSAL.unpack(self)
+        mtu = min(mtu, max(_longer(reply), _LONGEST_MTU))
+        return Proposal(_PROPOSAL.pack(expectedPSN, port, _said(reply), mtu, *others))
 
     def roundTrip(self, now: float) -> float | None:
         """
@@ -123,7 +153,9 @@ def propose(fabric: PacketFabric, remote: int, request: ConnectRequest) -> None:
     request.startingPSN = fabric.randomBits(_PSN_BITS)
     # Hosts see the REQ that Linux's HCAs without a vendor send.
     request.vendorID = 0
-    request.pathMTU = MTU_CODES[fabric.link.pathMTUTo(gidText(remote))]
+    mtu = _ALL_CODES[fabric.link.pathMTUTo(gidText(remote))]
+    request.pathMTU = min(mtu, _LONGEST_MTU)
+    request.localQKey = mtu if mtu > _LONGEST_MTU else 0
     # It selects the UDP source port. Linux cma.c cma_get_roce_udp_flow_label computes it from the ports; any
     # value will do.
     label = fabric.randomBits(_LABEL_BITS)
@@ -136,7 +168,7 @@ def propose(fabric: PacketFabric, remote: int, request: ConnectRequest) -> None:
         flowLabel=label,
         localACKTimeout=PACKET_ACK_TIMEOUT_CODE,
     )
-    psn, mtu, retries = request.startingPSN, request.pathMTU, request.retryCount
+    psn, retries = request.startingPSN, request.retryCount
     proposal = Proposal.of(psn, mtu, request.localEECN, 0, retries, fabric.clock(), True)
     _remember(fabric, request.localQPN, proposal)
 
@@ -155,15 +187,19 @@ def answer(fabric: PacketFabric, reply: ConnectReply, request: ConnectRequest) -
     reply.targetACKDelay = ACK_DELAY_CODE
     label = request.primaryPath.flowLabel or flowLabel(reply.localQPN, request.localQPN)
     peers = _said(request)
+    mtu = request.pathMTU if request.pathMTU in MTU_BYTES else 0
     if peers:
         few = fabric.acceptLabel ^ label % PACKET_ACCEPT_PORTS
         port = reply.localEECN = fabric.link.sourcePort(sourcePort(few))
+        # What the interface has: the kernel is asked for no stranger's route.
+        reply.localQKey = longer = min(_longer(request), LONG_MTU_CODES.get(fabric.link.pathMTU, 0))
+        mtu = longer or mtu
     else:
         # Others see the REP that Linux sends.  The REQ's flow label, so that both directions have the same
         # source port; opened when the queue pair is connected.
         port = sourcePort(label)
     isAwaited = reply.localQPN not in fabric.owner.queuePairs
-    mtu, retries = request.pathMTU, request.retryCount
+    retries = request.retryCount
     proposal = Proposal.of(reply.startingPSN, mtu, port, peers, retries, fabric.clock(), isAwaited)
     _remember(fabric, reply.localQPN, proposal)
     return proposal
@@ -210,8 +246,11 @@ def connectionParameters(
         return _agreed(fabric, queuePair, message)
     told = queuePair.attributes or {}
     own: Proposal | None = queuePair.proposal
+    code = told.get("path_mtu", _LONGEST_MTU)
+    # A program may have set another than the connection manager has told it.
+    agreed = None if own is None or code != own.mtu else _long(queuePair)
     return ConnectionParameters(
-        mtu=MTU_BYTES[told.get("path_mtu", _LONGEST_MTU)],
+        mtu=agreed or MTU_BYTES[code],
         firstPSN=told.get("sq_psn", 0),
         expectedPSN=told.get("rq_psn", 0),
         retries=told.get("retry_cnt", 0),
@@ -224,6 +263,12 @@ def connectionParameters(
     )
 
 
+def _long(queuePair: BoundQueuePair) -> int | None:
+    # UC acknowledges nothing, so that no bound of bytes on their way would hold.
+    own: Proposal | None = queuePair.proposal
+    return None if own is None or queuePair.type != QPType.RC else own.agreed
+
+
 def _agreed(
     fabric: PacketFabric, queuePair: BoundQueuePair, message: ConnectRequest | ConnectReply
 ) -> ConnectionParameters:
@@ -233,7 +278,7 @@ def _agreed(
         expected, mtu, retries = own.expectedPSN, own.mtu, own.retries
         roundTrip = own.roundTrip(fabric.clock())
     return ConnectionParameters(
-        mtu=MTU_BYTES.get(mtu, fabric.pathMTU),
+        mtu=_long(queuePair) or MTU_BYTES.get(mtu, fabric.pathMTU),
         firstPSN=message.startingPSN,
         expectedPSN=expected,
         retries=retries,

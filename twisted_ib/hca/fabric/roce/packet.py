@@ -111,7 +111,7 @@ class PacketFabric(AddressDirectory):
         self.randomBits = randomBits
         self.acceptLabel: int = randomBits(20)
         self.link = link
-        self.pathMTU: int = link.pathMTU
+        self.pathMTU: int = min(link.pathMTU, limits.DATAGRAM_BYTES)
         self.writable: list[QueuePairPath] = []
         self.partial: dict[QueuePairPath, None] = {}
         self._closed = self._busy = False
@@ -134,8 +134,7 @@ class PacketFabric(AddressDirectory):
         self.link = self.transmitter.link = observer.tracedLink(self.link)
 
     def pathMTUTo(self, address: str) -> int:
-        found: int = self.link.pathMTUTo(address)
-        return found
+        return min(self.link.pathMTUTo(address), limits.DATAGRAM_BYTES)
 
     @property
     def packetsSent(self) -> int:

@@ -80,6 +80,7 @@ class QueuePairPath(Waiters):
     @ivar unacknowledged: what C{track} was given, in order: C{track} is its C{append}.
     @ivar isStream: whether the connection manager connected it.
     @ivar service: transport service bits of its opcodes.
+    @ivar mtu: most bytes of a packet's payload.
     @ivar port: UDP source port.
     @ivar peerPort: the peer's; 0 until one of its packets has shown it, if the peer has not said it.
     @ivar heard: the flow of the peer's packets, once C{peerPort} is known: source, destination and UDP source
@@ -117,6 +118,7 @@ class QueuePairPath(Waiters):
         "isStream",
         "localID",
         "messageBytes",
+        "mtu",
         "notified",
         "partition",
         "peer",
@@ -200,7 +202,7 @@ class QueuePairPath(Waiters):
         terms = connparams.connectionParameters(fabric, queuePair, message)
         self.connection: Any = connection(terms, queuePair.remote, self)
         self.requester: Requester | None = self.connection.requester if isReliable else None
-        link = fabric.link
+        link, self.mtu = fabric.link, terms.mtu
         several = terms.mtu * max(1, min(link.burst, limits.PACKET_BURST_BYTES // (terms.mtu + _LEAST)))
         # A whole number of full batches: a few bytes more would need a packet of its own.
         self.messageBytes = limits.INLINE_MESSAGE // several * several
@@ -208,6 +210,13 @@ class QueuePairPath(Waiters):
     @property
     def way(self) -> PeerPath:
         return self._way
+
+    @property
+    def recordBytes(self) -> int:
+        """
+        Whole packets.
+        """
+        return limits.INLINE_MESSAGE // self.mtu * self.mtu
 
     # -- the queue pair
 
@@ -222,7 +231,9 @@ class QueuePairPath(Waiters):
             self.partition = queuePair.partition
             self.accepted = partners(self.partition)
         if queuePair.attributes:
-            self.connection.modify(connparams.connectionParameters(self.fabric, queuePair, None))
+            terms = connparams.connectionParameters(self.fabric, queuePair, None)
+            self.mtu = terms.mtu
+            self.connection.modify(terms)
             self.mark()
 
     def unbind(self, queuePair: BoundQueuePair) -> None:

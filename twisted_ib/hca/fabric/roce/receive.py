@@ -38,12 +38,14 @@ from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, RIGHT, ICRCState, crc32
 from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
 from twisted_ib.hca.wire.opcodes import (
     CONGESTION,
+    MTU_BYTES,
     OPCODES,
     SEND_MIDDLE,
     UD_SEND_ONLY,
     UD_SEND_ONLY_IMMEDIATE,
     WRITE_MIDDLE,
 )
+from twisted_ib.hca.wire.rocev2 import LONG_MTU_BYTES
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import Buffer, IFabricOwner
@@ -63,6 +65,10 @@ _MIDDLES: Final = frozenset((SEND_MIDDLE, WRITE_MIDDLE))
 _CONGESTED: Final = 3
 #: The shortest packet.
 _LEAST: Final = BTH.size + ICRC.size
+#: IBTA's longest; octets besides the payload; the longest that two ends of this package agree on.
+_MOST: Final = LONGEST_PACKET
+_AROUND: Final = LONGEST_PACKET - max(MTU_BYTES.values())
+_LONGEST: Final = _AROUND + max(LONG_MTU_BYTES.values())
 #: Opcode -> offset of the payload from the BTH.
 _STARTS: Final = {code: row.start for code, row in OPCODES.items()}
 _DATAGRAMS: Final = frozenset((UD_SEND_ONLY, UD_SEND_ONLY_IMMEDIATE))
@@ -133,11 +139,10 @@ class PacketReceiver:
         isMarked = trafficClass & _CONGESTED == _CONGESTED
         # A slice of the buffer is a copy, which for one packet costs less than a view.
         view = buffer
+        self.packets += 1
         if start + size < stop:
             view = memoryview(buffer)
-            self.packets += -(-(stop - start) // size)
-        else:
-            self.packets += 1
+            self.packets += (stop - start - 1) // size
         joining: QueuePairPath | None = None
         number, end = -1, start
         opcode: int
@@ -152,11 +157,11 @@ class PacketReceiver:
             if end > stop:
                 end = stop
             octets = end - at
-            # Linux rxe_recv.c rxe_rcv drops runts too; every packet is padded to whole words (IBTA vol. 1
-            # 9.2).
-            if not _LEAST <= octets <= LONGEST_PACKET or octets & 3:
-                self._owner.count("packets_malformed")
-                continue
+            if octets & 3 or octets < _LEAST or octets > _MOST:
+                if not self._isLong(source, sessions, buffer, at, octets, isNew):
+                    self._owner.count("packets_malformed")
+                    continue
+                view = memoryview(buffer)
             opcode, flags, partition, target, psn = _unpackBTH(buffer, at)
             offset = _STARTS.get(opcode)
             if offset is None:
@@ -233,6 +238,29 @@ class PacketReceiver:
                 )
         if joining is not None:
             joining.settle()
+
+    def _isLong(
+        self,
+        source: str,
+        sessions: dict[int, QueuePairPath],
+        buffer: Any,
+        at: int,
+        octets: int,
+        isNew: bool,
+    ) -> bool:
+        # No runt, as in Linux rxe_recv.c rxe_rcv, and of whole words (IBTA vol. 1 9.2); above IBTA's longest,
+        # of a connection whose ends have agreed on it, or of one that awaits its first packet.  Those of
+        # strangers are dropped here, as they would cost many CRCs.
+        if octets & 3 or not _MOST < octets <= _LONGEST:
+            return False
+        opcode, _, _, target, _ = _unpackBTH(buffer, at)
+        target &= QPN_MASK
+        session = sessions.get(target)
+        if session is None:
+            # What UDP_GRO has joined with packets of ours is perhaps for another process of this address.
+            isOurs = isNew or self._fabric.group is None or target >> QPN_SHIFT == self._fabric.slot
+            return not opcode & _SERVICE_MASK and (target in self._owner.reserved or not isOurs)
+        return octets <= session.mtu + _AROUND and source == session.peer.address
 
     def _isForeign(
         self,

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from zope.interface import classImplements
 
+from twisted_ib import limits
 from twisted_ib.errors import DeviceError, NoRouteError, ResourceLimitError
 from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.base.operation import GSI_QPN
@@ -29,8 +30,10 @@ from twisted_ib.hca.fabric.roce.portgroup import PortGroup, attachProgram, joinG
 from twisted_ib.hca.fabric.roce.slots import HANDED_ON, Handed
 from twisted_ib.hca.host.addresses import interfaceOf, normalise
 from twisted_ib.hca.host.libc import KernelEpoll, KernelSocket
+from twisted_ib.hca.transport.parameters import TRANSPORT_LONG_BYTES
 from twisted_ib.hca.wire.grh import HOP_LIMIT
-from twisted_ib.hca.wire.rocev2 import PORT, datagramPort
+from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET
+from twisted_ib.hca.wire.rocev2 import LONG_MTU_CODES, PORT, datagramPort
 
 #: Sockets that one device sends from, so that a flow has a source port of its own; further flows share them.
 PACKET_SOCKETS = 64
@@ -68,6 +71,9 @@ _ETHERNET_MTU: Final = 1500
 #: A single datagram of at most so many octets is a small message, and seldom one of many. MADs are longer,
 #: so strangers cannot cut batches short.
 _SHORT_BYTES: Final = 256
+#: Long packets count by their octets, so that half of a peer's window ends a turn: it has its acknowledgement
+#: before it stands still.
+_COUNTED_BYTES: Final = TRANSPORT_LONG_BYTES // 2 // limits.RECORDS_PER_TURN
 #: Ports that are tried for a flow whose own is in use by another process; as many may share the address.
 _PORT_ATTEMPTS: Final = 64
 #: The socket buffer or the interface's queue is full, or the kernel has reported what ICMP says of an earlier
@@ -107,7 +113,8 @@ def pathMTUOf(octets: int) -> int:
     """
     The path MTU in bytes that fits into IP packets of so many octets.
     """
-    return max([mtu for mtu in MTU_CODES if mtu + _OVERHEAD <= octets], default=min(MTU_CODES))
+    sizes = (*MTU_CODES, *LONG_MTU_CODES)
+    return max([mtu for mtu in sizes if mtu + _OVERHEAD <= octets], default=min(MTU_CODES))
 
 
 def _portTaken(address: str) -> DeviceError:
@@ -438,6 +445,8 @@ class RoCELink:
                     n += self._undelivered(self._management)
             if n == before + 1 and self._length <= _SHORT_BYTES:
                 break  # Send its answer before polling again, which mostly finds nothing.
+            if self._length > LONGEST_PACKET:
+                n = before - (before - n) * self._length // _COUNTED_BYTES
             ready = None
         return n
 
@@ -446,7 +455,7 @@ class RoCELink:
             length, ancillary, _, where = receiver.recvmsg_into(self._view, _ANCILLARY_BYTES)
         except OSError:
             return 1  # Readable, but nothing there, such as a datagram with a bad UDP checksum (select(2)).
-        self._length = size = length
+        size = length
         trafficClass = 0
         if ancillary != self._plain:
             for level, kind, data in ancillary:
@@ -456,6 +465,7 @@ class RoCELink:
                         (size,) = _INT.unpack(data)
                 elif (kind == _IP_TOS and level == _IP) or (kind == _IPV6_TCLASS and level == _IPV6):
                     trafficClass = data[0] if len(data) == 1 else _INT.unpack(data)[0]
+        self._length = size
         if not length or size <= 0:
             self.user.count("packets_malformed")
             return 1

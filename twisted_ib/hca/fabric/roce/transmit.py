@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import GSI_QPN, SOLICITED
 from twisted_ib.hca.transport.parameters import Packet
-from twisted_ib.hca.wire.headers import BTH, ICRC, PSN_MASK
+from twisted_ib.hca.wire.headers import BTH, ICRC, PSN_MASK, RETH
 from twisted_ib.hca.wire.icrcflow import ICRCState, crc32
 from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE as ACKNOWLEDGEMENT
 from twisted_ib.hca.wire.opcodes import (
@@ -39,6 +39,8 @@ _BACKWARD: Final = 0x40000000
 _PAD_SHIFT: Final = 4
 _LEAST: Final = BTH.size + ICRC.size
 _NOTIFICATION: Final = bytes(16)
+#: A packet with so many bytes is one piece for the link: a copy costs less than its pieces.
+_JOINED: Final = limits.DATAGRAM_BYTES + RETH.size
 _PADS: Final = (b"", b"\0", b"\0\0", b"\0\0\0")
 
 
@@ -123,16 +125,18 @@ class PacketTransmitter:
         """
         opcode, flags, psn, header, payload = parts
         length = len(header) + len(payload)
+        if length > _JOINED:
+            self.send(path, [parts])
+            return
         pad = -length & 3
         size = _LEAST + length + pad
         if flags & 1:
             psn |= ACKNOWLEDGE
         head = _packBTH(opcode, flags & SOLICITED | pad << _PAD_SHIFT, path.partition, path.remote, psn)
         packet = b"".join((head, header, payload, _PADS[pad]))
-        flow = path.flow
-        state = flow.states.get(size << 16)
+        state = path.flow.states.get(size << 16)
         if state is None:
-            state = flow.state(size)
+            state = path.flow.state(size)
         pieces = [packet + _packICRC(crc32(packet, state))]
         if self.stalled:
             self._transmit(self._call(path, pieces, size), 1)

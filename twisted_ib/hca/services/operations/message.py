@@ -225,7 +225,8 @@ class MessageOperation(Operation):
         if inline is not None:
             if left == self.length <= limits.INLINE_MESSAGE:
                 return 0, left, inline
-            count = min(left, limits.INLINE_MESSAGE)
+            most: int = path.recordBytes
+            count = min(left, limits.INLINE_MESSAGE, most)
             return 0, count, memoryview(inline)[start : start + count]
         pieces = self.request.pieces
         reference, count = refer(path, pd, pieces, start, left, LOCAL_READ)
@@ -304,4 +305,5 @@ def refer(
             # copied.
             if number:
                 return headers.REFERENCE.pack(number, count, offset), count
-    return b"", min(left, limits.INLINE_MESSAGE)
+    most: int = path.recordBytes
+    return b"", min(left, limits.INLINE_MESSAGE, most)
