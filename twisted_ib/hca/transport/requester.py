@@ -72,6 +72,7 @@ class Requester:
         "_full",
         "_held",
         "_isPaused",
+        "_longest",
         "_lostAt",
         "_lostTime",
         "_next",
@@ -105,7 +106,7 @@ class Requester:
         self._end = self._top = self._next = self._una = parameters.firstPSN
         #: The PSN after the response, for each outstanding READ and atomic.
         self._asking: deque[int] = deque()
-        self._held = 0
+        self._held = self._longest = 0
         self._full = self._ended = self._isPaused = False
         self._retries = self._rnrRetries = 0
         self.due: float | None = None
@@ -204,12 +205,11 @@ class Requester:
         # filled, unless that sends everything; packets that leave together cost less.
         at, una, window = self._next, self._una, self.pacing.window
         if self._held > TRANSPORT_LONG_BYTES and self._terms.isLong:
-            # So many bytes, but two packets at least: with one a loss shows only by a timeout.
             oldest = (self._sent or self.unsent)[0]
             # Added up here, where packets are long and few, and not for each message of all connections.
             left = self._terms.mostBytes - sum([each.size for each in self._sent])
             fits = fitting(oldest, self.unsent, una, at, una + window, left, self._terms.mtu)
-            window = min(window, max(2, fits - una))
+            window = min(window, fits - una)
         limit = una + window
         if at > una and limit < self._end and limit - at < window >> 1:
             return at
@@ -219,12 +219,17 @@ class Requester:
         # At most max_rd_atomic outstanding (IBTA vol. 1 9.4.4), whose responses fit into the window, and long
         # ones into its bytes; one always may.
         at, una, terms = self._next, self._una, self._terms
+        self._longest = max(self._longest if self._asking else 0, question.length)
         if at == una:
             return True
         stop: int = question.partEnd(at)
-        if len(self._asking) >= (terms.reads or 1) or stop - una > self.pacing.window:
+        asking = len(self._asking)
+        if asking >= (terms.reads or 1) or stop - una > self.pacing.window:
             return False
-        return not terms.isLong or awaited((*self._sent, question), una, stop, terms.mtu) <= terms.mostBytes
+        # Short ones fit whatever they are, and are not added up.
+        if not terms.isLong or (asking + 1) * self._longest <= terms.mostBytes:
+            return True
+        return awaited((*self._sent, question), una, stop, terms.mtu) <= terms.mostBytes
 
     def outputs(self, budget: int, now: float, out: list[Packet]) -> None:
         """

@@ -173,6 +173,9 @@ class AgreementTests(PacketTestCase):
         Two ends that say their source ports have the longest packets that both links carry; the REQ has no
         path MTU but IBTA's.
         """
+        device = deviceOn(self.wire, HERE, self.clock.seconds, 61440)
+        self.assertEqual((device.fabric.pathMTU, device.fabric.pathMTUTo(THERE)), (4096, 4096))
+        device.close()
         for here, there, agreed in (
             *((61440, 61440, 61440), (61440, 8192, 8192), (8192, 61440, 8192), (8192, 8192, 8192)),
             *((4096, 61440, 4096), (61440, 4096, 4096), (1024, 8192, 1024)),
@@ -197,6 +200,9 @@ class AgreementTests(PacketTestCase):
         self.assertEqual(self.longest(8192, 8192, lies={"localQKey": 7}), ([8192] * 2,) * 2)
         for found in self.longest(4096, 61440, lies={"localQKey": 7}):
             self.assertEqual(found, [4096] * 2)
+        # Beside a path MTU that is not IBTA's largest.
+        for found in self.longest(61440, 61440, lies={"pathMTU": 4}):
+            self.assertNotIn(61440, found)
         # A code of the path MTU that IBTA has not.
         self.assertEqual(self.longest(4096, 4096, {"pathMTU": 7})[0], [4096, 4096])
 

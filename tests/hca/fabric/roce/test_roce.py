@@ -337,6 +337,14 @@ class LinkTests(LinkCase):
         self.assertEqual(self.link(1).pathMTU, 61440)
         self.assertEqual(mtuOf(1 << 30), 1500)
 
+    def test_smallBuffer(self) -> None:
+        """
+        Where the receive buffer stays small packets do not fill whole datagrams.
+        """
+        self.patch(roce, "_LARGE_BUFFER", 1 << 40)
+        link = self.link(1)
+        self.assertEqual((link.pathMTU, link.pathMTUTo(ownAddress(2))), (8192, 8192))
+
     def test_forgedWay(self) -> None:
         """
         Packets may be as long as an interface permits, whatever ICMP has reported of the path: anybody can

@@ -192,7 +192,8 @@ def answer(fabric: PacketFabric, reply: ConnectReply, request: ConnectRequest) -
         few = fabric.acceptLabel ^ label % PACKET_ACCEPT_PORTS
         port = reply.localEECN = fabric.link.sourcePort(sourcePort(few))
         # What the interface has: the kernel is asked for no stranger's route.
-        reply.localQKey = longer = min(_longer(request), LONG_MTU_CODES.get(fabric.link.pathMTU, 0))
+        longer = _longer(request) if mtu == _LONGEST_MTU else 0
+        reply.localQKey = longer = min(longer, LONG_MTU_CODES.get(fabric.link.pathMTU, 0))
         mtu = longer or mtu
     else:
         # Others see the REP that Linux sends.  The REQ's flow label, so that both directions have the same

@@ -39,6 +39,10 @@ from twisted_ib.hca.wire.rocev2 import LONG_MTU_CODES, PORT, datagramPort
 PACKET_SOCKETS = 64
 #: Socket buffer that a device asks for, in octets, each way.
 PACKET_BUFFER = 8 * 1024 * 1024
+#: Bytes of a receive buffer, as the kernel counts them, from which on packets fill whole UDP datagrams: of a
+#: smaller one several senders would each need a third for the least window of two.  And the most without it.
+_LARGE_BUFFER = 2 * 1024 * 1024
+_WITHOUT = 8192
 #: Datagrams of one UDP_SEGMENT call; Linux's UDP_MAX_SEGMENTS was 64 at first.
 PACKET_BURST = 62
 #: Multicast groups that one device joins, each with a socket.
@@ -205,6 +209,7 @@ class RoCELink:
         self._interface = interface or self._scope
         self.pathMTU = pathMTUOf(mtuOf(self._interface)) if mtu is None else mtu
         self._isForced = mtu is not None
+        self._mostMTU = max(LONG_MTU_CODES)
         self.burst = PACKET_BURST if segments else 1
         self.user: Any = None
         self._coalesces = coalesces
@@ -242,6 +247,9 @@ class RoCELink:
             if error.errno == errno.EADDRNOTAVAIL:
                 raise DeviceError(f"{address} is not an address of this host") from None
             raise DeviceError(f"no UDP socket for {address}: {error.strerror}") from None
+        if not self._isForced and self._main.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) < _LARGE_BUFFER:
+            self._mostMTU = _WITHOUT
+            self.pathMTU = min(self.pathMTU, _WITHOUT)
         if self.group is not None:
             # Nobody's slot; waking one process is enough (epoll_ctl(2)).
             self._receives(self.group.sockets[0], self.address, select.EPOLLIN | select.EPOLLEXCLUSIVE)
@@ -329,7 +337,7 @@ class RoCELink:
                 # ip_select_ident_segs). Nothing is sent.
                 probe.connect(self._where(destination, PORT))
                 name = (_IPV6, _IPV6_MTU) if self._isIPv6 else (_IP, _IP_MTU)
-                return pathMTUOf(probe.getsockopt(*name))
+                return min(self._mostMTU, pathMTUOf(probe.getsockopt(*name)))
         except OSError:
             return self.pathMTU
 
