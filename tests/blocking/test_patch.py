@@ -307,6 +307,16 @@ class PatchTests(BlockingTestCase):
                 socket.create_connection(server.server_address).close()
 
 
+def isTaken(lock: Any) -> bool:
+    """
+    @return: Whether another thread has a lock.
+    """
+    isFree = bool(lock.acquire(blocking=False))
+    if isFree:
+        lock.release()
+    return not isFree
+
+
 class TLSTests(BlockingTestCase):
     """
     TLS over SDP.
@@ -459,7 +469,7 @@ class TLSTests(BlockingTestCase):
 
         class Watched:
             def acquire(self, timeout: float) -> bool:
-                if lock.locked():
+                if isTaken(lock):
                     isQueued.set()
                 return bool(lock.acquire(timeout=timeout))
 
@@ -472,6 +482,49 @@ class TLSTests(BlockingTestCase):
         server.sendall(b"ab")
         self.assertEqual(sorted(each.result(HANG_SECONDS) for each in reading), [b"a", b"b"])
 
+    def test_readerBeside(self) -> None:
+        """
+        Who reads does not send what another thread writes, nor wait for it: the peer may wait until it reads.
+        """
+        client, server = self.ends()
+        records = client._sslobj
+        with records._lock:
+            reading = self.inThread(client.recv, 1)
+            server.sendall(b"x")
+            self.assertEqual(reading.result(HANG_SECONDS), b"x")
+        octets = bytes(64 * RECEIVE_BYTES)
+        writing = self.inThread(client.sendall, octets)
+        waitUntil(lambda: isTaken(records._lock))
+        answering = self.inThread(server.sendall, b"y" * len(octets))
+        left = len(octets)
+        while left:
+            left -= len(client.recv(left))
+        while left < len(octets):
+            left += len(server.recv(1 << 20))
+        for each in (writing, answering):
+            each.result(HANG_SECONDS)
+
+    def test_handler(self) -> None:
+        """
+        The handler of a signal that reads, or asks, amid a read of its thread does not wait for itself.
+        """
+        client, server = self.ends()
+        records, found = client._sslobj, []
+        receive = records._receive
+
+        def interrupted() -> None:
+            records._receive = receive
+            with records._memory:
+                found.append(client.pending())
+            server.sendall(b"ab")
+            found.append(client.recv(1))
+            receive()
+
+        records._receive = interrupted
+        server.sendall(b"cd")
+        found.append(client.recv(3))
+        self.assertEqual((found[0], b"".join(found[1:])[:1]), (0, b"c"))
+
     def test_waitingReader(self) -> None:
         """
         A timeout holds behind a thread that reads, too, and a socket that does not block has nothing then;
@@ -482,7 +535,7 @@ class TLSTests(BlockingTestCase):
         self.assertEqual(str(self.assertRaises(TimeoutError, client.recv, 1)), "The read operation timed out")
         client.settimeout(None)
         reading = self.inThread(client.recv, 1)
-        waitUntil(client._sslobj._filling.locked)
+        waitUntil(lambda: isTaken(client._sslobj._filling))
         client.settimeout(0.01)
         self.assertRaises(TimeoutError, client.recv, 1)
         client.settimeout(0)
@@ -501,7 +554,7 @@ class TLSTests(BlockingTestCase):
         """
         client, server = self.ends()
         reading = self.inThread(client.recv, 1)
-        waitUntil(client._sslobj._filling.locked)
+        waitUntil(lambda: isTaken(client._sslobj._filling))
         self.assertEqual(runForked(lambda: self.assertRaises(OSError, client.recv, 1) and None), 0)
         server.sendall(b"x")
         self.assertEqual(reading.result(HANG_SECONDS), b"x")

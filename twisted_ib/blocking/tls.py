@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import ssl
 from collections.abc import Callable
-from threading import Lock, RLock
+from threading import RLock
 from typing import Any, Final, NoReturn
 from weakref import ref
 
@@ -42,12 +42,13 @@ class _Records:
         self._left = 0
         #: Records that a non-blocking socket did not take.
         self._unsent = b""
-        # One thread may read while another writes; records leave in their order.
+        # Each may be taken again, by the handler of a signal.  One thread may read while another writes;
+        # records leave in their order.
         self._lock = RLock()
         # OpenSSL and its records in memory are one thread's at a time: they let go of Python's lock.
-        self._memory = Lock()
+        self._memory = RLock()
         # Of the threads that read one receives, and the others look again at what it has received.
-        self._filling = Lock()
+        self._filling = RLock()
         self._filled = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -59,23 +60,24 @@ class _Records:
         assert skt is not None
         return skt
 
-    def _flush(self) -> None:
-        with self._lock:
-            with self._memory:
-                data, self._unsent = self._unsent + self._outgoing.read(), b""
+    def _flush(self, isWriting: bool) -> None:
+        # Who only reads does not wait for one that writes: the peer may wait until this end reads.  That one
+        # looks again once it has let go.
+        while (self._unsent or self._outgoing.pending) and self._lock.acquire(blocking=isWriting):
             try:
-                while data:
-                    data = data[socket.send(self._socket, data) :]
+                with self._memory:
+                    data, self._unsent = self._unsent + self._outgoing.read(), b""
+                try:
+                    while data:
+                        data = data[socket.send(self._socket, data) :]
+                finally:
+                    self._unsent = data
             finally:
-                self._unsent = data
+                self._lock.release()
 
     def _fill(self, filled: int) -> None:
         timeout = self._socket.gettimeout()
-        part = self._socket.sdp
-        if part is not None and part.loop.forked:
-            # The thread that had the lock is the parent's; this is refused.
-            self._receive()
-        elif self._filling.acquire(timeout=-1 if timeout is None else timeout):
+        if self._filling.acquire(timeout=-1 if timeout is None else timeout):
             try:
                 if self._filled == filled:
                     self._receive()
@@ -101,47 +103,63 @@ class _Records:
                 self._incoming.write_eof()
                 return
             self._incoming.write(data)
-        if self._left:
-            self._left -= len(data)
-        else:
-            self._header += data
-            if len(self._header) == _HEADER_BYTES:
-                self._left = int.from_bytes(self._header[3:], "big")
-                self._header = b""
+            # It may be more than was wanted, if the handler of a signal has read meanwhile.
+            while data:
+                if self._left:
+                    count = min(self._left, len(data))
+                    self._left -= count
+                else:
+                    count = _HEADER_BYTES - len(self._header)
+                    self._header += data[:count]
+                    if len(self._header) == _HEADER_BYTES:
+                        self._left = int.from_bytes(self._header[3:], "big")
+                        self._header = b""
+                data = data[count:]
 
-    def _run(self, call: Callable[..., Any], *arguments: Any) -> Any:
+    def _check(self) -> None:
+        part = self._socket.sdp
+        if part is not None and part.loop.forked:
+            # A thread that had one of the locks is the parent's.  This is refused.
+            socket.recv(self._socket, 1)
+
+    def _run(self, call: Callable[..., Any], *arguments: Any, isWriting: bool = False) -> Any:
+        self._check()
+        if not isWriting:
+            return self._repeat(call, *arguments, isWriting=False)
+        # Nobody else has to send what it makes.
+        with self._lock:
+            result = self._repeat(call, *arguments, isWriting=True)
+        self._flushQuietly(False)
+        return result
+
+    def _repeat(self, call: Callable[..., Any], *arguments: Any, isWriting: bool) -> Any:
         if self._unsent:
-            self._flushAll()
+            self._flushAll(isWriting)
         while True:
             try:
                 with self._memory:
                     filled = self._filled
                     result = call(*arguments)
             except ssl.SSLWantReadError:
-                self._flushAll()
+                self._flushAll(isWriting)
                 self._fill(filled)
             except ssl.SSLError:
                 # An alert says why to the peer.
-                self._flushQuietly()
+                self._flushQuietly(isWriting)
                 raise
             else:
-                self._flushQuietly(isRaising=True)
+                self._flushQuietly(isWriting, isRaising=True)
                 return result
 
-    def _flushAll(self) -> None:
-        if not (self._unsent or self._outgoing.pending):
-            # A thread that reads does not wait for one that writes: the peer may wait for it to read.
-            return
+    def _flushAll(self, isWriting: bool) -> None:
         try:
-            self._flush()
+            self._flush(isWriting)
         except BlockingIOError:
             raise ssl.SSLWantWriteError(ssl.SSL_ERROR_WANT_WRITE, "The operation did not complete") from None
 
-    def _flushQuietly(self, isRaising: bool = False) -> None:
-        if not (self._unsent or self._outgoing.pending):
-            return
+    def _flushQuietly(self, isWriting: bool, isRaising: bool = False) -> None:
         try:
-            self._flush()
+            self._flush(isWriting)
         except BlockingIOError:
             # The next call sends the rest.
             pass
@@ -160,12 +178,13 @@ class _Records:
 
     def write(self, data: Any) -> int:
         try:
-            count: int = self._run(self._object.write, data)
+            count: int = self._run(self._object.write, data, isWriting=True)
         except TimeoutError:
             raise TimeoutError("The write operation timed out") from None
         return count
 
     def pending(self) -> int:
+        self._check()
         with self._memory:
             return self._object.pending()
 

@@ -21,7 +21,7 @@ from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.refcount import RefCounted
 from twisted_ib.hca.memory.regions import ProtectionDomain
-from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode, WCStatus, WorkCompletion
+from twisted_ib.hca.queues.completion import CompletionQueue, Mirror, WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import Capabilities, ReceiveRequest, checkPieces
 
 if TYPE_CHECKING:
@@ -67,8 +67,9 @@ class Receives:
         return len(self) > 0 or (self._more() and len(self) > 0)
 
     def _more(self) -> bool:
-        # A program of verbs may have posted some while other threads make progress.
-        mirror = self._work.receiveCompletions.mirror
+        # A program of verbs may have posted some while other threads make progress.  Who hears of completions
+        # otherwise has no queue.
+        mirror: Mirror | None = getattr(self._work.receiveCompletions, "mirror", None)
         return mirror is not None and mirror.more()
 
     def add(self, request: ReceiveRequest) -> None:

@@ -217,19 +217,16 @@ class Requester:
 
     def _mayAsk(self, question: Any) -> bool:
         # At most max_rd_atomic outstanding (IBTA vol. 1 9.4.4), whose responses fit into the window, and long
-        # ones into its bytes; one always may.
-        at, una, terms = self._next, self._una, self._terms
-        self._longest = max(self._longest if self._asking else 0, question.length)
+        # ones into its bytes, which only what may be more adds up; one always may.
+        at, una, terms, count = self._next, self._una, self._terms, len(self._asking)
+        self._longest = max(self._longest if count else 0, question.length)
         if at == una:
             return True
         stop: int = question.partEnd(at)
-        asking = len(self._asking)
-        if asking >= (terms.reads or 1) or stop - una > self.pacing.window:
+        if count >= (terms.reads or 1) or stop - una > self.pacing.window:
             return False
-        # Short ones fit whatever they are, and are not added up.
-        if not terms.isLong or (asking + 1) * self._longest <= terms.mostBytes:
-            return True
-        return awaited((*self._sent, question), una, stop, terms.mtu) <= terms.mostBytes
+        isFew = not terms.isLong or (count + 1) * self._longest <= terms.mostBytes
+        return isFew or awaited((*self._sent, question), una, stop, terms.mtu) <= terms.mostBytes
 
     def outputs(self, budget: int, now: float, out: list[Packet]) -> None:
         """

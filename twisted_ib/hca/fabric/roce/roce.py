@@ -247,15 +247,15 @@ class RoCELink:
             if error.errno == errno.EADDRNOTAVAIL:
                 raise DeviceError(f"{address} is not an address of this host") from None
             raise DeviceError(f"no UDP socket for {address}: {error.strerror}") from None
-        if not self._isForced and self._main.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) < _LARGE_BUFFER:
-            self._mostMTU = _WITHOUT
-            self.pathMTU = min(self.pathMTU, _WITHOUT)
         if self.group is not None:
             # Nobody's slot; waking one process is enough (epoll_ctl(2)).
             self._receives(self.group.sockets[0], self.address, select.EPOLLIN | select.EPOLLEXCLUSIVE)
         else:
             self._prepare(self._main)
         self._receives(self._main, self.address)
+        if not self._isForced and self._main.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) < _LARGE_BUFFER:
+            self._mostMTU = _WITHOUT
+            self.pathMTU = min(self.pathMTU, _WITHOUT)
 
     # -- sockets
 
