@@ -239,6 +239,8 @@ from http.server import CGIHTTPRequestHandler, HTTPServer
 class CGI(CGIHTTPRequestHandler):
     pass
 assert HTTPServer(("127.0.0.1", 0), CGI).socket.sdp is None
+from functools import partial
+assert HTTPServer(("127.0.0.1", 0), partial(CGI, directory="/")).socket.sdp is None
 assert HTTPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler).socket.sdp is not None
 print(isSDP((None, own)), own.calls, type(early()) is socket.socket, isinstance(own, socket.socket),
       isinstance(socket.socket(), early), forking.socket.sdp, isSDP(pair(Named)))

@@ -265,7 +265,9 @@ def _socketserver(module: ModuleType) -> None:
 
     # A process of its own has the connection as its standard output; of `-m http.server` that is __main__'s.
     def activateCGI(server: Any) -> None:
-        kinds = getattr(server.RequestHandlerClass, "__mro__", ())
+        handler = server.RequestHandlerClass
+        # With a folder of its own it is a functools.partial.
+        kinds = getattr(getattr(handler, "func", handler), "__mro__", ())
         leave: Callable[[], object] | None = getattr(server.socket, "useTCP", None)
         if leave is not None and any(each.__name__ == "CGIHTTPRequestHandler" for each in kinds):
             leave()
