@@ -492,7 +492,7 @@ class TLSTests(BlockingTestCase):
             reading = self.inThread(client.recv, 1)
             server.sendall(b"x")
             self.assertEqual(reading.result(HANG_SECONDS), b"x")
-        octets = bytes(64 * RECEIVE_BYTES)
+        octets = bytes(16 * RECEIVE_BYTES)
         writing = self.inThread(client.sendall, octets)
         waitUntil(lambda: isTaken(records._lock))
         answering = self.inThread(server.sendall, b"y" * len(octets))
@@ -503,6 +503,27 @@ class TLSTests(BlockingTestCase):
             left += len(server.recv(1 << 20))
         for each in (writing, answering):
             each.result(HANG_SECONDS)
+
+    def test_long(self) -> None:
+        """
+        What the socket has not taken yet of a long write is not copied with each part that it takes.
+        """
+        client, server = self.ends()
+        kinds: set[type] = set()
+        send = tls.socket.send
+
+        def watched(skt: Any, data: Any, *flags: int) -> int:
+            kinds.add(type(data))
+            return send(skt, data, *flags)
+
+        self.patch(tls.socket, "send", watched)
+        octets = bytes(4 * RECEIVE_BYTES)
+        writing = self.inThread(client.sendall, octets)
+        left = len(octets)
+        while left:
+            left -= len(server.recv(left))
+        writing.result(HANG_SECONDS)
+        self.assertEqual(kinds, {memoryview})
 
     def test_handler(self) -> None:
         """

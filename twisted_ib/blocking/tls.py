@@ -66,12 +66,12 @@ class _Records:
         while (self._unsent or self._outgoing.pending) and self._lock.acquire(blocking=isWriting):
             try:
                 with self._memory:
-                    data, self._unsent = self._unsent + self._outgoing.read(), b""
+                    data, self._unsent = memoryview(self._unsent + self._outgoing.read()), b""
                 try:
                     while data:
                         data = data[socket.send(self._socket, data) :]
                 finally:
-                    self._unsent = data
+                    self._unsent = bytes(data)
             finally:
                 self._lock.release()
 
