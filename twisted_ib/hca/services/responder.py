@@ -39,6 +39,7 @@ from twisted_ib.hca.queues.scatter import payload
 from twisted_ib.hca.services.operations.message import IncomingMessage
 from twisted_ib.hca.services.operations.operation import Refused, Response
 from twisted_ib.hca.services.operations.rows import PARTS_OF, RESPONSES_TO
+from twisted_ib.hca.services.operations.send import IncomingSend
 from twisted_ib.hca.services.operations.write import IncomingWrite
 from twisted_ib.hca.wire.headers import (
     IMMEDIATE,
@@ -323,11 +324,16 @@ class Responder:
         if self.isFresh and opcode != RESUME and not self._establish(work):
             return ABSENT
         queuePair = work.queuePair
-        # Shortcut for a stream's message, which is nearly all of the traffic, without a copy of its own.  Not
-        # while responses are owed: atomics before it must be executed first (IBTA vol. 1 9.4.5).
-        if queuePair.posted and self._message is None and not self._answers.owed:
-            isOnly = opcode == SEND_ONLY or opcode == _SOLICITED_ONLY
-            if isOnly and stop - start <= queuePair.maxMessage:
+        # Shortcuts for a stream's message, which is nearly all of the traffic, without a copy of its own, and
+        # for a program's small one.  Not while responses are owed: atomics before it must be executed first
+        # (IBTA vol. 1 9.4.5).
+        isOnly = (opcode == SEND_ONLY or opcode == _SOLICITED_ONLY) and self._message is None
+        if isOnly and not self._answers.owed:
+            if not queuePair.posted:
+                if opcode == SEND_ONLY and IncomingSend.takeWhole(work, self._receives, buffer, start, stop):
+                    work.messagesReceived += 1
+                    return 0
+            elif stop - start <= queuePair.maxMessage:
                 queuePair.posted -= 1
                 work.messagesReceived += 1
                 if opcode != SEND_ONLY and queuePair.gathers:

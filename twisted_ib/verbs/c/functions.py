@@ -60,6 +60,7 @@ class Row:
     @ivar destroys: whether it ends when the program has acknowledged the events of what it has destroyed, for
         which it is called C{again}.
     @ivar nested: whether a handler calls it, too: it does not fail within another call of its thread.
+    @ivar masked: whether what is C{before} has blocked signals, whose set C{program} is.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Row:
     again: bool = False
     destroys: bool = False
     nested: bool = False
+    masked: bool = False
 
     @failure.default
     def _failure(self) -> Failure:

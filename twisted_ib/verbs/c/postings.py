@@ -11,7 +11,7 @@ next poll, or for a message that needs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from struct import Struct
 from typing import Any
@@ -134,8 +134,6 @@ class PostedQueue:
 
 #: The queues by the addresses of their structures.
 _queues: dict[int, PostedQueue] = {}
-#: The shared ones, by the C{id} of what they are in Python.
-_shared: dict[int, SharedQueue] = {}
 #: And as completions have them: by a queue pair's number, and whether it is for receives.  Queue pairs of two
 #: devices may have the same number: then the limit of one of both follows its room only when it posts.
 completed: dict[tuple[int, bool], PostedQueue] = {}
@@ -246,25 +244,32 @@ class PostedQP(_Posted, verbs.QP):
     @ivar receives: its receive queue, or L{NOTHING}.
     """
 
-    def reflect(self, structure: CData) -> None:
+    # What it has in L{completed}.
+    _completed: Sequence[tuple[tuple[int, bool], PostedQueue]] = ()
+
+    def reflect(self, structure: CData, shared: verbs.SRQ | None) -> None:
         """
         @param structure: its C{struct twisted_ib_qp}.
+        @param shared: its shared receive queue, if it has one.
         """
-        work, number = self._work, self._work.queuePair.number
+        work = self._work
         # C does not know address handles.
         if work.queuePair.type is not QPType.UD:
             self.sends = SendQueue(self, ffi.addressof(structure, "sends"))
-            completed[number, False] = self.sends
-        if work.shared is None:
+        if shared is None:
             self.receives = ReceiveQueue(self, ffi.addressof(structure, "receives"))
-            completed[number, True] = self.receives
-        elif (queue := _shared.get(id(work.shared))) is not None:
-            completed[number, True] = queue
+        number = work.queuePair.number
+        receives = shared.receives if isinstance(shared, PostedSRQ) else self.receives
+        both = ((number, False), self.sends), ((number, True), receives)
+        self._completed = [(key, each) for key, each in both if isinstance(each, PostedQueue)]
+        completed.update(self._completed)
         structure.self = addressOf(structure)
 
     def close(self) -> None:
-        for isReceive in False, True:
-            completed.pop((self._work.queuePair.number, isReceive), None)
+        for key, queue in self._completed:
+            # Another device's queue pair may have taken its place.
+            if completed.get(key) is queue:
+                del completed[key]
         super().close()
 
 
@@ -283,13 +288,9 @@ class PostedSRQ(_Posted, verbs.SRQ):
         """
         @param structure: its C{struct twisted_ib_srq}.
         """
-        self.receives = _shared[id(self._core)] = SharedQueue(self, ffi.addressof(structure, "receives"))
+        self.receives = SharedQueue(self, ffi.addressof(structure, "receives"))
         with self.receives:
             structure.self = addressOf(structure)
-
-    def close(self) -> None:
-        super().close()
-        _shared.pop(id(self._core), None)
 
 
 def _failed(queue: PostedQueue, error: BaseException) -> BaseException | None:
@@ -299,6 +300,13 @@ def _failed(queue: PostedQueue, error: BaseException) -> BaseException | None:
     except BaseException as another:
         return another
     return None if isinstance(error, HCAError) else error
+
+
+def _pieces(buffer: bytearray, start: int, count: int) -> list[SGE]:
+    # Of a record: its elements.
+    if count == 1:
+        return [SGE(*_readPiece(buffer, start))]
+    return [SGE(*each) for each in _PIECE.iter_unpack(buffer[start : start + count * _PIECE_BYTES])]
 
 
 def settle() -> None:
@@ -313,41 +321,45 @@ def settle() -> None:
             hub.closes.closePending()
         unexpected: BaseException | None = None
         buffer, at, end = _buffers[posting.turn], 0, lib.twisted_ib_swap()
+        receives: list[tuple[PostedQueue, int, int, int]] = []
         while at < end:
             address, id, remote, compare, swap, size, code, flags, count, length, key, immediate, _ = (
                 _readRecord(buffer, at)
             )
             start = at + _RECORD_BYTES
             at += size
-            # One that another thread has closed has none.
             queue = _queues.get(address)
-            if queue is None:
+            if not isinstance(queue, SendQueue):
+                # One that another thread has closed has none.
+                if queue is not None:
+                    receives.append((queue, id, start, count))
                 continue
             queue.taken += 1
             try:
-                if count == 1:
-                    pieces = [SGE(*_readPiece(buffer, start))]
+                request = SendRequest(id, OPCODES[code], (), flags, 0, remote, key, compare, swap)
+                if flags & INLINE:
+                    request.inline = bytes(buffer[start : start + length])
                 else:
-                    pieces = [
-                        SGE(*each)
-                        for each in _PIECE.iter_unpack(buffer[start : start + count * _PIECE_BYTES])
-                    ]
-                request: SendRequest | ReceiveRequest
-                if isinstance(queue, SendQueue):
-                    request = SendRequest(id, OPCODES[code], pieces, flags, 0, remote, key, compare, swap)
-                    if flags & INLINE:
-                        request.pieces, request.inline = (), bytes(buffer[start : start + length])
-                    if immediate:
-                        if code in INVALIDATING:
-                            request.invalidateKey = immediate
-                        else:
-                            request.immediate = immediate
-                else:
-                    request = ReceiveRequest(id, pieces)
+                    request.pieces = _pieces(buffer, start, count)
+                if immediate:
+                    if code in INVALIDATING:
+                        request.invalidateKey = immediate
+                    else:
+                        request.immediate = immediate
                 queue.accept(request, True)
                 if queue.taken >= queue.renewal:
                     queue.open()
             # The buffer is no more: also an interrupt in a program that is Python loses no other.
+            except BaseException as error:
+                failed = _failed(queue, error)
+                unexpected = unexpected or failed
+        # After the sends, for which a peer may wait: nothing is received meanwhile, and queues have no order.
+        for queue, id, start, count in receives:
+            queue.taken += 1
+            try:
+                queue.accept(ReceiveRequest(id, _pieces(buffer, start, count)), True)
+                if queue.taken >= queue.renewal:
+                    queue.open()
             except BaseException as error:
                 failed = _failed(queue, error)
                 unexpected = unexpected or failed

@@ -27,6 +27,7 @@ from twisted_ib.verbs.pyverbs.objects.cq import PolledQueue
 
 #: C{struct ibv_wc}: one call writes it, where cffi takes one for each field.
 _WC = Struct("=QiiIIIIIIHHBB2x")
+_pack, _WC_BYTES = _WC.pack_into, _WC.size
 #: Operations from it on are of receives.
 _RECEIVES = WCOpcode.RECV
 #: Whether the processor keeps stores in their order (Intel SDM vol. 3, "Memory Ordering").
@@ -83,9 +84,9 @@ class CompletionRing:
                 if (posted := completed.get(key)) is not None and (posted.isShort or each.status):
                     posted.open()
                 seen = key
-            _WC.pack_into(
+            _pack(
                 self._buffer,
-                tail % limits.COMPLETION_RING * _WC.size,
+                tail % limits.COMPLETION_RING * _WC_BYTES,
                 each.workRequestID,
                 each.status,
                 each.opcode,

@@ -17,7 +17,7 @@ from tests.verbs.pyverbs.pair import End, VerbsTestCase
 from twisted_ib.errors import QueuePairError
 from twisted_ib.verbs import c
 from twisted_ib.verbs.core.hub import hub
-from twisted_ib.verbs.pyverbs import SGE, SRQ, QPCap, SrqAttr, SrqInitAttr, enums
+from twisted_ib.verbs.pyverbs import SGE, SRQ, QPCap, QPInitAttr, SrqAttr, SrqInitAttr, enums
 
 
 class SettlingTests(VerbsTestCase):
@@ -133,6 +133,37 @@ class SettlingTests(VerbsTestCase):
         with self.queue:
             self.assertFalse(self.isFree())
         self.assertGreater(self.structure.receives.limit, self.structure.receives.posted)
+
+    def test_order(self) -> None:
+        """
+        Sends are posted before receives that were recorded before them: a peer waits for them, and queues
+        have no order.
+        """
+        sends = self.postings.SendQueue(self.ends[1].qp, self.postings.ffi.addressof(self.structure, "sends"))
+        sends.open()
+        order: list[object] = []
+        sends.accept = self.queue.accept = lambda request, fits: order.append(request.id)
+        for number, queue in enumerate((self.queue, sends, self.queue, sends)):
+            self.record(queue, number)
+        self.postings.settle()
+        self.assertEqual(order, [1, 3, 0, 2])
+        self.assertEqual((sends.taken, self.queue.taken), (2, 2))
+
+    def test_completed(self) -> None:
+        """
+        A queue pair that is closed is known to completions no more, but one of another device that has the
+        same number is.
+        """
+        pd, cq = self.ends[0].pd, self.ends[0].cq
+        for isTaken in False, True:
+            qp = self.postings.PostedQP(pd, QPInitAttr(scq=cq, rcq=cq, cap=QPCap(8, 8, 1, 1, 0)))
+            qp.reflect(self.postings.ffi.new("struct twisted_ib_qp *"), None)
+            known = self.postings.completed
+            self.assertEqual(known, {(qp.qp_num, False): qp.sends, (qp.qp_num, True): qp.receives})
+            if isTaken:
+                known[qp.qp_num, True] = self.queue
+            qp.close()
+            self.assertEqual(list(known.values()), [self.queue] if isTaken else [])
 
     def test_ended(self) -> None:
         """

@@ -173,16 +173,17 @@ class MessageOperation(Operation):
         self.sent = 0
 
     def publish(self, path: IPath, remote: int, pd: ProtectionDomain) -> bool:
-        length = self.length
-        short = length < PULL_LEAST and length <= limits.INLINE_MESSAGE
-        if not short or self.inline is not None or len(self.request.pieces) != 1:
+        length, payload = self.length, self.inline
+        isOne = payload is not None or len(self.request.pieces) == 1
+        if not isOne or length >= PULL_LEAST or length > limits.INLINE_MESSAGE:
             return self._publishParts(path, remote, pd)
         # One record from one place: nearly all requests.
-        payload: Any = b""
-        if length:
-            [piece] = self.request.pieces
-            view, offset = pd.memory.check(piece.key, piece.address, length, LOCAL_READ, pd)
-            payload = view[offset : offset + length]
+        if payload is None:
+            payload = b""
+            if length:
+                [piece] = self.request.pieces
+                view, offset = pd.memory.check(piece.key, piece.address, length, LOCAL_READ, pd)
+                payload = view[offset : offset + length]
         opcode, header = self.only, b""
         if self.isHeaded or self.flags & _SOLICITED_FLAG:
             opcode, header = self._header(True)

@@ -11,7 +11,7 @@ from twisted_ib.errors import MemoryAccessError
 from twisted_ib.hca.base.operation import SOLICITED
 from twisted_ib.hca.memory.access import LOCAL_WRITE
 from twisted_ib.hca.memory.regions import ProtectionDomain
-from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
+from twisted_ib.hca.queues.completion import WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.reassembly import Reassembly
 from twisted_ib.hca.queues.receives import Receives
 from twisted_ib.hca.queues.requests import ReceiveRequest, SendFlags, SendOpcode
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 _SIGNALED_FLAG = int(SendFlags.SIGNALED)
-_SUCCESS = WCStatus.SUCCESS
+_SUCCESS, _RECV = WCStatus.SUCCESS, WCOpcode.RECV
 _ONLY = SEND_ONLY << 24
 _SOLICITED_FLAG = int(SendFlags.SOLICITED)
 
@@ -74,6 +74,35 @@ class IncomingSend(IncomingMessage):
             for piece in receive.pieces:
                 room += piece.length
             self.room = room
+
+    @staticmethod
+    def takeWhole(work: WorkContext, receives: Receives, buffer: Any, start: int, stop: int) -> bool:
+        """
+        Receive a message of one record into a receive of one element, as nearly all are: the constructor,
+        L{place} and L{finish} in one call.
+
+        @param receives: where it takes its receive from; the consumer has posted none.
+        @return: False if it is another, or cannot be received so; nothing has changed then.
+        """
+        receive = receives.take()
+        if receive is None:
+            return False
+        pieces, count = receive.pieces, stop - start
+        if len(pieces) == 1 and 0 < count <= AT_ONCE and count <= pieces[0].length:
+            [piece] = pieces
+            pd = work.pd if work.shared is None else work.shared.pd
+            try:
+                view, offset = pd.memory.check(piece.key, piece.address, count, LOCAL_WRITE, pd)
+            except MemoryAccessError:
+                receives.putBack(receive)
+                return False
+            view[offset : offset + count] = buffer[start:stop]
+            done = WorkCompletion(receive.id, _SUCCESS, _RECV, work.queuePair.number, count)
+            if not work.receiveCompletions.push(done):
+                work.completionLost()
+            return True
+        receives.putBack(receive)
+        return False
 
     def place(self, work: WorkContext, source: bytes | memoryview, ends: bool) -> None:
         count, done, parts = len(source), self.done, self.parts

@@ -49,6 +49,22 @@ struct twisted_ib_posting {
 
 void twisted_ib_block(sigset_t *program);
 
+/* Whether this thread has signals blocked already, as within the data path. */
+static __thread unsigned twisted_ib_masked __attribute__((tls_model("initial-exec")));
+
+/* The data path: no signal's handler leaves it, nor any lock that it takes. */
+static void twisted_ib_mask(sigset_t *program)
+{
+    twisted_ib_block(program);
+    twisted_ib_masked++;
+}
+
+static void twisted_ib_unmask(const sigset_t *program)
+{
+    twisted_ib_masked--;
+    pthread_sigmask(SIG_SETMASK, program, NULL);
+}
+
 /* Operations that put their result into memory here, and those of them that need 8 octets there. */
 #define BIT(opcode) (1u << (opcode))
 #define ATOMICS (BIT(IBV_WR_ATOMIC_CMP_AND_SWP) | BIT(IBV_WR_ATOMIC_FETCH_AND_ADD))
@@ -58,7 +74,8 @@ void twisted_ib_block(sigset_t *program);
 /* No signal's handler interrupts whoever has the lock: so it is released. */
 static void twisted_ib_lock(sigset_t *program)
 {
-    twisted_ib_block(program);
+    if (!twisted_ib_masked)
+        twisted_ib_block(program);
     while (__atomic_exchange_n(&twisted_ib_posting.lock, 1, __ATOMIC_ACQUIRE))
         sched_yield();
 }
@@ -66,7 +83,8 @@ static void twisted_ib_lock(sigset_t *program)
 static void twisted_ib_unlock(const sigset_t *program)
 {
     __atomic_store_n(&twisted_ib_posting.lock, 0, __ATOMIC_RELEASE);
-    pthread_sigmask(SIG_SETMASK, program, NULL);
+    if (!twisted_ib_masked)
+        pthread_sigmask(SIG_SETMASK, program, NULL);
 }
 
 /* The place of a record of a queue, if both have room; it counts once it is added. */
@@ -262,9 +280,9 @@ static void twisted_ib_take_all(void)
 
     if (!__atomic_load_n(&twisted_ib_posting.fill, __ATOMIC_SEQ_CST))
         return;
-    twisted_ib_block(&program);
+    twisted_ib_mask(&program);
     python_post_send(NULL, NULL, NULL);
-    pthread_sigmask(SIG_SETMASK, &program, NULL);
+    twisted_ib_unmask(&program);
 }
 
 __attribute__((constructor)) static void twisted_ib_let_settle(void)

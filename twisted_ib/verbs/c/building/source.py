@@ -14,6 +14,8 @@ _SHARED = (
     "twisted_ib_used; twisted_ib_in_python; twisted_ib_inside; twisted_ib_asleep; twisted_ib_busy; "
     "twisted_ib_posts; twisted_ib_settle; twisted_ib_forked;"
 )
+#: No handler of the program's signals runs from here on.
+_MASK = ("sigset_t program;", "twisted_ib_mask(&program);")
 _RESULTS = {
     Failure.ERRNO: "refused",
     Failure.NEGATIVE_ERRNO: "-refused",
@@ -83,8 +85,8 @@ def _body(row: Row) -> str:
         if not row.version:
             # The data path: a handler that leaves it by siglongjmp(3) would take Python's lock with it.
             # Other functions may wait, and then signals must come.
-            end = ["int error = errno;", "pthread_sigmask(SIG_SETMASK, &program, NULL);", "errno = error;"]
-            lines = ["sigset_t program;", "twisted_ib_block(&program);", *lines, *end]
+            end = ["int error = errno;", "twisted_ib_unmask(&program);", "errno = error;"]
+            lines = [*([] if row.masked else _MASK), *lines, *end]
         if row.after:
             lines.append(f"if (!result) {{\nresult = {row.after};\n}}")
         else:

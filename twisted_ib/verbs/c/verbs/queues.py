@@ -100,7 +100,7 @@ def queuePair(context: CData, pd: CData, attr: CData, value: verbs.QP, extended:
     whole = ffi.new("struct twisted_ib_qp *", {"qp": _BUILDERS} if extended else {})
     structure = ffi.addressof(whole.qp, "qp_base")
     if isinstance(value, PostedQP):
-        value.reflect(whole)
+        value.reflect(whole, optional(attr.srq, "ibv_srq"))
     if extended and _HAS_ATOMIC_WRITE:
         last = ffi.cast("void **", addressOf(whole) + _ATOMIC_WRITE)
         last[0] = pointers("wr_atomic_write")["wr_atomic_write"]

@@ -24,11 +24,15 @@ if (!wr || !bad) {{
 errno = EINVAL;
 return EINVAL;
 }}
+sigset_t program;
+twisted_ib_mask(&program);
 wr = {record};
-if (!wr && {left}())
-return 0;"""
+if (!wr && {left}()) {{
+twisted_ib_unmask(&program);
+return 0;
+}}"""
     prototype = f"int {name}(struct {queue}, struct {request} *wr, struct {request} **bad)"
-    return Row(name, "", prototype, before=before, attends=True)
+    return Row(name, "", prototype, before=before, attends=True, masked=True)
 
 
 # C{ibv_is_fork_initialized} is nested: librdmacm begins this library by it.
