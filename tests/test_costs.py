@@ -571,7 +571,7 @@ class WorkRequestTests(VerbsTestCase):
     """
 
     #: Functions called to make and post a SEND, by the peer to take it, to poll both of their completions.
-    send = 19, 13, 17, 5
+    send = 18, 10, 17, 5
     #: The first three of a WRITE.
     write = 23, 11, 17
 
@@ -633,7 +633,7 @@ class LoopbackWorkRequestTests(WorkRequestTests):
     """
 
     device = "lo0"
-    send = 19, 14, 20, 5
+    send = 19, 10, 19, 5
     write = 23, 12, 20
 
 
@@ -642,7 +642,7 @@ class WorkRequestBytecodeTests(WorkRequestTests):
     The same in bytecodes.
     """
 
-    send = 1096, 706, 769, 232
+    send = 1096, 513, 769, 232
     write = 1218, 638, 769
 
     def count(self, *steps: Any) -> tuple[int, ...]:

@@ -220,6 +220,29 @@ class SendTests(ResponderTestCase):
         self.assertEqual(self.b.qp.state, QPState.ERR)
         self.assertTrue(self.clean())
 
+    def test_small(self) -> None:
+        """
+        A small message goes to the first elements of a receive, whose memory is in the domain of a shared
+        queue; none of them have room for none.
+        """
+        self.connect(shared=4)
+        other = self.b.memory.allocateDomain()
+        region = self.b.memory.register(bytearray(100), Access.LOCAL_WRITE, other)
+        self.b.shared.pd = other
+        for first in (10, 3):
+            self.b.receive(first, piece(region, 0, first), piece(region, 50, 30))
+            self.assertEqual(self.put(0x04, b"0123456789"), 0)
+        self.assertEqual(bytes(region.view[:10]), b"0123456789")
+        self.assertEqual(bytes(region.view[50:57]), b"3456789")
+        self.b.receive(1)
+        self.assertEqual(self.put(0x04, b""), 0)
+        self.b.receive(2)
+        self.assertEqual(self.put(0x04, b"0"), INVALID)
+        self.assertEqual(
+            [(c.workRequestID, c.status, c.byteLength) for c in self.b.received()][:3],
+            [(10, OK, 10), (3, OK, 10), (1, OK, 0)],
+        )
+
     def test_tooLongLater(self) -> None:
         """
         So is one that gets too long in its second record; the sender learns it.

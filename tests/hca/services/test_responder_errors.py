@@ -287,12 +287,13 @@ class SequenceTests(ResponderTestCase):
         """
         A receive's completion that finds no room is fatal, once.
         """
-        self.connect(depth=1)
-        for id in range(3):
-            self.b.receive(id, piece(self.target))
-        for id in range(3):
-            self.a.send(id, SEND, flags=int(SendFlags.SOLICITED))
-        self.p.settle()
-        self.assertEqual([c.workRequestID for c in self.b.received()], [0])
-        self.assertEqual(self.b.qp.state, QPState.ERR)
-        self.assertEqual(len(self.b.consumer.failures), 1)
+        for pieces, flags in ((), SendFlags.SOLICITED), ([piece(self.source, 0, 10)], SendFlags(0)):
+            self.connect(depth=1)
+            for id in range(3):
+                self.b.receive(id, piece(self.target))
+            for id in range(3):
+                self.a.send(id, SEND, *pieces, flags=int(flags))
+            self.p.settle()
+            self.assertEqual([c.workRequestID for c in self.b.received()], [0])
+            self.assertEqual(self.b.qp.state, QPState.ERR)
+            self.assertEqual(len(self.b.consumer.failures), 1)

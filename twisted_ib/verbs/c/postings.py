@@ -92,7 +92,7 @@ class PostedQueue:
         room = self.room()
         # That of a queue which is nearly full follows its completions, too: see rings.py.
         self.isShort = 2 * room <= self.depth
-        self.renewal = self.taken + (room + 3) // 2
+        self.renewal = self.taken + (room + 1) // 2
         self._structure.limit = self.taken + room
 
     def fail(self, error: HCAError) -> None:

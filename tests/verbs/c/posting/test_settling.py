@@ -149,6 +149,20 @@ class SettlingTests(VerbsTestCase):
         self.assertEqual(order, [1, 3, 0, 2])
         self.assertEqual((sends.taken, self.queue.taken), (2, 2))
 
+    def test_short(self) -> None:
+        """
+        The limit of a queue with few places follows completions as soon as half of them are taken: C records
+        each request of a program that waits for every one.
+        """
+        one = End(self, cap=QPCap(1, 8, 1, 1, 0))
+        one.connect(End(self, cap=QPCap(8, 8, 1, 1, 0)))
+        sends = self.postings.SendQueue(one.qp, self.postings.ffi.addressof(self.structure, "sends"))
+        sends.open()
+        self.assertEqual((sends.isShort, self.structure.sends.limit), (False, 1))
+        self.record(sends, 1)
+        self.postings.settle()
+        self.assertEqual((sends.isShort, self.structure.sends.limit), (True, 1))
+
     def test_completed(self) -> None:
         """
         A queue pair that is closed is known to completions no more, but one of another device that has the
@@ -156,7 +170,9 @@ class SettlingTests(VerbsTestCase):
         """
         pd, cq = self.ends[0].pd, self.ends[0].cq
         for isTaken in False, True:
-            qp = self.postings.PostedQP(pd, QPInitAttr(scq=cq, rcq=cq, cap=QPCap(8, 8, 1, 1, 0)))
+            qp = self.postings.PostedQP(
+                pd, QPInitAttr(enums.IBV_QPT_RC, scq=cq, rcq=cq, cap=QPCap(8, 8, 1, 1, 0))
+            )
             qp.reflect(self.postings.ffi.new("struct twisted_ib_qp *"), None)
             known = self.postings.completed
             self.assertEqual(known, {(qp.qp_num, False): qp.sends, (qp.qp_num, True): qp.receives})

@@ -173,12 +173,12 @@ class MessageOperation(Operation):
         self.sent = 0
 
     def publish(self, path: IPath, remote: int, pd: ProtectionDomain) -> bool:
-        length, payload = self.length, self.inline
-        isOne = payload is not None or len(self.request.pieces) == 1
-        if not isOne or length >= PULL_LEAST or length > limits.INLINE_MESSAGE:
-            return self._publishParts(path, remote, pd)
-        # One record from one place: nearly all requests.
+        # One record from one place: nearly all requests.  Inline data is short.
+        length = self.length
+        payload = self.inline
         if payload is None:
+            if length >= PULL_LEAST or length > limits.INLINE_MESSAGE or len(self.request.pieces) != 1:
+                return self._publishParts(path, remote, pd)
             payload = b""
             if length:
                 [piece] = self.request.pieces

@@ -78,8 +78,8 @@ class IncomingSend(IncomingMessage):
     @staticmethod
     def takeWhole(work: WorkContext, receives: Receives, buffer: Any, start: int, stop: int) -> bool:
         """
-        Receive a message of one record into a receive of one element, as nearly all are: the constructor,
-        L{place} and L{finish} in one call.
+        Receive a message of one record into the first element of a receive, as nearly all that are small:
+        the constructor, L{place} and L{finish} in one call.
 
         @param receives: where it takes its receive from; the consumer has posted none.
         @return: False if it is another, or cannot be received so; nothing has changed then.
@@ -88,8 +88,8 @@ class IncomingSend(IncomingMessage):
         if receive is None:
             return False
         pieces, count = receive.pieces, stop - start
-        if len(pieces) == 1 and 0 < count <= AT_ONCE and count <= pieces[0].length:
-            [piece] = pieces
+        if pieces and 0 < count <= AT_ONCE and count <= pieces[0].length:
+            piece = pieces[0]
             pd = work.pd if work.shared is None else work.shared.pd
             try:
                 view, offset = pd.memory.check(piece.key, piece.address, count, LOCAL_WRITE, pd)
