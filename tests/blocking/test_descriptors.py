@@ -573,6 +573,63 @@ class ForeignTests(Case):
         self.assertGreater(pieces, fewest)
         self.assertEqual(other.recv(1), b"")
 
+    def test_forkMeanwhile(self) -> None:
+        """
+        A child that is forked while another thread lets go what is held has a loop of its own, and closes
+        nothing.
+        """
+        one, other = self.over()
+        _, into = self.forked(lambda told: told())
+        one.close()
+        ended: list[int] = []
+        close = descriptors._close
+
+        def closing(number: int) -> None:
+            close(number)
+            child = os.fork()
+            if not child:
+                os._exit(module.openLoop() is not None)
+            ended.append(os.waitpid(child, 0)[1])
+
+        self.patch(descriptors, "_close", closing)
+        (part,) = self.loop.held
+        with self.loop:
+            descriptors._letGo(part)
+            part.drop()
+        self.assertEqual(ended, [0])
+        os.close(into)
+        self.assertEqual(other.recv(1), b"")
+
+    def test_closedMeanwhile(self) -> None:
+        """
+        Of two threads that close a socket neither fails, and the connection ends.
+        """
+        one, other = self.over()
+
+        def closed() -> Any:
+            os.close(one.fileno())
+            return epoll()
+
+        epoll = descriptors._epoll
+        self.patch(descriptors, "_epoll", closed)
+        with descriptors.leaving(one.fileno(), one.sdp and one._sdp):
+            pass
+        one.detach()
+        self.assertEqual(other.recv(1), b"")
+
+    def test_noDescriptor(self) -> None:
+        """
+        A close without a free descriptor ends the connection.
+        """
+        for name in ("_epoll", "os.dup"):
+            one, other = self.over()
+            pid, into = self.forked(lambda told: None)
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            with mock.patch(f"twisted_ib.blocking.descriptors.{name}", side_effect=OSError(errno.EMFILE, "")):
+                one.close()
+            self.assertEqual((one.fileno(), other.recv(1)), (-1, b""))
+            os.close(into)
+
     def test_noProc(self) -> None:
         """
         Where there is no /proc, as after a chroot, or no descriptor is free, a process that has a connection

@@ -139,8 +139,10 @@ def isReset(descriptor: int) -> bool:
     Return whether the close of a socket resets its connection: SO_LINGER with no time (socket(7)).
     """
     plain = _socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
-    value = plain.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)
-    plain.detach()
+    try:
+        value = plain.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)
+    finally:
+        plain.detach()
     return value[:4] != bytes(4) and value[4:] == bytes(4)
 
 
@@ -440,12 +442,15 @@ class leaving:
             close(it)
             if part.listens or part.sockets != 1 or it.inode != inode:
                 return
-            self._watch = _epoll()
-            self._watch.register(descriptor, 0)
-        self._isAborted = isUsed(part, self._watch) or (it is not None and isReset(descriptor))
-        if _forks not in (part.forks, part.looked) and part.kept < 0 and not self._isAborted:
-            # Its state outlives the process that uses it last.
-            part.kept = os.dup(descriptor)
+        # Another thread has closed it meanwhile, or no descriptor is free.
+        with suppress(OSError):
+            if it is not None:
+                self._watch = _epoll()
+                self._watch.register(descriptor, 0)
+            self._isAborted = isUsed(part, self._watch) or (it is not None and isReset(descriptor))
+            if _forks not in (part.forks, part.looked) and part.kept < 0 and not self._isAborted:
+                # Its state outlives the process that uses it last.
+                part.kept = os.dup(descriptor)
 
     def __exit__(self, *_: object) -> None:
         part, watch = self._part, self._watch
@@ -503,9 +508,10 @@ def _settle(part: Connection, here: Container[int]) -> None:
 
 
 def _forget(part: Connection) -> None:
-    if part.kept >= 0:
-        _close(part.kept)
-        part.kept = -1
+    kept, part.kept = part.kept, -1
+    if kept >= 0:
+        # After that: a child that is forked meanwhile closes it no more, nor what has its number since.
+        _close(kept)
 
 
 def _letGo(part: Connection) -> None:

@@ -585,10 +585,10 @@ def _forked() -> None:
     global _loop, _making
     _making = Lock()
     if _loop is not None:
-        _loop.forked = True
-        letAllGo(_loop)
-        _loop.lock = NoLock()
-        _loop = None
+        loop, _loop = _loop, None
+        loop.forked = True
+        loop.lock = NoLock()
+        letAllGo(loop)
 
 
 def _end() -> None:
