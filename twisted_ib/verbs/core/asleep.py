@@ -2,7 +2,7 @@
 Threads that wait in verbs.
 
 Two of them lead: they sleep on the doorbells of the devices, and drive these.  So the second is there when
-the first has what it waited for, or does not come back.  The others follow: each sleeps on its own pipe,
+the first has what it waited for, or does not come back.  The others follow: each sleeps on its own bell,
 until one that drives has taken for it what it waits for.  Were all of them woken for each event, each would
 drive, ask and arm the doorbells again.
 """

@@ -469,7 +469,7 @@ class Hub:
             self._handOver()
 
     def _sleepOn(self, ready: Callable[[], object] | None, one: Asleep[Event]) -> Sleep | None:
-        # Under the lock: what another thread does from now on writes to the pipe.
+        # Under the lock: what another thread does from now on rings the bell.
         due = self._arm()
         if due <= 0:
             return None
@@ -517,7 +517,7 @@ class Hub:
                 # What answers comes soon, and finds this thread awake.
                 self.watch(0.0)
         finally:
-            # After a failure too: one whose pipe is closed would fail every verb that wakes the sleepers.
+            # After a failure too: one whose bell is closed would fail every verb that wakes the sleepers.
             with self:
                 self._sleepers.remove(sleeper)
                 self._handOver()
