@@ -12,6 +12,7 @@ import errno
 import fcntl
 import gc
 import io
+import itertools
 import os
 import random
 import socket
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import termios
 from collections.abc import Iterator
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -530,61 +531,123 @@ class ForeignTests(Case):
                 os.close(each)
         self.assertEqual(self.loop.held, {})
 
-    def test_processesBound(self) -> None:
+    def test_unlocked(self) -> None:
         """
-        While every look at the list of all processes shows a new one, it is looked at
-        C{limits.BLOCKING_PROCESS_LOOKS} times; without a new one, once more.
+        A close that looks at other processes has no lock that other threads wait for meanwhile.
         """
-        part: Any = SimpleNamespace(inode=1, forks=-1, looked=-1)
-        for new, looks in ((True, limits.BLOCKING_PROCESS_LOOKS), (False, 2)):
-            seen: list[str] = []
+        one, _ = self.over()
+        _, into = self.forked(lambda told: told())
+        locked: list[bool] = []
+        for owner, name in ((os, "scandir"), (descriptors, "_status"), (os, "readlink")):
+            self.patch(owner, name, partial(self.watched, locked, getattr(owner, name)))
+        one.close()
+        self.assertEqual((set(locked), len(self.loop.held)), ({False}, 1))
+        os.close(into)
 
-            def listdir(folder: str, new: bool = new, seen: list[str] = seen) -> list[str]:
-                if folder != "/proc":
-                    raise PermissionError
-                seen.append(folder)
-                return [str(number) for number in range(len(seen) if new else 1)]
-
-            with mock.patch.object(descriptors.os, "listdir", listdir):
-                part.looked = -1
-                self.assertEqual(descriptors.elsewhere([part]), {})
-            self.assertEqual(len(seen), looks)
-
-    def test_processesOnce(self) -> None:
+    def watched(self, locked: list[bool], call: Any, path: str) -> Any:
         """
-        After a fork processes are looked through once, for all connections: those that none has are not
-        looked for again, and where one has others is known.
+        Call, and note whether the thread has the loop's lock.
         """
-        kept, lost, other = (
-            SimpleNamespace(inode=inode, forks=-1, looked=-1, kept=0, holder="", listens=False)
-            for inode in (1, 2, 3)
-        )
-        links = {"/proc/1/fd/8": "socket:[1]", "/proc/1/fd/9": "socket:[3]"}
-        looks: list[str] = []
+        locked.append(self.loop.lock._is_owned())
+        return call(path)
 
-        def listdir(folder: str) -> list[str]:
-            looks.append(folder)
-            return {"/proc": ["1"], "/proc/1/fd": ["8", "9"]}.get(folder, [])
+    def test_pieces(self) -> None:
+        """
+        The look after those that processes have is made in pieces, between which others have the lock.
+        """
+        one, other = self.over()
+        pid, into = self.forked(lambda told: told())
+        one.close()
+        os.close(into)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        # Each time that it is asked much has passed.
+        self.patch(descriptors, "monotonic", itertools.count(0.0, 1.0).__next__)
+        pieces, fewest = 0, len(os.listdir("/proc/self/fd")) + len(os.listdir("/proc")) // 2
+        while self.loop.held:
+            arguments = self.loop.looking.args
+            self.loop.looking.cancel()
+            with self.loop:
+                descriptors._look(*arguments)
+            pieces += 1
+        self.assertIsNone(self.loop.looking)
+        self.assertGreater(pieces, fewest)
+        self.assertEqual(other.recv(1), b"")
 
-        def isHeld(*expected: bool) -> int:
-            # How often all processes were listed.
-            del looks[:]
-            self.assertEqual(tuple(map(descriptors._isHeld, (kept, lost, other))), expected)  # type: ignore[arg-type]
-            return looks.count("/proc")
+    def test_forkMeanwhile(self) -> None:
+        """
+        A child that is forked while another thread lets go what is held has a loop of its own, and closes
+        nothing.
+        """
+        one, other = self.over()
+        _, into = self.forked(lambda told: told())
+        one.close()
+        ended: list[int] = []
+        close = descriptors._close
 
-        self.patch(descriptors, "_byInode", {each.inode: each for each in (kept, lost, other)})
-        self.patch(descriptors, "_forks", 5)
-        self.patch(os, "listdir", listdir)
-        self.patch(os, "readlink", links.__getitem__)
-        self.assertEqual(isHeld(True, False, True), 2)
-        self.assertEqual(isHeld(True, False, True), 0)
-        # The child closes one, and ends later.
-        links["/proc/1/fd/9"] = "pipe:[3]"
-        self.assertEqual(isHeld(True, False, False), 2)
-        self.assertEqual(isHeld(True, False, False), 0)
-        descriptors._fork()
-        links["/proc/1/fd/9"] = "socket:[2]"
-        self.assertEqual(isHeld(True, True, False), 2)
+        def closing(number: int) -> None:
+            close(number)
+            child = os.fork()
+            if not child:
+                os._exit(module.openLoop() is not None)
+            ended.append(os.waitpid(child, 0)[1])
+
+        self.patch(descriptors, "_close", closing)
+        (part,) = self.loop.held
+        with self.loop:
+            descriptors._letGo(part)
+            part.drop()
+        self.assertEqual(ended, [0])
+        os.close(into)
+        self.assertEqual(other.recv(1), b"")
+
+    def test_closedMeanwhile(self) -> None:
+        """
+        Of two threads that close a socket neither fails, and the connection ends.
+        """
+        one, other = self.over()
+
+        def closed() -> Any:
+            os.close(one.fileno())
+            return epoll()
+
+        epoll = descriptors._epoll
+        self.patch(descriptors, "_epoll", closed)
+        with descriptors.leaving(one.fileno(), one.sdp and one._sdp):
+            pass
+        one.detach()
+        self.assertEqual(other.recv(1), b"")
+
+    def test_noDescriptor(self) -> None:
+        """
+        A close without a free descriptor ends the connection.
+        """
+        for name in ("_epoll", "os.dup"):
+            one, other = self.over()
+            pid, into = self.forked(lambda told: None)
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            with mock.patch(f"twisted_ib.blocking.descriptors.{name}", side_effect=OSError(errno.EMFILE, "")):
+                one.close()
+            self.assertEqual((one.fileno(), other.recv(1)), (-1, b""))
+            os.close(into)
+
+    def test_noProc(self) -> None:
+        """
+        Where there is no /proc, as after a chroot, or no descriptor is free, a process that has a connection
+        still keeps it until it ends.
+        """
+        for error in (FileNotFoundError, OSError(errno.EMFILE, "")):
+            one, other = self.over()
+            pid, into = self.forked(lambda told: told())
+            with mock.patch.object(os, "scandir", side_effect=error):
+                one.sendall(b"x")
+                one.close()
+                (held,) = self.loop.held
+                self.assertEqual(held.kept, -1)
+                self.assertEqual(exactly(other, 1), b"x")
+                os.close(into)
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+                self.assertEqual(other.recv(1), b"")
+            self.assertEqual(self.loop.held, {})
 
     def test_looks(self) -> None:
         """
@@ -592,6 +655,8 @@ class ForeignTests(Case):
         long as there is one.
         """
         one, other = self.over()
+        # However busy the machine is, a look is one piece.
+        self.patch(descriptors, "monotonic", lambda: 0.0)
         with patched():
             copy = os.dup(one.fileno())
             one.close()

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import select
 import socket
-from fcntl import F_SETPIPE_SZ, fcntl
 from math import inf
 from time import monotonic
 from typing import Any
@@ -22,8 +21,8 @@ from twisted_ib.drive.waiter import Waiter
 SOON = 0.02
 #: Two that are no descriptors.
 MORE, OTHER = 1_000_007, 1_000_008
-#: The least that a pipe holds, octets.
-PAGE = 4096
+#: More than would fit in a pipe, at its least.
+MANY = 4097
 
 
 class Poller:
@@ -87,13 +86,22 @@ class SleepTests(SynchronousTestCase):
 
     def test_bells(self) -> None:
         """
-        More wakes than its pipe holds keep nobody, and all of them together end one sleep.
+        Many wakes keep nobody, and all of them together end one sleep.
         """
-        fcntl(self.sleeper.fd, F_SETPIPE_SZ, PAGE)
-        for _ in range(PAGE + 1):
+        for _ in range(MANY):
             self.sleeper.wake()
         self.assertEqual(Sleep(HANG_SECONDS, self.sleeper, []).sleep(), {self.sleeper.fd})
         self.assertEqual(awaitReady(self.sleeper.fd, 0), 0)
+
+    def test_readMeanwhile(self) -> None:
+        """
+        One that a forked child has read first ends the sleep as well.
+        """
+        self.sleeper.wake()
+        poller = Poller((self.sleeper.fd, select.POLLIN))
+        self.patch(select, "poll", lambda: poller)
+        for _ in range(2):
+            self.assertEqual(Sleep(HANG_SECONDS, self.sleeper, []).sleep(), {self.sleeper.fd})
 
     def test_ends(self) -> None:
         """

@@ -9,10 +9,10 @@ import errno
 import os
 import select
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
-from functools import cache
 from stat import S_ISSOCK
+from time import CLOCK_BOOTTIME, clock_gettime_ns, monotonic
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet, WeakValueDictionary
 
@@ -32,8 +32,14 @@ _NOBODY: Final[dict[int, str]] = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: 
 #: The longest that the answer of a host to itself takes.
 _TRAP_MILLISECONDS: Final = 100
 # Now: the names may stand for others later (L{twisted_ib.blocking.patch}).
-_poll, _epoll, _close = select.poll, select.epoll, os.close
+_poll, _epoll, _read, _close = select.poll, select.epoll, os.read, os.close
 _ERR, _HUP = select.POLLERR, select.POLLHUP
+#: Seconds for which a turn looks for who has a connection, and which it leaves to other threads then.
+_LOOK_SECONDS: Final = 2e-3
+#: Nanoseconds of a tick, in which /proc tells when a process began.
+_TICK: Final = 10**9 // os.sysconf("SC_CLK_TCK")
+#: Errors of a look at another process; others are this one's own, such as EMFILE.
+_UNSHOWN: Final = (PermissionError, FileNotFoundError, ProcessLookupError)
 
 
 class Offloaded:
@@ -74,14 +80,15 @@ offloaded: WeakValueDictionary[int, BlockingSocket] = WeakValueDictionary()
 _byDescriptor: WeakValueDictionary[int, Offloaded] = WeakValueDictionary()
 _byInode = Offloaded.parts
 _detached: dict[int, Offloaded] = {}
-#: Steps of all forks of this process, one before each and one after: the children have the descriptors that
-#: were there before.
-_forks = 0
+#: The time of the last step of a fork of this process, one before each and one after, in nanoseconds of the
+#: clock that tells when processes began: the children have the descriptors that were there before.
+_forks = clock_gettime_ns(CLOCK_BOOTTIME)
 
 
 def _fork() -> None:
     global _forks
-    _forks += 1
+    # Another one each time.
+    _forks = max(_forks + 1, clock_gettime_ns(CLOCK_BOOTTIME))
 
 
 # What is made or seen between the two may be older than the child.
@@ -132,8 +139,10 @@ def isReset(descriptor: int) -> bool:
     Return whether the close of a socket resets its connection: SO_LINGER with no time (socket(7)).
     """
     plain = _socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
-    value = plain.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)
-    plain.detach()
+    try:
+        value = plain.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)
+    finally:
+        plain.detach()
     return value[:4] != bytes(4) and value[4:] == bytes(4)
 
 
@@ -159,39 +168,98 @@ def isUsed(part: Connection, watch: _Watch | None = None) -> bool:
 def elsewhere(parts: Iterable[Connection]) -> dict[int, str]:
     """
     Return which of some connections other processes may use: where a descriptor of each is in /proc, by the
-    inode of its socket.  Those that no process can have that was forked are not looked for, nor those that
-    none had since the last fork: only a fork gives them away.
+    inode of its socket.  Where /proc cannot be read, none is known.
     """
-    forks = _forks
-    others = [each for each in parts if forks not in (each.forks, each.looked)]
-    wanted = {f"socket:[{each.inode}]": each.inode for each in others}
     found: dict[int, str] = {}
-    processes: set[str] = set()
+    with suppress(OSError):
+        for _ in _search(parts, found):
+            pass
+    return found
+
+
+def _search(parts: Iterable[Connection], found: dict[int, str]) -> Iterator[None]:
+    # Adds to what is found.  Connections that no process can have that was forked are not looked for, nor
+    # those that none had since the last fork: only a fork gives them away.  It stops after each few system
+    # calls: each lets other threads have the interpreter, and together they may take long.
+    others = [each for each in parts if each.inode and _forks not in (each.forks, each.looked)]
+    if not others:
+        return
+    wanted = {f"socket:[{each.inode}]": each.inode for each in others}
+    since = min(each.forks for each in others) // _TICK
+    kin = _lineage(os.readlink("/proc/self"))
+    seen = set(kin)
     # One may have ended meanwhile, and left its descriptors to one that was not listed yet.
-    for _ in range(limits.BLOCKING_PROCESS_LOOKS if wanted else 0):
-        before, processes = processes, {each for each in os.listdir("/proc") if each.isdecimal()}
-        if len(found) == len(wanted):
-            break
-        if processes <= before:
+    for _ in range(limits.BLOCKING_PROCESS_LOOKS):
+        forks, isQuiet = _forks, True
+        new: list[int] = []
+        with os.scandir("/proc") as entries:
+            for entry in entries:
+                if entry.name.isdecimal() and entry.name not in seen:
+                    new.append(int(entry.name))
+                yield
+        # The last that was forked has most of what was not looked for yet.
+        for process in map(str, sorted(new, reverse=True)):
+            seen.add(process)
+            if _isRelated(process, kin, since):
+                isQuiet = False
+                yield from _shown(f"/proc/{process}/fd", wanted, found)
+                if len(found) == len(wanted):
+                    return
+            yield
+        if isQuiet:
             for each in others:
                 if each.inode not in found:
                     each.looked = forks
-            break
-        for process in processes - {str(os.getpid())}:
-            found.update(_shown(f"/proc/{process}/fd", wanted))
-    return found
+            return
 
 
-def _shown(folder: str, wanted: dict[str, int]) -> dict[int, str]:
-    found = {}
+def _shown(folder: str, wanted: dict[str, int], found: dict[int, str]) -> Iterator[None]:
     # Those of other users, and those that have ended.
-    with suppress(OSError):
-        for each in os.listdir(folder):
-            with suppress(OSError):
-                inode = wanted.get(os.readlink(f"{folder}/{each}"))
+    with suppress(*_UNSHOWN), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(*_UNSHOWN):
+                inode = wanted.get(os.readlink(entry.path))
                 if inode is not None:
-                    found[inode] = f"{folder}/{each}"
-    return found
+                    found[inode] = entry.path
+            yield
+
+
+def _status(process: str) -> tuple[str, int]:
+    # Its parent, and the tick at which it began (proc_pid_stat(5)).
+    descriptor = os.open(f"/proc/{process}/stat", os.O_RDONLY)
+    try:
+        fields = _read(descriptor, 4096).rpartition(b")")[2].split()
+    finally:
+        _close(descriptor)
+    return fields[1].decode(), int(fields[19])
+
+
+def _lineage(process: str) -> dict[str, bool]:
+    # This process and those above it, which adopt the orphans of those below; 0 is one that is not shown.
+    kin = {"0": True}
+    with suppress(*_UNSHOWN):
+        while process not in kin:
+            kin[process] = True
+            process, _ = _status(process)
+    return kin
+
+
+def _isRelated(process: str, kin: dict[str, bool], since: int) -> bool:
+    # Whether this process may have forked one, itself or through others, since a tick.  One that has ended
+    # may have been such a one.
+    line: list[str] = []
+    isOne = True
+    with suppress(*_UNSHOWN):
+        while process not in kin:
+            line.append(process)
+            # Until that is known: numbers that are given again may lead in a circle.
+            kin[process] = False
+            parent, began = _status(process)
+            if began >= since:
+                process = parent
+        isOne = kin[process]
+    kin.update(dict.fromkeys(line, isOne))
+    return isOne
 
 
 def isElsewhere(part: Connection, found: dict[int, str]) -> bool:
@@ -203,41 +271,55 @@ def isElsewhere(part: Connection, found: dict[int, str]) -> bool:
     if part.inode in found:
         return True
     # Of those that were not forked by os.fork() only this is known.
-    return part.kept < 0 and _isOpen(part) and not _isHere(part)
+    if part.kept >= 0 or not _isOpen(part):
+        return False
+    here: set[int] = set()
+    with suppress(OSError):
+        for _ in _searchHere((), here):
+            pass
+    return part.inode not in here
 
 
 def _isOpen(part: Connection) -> bool:
     return part.held is not None and bool(part.held.poll(0))
 
 
-def _here() -> dict[int, list[int]]:
-    # The descriptors of this process, by the inodes of their sockets.
-    found: dict[int, list[int]] = {}
-    for each in map(int, os.listdir("/proc/self/fd")):
-        found.setdefault(_inodeOf(each), []).append(each)
-    return found
+def _searchHere(kept: Container[int], here: set[int]) -> Iterator[None]:
+    # Adds the inodes of this process's sockets, but for those that only descriptors of our own have.
+    with os.scandir("/proc/self/fd") as entries:
+        for entry in entries:
+            number = int(entry.name)
+            if number not in kept:
+                here.add(_inodeOf(number))
+            yield
 
 
-def _isHere(part: Connection, here: Callable[[], dict[int, list[int]]] = _here) -> bool:
-    # Whether this process has a descriptor that is not our own.
-    return any(each != part.kept for each in here().get(part.inode, ()))
-
-
-def _isHeld(part: Connection, here: Callable[[], dict[int, list[int]]] = _here) -> bool:
-    # Whether a descriptor is open that is not our own.
-    if part.kept < 0:
-        return _isOpen(part)
+def _isShown(part: Connection) -> bool:
+    # Whether a descriptor is where it was found.
     with suppress(OSError):
         if part.holder and os.readlink(part.holder) == f"socket:[{part.inode}]":
             return True
     part.holder = ""
-    if _forks not in (part.forks, part.looked):
-        # To look takes a while, during which other threads wait: once for all.
-        parts = [part, *(each for each in list(_byInode.values()) if not each.listens)]
-        found = elsewhere(parts)
-        for each in parts:
-            each.holder = found.get(each.inode, each.holder)
-    return bool(part.holder) or _isHere(part, here)
+    return False
+
+
+def _searchAll(unsure: Iterable[Connection], here: set[int]) -> Iterator[None]:
+    # Looks for those who have what this program has closed, as _search() and _searchHere() do.
+    unsure = list(unsure)
+    found: dict[int, str] = {}
+    parts = [*unsure, *(each for each in list(_byInode.values()) if not each.listens and not each.holder)]
+    try:
+        yield from _searchHere({each.kept for each in unsure}, here)
+        # That takes a while: once for all.
+        yield from _search(parts, found)
+    except OSError:
+        # There is no /proc, or no descriptor is free: from now on it is known whether anybody has one, but
+        # not what the last one did with it.
+        for each in unsure:
+            with each.loop:
+                _forget(each)
+    for each in parts:
+        each.holder = found.get(each.inode, each.holder)
 
 
 def _inodeOf(descriptor: int) -> int:
@@ -360,12 +442,15 @@ class leaving:
             close(it)
             if part.listens or part.sockets != 1 or it.inode != inode:
                 return
-            self._watch = _epoll()
-            self._watch.register(descriptor, 0)
-        self._isAborted = isUsed(part, self._watch) or (it is not None and isReset(descriptor))
-        if part.forks != _forks and part.kept < 0 and not self._isAborted:
-            # Its state outlives the process that uses it last.
-            part.kept = os.dup(descriptor)
+        # Another thread has closed it meanwhile, or no descriptor is free.
+        with suppress(OSError):
+            if it is not None:
+                self._watch = _epoll()
+                self._watch.register(descriptor, 0)
+            self._isAborted = isUsed(part, self._watch) or (it is not None and isReset(descriptor))
+            if _forks not in (part.forks, part.looked) and part.kept < 0 and not self._isAborted:
+                # Its state outlives the process that uses it last.
+                part.kept = os.dup(descriptor)
 
     def __exit__(self, *_: object) -> None:
         part, watch = self._part, self._watch
@@ -381,8 +466,15 @@ class leaving:
                 _hold(part, watch)
             if self._isAborted:
                 _release(part, True)
-            else:
-                _settle(part)
+                return
+        here: set[int] = set()
+        if part.kept >= 0 and not _isShown(part):
+            # Without the lock, for which others would wait.
+            for _step in _searchAll([part], here):
+                pass
+        with part.loop:
+            if part.held is not None:
+                _settle(part, here)
 
 
 def _hold(part: Connection, watch: select.epoll) -> None:
@@ -397,9 +489,13 @@ def _hold(part: Connection, watch: select.epoll) -> None:
         loop.disturb()
 
 
-def _settle(part: Connection, here: Callable[[], dict[int, list[int]]] = _here) -> None:
+def _settle(part: Connection, here: Container[int]) -> None:
     # Whether that is the end, in order or not, of what only descriptors have.
-    if _isHeld(part, here):
+    if part.kept < 0:
+        isHeld = _isOpen(part)
+    else:
+        isHeld = bool(part.holder) or part.inode in here or _forks not in (part.forks, part.looked)
+    if isHeld:
         if isUsed(part):
             _release(part, True)
         return
@@ -412,9 +508,10 @@ def _settle(part: Connection, here: Callable[[], dict[int, list[int]]] = _here) 
 
 
 def _forget(part: Connection) -> None:
-    if part.kept >= 0:
-        _close(part.kept)
-        part.kept = -1
+    kept, part.kept = part.kept, -1
+    if kept >= 0:
+        # After that: a child that is forked meanwhile closes it no more, nor what has its number since.
+        _close(kept)
 
 
 def _letGo(part: Connection) -> None:
@@ -439,15 +536,39 @@ def _release(part: Connection, isAborted: bool = False) -> None:
     part.drop(isAborted)
 
 
-def _look(loop: BlockingLoop) -> None:
-    # Nothing tells when another process closes what it has.
-    loop.looking = None
-    # Once for all: with many descriptors it takes a while.
-    here = cache(_here)
-    for part in tuple(loop.held):
-        _settle(part, here)
-    if loop.held:
-        loop.looking = loop.reactor.callLater(limits.BLOCKING_HELD_SECONDS, _look, loop)
+def _look(loop: BlockingLoop, steps: Iterator[None] | None = None) -> None:
+    # Nothing tells when another process closes what it has.  Other threads wait meanwhile: it is done in
+    # pieces, and they have as much time between two of them.
+    if steps is None:
+        steps = _settleAll(tuple(loop.held))
+    end = monotonic() + _LOOK_SECONDS
+    rest = None
+    try:
+        for _ in steps:
+            if monotonic() >= end:
+                rest = steps
+                break
+    finally:
+        seconds = limits.BLOCKING_HELD_SECONDS if rest is None else _LOOK_SECONDS
+        loop.looking = loop.reactor.callLater(seconds, _look, loop, rest) if loop.held else None
+        # Within the call of another thread.
+        loop.disturb()
+
+
+def _settleAll(parts: tuple[Connection, ...]) -> Iterator[None]:
+    unsure = []
+    for each in parts:
+        if each.kept >= 0 and not _isShown(each):
+            unsure.append(each)
+        yield
+    here: set[int] = set()
+    if unsure:
+        yield from _searchAll(unsure, here)
+    # What was held since was not looked for.
+    for each in parts:
+        if each.held is not None:
+            _settle(each, here)
+        yield
 
 
 def keep(descriptors: Iterable[Any]) -> None:

@@ -49,8 +49,9 @@ DRAIN_SECONDS: Final = 2.0
 #: Seconds for which delayed calls, deadlines and descriptors have no turn, if all sleeps between ended with
 #: messages.  Longer than a kernel's tick (4 ms at 250 Hz): for a shorter sleep it sets the clock's interrupt.
 BRIEF_SECONDS: Final = 1e-2
-#: Turns in a row without a sleep after which the leader lets other threads have the lock, for how long.
-BUSY_TURNS: Final = 256
+#: Turns in a row without a sleep after which the leader looks whether that has been for L{BRIEF_SECONDS}, and
+#: lets other threads have the lock, for how long.
+BUSY_TURNS: Final = 16
 YIELD_SECONDS: Final = 1e-3
 #: Turns that a close takes: as over TCP it is no part of the turn that asks for it.
 CLOSING_TURNS: Final = 2
@@ -221,7 +222,7 @@ class BlockingLoop:
     @ivar reactor: The L{DrivenReactor}.
     @ivar driven: That counts the reactor's turns.
     @ivar sleeping: Whether the leader sleeps, without the lock.
-    @ivar busy: Its turns since then.
+    @ivar busy: Its turns since then; C{busyUntil}: when that is long enough.
     @ivar forked: Whether this process is a child of the one that has the devices.
     @ivar closed: Whether L{close} was called: there is nothing left to close.
     @ivar held: Connections that descriptors alone have, the oldest first; C{looking}: the call that looks
@@ -240,10 +241,9 @@ class BlockingLoop:
         self.held: dict[Connection, None] = {}
         self.looking: IDelayedCall | None = None
         self.owner = get_ident()
-        self.leader = self.atOnce = self.busy = 0
-        self.servedAt = 0.0
+        self.leader = self.atOnce = self.busy = self._leaves = 0
+        self.servedAt = self.busyUntil = 0.0
         self._leaderReady: Callable[[], object] | None = None
-        self._leaves = 0
         self.followers: list[Waiter] = []
         self._deputy: Waiter | None = None
 
@@ -409,8 +409,11 @@ class BlockingLoop:
                     return None
                 self.busy += 1
                 # What a peer sends without an end keeps no other thread from what is its own.
-                if self.busy > BUSY_TURNS and (self.followers or self.driven.inThreads):
-                    self.reactor._sleep(YIELD_SECONDS, None)
+                if not self.busy % BUSY_TURNS and (self.followers or self.driven.inThreads):
+                    if self.busy == BUSY_TURNS:
+                        self.busyUntil = monotonic() + BRIEF_SECONDS
+                    elif monotonic() >= self.busyUntil:
+                        self.reactor._sleep(YIELD_SECONDS, None)
         finally:
             self.leader, self._leaderReady = before, readyBefore
             if not before:
@@ -460,8 +463,7 @@ class BlockingLoop:
         finally:
             self.followers.remove(waiter)
             waiter.done = False
-            if waiter.bell >= 0:
-                assert kernel is not None
+            if waiter.bell >= 0 and kernel is not None:
                 kernel.unregister(waiter.bell)
                 os.close(waiter.bell)
                 waiter.bell = -1
@@ -560,8 +562,7 @@ def theLoop() -> BlockingLoop:
     """
     Return the loop of this process, made when first needed.
     """
-    loop = _loop
-    return _make() if loop is None else loop
+    return _loop or _make()
 
 
 def openLoop() -> BlockingLoop | None:
@@ -584,10 +585,10 @@ def _forked() -> None:
     global _loop, _making
     _making = Lock()
     if _loop is not None:
-        _loop.forked = True
-        letAllGo(_loop)
-        _loop.lock = NoLock()
-        _loop = None
+        loop, _loop = _loop, None
+        loop.forked = True
+        loop.lock = NoLock()
+        letAllGo(loop)
 
 
 def _end() -> None:

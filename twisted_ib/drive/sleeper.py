@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import select
+from contextlib import suppress
 from math import ceil
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
@@ -64,37 +65,30 @@ class Wakes(Protocol):
 
 class Sleeper:
     """
-    Wakes one thread: a pipe to itself.
+    Wakes one thread: an event counter.
 
     @ivar fd: readable after L{wake}.
     """
 
-    __slots__ = ("_write", "fd")
+    __slots__ = ("fd",)
 
     def __init__(self) -> None:
         """
         @raise OSError: no descriptor is free.
         """
-        self.fd, self._write = os.pipe()
-        # Only the end that wake() writes to: a full pipe must not block the thread that holds the lock.
-        os.set_blocking(self._write, False)
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def wake(self) -> None:
         """
         Wake the thread.
         """
-        try:
-            os.write(self._write, b"!")
-        except BlockingIOError:
-            # The pipe is full, so the thread wakes anyway.
-            pass
+        os.eventfd_write(self.fd, 1)
 
     def close(self) -> None:
         """
-        Close the descriptors.
+        Close the descriptor.
         """
         os.close(self.fd)
-        os.close(self._write)
 
 
 class Sleep:
@@ -130,5 +124,7 @@ class Sleep:
         seconds = self.seconds if end is None else min(self.seconds, end - monotonic())
         found = {fd for fd, _ in poller.poll(milliseconds(seconds))}
         if self.sleeper.fd in found:
-            os.read(self.sleeper.fd, 1 << 16)
+            # A child that a signal's handler has forked may have read it first.
+            with suppress(BlockingIOError):
+                os.eventfd_read(self.sleeper.fd)
         return found

@@ -2,7 +2,7 @@
 The turn of those who drive devices: serve them, arm them, sleep, look at them, expire what is due.
 
 Each sleeps in its own way between L{Turn.begin} and L{Turn.end}: in its epoll object, in the selector of
-asyncio, or on a pipe that other threads write to.
+asyncio, or on a bell that other threads ring.
 """
 
 from __future__ import annotations

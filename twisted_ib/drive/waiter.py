@@ -8,31 +8,40 @@ import os
 import select
 from collections.abc import Callable, Iterable
 from threading import Lock, get_ident, main_thread
-from typing import Protocol
 
 from twisted_ib.drive.sleeper import bounded, milliseconds
 from twisted_ib.errors import ForkedSocketError
 
 
-class Follower(Protocol):
+def isMain() -> bool:
+    """
+    @return: Whether the calling thread is the one in which handlers of signals run.
+    """
+    return get_ident() == main_thread().ident
+
+
+class Follower:
     """
     A thread that waits, as the one that drives sees it.
 
+    @ivar ready: Whether its condition holds, asked under the lock of who drives, by any thread.  An error it
+        raises again when it is asked again.
     @ivar done: Whether it was told that its condition holds.
     """
 
-    done: bool
+    __slots__ = ("done", "ready")
 
-    @property
-    def ready(self) -> Callable[[], object]:
+    def __init__(self, ready: Callable[[], object]) -> None:
         """
-        @return: A function: whether its condition holds.  An error it raises again when it is asked again.
+        @param ready: See the class.
         """
+        self.ready, self.done = ready, False
 
     def wake(self) -> None:
         """
         End its sleep.
         """
+        raise NotImplementedError
 
 
 def tell(followers: Iterable[Follower]) -> int:
@@ -56,7 +65,7 @@ def _holds(follower: Follower) -> object:
     except Exception:
         # An error is for its own thread, which asks itself.  But in the main thread it may be one of a
         # signal's handler, which is for this one: that of a condition comes again.
-        if get_ident() != main_thread().ident:
+        if not isMain():
             return True
         try:
             if follower.ready():
@@ -67,33 +76,28 @@ def _holds(follower: Follower) -> object:
         raise
 
 
-class Waiter:
+class Waiter(Follower):
     """
-    A thread that follows.
+    A thread that sleeps on a lock.
 
-    @ivar ready: Whether its condition holds, asked under the lock of who drives, by any thread.
     @ivar bell: An event counter, if it waits for descriptors of the kernel too, else -1.
-    @ivar done: Whether its condition held.
     @ivar grace: Seconds after which it looks, as the deputy.
     @ivar leaves: How often leaders had left when the deputy last looked.
     """
 
-    __slots__ = ("bell", "done", "grace", "leaves", "lock", "ready", "thread")
+    __slots__ = ("bell", "grace", "leaves", "lock", "thread")
 
     def __init__(self, ready: Callable[[], object], grace: float) -> None:
         """
         @param ready: See the class; C{grace}, likewise.
         """
-        self.ready, self.grace = ready, grace
-        self.bell, self.leaves, self.done = -1, 0, False
+        super().__init__(ready)
+        self.bell, self.grace, self.leaves = -1, grace, 0
         self.thread = get_ident()
         self.lock = Lock()
         self.lock.acquire()
 
     def wake(self) -> None:
-        """
-        End its sleep.
-        """
         if self.bell >= 0:
             os.eventfd_write(self.bell, 1)
         elif self.lock.locked():

@@ -8,6 +8,7 @@ import os
 import select
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from math import inf
 from threading import active_count
 from time import monotonic, sleep
@@ -16,8 +17,10 @@ from typing import Any
 
 from tests.blocking.case import BlockingTestCase
 from tests.support.waiting import HANG_SECONDS, waitUntil
-from twisted_ib.blocking.loop import BlockingLoop, theLoop
+from twisted_ib.blocking import loop as module
+from twisted_ib.blocking.loop import BRIEF_SECONDS, BUSY_TURNS, YIELD_SECONDS, BlockingLoop, theLoop
 from twisted_ib.drive.sleeper import MOST_SECONDS, milliseconds
+from twisted_ib.drive.waiter import Waiter
 from twisted_ib.hca.base.polling import LESSONS, SPIN_SECONDS, AdaptivePolling
 from twisted_ib.internet.readers import CHANNELS
 
@@ -581,6 +584,20 @@ class LoopTests(TurnCase):
                 act()
         self.assertTrue(leading.result(HANG_SECONDS))
         self.assertEqual(found, [None, False])
+
+    def test_yieldsByClock(self) -> None:
+        """
+        It does so after a brief time, however few turns that are.
+        """
+        for passes, expected in ((0.0, 0), (BRIEF_SECONDS, 7)):
+            channel, now, turns = Channel(), count(0.0, passes), count(1)
+            self.patch(channel, "progress", lambda: 1)
+            loop = self.turning(channel).blockingLoop
+            self.patch(module, "monotonic", lambda now=now: next(now))
+            loop.followers.append(Waiter(lambda: False, 0.0))
+            self.assertTrue(loop.lead(lambda turns=turns: next(turns) == 16 * BUSY_TURNS, None))
+            self.assertEqual(self.limits.count(YIELD_SECONDS), expected)
+            loop.followers.clear()
 
     def led(self, loop: BlockingLoop, ready: Callable[[], object]) -> bool | None:
         """

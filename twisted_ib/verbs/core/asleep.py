@@ -2,7 +2,7 @@
 Threads that wait in verbs.
 
 Two of them lead: they sleep on the doorbells of the devices, and drive these.  So the second is there when
-the first has what it waited for, or does not come back.  The others follow: each sleeps on its own pipe,
+the first has what it waited for, or does not come back.  The others follow: each sleeps on its own bell,
 until one that drives has taken for it what it waits for.  Were all of them woken for each event, each would
 drive, ask and arm the doorbells again.
 """
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
-from threading import get_ident, main_thread
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from twisted_ib.drive.waiter import Follower, isMain
 
 if TYPE_CHECKING:
     from twisted_ib.drive.sleeper import Sleeper, Wakes
@@ -28,36 +29,34 @@ OWN_SECONDS: Final = 0.5
 LATE_SECONDS: Final = 0.5
 
 
-class Asleep(Generic[_Event]):
+class Asleep(Follower, Generic[_Event]):
     """
     A thread that waits.
 
     @ivar take: fetches for it what it waits for, or says whether that is there, in any thread; L{None} if
         only its own thread does.
-    @ivar ready: whether to wake it, asked under the lock.
     @ivar most: the seconds of one sleep at most.
     @ivar sleeper: wakes it; L{None} before its first sleep.
-    @ivar done: whether it was woken for what it waits for.
     @ivar found: what others have taken for it.
     @ivar until: when a leader looks, by C{time.monotonic()}: it has to be woken for an earlier deadline.
     @ivar gone: when others go on without it, by the same.
     """
 
-    __slots__ = ("done", "found", "gone", "most", "ready", "sleeper", "take", "until")
+    __slots__ = ("found", "gone", "most", "sleeper", "take", "until")
 
     def __init__(
         self, take: Callable[[], _Event] | None, most: float = inf, sleeper: Sleeper | None = None
     ) -> None:
+        super().__init__(self._taken)
         self.take, self.most, self.sleeper = take, most, sleeper
-        self.ready: Callable[[], object] = self._taken
-        self.done, self.gone, self.until = False, inf, inf
+        self.gone = self.until = inf
         self.found: _Event | None = None
 
     def _taken(self) -> object:
         if self.take is None:
             return None
         # In the main thread a signal's handler may end this by an error, once it is taken: it asks itself.
-        if get_ident() == main_thread().ident:
+        if isMain():
             return True
         self.found = self.take()
         return self.found
@@ -76,9 +75,6 @@ class Asleep(Generic[_Event]):
         return seconds
 
     def wake(self) -> None:
-        """
-        End its sleep.
-        """
         if self.sleeper is not None:
             self.sleeper.wake()
 

@@ -16,14 +16,14 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial, wraps
-from threading import RLock, get_ident, main_thread
+from threading import RLock
 from typing import Any, TypeVar, cast
 
 from twisted_ib import limits
 from twisted_ib.drive.process import callAll, life
 from twisted_ib.drive.sleeper import MOST_SECONDS, Sleep, Sleeper, Wakes
 from twisted_ib.drive.turn import Turn
-from twisted_ib.drive.waiter import tell
+from twisted_ib.drive.waiter import isMain, tell
 from twisted_ib.errors import HCAError, ResourceLimitError
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.device.device import Device
@@ -373,7 +373,7 @@ class Hub:
         end = None if timeout is None else time.monotonic() + timeout
         # What others take for a thread is lost if a signal's handler then ends its wait by an error; that may
         # keep it from getting up, too.
-        one = Asleep(None, OWN_SECONDS) if get_ident() == main_thread().ident else Asleep(take)
+        one = Asleep(None, OWN_SECONDS) if isMain() else Asleep(take)
         try:
             while isinstance(found := self.lieDown(take, end, None, one), Sleep):
                 found.sleep(end)
@@ -472,7 +472,7 @@ class Hub:
             self._handOver()
 
     def _sleepOn(self, ready: Callable[[], object] | None, one: Asleep[Event]) -> Sleep | None:
-        # Under the lock: what another thread does from now on writes to the pipe.
+        # Under the lock: what another thread does from now on rings the bell.
         due = self._arm()
         if due <= 0:
             return None
@@ -520,7 +520,7 @@ class Hub:
                 # What answers comes soon, and finds this thread awake.
                 self.watch(0.0)
         finally:
-            # After a failure too: one whose pipe is closed would fail every verb that wakes the sleepers.
+            # After a failure too: one whose bell is closed would fail every verb that wakes the sleepers.
             with self:
                 self._sleepers.remove(sleeper)
                 self._handOver()

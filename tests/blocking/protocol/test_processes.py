@@ -1,0 +1,230 @@
+"""
+Tests for L{twisted_ib.blocking.descriptors}: which other processes may have a connection.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from time import CLOCK_BOOTTIME, clock_gettime_ns
+from types import SimpleNamespace
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from twisted_ib import limits
+from twisted_ib.blocking import descriptors
+
+
+def drained(steps: Iterator[None]) -> int:
+    """
+    @return: How many steps there were.
+    """
+    return sum(1 for _ in steps)
+
+
+class ProcessTests(SynchronousTestCase):
+    """
+    Which processes are looked at, in a /proc of the test: this one is number 7.
+
+    @ivar processes: The parent of each, and the tick at which it began.
+    @ivar links: What their descriptors are.
+    @ivar looks: The folders that were listed.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make it.
+        """
+        self.processes = {"7": ("3", 2), "3": ("1", 1), "1": ("0", 0)}
+        self.links = {"/proc/self": "7"}
+        self.looks: list[str] = []
+        self.patch(os, "scandir", self.scandir)
+        self.patch(os, "readlink", lambda path: self.shown(self.links, path))
+        self.patch(descriptors, "_status", lambda process: self.shown(self.processes, process))
+        self.patch(descriptors, "_byInode", {})
+        self.patch(descriptors, "_forks", 90 * descriptors._TICK)
+
+    def shown(self, among: dict[str, Any], name: str) -> Any:
+        """
+        @return: What has this name.
+        """
+        if name not in among:
+            raise FileNotFoundError
+        return among[name]
+
+    @contextmanager
+    def scandir(self, folder: str) -> Iterator[Any]:
+        """
+        List a folder.
+        """
+        self.looks.append(folder)
+        names = [*self.processes, "uptime"]
+        if folder != "/proc":
+            names = [each.rpartition("/")[2] for each in self.links if each.startswith(f"{folder}/")]
+        yield [SimpleNamespace(name=name, path=f"{folder}/{name}") for name in names]
+
+    def part(self, inode: int, began: int = 5) -> Any:
+        """
+        @param began: The tick at which it was made.
+        @return: A connection that the program has closed.
+        """
+        parts: dict[int, Any] = descriptors._byInode
+        part = SimpleNamespace(inode=inode, forks=began * descriptors._TICK, looked=-1, kept=0, holder="")
+        part.listens, part.loop = False, nullcontext()
+        parts[inode] = part
+        return part
+
+    def test_related(self) -> None:
+        """
+        Of all processes those are looked at that began after the connection, and whose line leads here, or
+        to those above, which adopt orphans; those whose line is not known; and the last ones first.
+        """
+        self.processes |= {
+            # They began before, one of them here.
+            "5": ("1", 4),
+            "6": ("7", 4),
+            # A child of a stranger's, and its.
+            "8": ("5", 9),
+            "9": ("8", 9),
+            # A child, its own, and orphans; those above have no parent, or it is not shown.
+            "10": ("7", 9),
+            "11": ("10", 9),
+            "12": ("1", 9),
+            "13": ("3", 9),
+            "14": ("0", 9),
+            "15": ("99", 9),
+        }
+        self.assertEqual(descriptors.elsewhere([self.part(1)]), {})
+        looked = [each.split("/")[2] for each in self.looks if each.endswith("/fd")]
+        self.assertEqual(looked, ["15", "14", "13", "12", "11", "10"])
+
+    def test_lastFirst(self) -> None:
+        """
+        What is known of all ends the look: a child that was forked a moment ago is the first.
+        """
+        self.processes |= {str(number): ("7", number) for number in range(10, 90)}
+        self.links["/proc/89/fd/4"] = "socket:[1]"
+        self.assertEqual(descriptors.elsewhere([self.part(1)]), {1: "/proc/89/fd/4"})
+        self.assertEqual(self.looks, ["/proc", "/proc/89/fd"])
+
+    def test_circle(self) -> None:
+        """
+        Numbers that are given again, and lead in a circle, end the look at them.
+        """
+        self.processes |= {"8": ("9", 9), "9": ("8", 9)}
+        self.assertEqual(descriptors.elsewhere([self.part(1)]), {})
+        self.assertEqual(self.looks, ["/proc"])
+
+    def test_bound(self) -> None:
+        """
+        While every look at the list of all processes shows a new one of this one, it is looked at
+        C{limits.BLOCKING_PROCESS_LOOKS} times, and each process once; without a new one, once more.
+        """
+        part = self.part(1)
+        self.processes["99"] = "7", 9
+        for isEndless, looks in ((True, limits.BLOCKING_PROCESS_LOOKS), (False, 2)):
+            del self.looks[:]
+            part.looked = -1
+            for _ in descriptors._search([part], {}):
+                if isEndless:
+                    self.processes[str(100 + len(self.looks))] = "7", 9
+            self.assertEqual(self.looks.count("/proc"), looks)
+            self.assertLessEqual(max(map(self.looks.count, set(self.looks) - {"/proc"})), 1)
+            self.assertEqual(part.looked == descriptors._forks, not isEndless)
+
+    def test_strangers(self) -> None:
+        """
+        New processes of others make no further look.
+        """
+        self.processes |= {"5": ("1", 4)}
+        for _ in descriptors._search([self.part(1)], {}):
+            self.processes[str(100 + len(self.processes))] = ("5", 9)
+        self.assertEqual(self.looks, ["/proc"])
+
+    def test_once(self) -> None:
+        """
+        After a fork processes are looked through once, for all connections: those that none has are not
+        looked for again, and where one has others is known.
+        """
+        kept, lost, other = self.part(1), self.part(2), self.part(3)
+        self.processes["8"] = "7", 9
+        self.links |= {"/proc/8/fd/8": "socket:[1]", "/proc/8/fd/9": "socket:[3]"}
+
+        def isHeld(*expected: bool) -> int:
+            # How often all processes were listed.
+            del self.looks[:]
+            held = []
+            for part in (kept, lost, other):
+                here: set[int] = set()
+                if not descriptors._isShown(part):
+                    drained(descriptors._searchAll([part], here))
+                held.append(bool(part.holder) or descriptors._forks not in (part.forks, part.looked))
+            self.assertEqual(tuple(held), expected)
+            return self.looks.count("/proc")
+
+        self.assertEqual(isHeld(True, False, True), 2)
+        self.assertEqual(isHeld(True, False, True), 0)
+        # The child closes one, and ends later.
+        self.links["/proc/8/fd/9"] = "pipe:[3]"
+        self.assertEqual(isHeld(True, False, False), 2)
+        self.assertEqual(isHeld(True, False, False), 0)
+        descriptors._fork()
+        self.links["/proc/8/fd/9"] = "socket:[2]"
+        self.assertEqual(isHeld(True, True, False), 2)
+
+    def test_forkMeanwhile(self) -> None:
+        """
+        One that is forked while all processes are listed for the last time may have it.
+        """
+        part = self.part(1)
+        for _ in descriptors._search([part], {}):
+            if part.looked == -1 and descriptors._forks == 90 * descriptors._TICK:
+                descriptors._fork()
+        self.assertNotIn(descriptors._forks, (part.forks, part.looked))
+
+    def test_accepted(self) -> None:
+        """
+        A connection that has no descriptor yet, or none any more, is not looked for.
+        """
+        part = self.part(0)
+        self.assertEqual((descriptors.elsewhere([part]), self.looks), ({}, []))
+
+
+class StatusTests(SynchronousTestCase):
+    """
+    What /proc says of a process.
+    """
+
+    def test_status(self) -> None:
+        """
+        Its parent, and when it began: a child not before the last fork's first step, nor after its second.
+        """
+        self.assertEqual(descriptors._status("self")[0], str(os.getppid()))
+        out, into = os.pipe()
+        before = clock_gettime_ns(CLOCK_BOOTTIME)
+        pid = os.fork()
+        if not pid:
+            os.close(into)
+            os.read(out, 1)
+            os._exit(0)
+        parent, began = descriptors._status(str(pid))
+        self.assertEqual(parent, str(os.getpid()))
+        self.assertLessEqual(before // descriptors._TICK, began)
+        self.assertLessEqual(began, descriptors._forks // descriptors._TICK)
+        os.close(into)
+        os.close(out)
+        os.waitpid(pid, 0)
+        with self.assertRaises(FileNotFoundError):
+            descriptors._status(str(pid))
+
+    def test_forks(self) -> None:
+        """
+        Each step of a fork has a time of its own.
+        """
+        self.patch(descriptors, "clock_gettime_ns", lambda _: 5)
+        self.patch(descriptors, "_forks", 5)
+        for expected in (6, 7):
+            descriptors._fork()
+            self.assertEqual(descriptors._forks, expected)
