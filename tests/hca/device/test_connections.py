@@ -8,13 +8,15 @@ from __future__ import annotations
 from ipaddress import IPv6Address
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.hca.device.everykind import EveryKindTestCase
 from tests.hca.hcas import settle
-from twisted_ib.errors import ServiceInUseError
+from twisted_ib import limits
+from twisted_ib.errors import ResourceLimitError, ServiceInUseError
 from twisted_ib.hca.base.partition import DEFAULT_PKEY
 from twisted_ib.hca.base.port import PortChange
 from twisted_ib.hca.base.traits import Peers

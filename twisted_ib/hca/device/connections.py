@@ -260,7 +260,12 @@ class Services:
             # One integer for both numbers.  Only once: messages about an earlier connection of this queue
             # pair may be on their way.
             localID = queuePair.remote = request.localQPN
-        return self.cm.connect(path, message, user, now, localID)
+        try:
+            return self.cm.connect(path, message, user, now, localID)
+        except BaseException:
+            if queuePair is not None and localID and self.cm.lossless:
+                queuePair.remote = 0  # Its first connection is yet to come.
+            raise
 
     def sendLookup(self, path: IPeerPath, request: LookupRequest, user: Any, now: float) -> Lookup:
         self._checkRoom(path)
