@@ -319,6 +319,11 @@ class IPacketFabric(IFabric, IAddressDirectory):
         @return: see L{ILink<twisted_ib.hca.fabric.base.link.ILink>}.
         """
 
+    def routeMTUTo(address: str) -> int:
+        """
+        @return: see L{ILink<twisted_ib.hca.fabric.base.link.ILink>}.
+        """
+
     def follow(connection: object) -> None:
         """
         The REP or RTU of a connection will be sent, or it is established, or has ended: another process that

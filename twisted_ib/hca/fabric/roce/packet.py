@@ -137,6 +137,9 @@ class PacketFabric(AddressDirectory):
     def pathMTUTo(self, address: str) -> int:
         return min(self.link.pathMTUTo(address), limits.DATAGRAM_BYTES)
 
+    def routeMTUTo(self, address: str) -> int:
+        return min(self.link.routeMTUTo(address), limits.DATAGRAM_BYTES)
+
     @property
     def packetsSent(self) -> int:
         return self.transmitter.packets
