@@ -84,6 +84,8 @@ class MemoryLink:
     def pathMTUTo(self, destination: str) -> int:
         return self.pathMTU
 
+    routeMTUTo = pathMTUTo
+
     def sourcePort(self, wanted: int) -> int:
         """
         Any port is free.

@@ -82,6 +82,8 @@ class Link:
         """
         return self.pathMTU
 
+    routeMTUTo = pathMTUTo
+
     def sourcePort(self, wanted: int) -> int:
         """
         All ports are free.

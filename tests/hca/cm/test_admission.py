@@ -16,7 +16,7 @@ from tests.hca.cm.net import PERIOD, Net, answers, ask, flood, listening, send
 from twisted_ib import limits
 from twisted_ib.hca.cm.machine import Connection, Event, State
 from twisted_ib.hca.cm.table import ConnectionTable
-from twisted_ib.hca.wire.cm.messages import REP, RTU
+from twisted_ib.hca.wire.cm.messages import REJ, REP, RTU
 
 
 class AdmissionTests(SynchronousTestCase):
@@ -160,6 +160,38 @@ class AdmissionTests(SynchronousTestCase):
         for table in (net.a, net.b):
             self.assertEqual({c.state for c in table._connections.values()}, {State.ESTABLISHED})
         self.assertEqual((len(net.b), net.b.counters["halfOpenReplaced"]), (100, 0))
+
+    def test_followed(self) -> None:
+        """
+        Who follows a table hears of each connection before its REP or RTU is sent, when it is established,
+        and when it has ended, however it does.
+        """
+        table, seen = listening(), []
+        table.limitHalfOpen(2, 2)
+        table.follow = lambda one: seen.append((one.localQPN, one.remoteQPN, one.state, len(table.outputs)))
+        for number, last in enumerate((RTU, REJ, None), 1):
+            send(table, ask(number, localCommunicationID=number, localCAGUID=0xA))
+            event, connection, _ = table.events.popleft()
+            assert isinstance(connection, Connection)
+            self.assertEqual((event, seen), (Event.REQUEST, []))
+            connection.accept(REP(localQPN=0x100 + number), 0.0)
+            numbers = 0x100 + number, number
+            self.assertEqual(seen, [(*numbers, State.REQ_RCVD, 0)])
+            if last is None:
+                table.tick(1000.0)  # Once more.
+                table.tick(9000.0)
+            else:
+                send(table, last(number, connection.localID))
+            after = State.ESTABLISHED if last is RTU else State.IDLE
+            self.assertEqual([each[:3] for each in seen[1:]], [(*numbers, after)])
+            table.events.clear()
+            table.outputs.clear()
+            seen.clear()
+        connection = table.connect("peer", ask(9), None, 0.0)
+        table.outputs.clear()
+        send(table, REP(8, connection.localID, localQPN=7, localCAGUID=0xA))
+        connection.ready(0.0)
+        self.assertEqual(seen, [(9, 7, State.REP_RCVD, 0)])
 
     def test_strangersCost(self) -> None:
         """

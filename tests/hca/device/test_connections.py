@@ -8,13 +8,15 @@ from __future__ import annotations
 from ipaddress import IPv6Address
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.hca.device.everykind import EveryKindTestCase
 from tests.hca.hcas import settle
-from twisted_ib.errors import ServiceInUseError
+from twisted_ib import limits
+from twisted_ib.errors import ResourceLimitError, ServiceInUseError
 from twisted_ib.hca.base.partition import DEFAULT_PKEY
 from twisted_ib.hca.base.port import PortChange
 from twisted_ib.hca.base.traits import Peers
@@ -430,6 +432,51 @@ class ConnectionTests(EveryKindTestCase):
                     settle(here, there)
                 told = [asked.unsupported for asked in listener.told]
                 self.assertEqual(told, [None, None, RejectReason.INVALID_MTU])
+
+    def test_routeMTU(self) -> None:
+        """
+        A request for larger packets than the route to the peer was set to is not supported, though the
+        device's own interface has them; what is only learned of the path makes no difference.
+        """
+
+        def ignore(connection: Any, request: ConnectRequest) -> None:
+            connection.ignore(0.0)
+
+        for here, there, user, listener, header in self.cases(PortSpace.TCP, ignore):
+            if here.traits.packets:
+                self.patch(there.fabric, "pathMTU", 4096)
+                link = there.fabric.link
+                self.patch(link, "pathMTUTo", lambda path: 256)
+                for most, calls in (2048, 2), (4096, 2):
+                    route = mock.Mock(return_value=most)
+                    self.patch(link, "routeMTUTo", route)
+                    for code in (3, 4, 5):
+                        path = PathRecord(localGID=gidOf(here.address), flowLabel=code)
+                        request = ConnectRequest(
+                            PortSpace.TCP << 16 | PORT, header, most | code, pathMTU=code, primaryPath=path
+                        )
+                        here.sendRequest(user.path, request, user, 0.0)
+                        settle(here, there)
+                    # Not for packets that every link carries.
+                    self.assertEqual(route.mock_calls, [mock.call(here.address)] * calls)
+                told = [each.unsupported for each in listener.told]
+                self.assertEqual(told, [None, None, RejectReason.INVALID_MTU, None, None, None])
+
+    def test_tableFull(self) -> None:
+        """
+        A request that finds no room leaves its queue pair as it was: the next gets the number that both ends
+        save an integer by.
+        """
+        for here, there, user, _, header in self.cases(PortSpace.TCP, lambda *_: None):
+            queuePair = here.createStreamQueuePair(self)
+            request = ConnectRequest(PortSpace.TCP << 16 | PORT, header, queuePair.number, pathMTU=3)
+            with mock.patch.object(limits, "CM_CONNECTIONS", 0):
+                self.assertRaises(ResourceLimitError, here.sendRequest, user.path, request, user, 0.0)
+            self.assertEqual(queuePair.remote, 0)
+            connection = here.sendRequest(user.path, request, user, 0.0)
+            if here.lossless:
+                self.assertEqual(connection.localID, queuePair.number)
+            settle(here, there)
 
     def test_disconnected(self) -> None:
         """

@@ -30,6 +30,13 @@ WORLD = """2c000000 1400 0200 01000000 00000000  0a 40 80 00 03000000
            1400 0100 20010db8000000000000000000000001"""
 
 
+#: A route to 10.0.0.0/8 (table, gateway, an MTU of 1500 and a lock of it, interface), and a plain one.
+ROUTE = """48000000 1800 0000 01000000 00000000  02 08 00 00 fe 03 00 01 00000000
+           0800 0f00 fe000000  0800 0500 0a000001
+           1400 0800 0800 0200 dc050000 0800 0100 04000000  0800 0400 02000000"""
+PLAIN = """24000000 1800 0000 01000000 00000000  02 08 00 00 fe 03 00 01 00000000  0800 0400 02000000"""
+
+
 class Taken:
     """
     Ports that are taken, but for some; it counts how often one is asked for.
@@ -310,3 +317,58 @@ class KernelTests(SynchronousTestCase):
         # An attribute may be empty.
         small = POINT.replace("0800 0100 0a000002", "0400 0100  0400 0400")
         self.assertEqual(self.listed(small + DONE), [("10.0.0.1", 5)])
+
+
+class RouteTests(SynchronousTestCase):
+    """
+    What the kernel says of a route.
+    """
+
+    def asked(self, *answers: str, to: tuple[str, str] = ("10.0.0.9", "10.0.0.2"), interface: int = 0) -> int:
+        """
+        @param answers: what it says to the question that is asked.
+        @return: what is found.
+        """
+        ours, kernel = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.addCleanup(kernel.close)
+        self.patch(addresses, "KernelSocket", lambda *_: ours)
+        for each in answers:
+            kernel.send(bytes.fromhex(each))
+        found = addresses.routeMTU(*to, interface)
+        self.question = kernel.recv(100)
+        self.assertEqual(ours.fileno(), -1)
+        return found
+
+    def test_mtu(self) -> None:
+        """
+        The MTU that a route was given, if it was given any; the answer is one message.
+        """
+        for answer, mtu in ((ROUTE, 1500), (PLAIN, 0), (ERROR, 0), (DONE, 0)):
+            self.assertEqual(self.asked(answer, ROUTE), mtu)
+        asked = """2c000000 1a00 0100 01000000 00000000  02 20 20 00 00 00 00 00 00200000
+                   0800 0100 0a000009  0800 0200 0a000002"""
+        self.assertEqual(self.question, bytes.fromhex(asked))
+
+    def test_link(self) -> None:
+        """
+        Of an address of a link the interface is asked for.
+        """
+        self.assertEqual(self.asked(PLAIN, to=("fe80::1", "fe80::2"), interface=3), 0)
+        asked = """4c000000 1a00 0100 01000000 00000000  0a 80 80 00 00 00 00 00 00200000
+                   1400 0100 fe800000000000000000000000000001
+                   1400 0200 fe800000000000000000000000000002  0800 0400 03000000"""
+        self.assertEqual(self.question, bytes.fromhex(asked))
+
+    def test_none(self) -> None:
+        """
+        Where the kernel cannot be asked there is none.
+        """
+        error = OSError(97, "Address family not supported")
+        self.patch(addresses, "KernelSocket", MagicMock(side_effect=error))
+        self.assertEqual(addresses.routeMTU("10.0.0.9", "10.0.0.2"), 0)
+
+    def test_own(self) -> None:
+        """
+        The kernel of this host answers.
+        """
+        self.assertEqual(addresses.routeMTU("127.0.0.1", "127.0.0.2"), 0)

@@ -88,6 +88,10 @@ class TracedLink:
         found: int = self._link.pathMTUTo(destination)
         return found
 
+    def routeMTUTo(self, destination: str) -> int:
+        found: int = self._link.routeMTUTo(destination)
+        return found
+
     def sourcePort(self, wanted: int) -> int:
         found: int = self._link.sourcePort(wanted)
         return found

@@ -77,7 +77,7 @@ class HalfOpenLimit:
                         if self.strangers.pop(other.localID, None) is not None:
                             self.shown[other.localID] = other
                 follow = peer.table.follow
-                if follow is not None and connection.state is State.ESTABLISHED:
+                if follow is not None:
                     follow(connection)
 
     def replace(self, connection: Connection, by: Connection | Parked) -> None:

@@ -44,7 +44,8 @@ class ConnectionContext(Protocol):
     @ivar lossless: whether no message is lost while the peer lives.
     @ivar pack: serializes every message for the medium.
     @ivar padded: the length to which it pads them, or 0.
-    @ivar follow: if not L{None}, called with each connection that is established, and that has ended.
+    @ivar follow: if not L{None}, called with each connection before its REP or RTU is sent, when it is
+        established, and when it has ended.
     """
 
     caGUID: int
@@ -199,11 +200,7 @@ class Connection:
         table = self.peer.table
         if not isConfirmed and table.lossless:
             return self.feed(_OPEN, None, now) or self._missed(Input.READY)
-        if not self.feed(_READY, RTU(privateData=privateData), now):
-            return self._missed(Input.READY)
-        if table.follow is not None:
-            table.follow(self)
-        return True
+        return self.feed(_READY, RTU(privateData=privateData), now) or self._missed(Input.READY)
 
     def established(self, now: float) -> bool:
         """

@@ -76,8 +76,8 @@ class ConnectionTable:
     @ivar draw: draws a communication id; where no stranger can send it is the number of a queue pair.
     @ivar lookups: SIDR exchanges; C{ended}: ids that draw no REJ.
     @ivar quietUntil: until then an RTU may mean a process that had this address before us, and draws no REJ.
-    @ivar follow: if not L{None}, called with each connection that is established, and that has ended; where
-        sources can be forged.
+    @ivar follow: if not L{None}, called with each connection before its REP or RTU is sent, when it is
+        established, and when it has ended; where sources can be forged.
     @ivar parked: those half-open that are kept as octets; C{settled}: those that queue pairs stand for.
     @ivar accepted: connections whose REP was sent and whose RTU is awaited, by their queue pair number.
     @ivar events: queue of L{nextEvent}.

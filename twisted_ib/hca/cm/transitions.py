@@ -112,7 +112,12 @@ def _request(connection: Connection, request: REQ, now: float) -> None:
 def _reply(connection: Connection, reply: REP, now: float) -> None:
     reply.localCommunicationID = connection.localID
     reply.remoteCommunicationID = connection.remoteID
-    reply.localCAGUID = connection.peer.table.caGUID
+    table = connection.peer.table
+    reply.localCAGUID = table.caGUID
+    if table.follow is not None:
+        # Before it is sent: the peer of a process that dies then may take the connection for open.
+        connection.localQPN = reply.localQPN
+        table.follow(connection)
     # IBTA vol. 1 12.6.8: a REP is acknowledged by the RTU, so it is retransmitted like a REQ.
     _sendRequest(connection, reply, now)
     connection.localQPN = reply.localQPN
@@ -143,6 +148,8 @@ def _sendReady(connection: Connection, message: RTU, now: float) -> None:
     # A repeated REP draws the RTU again (Linux cm.c cm_dup_rep_handler). Without private data it can be made
     # from the two ids, so an idle connection keeps no 232 octets for it.
     connection.output = body if message.privateData else None
+    if table.follow is not None:
+        table.follow(connection)
     table.send((connection.peer.source, RTU.attribute, body))
     if table.sourcesForgeable and connection.timing.retries:
         connection.retriesLeft = min(connection.timing.retries, CM_READY_REPEATS)

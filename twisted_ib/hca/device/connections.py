@@ -62,6 +62,8 @@ _SERVED = ""
 _RDMA_CM_DESTINATION = (1, 20)
 
 _LARGEST_MTU = max(MTU_CODES.values())
+#: The code of the path MTU that fits into IPv6's least.
+_EVERYWHERE = MTU_CODES[1024]
 
 _REQUEST, _LOOKUP, _REPLY = Event.REQUEST, Event.LOOKUP, Event.REPLY
 _ESTABLISHED, _DISCONNECTED = Event.ESTABLISHED, Event.DISCONNECTED
@@ -260,7 +262,12 @@ class Services:
             # One integer for both numbers.  Only once: messages about an earlier connection of this queue
             # pair may be on their way.
             localID = queuePair.remote = request.localQPN
-        return self.cm.connect(path, message, user, now, localID)
+        try:
+            return self.cm.connect(path, message, user, now, localID)
+        except BaseException:
+            if queuePair is not None and localID and self.cm.lossless:
+                queuePair.remote = 0  # Its first connection is yet to come.
+            raise
 
     def sendLookup(self, path: IPeerPath, request: LookupRequest, user: Any, now: float) -> Lookup:
         self._checkRoom(path)
@@ -480,11 +487,13 @@ class Services:
     def _takesMTU(self, path: IPeerPath, code: int) -> bool:
         if not 0 < code <= _LARGEST_MTU:
             return False
-        # The kernel is asked only for an MTU above the device's own: a flood of REQs from many addresses must
-        # cost little.  What it has learned about the path may be forged (ICMP "fragmentation needed",
-        # RFC 5927 section 7), so it does not lower the device's own.
+        # The kernel is asked only for more than every link carries (RFC 8200 section 5), as others hardly ask
+        # for less.  What it has learned about the path may be forged (ICMP "fragmentation needed", RFC 5927
+        # section 7), so it does not lower what the route was given, or else the device's own.
         device = self._device
         most = MTU_CODES[device.fabric.pathMTU]
+        if _EVERYWHERE < code <= most:
+            most = MTU_CODES[device.fabric.routeMTUTo(path.peer.address)]
         return code <= most or code <= MTU_CODES[device.pathMTUTo(path)]
 
     def _listenerOf(self, connection: Connection | Lookup) -> Any:

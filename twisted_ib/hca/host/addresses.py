@@ -41,18 +41,25 @@ _THIS_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _NETLINK_ROUTE = 0
 _RTM_NEWADDR = 20
 _RTM_GETADDR = 22
-_NLM_F_REQUEST_DUMP = 0x301
+_RTM_NEWROUTE, _RTM_GETROUTE = 24, 26
+_NLM_F_REQUEST, _NLM_F_REQUEST_DUMP = 1, 0x301
 #: The kind of a message that says that the kernel has failed.
 NETLINK_ERROR = 2
 _NLMSG_DONE = 3
 _IFA_ADDRESS = 1
 _IFA_LOCAL = 2
 _SCOPE_LINK = 253
+_RTA_DST, _RTA_SRC, _RTA_OIF, _RTA_METRICS, _RTAX_MTU = 1, 2, 4, 8, 2
+#: The route itself, and not what ICMP has made of it (Linux rtnetlink.h).
+_RTM_F_FIB_MATCH = 0x2000
 _MESSAGE: Packed[tuple[int, int, int, int, int]] = struct.Struct("=IHHII")  # struct nlmsghdr
 _ADDRESS: Packed[tuple[int, int, int, int, int]] = struct.Struct(
     "=BBBBI"
 )  # struct ifaddrmsg: family, prefix, flags, scope, index
+#: C{struct rtmsg}: family, bits of both addresses, six codes, flags.
+_ROUTE: Packed[tuple[int, int, int, int]] = struct.Struct("=BBB5xI")
 _ATTRIBUTE: Packed[tuple[int, int]] = struct.Struct("=HH")  # struct rtattr
+_NUMBER: Packed[tuple[int]] = struct.Struct("=I")
 _NETLINK_BYTES = 65536
 _NETLINK_SECONDS = 1.0
 
@@ -252,12 +259,43 @@ def interfaceOf(address: str) -> int:
     return dict(_interfaceAddresses()).get(address, 0)
 
 
-def dumped(protocol: int, kind: int, request: bytes) -> Iterator[tuple[int, bytes]]:
+def routeMTU(destination: str, source: str, interface: int = 0) -> int:
+    """
+    The MTU that the route to an address was given (C{ip route change ... mtu}).
+
+    @param destination: the address, and C{source} the one of this host, both normalised and without a scope.
+    @param interface: the index of the interface to leave by; 0 for any.
+    @return: octets; 0 if it was given none, or the kernel does not tell.
+    """
+    family = socket.AF_INET6 if ":" in destination else socket.AF_INET
+    values = [(_RTA_DST, socket.inet_pton(family, destination)), (_RTA_SRC, socket.inet_pton(family, source))]
+    bits = 8 * len(values[0][1])
+    if interface:
+        values.append((_RTA_OIF, _NUMBER.pack(interface)))
+    # All of their lengths are multiples of NLMSG_ALIGNTO.
+    attributes = (_ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value for kind, value in values)
+    request = _ROUTE.pack(family, bits, bits, _RTM_F_FIB_MATCH) + b"".join(attributes)
+    try:
+        for kind, message in dumped(_NETLINK_ROUTE, _RTM_GETROUTE, request, _NLM_F_REQUEST):
+            if kind == _RTM_NEWROUTE:
+                metrics = attributesOf(attributesOf(message, _ROUTE.size).get(_RTA_METRICS, b""), 0)
+                if (value := metrics.get(_RTAX_MTU)) is not None:
+                    return _NUMBER.unpack(value)[0]
+            break
+    except OSError:
+        pass  # There may be no rtnetlink.
+    return 0
+
+
+def dumped(
+    protocol: int, kind: int, request: bytes, flags: int = _NLM_F_REQUEST_DUMP
+) -> Iterator[tuple[int, bytes]]:
     """
     Ask the kernel for all that it has of something (netlink(7)).
 
     @param protocol: that of the socket, and C{kind} that of the request.
     @param request: what follows the request's header.
+    @param flags: of the header; without those of a dump the answer is one message.
     @return: kind and octets of each message of the answer.
     @raise OSError: the kernel cannot be asked, or does not answer.
     """
@@ -265,7 +303,7 @@ def dumped(protocol: int, kind: int, request: bytes) -> Iterator[tuple[int, byte
         # The kernel answers at once; but it drops messages when memory is short, and a device must not hang
         # for that (netlink(7)).
         asking.settimeout(_NETLINK_SECONDS)
-        asking.send(_MESSAGE.pack(_MESSAGE.size + len(request), kind, _NLM_F_REQUEST_DUMP, 1, 0) + request)
+        asking.send(_MESSAGE.pack(_MESSAGE.size + len(request), kind, flags, 1, 0) + request)
         while True:
             data, offset = asking.recv(_NETLINK_BYTES), 0
             while offset + _MESSAGE.size <= len(data):

@@ -5,10 +5,11 @@ Parameters of connections over packets, from REQ and REP.
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 from tests.contracts.path import Consumer
 from tests.hca.fabric.roce.test_devices import HERE, THERE, PacketTestCase
-from tests.hca.memorylink import deviceOn
+from tests.hca.memorylink import MemoryLink, deviceOn
 from tests.hca.wire.test_public import VECTORS, captured, split
 from twisted_ib import limits
 from twisted_ib.hca.base.attributes import MTU_CODES
@@ -181,6 +182,14 @@ class AgreementTests(PacketTestCase):
             *((4096, 61440, 4096), (61440, 4096, 4096), (1024, 8192, 1024)),
         ):
             self.assertEqual(self.longest(here, there), ([agreed] * 2,) * 2, (here, there))
+
+    def test_longRoute(self) -> None:
+        """
+        The passive end has no longer packets than the route to the peer was set to.
+        """
+        for route, agreed in (8192, 8192), (4096, 4096), (1024, 4096):
+            with mock.patch.object(MemoryLink, "routeMTUTo", lambda link, to, route=route: route):
+                self.assertEqual(self.longest(61440, 61440), ([agreed] * 2,) * 2)
 
     def test_longLies(self) -> None:
         """

@@ -332,8 +332,8 @@ class HostileTests(PacketTestCase):
             propose(fabric, remote, request)
             request.localEECN = said
 
-        def answered(fabric: Any, reply: ConnectReply, request: ConnectRequest) -> Any:
-            proposal = answer(fabric, reply, request)
+        def answered(fabric: Any, remote: str, reply: ConnectReply, request: ConnectRequest) -> Any:
+            proposal = answer(fabric, remote, reply, request)
             reply.localEECN = said
             return proposal
 

@@ -30,11 +30,12 @@ PORT = 4791
 _BODY = BTH.size + DETH.size + HEADER.size
 
 
-def orphan(number: int, address: str = "192.0.2.2") -> Orphan:
+def orphan(number: int, address: str = "192.0.2.2", isHalfOpen: bool = False) -> Orphan:
     """
     @return: a connection whose numbers are made of one, of slot 3.
     """
-    return Orphan(address, 3 << ID_SHIFT | number, 0x20000000 | number, 0x30000 + number, number, 0xFFFF)
+    ids = 3 << ID_SHIFT | number, 0x20000000 | number
+    return Orphan(address, *ids, 0x30000 + number, number, 0xFFFF, isHalfOpen)
 
 
 def messageOf(datagram: bytes) -> AnyMessage:
@@ -86,6 +87,46 @@ class RegisterTests(SynchronousTestCase):
         self.one.remove(orphan(9).localID)
         self.assertTrue(self.one.add(orphan(limits.PACKET_CONNECTIONS)))
         self.assertEqual(len(self.two.of(1)), limits.PACKET_CONNECTIONS)
+
+    def test_halfOpen(self) -> None:
+        """
+        One that awaits its RTU has a row, which stays when that comes.
+        """
+        some = [orphan(1, isHalfOpen=True), orphan(2, isHalfOpen=True), orphan(3)]
+        for each in (*some, some[0]):
+            self.assertTrue(self.one.add(each))
+        self.assertEqual(self.two.of(1), some)
+        for _ in range(2):
+            self.assertTrue(self.one.add(orphan(2)))
+            # What is open is not half open any more.
+            self.assertTrue(self.one.add(some[1]))
+            self.assertEqual(self.two.of(1), [some[0], orphan(2), some[2]])
+        self.one.remove(some[0].localID)
+        self.assertEqual(self.two.of(1), [orphan(2), some[2]])
+        self.assertEqual(self.one._halfOpen, {})
+
+    def test_manyHalfOpen(self) -> None:
+        """
+        Of these there are a few, where the oldest gives way: to another, and where there is no room to one
+        that is open.
+        """
+        few, rows = orphans.HALF_OPEN_ROWS, limits.PACKET_CONNECTIONS
+        for number in range(rows, rows + few):
+            self.assertTrue(self.one.add(orphan(number)))
+        for number in range(2 * few):
+            self.assertTrue(self.one.add(orphan(number, isHalfOpen=True)))
+        found = [each for each in self.two.of(1) if each.isHalfOpen]
+        self.assertEqual(sorted(each.localQPN - 0x30000 for each in found), [*range(few, 2 * few)])
+        for number in range(rows + few, 2 * rows):
+            self.assertTrue(self.one.add(orphan(number)))
+        found = self.two.of(1)
+        self.assertEqual((len(found), sum(each.isHalfOpen for each in found)), (rows, 0))
+        for each in orphan(1), orphan(2, isHalfOpen=True):
+            self.assertFalse(self.one.add(each))
+        self.one.remove(orphan(rows).localID)
+        self.assertTrue(self.one.add(orphan(2, isHalfOpen=True)))
+        self.assertTrue(self.one.add(orphan(1)))
+        self.assertEqual(sum(each.isHalfOpen for each in self.two.of(1)), 0)
 
     def test_next(self) -> None:
         """
@@ -162,6 +203,16 @@ class OrphanTests(SynchronousTestCase):
             count += len(ending.outputs(again))
         self.assertEqual(count, orphans.ORPHAN_RETRIES - 1)
         self.assertLess(again, 10 + 5)
+
+    def test_halfOpen(self) -> None:
+        """
+        The peer of one that awaited its RTU may be somebody who has sent nothing: it is told twice.
+        """
+        ending, sent = Orphans(HERE, [orphan(1, isHalfOpen=True)], 0.0), []
+        while (again := ending.deadline()) is not None:
+            sent += [messageOf(datagram) for _, datagram in ending.outputs(again)]
+        self.assertTrue(ending.isDone)
+        self.assertEqual(sent, [DREQ(orphan(1).localID, orphan(1).remoteID, 1, bytes(220))] * 2)
 
     def test_paced(self) -> None:
         """

@@ -608,6 +608,16 @@ case.doCleanups()
 """
 
 
+#: The path MTU of a host's link, what routes to some addresses are set to, and what the kernel has of them.
+_ROUTES = """
+import sys
+from twisted_ib.hca.fabric.roce.roce import RoCELink
+link = RoCELink(sys.argv[1])
+print(link.pathMTU, *([each(to) for to in sys.argv[1:]] for each in (link.routeMTUTo, link.pathMTUTo)))
+link.close()
+"""
+
+
 class NamespaceTests(SynchronousTestCase):
     """
     Hosts with kernels' networks of their own, on a link.
@@ -649,3 +659,21 @@ class NamespaceTests(SynchronousTestCase):
         said = run([*command, "192.0.2.1", "192.0.2.2"], capture_output=True, text=True, timeout=HANG_SECONDS)
         self.assertEqual((said.stdout.split()[:-1], said.stderr), (["rejected", "8", "0"], ""))
         self.assertLess(int(said.stdout.split()[-1]), 1000)
+
+    def test_route(self) -> None:
+        """
+        A route that was given an MTU has it, also where the interface has more; ICMP does not.
+        """
+        name = self.names[0]
+        for number, host in enumerate(self.names, 1):
+            self.ip("-n", host, "link", "set", "veth0", "mtu", "9000")
+            self.ip("-n", host, "addr", "add", f"2001:db8::{number}/64", "dev", "veth0", "nodad")
+        for to, mtu in ("192.0.2.3", 1500), ("192.0.2.4", 4200), ("2001:db8::3", 1280):
+            self.ip("-n", name, "route", "add", to, "dev", "veth0", "mtu", str(mtu))
+        for words, found in (
+            ("192.0.2.1 192.0.2.2 192.0.2.3 192.0.2.4", [8192, 1024, 4096]),
+            ("2001:db8::1 2001:db8::2 2001:db8::3", [8192, 1024]),
+        ):
+            command = ["ip", "netns", "exec", name, sys.executable, "-c", _ROUTES, *words.split()]
+            said = run(command, capture_output=True, text=True, timeout=HANG_SECONDS)
+            self.assertEqual(said.stdout + said.stderr, f"8192 {[8192, *found]} {[61440, *found]}\n")

@@ -702,6 +702,19 @@ class ManyTests(DevicesTestCase):
                 self.assertEqual(bytes(end.memory[2:4]), bytes([turn, number]))
 
 
+class Dying(End):
+    """
+    The end of a process that is killed when it has sent its REP.
+    """
+
+    def connectionRequested(self, connection: Any, request: Any) -> None:
+        """
+        The last that it does.
+        """
+        super().connectionRequested(connection, request)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 class DeathTests(DevicesTestCase):
     """
     A process is killed that has a connection, to a peer that is idle.
@@ -779,6 +792,34 @@ class DeathTests(DevicesTestCase):
         self.assertEqual(neighbour.group.slot, 1)
         waitUntil(lambda: not neighbour.group._orphans)
         self.assertTrue(neighbour.group.isAlone())
+
+    def test_answered(self) -> None:
+        """
+        So for one that has answered a request, and never saw that its peer has the answer.
+        """
+        neighbour = RoCELink(self.address, isShared=True)
+        self.addCleanup(neighbour.close)
+        far = self.device(ownAddress(8))
+        for _ in range(5):
+            receiver, sender = os.pipe()
+            child = os.fork()
+            if not child:
+                try:
+                    device = self.device(self.address)
+                    device.listen(PortSpace.TCP, self.address, PORT, Dying(device, 64))
+                    os.write(sender, b"l")
+                    self.until(lambda: False, device)
+                finally:
+                    os._exit(1)
+            os.close(sender)
+            self.assertEqual(os.read(receiver, 1), b"l")
+            os.close(receiver)
+            end = Peer(far, 64)
+            far.connect(PortSpace.TCP, self.address, PORT, end)
+            self.until(lambda end=end: "disconnected" in end.log, far)
+            self.assertEqual(
+                (end.log, os.waitpid(child, 0)[1]), (["replied", "disconnected"], signal.SIGKILL)
+            )
 
     def test_restarted(self) -> None:
         """

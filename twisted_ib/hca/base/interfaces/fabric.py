@@ -319,10 +319,15 @@ class IPacketFabric(IFabric, IAddressDirectory):
         @return: see L{ILink<twisted_ib.hca.fabric.base.link.ILink>}.
         """
 
+    def routeMTUTo(address: str) -> int:
+        """
+        @return: see L{ILink<twisted_ib.hca.fabric.base.link.ILink>}.
+        """
+
     def follow(connection: object) -> None:
         """
-        A connection may be established now, or have ended: another process that shares the address ends it
-        if this one dies.
+        The REP or RTU of a connection will be sent, or it is established, or has ended: another process that
+        shares the address ends it if this one dies.
         """
 
     def nameSources(parked: Parking) -> None:

@@ -40,6 +40,11 @@ class ILink(Interface):
         @return: the largest payload of a packet to an IP address, in octets, as far as is known.
         """
 
+    def routeMTUTo(destination: str) -> int:
+        """
+        @return: the same as far as routes are set to it, or C{pathMTU}: nothing that a stranger can change.
+        """
+
     # One source port for each flow keeps its packets in order on networks with several paths
     # (IBTA vol. 1 annex A17; Linux ib_verbs.h, rdma_flow_label_to_udp_sport).
     def sourcePort(wanted: int) -> int:

@@ -173,10 +173,11 @@ def propose(fabric: PacketFabric, remote: int, request: ConnectRequest) -> None:
     _remember(fabric, request.localQPN, proposal)
 
 
-def answer(fabric: PacketFabric, reply: ConnectReply, request: ConnectRequest) -> Proposal:
+def answer(fabric: PacketFabric, remote: str, reply: ConnectReply, request: ConnectRequest) -> Proposal:
     """
     The same for a reply.
 
+    @param remote: the peer's address.
     @param reply: to be changed.
     @param request: the request.
     @return: the proposal, for a queue pair that may not exist yet.
@@ -191,9 +192,10 @@ def answer(fabric: PacketFabric, reply: ConnectReply, request: ConnectRequest) -
     if peers:
         few = fabric.acceptLabel ^ label % PACKET_ACCEPT_PORTS
         port = reply.localEECN = fabric.link.sourcePort(sourcePort(few))
-        # What the interface has: the kernel is asked for no stranger's route.
         longer = _longer(request) if mtu == _LONGEST_MTU else 0
-        reply.localQKey = longer = min(longer, LONG_MTU_CODES.get(fabric.link.pathMTU, 0))
+        if longer:
+            longer = min(longer, LONG_MTU_CODES.get(fabric.link.routeMTUTo(remote), 0))
+        reply.localQKey = longer
         mtu = longer or mtu
     else:
         # Others see the REP that Linux sends.  The REQ's flow label, so that both directions have the same

@@ -2,9 +2,9 @@
 The connections of a process that died without closing them.  Pure.
 
 The processes that share an address write their connections into memory that they share, a
-L{ConnectionRegister}. If one of them dies, another ends its connections as a kernel would: L{Orphans} sends a
-DREQ for each until the DREP comes, and answers what still comes for them (Linux ucma.c ucma_close, cm.c
-cm_destroy_id).
+L{ConnectionRegister}, before they send the REP or the RTU. If one of them dies, another ends its connections
+as a kernel would: L{Orphans} sends a DREQ for each until the DREP comes, and answers what still comes for
+them (Linux ucma.c ucma_close, cm.c cm_destroy_id).
 """
 
 from __future__ import annotations
@@ -32,16 +32,21 @@ from twisted_ib.hca.wire.rocev2 import PORT
 #: A DREQ is repeated so often, each after 0.54 s (a timeout code): peers know within three seconds, or never.
 ORPHAN_RETRIES = 5
 ORPHAN_TIMEOUT_CODE = 17
+#: The same for one that awaited its RTU: its REQ may have been forged, in the name of a victim.
+HALF_OPEN_RETRIES = 1
+#: Connections of a process that await the RTU and have a row, the latest: strangers can make any number.
+HALF_OPEN_ROWS = 256
 #: How many connections are ended at a time, and the pause in seconds before the next: they may be of one
 #: peer, whose socket has a buffer.
 ORPHANS_AT_ONCE = 64
 ORPHAN_PAUSE_SECONDS = 0.005
 
-#: A row: the peer's GID, both communication ids and queue pair numbers, P_Key, whether it is used.
+#: A row: the peer's GID, both communication ids and queue pair numbers, P_Key, and how it is used.
 _ROW: Final = struct.Struct("=16sIIIIHBx")
 _COUNT: Final = struct.Struct("=Q")
 _REGION: Final = _COUNT.size + limits.PACKET_CONNECTIONS * _ROW.size
 _FREE: Final = bytes(_ROW.size)
+_IS_OPEN, _IS_HALF_OPEN = 1, 2
 #: Rows that are allocated together.
 _ROWS_AT_ONCE: Final = 256
 #: Octets of the memory that the processes of a group share: the table of services, then a region of
@@ -59,6 +64,7 @@ class Orphan:
     One end of a connection.
 
     @ivar address: the peer's.
+    @ivar isHalfOpen: whether the RTU is awaited.
     """
 
     address: str
@@ -67,6 +73,7 @@ class Orphan:
     localQPN: int
     remoteQPN: int
     partition: int
+    isHalfOpen: bool = False
 
 
 def _start(slot: int) -> int:
@@ -90,7 +97,7 @@ def hasConnections(memory: mmap | bytearray, slot: int) -> bool:
 
 class ConnectionRegister:
     """
-    The open connections of the processes of a group, in memory that they share.
+    The open connections of the processes of a group, in memory that they share, and those half open.
 
     Each writes in the region of its own slot only.
     """
@@ -110,6 +117,8 @@ class ConnectionRegister:
         #: Communication id -> the number of its row; rows below C{_count} that are free.
         self._places: dict[int, int] = {}
         self._free: list[int] = []
+        #: Communication ids of those that await the RTU, the oldest first.
+        self._halfOpen: dict[int, None] = {}
         self._count = 0
         self.clear(slot)
 
@@ -118,25 +127,40 @@ class ConnectionRegister:
 
     def add(self, orphan: Orphan) -> bool:
         """
-        A connection is open.
+        A connection is open, or half open: of the latter the oldest gives way.
 
         @return: False if there is no room: nobody will end it.
         """
-        if orphan.localID in self._places:
-            return True
-        if self._free:
+        localID, halfOpen = orphan.localID, self._halfOpen
+        row = self._places.get(localID)
+        if row is not None:
+            if orphan.isHalfOpen or localID not in halfOpen:
+                return True
+            del halfOpen[localID]
+        elif orphan.isHalfOpen and len(halfOpen) >= HALF_OPEN_ROWS:
+            row = self._oldest()
+        elif self._free:
             row = self._free.pop()
         elif self._count < limits.PACKET_CONNECTIONS and self._hasRow():
             row, self._count = self._count, self._count + 1
+        elif halfOpen:
+            row = self._oldest()
         else:
             return False
-        self._places[orphan.localID] = row
+        if orphan.isHalfOpen:
+            halfOpen[localID] = None
+        self._places[localID] = row
         _ROW.pack_into(
-            *(self._memory, self._at(row), gidOf(orphan.address), orphan.localID, orphan.remoteID),
-            *(orphan.localQPN, orphan.remoteQPN, orphan.partition, 1),
+            *(self._memory, self._at(row), gidOf(orphan.address), localID, orphan.remoteID, orphan.localQPN),
+            *(orphan.remoteQPN, orphan.partition, _IS_HALF_OPEN if orphan.isHalfOpen else _IS_OPEN),
         )
         _COUNT.pack_into(self._memory, _start(self._slot), self._count)
         return True
+
+    def _oldest(self) -> int:
+        localID = next(iter(self._halfOpen))
+        del self._halfOpen[localID]
+        return self._places.pop(localID)
 
     def _hasRow(self) -> bool:
         if self._count < self._reserved:
@@ -154,6 +178,7 @@ class ConnectionRegister:
         row = self._places.pop(localID, None)
         if row is None:
             return
+        self._halfOpen.pop(localID, None)
         at = self._at(row)
         self._memory[at : at + _ROW.size] = _FREE
         self._free.append(row)
@@ -178,12 +203,10 @@ class ConnectionRegister:
         start += _COUNT.size
         found = []
         for at in range(start, start + count * _ROW.size, _ROW.size):
-            gid, localID, remoteID, localQPN, remoteQPN, partition, isUsed = _ROW.unpack_from(
-                self._memory, at
-            )
-            if isUsed and localID and remoteID:
+            gid, localID, remoteID, localQPN, remoteQPN, partition, use = _ROW.unpack_from(self._memory, at)
+            if use and localID and remoteID:
                 numbers = localID, remoteID, localQPN & QPN_MASK, remoteQPN & QPN_MASK, partition
-                found.append(Orphan(gidText(int.from_bytes(gid, "big")), *numbers))
+                found.append(Orphan(gidText(int.from_bytes(gid, "big")), *numbers, use == _IS_HALF_OPEN))
         return found
 
 
@@ -237,7 +260,7 @@ class Orphans:
         request = REQ(
             localQPN=orphan.localQPN,
             responseTimeout=ORPHAN_TIMEOUT_CODE,
-            requestRetries=ORPHAN_RETRIES,
+            requestRetries=HALF_OPEN_RETRIES if orphan.isHalfOpen else ORPHAN_RETRIES,
         )
         connection = cm.connect(orphan.address, request, None, now, orphan.localID)
         # A CA GUID for each, as two may have one peer's number, of which the first was ended only here.

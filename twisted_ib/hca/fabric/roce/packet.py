@@ -23,6 +23,7 @@ from twisted_ib.hca.base.interfaces import IPacketFabric
 from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.base.traits import ROUTED, Traits
 from twisted_ib.hca.cm.states import State
+from twisted_ib.hca.cm.transitions import HALF_OPEN
 from twisted_ib.hca.connection.interfaces import Parking
 from twisted_ib.hca.connection.rdmacm import gidOf, gidText
 from twisted_ib.hca.connection.request import RejectReason
@@ -136,6 +137,9 @@ class PacketFabric(AddressDirectory):
     def pathMTUTo(self, address: str) -> int:
         return min(self.link.pathMTUTo(address), limits.DATAGRAM_BYTES)
 
+    def routeMTUTo(self, address: str) -> int:
+        return min(self.link.routeMTUTo(address), limits.DATAGRAM_BYTES)
+
     @property
     def packetsSent(self) -> int:
         return self.transmitter.packets
@@ -232,13 +236,15 @@ class PacketFabric(AddressDirectory):
         group, state = self.group, connection.state
         if group is None or self._closed:
             return
-        if state is State.ESTABLISHED:
-            numbers = connection.localID, connection.remoteID, connection.localQPN, connection.remoteQPN
-            address = connection.destination.peer.address
-            if not group.connections.add(Orphan(address, *numbers, self.owner.partitions.key(0))):
-                self.owner.count("connections_unregistered")
-        else:
+        if state is State.IDLE or state is State.TIMEWAIT:
             group.connections.remove(connection.localID)
+            return
+        numbers = connection.localID, connection.remoteID, connection.localQPN, connection.remoteQPN
+        address, partition = connection.destination.peer.address, self.owner.partitions.key(0)
+        isHalfOpen = HALF_OPEN[state]
+        isKept = group.connections.add(Orphan(address, *numbers, partition, isHalfOpen))
+        if not isKept and not isHalfOpen:
+            self.owner.count("connections_unregistered")
 
     def failed(self, error: BaseException) -> None:
         """

@@ -59,7 +59,7 @@ class PeerPath:
         connparams.propose(self.fabric, self.peer.gid, request)
 
     def prepareReply(self, reply: ConnectReply, request: ConnectRequest) -> Any:
-        return connparams.answer(self.fabric, reply, request)
+        return connparams.answer(self.fabric, self.peer.address, reply, request)
 
     def readReply(self, reply: ConnectReply, number: int) -> None:
         connparams.answered(self.fabric, reply, number)

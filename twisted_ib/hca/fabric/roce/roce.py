@@ -28,7 +28,7 @@ from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.fabric.base.link import ILink
 from twisted_ib.hca.fabric.roce.portgroup import PortGroup, attachProgram, joinGroup
 from twisted_ib.hca.fabric.roce.slots import HANDED_ON, Handed
-from twisted_ib.hca.host.addresses import interfaceOf, normalise
+from twisted_ib.hca.host.addresses import interfaceOf, normalise, routeMTU
 from twisted_ib.hca.host.libc import KernelEpoll, KernelSocket
 from twisted_ib.hca.transport.parameters import TRANSPORT_LONG_BYTES
 from twisted_ib.hca.wire.grh import HOP_LIMIT
@@ -340,6 +340,11 @@ class RoCELink:
                 return min(self._mostMTU, pathMTUOf(probe.getsockopt(*name)))
         except OSError:
             return self.pathMTU
+
+    def routeMTUTo(self, destination: str) -> int:
+        scope = self._interface if destination.startswith("fe80:") else 0
+        octets = 0 if self._isForced else routeMTU(destination, self.address, scope)
+        return min(self.pathMTU, pathMTUOf(octets)) if octets else self.pathMTU
 
     def sourcePort(self, wanted: int) -> int:
         # Beyond PACKET_SOCKETS flows share ports.
