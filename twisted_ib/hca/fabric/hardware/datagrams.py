@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 #: The numbers of a connection the other way round, as a datagram is small, and lost without a receive: as
 #: many requests in all, in as many bytes.
 DATAGRAM_SENDS, DATAGRAM_SLOTS = SLOTS, SENDS
-#: Addresses that the adapter knows of one queue pair.
+#: Addresses that the adapter knows of one queue pair, and that the kernel looks for at a time for it: a
+#: program that answers to forged addresses leaves others their share of the connector's C{LOOKUPS}.
 HANDLES = 1024
+LOOKUPS_EACH = 128
 
 # enum ibv_wr_opcode, and of ibv_wc_flags.
 _SEND, _SEND_IMM = 2, 3
@@ -54,16 +56,16 @@ class DatagramWay(PeerPath):
     The path to a peer's address, with datagrams.
     """
 
-    __slots__ = ("_answer", "_full", "_isLooking", "_waiting")
+    __slots__ = ("_answer", "_asker", "_full", "_waiting")
 
     def __init__(self, fabric: HardwareFabric, address: str) -> None:
         super().__init__(fabric, address)
         # The queue pair that had no room for the last one.
         self._full: DatagramPath | None = None
-        # Who waits until the kernel has looked for the address; and whether it was found, told to them alone,
-        # as a neighbour may go.
+        # Who waits until the kernel has looked for the address; for which queue pair it looks; and whether it
+        # was found, told to them alone, as a neighbour may go.
         self._waiting: OrderedDict[Waiter, None] = OrderedDict()
-        self._isLooking = False
+        self._asker: DatagramPath | None = None
         self._answer: bool | None = None
 
     def post(self, word: int, header: bytes, payload: Buffer | list[Buffer], length: int) -> bool:
@@ -77,7 +79,7 @@ class DatagramWay(PeerPath):
         if not isinstance(path, DatagramPath) or not path.isSending:
             return super().post(word, header, payload, length)
         isSent = path.send(word, record, self)
-        self._full = None if isSent or self._isLooking else path
+        self._full = None if isSent or self._asker is not None else path
         return isSent
 
     def wantSpace(self, waiter: Waiter) -> None:
@@ -86,7 +88,7 @@ class DatagramWay(PeerPath):
         """
         if self._full is not None:
             self._full.wantSpace(waiter)
-        elif self._isLooking:
+        elif self._asker is not None:
             self._waiting[waiter] = None
 
     def wantNoSpace(self, waiter: Waiter) -> None:
@@ -99,27 +101,39 @@ class DatagramWay(PeerPath):
             if isinstance(path, DatagramPath):
                 path.wantNoSpace(waiter)
 
-    def isFound(self) -> bool:
+    def isFound(self, path: DatagramPath) -> bool:
         """
         Have the kernel look for the address on its link, unless it does.
 
+        @param path: the queue pair that sends there.
         @return: whether it was found just now, so that C{ibv_create_ah} does not wait for it.
         @raise OSError: nobody has it, or the kernel does not look for it now.
         """
-        if self._answer is None and not self._isLooking:
+        if self._answer is None and self._asker is None:
+            if path.looking >= LOOKUPS_EACH:
+                raise OSError(errno.EAGAIN, f"the kernel looks for {LOOKUPS_EACH} addresses for it already")
             self.fabric.connector.lookUp(self.peer.address, self._looked)
-            self._isLooking = True
+            self._asker = path
+            path.looking += 1
         if self._answer is False:
             raise OSError(errno.EHOSTUNREACH, "nobody has the address")
         return self._answer is True
 
     def _looked(self, answer: bool) -> None:
-        self._isLooking, self._answer = False, answer
+        asker, self._asker, self._answer = self._asker, None, answer
+        if asker is not None:
+            asker.looking -= 1
+        _resume(self.fabric, self._waiting)
+        self._answer = None
+
+
+def _resume(fabric: HardwareFabric, waiting: OrderedDict[Waiter, None]) -> None:
+    # One that raises keeps no others from it.
+    while waiting:
         try:
-            while self._waiting:
-                self._waiting.popitem(False)[0].resume()
-        finally:
-            self._answer = None
+            waiting.popitem(False)[0].resume()
+        except BaseException as error:
+            fabric.failed(error)
 
 
 class DatagramPath(AdapterPath):
@@ -127,6 +141,7 @@ class DatagramPath(AdapterPath):
     One queue pair of the adapter's.
 
     @ivar isSending: whether it takes requests.
+    @ivar looking: how many addresses the kernel looks for because of it.
     """
 
     slots: ClassVar[int] = DATAGRAM_SLOTS
@@ -136,6 +151,7 @@ class DatagramPath(AdapterPath):
     def __init__(self, way: PeerPath, number: int, connection: AdapterConnection | None) -> None:
         super().__init__(way, number, connection)
         self.isSending = False
+        self.looking = 0
         # Counts how often it was given its receives; negative while it has none.
         self._fills = -1
         self._handles: dict[bytes, Closed] = {}
@@ -243,7 +259,7 @@ class DatagramPath(AdapterPath):
                 self._closeHandles()
             # Otherwise this thread would wait until the kernel has asked the network: up to a second for each
             # address that a peer invents.
-            if not way.isFound():
+            if not way.isFound(self):
                 return None
             fabric = self.fabric
             _, _, label, trafficClass, hopLimit = route(record)
