@@ -220,10 +220,10 @@ class _Running:
             isBound = _isBound(self.process.pid, "udp", _ROCE, address=self.address)
         if not isBound:
             return False
-        state, seconds = _activity(self.process.pid)
+        isAsleep, seconds = activity(self.process.pid)
         if self.bound < 0:
             self.bound = seconds
-        self.asleep = self.asleep + 1 if state == "S" else 0
+        self.asleep = self.asleep + 1 if isAsleep else 0
         return self.asleep >= _LOOKS or seconds - self.bound >= _BUSY_SECONDS
 
     def said(self) -> str:
@@ -304,10 +304,25 @@ def _freePort() -> int:
         return port
 
 
-def _activity(pid: int) -> tuple[str, float]:
-    # proc(5): behind the name, the state of the main thread, and the processor time of all.
-    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return words[0], (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+def activity(pid: int) -> tuple[bool, float]:
+    """
+    @return: whether all threads of a process sleep, and the seconds of a processor that it has had.
+    """
+    # proc(5).  A thread that waits for Python's lock sleeps, too, while the one that has it waits for a
+    # processor: of a server that begins to listen.
+    folder = Path(f"/proc/{pid}")
+    words = _words(folder)
+    try:
+        isAsleep = all(_words(each)[0] == "S" for each in folder.glob("task/*"))
+    except OSError:
+        # One has just ended.
+        isAsleep = False
+    return isAsleep, (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _words(folder: Path) -> list[str]:
+    # Behind the name: the state, ..., the ticks of a processor as a user, as the system.
+    return (folder / "stat").read_text().rpartition(")")[2].split()
 
 
 def _isBound(pid: int, protocol: str, port: int, wanted: str = "", address: str = "") -> bool:

@@ -15,7 +15,7 @@
 /* Of limits.py. */
 #define RSOCKET_POLLS 256
 
-int repoll_create(int size);
+int repoll_create(int flags);
 int repoll_ctl(int set, int operation, int socket, struct epoll_event *event);
 int repoll_wait(int set, struct epoll_event *events, int most, int timeout);
 
@@ -47,7 +47,6 @@ static void refused(int set, int descriptor)
 {
     struct epoll_event event = {.events = EPOLLIN};
 
-    fails(repoll_create(0), EINVAL);
     fails(repoll_ctl(descriptor, EPOLL_CTL_ADD, descriptor, &event), EBADF);
     fails(repoll_wait(descriptor, &event, 1, 0), EBADF);
     fails(repoll_wait(set, &event, 0, 0), EINVAL);
@@ -60,6 +59,16 @@ static void refused(int set, int descriptor)
     add(set, descriptor, EPOLLIN);
     fails(repoll_ctl(set, EPOLL_CTL_ADD, descriptor, &event), EEXIST);
     IS(repoll_ctl(set, EPOLL_CTL_DEL, descriptor, NULL), 0);
+}
+
+/* As epoll_create1(2): without flags it is open in programs that are started, too. */
+static void flagged(int flags, int expected)
+{
+    int set = repoll_create(flags);
+
+    IS(set >= 0, 1);
+    IS(fcntl(set, F_GETFD), expected);
+    close(set);
 }
 
 /* A pipe: once only, then again; and no more when it is closed. */
@@ -170,7 +179,9 @@ int main(void)
     int peer;
     char octet;
 
-    sets[0] = repoll_create(1);
+    flagged(0, 0);
+    flagged(EPOLL_CLOEXEC, FD_CLOEXEC);
+    sets[0] = repoll_create(0);
     IS(sets[0] >= 0, 1);
     pipes(sets[0]);
     turns(sets[0]);
@@ -196,10 +207,10 @@ int main(void)
     polled(caller, peer);
 
     for (int i = 1; i < RSOCKET_POLLS; i++)
-        sets[i] = repoll_create(1);
+        sets[i] = repoll_create(0);
     IS(sets[RSOCKET_POLLS - 1] >= 0, 1);
-    fails(repoll_create(1), EMFILE);
+    fails(repoll_create(0), EMFILE);
     close(sets[3]);
-    IS(repoll_create(1) >= 0, 1);
+    IS(repoll_create(0) >= 0, 1);
     return !!failures;
 }

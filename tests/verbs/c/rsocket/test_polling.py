@@ -26,7 +26,7 @@ class Lock:
     def __exit__(self, *exception):
         pass
 
-number = polling.repoll_create(1)
+number = polling.repoll_create(0)
 poll = polling._polls[number]
 poll.wanted[0] = polling._Wanted(0, 0, polling._fileOf(0))
 polling.hub = Lock()

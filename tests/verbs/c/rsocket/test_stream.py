@@ -4,6 +4,7 @@ Tests of L{twisted_ib.verbs.c.rsocket.stream}: sockets of one process.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 from random import Random
 from threading import Thread
@@ -12,6 +13,7 @@ from unittest import mock
 from tests.support.waiting import HANG_SECONDS
 from tests.verbs.pyverbs.cm.case import param
 from tests.verbs.pyverbs.pair import VerbsTestCase
+from twisted_ib.errors import QueuePairError
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.rsocket import stream
 from twisted_ib.verbs.c.rsocket.protocol import Region, Stream, Way
@@ -197,6 +199,26 @@ class RSocketTests(VerbsTestCase):
             with self.assertRaises(HandleError) as caught:
                 sides[1].write(piece)
         self.assertEqual(caught.exception.number, errno.ECONNRESET)
+
+    def test_mapFails(self) -> None:
+        """
+        Memory that the peer could not be told of is not mapped: no region is left, and its entry of the
+        peer's map is there for the next.
+        """
+        listener, address = self.listening()
+        listener.maps = 1
+        active, _ = self.connected(listener, address)
+        memory = bytearray(64)
+        place = ctypes.addressof(ctypes.c_char.from_buffer(memory)), len(memory)
+        regions = active.cmid.device.memory.regions
+        before = len(regions)
+        with hub:
+            with mock.patch.object(RSocket, "_post", side_effect=QueuePairError("closed")):
+                self.assertRaises(QueuePairError, active.map, *place, True, 0)
+            self.assertEqual(len(regions), before)
+            self.assertRaises(HandleError, active.unmap, *place)
+            self.assertEqual(active.map(*place, True, 7), 7)
+            active.unmap(*place)
 
     def test_undriven(self) -> None:
         """

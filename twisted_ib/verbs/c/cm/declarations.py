@@ -88,7 +88,7 @@ int rdma_reject_ece(struct rdma_cm_id *id, const void *data, uint8_t length);
 int rdma_set_local_ece(struct rdma_cm_id *id, struct ibv_ece *ece);
 int rdma_get_remote_ece(struct rdma_cm_id *id, struct ibv_ece *ece);
 RDMACM_1.5:
-int repoll_create(int size);
+int repoll_create(int flags);
 int repoll_ctl(int set, int operation, int socket, struct epoll_event *event);
 int repoll_wait(int set, struct epoll_event *events, int most, int timeout);
 """

@@ -192,16 +192,16 @@ def _pollOf(number: int) -> _Poll:
 
 
 @handler
-def repoll_create(size: int) -> int:
-    if size <= 0:
-        raise HandleError("The size is not positive")
+def repoll_create(flags: int) -> int:
+    # As epoll_create1(2), but that rdma-core's rsocket.c looks over other flags.
     with hub:
         for number in [each for each in _polls if _fileOf(each) is None]:
             del _polls[number]
         if len(_polls) >= limits.RSOCKET_POLLS:
             raise HandleError("There are too many sets of rsockets", errno.EMFILE)
         # There is no other function that closes it but close(2).
-        number = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        number = os.open(os.devnull, os.O_RDWR)
+        os.set_inheritable(number, not flags & os.O_CLOEXEC)
         _polls[number] = _Poll()
     return number
 

@@ -450,11 +450,17 @@ class RSocket:
             if index is None:
                 raise HandleError("The peer's map is full", errno.ENOMEM)
         region = MR(self.cmid, length, _WRITABLE if isWritable else enums.IBV_ACCESS_LOCAL_WRITE, address)
-        self._mapped.append(_Mapped(address, length, region, index))
         offset = address if offset == -1 else offset
         if index is not None:
             stream.untold[index] = offset & _OFFSET_MASK, Region(address, region.rkey, length)
-            self._post(*stream.updates())
+            try:
+                self._post(*stream.updates())
+            except BaseException:
+                # The program has no mapping that it could take back.
+                stream.untold.pop(index, None)
+                region.close()
+                raise
+        self._mapped.append(_Mapped(address, length, region, index))
         return offset
 
     def unmap(self, address: int, length: int) -> None:
