@@ -408,7 +408,7 @@ class BlockingLoop:
                     over = None
                     return None
                 self.busy += 1
-                # What a peer sends without an end keeps no other thread from what is its own.
+                # A peer that sends without an end keeps no other thread from its own part.
                 if self.busy > BUSY_TURNS and (self.followers or self.driven.inThreads):
                     self.reactor._sleep(YIELD_SECONDS, None)
         finally:

@@ -60,8 +60,8 @@ class DatagramWay(PeerPath):
         super().__init__(fabric, address)
         # The queue pair that had no room for the last one.
         self._full: DatagramPath | None = None
-        # Who waits until the kernel has looked for the address; and whether it was found, told to them alone,
-        # as a neighbour may go.
+        # Those that wait until the kernel has looked for the address; and whether it was found, told to them
+        # alone, as a neighbour may go.
         self._waiting: OrderedDict[Waiter, None] = OrderedDict()
         self._isLooking = False
         self._answer: bool | None = None
@@ -190,7 +190,7 @@ class DatagramPath(AdapterPath):
             self._forget()
 
     def _forget(self) -> None:
-        # What is not done is not sent; who waits finds that.
+        # Requests that are not done are not sent; the waiting ones find that.
         self._sent.clear()
         self._batch.clear()
         self._tail = self._head

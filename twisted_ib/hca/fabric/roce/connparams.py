@@ -191,7 +191,7 @@ def answer(fabric: PacketFabric, reply: ConnectReply, request: ConnectRequest) -
     if peers:
         few = fabric.acceptLabel ^ label % PACKET_ACCEPT_PORTS
         port = reply.localEECN = fabric.link.sourcePort(sourcePort(few))
-        # What the interface has: the kernel is asked for no stranger's route.
+        # At most that of the interface: the kernel is asked for no stranger's route.
         longer = _longer(request) if mtu == _LONGEST_MTU else 0
         reply.localQKey = longer = min(longer, LONG_MTU_CODES.get(fabric.link.pathMTU, 0))
         mtu = longer or mtu
