@@ -26,10 +26,13 @@ from multiprocessing import connection, get_context
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+from twisted.internet.task import Clock
+
 from tests.blocking.case import LOOPBACK, BlockingTestCase, exactly
 from tests.support.certificates import certificate
 from tests.support.descriptors import runForked
 from tests.support.waiting import HANG_SECONDS, waitUntil
+from twisted_ib import limits
 from twisted_ib.blocking import select as ourSelect
 from twisted_ib.blocking import socket as ourSocket
 from twisted_ib.blocking import tls
@@ -509,21 +512,190 @@ class TLSTests(BlockingTestCase):
         What the socket has not taken yet of a long write is not copied with each part that it takes.
         """
         client, server = self.ends()
-        kinds: set[type] = set()
-        send = tls.socket.send
+        records, kinds = client._sslobj, []
+        send = records._send
 
-        def watched(skt: Any, data: Any, *flags: int) -> int:
-            kinds.add(type(data))
-            return send(skt, data, *flags)
+        def watched(data: Any, deadline: float | None) -> int:
+            kinds.append(type(data))
+            return int(send(data, deadline))
 
-        self.patch(tls.socket, "send", watched)
+        records._send = watched
         octets = bytes(4 * RECEIVE_BYTES)
         writing = self.inThread(client.sendall, octets)
         left = len(octets)
         while left:
             left -= len(server.recv(left))
         writing.result(HANG_SECONDS)
-        self.assertEqual(kinds, {memoryview})
+        self.assertEqual((kinds[0], set(kinds[1:])), (bytes, {memoryview}))
+
+    def test_deadline(self) -> None:
+        """
+        A timeout is that of a call, and not of each piece of a record.
+        """
+        client, _ = self.ends()
+        records, clock, left = client._sslobj, Clock(), []
+        self.patch(tls, "monotonic", clock.seconds)
+
+        def receive(size: int, deadline: float) -> bytes:
+            left.append(tls._secondsTo(deadline))
+            clock.advance(4)
+            return b"\x17"
+
+        def send(data: Any, deadline: float) -> int:
+            receive(0, deadline)
+            return 1
+
+        client.settimeout(10)
+        records._recv, records._send = receive, send
+        self.assertRaises(TimeoutError, client.recv, 1)
+        self.assertRaises(TimeoutError, client.send, b"x")
+        self.assertEqual(left, [10, 6, 2] * 2)
+        self.assertRaises(TimeoutError, client.unwrap)
+
+    def test_again(self) -> None:
+        """
+        A write that did not end, as of a socket that does not block, is tried again and is not sent twice;
+        meanwhile this end reads.
+        """
+        client, server = self.ends()
+        octets = os.urandom(16 * RECEIVE_BYTES)
+        client.setblocking(False)
+        self.assertRaises(ssl.SSLWantWriteError, client.send, octets)
+        server.sendall(b"x")
+        client.settimeout(HANG_SECONDS)
+        self.assertEqual(client.recv(1), b"x")
+        reading = self.inThread(exactly, server, len(octets) + 1)
+        client.settimeout(0.01)
+        while True:
+            try:
+                count = client.send(octets)
+            except TimeoutError:
+                continue
+            break
+        self.assertEqual(count, len(octets))
+        client.settimeout(HANG_SECONDS)
+        client.sendall(b"y")
+        self.assertEqual(reading.result(HANG_SECONDS), octets + b"y")
+        client.settimeout(0)
+        self.assertRaises(ssl.SSLWantWriteError, client.send, octets)
+        reading = self.inThread(exactly, server, len(octets))
+        client.settimeout(HANG_SECONDS)
+        self.assertIn("BAD_WRITE_RETRY", str(self.assertRaises(ssl.SSLError, client.send, octets[:-1])))
+        self.assertEqual(reading.result(HANG_SECONDS), octets)
+
+    def test_brokenWrite(self) -> None:
+        """
+        The last words of a peer that takes no more are read, as the answer to a request it refuses.
+        """
+        client, server = self.ends()
+        server.sendall(b"no")
+
+        def broken(*_: Any) -> int:
+            raise BrokenPipeError(errno.EPIPE, "broken")
+
+        client._sslobj._send = broken
+        self.assertRaises(BrokenPipeError, client.sendall, b"x")
+        self.assertEqual(exactly(client, 2), b"no")
+
+    def test_tickets(self) -> None:
+        """
+        A server's handshake is over though its client has closed, which has sent all that it wants.
+        """
+        one, other = self.pair()
+        server: Any = tls.wrap_socket(self.serverSide, other, True, do_handshake_on_connect=False)
+        records = server._sslobj
+        send = records._send
+
+        def gone(data: Any, deadline: float | None) -> int:
+            if records.version() is not None:
+                raise BrokenPipeError(errno.EPIPE, "broken")
+            return int(send(data, deadline))
+
+        records._send = gone
+        serving = self.inThread(server.do_handshake)
+        client: Any = tls.wrap_socket(self.clientSide, one, server_hostname="localhost")
+        client.sendall(b"x")
+        serving.result(HANG_SECONDS)
+        self.assertEqual(server.recv(1), b"x")
+        self.assertRaises(BrokenPipeError, server.sendall, b"y")
+
+    def test_writers(self) -> None:
+        """
+        A handshake and the end of TLS wait for a thread that writes, and nobody waits for a handshake that
+        waits for its peer.
+        """
+        client, _ = self.ends()
+        taken, done = threading.Event(), threading.Event()
+
+        def write() -> None:
+            with client._sslobj._lock:
+                taken.set()
+                done.wait(HANG_SECONDS)
+
+        writing = self.inThread(write)
+        self.assertTrue(taken.wait(HANG_SECONDS))
+        for call in (client.unwrap, client._sslobj.do_handshake):
+            client.settimeout(0)
+            self.assertRaises(ssl.SSLWantWriteError, call)
+            client.settimeout(0.01)
+            self.assertRaises(TimeoutError, call)
+        done.set()
+        writing.result(HANG_SECONDS)
+        one, other = self.pair()
+        late: Any = tls.wrap_socket(
+            self.clientSide, one, do_handshake_on_connect=False, server_hostname="localhost"
+        )
+        shaking = self.inThread(late.do_handshake)
+        waitUntil(lambda: isTaken(late._sslobj._filling))
+        self.assertFalse(isTaken(late._sslobj._lock))
+        other.close()
+        self.assertIsInstance(shaking.exception(HANG_SECONDS), OSError)
+
+    def test_handlerWrites(self) -> None:
+        """
+        The records of the handler of a signal that writes amid a write of its thread are behind those.
+        """
+        client, server = self.ends()
+        records = client._sslobj
+        send = records._send
+
+        def interrupted(data: Any, deadline: float | None) -> int:
+            records._send = send
+            client.sendall(b"b")
+            return int(send(data, deadline))
+
+        records._send = interrupted
+        client.sendall(b"a")
+        self.assertEqual(exactly(server, 2), b"ab")
+
+    def test_classes(self) -> None:
+        """
+        Sockets of classes that a program has derived are carried, and so are those of its contexts' class.
+        """
+
+        class Own(ourSocket.socket):
+            pass
+
+        class Secured(ssl.SSLSocket):
+            def recv(self, *arguments: Any) -> bytes:
+                return b"own " + super().recv(*arguments)
+
+        self.clientSide.sslsocket_class = Secured
+        listener = tls.wrap_socket(self.serverSide, self.server(), server_side=True)
+        accepting = self.inThread(listener.accept)
+        plain = Own()
+        plain.connect(listener.getsockname())
+        client: Any = tls.wrap_socket(self.clientSide, plain, server_hostname="localhost")
+        self.addCleanup(client.close)
+        server = accepting.result(HANG_SECONDS)[0]
+        self.addCleanup(server.close)
+        self.assertIsInstance(client.sdp, Connection)
+        server.sendall(b"x")
+        self.assertEqual((type(client).__name__, client.recv(1)), ("Secured", b"own x"))
+        self.assertIs(tls._classOf(Secured), type(client))
+        for _ in range(limits.GIVEN_CLASSES + 1):
+            tls._classOf(type("Other", (ssl.SSLSocket,), {}))
+        self.assertEqual(tls._classOf.cache_info().currsize, limits.GIVEN_CLASSES)
 
     def test_handler(self) -> None:
         """
@@ -533,13 +705,13 @@ class TLSTests(BlockingTestCase):
         records, found = client._sslobj, []
         receive = records._receive
 
-        def interrupted() -> None:
+        def interrupted(deadline: float | None) -> None:
             records._receive = receive
             with records._memory:
                 found.append(client.pending())
             server.sendall(b"ab")
             found.append(client.recv(1))
-            receive()
+            receive(deadline)
 
         records._receive = interrupted
         server.sendall(b"cd")

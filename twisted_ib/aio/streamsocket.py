@@ -7,9 +7,10 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from weakref import ref
 
 from twisted.python.failure import Failure
 
@@ -132,17 +133,22 @@ class StreamSocket(ConnectionHandle):
     A connected stream, as asyncio's calls hand on a connected socket; the stream's protocol until there is a
     transport of asyncio's.
 
+    Duplicates are as those of a descriptor: the stream ends with the last one that is closed.  They have what
+    they share in the first, which is the stream's protocol again while none of them has a transport.
+
     @ivar stream: The stream.
-    @ivar lost: Why it ended before there was a transport, or L{None}.
-    @ivar taken: Whether there is one.
-    @ivar waits: Whether it was duplicated, and the stream is still that of the other one's transport.
-    @ivar hasEnded: Whether the peer sends no more.
+    @ivar lost: Why it ended before there was a transport, or L{None}; of the first one.
+    @ivar taken: Whether there is a transport.
+    @ivar hasEnded: Whether the peer sends no more; of the first one.
     """
 
     lost: Failure | None = None
-    taken = waits = hasEnded = False
+    taken = hasEnded = False
+    _first: StreamSocket | None = None
+    _isClosed = False
+    #: Of the first one: whether the stream has ended, and how many of these are not closed.
     _isOver = False
-    _copy: ref[StreamSocket] | None = None
+    _open = 1
     _descriptor = -1
     stream: ServerStream | ClientStream
 
@@ -151,6 +157,13 @@ class StreamSocket(ConnectionHandle):
         @param connected: Called when the stream is connected.
         """
         self._connected = connected
+
+    @property
+    def first(self) -> StreamSocket:
+        """
+        The one of which this is a duplicate, or this one.
+        """
+        return self if self._first is None else self._first
 
     def makeConnection(self, transport: ServerStream | ClientStream) -> None:
         """
@@ -192,11 +205,9 @@ class StreamSocket(ConnectionHandle):
         """
         The stream has ended.
         """
-        self.lost = reason
-        copy = self.copy()
-        if copy is not None and copy.waits:
-            copy.connectionLost(reason)
-        self.over()
+        first = self.first
+        first.lost = reason
+        first.over()
 
     def fileno(self) -> int:
         """
@@ -205,17 +216,21 @@ class StreamSocket(ConnectionHandle):
 
         It is made when it is asked for, and nothing else can be done with it.
         """
-        if self._descriptor < 0 and not self._isOver:
-            self._descriptor = os.eventfd(self.hasEnded, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        return self._descriptor
+        first = self.first
+        if self._isClosed:
+            return -1
+        if first._descriptor < 0 and not first._isOver:
+            first._descriptor = os.eventfd(first.hasEnded, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        return first._descriptor
 
     def ended(self) -> None:
         """
         The peer sends no more.
         """
-        self.hasEnded = True
-        if self._descriptor >= 0:
-            os.eventfd_write(self._descriptor, 1)
+        first = self.first
+        first.hasEnded = True
+        if first._descriptor >= 0:
+            os.eventfd_write(first._descriptor, 1)
 
     def over(self) -> None:
         """
@@ -232,21 +247,31 @@ class StreamSocket(ConnectionHandle):
 
         @raise OSError: C{ENOTCONN}: it has ended.
         """
-        protocol = self.stream.protocol
-        if not self.taken:
-            self.close()
-        elif protocol is None:
+        protocol: Any = self.stream.protocol
+        if protocol is None:
             raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+        if isinstance(protocol, StreamSocket):
+            self.stream.loseConnection()
         else:
             protocol.shut(how)
 
+    def leave(self) -> bool:
+        """
+        Close this one for its transport.
+
+        @return: Whether others have the stream, which goes on.
+        """
+        first = self.first
+        if not self._isClosed:
+            self._isClosed = True
+            first._open -= 1
+        return first._open > 0
+
     def close(self) -> None:
         """
-        Close the stream, unless it has a transport already, or is not this one's yet.
+        Close this one, unless it has a transport already; the stream, if no other one has it.
         """
-        if self.waits:
-            self.waits = False
-        elif not self.taken:
+        if not self.taken and not self.leave() and not self.first._isOver:
             self.stream.loseConnection()
 
     def dup(self) -> StreamSocket:
@@ -254,23 +279,34 @@ class StreamSocket(ConnectionHandle):
         See C{socket.dup}: what C{create_connection(sock=)} takes, and has the stream when the transport of
         this one is closed.  Programs begin TLS so in the midst of a connection (aiomysql).
 
-        @raise OSError: C{EBADF}: the stream has ended.
+        @raise OSError: C{EBADF}: this one is closed, or the stream has ended.
         """
-        if self._isOver:
+        first = self.first
+        if first._isOver or self._isClosed:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         made = StreamSocket(self._connected)
         ConnectionHandle.__init__(made, self.stream)
-        made.stream, made._set = self.stream, self._set
-        made.waits, made.hasEnded = True, self.hasEnded
-        self._copy = ref(made)
+        made.stream, made._set, made._first = self.stream, self._set, first
+        first._open += 1
         return made
 
-    def copy(self) -> StreamSocket | None:
+    def __del__(self) -> None:
+        first = self._first
+        if first is None or first._isOver or self._isClosed or self.taken:
+            return
+        # As of a socket that nobody has closed; this may be any thread, amid anything.
+        warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
+        # A closed loop has closed its streams.
+        with suppress(RuntimeError):
+            self.stream.reactor.callFromThread(first.forgotten)
+
+    def forgotten(self) -> None:
         """
-        Return the last duplicate that has the stream, or waits for it.
+        Nobody has one of the duplicates any more.
         """
-        made = None if self._copy is None else self._copy()
-        return made if made is not None and (made.taken or made.waits) else None
+        self._open -= 1
+        if not self._open and not self._isOver:
+            self.stream.loseConnection()
 
     def get_inheritable(self) -> bool:
         """

@@ -101,7 +101,10 @@ class StreamTransport(_FlowControl):
         super().__init__(extra, loop)
         self._stream = stream = sock.stream
         self._socket = sock
-        sock.taken, sock.waits = True, False
+        sock.taken = True
+        first = sock.first
+        #: Whether the peer's end, of which the transport before this one was told, is to be told.
+        self._owesEnd = first.hasEnded
         self._closing = self._paused = self._eof = self._over = self._drops = self._shut = False
         self._hasRest = self._left = False
         self._error: BaseException | None = None
@@ -122,7 +125,7 @@ class StreamTransport(_FlowControl):
             loop.call_soon(futures._set_result_unless_cancelled, waiter, None)  # type: ignore[attr-defined]
         # Nothing is read before connection_made(), nor before the caller of create_connection() has what it
         # returns, which is in the turn after that of the waiter.
-        loop.call_soon(loop.call_soon, self._begin, sock.lost, sock.hasEnded)
+        loop.call_soon(loop.call_soon, self._begin, first.lost)
 
     def _describe(self, sock: StreamSocket) -> None:
         extra = self._extra
@@ -139,14 +142,17 @@ class StreamTransport(_FlowControl):
         except OSError:
             extra.setdefault("peername", None)
 
-    def _begin(self, lost: Failure | None, hasEnded: bool) -> None:
+    def _begin(self, lost: Failure | None) -> None:
         if lost is not None:
             self.connectionLost(lost)
         elif self.is_reading():
             self._stream.startReading()
-            if hasEnded:
-                # The transport before this one was told.
-                self.endReceived()
+            self._tellEnd()
+
+    def _tellEnd(self) -> None:
+        if self._owesEnd and self.is_reading():
+            self._owesEnd = False
+            self.endReceived()
 
     def __repr__(self) -> str:
         state = "closed" if self._over else "closing" if self._closing else "open"
@@ -220,6 +226,8 @@ class StreamTransport(_FlowControl):
         if self._paused and not self._closing:
             self._paused = False
             self._stream.startReading()
+            if self._owesEnd:
+                self._loop.call_soon(self._tellEnd)
 
     # -- writing
 
@@ -300,18 +308,17 @@ class StreamTransport(_FlowControl):
                 self._stream.loseConnection()
 
     def _leave(self) -> bool:
-        # The socket was duplicated: the connection is open as long as the other one is.
-        copy = self._socket.copy()
-        if copy is None:
+        # A socket that was duplicated: the connection is open as long as another one is.
+        if not self._socket.leave():
             return False
-        if copy.waits:
-            copy.waits, copy.hasEnded = False, self._socket.hasEnded
+        stream, first = self._stream, self._socket.first
+        if stream.protocol is self:
             # Of the call that this is within.
-            setattr(copy, "raised", self.raised)  # noqa: B010
-            self._stream.stopReading()
-            setattr(self._stream, "protocol", copy)  # noqa: B010
+            setattr(first, "raised", self.raised)  # noqa: B010
+            stream.stopReading()
+            setattr(stream, "protocol", first)  # noqa: B010
         self._left = self._drops = True
-        self.connectionLost(Failure(ConnectionDone()))
+        self._end(Failure(ConnectionDone()))
         return True
 
     def abort(self) -> None:
@@ -413,15 +420,18 @@ class StreamTransport(_FlowControl):
         """
         The stream has ended.
         """
-        if self._over:
-            return
+        if not self._over:
+            self._socket.connectionLost(reason)
+            self._end(reason)
+
+    def _end(self, reason: Failure) -> None:
         self._over = self._closing = True
-        self._socket.connectionLost(reason)
         vars(self).pop("write", None)
         exc, why = self._error, reason.value
         if exc is None and why is not None and not isinstance(why, ConnectionDone | ConnectionAborted):
             # Linux's tcp_reset() in CLOSE_WAIT.
-            exc = osError(OSError(errno.EPIPE, os.strerror(errno.EPIPE)) if self._socket.hasEnded else why)
+            hasEnded = self._socket.first.hasEnded
+            exc = osError(OSError(errno.EPIPE, os.strerror(errno.EPIPE)) if hasEnded else why)
         # Never within a call of the application, as asyncio's own.
         self._loop.call_soon(self._tellLost, exc, context=self._lastContext)
 

@@ -408,7 +408,7 @@ class BlockingLoop:
                     over = None
                     return None
                 self.busy += 1
-                # What a peer sends without an end keeps no other thread from what is its own.
+                # A peer that sends without an end keeps no other thread from its own part.
                 if not self.busy % BUSY_TURNS and (self.followers or self.driven.inThreads):
                     if self.busy == BUSY_TURNS:
                         self.busyUntil = monotonic() + BRIEF_SECONDS

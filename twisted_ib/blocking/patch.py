@@ -75,9 +75,9 @@ _NAMES: tuple[tuple[Any, str, Any], ...] = (
 def _ofTLS() -> Iterator[tuple[object, str, object]]:
     import ssl
 
-    from twisted_ib.blocking.tls import wrap_socket
+    from twisted_ib.blocking.tls import create
 
-    yield ssl.SSLContext, "wrap_socket", wrap_socket
+    yield ssl.SSLSocket, "_create", classmethod(create)
 
 
 def _ofReduction() -> Iterator[tuple[object, str, object]]:

@@ -10,17 +10,34 @@ from __future__ import annotations
 import errno
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
+from select import POLLIN, POLLOUT
+from socket import MSG_DONTWAIT
 from threading import RLock
+from time import monotonic
 from typing import Any, Final, NoReturn
 from weakref import ref
 
+from twisted_ib import limits
 from twisted_ib.blocking.connection import failure
-from twisted_ib.blocking.socket import AF_IB, socket
+from twisted_ib.blocking.socket import AF_IB, _poll, socket
 
 #: The header of a record: type, version, and the length of the rest (RFC 8446 section 5.1).
 _HEADER_BYTES: Final = 5
 
-_wrapPlain = ssl.SSLContext.wrap_socket
+#: The standard library's, a class method.
+_createPlain: Final[Callable[..., ssl.SSLSocket]] = vars(ssl.SSLSocket)["_create"].__func__
+
+
+def _secondsTo(deadline: float | None) -> float | None:
+    # The time until a deadline as a timeout: None without one, 0.0 for a socket that does not block.
+    if not deadline:
+        return deadline
+    seconds = deadline - monotonic()
+    if seconds <= 0:
+        raise TimeoutError("timed out")
+    return seconds
 
 
 class _Records:
@@ -37,14 +54,17 @@ class _Records:
         self._owner = ref(skt)
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, isServer, hostname, session)
-        #: What has arrived of a record's header, and how much of the rest has not.
+        #: The part of a record's header that has arrived, and how much of the rest has not.
         self._header = b""
         self._left = 0
-        #: Records that a non-blocking socket did not take.
+        #: Records that the socket has not taken yet.
         self._unsent = b""
-        # Each may be taken again, by the handler of a signal.  One thread may read while another writes;
-        # records leave in their order.
+        #: So many octets of a write that did not end are among them: it is to be tried again.
+        self._owed = 0
+        # The locks may be taken again, by the handler of a signal.  One thread may read while another writes,
+        # which has the first lock: records leave in their order.
         self._lock = RLock()
+        self._isSending = False
         # OpenSSL and its records in memory are one thread's at a time: they let go of Python's lock.
         self._memory = RLock()
         # Of the threads that read one receives, and the others look again at what it has received.
@@ -60,41 +80,91 @@ class _Records:
         assert skt is not None
         return skt
 
-    def _flush(self, isWriting: bool) -> None:
-        # Who only reads does not wait for one that writes: the peer may wait until this end reads.  That one
-        # looks again once it has let go.
-        while (self._unsent or self._outgoing.pending) and self._lock.acquire(blocking=isWriting):
+    # -- records
+
+    def _send(self, data: bytes | memoryview, deadline: float | None) -> int:
+        skt = self._socket
+        connection = skt._carrying()
+        if connection is None:
+            self._await(POLLOUT, deadline)
+            return socket.send(skt, data, MSG_DONTWAIT if deadline == 0.0 else 0)
+        if connection.sendDirect(data, 0.0):
+            return len(data)
+        return connection.send(data, 0, _secondsTo(deadline))
+
+    def _recv(self, size: int, deadline: float | None) -> bytes:
+        skt = self._socket
+        connection = skt._carrying()
+        if connection is not None:
+            return connection.receive(size, 0, _secondsTo(deadline))
+        self._await(POLLIN, deadline)
+        return socket.recv(skt, size)
+
+    def _await(self, event: int, deadline: float | None) -> None:
+        # The kernel's sockets count their timeout from each call on.
+        seconds = _secondsTo(deadline)
+        if seconds:
+            poller = _poll()
+            poller.register(self._socket.fileno(), event)
+            if not poller.poll(seconds * 1000):
+                raise TimeoutError("timed out")
+
+    def _flush(self, deadline: float | None) -> None:
+        # A thread that only reads does not wait for one that writes: the peer may wait until this end reads.
+        # That one looks again once it has let go.
+        while (self._unsent or self._outgoing.pending) and self._lock.acquire(blocking=False):
             try:
-                with self._memory:
-                    data, self._unsent = memoryview(self._unsent + self._outgoing.read()), b""
+                if self._isSending:
+                    # This is the handler of a signal, amid a flush that sends this, too.
+                    return
+                self._isSending = True
                 try:
-                    while data:
-                        data = data[socket.send(self._socket, data) :]
+                    self._sendAll(deadline)
                 finally:
-                    self._unsent = bytes(data)
+                    self._isSending = False
             finally:
                 self._lock.release()
 
-    def _fill(self, filled: int) -> None:
-        timeout = self._socket.gettimeout()
-        if self._filling.acquire(timeout=-1 if timeout is None else timeout):
+    def _sendAll(self, deadline: float | None) -> None:
+        with self._memory:
+            data: bytes | memoryview = self._unsent + self._outgoing.read()
+        try:
+            while data:
+                count = self._send(data, deadline)
+                data = memoryview(data)[count:] if count < len(data) else b""
+        except BlockingIOError:
+            self._wantWrite()
+        except OSError as error:
+            if not isinstance(error, TimeoutError):
+                # The peer takes no more, and its last words may still be read.
+                data = b""
+            raise
+        finally:
+            self._unsent = bytes(data)
+
+    def _fill(self, filled: int, deadline: float | None) -> None:
+        seconds = _secondsTo(deadline)
+        if self._filling.acquire(timeout=-1 if seconds is None else seconds):
             try:
                 if self._filled == filled:
-                    self._receive()
+                    self._receive(deadline)
             finally:
                 self._filling.release()
-        elif timeout:
-            raise TimeoutError
+        elif deadline:
+            raise TimeoutError("timed out")
         else:
             self._wantRead()
+
+    def _wantWrite(self) -> NoReturn:
+        raise ssl.SSLWantWriteError(ssl.SSL_ERROR_WANT_WRITE, "The operation did not complete") from None
 
     def _wantRead(self) -> NoReturn:
         raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "The operation did not complete") from None
 
-    def _receive(self) -> None:
-        # No more than the record: what is behind it stays in the socket, where select() finds it.
+    def _receive(self, deadline: float | None) -> None:
+        # No more than the record: select() finds in the socket what is behind it.
         try:
-            data = socket.recv(self._socket, self._left or _HEADER_BYTES - len(self._header))
+            data = self._recv(self._left or _HEADER_BYTES - len(self._header), deadline)
         except BlockingIOError:
             self._wantRead()
         with self._memory:
@@ -116,72 +186,112 @@ class _Records:
                         self._header = b""
                 data = data[count:]
 
+    # -- calls
+
     def _check(self) -> None:
         part = self._socket.sdp
         if part is not None and part.loop.forked:
             # A thread that had one of the locks is the parent's.  This is refused.
             socket.recv(self._socket, 1)
 
-    def _run(self, call: Callable[..., Any], *arguments: Any, isWriting: bool = False) -> Any:
-        self._check()
-        if not isWriting:
-            return self._repeat(call, *arguments, isWriting=False)
-        # Nobody else has to send what it makes.
-        with self._lock:
-            result = self._repeat(call, *arguments, isWriting=True)
-        self._flushQuietly(False)
-        return result
+    def _deadline(self) -> float | None:
+        # Of all that a call does, as the standard library's; 0.0 and None stand for themselves.
+        timeout = self._socket.gettimeout()
+        return monotonic() + timeout if timeout else timeout
 
-    def _repeat(self, call: Callable[..., Any], *arguments: Any, isWriting: bool) -> Any:
-        if self._unsent:
-            self._flushAll(isWriting)
+    def _call(self, call: Callable[..., Any], arguments: tuple[Any, ...], deadline: float | None) -> Any:
+        try:
+            with self._memory:
+                return call(*arguments)
+        except ssl.SSLWantReadError:
+            # A write that is to be tried again sends its own: the peer may wait until this end reads.
+            if not (self._owed and self._unsent):
+                self._flush(deadline)
+            raise
+        except ssl.SSLError:
+            # An alert says why to the peer.
+            with suppress(OSError):
+                self._flush(deadline)
+            raise
+
+    def _reading(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        self._check()
+        deadline = self._deadline()
         while True:
+            filled = self._filled
             try:
-                with self._memory:
-                    filled = self._filled
-                    result = call(*arguments)
+                result = self._call(call, arguments, deadline)
             except ssl.SSLWantReadError:
-                self._flushAll(isWriting)
-                self._fill(filled)
-            except ssl.SSLError:
-                # An alert says why to the peer.
-                self._flushQuietly(isWriting)
-                raise
+                self._fill(filled, deadline)
             else:
-                self._flushQuietly(isWriting, isRaising=True)
+                if self._outgoing.pending:
+                    # The next call says what becomes of that: this one has its octets.
+                    with suppress(OSError):
+                        self._flush(0.0)
                 return result
 
-    def _flushAll(self, isWriting: bool) -> None:
-        try:
-            self._flush(isWriting)
-        except BlockingIOError:
-            raise ssl.SSLWantWriteError(ssl.SSL_ERROR_WANT_WRITE, "The operation did not complete") from None
-
-    def _flushQuietly(self, isWriting: bool, isRaising: bool = False) -> None:
-        try:
-            self._flush(isWriting)
-        except BlockingIOError:
-            # The next call sends the rest.
-            pass
-        except OSError:
-            if isRaising:
-                raise
+    def _writing(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        # Nobody else has to send what it makes.  It waits for the peer without the lock.
+        self._check()
+        deadline = self._deadline()
+        while True:
+            filled, seconds = self._filled, _secondsTo(deadline)
+            if not self._lock.acquire(timeout=-1 if seconds is None else seconds):
+                if deadline:
+                    raise TimeoutError("timed out")
+                self._wantWrite()
+            try:
+                self._flush(deadline)
+                result = self._call(call, arguments, deadline)
+                try:
+                    self._flush(deadline)
+                except (TimeoutError, ssl.SSLWantWriteError):
+                    self._owed = result or 0
+                    raise
+                return result
+            except ssl.SSLWantReadError:
+                pass
+            finally:
+                self._lock.release()
+                if self._outgoing.pending:
+                    # A thread that reads has left it.
+                    with suppress(OSError):
+                        self._flush(deadline)
+            self._fill(filled, deadline)
 
     def do_handshake(self) -> None:
-        self._run(self._object.do_handshake)
+        try:
+            self._writing(self._object.do_handshake)
+        except TimeoutError:
+            raise TimeoutError("The handshake operation timed out") from None
+        except (BrokenPipeError, ConnectionResetError):
+            # As OpenSSL (statem_srvr.c, ossl_statem_server_post_work): a client may have closed without these
+            # tickets, and after octets that are to be read.
+            if not self._object.server_side or self._object.version() != "TLSv1.3":
+                raise
 
     def read(self, *arguments: Any) -> Any:
         try:
-            return self._run(self._object.read, *arguments)
+            return self._reading(self._object.read, *arguments)
         except TimeoutError:
             raise TimeoutError("The read operation timed out") from None
 
     def write(self, data: Any) -> int:
         try:
-            count: int = self._run(self._object.write, data, isWriting=True)
+            count: int = self._writing(self._write, data)
         except TimeoutError:
             raise TimeoutError("The write operation timed out") from None
         return count
+
+    def _write(self, data: Any) -> int:
+        owed, self._owed = self._owed, 0
+        if not owed:
+            written: int = self._object.write(data)
+            return written
+        # It is tried again, as of SSL_write(3), and has been sent by now.
+        if memoryview(data).nbytes < owed:
+            raise ssl.SSLError(ssl.SSL_ERROR_SSL, "[SSL: BAD_WRITE_RETRY] bad write retry")
+        return owed
 
     def pending(self) -> int:
         self._check()
@@ -189,7 +299,7 @@ class _Records:
             return self._object.pending()
 
     def shutdown(self) -> SSLSocket:
-        self._run(self._object.unwrap)
+        self._writing(self._object.unwrap)
         return self._socket
 
 
@@ -268,6 +378,30 @@ class SSLSocket(ssl.SSLSocket, socket):  # type: ignore[misc]
         return wrapped, address
 
 
+@lru_cache(maxsize=limits.GIVEN_CLASSES)
+def _classOf(kind: type[ssl.SSLSocket]) -> type[ssl.SSLSocket]:
+    # The class of the program's own (SSLContext.sslsocket_class), over these sockets.
+    return type(kind.__name__, (kind, SSLSocket), {"__module__": kind.__module__})
+
+
+def create(cls: type[ssl.SSLSocket], /, sock: Any, context: Any = None, **options: Any) -> ssl.SSLSocket:
+    """
+    See C{ssl.SSLSocket._create}: the standard library's, but for sockets that SDP may carry.
+
+    C{ssl.SSLContext.wrap_socket} looks it up when it has the socket; a program looks up C{wrap_socket} itself
+    earlier: C{context.wrap_socket(socket.create_connection(...))} may be its first socket.
+    """
+    if getattr(sock, "family", None) == AF_IB:
+        # The descriptor, which the standard library's would take, has no connection.
+        raise failure(errno.EAFNOSUPPORT)
+    if issubclass(type(sock), socket) and (sock.sdp is not None or not _isConnected(sock)):
+        if not issubclass(cls, SSLSocket):
+            kind: Any = cls
+            cls = SSLSocket if cls is ssl.SSLSocket else _classOf(kind)
+        context = _Context(context)
+    return _createPlain(cls, sock, context=context, **options)
+
+
 def wrap_socket(
     context: ssl.SSLContext,
     sock: Any,
@@ -280,15 +414,16 @@ def wrap_socket(
     """
     See C{ssl.SSLContext.wrap_socket}: the standard library's, but for sockets that SDP may carry.
     """
-    arguments = (server_side, do_handshake_on_connect, suppress_ragged_eofs, server_hostname)
-    if getattr(sock, "family", None) == AF_IB:
-        # The descriptor, which the standard library's would take, has no connection.
-        raise failure(errno.EAFNOSUPPORT)
-    if type(sock) is not socket or (sock.sdp is None and _isConnected(sock)):
-        return _wrapPlain(context, sock, *arguments, session)
-    create: Any = SSLSocket._create  # type: ignore[attr-defined]
-    made: ssl.SSLSocket = create(sock, *arguments, _Context(context), session)
-    return made
+    return create(
+        context.sslsocket_class,
+        sock,
+        context,
+        server_side=server_side,
+        do_handshake_on_connect=do_handshake_on_connect,
+        suppress_ragged_eofs=suppress_ragged_eofs,
+        server_hostname=server_hostname,
+        session=session,
+    )
 
 
 def _isConnected(skt: socket) -> bool:

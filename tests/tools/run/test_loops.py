@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.support.certificates import certificate
 from tests.support.commands import programOf
 from tests.support.waiting import HANG_SECONDS
 from tests.tools.run.case import RunTestCase
@@ -155,25 +156,117 @@ from twisted.internet import reactor
 reactor.callWhenRunning(reactor.stop)
 reactor.run()
 """
-#: Loops of other kinds import these sockets, and use them without blocking.
+#: Loops of other kinds import these sockets, and use them without blocking from when they run.
 _FOREIGN = f"""
 {_PAIR}
-early, accept = socket.create_server(("127.0.0.1", 0)), socket.socket.accept
-assert early.sdp is not None
-import trio
-early.setblocking(False)
+import sys, trio
 def unblocked():
     made = socket.socket()
     made.setblocking(False)
     return made
-port = unblocked()
-port.bind(("127.0.0.1", 0))
-port.listen()
-given = socket.socket(fileno=port.detach())
+def bound():
+    made = unblocked()
+    made.bind(("127.0.0.1", 0))
+    made.listen()
+    return made
+early, accept, waiting = socket.create_server(("127.0.0.1", 0)), socket.socket.accept, bound()
+print(early.sdp is not None, waiting.sdp is not None, trio.run is not None, flush=True)
+trio.run(None)
+trio.run(None)
+early.setblocking(False)
+given = socket.socket(fileno=bound().detach())
 given.listen()
 client = socket.create_connection(early.getsockname())
 server, _ = accept(early)
-print(given.sdp, isSDP(pair()), early.sdp, client.sdp)
+print(given.sdp, isSDP(pair()), early.sdp, client.sdp, waiting.sdp)
+"""
+#: It is run, if it has something for that, after sockets.
+_UNUSED_FOREIGN = f"""
+{_PAIR}
+from curio import kernel
+made = socket.socket()
+made.bind(("127.0.0.1", 0))
+made.setblocking(False)
+made.listen()
+isSDP = getattr(made, "sdp", None) is not None
+print(isSDP, not hasattr(kernel, "Kernel") or kernel.Kernel().made == 1)
+"""
+#: Each way in a process of its own, in which it has the first socket, to servers in another.
+_SECURED = """
+import http.client, os, smtplib, socket, socketserver, ssl, sys, threading, urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+theirs, ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context(cafile="pem")
+theirs.load_cert_chain("pem")
+class Web(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "4")
+        self.end_headers()
+        self.wfile.write(b"pong")
+    def log_message(self, *_):
+        pass
+class Mail(socketserver.StreamRequestHandler):
+    def handle(self):
+        self.wfile.write(b"220 ready\\r\\n")
+        for line in iter(self.rfile.readline, b""):
+            self.wfile.write(b"250-x\\r\\n250 STARTTLS\\r\\n" if b"ehlo" in line else b"220 x\\r\\n")
+            if b"STARTTLS" in line:
+                self.request = theirs.wrap_socket(self.request, server_side=True)
+                self.setup()
+                self.handle()
+                return
+def serve():
+    web = ThreadingHTTPServer(("127.0.0.1", 0), Web, False)
+    web.socket = theirs.wrap_socket(web.socket, server_side=True)
+    web.server_bind()
+    web.server_activate()
+    mail = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Mail)
+    os.write(told, f"{web.server_port} {mail.server_address[1]}".encode())
+    threading.Thread(target=mail.serve_forever, daemon=True).start()
+    web.serve_forever()
+def asked(skt):
+    skt.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+    assert skt.recv(4) == b"HTTP"
+    return isSDP(skt)
+def isSDP(skt):
+    return getattr(skt, "sdp", None) is not None
+def early():
+    return asked(ours.wrap_socket(socket.create_connection(("127.0.0.1", web)), server_hostname="localhost"))
+def late():
+    made = ours.wrap_socket(socket.socket(), server_hostname="localhost")
+    made.connect(("127.0.0.1", web))
+    return asked(made)
+def https():
+    made = http.client.HTTPSConnection("localhost", web, context=ours)
+    made.request("GET", "/")
+    found = isSDP(made.sock)
+    assert made.getresponse().read() == b"pong"
+    return found
+def opened():
+    answer = urllib.request.urlopen(f"https://localhost:{web}/", context=ours)
+    found = isSDP(answer.fp.raw._sock)
+    assert answer.read() == b"pong"
+    return found
+def mailed():
+    made = smtplib.SMTP("localhost", mail)
+    made.starttls(context=ours)
+    made.noop()
+    return isSDP(made.sock)
+def child(call):
+    number = os.fork()
+    if number:
+        return number
+    try:
+        os.write(1, f"{call.__name__} {call()}\\n".encode())
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    os._exit(0)
+ports, told = os.pipe()
+server = child(serve)
+web, mail = map(int, os.read(ports, 99).split())
+for call in (early, late, https, opened, mailed):
+    os.waitpid(child(call), 0)
+os.kill(server, 9)
 """
 #: What gevent takes out, while a module is imported and when sockets connect: they are TCP's.
 _ABSENT = f"""
@@ -439,12 +532,44 @@ class KindTests(LoopsTestCase):
         Beside a loop of another kind sockets that do not block stay with the kernel, and others do not; its
         import is named.
         """
-        (self.folder / "trio.py").write_text("")
+        core = self.folder / "trio" / "_core"
+        core.mkdir(parents=True)
+        (core / "__init__.py").write_text("")
+        (core / "_run.py").write_text(
+            "def setup_runner(): return 1\ndef run(call): assert setup_runner() == 1"
+        )
+        (core.parent / "__init__.py").write_text("from trio._core._run import run")
         process = self.running("--summary", "--json", "-c", _FOREIGN)
         said, complaints = process.communicate(timeout=HANG_SECONDS)
-        self.assertEqual(said, "None True None None\n", complaints)
-        self.assertIn("ib-run: trio has a loop of its own\n", complaints)
+        self.assertEqual(said, "True True True\nNone True None None None\n", complaints)
+        self.assertEqual(complaints.count("ib-run: trio has a loop of its own\n"), 1, complaints)
         self.assertEqual(list(json.loads(complaints.splitlines()[-1])["notes"]), ["trio"])
+
+    def test_unusedForeign(self) -> None:
+        """
+        One that is imported only, as libraries do that work with several, takes nothing; one whose insides
+        are others may run at any time.
+        """
+        for text, said, notes in (
+            ("class Kernel:\n    def __init__(self): self.made = 1", "True True", ["curio"]),
+            ("", "False True", ["curio"]),
+        ):
+            folder = self.folder / "curio"
+            folder.mkdir(exist_ok=True)
+            (folder / "__init__.py").write_text("")
+            (folder / "kernel.py").write_text(text)
+            found, summary = self.ran(_UNUSED_FOREIGN)
+            self.assertEqual((found, list(summary["notes"])), (said + "\n", notes))
+
+    def test_secured(self) -> None:
+        """
+        TLS of the first socket of a program goes over SDP, whether that is wrapped in the expression that
+        connects it, or before it connects or listens, or by a client of the standard library.
+        """
+        with open(self.folder / "pem", "wb") as file:
+            file.write(certificate("localhost").dumpPEM())
+        said = "".join(f"{each} True\n" for each in ("early", "late", "https", "opened", "mailed"))
+        self.assertEqual(self.ran(_SECURED)[0], said)
 
     def test_absent(self) -> None:
         """

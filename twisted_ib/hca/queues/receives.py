@@ -67,8 +67,8 @@ class Receives:
         return len(self) > 0 or (self._more() and len(self) > 0)
 
     def _more(self) -> bool:
-        # A program of verbs may have posted some while other threads make progress.  Who hears of completions
-        # otherwise has no queue.
+        # A program of verbs may have posted some while other threads make progress.  Users that hear of
+        # completions otherwise have no queue.
         mirror: Mirror | None = getattr(self._work.receiveCompletions, "mirror", None)
         return mirror is not None and mirror.more()
 

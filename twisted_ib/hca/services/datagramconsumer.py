@@ -118,7 +118,7 @@ class InlineDatagrams:
         queuePair, form = self.queuePair, self._form
         if queuePair.state not in RECEIVING:
             return
-        # What is checked must be what is read: the peer may still write to its memory.
+        # A copy: the peer may still write to its memory between the checks and the use.
         buffer = bytes(buffer[start:stop])
         key = form.peerKey(path.peer)
         fault = form.fault(queuePair, self.queueKey, key, opcode, buffer, len(buffer))

@@ -39,10 +39,16 @@ _LOOP_CLASSES = ("SelectorEventLoop", *(("EventLoop",) if sys.version_info >= (3
 _OURS = "twisted_ib.reactor.asyncioreactor"
 #: Modules that connect in their own way, and how.
 _FOREIGN = {
-    **dict.fromkeys(("trio", "curio"), "has a loop of its own"),
-    **dict.fromkeys(("gevent", "eventlet"), "replaces sockets itself"),
     "gunicorn": "forks after it listens, and RDMA does not cross a fork",
     "grpc": "connects by its own core",
+}
+#: Loops of other kinds, which libraries import for programs that have another one (httpx): the module and its
+#: name that is called when one is run first, and how it connects.
+_RUN = {
+    "trio": ("trio._core._run", "setup_runner", "has a loop of its own"),
+    "curio": ("curio.kernel", "Kernel", "has a loop of its own"),
+    "gevent": ("gevent.hub", "Hub", "replaces sockets itself"),
+    "eventlet": ("eventlet.hubs", "use_hub", "replaces sockets itself"),
 }
 _SELECT = "twisted_ib.blocking.select"
 #: What waits for sockets, too.
@@ -237,6 +243,12 @@ def _socket(hooks: Hooks, module: ModuleType) -> None:
     replaceSocket(hooks)
 
 
+def _tls(module: ModuleType) -> None:
+    from twisted_ib.tools.run.sockets import replaceTLS
+
+    replaceTLS(module)
+
+
 def _select(module: ModuleType) -> None:
     selectors = sys.modules.get("selectors")
     # That one may be about to import the other; and so may be what is replaced.
@@ -296,6 +308,7 @@ def _openSSL(module: ModuleType) -> None:
 def _hookSockets(hooks: Hooks) -> None:
     hooks.hasSockets = True
     hooks.after["socket"] = partial(_socket, hooks)
+    hooks.after["ssl"] = _tls
     hooks.after["select"] = hooks.after["selectors"] = _select
     hooks.after[_SELECT] = partial(_replaceSelect, hooks)
     hooks.after["socketserver"] = _socketserver
@@ -360,6 +373,29 @@ def _foreign(text: str, module: ModuleType) -> None:
     note(module.__name__, text)
 
 
+def _ofRun(name: str, called: str, text: str, module: ModuleType) -> None:
+    from twisted_ib.tools.run.sockets import foreign, leaveTo
+
+    def first() -> None:
+        if name not in foreign:
+            note(name, text)
+            leaveTo(name)
+
+    found: object = vars(module).get(called)
+    if found is None:
+        # Another version: it may run at any time.
+        first()
+        return
+    owner, called = (found, "__init__") if isinstance(found, type) else (module, called)
+    begin: Callable[..., object] = getattr(owner, called)
+
+    def beginning(*arguments: object, **named: object) -> object:
+        first()
+        return begin(*arguments, **named)
+
+    setattr(owner, called, beginning)
+
+
 _say: Callable[[str], object] | None = None
 
 
@@ -386,6 +422,8 @@ def install(loop: str, say: Callable[[str], object] | None = None, queues: bool 
         _hookSockets(hooks)
         for name, text in _FOREIGN.items():
             hooks.after[name] = partial(_foreign, text)
+        for name, (where, called, text) in _RUN.items():
+            hooks.after[where] = partial(_ofRun, name, called, text)
     if queues:
         _hookQueues(hooks)
     hooks.install()

@@ -17,12 +17,16 @@ from typing import TYPE_CHECKING, Any, cast
 from twisted_ib.tools.run.hooks import Hooks, importTwisted, quickly
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
     from twisted_ib.blocking.socket import socket as Carried
     from twisted_ib.switch.reason import Fallback, Reason
 
 _Plain = kernel.socket
-#: Loops that wait for descriptors in their own way, with sockets that do not block.
-FOREIGN = ("trio", "curio", "gevent", "eventlet")
+#: Loops that the program has run, and that wait for descriptors in their own way, with sockets that do not
+#: block.
+foreign: list[str] = []
 #: Servers that fork after they listen: RDMA does not cross a fork.
 FORKING = ("gunicorn",)
 _full: type[Carried] | None = None
@@ -36,7 +40,7 @@ def stays(skt: kernel.socket) -> Fallback | None:
     """
     assert _hooks is not None
     isBeside = bool(_hooks.reactors or _hooks.openLoops)
-    forking, foreign = _imported(FORKING), _imported(FOREIGN)
+    forking = _imported(FORKING)
     if not (isBeside or forking or (foreign and not _isBlocking(skt))):
         return None
     from twisted_ib.switch.reason import SOCKET, Fallback
@@ -49,7 +53,7 @@ def stays(skt: kernel.socket) -> Fallback | None:
         return Fallback(SOCKET, f"sockets that the program connects or accepts itself stay TCP beside {name}")
     if forking:
         return Fallback("forking", f"{forking} forks after it listens")
-    return Fallback("foreign", f"{foreign} waits for descriptors in its own way")
+    return Fallback("foreign", f"{foreign[0]} waits for descriptors in its own way")
 
 
 def _isBlocking(skt: kernel.socket) -> bool:
@@ -192,7 +196,7 @@ def _count(skt: kernel.socket, made: kernel.socket, why: Reason | None = None) -
 
 def _setBlocking(self: Carried, flag: bool, /) -> None:
     _Plain.setblocking(self, flag)
-    if not flag and _imported(FOREIGN):
+    if not flag and foreign:
         # A port that such a loop takes over.
         self.useTCP()
 
@@ -257,6 +261,47 @@ def _rebase(old: Any, new: type) -> None:
 
 
 # -- the modules that programs import
+
+
+def leaveTo(name: str) -> None:
+    """
+    A loop of another kind runs: leave it the sockets that do not block.
+
+    @param name: the module's that has it.
+    """
+    foreign.append(name)
+    if _full is not None:
+        from twisted_ib.blocking.descriptors import offloaded
+
+        for each in list(offloaded.values()):
+            if not _isBlocking(each):
+                # Ports, which it may wait for: connections stay.
+                each.useTCP()
+
+
+def replaceTLS(module: ModuleType) -> None:
+    """
+    C{ssl} was imported: have sockets that TLS gets before they connect or listen be of SDP's class first.
+    """
+    kind: type = vars(module)["SSLSocket"]
+    plain: Callable[..., object] = vars(kind)["_create"].__func__
+
+    def create(cls: type, /, sock: kernel.socket, **options: object) -> object:
+        if _carried(sock) is None and _isOpen(sock) and not _isConnected(sock) and _become(sock) is not None:
+            # It has replaced this.
+            ours: Callable[..., object] = vars(kind)["_create"].__func__
+            return ours(cls, sock, **options)
+        return plain(cls, sock, **options)
+
+    type.__setattr__(kind, "_create", classmethod(create))
+
+
+def _isConnected(skt: kernel.socket) -> bool:
+    try:
+        skt.getpeername()
+    except OSError:
+        return False
+    return True
 
 
 def replaceSocket(hooks: Hooks) -> None:

@@ -201,7 +201,7 @@ class Hub:
             self.lock.release()
 
     def _rearm(self) -> None:
-        # Other threads sleep.  What this thread posted may have disarmed the doorbells, or brought a timer
+        # Other threads sleep.  A post of this thread's may have disarmed the doorbells, or brought a timer
         # that is due before the time the sleepers wait for: either way they must look again.
         for device in self.devices:
             if not device.closed and (not device.arm() or self._rest.isLate(device)):
@@ -271,7 +271,7 @@ class Hub:
             if device.closed:
                 device.check()
             completions, mirror = queue.completions, queue.mirror
-            # What was taken is not there.
+            # Completions that were taken are not there.
             if mirror is not None and mirror.shown:
                 mirror.settle()
             # Verbs have no thread: polling is what moves data, on this device and on all others.
@@ -300,8 +300,8 @@ class Hub:
             the sleepers.
         @return: the number of events handled.
         """
-        # What is there already is taken without a look at every path; but not for ever, as a program may make
-        # its own completions, such as those of requests that are flushed, and never wait for any.
+        # Completions that are there are taken without a look at every path; but not for ever, as a program
+        # may make its own, such as those of requests that are flushed, and never wait for any.
         if len(completions) >= count and self._taken < _TAKEN:
             self._taken += 1
             return 0
@@ -371,8 +371,8 @@ class Hub:
         @raise OSError: no descriptor is free to sleep on.
         """
         end = None if timeout is None else time.monotonic() + timeout
-        # What others take for a thread is lost if a signal's handler then ends its wait by an error; that may
-        # keep it from getting up, too.
+        # A completion that others take for a thread is lost if a signal's handler then ends its wait by an
+        # error; that may keep it from getting up, too.
         one = Asleep(None, OWN_SECONDS) if isMain() else Asleep(take)
         try:
             while isinstance(found := self.lieDown(take, end, None, one), Sleep):
@@ -420,10 +420,10 @@ class Hub:
                         event = take()
                     isOver = event or (end is not None and time.monotonic() >= end)
                     if hasLed or isOver or self._changes != self._told:
-                        # What was found may be another's, or what was taken make room for what it waits for.
+                        # The find may be another's, or make room for the event that another waits for.
                         self._tell(bool(event))
                     if isOver:
-                        # Who sleeps gives way anyway, and without the lock.
+                        # A thread that sleeps gives way anyway, and without the lock.
                         if not event and self._empty > _PATIENCE and (one is None or one.sleeper is None):
                             _giveWay()
                         return event
@@ -517,7 +517,7 @@ class Hub:
             if sleep is not None:
                 sleep.sleep()
             elif n and self.watch is not None:
-                # What answers comes soon, and finds this thread awake.
+                # The answer comes soon, and finds this thread awake.
                 self.watch(0.0)
         finally:
             # After a failure too: one whose bell is closed would fail every verb that wakes the sleepers.

@@ -5,7 +5,9 @@ How connections end, and what is called then.
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
+import warnings
 from typing import Any
 
 from tests.suites.differential.loops.ends import Buffered, Ends, scenarios
@@ -218,3 +220,81 @@ async def otherProtocol(ends: Ends, kind: str) -> None:
     await ends.until(lambda: made.data == b"second, which is longer")
     client.transport.close()
     await ends.have("lost", made, client)
+
+
+@scenarios.each("dropped", "closed", "one", "two", "of one")
+async def duplicated(ends: Ends, how: str) -> None:
+    """
+    The connection of a transport that is closed goes on as long as one of two duplicates of its socket.
+    """
+    client, server = await ends.pair()
+    own = client.transport.get_extra_info("socket")
+    one = own.dup()
+    two = one.dup() if how == "of one" else own.dup()
+    client.transport.close()
+    await ends.have("lost", client)
+    if how in ("dropped", "closed"):
+        if how == "closed":
+            one.close()
+            two.close()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            del one, two
+            gc.collect()
+        await ends.have("lost", server)
+        return
+    kept, other = (one, two) if how == "one" else (two, one)
+    other.close()
+    ends.say("open", kept.fileno() >= 0, other.fileno())
+    second = ends.recorder("second")
+    await ends.loop.create_connection(lambda: second, sock=kept)
+    second.transport.write(b"x")
+    await ends.until(lambda: server.data)
+    server.transport.write(b"y")
+    await ends.until(lambda: second.data)
+    ends.call("closed", own.dup)
+    second.transport.close()
+    await ends.have("lost", second, server)
+
+
+@scenarios.each("close", "shutdown")
+async def duplicateBeside(ends: Ends, how: str) -> None:
+    """
+    A duplicate that is closed leaves the connection to the transport; one that is shut down ends it.
+    """
+    client, server = await ends.pair(server={"eof": lambda it: True})
+    own = client.transport.get_extra_info("socket").dup()
+    if how == "close":
+        own.close()
+        client.transport.write(b"x")
+        await ends.until(lambda: server.data)
+        client.transport.close()
+    else:
+        ends.call("shutdown", own.shutdown, socket.SHUT_WR)
+        await ends.have("eof", server)
+        server.transport.write(b"still")
+        await ends.until(lambda: client.data == b"still")
+        server.transport.close()
+        await ends.have("lost", client)
+        own.close()
+    await ends.have("lost", client, server)
+
+
+@scenarios
+async def duplicateOfEnded(ends: Ends) -> None:
+    """
+    The transport of a duplicate is told of an end that the first one was told, when it reads.
+    """
+    client, server = await ends.pair({"eof": lambda it: True})
+    server.transport.write_eof()
+    await ends.have("eof", client)
+    own = client.transport.get_extra_info("socket").dup()
+    client.transport.close()
+    await ends.have("lost", client)
+    second = ends.recorder("second", {"made": lambda it: it.transport.pause_reading()})
+    await ends.loop.create_connection(lambda: second, sock=own)
+    second.transport.write(b"x")
+    await ends.until(lambda: server.data)
+    ends.say("paused", second.has("eof"))
+    second.transport.resume_reading()
+    await ends.have("lost", second, server)

@@ -62,8 +62,8 @@ class DatagramWay(PeerPath):
         super().__init__(fabric, address)
         # The queue pair that had no room for the last one.
         self._full: DatagramPath | None = None
-        # Who waits until the kernel has looked for the address; for which queue pair it looks; and whether it
-        # was found, told to them alone, as a neighbour may go.
+        # Those that wait until the kernel has looked for the address; the queue pair for which it looks; and
+        # whether it was found, told to them alone, as a neighbour may go.
         self._waiting: OrderedDict[Waiter, None] = OrderedDict()
         self._asker: DatagramPath | None = None
         self._answer: bool | None = None
@@ -206,7 +206,7 @@ class DatagramPath(AdapterPath):
             self._forget()
 
     def _forget(self) -> None:
-        # What is not done is not sent; who waits finds that.
+        # Requests that are not done are not sent; the waiting ones find that.
         self._sent.clear()
         self._batch.clear()
         self._tail = self._head

@@ -257,7 +257,7 @@ class PacketReceiver:
         target &= QPN_MASK
         session = sessions.get(target)
         if session is None:
-            # What UDP_GRO has joined with packets of ours is perhaps for another process of this address.
+            # UDP_GRO may have joined a packet for another process of this address with packets of ours.
             isOurs = isNew or self._fabric.group is None or target >> QPN_SHIFT == self._fabric.slot
             return not opcode & _SERVICE_MASK and (target in self._owner.reserved or not isOurs)
         return octets <= session.mtu + _AROUND and source == session.peer.address
@@ -367,8 +367,8 @@ class PacketReceiver:
             self._owner.datagramReceived(path, opcode, target, record, 0, len(record), partition)
         else:
             # Without an answer (IBTA vol. 1 9.6; Linux rxe_recv.c hdr_check): nothing proves its source, and
-            # the peer's requester finds out by its timeout.  Who was told of a connection that we do not
-            # have learns of that sooner by the REJ to its RTU.
+            # the peer's requester finds out by its timeout.  A peer that was told of a connection that we do
+            # not have learns of that sooner by the REJ to its RTU.
             self._owner.count("packets_unknown_qp")
             if not opcode & _SERVICE_MASK:
                 # IBTA vol. 1 12.9.8: the first packet may overtake the RTU. The owner takes it for an
