@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
@@ -17,6 +18,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from tests.support.commands import PATH
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS
+from twisted_ib.tools.run.hooks import Hooks
 from twisted_ib.tools.run.native.again import lacking
 
 _LIST = "import json, sys; print(json.dumps(sorted(sys.modules)))"
@@ -72,10 +74,10 @@ _ASYNCIO = "import asyncio; asyncio.run(asyncio.sleep(0))"
 RUN = {
     "pass": (16, 0),
     _TCP: (29, 0),
-    _LISTENS: (233, 61),
-    _SOCKETS: (237, 61),
-    _ASYNCIO: (201, 61),
-    _RUN: (209, 77),
+    _LISTENS: (221, 61),
+    _SOCKETS: (225, 61),
+    _ASYNCIO: (200, 61),
+    _RUN: (203, 77),
 }
 #: What none of them needs, but for Twisted's own reactor.
 UNUSED = (
@@ -97,7 +99,12 @@ _BLOCKING = (
     "ssl",
     "multiprocessing",
     "lzma",
+    "pickle",
     "secrets",
+    "socketserver",
+    "subprocess",
+    "twisted_ib.hca.wire.extended",
+    "twisted_ib.hca.wire.mad",
 )
 #: Nor one that does nothing, nor one with blocking sockets.
 _UNUSED_BY = {
@@ -225,6 +232,25 @@ class StartupTests(SynchronousTestCase):
             self.assertLessEqual((len(own), len(twisted)), (most, ofTwisted), program)
             unused = () if program == _RUN else (*UNUSED, *_UNUSED_BY.get(program, ()))
             self.assertEqual([name for name in names if name in unused], [], program)
+
+    def test_within(self) -> None:
+        """
+        What a module that has the kernel's names imports has them, too, by itself; not so what another thread
+        imports meanwhile, a module of a loop, and one that is asked for.
+        """
+        hooks = Hooks()
+        hooks.hasSockets = True
+        hooks.after["twisted_ib.limits"] = lambda module: None
+
+        def finds(name: str) -> bool:
+            path = sys.modules[name.rpartition(".")[0]].__path__
+            return hooks.find_spec(name, path) is not None
+
+        with hooks.plain(), hooks.plain(), ThreadPoolExecutor(1) as pool:
+            self.assertFalse(finds("twisted_ib.errors"))
+            self.assertTrue(pool.submit(finds, "twisted_ib.errors").result(HANG_SECONDS))
+            self.assertTrue(finds("twisted_ib.limits") and finds("twisted.internet.error"))
+        self.assertTrue(finds("twisted_ib.errors"))
 
     def test_peers(self) -> None:
         """

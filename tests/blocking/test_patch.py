@@ -87,7 +87,7 @@ inside.wait()
 after = {{}}
 patch(after)
 thread.join()
-for name in list(after):
+for name in after.keys() & sys.modules.keys():
     after.pop(name)(sys.modules[name])
 say()
 """

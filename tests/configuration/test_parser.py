@@ -342,6 +342,8 @@ class ParseTests(SynchronousTestCase):
         """
         self.assertEqual(parseAddress("255.255.255.255"), (4, 0xFFFFFFFF))
         self.assertEqual(parseAddress("::"), (6, 0))
+        for text in ("01.2.3.4", "1.2.3.256", "1.2.3", "1.2.3.4/8", "1.2.3.4%lo"):
+            self.assertIsNone(parseAddress(text), text)
         for text in ("", ":", "1.2.3.4\n", "1.2.3.4.5", "\u0661.2.3.4", "::1%1", "1::2::3", "::1\n", "1"):
             self.assertIsNone(parseAddress(text), text)
 

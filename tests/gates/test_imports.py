@@ -19,7 +19,8 @@ CALLED = {
     "by the program, which connects, listens, patches or asks for it": """
         aio/loop.py EventLoop.create_connection, aio/loop.py EventLoop.create_server,
         blocking/patch.py _reducePlain, blocking/patch.py _ofTLS, blocking/patch.py _ofReduction,
-        blocking/patch.py _ofConnection, blocking/patch.py patch, blocking/select.py _theLoop,
+        blocking/patch.py _ofConnection, blocking/patch.py _ofServers, blocking/patch.py _ofProcesses,
+        blocking/patch.py patch, blocking/select.py _theLoop,
         hca/device/device.py Device.sa, internet/strings.py nearest, internet/strings.py _enter,
         rdma/switching.py switchToRDMA, rds/networks.py _relayFor, rds/networks.py _mediumFor,
         rds/streams/streamsocket.py listenRDS, reactor/asyncioreactor.py install,

@@ -19,9 +19,9 @@ from attrs import define, field
 from tests.support.packets import parseDatagram
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.wire.cm.messages import REP, REQ, AnyMessage
-from twisted_ib.hca.wire.headers import ACK, PSN_MASK
+from twisted_ib.hca.wire.headers import ACK, MAD_BYTES, PSN_MASK
 from twisted_ib.hca.wire.lrh import LinkPacket
-from twisted_ib.hca.wire.mad.mad import MAD_BYTES, Mad
+from twisted_ib.hca.wire.mad.mad import Mad
 from twisted_ib.hca.wire.opcodes import Kind
 from twisted_ib.hca.wire.packet import Packet
 from twisted_ib.hca.wire.rocev2 import ETHERNET

@@ -14,10 +14,9 @@ import fcntl
 import io
 import os
 import socket as kernel
-import subprocess
 import sys
 import termios
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from stat import S_ISFIFO
 from types import FunctionType
 from typing import Any, Final
@@ -28,7 +27,7 @@ from twisted_ib.blocking.descriptors import keep, leaving, partOf
 _read, _write, _readv, _writev = os.read, os.write, os.readv, os.writev
 _sendfile, _close, _splice = os.sendfile, os.close, getattr(os, "splice", None)
 _setBlocking, _fcntl = os.set_blocking, fcntl.fcntl
-_open, _ioctl, _execute = io.open, fcntl.ioctl, subprocess.Popen._execute_child  # type: ignore[attr-defined]
+_open, _ioctl = io.open, fcntl.ioctl
 #: The most octets that one C{splice} moves: the size of a pipe (pipe(7)).
 _SPLICE_BYTES: Final = 65536
 
@@ -295,20 +294,26 @@ def close(fd: int) -> None:
         _close(fd)
 
 
-def execute(popen: Any, *arguments: Any) -> None:
+def executing(plain: Any) -> Callable[..., None]:
     """
     See C{subprocess.Popen}: start a process that is given no socket over SDP.
+
+    @param plain: its C{_execute_child}.
     """
-    # Its standard descriptors are integers among the arguments; pass_fds is a tuple or a list.
-    given: list[Any] = []
-    code = _execute.__code__
-    for name, value in zip(code.co_varnames[1 : code.co_argcount], arguments, strict=False):
-        if name in ("p2cread", "c2pwrite", "errwrite"):
-            given.append(value)
-        elif name == "pass_fds":
-            given += value
-    keep(given)
-    _execute(popen, *arguments)
+    names = plain.__code__.co_varnames[1 : plain.__code__.co_argcount]
+
+    def execute(popen: Any, *arguments: Any) -> None:
+        # Its standard descriptors are integers among the arguments; pass_fds is a tuple or a list.
+        given: list[Any] = []
+        for name, value in zip(names, arguments, strict=False):
+            if name in ("p2cread", "c2pwrite", "errwrite"):
+                given.append(value)
+            elif name == "pass_fds":
+                given += value
+        keep(given)
+        plain(popen, *arguments)
+
+    return execute
 
 
 #: Of what owner: the name, and what stands for it.
@@ -325,5 +330,4 @@ CALLS: tuple[tuple[Any, str, Any], ...] = (
     (os, "set_blocking", setBlocking),
     (fcntl, "fcntl", control),
     (fcntl, "ioctl", ioctl),
-    (subprocess.Popen, "_execute_child", execute),
 )

@@ -13,7 +13,6 @@ from __future__ import annotations
 import select
 import selectors
 import socket
-import socketserver
 import sys
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
@@ -27,13 +26,6 @@ from twisted_ib.blocking import socket as ourSocket
 
 # Before names are replaced: it keeps what they stand for.
 from twisted_ib.hca.host import libc  # noqa: F401
-
-
-def _activateForking(server: Any) -> None:
-    # RDMA connections do not cross a fork, and the children of this server use those of their parent.
-    if hasattr(server.socket, "useTCP"):
-        server.socket.useTCP()
-    super(socketserver.ForkingMixIn, server).server_activate()
 
 
 def _reduce(skt: ourSocket.socket) -> Any:
@@ -66,10 +58,27 @@ _NAMES: tuple[tuple[Any, str, Any], ...] = (
     (selectors, "PollSelector", ourSelect.PollSelector),
     (selectors, "EpollSelector", ourSelect.EpollSelector),
     (selectors, "DefaultSelector", ourSelect.DefaultSelector),
-    (socketserver, "_ServerSelector", ourSelect.PollSelector),
-    (socketserver.ForkingMixIn, "server_activate", _activateForking),
     *files.CALLS,
 )
+
+
+def _ofServers() -> Iterator[tuple[object, str, object]]:
+    import socketserver
+
+    def activateForking(server: Any) -> None:
+        # RDMA connections do not cross a fork, and the children of this server use those of their parent.
+        if hasattr(server.socket, "useTCP"):
+            server.socket.useTCP()
+        super(socketserver.ForkingMixIn, server).server_activate()
+
+    yield socketserver, "_ServerSelector", ourSelect.PollSelector
+    yield socketserver.ForkingMixIn, "server_activate", activateForking
+
+
+def _ofProcesses() -> Iterator[tuple[object, str, object]]:
+    from subprocess import Popen
+
+    yield Popen, "_execute_child", files.executing(vars(Popen)["_execute_child"])
 
 
 def _ofTLS() -> Iterator[tuple[object, str, object]]:
@@ -100,6 +109,8 @@ def _ofConnection() -> Iterator[tuple[object, str, object]]:
 
 #: The same of modules that take long to import, and that most programs do not.
 _LATER: dict[str, Callable[[], Iterator[tuple[object, str, object]]]] = {
+    "socketserver": _ofServers,
+    "subprocess": _ofProcesses,
     "ssl": _ofTLS,
     "multiprocessing.reduction": _ofReduction,
     "multiprocessing.connection": _ofConnection,
@@ -125,7 +136,9 @@ def patch(after: MutableMapping[str, Callable[[ModuleType], object]] | None = No
         if after is None:
             # Before names are replaced, which they may keep.
             import multiprocessing.connection  # noqa: F401
+            import socketserver  # noqa: F401
             import ssl  # noqa: F401
+            import subprocess  # noqa: F401
         for owner, name, replacement in _NAMES:
             _replace(owner, name, replacement)
         calls = {} if after is None else after

@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 from attrs import frozen
 
+from twisted_ib.layouts import Shown
+
 #: The classes of the C locale.
 _CLASSES: dict[str, Callable[[str], bool]] = {
     "alnum": lambda c: c.isascii() and c.isalnum(),
@@ -30,8 +32,8 @@ _CLASSES: dict[str, Callable[[str], bool]] = {
 }
 
 
-@frozen
-class _Bracket:
+@frozen(repr=False)
+class _Bracket(Shown):
     """
     A bracket expression.
 
@@ -115,8 +117,8 @@ def _bracket(pattern: str, at: int) -> tuple[_Element, int] | None:
     return _Bracket(negated, tuple(ranges), tuple(classes)), at + 1
 
 
-@frozen
-class Pattern:
+@frozen(repr=False)
+class Pattern(Shown):
     """
     A parsed pattern.
 

@@ -4,16 +4,11 @@ The statements of a file of rules, as values.
 
 from __future__ import annotations
 
-import re
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import NamedTuple
 
 from twisted_ib import settings
 from twisted_ib.configuration.patterns import Pattern
-
-# RFC 3986 section 3.2.2: no leading zeros.  inet_aton(3) reads 010 as octal (RFC 6943 section 3.1.1), so a
-# rule with one would match another address than its author meant.
-_QUAD = re.compile(r"(?:(?:0|[1-9][0-9]{0,2})(?:\.(?!$)|$)){4}").fullmatch
 
 
 def parseAddress(text: str) -> tuple[int, int] | None:
@@ -22,17 +17,14 @@ def parseAddress(text: str) -> tuple[int, int] | None:
 
     @return: 4 or 6, and the address as a number; L{None} if it is no address.
     """
-    if _QUAD(text):
-        number = 0
-        for part in text.split("."):
-            if int(part) > 255:
-                return None
-            number = number << 8 | int(part)
-        return 4, number
     # RFC 4007 section 6: zones are numbered per node, so a rule for one would mean nothing on another host.
-    if ":" not in text or "%" in text:
+    if "%" in text:
         return None
     try:
+        if ":" not in text:
+            # RFC 3986 section 3.2.2: no leading zeros.  inet_aton(3) reads 010 as octal (RFC 6943 section
+            # 3.1.1), so a rule with one would match another address than its author meant.
+            return 4, int(IPv4Address(text))
         # RFC 4291 section 2.2: all forms of one address are equal here, as only the number is compared.
         return 6, int(IPv6Address(text))
     except AddressValueError:

@@ -8,7 +8,6 @@ C{ib0}, C{ib1} and so on are attached to the subnet that their thread hosts
 from __future__ import annotations
 
 import os
-import re
 import select
 import socket
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from twisted_ib.errors import DeviceError
 from twisted_ib.hca.base.traits import SUBNET
-from twisted_ib.hca.device.registry import FABRICS, FabricKind, addFabric
+from twisted_ib.hca.device.registry import FABRICS, FabricKind, addFabric, numbered
 from twisted_ib.hca.fabric.base.neighbours import ofThisThread as neighboursOf
 
 if TYPE_CHECKING:
@@ -65,9 +64,5 @@ def _ofHost(owner: Device, guid: int, clock: Callable[[], float]) -> SubnetFabri
 
 
 #: They are used by name alone: who listens on all devices does not listen on them.
-KIND = FabricKind(
-    *("ib", _ofThread, SUBNET),
-    implicit=re.compile(r"ib(?:0|[1-9][0-9]{0,2})").fullmatch,
-    hasInterfaces=True,
-)
+KIND = FabricKind("ib", _ofThread, SUBNET, implicit=numbered("ib"), hasInterfaces=True)
 addFabric(KIND)

@@ -20,6 +20,7 @@ from twisted_ib.hca.device.registry import FABRICS, fabricOf
 from twisted_ib.hca.device.tcpcounterparts import Counterpart, TCPCounterparts
 from twisted_ib.hca.host.addresses import isLocalAddress
 from twisted_ib.internet.addressing.addresses import reachable, scopeOf, withPort
+from twisted_ib.layouts import Shown
 from twisted_ib.switch import sockdiag
 from twisted_ib.switch.reason import ONE_CPU, Fallback, noListener, remote
 
@@ -40,8 +41,8 @@ _SDP = 0x10000
 _NO_PORT = Fallback("no_port", "there is no port 0")
 
 
-@attrs.frozen
-class Candidate:
+@attrs.frozen(repr=False)
+class Candidate(Shown):
     """
     A way to connect over SDP.
 

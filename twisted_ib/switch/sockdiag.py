@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from twisted_ib.hca.host.addresses import NETLINK_ERROR, attributesOf, dumped
+from twisted_ib.layouts import Shown
 
 if TYPE_CHECKING:
     from twisted_ib.structs import Packed
@@ -53,8 +54,8 @@ class Unreadable(Exception):
     """
 
 
-@attrs.frozen
-class TCPListener:
+@attrs.frozen(repr=False)
+class TCPListener(Shown):
     """
     A listening TCP socket.
 

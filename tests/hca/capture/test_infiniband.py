@@ -32,8 +32,9 @@ from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.cm.messages import REQ
 from twisted_ib.hca.wire.grh import guidGID, route
+from twisted_ib.hca.wire.headers import QUEUE_KEY
 from twisted_ib.hca.wire.mad.classes import PERFORMANCE, SUBNET, SUBNET_DIRECTED
-from twisted_ib.hca.wire.mad.mad import GET, GET_RESPONSE, QUEUE_KEY, SET, Mad
+from twisted_ib.hca.wire.mad.mad import GET, GET_RESPONSE, SET, Mad
 from twisted_ib.subnet.network.smi import Packet
 from twisted_ib.subnet.sm.manager import Options
 

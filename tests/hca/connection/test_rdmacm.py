@@ -124,7 +124,19 @@ class NameTests(SynchronousTestCase):
         """
         self.assertEqual(packAddress("127.0.0.1"), (4, bytes(12) + b"\x7f\0\0\1"))
         self.assertEqual(packAddress("::1"), (6, bytes(15) + b"\1"))
-        self.assertRaises(ValueError, packAddress, "lo")
+        self.assertEqual(packAddress("::ffff:192.0.2.1%lo")[0], 6)
+        self.assertEqual(packAddress("192.0.2.1%lo")[0], 4)
+        for text in (
+            "lo",
+            "1.2.3.4.5",
+            "1.2.3",
+            "01.2.3.4",
+            "1.2.3.256",
+            " 1.2.3.4",
+            "+1.2.3.4",
+            "\u0661.2.3.4",
+        ):
+            self.assertRaises(ValueError, packAddress, text)
 
     def test_gids(self) -> None:
         """

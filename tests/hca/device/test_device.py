@@ -35,6 +35,7 @@ from twisted_ib.errors import (
     UnknownDeviceError,
     WrongThreadError,
 )
+from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LinkLayer
@@ -1041,6 +1042,18 @@ class EndTests(DeviceTestCase):
         """
         error = self.assertRaises(DeviceError, lambda: self.a.sa)
         self.assertIn("lo0 has no subnet administration", str(error))
+
+    def test_unloadable(self) -> None:
+        """
+        Where agents cannot be imported any more, as after C{chroot}, a management datagram is dropped; not
+        those that come when they can.
+        """
+        mad = (SimpleNamespace(), GSI_QPN, GSI_QPN, bytes(256), 0, 256)
+        with mock.patch.dict(sys.modules, {"twisted_ib.hca.mad.agents": None}):
+            self.a.madReceived(*mad)
+        self.assertEqual(self.a.counters["management_dropped"], 1)
+        self.a.madReceived(*mad)
+        self.assertEqual(self.a.counters["management_malformed"], 1)
 
     def test_close(self) -> None:
         """

@@ -23,9 +23,9 @@ from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
-from twisted_ib.hca.wire.headers import BTH, DETH
+from twisted_ib.hca.wire.headers import BTH, DETH, QUEUE_KEY
 from twisted_ib.hca.wire.mad.classes import VENDOR_CLASSES
-from twisted_ib.hca.wire.mad.mad import GET, QUEUE_KEY, Mad
+from twisted_ib.hca.wire.mad.mad import GET, Mad
 
 KEY = 0x11111111
 FULL, LIMITED = 0x8001, 0x0002

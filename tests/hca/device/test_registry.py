@@ -183,7 +183,7 @@ class RegistryTests(SynchronousTestCase):
         error = self.assertRaises(DeviceError, registry.place, "roce0", "0.0.0.0")
         self.assertIn("device roce0 has no address: bind one", str(error))
         self.assertRaises(ValueError, registry.place, "roce0", "localhost")
-        for name in ("roce", "roce00", "roce1234", "rocex", "net0"):
+        for name in ("roce", "roce00", "roce1234", "rocex", "net0", "roce\u0661", "roce-1", "Roce1"):
             self.assertRaises(UnknownDeviceError, registry.place, name, "127.0.0.9")
         device = Device("roce0", lambda: 0.0, address="127.0.0.9")
         self.addCleanup(device.close)

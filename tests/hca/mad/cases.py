@@ -23,8 +23,7 @@ from twisted_ib.hca.mad import agents
 from twisted_ib.hca.mad.requests import ReceivedMAD
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.grh import GRH_BYTES, length, packGRH
-from twisted_ib.hca.wire.headers import DETH
-from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
+from twisted_ib.hca.wire.headers import DETH, QUEUE_KEY
 from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 
 MISSING = libc.available()

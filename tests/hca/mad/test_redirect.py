@@ -20,17 +20,9 @@ from twisted_ib.hca.mad.attributes.performance import PortCounters
 from twisted_ib.hca.mad.requests import ReceivedMAD, Redirection, Redirections
 from twisted_ib.hca.services.address import AddressHandle
 from twisted_ib.hca.services.datagramconsumer import InlineDatagrams
+from twisted_ib.hca.wire.headers import QUEUE_KEY
 from twisted_ib.hca.wire.mad.classes import PERFORMANCE, SUBNET
-from twisted_ib.hca.wire.mad.mad import (
-    CLASS_PORT_INFO,
-    GET,
-    GET_RESPONSE,
-    QUEUE_KEY,
-    SET,
-    TRAP,
-    Mad,
-    decodeMAD,
-)
+from twisted_ib.hca.wire.mad.mad import CLASS_PORT_INFO, GET, GET_RESPONSE, SET, TRAP, Mad, decodeMAD
 
 #: A queue pair cannot send another Q_Key with the high bit than its own (IBTA vol. 1 10.2.5), so that one
 #: which answers to queue pair 1 has that Q_Key.

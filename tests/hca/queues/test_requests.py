@@ -8,7 +8,7 @@ from attrs import asdict
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.hca.queues.requests import SGE, Attributes, SendOpcode, SendRequest
-from twisted_ib.hca.wire.cm.messages import DREP
+from twisted_ib.hca.wire.cm.messages import DREP, RTU
 
 
 class DefaultTests(SynchronousTestCase):
@@ -48,3 +48,13 @@ class TextTests(SynchronousTestCase):
             repr(DREP(4, 5, b"x")),
             "DREP(localCommunicationID=4, remoteCommunicationID=5, privateData=b'x')",
         )
+
+    def test_equal(self) -> None:
+        """
+        Those of one class with the same fields are equal.
+        """
+        self.assertEqual(SGE(1, 2, 3), SGE(1, 2, 3))
+        self.assertNotEqual(SGE(1, 2, 3), SGE(1, 2, 4))
+        self.assertEqual(DREP(4, 5, b"x"), DREP(4, 5, b"x"))
+        self.assertNotEqual(DREP(4, 5, b"x"), RTU(4, 5, b"x"))
+        self.assertNotEqual(SGE(1, 2, 3), (1, 2, 3))

@@ -27,8 +27,9 @@ from twisted_ib.hca.wire.cm.messages import (
     SIDR_REP,
     SIDR_REQ,
 )
+from twisted_ib.hca.wire.headers import MAD_BYTES, QUEUE_KEY
 from twisted_ib.hca.wire.mad import cm
-from twisted_ib.hca.wire.mad.mad import DATA_BYTES, HEADER_BYTES, MAD_BYTES, QUEUE_KEY, Mad
+from twisted_ib.hca.wire.mad.mad import DATA_BYTES, HEADER_BYTES, Mad
 from twisted_ib.hca.wire.packet import Packet
 
 _PACKET = Packet.parse(packets.REQ, 28, len(packets.REQ))

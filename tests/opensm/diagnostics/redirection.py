@@ -16,8 +16,9 @@ from tests.opensm.topologies import TOPOLOGIES
 from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.mad.pma import EXTENDED_WIDTH
 from twisted_ib.hca.mad.requests import redirecting
+from twisted_ib.hca.wire.headers import QUEUE_KEY
 from twisted_ib.hca.wire.mad.classes import PERFORMANCE
-from twisted_ib.hca.wire.mad.mad import CLASS_AT, GET_RESPONSE, QUEUE_KEY, decodeMAD
+from twisted_ib.hca.wire.mad.mad import CLASS_AT, GET_RESPONSE, decodeMAD
 
 #: Serves performance management.
 NUMBER = 0x123456

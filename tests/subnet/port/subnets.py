@@ -27,8 +27,9 @@ from twisted_ib.hca.mad.attributes.node import (
     SwitchInfo,
 )
 from twisted_ib.hca.mad.attributes.port import PKeyTable, PortInfo
+from twisted_ib.hca.wire.headers import MAD_BYTES
 from twisted_ib.hca.wire.mad.classes import SUBNET_DIRECTED
-from twisted_ib.hca.wire.mad.mad import BASE_VERSION, HEADER, MAD_BYTES, SET, SM_VERSION
+from twisted_ib.hca.wire.mad.mad import BASE_VERSION, HEADER, SET, SM_VERSION
 from twisted_ib.subnet.hosting.hosted import HostedSubnet
 from twisted_ib.subnet.network.graph import Node, Port
 from twisted_ib.subnet.network.smi import PERMISSIVE_LID, Packet

@@ -17,9 +17,10 @@ from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.mad.attributes.layouts import Attribute, layoutOf
 from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo, SMInfo, SwitchInfo
 from twisted_ib.hca.mad.attributes.port import PortInfo
+from twisted_ib.hca.wire.headers import MAD_BYTES
 from twisted_ib.hca.wire.mad.administration import GET_TABLE, SA_VERSION, SAStatus
 from twisted_ib.hca.wire.mad.classes import SUBNET_ADMINISTRATION, AdministrationHeader
-from twisted_ib.hca.wire.mad.mad import GET, GET_RESPONSE, MAD_BYTES, SET, Mad, decodeMAD
+from twisted_ib.hca.wire.mad.mad import GET, GET_RESPONSE, SET, Mad, decodeMAD
 from twisted_ib.subnet.network.smi import Packet
 from twisted_ib.subnet.network.switch import NO_PORT
 from twisted_ib.subnet.sa.agent import Administration

@@ -22,9 +22,10 @@ from twisted_ib.hca.mad.attributes.notice import ClassPortInfo
 from twisted_ib.hca.mad.rmpp.receiver import Receiver
 from twisted_ib.hca.mad.rmpp.segments import TransferStatus, headerOf, segment
 from twisted_ib.hca.mad.rmpp.sender import RMPP_ACK_SECONDS
+from twisted_ib.hca.wire.headers import MAD_BYTES
 from twisted_ib.hca.wire.mad.administration import DELETE, GET_MULTI, GET_TABLE, GET_TRACE_TABLE, SAStatus
 from twisted_ib.hca.wire.mad.classes import DATA, FIRST, LAST, PERFORMANCE, AdministrationHeader, RMPPHeader
-from twisted_ib.hca.wire.mad.mad import GET, MAD_BYTES, SET, TRAP, Mad, decodeMAD
+from twisted_ib.hca.wire.mad.mad import GET, SET, TRAP, Mad, decodeMAD
 
 AT = 56
 

@@ -404,7 +404,7 @@ _LATER = f"""
 import sys
 {_PAIR}
 pair()
-assert not {{"asyncio", "http.cookiejar", "email", "twisted.internet.unix"}} & set(sys.modules)
+assert not {{"asyncio", "http.cookiejar", "email", "pickle", "twisted.internet.unix"}} & set(sys.modules)
 from twisted.internet import defer
 async def five(): return 5
 defer.ensureDeferred(five()).addCallback(print)
@@ -419,6 +419,9 @@ asyncio.run(main())
 from twisted.python import compat
 from http.cookiejar import CookieJar
 assert compat.cookielib.CookieJar is CookieJar
+from twisted.python import reflect
+import pickle
+assert reflect.pickle.Pickler is pickle.Pickler
 from twisted.internet import posixbase, process, udp, unix
 assert posixbase.process.Process is process.Process
 assert posixbase.udp.Port is udp.Port and posixbase.unix.Port is unix.Port

@@ -17,6 +17,7 @@ from twisted_ib import limits
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.partition import PartitionTable
 from twisted_ib.hca.base.traits import LinkLayer
+from twisted_ib.layouts import Shown
 
 #: The default subnet prefix (IBTA vol. 1 4.1.1).
 DEFAULT_PREFIX = 0xFE80 << 48
@@ -65,8 +66,8 @@ class PhysicalState(IntEnum):
     LINK_ERROR_RECOVERY = 6
 
 
-@frozen(kw_only=True)
-class PortChange:
+@frozen(kw_only=True, repr=False)
+class PortChange(Shown):
     """
     New values of a port; L{None} leaves one as it is.
 
@@ -148,8 +149,8 @@ class KeyViolation(NamedTuple):
     targetGID: int = 0
 
 
-@define(eq=False, kw_only=True)
-class Port:
+@define(eq=False, kw_only=True, repr=False)
+class Port(Shown):
     """
     One port.
 

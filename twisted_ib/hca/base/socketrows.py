@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from attrs import define
 
 from twisted_ib import limits
+from twisted_ib.layouts import Shown
 
 #: The longest text of a row, in characters, except a rule's place.
 SOCKET_TEXT = 256
@@ -74,8 +75,8 @@ ANY = ("*", 0)
 _SOURCES = "_hcaSocketRows"
 
 
-@define
-class Row:
+@define(repr=False)
+class Row(Shown):
     """
     One listener or connection.
     """

@@ -12,6 +12,7 @@ from enum import Enum, IntEnum
 from attrs import evolve, field, frozen
 
 from twisted_ib.hca.base.states import QPType
+from twisted_ib.layouts import Shown
 
 
 class Peers(Enum):
@@ -84,8 +85,8 @@ class Completion(Enum):
     SENT = 2
 
 
-@frozen
-class PrivateBytes:
+@frozen(repr=False)
+class PrivateBytes(Shown):
     """
     Bytes of private data, of which a header (L{twisted_ib.hca.connection.rdmacm}) takes some.
 
@@ -108,8 +109,8 @@ IB_PRIVATE_BYTES = PrivateBytes(92, 196, 148, 216, 136)
 DEVICE_MEMORY = 256 * 1024
 
 
-@frozen(kw_only=True, cache_hash=True)
-class Traits:
+@frozen(kw_only=True, cache_hash=True, repr=False)
+class Traits(Shown):
     """
     The facts of one kind of fabric.
 

@@ -26,8 +26,8 @@ from twisted_ib.hca.capture.pcapng import Writer
 from twisted_ib.hca.services.datagramform import DatagramForm
 from twisted_ib.hca.wire.cm.layout import BODY_BYTES
 from twisted_ib.hca.wire.cm.messages import REP, REQ, SIDR_REP, SIDR_REQ, AnyMessage, byAttribute
-from twisted_ib.hca.wire.headers import DETH, PSN_MASK, QPN_MASK
-from twisted_ib.hca.wire.mad import cm, mad
+from twisted_ib.hca.wire.headers import DETH, PSN_MASK, QPN_MASK, QUEUE_KEY
+from twisted_ib.hca.wire.mad import cm
 from twisted_ib.hca.wire.opcodes import MTU_BYTES, OPCODES, UD_SEND_ONLY
 from twisted_ib.hca.wire.packet import BaseHeader, Packet
 from twisted_ib.hca.wire.rocev2 import datagramPort, flowLabel, sourcePort
@@ -286,7 +286,7 @@ class Capture:
         # IBTA vol. 1 12.6: CM messages travel between queue pairs 1, with its well-known Q_Key (Linux
         # ib_mad.h IB_QP1_QKEY).
         bth = BaseHeader(UD_SEND_ONLY, GSI_QPN, self._nextDatagram(source, GSI_QPN))
-        packet = Packet.of(bth, (mad.QUEUE_KEY, GSI_QPN), payload)
+        packet = Packet.of(bth, (QUEUE_KEY, GSI_QPN), payload)
         self.show(seen, way, datagramPort(GSI_QPN), packet)
 
     def _wayOf(self, message: AnyMessage, way: Direction) -> Direction:

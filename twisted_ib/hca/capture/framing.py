@@ -16,8 +16,8 @@ from twisted_ib.hca.base.operation import SMI_QPN
 from twisted_ib.hca.capture.pcapng import ERF, ETHERNET
 from twisted_ib.hca.services.datagramform import DatagramForm, LocalForm, RoutedForm
 from twisted_ib.hca.wire.grh import guidGID
+from twisted_ib.hca.wire.headers import QUEUE_KEY
 from twisted_ib.hca.wire.lrh import LinkPacket
-from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
 from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 from twisted_ib.hca.wire.packet import BaseHeader, Packet
 from twisted_ib.hca.wire.rocev2 import UDPDatagram, ethernet, hardwareAddress, ipVersion

@@ -40,8 +40,7 @@ from twisted_ib.hca.queues.receiver import RecordReceiver
 from twisted_ib.hca.queues.scatter import payload
 from twisted_ib.hca.wire import headers
 from twisted_ib.hca.wire.grh import HEADER_BYTES
-from twisted_ib.hca.wire.headers import QPN_MASK
-from twisted_ib.hca.wire.mad.mad import MAD_BYTES
+from twisted_ib.hca.wire.headers import MAD_BYTES, QPN_MASK
 from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, MTU_BYTES, OPCODES, UNRELIABLE
 from twisted_ib.hca.wire.packet import DEFAULT_PARTITION
 

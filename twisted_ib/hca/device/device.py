@@ -561,7 +561,13 @@ class Device(DeviceProgress):
         stop: int,
         partition: int = 0,
     ) -> None:
-        self.mads.received(path, number, source, buffer, start, stop, partition)
+        try:
+            agents = self.mads
+        except (ImportError, OSError):
+            # A process that is in a C{chroot}, or has no descriptor left, has none: a datagram may be lost.
+            self.count("management_dropped")
+            return
+        agents.received(path, number, source, buffer, start, stop, partition)
 
     def pathLost(self, path: IPeerPath, reason: PathLostError) -> None:
         # First the tables that would still hand out the path, then the users, who may ask for another at

@@ -31,6 +31,7 @@ from twisted_ib.errors import DeviceError, RulesError, UnknownDeviceError
 from twisted_ib.hca.base.traits import ADAPTER, LOCAL, ROUTED, SHARED, STREAM, Traits
 from twisted_ib.hca.fabric.base.neighbours import Neighbours
 from twisted_ib.hca.host.addresses import isWildcard, normalise, sourceFor
+from twisted_ib.layouts import Shown
 
 if TYPE_CHECKING:
     from twisted_ib.configuration.syntax import Contents, DeviceStatement
@@ -101,8 +102,8 @@ def _addressOfAdapter(adapter: str) -> str:
     return addressOfAdapter(adapter)
 
 
-@frozen
-class FabricKind:
+@frozen(repr=False)
+class FabricKind(Shown):
     """
     One kind of fabric: what rules, tools and devices know of it without opening one.
 
@@ -136,16 +137,25 @@ class FabricKind:
         return self.traits.hasAddress
 
 
+def numbered(start: str) -> Callable[[str], bool]:
+    """
+    @return: whether a name is that with a number below 1000 behind it, as C{roce0}.
+    """
+
+    def matches(name: str) -> bool:
+        number = name[len(start) :]
+        isShort = name.startswith(start) and len(number) <= 3 and number.isdecimal()
+        return isShort and str(int(number)) == number
+
+    return matches
+
+
 #: The fabrics, in order: a new one is its folder, its factory and a row.  L{addFabric} appends others.
 KINDS = [
     FabricKind("loopback", _loopback, LOCAL, "lo0"),
     FabricKind("shm", _sharedMemory, SHARED, "shm0"),
-    FabricKind("roce", _roce, ROUTED, implicit=re.compile(r"roce(?:0|[1-9][0-9]{0,2})").fullmatch),
-    FabricKind(
-        *("iwarp", _iwarp, STREAM),
-        implicit=re.compile(r"iwarp(?:0|[1-9][0-9]{0,2})").fullmatch,
-        options=("crc", "markers"),
-    ),
+    FabricKind("roce", _roce, ROUTED, implicit=numbered("roce")),
+    FabricKind("iwarp", _iwarp, STREAM, implicit=numbered("iwarp"), options=("crc", "markers")),
     FabricKind(
         *("hardware", _hardware, ADAPTER),
         # Linux' names of RDMA devices; an adapter that a device was added for has that name as well.
@@ -156,7 +166,8 @@ KINDS = [
 #: The same by name.
 FABRICS: dict[str, FabricKind] = {kind.name: kind for kind in KINDS}
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}").fullmatch
+#: A device's name, and that of an adapter.  Compiled when there is one.
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}"
 
 #: The device that is used where none is named.
 DEFAULT_DEVICE = "shm0"
@@ -201,7 +212,7 @@ def _checked(name: str, fabric: str, address: str | None) -> str | None:
             raise DeviceError(f"device {name}: one of fabric {fabric} has no address of its own")
         return _interface(name, address)
     if FABRICS[fabric].locate is not None:
-        if not address or not _NAME(address):
+        if not address or not re.fullmatch(_NAME, address):
             raise DeviceError(f"device {name}: one of fabric {fabric} needs an adapter's name, as rxe0")
         return address
     if not address:
@@ -314,7 +325,7 @@ def parseDevices(text: str) -> dict[str, tuple[str, str | None, dict[str, bool]]
     found: dict[str, tuple[str, str | None, dict[str, bool]]] = {}
     for item in filter(None, map(str.strip, text.split(","))):
         name, equals, rest = item.partition("=")
-        if not equals or not _NAME(name):
+        if not equals or not re.fullmatch(_NAME, name):
             raise DeviceError(
                 f"{settings.DEVICES}: {item!r} is not NAME=FABRIC:ADDRESS, as roce0=roce:192.0.2.1"
             )

@@ -14,11 +14,12 @@ import attrs
 from twisted_ib.hca.fabric.base.neighbours import ofThisThread
 from twisted_ib.hca.host.addresses import normalise, servedBy
 from twisted_ib.hca.host.search import Search, shared
+from twisted_ib.layouts import Shown
 from twisted_ib.settings import ALLOW_UIDS, RUN_DIR
 
 
-@attrs.frozen
-class Counterpart:
+@attrs.frozen(repr=False)
+class Counterpart(Shown):
     """
     The service that accompanies a TCP listener.
     """

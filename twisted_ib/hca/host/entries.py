@@ -36,6 +36,7 @@ from twisted_ib.errors import PathLostError
 from twisted_ib.hca.host.libc import KernelSocket
 from twisted_ib.hca.host.liveness import Liveness
 from twisted_ib.hca.host.rundirectory import SERVICE_START, RunDirectory
+from twisted_ib.layouts import Shown
 
 #: Entries of dead processes that one HCA removes when it opens, and those of other users that it looks at.
 RECLAIMED_ENTRIES = 256
@@ -49,14 +50,15 @@ HCA = re.compile(r"hca-([0-9a-f]{16})\Z")
 SERVICE = re.compile(r"svc-([0-9a-f]{16})-(\d{1,20})-([0-9a-f.:%]{2,64})\Z", re.ASCII)
 #: One target of a service's link.
 TARGET = re.compile(r"(hca-[0-9a-f]{16})(?:\.tcp-([1-9]\d{0,19}))?\Z", re.ASCII)
-#: A link that will replace a service's, and the socket page (L{twisted_ib.hca.host.socketpage}).
-ATTACHED = re.compile(r"(hca-[0-9a-f]{16})\.(?:new|sockets)\Z")
-#: A multicast GID (IBTA vol. 1 4.1.1) and the GUID of a member.
-GROUP = re.compile(r"mcg-([0-9a-f]{32})-([0-9a-f]{16})\Z")
+#: The ends of a link that will replace a service's, and of the socket page
+#: (L{twisted_ib.hca.host.socketpage}).
+_ATTACHED = ("new", "sockets")
+#: A multicast GID (IBTA vol. 1 4.1.1) and the GUID of a member.  Compiled when there is one.
+_GROUP = r"mcg-([0-9a-f]{32})-([0-9a-f]{16})\Z"
 
 
-@attrs.frozen
-class Entry:
+@attrs.frozen(repr=False)
+class Entry(Shown):
     """
     An HCA found in a run directory.
 
@@ -227,10 +229,10 @@ def _isOurs(directory: RunDirectory, name: str) -> bool:
 
 
 def _isLeft(directory: RunDirectory, name: str, living: set[str]) -> bool:
-    attached = ATTACHED.match(name)
-    if attached is not None:
-        return attached[1] not in living
-    if not (SERVICE.match(name) or GROUP.match(name)):
+    owner, _, end = name.partition(".")
+    if end in _ATTACHED and HCA.match(owner):
+        return owner not in living
+    if not (SERVICE.match(name) or re.match(_GROUP, name)):
         return False
     link = directory.readLink(name)
     return link is not None and not any(hca in living for hca, _ in targetsOf(link))

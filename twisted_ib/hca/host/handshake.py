@@ -104,7 +104,7 @@ def _cut(text: str, limit: int) -> bytes:
     return text.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore").encode("utf-8")
 
 
-@attrs.frozen(repr=False)
+@attrs.frozen(eq=False, repr=False)
 class Hello(Record):
     """
     A side's identity, layout and capabilities.
@@ -165,7 +165,7 @@ class Hello(Record):
         return cls(guid, pid, ringBytes, slackBytes, HandshakeFlags(offers), program)
 
 
-@attrs.frozen(repr=False)
+@attrs.frozen(eq=False, repr=False)
 class Refuse(Record):
     """
     The refusal of a handshake.
@@ -212,7 +212,7 @@ class Subject(Enum):
     SOCKETS = b"sockets"
 
 
-@attrs.frozen(repr=False)
+@attrs.frozen(eq=False, repr=False)
 class Query(Record):
     """
     A request for information about an HCA.
@@ -241,7 +241,7 @@ class Query(Record):
             raise HandshakeError("an asker's query is about something unknown here") from None
 
 
-@attrs.frozen(repr=False)
+@attrs.frozen(eq=False, repr=False)
 class QueryAnswer(Record):
     """
     The answer of an HCA.

@@ -18,6 +18,7 @@ import attrs
 from twisted_ib.drive.sleeper import awaitReady
 from twisted_ib.errors import PathLostError, PeerIdentityError
 from twisted_ib.hca.host import libc
+from twisted_ib.layouts import Shown
 from twisted_ib.settings import ALLOW_UIDS
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ SO_PEERPIDFD = 77
 _CREDENTIALS: Packed[tuple[int, int, int]] = struct.Struct("=iII")
 
 
-@attrs.frozen
-class PeerCredentials:
+@attrs.frozen(repr=False)
+class PeerCredentials(Shown):
     """
     The kernel's word on the process at the other end of a socket.
 

@@ -41,7 +41,7 @@ from twisted_ib.hca.mad.rmpp.segments import dataAt, isSegment
 from twisted_ib.hca.mad.takers import Taker, queuePairOf, takerOf
 from twisted_ib.hca.mad.transfers import Transfers
 from twisted_ib.hca.wire.grh import HOP_LIMIT
-from twisted_ib.hca.wire.headers import DETH, QPN_MASK
+from twisted_ib.hca.wire.headers import DETH, MAD_BYTES, QPN_MASK, QUEUE_KEY
 from twisted_ib.hca.wire.mad.classes import (
     ACTIVE,
     RMPP_VERSION,
@@ -58,9 +58,7 @@ from twisted_ib.hca.wire.mad.mad import (
     GET,
     GET_RESPONSE,
     HEADER,
-    MAD_BYTES,
     METHOD_AT,
-    QUEUE_KEY,
     REDIRECTED,
     RESPONSE,
     SEND,

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib.hca.mad.requests import ReceivedMAD
 from twisted_ib.hca.wire.cm.messages import REQ, SIDR_REQ
+from twisted_ib.hca.wire.headers import MAD_BYTES
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION
-from twisted_ib.hca.wire.mad.mad import CM_VERSION, HEADER_BYTES, MAD_BYTES, SEND
+from twisted_ib.hca.wire.mad.mad import CM_VERSION, HEADER_BYTES, SEND
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import DatagramPath

@@ -21,15 +21,13 @@ from twisted_ib.hca.mad.rmpp.receiver import RMPP_TABLE_BYTES
 from twisted_ib.hca.mad.rmpp.segments import TABLE, dataAt, isSegment
 from twisted_ib.hca.mad.takers import isResponse
 from twisted_ib.hca.services.address import AddressVector
-from twisted_ib.hca.wire.headers import QPN_MASK
+from twisted_ib.hca.wire.headers import MAD_BYTES, QPN_MASK, QUEUE_KEY
 from twisted_ib.hca.wire.mad.classes import ORGANIZATION_CLASSES, TRANSFER_HEADERS, OrganizationHeader
 from twisted_ib.hca.wire.mad.mad import (
     BASE_VERSION,
     CLASS_AT,
     HEADER_BYTES,
-    MAD_BYTES,
     METHOD_AT,
-    QUEUE_KEY,
     UNSUPPORTED_METHOD_ATTRIBUTE,
     Mad,
     decodeMAD,

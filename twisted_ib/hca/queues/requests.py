@@ -57,7 +57,7 @@ class SendFlags(IntFlag):
     IP_CSUM = 16
 
 
-@attrs.define(repr=False)
+@attrs.define(eq=False, repr=False)
 class SGE(Record):
     """
     An element of a scatter/gather list (C{struct ibv_sge}): a piece of registered memory.
@@ -87,7 +87,7 @@ def checkPieces(pieces: Sequence[SGE], most: int) -> None:
             raise QueuePairError(f"a piece of memory has not {piece.length} bytes")
 
 
-@attrs.frozen(slots=True, repr=False)
+@attrs.frozen(slots=True, eq=False, repr=False)
 class WindowBind(Record):
     """
     The parameters of a BIND_MW: see L{Windows.bind<twisted_ib.hca.memory.windows.Windows.bind>}.
@@ -108,7 +108,7 @@ class WindowBind(Record):
     key: int | None = None
 
 
-@attrs.frozen(slots=True, repr=False)
+@attrs.frozen(slots=True, eq=False, repr=False)
 class Destination(Record):
     """
     The destination of a datagram.
@@ -123,7 +123,7 @@ class Destination(Record):
     key: int
 
 
-@attrs.define(repr=False)
+@attrs.define(eq=False, repr=False)
 class SendRequest(Record):
     """
     A work request for the send queue (C{struct ibv_send_wr}).
@@ -191,7 +191,7 @@ class SendRequest(Record):
 ATOMIC_BYTES = 8
 
 
-@attrs.define(repr=False)
+@attrs.define(eq=False, repr=False)
 class ReceiveRequest(Record):
     """
     A work request for the receive queue (C{struct ibv_recv_wr}).
@@ -204,7 +204,7 @@ class ReceiveRequest(Record):
     pieces: Sequence[SGE] = ()
 
 
-@attrs.frozen(repr=False)
+@attrs.frozen(eq=False, repr=False)
 class Capabilities(Record):
     """
     The sizes of a queue pair's work queues (C{struct ibv_qp_cap}).
@@ -238,7 +238,7 @@ class Capabilities(Record):
                 raise ResourceLimitError(f"a queue pair has 0 to {most} {name}, not {value}")
 
 
-@attrs.frozen(repr=False)
+@attrs.frozen(eq=False, repr=False)
 class Attributes(Record):
     """
     Attributes of a connected queue pair, as set by L{QueuePair.modify

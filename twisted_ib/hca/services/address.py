@@ -25,6 +25,7 @@ from twisted_ib.hca.base.refcount import RefCounted
 from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.memory.regions import ProtectionDomain
 from twisted_ib.hca.wire.grh import isMulticast
+from twisted_ib.layouts import Shown
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IDevice, IPeerPath
@@ -44,8 +45,8 @@ _BITS = (
 )
 
 
-@frozen
-class AddressVector:
+@frozen(repr=False)
+class AddressVector(Shown):
     """
     How to reach a port (C{struct ibv_ah_attr}).
 

@@ -44,6 +44,11 @@ FLUSH: Final[Packed[tuple[int]]] = Struct(">I")
 #: ICRC: the one little-endian field (IBTA vol. 1 7.8.1).
 ICRC: Final[Packed[tuple[int]]] = Struct("<I")
 
+#: Octets of a management datagram (L{twisted_ib.hca.wire.mad.mad}), and the well-known Q_Key of queue pair 1
+#: (Linux ib_mad.h IB_QP1_QKEY).  Here: who only passes them on does not import their classes.
+MAD_BYTES: Final = 256
+QUEUE_KEY: Final = 0x80010000
+
 # Queue pair numbers, packet and message sequence numbers have 24 bits.
 QPN_MASK: Final = 0xFFFFFF
 PSN_MASK: Final = 0xFFFFFF

@@ -8,14 +8,12 @@ packet of annex A17.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import Enum
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from attrs import frozen
 
-from twisted_ib.hca.wire.extended import EXTENDED_HEADERS, ExtendedHeader
 from twisted_ib.hca.wire.headers import (
     AETH,
     ATOMIC,
@@ -27,6 +25,7 @@ from twisted_ib.hca.wire.headers import (
     INVALIDATE,
     RETH,
 )
+from twisted_ib.layouts import Shown
 
 if TYPE_CHECKING:
     from twisted_ib.structs import Packed
@@ -94,15 +93,14 @@ class Kind(Enum):
     CONGESTION = "congestion notification"
 
 
-@frozen(eq=False)
-class Opcode:
+@frozen(eq=False, repr=False)
+class Opcode(Shown):
     """
     One opcode.
 
     @ivar code: 8 bits: transport service and operation.
     @ivar name: as packet analysers show it.
     @ivar headers: layouts of the extended headers, in order.
-    @ivar fields: names of their fields, in order.
     @ivar layout: one layout for all of them.
     @ivar start: offset of the payload from the BTH.
     @ivar least: least payload in bytes; L{None} for the path MTU.
@@ -118,7 +116,6 @@ class Opcode:
     name: str
     kind: Kind
     headers: tuple[Packed[Any], ...]
-    fields: tuple[str, ...]
     layout: Packed[Any]
     start: int
     least: int | None
@@ -148,17 +145,6 @@ class Opcode:
         # ones 1 to that.
         least = mtu if self.least is None else self.least
         return least <= length <= (mtu if self.most is None else self.most)
-
-    def named(self, numbers: Sequence[int]) -> tuple[ExtendedHeader, ...]:
-        """
-        Make extended headers from the numbers of C{layout}, in order.
-        """
-        found, at = [], 0
-        for layout in self.headers:
-            kind = EXTENDED_HEADERS[layout]
-            found.append(kind(*numbers[at : at + len(kind._fields)]))
-            at += len(kind._fields)
-        return tuple(found)
 
 
 # Payloads: (least, most).  A Last packet is never empty: a message of a whole number of MTUs ends in a full
@@ -241,7 +227,6 @@ def _opcode(prefix: str, transport: int, row: _Row) -> Opcode:
         prefix + name,
         kind,
         headers,
-        tuple(name for header in headers for name in EXTENDED_HEADERS[header]._fields),
         layout,
         BTH.size + layout.size,
         least,

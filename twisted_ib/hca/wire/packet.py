@@ -14,7 +14,7 @@ from typing import Any, Final
 from attrs import frozen
 
 from twisted_ib.errors import HeaderError, LengthError, OpcodeError, WireError
-from twisted_ib.hca.wire.extended import ExtendedHeader
+from twisted_ib.hca.wire.extended import EXTENDED_HEADERS, ExtendedHeader
 from twisted_ib.hca.wire.headers import BTH, ICRC
 from twisted_ib.hca.wire.opcodes import OPCODES, Opcode
 from twisted_ib.layouts import Codec, bits, flag, split
@@ -34,6 +34,16 @@ def _rowOf(code: int) -> Opcode:
     if row is None:
         raise OpcodeError(f"there is no operation code {code:#04x}")
     return row
+
+
+def _named(row: Opcode, numbers: Sequence[int]) -> tuple[ExtendedHeader, ...]:
+    # Extended headers of the numbers of the row's layout, in order.
+    found, at = [], 0
+    for layout in row.headers:
+        kind = EXTENDED_HEADERS[layout]
+        found.append(kind(*numbers[at : at + len(kind._fields)]))
+        at += len(kind._fields)
+    return tuple(found)
 
 
 @frozen
@@ -88,7 +98,7 @@ class Packet:
 
         @raise OpcodeError: the opcode is undefined.
         """
-        return cls(bth, _rowOf(bth.opcode).named(numbers), payload)
+        return cls(bth, _named(_rowOf(bth.opcode), numbers), payload)
 
     @property
     def row(self) -> Opcode:
@@ -155,4 +165,4 @@ class Packet:
         if pad and any(buffer[end : end + pad]):
             raise WireError("a packet's pad is not zeros")
         bth = _BASE.parse(bytes(buffer[start : start + BTH.size]))
-        return cls(bth, row.named(row.layout.unpack_from(buffer, start + BTH.size)), buffer[body:end])
+        return cls(bth, _named(row, row.layout.unpack_from(buffer, start + BTH.size)), buffer[body:end])

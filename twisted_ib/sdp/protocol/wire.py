@@ -154,7 +154,7 @@ def ipVersionOf(text: str) -> int:
     return ip_address(text.partition("%")[0]).version
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, eq=False, repr=False)
 class SDPMessage(Record):
     """
     The base header, which all messages have.
@@ -249,7 +249,7 @@ class SDPMessage(Record):
             raise SDPWireError(f"{type(self).__name__} has OOB_PRES and no payload")
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, eq=False, repr=False)
 class StreamMessage(SDPMessage):
     """
     A message that may carry stream bytes (C{payload}).
@@ -263,7 +263,7 @@ class StreamMessage(SDPMessage):
         return self.payload
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, eq=False, repr=False)
 class Greeting(SDPMessage):
     """
     The common fields of Hello and HelloAck.
@@ -299,7 +299,7 @@ class Greeting(SDPMessage):
             raise SDPWireError(f"{name} has receive buffers of {receiveBytes} bytes")
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, eq=False, repr=False)
 class Hello(Greeting):
     """
     The active side's first message, in the private data of the CM REQ.
@@ -328,7 +328,7 @@ class Hello(Greeting):
             raise SDPWireError(f"Hello has IP version {self.ipVersion}")
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, eq=False, repr=False)
 class HelloAck(Greeting):
     """
     The passive side's first message, in the private data of the CM REP.
@@ -375,7 +375,7 @@ class SendSm(SDPMessage):
     mid = MID.SEND_SM
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, eq=False, repr=False)
 class RdmaWrCompl(SDPMessage):
     """
     The source has written C{length} bytes into the oldest SinkAvail.
@@ -388,7 +388,7 @@ class RdmaWrCompl(SDPMessage):
     length: int = bits(0, 32)
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, eq=False, repr=False)
 class RdmaRdCompl(SDPMessage):
     """
     The sink has read from the oldest SrcAvail.
@@ -403,7 +403,7 @@ class RdmaRdCompl(SDPMessage):
     length: int = bits(0, 32)
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, eq=False, repr=False)
 class ModeChange(SDPMessage):
     """
     One direction changes its flow-control mode.
@@ -446,7 +446,7 @@ class SinkCancelAck(SDPMessage):
     mid = MID.SINK_CANCEL_ACK
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, eq=False, repr=False)
 class ChRcvBuf(SDPMessage):
     """
     A request to change the peer's receive size to C{receiveBytes}.
@@ -458,7 +458,7 @@ class ChRcvBuf(SDPMessage):
     receiveBytes: int = bits(0, 32)
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, eq=False, repr=False)
 class ChRcvBufAck(SDPMessage):
     """
     The answer to L{ChRcvBuf}.
@@ -472,7 +472,7 @@ class ChRcvBufAck(SDPMessage):
     receiveBytes: int = bits(0, 32)
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, eq=False, repr=False)
 class SuspComm(SDPMessage):
     """
     Suspend the connection: the socket moves to another process, at C{serviceID}.
@@ -494,7 +494,7 @@ class SuspCommAck(SDPMessage):
     mid = MID.SUSP_COMM_ACK
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, eq=False, repr=False)
 class SinkAvail(StreamMessage):
     """
     A buffer that the source may write to (Pipelined mode).
@@ -517,7 +517,7 @@ class SinkAvail(StreamMessage):
             raise SDPWireError("SinkAvail of 0 bytes")
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, eq=False, repr=False)
 class SrcAvail(StreamMessage):
     """
     A buffer that the sink may read.

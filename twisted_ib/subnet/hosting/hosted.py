@@ -21,15 +21,9 @@ from twisted_ib.hca.mad.attributes.port import Capability, PKeyTable, PortInfo
 from twisted_ib.hca.mad.pma import PMA
 from twisted_ib.hca.mad.takers import Taker
 from twisted_ib.hca.mad.vendor import PING, respond
+from twisted_ib.hca.wire.headers import MAD_BYTES
 from twisted_ib.hca.wire.mad.classes import PERFORMANCE, SMP_ATTRIBUTE, SMP_KEY, SUBNET, SUBNET_CLASSES
-from twisted_ib.hca.wire.mad.mad import (
-    BASE_VERSION,
-    CLASS_AT,
-    GET,
-    HEADER,
-    MAD_BYTES,
-    SM_VERSION,
-)
+from twisted_ib.hca.wire.mad.mad import BASE_VERSION, CLASS_AT, GET, HEADER, SM_VERSION
 from twisted_ib.subnet.hosting.attached import AttachedPort, IAttachedDevice
 from twisted_ib.subnet.hosting.descriptors import cancel
 from twisted_ib.subnet.hosting.manager import HostedManager

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from twisted_ib.errors import WireError
 from twisted_ib.hca.base.partition import PartitionTable
 from twisted_ib.hca.base.port import KeyViolation, PhysicalState, PortChange, PortState
-from twisted_ib.hca.wire.mad.mad import MAD_BYTES
+from twisted_ib.hca.wire.headers import MAD_BYTES
 from twisted_ib.subnet.network.smi import Packet
 
 if TYPE_CHECKING:

@@ -15,16 +15,9 @@ from attrs import define, evolve
 
 from twisted_ib.hca.base.port import PhysicalState
 from twisted_ib.hca.mad.takers import Taker, takerOf
+from twisted_ib.hca.wire.headers import MAD_BYTES
 from twisted_ib.hca.wire.mad.classes import SUBNET_CLASSES, SUBNET_DIRECTED
-from twisted_ib.hca.wire.mad.mad import (
-    ATTRIBUTE_AT,
-    CLASS_AT,
-    DIRECTION,
-    MAD_BYTES,
-    METHOD_AT,
-    STATUS_AT,
-    TRAP_REPRESS,
-)
+from twisted_ib.hca.wire.mad.mad import ATTRIBUTE_AT, CLASS_AT, DIRECTION, METHOD_AT, STATUS_AT, TRAP_REPRESS
 from twisted_ib.limits import SUBNET_HOPS
 from twisted_ib.subnet.network.forwarding import carriesData, egress
 from twisted_ib.subnet.network.switch import NO_PORT

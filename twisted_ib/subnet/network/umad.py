@@ -16,6 +16,7 @@ from attrs import define, field
 
 from twisted_ib.hca.base.operation import SMI_QPN
 from twisted_ib.hca.mad.takers import Taker, isResponse, queuePairOf
+from twisted_ib.hca.wire.headers import MAD_BYTES
 from twisted_ib.hca.wire.mad.classes import (
     ACTIVE,
     DATA,
@@ -30,14 +31,7 @@ from twisted_ib.hca.wire.mad.classes import (
     RMPPHeader,
     classHeader,
 )
-from twisted_ib.hca.wire.mad.mad import (
-    BASE_VERSION,
-    CLASS_AT,
-    HEADER,
-    HEADER_BYTES,
-    MAD_BYTES,
-    METHOD_AT,
-)
+from twisted_ib.hca.wire.mad.mad import BASE_VERSION, CLASS_AT, HEADER, HEADER_BYTES, METHOD_AT
 from twisted_ib.limits import UMAD_CLIENTS
 from twisted_ib.subnet.network.smi import (
     HOP_COUNT_AT,

@@ -27,9 +27,9 @@ from twisted_ib.hca.base.traits import SUBNET
 from twisted_ib.hca.connection.rdmacm import gidNumber, guidOf
 from twisted_ib.hca.fabric.base.subnetdirectory import ISubnetDirectory
 from twisted_ib.hca.services.datagramform import localDatagram
-from twisted_ib.hca.wire.headers import DETH
+from twisted_ib.hca.wire.headers import DETH, MAD_BYTES, QUEUE_KEY
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION
-from twisted_ib.hca.wire.mad.mad import CLASS_AT, MAD_BYTES, QUEUE_KEY
+from twisted_ib.hca.wire.mad.mad import CLASS_AT
 from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 from twisted_ib.subnet.network.smi import Packet
 from twisted_ib.subnet.port.paths import ManagementPath, SubnetPath

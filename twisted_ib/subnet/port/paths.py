@@ -25,8 +25,7 @@ from twisted_ib.hca.connection.request import GID_BYTES, PathRecord
 from twisted_ib.hca.fabric.base.neighbours import PeerIdentity
 from twisted_ib.hca.fabric.base.path import Refusing
 from twisted_ib.hca.queues.receiver import RecordReceiver
-from twisted_ib.hca.wire.headers import QPN_MASK
-from twisted_ib.hca.wire.mad.mad import MAD_BYTES
+from twisted_ib.hca.wire.headers import MAD_BYTES, QPN_MASK
 from twisted_ib.hca.wire.opcodes import UNRELIABLE
 
 if TYPE_CHECKING:

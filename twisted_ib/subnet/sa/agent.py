@@ -36,18 +36,10 @@ from twisted_ib.hca.mad.attributes.notice import ClassPortInfo, Notice, Trap
 from twisted_ib.hca.mad.requests import ReceivedMAD
 from twisted_ib.hca.mad.rmpp.segments import TABLE, dataAt, headerOf, isSegment
 from twisted_ib.hca.mad.transfers import Transfers
+from twisted_ib.hca.wire.headers import MAD_BYTES
 from twisted_ib.hca.wire.mad.administration import DELETE, GET_TABLE, SA_VERSION, SAStatus
 from twisted_ib.hca.wire.mad.classes import DATA, RMPP_VERSION, SUBNET_ADMINISTRATION, RMPPHeader
-from twisted_ib.hca.wire.mad.mad import (
-    GET,
-    GET_RESPONSE,
-    MAD_BYTES,
-    REPORT,
-    RESPONSE,
-    SET,
-    Mad,
-    decodeMAD,
-)
+from twisted_ib.hca.wire.mad.mad import GET, GET_RESPONSE, REPORT, RESPONSE, SET, Mad, decodeMAD
 from twisted_ib.subnet.network.smi import Packet
 from twisted_ib.subnet.sa.events import Events
 from twisted_ib.subnet.sa.groups import Groups

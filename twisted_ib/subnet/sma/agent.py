@@ -37,6 +37,7 @@ from twisted_ib.hca.mad.attributes.notice import (
     Trap,
 )
 from twisted_ib.hca.mad.attributes.port import Capability
+from twisted_ib.hca.wire.headers import MAD_BYTES
 from twisted_ib.hca.wire.mad.classes import (
     SMP_ATTRIBUTE,
     SMP_KEY,
@@ -55,7 +56,6 @@ from twisted_ib.hca.wire.mad.mad import (
     GET_RESPONSE,
     HEADER,
     INVALID_ATTRIBUTE_VALUE,
-    MAD_BYTES,
     METHOD_AT,
     REPORT,
     RESPONSE,

@@ -27,6 +27,7 @@ from twisted_ib.configuration.syntax import (
     parseAddress,
 )
 from twisted_ib.configuration.words import BOTH, ROLE_WORDS, SDP, TCP
+from twisted_ib.layouts import Shown
 
 #: Programs whose relevant rules a policy caches.
 POLICY_PROGRAMS = 64
@@ -37,8 +38,8 @@ DEFAULT_WHERE = "default"
 SHARED_MEMORY = "shm0"
 
 
-@frozen
-class Decision:
+@frozen(repr=False)
+class Decision(Shown):
     """
     The decision for a connection or a listening port.
 

@@ -20,8 +20,9 @@ from twisted.python.failure import Failure
 
 from twisted_ib.errors import WireError
 from twisted_ib.hca.mad.attributes.administration import MCMemberRecord
+from twisted_ib.hca.wire.headers import MAD_BYTES
 from twisted_ib.hca.wire.lrh import LinkPacket
-from twisted_ib.hca.wire.mad.mad import MAD_BYTES, Mad
+from twisted_ib.hca.wire.mad.mad import Mad
 from twisted_ib.hca.wire.packet import Packet
 from twisted_ib.ipoib.protocol.wire import ARP_HEADER, ENCAPSULATION_BYTES, ARPOperation, ARPPacket
 from twisted_ib.settings import CAPTURE, RUN_DIR

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
-from threading import RLock
+from threading import RLock, get_ident
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
@@ -115,8 +115,8 @@ class Hooks:
         self.kernels: tuple[str, ...] = ("socket", "select", "selectors")
         self._copies: dict[str, ModuleType] = {}
         self._lock = RLock()
-        #: How many threads have the kernel's names, and what those stood for before.
-        self._plain = 0
+        #: The threads that have the kernel's names, and what those stood for before.
+        self._plain: list[int] = []
         self._before: list[object] = []
 
     def install(self) -> None:
@@ -135,8 +135,12 @@ class Hooks:
         """
         See C{importlib.abc.MetaPathFinder.find_spec}.
         """
-        if name not in self.after and not (self.hasSockets and name.partition(".")[0] in _PLAIN):
-            return None
+        if name not in self.after:
+            if not (self.hasSockets and name.partition(".")[0] in _PLAIN):
+                return None
+            # What one of these imports has the kernel's names as long as it.
+            if get_ident() in self._plain and not f"{name}.".startswith(_LOOPS):
+                return None
         spec = specBeside(self, name, path, target)
         if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
             spec.loader = cast("Loader", _Loader(spec.loader, self))
@@ -173,8 +177,8 @@ class Hooks:
         """
         # Not held while modules are imported: another thread may have what they wait for.
         with self._lock:
-            self._plain += 1
-            if self._plain == 1:
+            self._plain.append(get_ident())
+            if len(self._plain) == 1:
                 self._before = [each.now() for each in self.replaced]
                 for each in self.replaced:
                     each.put(each.kernels)
@@ -182,7 +186,7 @@ class Hooks:
             yield
         finally:
             with self._lock:
-                self._plain -= 1
+                self._plain.remove(get_ident())
                 if not self._plain:
                     for each, value in zip(self.replaced, self._before, strict=True):
                         if each.now() is each.kernels:
@@ -361,6 +365,12 @@ def _cookiejar() -> object:
     return cookiejar
 
 
+def _pickle() -> object:
+    import pickle
+
+    return pickle
+
+
 def _asyncio() -> object:
     import asyncio
 
@@ -388,16 +398,17 @@ def _unix() -> object:
 def importTwisted() -> None:
     """
     Import Twisted's sockets and base of reactors without TLS, which takes as long; without cookies, of which
-    L{twisted.python.compat} has a name, and which bring C{urllib.request} and C{email}; without asyncio, of
-    which L{twisted.internet.defer} asks what a coroutine is; and without processes and other sockets of a
-    reactor.  A program that has neither a reactor nor Twisted uses none of it: it is imported
-    when it is used.
+    L{twisted.python.compat} has a name, and which bring C{urllib.request} and C{email}; without pickle, of
+    which L{twisted.python.reflect} asks a module's name; without asyncio, of which L{twisted.internet.defer}
+    asks what a coroutine is; and without processes and other sockets of a reactor.  A program that has
+    neither a reactor nor Twisted uses none of it: it is imported when it is used.
     """
     stubs: dict[str, ModuleType] = {}
     if "asyncio" not in sys.modules and "twisted.internet.defer" not in sys.modules:
         stubs["asyncio"] = _LaterAsyncio(_asyncio)
-    if "http.cookiejar" not in sys.modules:
-        stubs["http.cookiejar"] = _Later(_cookiejar)
+    for name, load in (("http.cookiejar", _cookiejar), ("pickle", _pickle)):
+        if name not in sys.modules:
+            stubs[name] = _Later(load)
     tls = {"twisted.protocols.tls": _tls, "twisted.internet.ssl": _ssl}
     needs = ("twisted.internet._newtls", "twisted.internet.posixbase", *tls)
     # Without pyOpenSSL Twisted says that there is no TLS.

@@ -24,10 +24,9 @@ from twisted_ib.hca.cm.messages import requestMessage
 from twisted_ib.hca.connection import ConnectRequest, PathRecord
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.wire import BaseHeader, Packet
-from twisted_ib.hca.wire.headers import ICRC
+from twisted_ib.hca.wire.headers import ICRC, QUEUE_KEY
 from twisted_ib.hca.wire.icrc import icrc
 from twisted_ib.hca.wire.mad import cm
-from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
 from twisted_ib.hca.wire.rocev2 import UDPDatagram
 from twisted_ib.internet.addressing.addresses import addressOf
 from twisted_ib.rdma import handshake as messages

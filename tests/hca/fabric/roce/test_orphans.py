@@ -21,9 +21,9 @@ from twisted_ib.hca.fabric.roce.orphans import (
 )
 from twisted_ib.hca.fabric.roce.slots import TABLE_BYTES, program
 from twisted_ib.hca.wire.cm.messages import DREP, DREQ, REJ, REP, AnyMessage, byAttribute
-from twisted_ib.hca.wire.headers import BTH, DETH
+from twisted_ib.hca.wire.headers import BTH, DETH, QUEUE_KEY
 from twisted_ib.hca.wire.icrcflow import ICRCState
-from twisted_ib.hca.wire.mad.mad import HEADER, QUEUE_KEY
+from twisted_ib.hca.wire.mad.mad import HEADER
 
 HERE, THERE = "192.0.2.1", "2001:db8::2"
 PORT = 4791

@@ -36,10 +36,10 @@ from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.transport.parameters import TRANSPORT_LONG_BYTES
 from twisted_ib.hca.wire.cm.messages import REQ
-from twisted_ib.hca.wire.headers import BTH, DETH
+from twisted_ib.hca.wire.headers import BTH, DETH, QUEUE_KEY
 from twisted_ib.hca.wire.icrc import icrc
 from twisted_ib.hca.wire.icrcflow import ICRCState
-from twisted_ib.hca.wire.mad.mad import HEADER, QUEUE_KEY
+from twisted_ib.hca.wire.mad.mad import HEADER
 from twisted_ib.hca.wire.rocev2 import datagramPort
 
 UDP_PORT = 4791

@@ -23,10 +23,10 @@ from twisted_ib.hca.fabric.roce.packet import PacketFabric
 from twisted_ib.hca.fabric.roce.roce import RoCELink
 from twisted_ib.hca.host.libc import KernelSocket
 from twisted_ib.hca.mad.rmpp.segments import TABLE, control, dataAt, segment
-from twisted_ib.hca.wire.headers import BTH, DETH
+from twisted_ib.hca.wire.headers import BTH, DETH, QUEUE_KEY
 from twisted_ib.hca.wire.icrcflow import ICRCState
 from twisted_ib.hca.wire.mad.classes import ACK, DATA, FIRST, LAST, RMPPHeader, classHeader
-from twisted_ib.hca.wire.mad.mad import QUEUE_KEY, Mad
+from twisted_ib.hca.wire.mad.mad import Mad
 from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 from twisted_ib.hca.wire.rocev2 import PORT
 

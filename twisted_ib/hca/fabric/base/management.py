@@ -18,8 +18,7 @@ from twisted_ib.hca.queues.receiver import RecordReceiver
 from twisted_ib.hca.wire import headers
 from twisted_ib.hca.wire.cm.layout import BODY_BYTES
 from twisted_ib.hca.wire.grh import GRH_BYTES, HEADER_BYTES, ends
-from twisted_ib.hca.wire.headers import QPN_MASK
-from twisted_ib.hca.wire.mad.mad import MAD_BYTES, QUEUE_KEY
+from twisted_ib.hca.wire.headers import MAD_BYTES, QPN_MASK, QUEUE_KEY
 from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 
 if TYPE_CHECKING:

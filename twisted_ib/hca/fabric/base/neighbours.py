@@ -20,6 +20,7 @@ from twisted_ib.errors import NoListenerError, PathLostError, ServiceInUseError
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch, Fabric
 from twisted_ib.hca.host.addresses import checkLocal, conflict, freePort, normalise, servedBy
 from twisted_ib.hca.wire.grh import guidGID, loopbackGID
+from twisted_ib.layouts import Shown
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import PathUser
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
 # Here and not beside the compiled paths: of a class with slots attrs makes another, and the compiled methods
 # would refuse subclasses of that.
-@frozen
-class PeerIdentity:
+@frozen(repr=False)
+class PeerIdentity(Shown):
     """
     The peer at the other end of a path.
 

@@ -23,9 +23,9 @@ from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.connection.rdmacm import gidOf, gidText
 from twisted_ib.hca.fabric.roce.slots import SLOTS, TABLE_BYTES, isCommunication
 from twisted_ib.hca.wire.cm.messages import REP, REQ
-from twisted_ib.hca.wire.headers import BTH, DETH, ICRC, PSN_MASK, QPN_MASK
+from twisted_ib.hca.wire.headers import BTH, DETH, ICRC, MAD_BYTES, PSN_MASK, QPN_MASK, QUEUE_KEY
 from twisted_ib.hca.wire.icrcflow import ICRCState
-from twisted_ib.hca.wire.mad.mad import HEADER, MAD_BYTES, QUEUE_KEY, communicationHeader
+from twisted_ib.hca.wire.mad.mad import HEADER, communicationHeader
 from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 from twisted_ib.hca.wire.rocev2 import PORT
 

@@ -43,10 +43,10 @@ from twisted_ib.hca.host.libc import keepFreed
 from twisted_ib.hca.wire.cm.codes import MessageKind
 from twisted_ib.hca.wire.cm.messages import DREQ, REJ, REQ
 from twisted_ib.hca.wire.grh import GRH_BYTES, HOP_LIMIT, isMulticast
-from twisted_ib.hca.wire.headers import BTH, DETH, QPN_MASK
+from twisted_ib.hca.wire.headers import BTH, DETH, QPN_MASK, QUEUE_KEY
 from twisted_ib.hca.wire.icrc import CRC32_LIBRARY
 from twisted_ib.hca.wire.icrcflow import ICRCState
-from twisted_ib.hca.wire.mad.mad import HEADER, QUEUE_KEY, communicationHeader
+from twisted_ib.hca.wire.mad.mad import HEADER, communicationHeader
 from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 
 #: How long to poll for an answer before sleeping, in seconds: longer than between processes of one host, as

@@ -33,9 +33,8 @@ from twisted_ib.hca.base.operation import GSI_QPN, MULTICAST_QPN, QPN_SHIFT, SOL
 from twisted_ib.hca.connection.rdmacm import gidOf
 from twisted_ib.hca.fabric.roce.slots import Handed, requesterOf, serviceOf, slotOf
 from twisted_ib.hca.wire.grh import HOP_LIMIT
-from twisted_ib.hca.wire.headers import BTH, DETH, ICRC, PSN_MASK, QPN_MASK
+from twisted_ib.hca.wire.headers import BTH, DETH, ICRC, PSN_MASK, QPN_MASK, QUEUE_KEY
 from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, RIGHT, ICRCState, crc32
-from twisted_ib.hca.wire.mad.mad import QUEUE_KEY
 from twisted_ib.hca.wire.opcodes import (
     CONGESTION,
     MTU_BYTES,

@@ -17,6 +17,8 @@ from zlib import crc32
 
 from attrs import frozen
 
+from twisted_ib.layouts import Shown
+
 if TYPE_CHECKING:
     from twisted_ib.structs import Packed
 
@@ -55,8 +57,8 @@ ATTEMPTS = 3
 NOTHING = bytes(RECORD)
 
 
-@frozen
-class Header:
+@frozen(repr=False)
+class Header(Shown):
     """
     The head of a page.
 

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from twisted_ib.hca.mad.rmpp import segments
 from twisted_ib.hca.mad.rmpp.segments import BODY_AT, SEGMENT_BYTES, TransferStatus, control, fault, headerOf
+from twisted_ib.hca.wire.headers import MAD_BYTES
 from twisted_ib.hca.wire.mad.classes import ABORT, ACK, DATA, FIRST, LAST, STOP, RMPPHeader
-from twisted_ib.hca.wire.mad.mad import MAD_BYTES
 
 #: Segments that a sender may be ahead of the last one that arrived in order (Linux mad_rmpp.c window_size:
 #: 64).

@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
+from twisted_ib.hca.wire.headers import MAD_BYTES
 from twisted_ib.hca.wire.mad.classes import (
     ABORT,
     ACK,
@@ -22,7 +23,7 @@ from twisted_ib.hca.wire.mad.classes import (
     RMPPHeader,
     classHeader,
 )
-from twisted_ib.hca.wire.mad.mad import HEADER_BYTES, MAD_BYTES, METHOD_AT, RESPONSE
+from twisted_ib.hca.wire.mad.mad import HEADER_BYTES, METHOD_AT, RESPONSE
 
 #: The response time code that says nothing (Linux ib_mad.h IB_MGMT_RMPP_NO_RESPTIME).
 NO_RESPONSE_TIME: Final = 0x1F

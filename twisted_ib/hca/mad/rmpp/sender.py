@@ -39,6 +39,7 @@ from twisted_ib.hca.mad.rmpp.segments import (
     headerOf,
     segment,
 )
+from twisted_ib.hca.wire.headers import MAD_BYTES
 from twisted_ib.hca.wire.mad.classes import (
     ABORT,
     ACK,
@@ -50,7 +51,6 @@ from twisted_ib.hca.wire.mad.classes import (
     STOP,
     RMPPHeader,
 )
-from twisted_ib.hca.wire.mad.mad import MAD_BYTES
 
 #: Segments that are not acknowledged, whatever the receiver's window.
 RMPP_SEGMENTS_SENT = 256

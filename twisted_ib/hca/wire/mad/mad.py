@@ -15,6 +15,7 @@ from attrs import frozen
 
 from twisted_ib.errors import HeaderError, LengthError
 from twisted_ib.hca.wire.cm.messages import AnyMessage, byAttribute
+from twisted_ib.hca.wire.headers import MAD_BYTES
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION, ClassHeader, classHeader
 
 if TYPE_CHECKING:
@@ -30,10 +31,7 @@ CLASS_AT: Final = 1
 METHOD_AT: Final = 3
 STATUS_AT: Final = 4
 ATTRIBUTE_AT: Final = slice(16, 18)
-MAD_BYTES: Final = 256
 DATA_BYTES: Final = MAD_BYTES - HEADER_BYTES
-#: The well-known Q_Key of queue pair 1 (Linux ib_mad.h IB_QP1_QKEY).
-QUEUE_KEY: Final = 0x80010000
 
 BASE_VERSION: Final = 1
 # Methods of all classes (IBTA vol. 1 13.4.5); the reply to both Get and Set is GetResp.

@@ -20,8 +20,8 @@ from twisted_ib.hca.mad.rmpp.receiver import RMPP_TABLE_BYTES
 from twisted_ib.hca.mad.user import UserMAD, UserPort
 from twisted_ib.hca.mad.vendor import OPENIB
 from twisted_ib.hca.services.address import AddressVector
+from twisted_ib.hca.wire.headers import MAD_BYTES
 from twisted_ib.hca.wire.mad.classes import ORGANIZATION_CLASSES
-from twisted_ib.hca.wire.mad.mad import MAD_BYTES
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import handler
 from twisted_ib.verbs.c.pointers import CData, given
