@@ -12,6 +12,7 @@ from unittest import mock
 from tests.support.waiting import HANG_SECONDS
 from tests.verbs.pyverbs.cm.case import param
 from tests.verbs.pyverbs.pair import VerbsTestCase
+from twisted_ib import limits
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.rsocket import stream
 from twisted_ib.verbs.c.rsocket.protocol import Region, Stream, Way
@@ -23,6 +24,7 @@ from twisted_ib.verbs.pyverbs import (
     QP,
     AddrInfo,
     CMEventChannel,
+    ConnParam,
     PyverbsRDMAError,
     QPAttr,
     QPCap,
@@ -367,6 +369,7 @@ class RSocketTests(VerbsTestCase):
         """
         Until then it does not.
         """
+        self.patch(stream, "ESTABLISH_SECONDS", 3600.0)
         listener, address = self.listening()
         peer, _ = self.answered(listener, address)
         active = self.connecting(address)
@@ -415,7 +418,7 @@ class RSocketTests(VerbsTestCase):
 
     def test_noGreeting(self) -> None:
         """
-        A peer that accepts without a greeting is no rsocket.
+        A peer that accepts without a greeting is no rsocket.  The request asks for no READs and all retries.
         """
         channel = CMEventChannel()
         self.addCleanup(channel.close)
@@ -428,18 +431,24 @@ class RSocketTests(VerbsTestCase):
         found = listener.local_addr
         assert found is not None
         active = self.connecting(Address(*found))
+        asked: list[ConnParam | None] = []
 
         def over() -> bool:
             active.progress()
             if channel.pending:
                 with channel.get_cm_event() as event:
                     if event.event_type == enums.rdma_cm_event_type.RDMA_CM_EVENT_CONNECT_REQUEST:
+                        asked.append(event.conn_param)
                         self.answer(CMID(event, listen_id=listener))
             return active.phase not in (Phase.NEW, Phase.CONNECTING)
 
         self.assertTrue(hub.wait(over, HANG_SECONDS))
         self.assertEqual(active.phase, Phase.OVER)
         self.assertTrue(active.error)
+        (its,) = asked
+        assert its is not None
+        self.assertEqual((its.resources, its.depth, its.flow_control), (0, 0, 1))
+        self.assertEqual((its.retry, its.rnr_retry), (7, 7))
 
     def answer(self, child: CMID) -> None:
         """
@@ -495,6 +504,30 @@ class RSocketTests(VerbsTestCase):
         self.assertTrue(hub.wait(over, HANG_SECONDS))
         with hub:
             self.assertEqual(active.read(memoryview(bytearray(1))), 0)
+
+    def test_reasons(self) -> None:
+        """
+        What a connect failed with: a refusal, the errno of the event, or a connection that was cut.
+        """
+        for kind, status, expected in (
+            (_E.RDMA_CM_EVENT_REJECTED, 28, errno.ECONNREFUSED),
+            (_E.RDMA_CM_EVENT_UNREACHABLE, -errno.ETIMEDOUT, errno.ETIMEDOUT),
+            (_E.RDMA_CM_EVENT_DISCONNECTED, 0, errno.ECONNRESET),
+        ):
+            self.assertEqual(RSocket._errno(mock.Mock(event_type=kind, status=status)), expected)
+
+    def test_backlogs(self) -> None:
+        """
+        A backlog is one at least, and as C{LISTEN_BACKLOG} at most.
+        """
+        most = limits.LISTEN_BACKLOG
+        for wanted, expected in ((-1, 1), (1, 1), (2, 2), (most, most), (most + 1, most)):
+            made = self.socket()
+            made.cmid.close()
+            made.cmid = asked = mock.Mock()
+            made.phase = Phase.BOUND
+            made.listen(wanted)
+            asked.listen.assert_called_once_with(expected)
 
     def test_order(self) -> None:
         """
