@@ -438,6 +438,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         f"{_RSOCKET}/protocol.py",
+        "self.peerMaps = 0",
+        "0",
+        "1",
+        "only a connection is asked for it, which has the peer's greeting",
+    ),
+    Equivalent(
+        f"{_RSOCKET}/protocol.py",
         "_HALF_SEQUENCE = 0x8000",
         "0x8000",
         "32769",

@@ -529,12 +529,25 @@ class RSocketTests(VerbsTestCase):
             made.listen(wanted)
             asked.listen.assert_called_once_with(expected)
 
+    def test_mapLength(self) -> None:
+        """
+        An entry of a map has 32 bits for the length.
+        """
+        active, _ = self.pair()
+        self.patch(stream, "MR", mock.Mock())
+        with hub:
+            self.assertEqual(active.map(0x1000, (1 << 32) - 1, False, 5), 5)
+            with self.assertRaises(HandleError) as caught:
+                active.map(0x1000, 1 << 32, False, 5)
+        self.assertEqual(caught.exception.number, errno.EINVAL)
+
     def test_order(self) -> None:
         """
         A socket that is not bound cannot listen; one that is not connected has no data.
         """
         made = self.socket()
         with hub:
+            self.assertEqual((made.canRead, made.canWrite, made.canWriteAt), (False, False, False))
             for call, number in (
                 (lambda: made.listen(1), errno.EINVAL),
                 (lambda: made.read(memoryview(b"")), errno.ENOTCONN),
