@@ -154,6 +154,7 @@ class LibraryTests(SynchronousTestCase):
                 "pair": [0, "ib0", 1, "ib0", 1],
                 "noPair": ENODEV,
                 "sorted": [0, 0, errno.EINVAL],
+                "order": [0, True, None, True],
                 "path": [-errno.ENAMETOOLONG, 0],
                 "texts": ["SubnAdm", "GetTable", "NodeInfo", UNSUPPORTED, "No Records"],
                 "open": [True, True, False, False],

@@ -12,6 +12,7 @@ import struct
 import time
 from ctypes import (
     CDLL,
+    addressof,
     byref,
     c_char,
     c_char_p,
@@ -132,6 +133,12 @@ def devices() -> None:
     say("noPair", library().umad_get_smi_gsi_pair_by_ca_name(b"nothing", 1, pair, 1))
     head = c_void_p(library().umad_get_ca_device_list())
     say("sorted", [library().umad_sort_ca_device_list(byref(head), size) for size in (0, 1, 2)])
+    # Another list behind this one, whose device has a name that comes later.
+    late, second = create_string_buffer(b"late"), library().umad_get_ca_device_list()
+    node, first = (c_void_p * 2).from_address(head.value or 0), head.value
+    node[:] = second, addressof(late)
+    result = library().umad_sort_ca_device_list(byref(head), 2)
+    say("order", [result, head.value == second, node[0], (c_void_p * 2).from_address(second)[0] == first])
     library().umad_free_ca_device_list(head)
     library().umad_free_ca_device_list(head)
     path = create_string_buffer(64)
