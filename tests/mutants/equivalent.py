@@ -51,6 +51,7 @@ _REACTOR = "twisted_ib/reactor"
 _BLOCKING = "twisted_ib/blocking"
 _CONNECTION = f"{_BLOCKING}/connection.py"
 _INBOX = f"{_BLOCKING}/inbox.py"
+_RSOCKET = "twisted_ib/verbs/c/rsocket"
 
 EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(
@@ -434,6 +435,27 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "break",
         "continue",
         "nothing changes any more in the few turns that are left",
+    ),
+    Equivalent(
+        f"{_RSOCKET}/protocol.py",
+        "self.peerMaps = 0",
+        "0",
+        "1",
+        "only a connection is asked for it, which has the peer's greeting",
+    ),
+    Equivalent(
+        f"{_RSOCKET}/protocol.py",
+        "_HALF_SEQUENCE = 0x8000",
+        "0x8000",
+        "32769",
+        "two numbers are no further apart than a queue is deep",
+    ),
+    Equivalent(
+        f"{_RSOCKET}/protocol.py",
+        "return self._unshown >= self._half or (self._read - self._due & _SEQUENCE) < _HALF_SEQUENCE",
+        "(self._read - self._due & _SEQUENCE) < _HALF_SEQUENCE",
+        "(self._read - self._due & _SEQUENCE <= _HALF_SEQUENCE)",
+        "two numbers are no further apart than a queue is deep",
     ),
 )
 

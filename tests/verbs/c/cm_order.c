@@ -116,13 +116,30 @@ static void nonblocking(void)
     WORKS(rdma_destroy_id(id));
 }
 
+static volatile int waited;
+
+/* One that has had an event waits on whenever its channel is destroyed. */
 static void *waiting(void *finished)
 {
     struct rdma_cm_event *event;
 
+    WORKS(rdma_get_cm_event(channel, &event));
+    WORKS(rdma_ack_cm_event(event));
+    waited++;
     rdma_get_cm_event(channel, &event);
     *(int *)finished = 1;
     return NULL;
+}
+
+/* An event for a thread, which takes it. */
+static void tell(int count)
+{
+    struct rdma_cm_id *id = made();
+
+    WORKS(rdma_resolve_addr(id, NULL, (struct sockaddr *)&here, 1000));
+    while (waited < count)
+        usleep(1000);
+    WORKS(rdma_destroy_id(id));
 }
 
 /* A thread that waits can be cancelled; when its channel is destroyed it waits on, as on Linux. */
@@ -132,10 +149,12 @@ static void waits(void)
     pthread_t thread;
 
     WORKS(pthread_create(&thread, NULL, waiting, &first));
+    tell(1);
     usleep(200000);
     WORKS(pthread_cancel(thread));
     WORKS(pthread_join(thread, NULL));
     WORKS(pthread_create(&thread, NULL, waiting, &second));
+    tell(2);
     usleep(200000);
     rdma_destroy_event_channel(channel);
     usleep(300000);
@@ -189,6 +208,46 @@ static void forks(void)
     ibv_free_device_list(list);
 }
 
+/* An identifier has one shared receive queue, whose type an extended call names. */
+static void shared(struct rdma_cm_id *id)
+{
+    struct ibv_srq_init_attr attr = {.attr = {8, 1, 0}};
+    struct ibv_srq_init_attr_ex extended = {.attr = {8, 1, 0}, .srq_type = IBV_SRQT_BASIC};
+
+    FAILS(rdma_create_srq_ex(id, &extended), EINVAL);
+    extended.comp_mask = IBV_SRQ_INIT_ATTR_TYPE;
+    WORKS(rdma_create_srq_ex(id, &extended));
+    if (!id->srq || id->srq->pd != id->pd)
+        failures += printf("the shared receive queue is not as it should be\n");
+    FAILS(rdma_create_srq_ex(id, &extended), EINVAL);
+    FAILS(rdma_create_srq(id, NULL, &attr), EINVAL);
+    rdma_destroy_srq(id);
+    WORKS(rdma_create_srq(id, NULL, &attr));
+    FAILS(rdma_create_srq_ex(id, &extended), EINVAL);
+    rdma_destroy_srq(id);
+    extended.srq_type = IBV_SRQT_XRC;
+    FAILS(rdma_create_srq_ex(id, &extended), EOPNOTSUPP);
+}
+
+/* Events are called as the header does; others there are none. */
+static void names(void)
+{
+    static const char *names[] = {
+        "ADDR_RESOLVED", "ADDR_ERROR", "ROUTE_RESOLVED", "ROUTE_ERROR", "CONNECT_REQUEST", "CONNECT_RESPONSE",
+        "CONNECT_ERROR", "UNREACHABLE", "REJECTED", "ESTABLISHED", "DISCONNECTED", "DEVICE_REMOVAL",
+        "MULTICAST_JOIN", "MULTICAST_ERROR", "ADDR_CHANGE", "TIMEWAIT_EXIT",
+    };
+
+    for (int event = -1; event <= 16; event++) {
+        const char *said = rdma_event_str(event);
+        int isKnown = event >= 0 && event < 16;
+
+        if (isKnown ? strncmp(said, "RDMA_CM_EVENT_", 14) || strcmp(said + 14, names[event])
+                    : strcmp(said, "UNKNOWN EVENT"))
+            failures += printf("%d: %s\n", event, said);
+    }
+}
+
 /* A listener and a connection to it; a thread waits for the connection's end. */
 static volatile int ended;
 
@@ -218,6 +277,7 @@ static void connected(void)
     WORKS(rdma_ack_cm_event(expected(RDMA_CM_EVENT_ADDR_RESOLVED)));
     WORKS(rdma_resolve_route(id, 1000));
     WORKS(rdma_ack_cm_event(expected(RDMA_CM_EVENT_ROUTE_RESOLVED)));
+    shared(id);
     WORKS(rdma_create_qp(id, NULL, &attr));
     WORKS(rdma_connect(id, &param));
     event = expected(RDMA_CM_EVENT_CONNECT_REQUEST);
@@ -234,6 +294,101 @@ static void connected(void)
     WORKS(rdma_ack_cm_event(expected(RDMA_CM_EVENT_ESTABLISHED)));
     WORKS(pthread_create(&thread, NULL, talking, NULL));
     usleep(200000);
+}
+
+/*
+ * Two requests to a synchronous identifier: one is accepted, with a queue pair by the listener's attributes, the other
+ * refused.
+ */
+static struct rdma_addrinfo *resolved(int flags, char *service)
+{
+    struct rdma_addrinfo hints = {.ai_flags = flags, .ai_port_space = RDMA_PS_TCP, .ai_qp_type = IBV_QPT_RC};
+    struct rdma_addrinfo *found = NULL;
+
+    WORKS(rdma_getaddrinfo("127.0.0.1", service, &hints, &found));
+    return found;
+}
+
+static void *serving(void *listener)
+{
+    struct rdma_cm_id *id = NULL, *other = NULL;
+
+    WORKS(rdma_get_request(listener, &id));
+    if (!id->qp || !id->verbs || id->event->event != RDMA_CM_EVENT_CONNECT_REQUEST || id->event->listen_id != listener)
+        failures += printf("the request is not as it should be\n");
+    if (id->event->param.conn.private_data_len < 5 || memcmp(id->event->param.conn.private_data, "hello", 5))
+        failures += printf("the request has other data\n");
+    if (id->event->param.conn.retry_count != 7 || id->event->param.conn.rnr_retry_count != 7)
+        failures += printf("the request has other retries\n");
+    WORKS(rdma_accept(id, NULL));
+    if (id->event->event != RDMA_CM_EVENT_ESTABLISHED)
+        failures += printf("the accepted identifier has another event\n");
+    WORKS(rdma_get_request(listener, &other));
+    WORKS(rdma_reject(other, "no", 2));
+    rdma_destroy_ep(other);
+    return id;
+}
+
+static void synchronous(void)
+{
+    struct ibv_qp_init_attr attr = {.cap = {4, 4, 1, 1, 0}};
+    struct rdma_addrinfo *here = resolved(RAI_PASSIVE, "7472"), *there = resolved(0, "7472");
+    struct rdma_cm_id *listener = NULL, *first = NULL, *second = NULL, *datagrams = NULL;
+    void *accepted = NULL;
+    pthread_t thread;
+
+    there->ai_qp_type = IBV_QPT_UD;
+    FAILS(rdma_create_ep(&datagrams, there, NULL, NULL), EOPNOTSUPP);
+    there->ai_qp_type = IBV_QPT_RC;
+    there->ai_connect = "hello";
+    there->ai_connect_len = 5;
+    WORKS(rdma_create_ep(&listener, here, NULL, &attr));
+    if (attr.qp_type || listener->qp)
+        failures += printf("a listener needs no queue pair\n");
+    WORKS(rdma_listen(listener, 2));
+    WORKS(pthread_create(&thread, NULL, serving, listener));
+    WORKS(rdma_create_ep(&first, there, NULL, &attr));
+    if (attr.qp_type != IBV_QPT_RC || !first->qp || !first->pd || first->route.num_paths != 1)
+        failures += printf("the identifier is not resolved\n");
+    WORKS(rdma_connect(first, NULL));
+    if (first->event->event != RDMA_CM_EVENT_ESTABLISHED)
+        failures += printf("the identifier has another event\n");
+    there->ai_connect_len = 0;
+    WORKS(rdma_create_ep(&second, there, NULL, &attr));
+    FAILS(rdma_connect(second, NULL), ECONNREFUSED);
+    if (second->event->event != RDMA_CM_EVENT_REJECTED || memcmp(second->event->param.conn.private_data, "no", 2))
+        failures += printf("the refusal is not as it should be\n");
+    rdma_destroy_ep(second);
+    WORKS(pthread_join(thread, &accepted));
+    WORKS(rdma_disconnect(first));
+    rdma_destroy_ep(first);
+    rdma_destroy_ep(accepted);
+    rdma_destroy_ep(listener);
+    there->ai_connect = NULL;
+    rdma_freeaddrinfo(here);
+    rdma_freeaddrinfo(there);
+    rdma_freeaddrinfo(NULL);
+    errno = 0;
+    rdma_freeaddrinfo(there);
+    if (errno != EINVAL)
+        failures += printf("a result is freed twice\n");
+}
+
+/* The devices of a program, which it gives back. */
+static void devices(void)
+{
+    int count = 9;
+    struct ibv_context **list = rdma_get_devices(&count);
+
+    if (count != 1 || !list || !list[0] || list[1])
+        failures += printf("there are %d devices\n", count);
+    else if (strcmp(ibv_get_device_name(list[0]->device), "shm0"))
+        failures += printf("the device is another\n");
+    rdma_free_devices(list);
+    errno = 0;
+    rdma_free_devices(list);
+    if (errno != EINVAL)
+        failures += printf("devices are freed twice\n");
 }
 
 /* Registered before the library's, so that it comes after that. */
@@ -262,6 +417,9 @@ int main(int count, char **arguments)
     waits();
     nonblocking();
     stages();
+    names();
+    synchronous();
+    devices();
     unconnected();
     rdma_destroy_event_channel(channel);
     channel = rdma_create_event_channel();

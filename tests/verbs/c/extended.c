@@ -313,6 +313,169 @@ static void device_memory(struct ibv_qp *near)
     IS(ibv_memcpy_from_dm(found, dm, 0, 4), EINVAL);
 }
 
+/* Names and paths of a device are those of sysfs; entries of its tables are shown, and refused, one by one. */
+static void named(void)
+{
+    struct ibv_device *device = context->device;
+    struct ibv_device_attr attr;
+    struct ibv_gid_entry entries[2], entry;
+    union ibv_gid gid, none = {{0}};
+    int type = 9, index = ibv_get_device_index(device);
+    char own[80];
+    uint16_t pkey = 0;
+
+    IS(strcmp(ibv_get_device_name(device), "shm0"), 0);
+    IS(index >= 0, 1);
+    snprintf(own, sizeof own, "/sys/class/infiniband_verbs/uverbs%d", index);
+    IS(strcmp(device->dev_path, own), 0);
+    IS(strcmp(device->dev_name, strrchr(own, '/') + 1), 0);
+    IS(strcmp(device->ibdev_path, "/sys/class/infiniband/shm0"), 0);
+    IS(device->node_type, IBV_NODE_CA);
+    IS(device->transport_type, IBV_TRANSPORT_IB);
+    IS(context->num_comp_vectors, 1);
+    IS(ibv_query_device(context, &attr), 0);
+    IS(attr.node_guid && ibv_get_device_guid(device) == attr.node_guid, 1);
+    IS(attr.atomic_cap, IBV_ATOMIC_HCA);
+    IS(attr.fw_ver[0] != 0, 1);
+    IS(ibv_query_gid(context, 1, 1, &gid), 0);
+    IS(memcmp(&gid, &none, sizeof gid) != 0, 1);
+    IS(ibv_query_gid_table(context, entries, 1, 0), -EINVAL);
+    IS(ibv_query_gid_table(context, entries, 2, 0), 2);
+    IS(memcmp(&entries[1].gid, &gid, sizeof gid), 0);
+    IS(entries[1].gid_index, 1);
+    IS(entries[1].port_num, 1);
+    IS(entries[1].gid_type, IBV_GID_TYPE_ROCE_V2);
+    /* The GIDs of addresses are those of every process. */
+    IS(ibv_query_gid(context, 1, 2, &gid), 0);
+    IS(memcmp(&gid, &none, sizeof gid), 0);
+    IS(ibv_query_gid_ex(context, 1, 2, &entry, 0), ENODATA);
+    IS(ibv_query_gid_type(context, 1, 0, &type), 0);
+    IS(type, 1);
+    IS(ibv_query_pkey(context, 1, 0, &pkey), 0);
+    IS(pkey, 0xffff);
+    IS(ibv_query_pkey(context, 1, 9999, &pkey), -1);
+    IS(ibv_get_pkey_index(context, 1, 0xffff), 0);
+    IS(ibv_get_pkey_index(context, 1, 0x7fff), -1);
+    IS(ibv_is_fork_initialized(), IBV_FORK_UNNEEDED);
+    IS(ibv_read_sysfs_file("/sys", "node_type", own, sizeof own), -1);
+}
+
+/* A structure is filled as far as the program's goes, by an older header or a newer one. */
+static void sized(void)
+{
+    static unsigned char room[sizeof(struct ibv_port_attr) + 65537];
+    struct verbs_context *whole = verbs_get_ctx(context);
+    struct ibv_port_attr port, *at = (void *)room;
+
+    memset(room, 0xff, sizeof room);
+    IS(ibv_query_port(context, 1, &port), 0);
+    IS(whole->query_port(context, 1, at, 8), 0);
+    IS(memcmp(room, &port, 8), 0);
+    IS(room[8], 0xff);
+    IS(whole->query_port(context, 1, at, sizeof room), EINVAL);
+    IS(room[8], 0xff);
+    IS(whole->query_port(context, 1, at, sizeof room - 1), 0);
+    IS(memcmp(room, &port, sizeof port), 0);
+    IS(room[sizeof port] || room[sizeof room - 2], 0);
+    IS(room[sizeof room - 1], 0xff);
+    /* The function of old programs, whose structure ends before the last field. */
+    memset(room, 0xff, sizeof room);
+    IS((ibv_query_port)(context, 1, (void *)room), 0);
+    IS(at->port_cap_flags2, 0xffff);
+    at->port_cap_flags2 = port.port_cap_flags2;
+    IS(at->state, port.state);
+    IS(at->active_mtu, port.active_mtu);
+    IS(at->gid_tbl_len, port.gid_tbl_len);
+    IS(at->link_layer, port.link_layer);
+}
+
+/* Attributes of queues are read back, and changed within what there is. */
+static void attributes(struct ibv_qp *qp)
+{
+    struct ibv_modify_cq_attr moderate = {.attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = {1, 0}};
+    struct ibv_cq *other = MADE(ibv_create_cq(context, 8, NULL, NULL, 0));
+    struct ibv_srq_init_attr wanted = {.attr = {4, 2, 0}, .srq_context = memory};
+    struct ibv_srq *srq = MADE(ibv_create_srq(pd, &wanted));
+    struct ibv_srq_attr limits = {0};
+    struct ibv_qp_attr attr;
+    struct ibv_qp_init_attr init;
+    struct ibv_ece ece;
+
+    IS(ibv_resize_cq(other, 100), 0);
+    IS(other->cqe >= 100 && other->cqe < 1000, 1);
+    IS(ibv_modify_cq(other, &moderate), 0);
+    moderate.attr_mask = IBV_CQ_ATTR_MODERATE << 1;
+    IS(ibv_modify_cq(other, &moderate), EINVAL);
+    moderate.attr_mask = IBV_CQ_ATTR_MODERATE;
+    moderate.moderate.cq_count = 65535;
+    moderate.moderate.cq_period = 65535;
+    IS(ibv_modify_cq(other, &moderate), 0);
+    IS(ibv_destroy_cq(other), 0);
+    IS(wanted.attr.max_wr >= 4 && wanted.attr.max_sge >= 2, 1);
+    IS(srq->srq_context == memory && srq->pd == pd && srq->context == context, 1);
+    limits.srq_limit = 3;
+    IS(ibv_modify_srq(srq, &limits, IBV_SRQ_LIMIT), 0);
+    IS(ibv_query_srq(srq, &limits), 0);
+    IS(limits.max_wr, wanted.attr.max_wr);
+    IS(limits.max_sge, wanted.attr.max_sge);
+    IS(limits.srq_limit, 3);
+    IS(ibv_destroy_srq(srq), 0);
+    IS(ibv_query_qp(qp, &attr, -1, &init), 0);
+    IS(attr.path_mtu, IBV_MTU_1024);
+    IS(attr.sq_psn, 7);
+    IS(attr.timeout, 14);
+    IS(attr.retry_cnt, 7);
+    IS(attr.rnr_retry, 7);
+    IS(attr.min_rnr_timer, 12);
+    IS(attr.max_rd_atomic, 2);
+    IS(attr.max_dest_rd_atomic, 2);
+    IS(attr.port_num, 1);
+    IS(attr.sq_draining, 0);
+    IS(attr.cap.max_send_wr, init.cap.max_send_wr);
+    IS(init.cap.max_recv_sge, 2);
+    IS(init.sq_sig_all, 0);
+    IS(init.srq == NULL, 1);
+    IS(ibv_query_ece(qp, &ece), EOPNOTSUPP);
+    IS(ibv_query_qp_data_in_order(qp, IBV_WR_RDMA_WRITE, 0), 0);
+}
+
+/* The address for replies, by a completion and, where it has one, the header in front of the datagram. */
+static void replies(void)
+{
+    struct {
+        struct ibv_grh grh;
+        char data[8];
+    } datagram = {{.version_tclass_flow = htonl(0x6abcdef1), .hop_limit = 3}};
+    struct ibv_wc wc = {.wc_flags = 0, .slid = 17, .sl = 5, .dlid_path_bits = 3, .src_qp = 9};
+    struct ibv_ah_attr attr;
+
+    memset(&attr, 0xff, sizeof attr);
+    IS(ibv_query_gid(context, 1, 0, &datagram.grh.sgid), 0);
+    memset(&datagram.grh.dgid, 0x43, 16);
+    IS(ibv_init_ah_from_wc(context, 1, &wc, &datagram.grh, &attr), 0);
+    IS(attr.dlid, 17);
+    IS(attr.sl, 5);
+    IS(attr.src_path_bits, 3);
+    IS(attr.port_num, 1);
+    IS(attr.is_global || attr.static_rate || attr.grh.flow_label, 0);
+    wc.wc_flags = IBV_WC_GRH;
+    IS(ibv_init_ah_from_wc(context, 1, &wc, NULL, &attr), EINVAL);
+    IS(ibv_init_ah_from_wc(context, 1, &wc, &datagram.grh, &attr), 0);
+    IS(attr.is_global, 1);
+    IS(attr.dlid, 17);
+    IS(attr.grh.flow_label, 0xcdef1);
+    IS(attr.grh.traffic_class, 0xab);
+    IS(attr.grh.hop_limit, 255);
+    IS(attr.grh.sgid_index, 0);
+    IS(memcmp(&attr.grh.dgid, &datagram.grh.sgid, 16), 0);
+    struct ibv_ah *ah = MADE(ibv_create_ah_from_wc(pd, &wc, &datagram.grh, 1));
+    IS(ah->pd == pd && ah->context == context, 1);
+    IS(ibv_dealloc_pd(pd), EBUSY);
+    IS(ibv_destroy_ah(ah), 0);
+    IS(ibv_create_ah_from_wc(pd, &wc, NULL, 1) == NULL, 1);
+    IS(errno, EINVAL);
+}
+
 int main(void)
 {
     open_all();
@@ -323,6 +486,10 @@ int main(void)
     details();
     work(near, far);
     tables();
+    named();
+    sized();
+    attributes(near);
+    replies();
     event();
     device_memory(near);
     IS(ibv_destroy_qp(near), 0);

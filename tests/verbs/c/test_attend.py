@@ -5,7 +5,7 @@ Tests of the thread that always attends.
 from __future__ import annotations
 
 import sys
-from threading import Thread
+from threading import Thread, get_ident
 from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -78,3 +78,19 @@ class LeaveTests(SynchronousTestCase):
         with mock.patch.dict(sys.modules):
             sys.modules.pop("mpi4py.MPI", None)
             attend.leave()
+
+
+class EndTests(SynchronousTestCase):
+    """
+    L{attend.isEnding}.
+    """
+
+    def test_others(self) -> None:
+        """
+        The process ends for all threads but the one that ends it.
+        """
+        self.assertFalse(attend.isEnding())
+        self.patch(attend, "_ending", get_ident())
+        self.assertFalse(attend.isEnding())
+        self.patch(attend, "_ending", get_ident() + 1)
+        self.assertTrue(attend.isEnding())

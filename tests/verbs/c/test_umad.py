@@ -8,16 +8,14 @@ import errno
 import json
 import sys
 from collections import Counter
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.rundirectory import ownRunDirectory
 from tests.verbs.c import umadprogram
 from tests.verbs.c.library import run
-from tests.verbs.c.posting.declared import useDeclared
+from tests.verbs.c.posting.declared import TextsTestCase
 from twisted_ib.verbs.c.umad.declarations import TABLE
 
 EINVAL, ENODEV, EAGAIN, ENOSPC = (-each for each in (errno.EINVAL, errno.ENODEV, errno.EAGAIN, errno.ENOSPC))
@@ -32,21 +30,18 @@ METHODS = (0x01, 0x02, 0x03, 0x05, 0x06, 0x07, 0x81, 0x86)
 UNKNOWN = "<unknown>"
 
 
-class NameTests(SynchronousTestCase):
+class NameTests(TextsTestCase):
     """
     L{twisted_ib.verbs.c.umad.names}.
     """
 
-    def setUp(self) -> None:
-        useDeclared(self)
-        self.names: Any = import_module("twisted_ib.verbs.c.umad.names")
-        self.string = import_module("twisted_ib.verbs.c.pointers").FFI().string
+    module = "umad.names"
 
     def said(self, name: str, *arguments: int) -> str:
         """
-        @return: what C{umad_NAME_str} says.
+        @return: What C{umad_NAME_str} says.
         """
-        return str(self.string(getattr(self.names, f"umad_{name}_str")(*arguments)).decode())
+        return super().said(f"umad_{name}_str", *arguments)
 
     def known(self, name: str, *arguments: int, shift: int = 0) -> dict[int, str]:
         """
@@ -54,7 +49,7 @@ class NameTests(SynchronousTestCase):
         @return: the names of all octets that have one.
         """
         said = {each: self.said(name, *arguments, each << shift) for each in range(256)}
-        return {each: text for each, text in said.items() if text != UNKNOWN}
+        return {each: text for each, text in said.items() if not text.startswith("<unknown")}
 
     def test_classes(self) -> None:
         """
@@ -76,6 +71,7 @@ class NameTests(SynchronousTestCase):
         Subnet administration has more methods than other classes.
         """
         self.assertEqual(sorted(self.known("method", 1)), list(METHODS))
+        self.assertEqual([self.said("method", each, 0x7F) for each in (1, 3)], ["<unknown"] * 2)
         known = self.known("method", 3)
         self.assertEqual(sorted(known), sorted((*METHODS, 0x12, 0x13, 0x14, 0x15, 0x92, 0x94, 0x95)))
         self.assertEqual(
@@ -142,17 +138,23 @@ class LibraryTests(SynchronousTestCase):
                 "guids": [2, 0, True],
                 "few": -errno.ENOMEM,
                 "address": "00000005800100001234f300",
+                "grh": ["01000709", True, "00012345"],
+                "noGRH": 0,
                 "pkey": 0x2345,
                 "adapter": [0, "ib0"],
+                "described": [1, 1, "twisted_ib", True, "ib0", 0, 0],
                 "released": [0, 0],
                 "port": 0,
                 "settings": ["ib0", 1, lid, sm, 4, 5],
+                "whole": [0, 0, 10, "fe80000000000000", True],
+                "keys": [True, "ffff", "InfiniBand"],
                 "portReleased": [0, 0],
                 "absent": [ENODEV, ENODEV],
                 "pairs": [1, "ib0", 1, "ib0", 1],
                 "pair": [0, "ib0", 1, "ib0", 1],
                 "noPair": ENODEV,
                 "sorted": [0, 0, errno.EINVAL],
+                "order": [0, True, None, True],
                 "path": [-errno.ENAMETOOLONG, 0],
                 "texts": ["SubnAdm", "GetTable", "NodeInfo", UNSUPPORTED, "No Records"],
                 "open": [True, True, False, False],

@@ -12,6 +12,7 @@ import struct
 import time
 from ctypes import (
     CDLL,
+    addressof,
     byref,
     c_char,
     c_char_p,
@@ -21,6 +22,7 @@ from ctypes import (
     c_ulong,
     c_void_p,
     create_string_buffer,
+    string_at,
 )
 from functools import cache
 from typing import Any
@@ -96,14 +98,29 @@ def devices() -> None:
     library().umad_set_addr(buffer, 0x1234, 5, 0x1F3, 0x80010000)
     # Queue pair, Q_Key and LID in network byte order, service level, path bits.
     say("address", buffer.raw[20:32].hex())
+    # Whether there is a GRH, hop limit and traffic class, GID, flow label in network byte order.
+    gid = bytes(range(16))
+    library().umad_set_grh(buffer, struct.pack("=14xBB16sI8x", 7, 9, gid, 0x12345))
+    say("grh", [buffer.raw[32:36].hex(), buffer.raw[36:52] == gid, buffer.raw[52:56].hex()])
+    library().umad_set_grh(buffer, None)
+    say("noGRH", buffer.raw[32])
     library().umad_set_pkey(buffer, 0x12345)
     say("pkey", library().umad_get_pkey(buffer))
     adapter, port = create_string_buffer(512), create_string_buffer(256)
     say("adapter", [library().umad_get_ca(b"ib0", adapter), adapter.value.decode()])
+    _, kind, count, _, driver, _, node, system, *ports = struct.unpack_from("@20sIi20s40s20sQQ3P", adapter)
+    own = string_at(ports[1], 20).rstrip(b"\0").decode()
+    say(
+        "described", [kind, count, driver.rstrip(b"\0").decode(), node == system > 0, own, ports[0], ports[2]]
+    )
     say("released", [library().umad_release_ca(adapter), library().umad_release_ca(adapter)])
     say("port", library().umad_get_port(None, 0, port))
     number, lid, _, sm, _, state, physical = struct.unpack_from("=iIIIIII", port, 20)
     say("settings", [port.value.decode(), number, lid, sm, state, physical])
+    fields = struct.unpack_from("@20s9i8sQIP20s", port)
+    prefix, guid, keys, first, layer = fields[10:]
+    say("whole", [fields[3], fields[5], fields[8], prefix.hex(), guid == guids[1]])
+    say("keys", [keys > 0, string_at(first, 2).hex(), layer.rstrip(b"\0").decode()])
     say("portReleased", [library().umad_release_port(port), library().umad_release_port(port)])
     say("absent", [library().umad_get_port(b"ib0", 2, port), library().umad_open_port(b"nothing", 0)])
     pair = create_string_buffer(48)
@@ -116,6 +133,12 @@ def devices() -> None:
     say("noPair", library().umad_get_smi_gsi_pair_by_ca_name(b"nothing", 1, pair, 1))
     head = c_void_p(library().umad_get_ca_device_list())
     say("sorted", [library().umad_sort_ca_device_list(byref(head), size) for size in (0, 1, 2)])
+    # Another list behind this one, whose device has a name that comes later.
+    late, second = create_string_buffer(b"late"), library().umad_get_ca_device_list()
+    node, first = (c_void_p * 2).from_address(head.value or 0), head.value
+    node[:] = second, addressof(late)
+    result = library().umad_sort_ca_device_list(byref(head), 2)
+    say("order", [result, head.value == second, node[0], (c_void_p * 2).from_address(second)[0] == first])
     library().umad_free_ca_device_list(head)
     library().umad_free_ca_device_list(head)
     path = create_string_buffer(64)

@@ -73,3 +73,25 @@ class SharedObjectTests(SynchronousTestCase):
             ]
             code = sharedobject._aarch64(0x10040, answer)
             self.assertEqual([*struct.unpack("<8I", code)], expected)
+
+    def test_layout(self) -> None:
+        """
+        What the loader reads first, on each machine: the header, the segments with their rights, and the one
+        relocation, of errno's function.
+        """
+        for name, number, relocation in (("x86_64", 62, 6), ("aarch64", 183, 1025)):
+            file = sharedObject("libx.so.1", [], ["V"], [Stub("f", "V", 0), Stub("v", "V", None)], name)
+            header = struct.unpack_from("<HHIQQQIHHHHHH", file, 16)
+            self.assertEqual(header, (3, number, 1, 0, 64, 0, 0, 64, 56, 4, 0, 0, 0))
+            loaded, written, dynamic, stack = (
+                struct.unpack_from("<IIQQQQQQ", file, 64 + 56 * each) for each in range(4)
+            )
+            self.assertEqual((loaded[:4], loaded[7]), ((1, 5, 0, 0), 0x10000))
+            self.assertEqual((written[:2], written[7], dynamic[:2]), ((1, 6), 0x10000, (2, 6)))
+            self.assertEqual(
+                (written[3] - written[2], loaded[5], loaded[6]), (0x10000, written[2], written[2])
+            )
+            self.assertEqual((len(file) - written[2], written[6] >= written[5] + 64), (written[5], True))
+            # No stack that is run.
+            self.assertEqual(stack, (0x6474E551, 6, 0, 0, 0, 0, 0, 16))
+            self.assertEqual(file.count(struct.pack("<Q", 1 << 32 | relocation)), 1)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import sys
+from importlib import import_module
 from struct import Struct
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -126,4 +127,26 @@ def record(posting: Any, queue: Any, piece: SGE, id: int = 1) -> None:
     posting.fill += size
 
 
-__all__ = ["record", "useDeclared"]
+class TextsTestCase(SynchronousTestCase):
+    """
+    Functions that say what codes mean.
+
+    @cvar module: Theirs, in L{twisted_ib.verbs.c}.
+    @ivar handlers: It.
+    """
+
+    module: str
+
+    def setUp(self) -> None:
+        useDeclared(self)
+        self.handlers: Any = import_module(f"twisted_ib.verbs.c.{self.module}")
+        self._string = import_module("twisted_ib.verbs.c.pointers").FFI().string
+
+    def said(self, name: str, *arguments: int) -> str:
+        """
+        @return: What a function says of codes.
+        """
+        return str(self._string(getattr(self.handlers, name)(*arguments)).decode())
+
+
+__all__ = ["TextsTestCase", "record", "useDeclared"]

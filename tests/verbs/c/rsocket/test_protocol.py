@@ -57,6 +57,7 @@ class Side:
         """
         Carry out a write, and complete it.
         """
+        assert all(at + length <= len(self.sending) for at, length in write.pieces), write
         data = write.content or b"".join(self.sending[at : at + length] for at, length in write.pieces)
         if data:
             assert write.key == peer.base + 1, write
@@ -127,6 +128,39 @@ class StreamTests(SynchronousTestCase):
         for _ in range(384 - 4):
             one.write(1)
         self.assertEqual(one.room(), 0)
+
+    def test_messages(self) -> None:
+        """
+        The messages' numbers (rsocket.c, C{RS_OP_DATA} to C{RS_OP_CTRL}, C{RS_CTRL_DISCONNECT} and its kin):
+        what a peer sends, and what it is sent.  To keep the connection alive says nothing.
+        """
+        one, other = pair(1)
+        one.stream.untold[0] = 7, Region(0x10000, 0x10001, 1)
+        sent = [one.stream.write(5), *one.stream.updates()]
+        sent += [*one.stream.shutdown(Way.WRITE), *one.stream.shutdown(Way.READ)]
+        self.assertEqual(
+            [f"{each.message:08x}" for each in sent], "00000005 80000010 c0000000 e0000002 e0000000".split()
+        )
+        states = []
+        for received in (0x00000003, 0x80000011, 0xC0000000, 0xE0000001, 0xE0000002, 0xE0000000):
+            other.stream.received(received)
+            states.append((other.stream.waiting, other.stream.open, other.stream.isOver))
+        both = Way.READ | Way.WRITE
+        self.assertEqual(states, [(3, both, False)] * 4 + [(3, Way.WRITE, False), (3, Way.WRITE, True)])
+
+    def test_wraps(self) -> None:
+        """
+        What goes over the end of the send buffer has two pieces, what ends there one.
+        """
+        other = Side(0x40000, 4 * BUFFER)
+        one = Side(0x10000)
+        one.stream.connect(other.stream.greeting(), one.targets)
+        pieces = []
+        for count in (BUFFER - 100, 150, BUFFER - 50):
+            write = one.stream.write(count)
+            one.stream.completed(write.message, True)
+            pieces.append(write.pieces)
+        self.assertEqual(pieces, [((0, BUFFER - 100),), ((BUFFER - 100, 100), (0, 50)), ((50, BUFFER - 50),)])
 
     def test_badGreetings(self) -> None:
         """
@@ -327,6 +361,16 @@ class StreamTests(SynchronousTestCase):
         self.assertTrue(one.stream.isOver)
         self.assertEqual(one.stream.shutdown(Way.READ), [])
         self.assertEqual(other.stream.shutdown(Way.READ | Way.WRITE), [])
+
+    def test_shutdownReading(self) -> None:
+        """
+        The peer is not told that nothing is read any more, but of the end that follows.
+        """
+        one, _ = pair()
+        self.assertEqual(one.stream.shutdown(Way.READ), [])
+        self.assertEqual((one.stream.open, one.stream.isFlushed), (Way.WRITE, True))
+        (write,) = one.stream.shutdown(Way.WRITE)
+        self.assertEqual(write.message, message(Operation.CONTROL, Control.DISCONNECT))
 
     def test_failed(self) -> None:
         """

@@ -13,6 +13,7 @@ from unittest import mock
 from tests.support.waiting import HANG_SECONDS
 from tests.verbs.pyverbs.cm.case import param
 from tests.verbs.pyverbs.pair import VerbsTestCase
+from twisted_ib import limits
 from twisted_ib.errors import QueuePairError
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.rsocket import stream
@@ -25,6 +26,7 @@ from twisted_ib.verbs.pyverbs import (
     QP,
     AddrInfo,
     CMEventChannel,
+    ConnParam,
     PyverbsRDMAError,
     QPAttr,
     QPCap,
@@ -389,6 +391,7 @@ class RSocketTests(VerbsTestCase):
         """
         Until then it does not.
         """
+        self.patch(stream, "ESTABLISH_SECONDS", 3600.0)
         listener, address = self.listening()
         peer, _ = self.answered(listener, address)
         active = self.connecting(address)
@@ -437,7 +440,7 @@ class RSocketTests(VerbsTestCase):
 
     def test_noGreeting(self) -> None:
         """
-        A peer that accepts without a greeting is no rsocket.
+        A peer that accepts without a greeting is no rsocket.  The request asks for no READs and all retries.
         """
         channel = CMEventChannel()
         self.addCleanup(channel.close)
@@ -450,18 +453,24 @@ class RSocketTests(VerbsTestCase):
         found = listener.local_addr
         assert found is not None
         active = self.connecting(Address(*found))
+        asked: list[ConnParam | None] = []
 
         def over() -> bool:
             active.progress()
             if channel.pending:
                 with channel.get_cm_event() as event:
                     if event.event_type == enums.rdma_cm_event_type.RDMA_CM_EVENT_CONNECT_REQUEST:
+                        asked.append(event.conn_param)
                         self.answer(CMID(event, listen_id=listener))
             return active.phase not in (Phase.NEW, Phase.CONNECTING)
 
         self.assertTrue(hub.wait(over, HANG_SECONDS))
         self.assertEqual(active.phase, Phase.OVER)
         self.assertTrue(active.error)
+        (its,) = asked
+        assert its is not None
+        self.assertEqual((its.resources, its.depth, its.flow_control), (0, 0, 1))
+        self.assertEqual((its.retry, its.rnr_retry), (7, 7))
 
     def answer(self, child: CMID) -> None:
         """
@@ -518,12 +527,49 @@ class RSocketTests(VerbsTestCase):
         with hub:
             self.assertEqual(active.read(memoryview(bytearray(1))), 0)
 
+    def test_reasons(self) -> None:
+        """
+        What a connect failed with: a refusal, the errno of the event, or a connection that was cut.
+        """
+        for kind, status, expected in (
+            (_E.RDMA_CM_EVENT_REJECTED, 28, errno.ECONNREFUSED),
+            (_E.RDMA_CM_EVENT_UNREACHABLE, -errno.ETIMEDOUT, errno.ETIMEDOUT),
+            (_E.RDMA_CM_EVENT_DISCONNECTED, 0, errno.ECONNRESET),
+        ):
+            self.assertEqual(RSocket._errno(mock.Mock(event_type=kind, status=status)), expected)
+
+    def test_backlogs(self) -> None:
+        """
+        A backlog is one at least, and as C{LISTEN_BACKLOG} at most.
+        """
+        most = limits.LISTEN_BACKLOG
+        for wanted, expected in ((-1, 1), (1, 1), (2, 2), (most, most), (most + 1, most)):
+            made = self.socket()
+            made.cmid.close()
+            made.cmid = asked = mock.Mock()
+            made.phase = Phase.BOUND
+            made.listen(wanted)
+            asked.listen.assert_called_once_with(expected)
+
+    def test_mapLength(self) -> None:
+        """
+        An entry of a map has 32 bits for the length.
+        """
+        active, _ = self.pair()
+        self.patch(stream, "MR", mock.Mock())
+        with hub:
+            self.assertEqual(active.map(0x1000, (1 << 32) - 1, False, 5), 5)
+            with self.assertRaises(HandleError) as caught:
+                active.map(0x1000, 1 << 32, False, 5)
+        self.assertEqual(caught.exception.number, errno.EINVAL)
+
     def test_order(self) -> None:
         """
         A socket that is not bound cannot listen; one that is not connected has no data.
         """
         made = self.socket()
         with hub:
+            self.assertEqual((made.canRead, made.canWrite, made.canWriteAt), (False, False, False))
             for call, number in (
                 (lambda: made.listen(1), errno.EINVAL),
                 (lambda: made.read(memoryview(b"")), errno.ENOTCONN),

@@ -63,7 +63,7 @@ def _aarch64(slot: int, answer: int) -> bytes:
     # stp x29, x30, [sp, #-16]!; ldr x16, slot; blr x16; mov w1, #ENOSYS; str w1, [x0]; mov x0, #answer (movz,
     # or movn of its complement); ldp x29, x30, [sp], #16; ret.
     move = 0xD2800000 | answer << 5 if answer >= 0 else 0x92800000 | ~answer << 5
-    load = 0x58000010 | (slot - 4) // 4 << 5
+    load = 0x58000010 | ((slot - 4) // 4 & 0x7FFFF) << 5
     words = (0xA9BF7BFD, load, 0xD63F0200, 0x52800001 | ENOSYS << 5, 0xB9000001, move, 0xA8C17BFD, 0xD65F03C0)
     return struct.pack("<8I", *words)
 

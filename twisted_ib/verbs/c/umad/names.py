@@ -18,6 +18,8 @@ from twisted_ib.verbs.c.functions import handler
 from twisted_ib.verbs.c.pointers import CData, lasting
 
 _UNKNOWN: Final = "<unknown>"
+#: As libibumad has it, of methods alone.
+_NO_METHOD: Final = "<unknown"
 # The values are those of umad_types.h, umad_sm.h, umad_sa.h and umad_cm.h, and so are the names.
 _CLASSES: Final = {
     0x01: "Subn",
@@ -143,7 +145,7 @@ def umad_class_str(mgmt_class: int) -> CData:
 @handler
 def umad_method_str(mgmt_class: int, method: int) -> CData:
     methods = _SA_METHODS if mgmt_class == SUBNET_ADMINISTRATION else _METHODS
-    return lasting(methods.get(method, _UNKNOWN))
+    return lasting(methods.get(method, _NO_METHOD))
 
 
 @handler

@@ -4,38 +4,64 @@ Texts of codes, and rates.
 
 from __future__ import annotations
 
-from twisted_ib.hca.base.events import EventType
 from twisted_ib.verbs.c.functions import handler
 from twisted_ib.verbs.c.pointers import CData, lasting
 
-_NODES = {1: "channel adapter", 2: "switch", 3: "router", 4: "RNIC", 5: "usNIC", 6: "usNIC over UDP"}
-_PORTS = {0: "no change", 1: "down", 2: "initializing", 3: "armed", 4: "active", 5: "active, deferred"}
-#: IBTA vol. 1 11.6.2, by the numbers of C{enum ibv_wc_status}.
+#: Of what has no text.
+_UNKNOWN = "unknown"
+# The words of rdma-core's libibverbs (44), which programs print and scripts look for; each from code 0.
+_NODES = (
+    *(_UNKNOWN, "InfiniBand channel adapter", "InfiniBand switch", "InfiniBand router", "iWARP NIC"),
+    *("usNIC", "usNIC UDP", "unspecified"),
+)
+_PORTS = ("no state change (NOP)", "down", "init", "armed", "active", "active defer")
+_EVENTS = (
+    "CQ error",
+    "local work queue catastrophic error",
+    "invalid request local work queue error",
+    "local access violation work queue error",
+    "communication established",
+    "send queue drained",
+    "path migrated",
+    "path migration request error",
+    "local catastrophic error",
+    "port active",
+    "port error",
+    "LID change",
+    "P_Key change",
+    "SM change",
+    "SRQ catastrophic error",
+    "SRQ limit reached",
+    "last WQE reached",
+    "client reregistration",
+    "GID table change",
+    "WQ fatal",
+)
 _STATUSES = (
     "success",
     "local length error",
-    "local queue pair operation error",
+    "local QP operation error",
     "local EE context operation error",
     "local protection error",
-    "work request flushed",
-    "memory window bind error",
-    "bad response",
+    "Work Request Flushed Error",
+    "memory management operation error",
+    "bad response error",
     "local access error",
-    "remote invalid request",
+    "remote invalid request error",
     "remote access error",
     "remote operation error",
     "transport retry counter exceeded",
     "RNR retry counter exceeded",
-    "local RDD violation",
+    "local RDD violation error",
     "remote invalid RD request",
-    "remote aborted",
+    "aborted error",
     "invalid EE context number",
     "invalid EE context state",
     "fatal error",
-    "response timeout",
+    "response timeout error",
     "general error",
-    "tag matching error",
-    "tag matching: rendezvous incomplete",
+    "TM error",
+    "TM software rendezvous",
 )
 #: C{enum ibv_rate}: the code, the multiple of 2.5 Gbit/s or None, and Mbit/s of the data rate.
 _RATES: tuple[tuple[int, int | None, int], ...] = (
@@ -67,25 +93,28 @@ _RATES: tuple[tuple[int, int | None, int], ...] = (
 _NO_LIMIT = 0
 
 
+def _text(texts: tuple[str, ...], code: int) -> CData:
+    return lasting(texts[code] if 0 <= code < len(texts) else _UNKNOWN)
+
+
 @handler
 def ibv_node_type_str(node_type: int) -> CData:
-    return lasting(_NODES.get(node_type, "unknown"))
+    return _text(_NODES, node_type)
 
 
 @handler
 def ibv_port_state_str(port_state: int) -> CData:
-    return lasting(_PORTS.get(port_state, "unknown"))
+    return _text(_PORTS, port_state)
 
 
 @handler
 def ibv_event_type_str(event: int) -> CData:
-    known = {int(each) for each in EventType}
-    return lasting(EventType(event).name.replace("_", " ").lower() if event in known else "unknown")
+    return _text(_EVENTS, event)
 
 
 @handler
 def ibv_wc_status_str(status: int) -> CData:
-    return lasting(_STATUSES[status] if 0 <= status < len(_STATUSES) else "unknown")
+    return _text(_STATUSES, status)
 
 
 @handler
