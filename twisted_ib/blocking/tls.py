@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn
 from weakref import ref
 
 from twisted_ib import limits
-from twisted_ib.blocking.connection import failure
+from twisted_ib.blocking.connection import Connection, failure
 from twisted_ib.blocking.socket import AF_IB, _poll, socket
 
 #: The header of a record: type, version, and the length of the rest (RFC 8446 section 5.1).
@@ -84,7 +84,8 @@ class _Records:
 
     def _send(self, data: bytes | memoryview, deadline: float | None) -> int:
         skt = self._socket
-        connection = skt._carrying()
+        part = skt._sdp and skt._sdp.part
+        connection = part if part.__class__ is Connection else skt._carrying()
         if connection is None:
             self._await(POLLOUT, deadline)
             return socket.send(skt, data, MSG_DONTWAIT if deadline == 0.0 else 0)
@@ -94,7 +95,8 @@ class _Records:
 
     def _recv(self, size: int, deadline: float | None) -> bytes:
         skt = self._socket
-        connection = skt._carrying()
+        part = skt._sdp and skt._sdp.part
+        connection = part if part.__class__ is Connection else skt._carrying()
         if connection is not None:
             return connection.receive(size, 0, _secondsTo(deadline))
         self._await(POLLIN, deadline)
