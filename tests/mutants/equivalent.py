@@ -210,20 +210,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "of two equal times it is the same which is taken",
     ),
     Equivalent(
-        f"{_DRIVE}/sleeper.py",
-        "os.read(self.sleeper.fd, 1 << 16)",
-        "1",
-        "2",
-        "a pipe holds 64 KiB",
-    ),
-    Equivalent(
-        f"{_DRIVE}/sleeper.py",
-        "os.read(self.sleeper.fd, 1 << 16)",
-        "16",
-        "17",
-        "a pipe holds 64 KiB",
-    ),
-    Equivalent(
         f"{_DRIVE}/turn.py",
         "elif (due := each.deadline()) is not None and due < until:",
         "due < until",
@@ -246,14 +232,14 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         f"{_DRIVE}/waiter.py",
-        "self.bell, self.leaves, self.done = -1, 0, False",
+        "self.bell, self.grace, self.leaves = -1, grace, 0",
         "1",
         "2",
         "no descriptor either",
     ),
     Equivalent(
         f"{_DRIVE}/waiter.py",
-        "self.bell, self.leaves, self.done = -1, 0, False",
+        "self.bell, self.grace, self.leaves = -1, grace, 0",
         "0",
         "1",
         "who becomes the deputy sets it",

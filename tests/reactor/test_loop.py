@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.calls import requireReplaceable
 from twisted_ib.hca.base.polling import LESSONS, REACH_SECONDS, SPIN_SECONDS, AdaptivePolling
-from twisted_ib.reactor.loop import EPOLL_EVERY, AsyncioDeviceLoop, DeviceLoop, progress
+from twisted_ib.reactor.loop import EPOLL_EVERY, EPOLL_SECONDS, AsyncioDeviceLoop, DeviceLoop, progress
 
 #: The answer of a hot path is expected within so many seconds.
 ANSWER = 0.25
@@ -66,6 +66,7 @@ class LoopTests(SynchronousTestCase):
         requireReplaceable(AdaptivePolling, "spin")
         self.loop: Any = DeviceLoop()
         self.polling = self.loop.polling = Polling()
+        self.loop.epollAt = inf
         self.reactor: Any = SimpleNamespace(
             threadCallQueue=[],
             threadpool=None,
@@ -245,6 +246,28 @@ class LoopTests(SynchronousTestCase):
             self.assertFalse(self.stays(busy))
             self.assertEqual(self.loop.turns, number * 16)
             self.assertFalse(self.loop.quiet)
+
+    def test_epollByClock(self) -> None:
+        """
+        Or when so much time has passed, which each fourth batch looks at if others come at once.
+        """
+        now = 5.0
+        self.reactor.seconds = lambda: now
+        self.loop.epollAt = now + EPOLL_SECONDS
+        served: list[int] = []
+        busy = channel()
+        busy.device.progress = lambda: served.append(1) is None
+        for passed, batches in ((0.0, 15), (EPOLL_SECONDS, 4), (0.0, 15), (EPOLL_SECONDS, 4)):
+            now += passed
+            del served[:]
+            self.assertFalse(self.stays(busy))
+            self.assertEqual(
+                (len(served), self.loop.turns % EPOLL_EVERY, self.loop.quiet), (batches, 0, False)
+            )
+        # A batch alone asks for no time.
+        self.reactor.seconds = lambda: self.fail("it looks")
+        for _ in range(EPOLL_EVERY - 2):
+            self.assertTrue(self.stays(channel()))
 
     def test_somethingElse(self) -> None:
         """

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 #: Turns after which epoll is called however busy the devices are; a power of two.
 EPOLL_EVERY: Final = 16
+#: Turns after which it is seen whether that takes too long; a power of two, less than that.
+LOOK_EVERY: Final = 4
+#: Seconds that are: what an application does with a message may take long.
+EPOLL_SECONDS: Final = 1e-2
 
 
 class DeviceLoop:
@@ -29,16 +33,18 @@ class DeviceLoop:
 
     @ivar polling: The L{AdaptivePolling} that decides when to sleep.
     @ivar turns: Batches with traffic.
+    @ivar epollAt: When epoll is called although they are fewer, by the reactor's clock.
     @ivar quiet: Whether the devices have just been polled in vain.
     @ivar threadsWait: Whether a call in a thread needed the interpreter after the last batch with traffic.
     @ivar inThreads: Calls in threads that are not the reactor's pool's.
     """
 
-    __slots__ = ("inThreads", "polling", "quiet", "threadsWait", "turns")
+    __slots__ = ("epollAt", "inThreads", "polling", "quiet", "threadsWait", "turns")
 
     def __init__(self) -> None:
         self.polling = AdaptivePolling(perf_counter, yieldCPU)
         self.turns = self.inThreads = 0
+        self.epollAt = 0.0
         self.quiet = self.threadsWait = False
 
     def calm(self, reactor: IBReactorBase) -> float | None:
@@ -80,6 +86,12 @@ class DeviceLoop:
                 # This was the poll that would precede the sleep.
                 self.quiet = True
                 return True
+            # Only where one batch follows another at once.
+            if not turns & (LOOK_EVERY - 1):
+                now = reactor.seconds()
+                if now >= self.epollAt:
+                    self.epollAt = now + EPOLL_SECONDS
+                    self.turns |= EPOLL_EVERY - 1
 
     def spin(
         self, reactor: IBReactorBase, channels: tuple[DeviceChannel, ...], timeout: float | None
