@@ -303,9 +303,7 @@ def _failed(queue: PostedQueue, error: BaseException) -> BaseException | None:
 
 
 def _pieces(buffer: bytearray, start: int, count: int) -> list[SGE]:
-    # Of a record: its elements.
-    if count == 1:
-        return [SGE(*_readPiece(buffer, start))]
+    # Of a record: its elements, if they are not just one.
     return [SGE(*each) for each in _PIECE.iter_unpack(buffer[start : start + count * _PIECE_BYTES])]
 
 
@@ -339,6 +337,8 @@ def settle() -> None:
                 request = SendRequest(id, OPCODES[code], (), flags, 0, remote, key, compare, swap)
                 if flags & INLINE:
                     request.inline = bytes(buffer[start : start + length])
+                elif count == 1:
+                    request.pieces = [SGE(*_readPiece(buffer, start))]
                 else:
                     request.pieces = _pieces(buffer, start, count)
                 if immediate:
@@ -357,7 +357,8 @@ def settle() -> None:
         for queue, id, start, count in receives:
             queue.taken += 1
             try:
-                queue.accept(ReceiveRequest(id, _pieces(buffer, start, count)), True)
+                pieces = [SGE(*_readPiece(buffer, start))] if count == 1 else _pieces(buffer, start, count)
+                queue.accept(ReceiveRequest(id, pieces), True)
                 if queue.taken >= queue.renewal:
                     queue.open()
             except BaseException as error:
