@@ -161,6 +161,9 @@ class HandlesTests(SynchronousTestCase):
         self.handles.move(32, 16, 48)
         self.handles.remove(16, "ibv_pd")
         self.refused(errno.EBUSY, self.handles.remove, 48, "ibv_pd")
+        self.handles.remove(32, "ibv_mr")
+        self.handles.remove(48, "ibv_pd")
+        self.assertEqual(len(self.handles), 0)
 
     def test_removeAll(self) -> None:
         """
