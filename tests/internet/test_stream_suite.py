@@ -39,36 +39,35 @@ class SDPCreator(EndpointCreator):
     Endpoints on one device.
     """
 
-    def __init__(self, device: str, host: str) -> None:
+    def __init__(self, device: str) -> None:
         """
         @param device: Its name.
-        @param host: An address that it has.
         """
-        self.device, self.host = device, host
+        self.device = device
 
     def server(self, reactor: Any) -> SDPServerEndpoint:
         """
-        Any free port.
+        Any free port of the loopback interface.
         """
-        return SDPServerEndpoint(reactor, 0, interface=self.host, device=self.device)
+        return SDPServerEndpoint(reactor, 0, interface="127.0.0.1", device=self.device)
 
     def client(self, reactor: Any, serverAddress: Any) -> SDPClientEndpoint:
         """
         To that port.
         """
-        return SDPClientEndpoint(reactor, self.host, serverAddress.port, device=self.device)
+        return SDPClientEndpoint(reactor, "127.0.0.1", serverAddress.port, device=self.device)
 
 
-def subjectFor(device: str, host: str = "127.0.0.1") -> StreamSubject:
+def subjectFor(device: str) -> StreamSubject:
     """
-    Describe SDP on one device, which has an address.
+    Describe SDP on one device.
     """
     return StreamSubject(
         name=f"SDP{device.capitalize()}",
-        endpoints=SDPCreator(device, host),
-        listen=lambda reactor, factory: listenSDP(reactor, 0, factory, interface=host, device=device),
+        endpoints=SDPCreator(device),
+        listen=lambda reactor, factory: listenSDP(reactor, 0, factory, interface="127.0.0.1", device=device),
         connect=lambda reactor, address, factory: connectSDP(
-            reactor, host, address.port if address else _NOBODY, factory, device=device
+            reactor, "127.0.0.1", address.port if address else _NOBODY, factory, device=device
         ),
         startMessage=lambda port, prefix: f"{prefix} starting on {port.getHost().port}",
         stopMessage=lambda port: f"(SDP Port {port.getHost().port} Closed)",

@@ -29,7 +29,6 @@ from twisted_ib.hca.base.traits import STREAM
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest, Rejection, RejectReason
 from twisted_ib.hca.connection.interfaces import IConnector
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader
-from twisted_ib.hca.connection.receives import Receives, toldIn
 from twisted_ib.hca.fabric.base.streams import FabricConnector, pathRecord
 from twisted_ib.hca.fabric.iwarp.connection import MPAConnection
 from twisted_ib.hca.fabric.iwarp.peerpath import Setup, StreamPeerPath
@@ -139,9 +138,7 @@ class MPAService(FabricConnector):
         stream.connection = connection
         setup = stream.startup
         assert setup is not None
-        # A program of verbs knows its peer's receives by itself.
-        isTold = request.vendorID or space == PortSpace.SDP
-        setup.privateData = Receives().behind(privateData) if isTold else privateData
+        setup.privateData = privateData
         setup.leftover = leftover
         setup.depths = request.responderResources, request.initiatorDepth
         if code == errno.EINPROGRESS:
@@ -222,12 +219,9 @@ class MPAService(FabricConnector):
         if stream.startup is None:
             # It has ended meanwhile, as the event on the way here says.
             return
-        setup = stream.startup
-        machine, data = setup.machine, reply.privateData
-        if setup.there is not None:
-            data = Receives().behind(data)
+        machine = stream.startup.machine
         resources, depth = reply.responderResources, reply.initiatorDepth
-        frame = machine.accept(data, resources, depth, self.fabric.clock())
+        frame = machine.accept(reply.privateData, resources, depth, self.fabric.clock())
         if not frame:
             return
         stream.sendFrame(frame)
@@ -283,7 +277,7 @@ class MPAService(FabricConnector):
         if frame.depths is not None:
             served, asked = min(frame.depths.ird, _DEPTH), min(frame.depths.ord, _DEPTH)
         here, there = fabric.address, stream.peer.address
-        privateData, setup.there = toldIn(frame.privateData)
+        privateData = frame.privateData
         if setup.serviceID >> 16 == _TCP:
             try:
                 port = stream.socket.getpeername()[1]
@@ -311,13 +305,11 @@ class MPAService(FabricConnector):
         fabric.soonCall(self._offer, stream)
 
     def _replied(self, stream: StreamPath, frame: StartupFrame) -> None:
-        setup = stream.startup
-        assert setup is not None
-        machine = setup.machine
-        privateData, setup.there = toldIn(frame.privateData)
+        assert stream.startup is not None
+        machine = stream.startup.machine
         self._agreed(stream, machine)
         reply = ConnectReply(
-            privateData[: _PRIVATE.reply],
+            frame.privateData[: _PRIVATE.reply],
             stream.number,
             min(machine.ord, _DEPTH),
             min(machine.ird, _DEPTH),
@@ -425,8 +417,7 @@ class MPAService(FabricConnector):
             # tcp(7): what TCP puts into a segment now; the path's MTU may change, which receivers bear.
             segment = stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
             most = mulpdu(segment, machine.markersOut)
-        there = None if stream.startup is None else stream.startup.there
-        stream.open(machine, most, secrets.randbits(8), there.count if there is not None else 0)
+        stream.open(machine, most, secrets.randbits(8))
 
     # -- ends
 
