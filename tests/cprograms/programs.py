@@ -124,6 +124,14 @@ CM = (
         "return status 0",
         "joined dgid",
     ),
+    # Of an address that is a GID: AF_IB.
+    _cm(
+        "mckey_unmapped",
+        "mckey -M ::ffff:{group} -b {server} -C 10 -S 1000",
+        "mckey -M ::ffff:{group} -b {client} -s -C 10 -S 1000",
+        "return status 0",
+        "joined dgid",
+    ),
     _cm(
         "rdma_client",
         "rdma_server -s {server} -p {port}",
