@@ -133,6 +133,12 @@ class MemoryLink:
             self.user.arrived(source, port, destination, data, 0, len(data), size, trafficClass)
         return n
 
+    def waiting(self) -> int:
+        """
+        As Linux counts them: each datagram takes some memory besides.
+        """
+        return sum(512 + len(datagram[4]) for datagram in self.queue)
+
     def pending(self) -> bool:
         return bool(self.queue)
 

@@ -141,6 +141,12 @@ class Link:
             self.user.arrived(*(source, port, destination, buffer, 3, 3 + len(octets), size, trafficClass))
         return n
 
+    def waiting(self) -> int:
+        """
+        As Linux counts them: each datagram takes some memory besides.
+        """
+        return sum(512 + len(datagram[3]) for datagram in self.queue)
+
     def pending(self) -> bool:
         """
         Whether something has arrived.

@@ -1,9 +1,9 @@
 """
 A server and a client of SDP on devices of packets, each a process:
-C{python -m tests.processes.programs.flooded ROLE ADDRESS PEER}.
+C{python -m tests.processes.programs.flooded ROLE ADDRESS PEER [COUNT]}.
 
-The server sends back what it has got, once that are L{SIZE} bytes.  The client prints how long it took
-to connect, to send, and to get it back.
+The server sends back what it has got, once that are L{SIZE} bytes.  The client connects so often, one after
+the other, and prints each time how long it took to connect, to send, and to get it back.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import time
 from typing import Any
 
 from twisted.internet import reactor as twistedReactor
-from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import clientFromString, connectProtocol, serverFromString
 from twisted.internet.protocol import Factory, Protocol
 from twisted.python.failure import Failure
 
@@ -45,6 +46,10 @@ class Asking(Answering):
     Waits for it.
     """
 
+    def __init__(self) -> None:
+        self.begin = time.monotonic()
+        self.over: Deferred[None] = Deferred()
+
     def connectionMade(self) -> None:
         assert self.transport is not None
         self.transport.write(bytes(range(250)) * (SIZE // 250))
@@ -57,14 +62,25 @@ class Asking(Answering):
         if len(self.got) == SIZE:
             assert self.transport is not None
             assert self.got == bytes(range(250)) * (SIZE // 250)
-            print(f"{time.monotonic() - begin:.3f}", flush=True)
+            print(f"{time.monotonic() - self.begin:.3f}", flush=True)
             self.transport.loseConnection()
 
     def connectionLost(self, reason: Failure = None) -> None:  # type: ignore[assignment]
         """
         It is over.
         """
-        reactor.callLater(0, reactor.stop)
+        self.over.callback(None)
+
+
+async def asking(caller: Any, count: int) -> None:
+    """
+    Connect so often.
+    """
+    for _ in range(count):
+        asker = Asking()
+        await connectProtocol(caller, asker)
+        await asker.over
+    reactor.callLater(0, reactor.stop)
 
 
 def failed(reason: Failure) -> None:
@@ -76,13 +92,12 @@ def failed(reason: Failure) -> None:
 
 
 if __name__ == "__main__":
-    role, address, peer = sys.argv[1:]
-    begin = time.monotonic()
+    role, address, peer, *counts = sys.argv[1:]
     if role == "server":
         end = serverFromString(reactor, f"sdp:{PORT}:interface={address}:device=roce0")
         listening = end.listen(Factory.forProtocol(Answering))
         listening.addCallbacks(lambda port: print("listening", flush=True), failed)
     else:
         caller = clientFromString(reactor, f"sdp:{peer}:{PORT}:bindAddress={address}:device=roce0")
-        caller.connect(Factory.forProtocol(Asking)).addErrback(failed)
+        Deferred.fromCoroutine(asking(caller, int(*counts or "1"))).addErrback(failed)
     reactor.run()

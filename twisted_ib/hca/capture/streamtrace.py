@@ -100,6 +100,10 @@ class TracedLink:
         found: int = self._link.receive(budget)
         return found
 
+    def waiting(self) -> int:
+        found: int = self._link.waiting()
+        return found
+
     def pending(self) -> bool:
         return bool(self._link.pending())
 

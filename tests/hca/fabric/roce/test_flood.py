@@ -5,6 +5,7 @@ Tests of an HCA among strangers.  The full numbers are in C{tests/soak/test_pack
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 from typing import Any
 
 from tests.hca.fabric.roce.flood import RATE, FloodTestCase
@@ -12,7 +13,7 @@ from tests.simulation.streams import ADDRESSES, PORT
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.connection.rdmacm import PortSpace, serviceID
-from twisted_ib.hca.fabric.roce import connparams
+from twisted_ib.hca.fabric.roce import connparams, receive
 from twisted_ib.hca.wire.cm.messages import DREQ, LAP, MRA, REJ, REP, SIDR_REQ, byAttribute
 from twisted_ib.hca.wire.rocev2 import datagramPort
 
@@ -54,6 +55,43 @@ class FloodTests(FloodTestCase):
         self.honest = 0
         self.arrive(limits.CM_HALF_OPEN_PER_ADDRESS + 100, self.forged)
         self.assertEqual(self.device.cm._halfOpenLimit.halfOpen, limits.CM_HALF_OPEN_PER_ADDRESS)
+
+    def test_sifted(self) -> None:
+        """
+        While more requests come than can be answered those that come once are dropped, as strangers' are, and
+        somebody honest is answered at the second.
+        """
+        waiting, counters = 0, self.device.counters
+        self.patch(self.link, "waiting", lambda: waiting)
+        self.honest = 0
+        self.arrive(1800, self.forged)
+        self.assertGreater(len(self.device.reserved), receive.SIFTED_HALF_OPEN)
+        self.assertEqual(counters["requests_sifted"], 0)
+        waiting, known = receive.SIFTED_WAITING, len(self.device.reserved)
+        self.arrive(600, self.forged)
+        again = [self.forged() for _ in range(10)]
+        self.arrive(20, iter(again * 2).__next__)
+        # And two of somebody honest; two requests may have one bit.
+        self.assertIn(counters["requests_sifted"], range(605, 613))
+        self.assertLessEqual(len(self.device.reserved), known + 10 + 3)
+        waiting, known = waiting - 1, counters["requests_sifted"]
+        self.arrive(10, self.forged)
+        self.assertEqual((counters["requests_sifted"], self.honest), (known, 5))
+
+    def test_sieve(self) -> None:
+        """
+        What is remembered is bounded, and forgotten in time; a second one is never dropped.
+        """
+        sieve, dice = receive.Sieve(), Random(1)
+        some = [dice.randbytes(4) for _ in range(100)]
+        self.assertLess(sum(sieve.passes("10.0.0.1", each) for each in some), 3)
+        for turn in range(3):
+            passed = sum(sieve.passes("10.0.0.2", dice.randbytes(4)) for _ in range(receive.SIFTED_REQUESTS))
+            self.assertLess(passed, receive.SIFTED_REQUESTS // 6)
+            if not turn:
+                self.assertTrue(all(sieve.passes("10.0.0.1", each) for each in some))
+                self.assertFalse(sieve.passes("10.0.0.1", b"more"))
+        self.assertLess(sum(sieve.passes("10.0.0.1", each) for each in some), 50)
 
     def test_sourcePorts(self) -> None:
         """

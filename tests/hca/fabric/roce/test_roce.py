@@ -345,6 +345,18 @@ class LinkTests(LinkCase):
         link = self.link(1)
         self.assertEqual((link.pathMTU, link.pathMTUTo(ownAddress(2))), (8192, 8192))
 
+    def test_waiting(self) -> None:
+        """
+        What waits to be received is known.
+        """
+        link = self.link(1)
+        self.assertEqual(link.waiting(), 0)
+        for _ in range(2):
+            link.send(link.address, UDP_PORT, [bytes(500)], 500)
+        self.assertGreater(link.waiting(), 1000)
+        self.receive(link, 2)
+        self.assertEqual(link.waiting(), 0)
+
     def test_forgedWay(self) -> None:
         """
         Packets may be as long as an interface permits, whatever ICMP has reported of the path: anybody can

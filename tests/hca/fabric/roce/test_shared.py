@@ -37,7 +37,7 @@ from twisted_ib.hca.base.operation import ID_SHIFT, QPN_SHIFT
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.device.form import compiledModules
-from twisted_ib.hca.fabric.roce import portgroup
+from twisted_ib.hca.fabric.roce import portgroup, roce
 from twisted_ib.hca.fabric.roce.orphans import MEMORY_BYTES, ConnectionRegister
 from twisted_ib.hca.fabric.roce.packet import PacketFabric
 from twisted_ib.hca.fabric.roce.roce import RoCELink
@@ -142,6 +142,21 @@ class GroupTests(SynchronousTestCase):
         self.assertTrue(two.group.isAlone())
         self.assertEqual(self.link().group.slot, 1)
         self.assertEqual(self.link().group.slot, 3)
+
+    def test_waiting(self) -> None:
+        """
+        What waits for the process counts, at its own slot as at nobody's.
+        """
+        link = self.link()
+        for slot in 0, 1:
+            self.assertEqual(link.waiting(), 0)
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+                stranger.sendto(bytes([4, 0, 255, 255, 0, slot << 2]) + bytes(500), (self.address, 4791))
+            self.assertGreater(link.waiting(), 506)
+            self.assertEqual(len(link.group.sockets[slot].recv(1000)), 506)
+        # Requests come again: of those many would be too late.
+        nobodys = link.group.sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        self.assertLessEqual(nobodys, 2 * roce.PACKET_REQUESTS)
 
     def test_killed(self) -> None:
         """

@@ -84,6 +84,12 @@ class ILink(Interface):
         @return: whether C{receive} has something to deliver.
         """
 
+    def waiting() -> int:
+        """
+        @return: the octets of what waits for C{receive}, as the system counts them.
+        @raise OSError: it does not tell.
+        """
+
     def fileno() -> int:
         """
         @return: a descriptor that is readable while something has arrived; -1 if there is none: then

@@ -16,6 +16,9 @@ that it comes from that queue pair's peer. Invalid packets are dropped silently 
   - C{management_malformed} and others: for queue pair 1, but no MAD that an agent takes
     (L{twisted_ib.hca.mad.dispatch}).
 
+Requests to connect that come for the first time while more come than can be answered are dropped, and
+C{requests_sifted} counts them: L{Sieve}.
+
 C{packets_handed_on} counts what went on to another process of this address, C{packets_taken_over} what one
 gave this process.  C{packets_marked} counts packets with a congestion mark, C{congestion_notified} the
 notifications of peers.
@@ -31,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import GSI_QPN, MULTICAST_QPN, QPN_SHIFT, SOLICITED
 from twisted_ib.hca.connection.rdmacm import gidOf
-from twisted_ib.hca.fabric.roce.slots import Handed, requesterOf, serviceOf, slotOf
+from twisted_ib.hca.fabric.roce.slots import Handed, requesterOf, requestOf, serviceOf, slotOf
 from twisted_ib.hca.wire.grh import HOP_LIMIT
 from twisted_ib.hca.wire.headers import BTH, DETH, ICRC, PSN_MASK, QPN_MASK, QUEUE_KEY
 from twisted_ib.hca.wire.icrcflow import LONGEST_PACKET, RIGHT, ICRCState, crc32
@@ -52,6 +55,15 @@ if TYPE_CHECKING:
 
 #: Sizes of packets whose ICRC state is cached for a flow without a connection, see L{limits.PACKET_SIZES}.
 PACKET_SIZES_UNCONNECTED = 8
+
+#: Requests are sifted from so many on that were answered and whose peers have not shown that they hear it,
+#: while so many octets wait to be received, as Linux counts them: some 250 requests.
+SIFTED_HALF_OPEN: Final = limits.CM_HALF_OPEN_PER_ADDRESS
+SIFTED_WAITING = 256 * 1024
+#: So many requests are remembered, and then, in their places, others; each has one of sixteen times as many
+#: bits.
+SIFTED_REQUESTS = 65536
+_SIFTED_BYTES: Final = 2 * SIFTED_REQUESTS
 
 _unpackBTH: Final = BTH.unpack_from
 _ACKNOWLEDGE: Final = 0x80000000
@@ -91,6 +103,36 @@ def _headers(size: int, count: int) -> Callable[[memoryview, int], tuple[int, ..
     return Struct(">" + f"QI{size - BTH.size}x" * count).unpack_from
 
 
+class Sieve:
+    """
+    Passes those requests to connect that have come before, as a peer's that waits do.
+
+    A process that has not the time to answer all would answer an honest one after those that strangers have
+    put before it, if the kernel has not dropped it: to drop a request costs a tenth of answering it.
+    """
+
+    __slots__ = ("_before", "_count", "_seen")
+
+    def __init__(self) -> None:
+        self._before, self._seen, self._count = bytearray(_SIFTED_BYTES), bytearray(_SIFTED_BYTES), 0
+
+    def passes(self, source: str, request: bytes) -> bool:
+        """
+        @param source: the address that a request comes from, and C{request} its number.
+        @return: whether it is to be answered.
+        """
+        # Python's hash has a key that strangers do not know.
+        number = hash((source, request)) % (8 * _SIFTED_BYTES)
+        at, bit = number >> 3, 1 << (number & 7)
+        if (self._seen[at] | self._before[at]) & bit:
+            return True
+        self._seen[at] |= bit
+        self._count += 1
+        if self._count == SIFTED_REQUESTS:
+            self._before, self._seen, self._count = self._seen, bytearray(_SIFTED_BYTES), 0
+        return False
+
+
 class PacketReceiver:
     """
     Receives packets for one HCA.
@@ -98,13 +140,14 @@ class PacketReceiver:
     @ivar packets: count of packets received, valid or not.
     """
 
-    __slots__ = ("_fabric", "_flows", "_owner", "_sessions", "packets")
+    __slots__ = ("_fabric", "_flows", "_owner", "_sessions", "_sieve", "packets")
 
     def __init__(self, fabric: Any, sessions: dict[int, QueuePairPath]) -> None:
         self._fabric = fabric
         self._owner: IFabricOwner = fabric.owner
         self._sessions = sessions
         self._flows: dict[tuple[str, str, int], ICRCState] = {}
+        self._sieve: Sieve | None = None
         self.packets = 0
 
     def take(
@@ -128,8 +171,8 @@ class PacketReceiver:
         key = source, destination, port
         flow = self._flows.get(key)
         isNew = flow is None
-        if flow is None:
-            flow = ICRCState(gidOf(source), gidOf(destination), port, PACKET_SIZES_UNCONNECTED, key)
+        if flow is None and (flow := self._begun(key, buffer, start, stop, size)) is None:
+            return
         fabric, sessions = self._fabric, self._sessions
         # Connections are point to point: a multicast packet must not reach one, whatever its DestQP.
         if destination != fabric.address:
@@ -237,6 +280,28 @@ class PacketReceiver:
                 )
         if joining is not None:
             joining.settle()
+
+    def _begun(
+        self, key: tuple[str, str, int], buffer: Any, start: int, stop: int, size: int
+    ) -> ICRCState | None:
+        source, destination, port = key
+        isFlooded = len(self._owner.reserved) >= SIFTED_HALF_OPEN
+        if isFlooded and start + size >= stop and self._isSifted(source, buffer, start, stop):
+            self.packets += 1
+            self._owner.count("requests_sifted")
+            return None
+        return ICRCState(gidOf(source), gidOf(destination), port, PACKET_SIZES_UNCONNECTED, key)
+
+    def _isSifted(self, source: str, buffer: Any, start: int, stop: int) -> bool:
+        request = requestOf(buffer, start, stop)
+        try:
+            if request is None or self._fabric.link.waiting() < SIFTED_WAITING:
+                return False
+        except OSError:
+            return False  # Before Linux 4.12.
+        if self._sieve is None:
+            self._sieve = Sieve()
+        return not self._sieve.passes(source, request)
 
     def _isLong(
         self,

@@ -39,6 +39,8 @@ from twisted_ib.hca.wire.rocev2 import LONG_MTU_CODES, PORT, datagramPort
 PACKET_SOCKETS = 64
 #: Socket buffer that a device asks for, in octets, each way.
 PACKET_BUFFER = 8 * 1024 * 1024
+#: The same for some two thousand requests: they come again, and more would be answered too late.
+PACKET_REQUESTS = 1024 * 1024
 #: Bytes of a receive buffer, as the kernel counts them, from which on packets fill whole UDP datagrams: of a
 #: smaller one several senders would each need a third for the least window of two.  And the most without it.
 _LARGE_BUFFER = 2 * 1024 * 1024
@@ -54,7 +56,7 @@ _IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE = 10, 23, 3
 _IP_TOS, _IP_TTL, _IP_RECVERR, _IP_RECVTOS = 1, 2, 11, 13
 _IPV6_RECVERR, _IPV6_HOPLIMIT, _IPV6_RECVTCLASS, _IPV6_TCLASS = 25, 52, 66, 67
 _SOL_UDP, _UDP_NO_CHECK6_RX, _UDP_SEGMENT, _UDP_GRO = 17, 102, 103, 104
-_SO_ATTACH_FILTER, _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 26, 32, 33
+_SO_ATTACH_FILTER, _SO_SNDBUFFORCE, _SO_RCVBUFFORCE, _SO_MEMINFO = 26, 32, 33, 55
 _SIOCGIFMTU: Final = 0x8921
 #: The path MTU of a connected socket (ip(7), ipv6(7)).
 _IP_MTU, _IPV6_MTU = 14, 24
@@ -152,11 +154,11 @@ def _ownerOf(address: str) -> int:
     return -1
 
 
-def _enlarge(made: socket.socket, forced: int, plain: int) -> None:
+def _enlarge(made: socket.socket, forced: int, plain: int, size: int = PACKET_BUFFER) -> None:
     # socket(7): SO_RCVBUF is limited by net.core.rmem_max; SO_RCVBUFFORCE is not, but needs CAP_NET_ADMIN.
     for option in (plain, forced):
         with suppress(OSError):  # Only the privileged may force it.
-            made.setsockopt(socket.SOL_SOCKET, option, PACKET_BUFFER)
+            made.setsockopt(socket.SOL_SOCKET, option, size)
 
 
 def _takesNothing(made: socket.socket) -> None:
@@ -315,13 +317,12 @@ class RoCELink:
             # RFC 3168: the traffic class has the congestion mark.
             made.setsockopt(_IP, _IP_RECVTOS, 1)
         if self._coalesces:
-            try:
+            with suppress(OSError):  # Before Linux 5.0.
                 made.setsockopt(_SOL_UDP, _UDP_GRO, 1)
-            except OSError:
-                pass  # Before Linux 5.0.
 
     def _receives(self, made: socket.socket, destination: str, events: int = select.EPOLLIN) -> None:
-        _enlarge(made, _SO_RCVBUFFORCE, socket.SO_RCVBUF)
+        most = PACKET_BUFFER if events == select.EPOLLIN else PACKET_REQUESTS
+        _enlarge(made, _SO_RCVBUFFORCE, socket.SO_RCVBUF, most)
         _enlarge(made, _SO_SNDBUFFORCE, socket.SO_SNDBUF)
         self._poller.register(made, events)
         self._receivers[made.fileno()] = made, destination
@@ -342,8 +343,7 @@ class RoCELink:
             return self.pathMTU
 
     def routeMTUTo(self, destination: str) -> int:
-        scope = self._interface if destination.startswith("fe80:") else 0
-        octets = 0 if self._isForced else routeMTU(destination, self.address, scope)
+        octets = 0 if self._isForced else routeMTU(destination, self.address, self._scope)
         return min(self.pathMTU, pathMTUOf(octets)) if octets else self.pathMTU
 
     def sourcePort(self, wanted: int) -> int:
@@ -527,6 +527,10 @@ class RoCELink:
     def pending(self) -> bool:
         self._ready = ready = self._poller.poll(0) or None
         return ready is not None
+
+    def waiting(self) -> int:
+        made = self._main, *(() if self.group is None else self.group.sockets[:1])
+        return max(_INT.unpack(each.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 4))[0] for each in made)
 
     def fileno(self) -> int:
         return self._poller.fileno()

@@ -149,6 +149,16 @@ def serviceOf(buffer: bytes | bytearray | memoryview, start: int, stop: int) -> 
     return found
 
 
+def requestOf(buffer: bytes | bytearray | memoryview, start: int, stop: int) -> bytes | None:
+    """
+    @return: the number that the sender of a REQ or SIDR_REQ has given it, which it has again when it is
+        repeated; L{None} if a datagram is neither.
+    """
+    if serviceOf(buffer, start, stop) is None:
+        return None
+    return bytes(buffer[start + _LOCAL_ID : start + _REMOTE_ID])
+
+
 def requesterOf(buffer: bytes | bytearray | memoryview, start: int, stop: int) -> int:
     """
     @return: the slot whose MAD a datagram answers, by its transaction id; 0 if it is no answer of an agent.
