@@ -68,7 +68,7 @@ class TracedLink:
     @ivar user: see L{ILink}.
     """
 
-    def __init__(self, link: Any, capture: Capture, interface: int) -> None:
+    def __init__(self, link: ILink, capture: Capture, interface: int) -> None:
         """
         @param link: the link; its user becomes this one's.
         @param interface: the number of its interface in the capture.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from zope.interface import Attribute, Interface
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.base.interfaces import IPath, IPeerPath
+    from twisted_ib.hca.base.interfaces import IPath, IPeerPath, Search
     from twisted_ib.hca.connection.request import (
         ConnectReply,
         ConnectRequest,
@@ -197,7 +197,7 @@ class IAddressResolver(Interface):
             L{HCAError<twisted_ib.errors.HCAError>}.
         """
 
-    def resolve(address: str, user: Any, seconds: float = 0.0) -> Any:
+    def resolve(address: str, user: Any, seconds: float = 0.0) -> Search:
         """
         Resolve the path to the HCA of an address that C{sourceFor} has a source for.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as structError
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import frozen
 
@@ -202,7 +202,7 @@ class UDPDatagram:
     source: int
     destination: int
     port: int
-    body: Any
+    body: bytes | bytearray | memoryview
     trafficClass: int = 0
     hopLimit: int = 64
     flowLabel: int = 0
