@@ -64,6 +64,17 @@ class Record(Shown):
         return all(_valueOf(self, name) == _valueOf(other, name) for name in names)
 
 
+class FrozenRecord(Record):
+    """
+    One whose fields do not change (C{frozen}): it can be hashed, too.
+    """
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return hash(tuple([_valueOf(self, each.name) for each in _fields(type(self), "__attrs_attrs__")]))
+
+
 class Field(NamedTuple):
     """
     One field of a layout.

@@ -9,9 +9,11 @@ import errno
 import gc
 import socket
 import struct
+import sys
 import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest.mock import patch
 
 from tests.aio.case import HOST, Recorder
 from tests.aio.test_loop import ServingTestCase
@@ -300,6 +302,24 @@ class DuplicateTests(ServingTestCase):
                 self.assertEqual(await end.has(1), b"x")
                 transport.close()
                 await end.called("lost")
+
+        self.play(self.each(act))
+
+    def test_warned(self) -> None:
+        """
+        One that is forgotten where warnings are errors leaves nothing open either.
+        """
+
+        async def act() -> None:
+            transport, first, own = await self.duplicated()
+            transport.close()
+            await first.called("lost")
+            with warnings.catch_warnings(), patch.object(sys, "unraisablehook") as told:
+                warnings.simplefilter("error", ResourceWarning)
+                del own
+                gc.collect()
+            self.assertIsInstance(told.call_args.args[0].exc_value, ResourceWarning)
+            await self.ends[-1].called("lost")
 
         self.play(self.each(act))
 

@@ -294,11 +294,12 @@ class StreamSocket(ConnectionHandle):
         first = self._first
         if first is None or first._isOver or self._isClosed or self.taken:
             return
-        # As of a socket that nobody has closed; this may be any thread, amid anything.
-        warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
-        # A closed loop has closed its streams.
+        # As of a socket that nobody has closed; this may be any thread, amid anything.  A closed loop has
+        # closed its streams.
         with suppress(RuntimeError):
             self.stream.reactor.callFromThread(first.forgotten)
+        # It may raise.
+        warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)
 
     def forgotten(self) -> None:
         """

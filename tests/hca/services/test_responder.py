@@ -243,6 +243,24 @@ class SendTests(ResponderTestCase):
             [(10, OK, 10), (3, OK, 10), (1, OK, 0)],
         )
 
+    def test_limit(self) -> None:
+        """
+        A message that is not small takes one receive of a shared queue, whose limit a handler may set again.
+        """
+        self.connect(shared=8)
+        for id in range(4):
+            self.b.receive(id, piece(self.target, 0, 200))
+        events: list[int] = []
+
+        def event(kind: object, queue: Any) -> None:
+            events.append(len(queue))
+            queue.modify(limit=4)
+
+        self.b.shared.onEvent = event
+        self.b.shared.modify(limit=4)
+        self.assertEqual(self.put(0x04, bytes(100)), 0)
+        self.assertEqual(events, [3])
+
     def test_tooLongLater(self) -> None:
         """
         So is one that gets too long in its second record; the sender learns it.

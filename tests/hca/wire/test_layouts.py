@@ -7,11 +7,13 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-from attrs import asdict, evolve, frozen
+from attrs import asdict, define, evolve, frozen
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.layouts import (
     Codec,
+    FrozenRecord,
+    Record,
     bits,
     fieldsOf,
     flag,
@@ -54,6 +56,25 @@ class Sample:
     other: Inner = scattered(Inner, ANY, placed(text=octets(22, 2, exact=True), high=bits(20, 4)))
     last: int = bits(24, 64)
     reserved: int = 0
+
+
+@frozen(eq=False, repr=False)
+class Kept(FrozenRecord):
+    """
+    One that is compared, hashed and shown by its fields.
+    """
+
+    number: int = 0
+    text: bytes = b""
+
+
+@define(eq=False, repr=False)
+class Changing(Record):
+    """
+    One whose fields change.
+    """
+
+    number: int = 0
 
 
 CODEC = Codec(Sample, 36)
@@ -222,3 +243,25 @@ class NamedTests(SynchronousTestCase):
         codec = Codec(dict, 2, ())
         self.assertEqual((codec.parse(b"\1\1"), codec.pack({})), ({}, bytes(2)))
         self.assertEqual(Codec(dict, 0, ()).parse(b""), {})
+
+
+class RecordTests(SynchronousTestCase):
+    """
+    Records that are compared, hashed and shown without methods of their own.
+    """
+
+    def test_frozen(self) -> None:
+        """
+        Equal ones are one key; another class's is not equal.
+        """
+        one = Kept(1, b"a")
+        self.assertEqual({one: 2}[Kept(1, b"a")], 2)
+        self.assertNotIn(one, (Kept(1, b"b"), Inner(1, b"a")))
+        self.assertEqual(repr(one), "Kept(number=1, text=b'a')")
+
+    def test_changing(self) -> None:
+        """
+        One whose fields change cannot be hashed, as with attrs.
+        """
+        self.assertEqual(Changing(1), Changing(1))
+        self.assertRaises(TypeError, hash, Changing(1))

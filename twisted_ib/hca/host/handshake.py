@@ -33,7 +33,7 @@ import attrs
 
 from twisted_ib import errors, limits
 from twisted_ib.errors import HandshakeError, LayoutError
-from twisted_ib.layouts import Record
+from twisted_ib.layouts import FrozenRecord
 
 if TYPE_CHECKING:
     from twisted_ib.structs import Packed
@@ -105,7 +105,7 @@ def _cut(text: str, limit: int) -> bytes:
 
 
 @attrs.frozen(eq=False, repr=False)
-class Hello(Record):
+class Hello(FrozenRecord):
     """
     A side's identity, layout and capabilities.
 
@@ -166,7 +166,7 @@ class Hello(Record):
 
 
 @attrs.frozen(eq=False, repr=False)
-class Refuse(Record):
+class Refuse(FrozenRecord):
     """
     The refusal of a handshake.
 
@@ -213,7 +213,7 @@ class Subject(Enum):
 
 
 @attrs.frozen(eq=False, repr=False)
-class Query(Record):
+class Query(FrozenRecord):
     """
     A request for information about an HCA.
     """
@@ -242,7 +242,7 @@ class Query(Record):
 
 
 @attrs.frozen(eq=False, repr=False)
-class QueryAnswer(Record):
+class QueryAnswer(FrozenRecord):
     """
     The answer of an HCA.
 

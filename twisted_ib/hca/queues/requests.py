@@ -14,7 +14,7 @@ import attrs
 
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
-from twisted_ib.layouts import Record
+from twisted_ib.layouts import FrozenRecord, Record
 
 if TYPE_CHECKING:
     from twisted_ib.hca.memory.regions import MemoryRegion
@@ -88,7 +88,7 @@ def checkPieces(pieces: Sequence[SGE], most: int) -> None:
 
 
 @attrs.frozen(slots=True, eq=False, repr=False)
-class WindowBind(Record):
+class WindowBind(FrozenRecord):
     """
     The parameters of a BIND_MW: see L{Windows.bind<twisted_ib.hca.memory.windows.Windows.bind>}.
 
@@ -109,7 +109,7 @@ class WindowBind(Record):
 
 
 @attrs.frozen(slots=True, eq=False, repr=False)
-class Destination(Record):
+class Destination(FrozenRecord):
     """
     The destination of a datagram.
 
@@ -205,7 +205,7 @@ class ReceiveRequest(Record):
 
 
 @attrs.frozen(eq=False, repr=False)
-class Capabilities(Record):
+class Capabilities(FrozenRecord):
     """
     The sizes of a queue pair's work queues (C{struct ibv_qp_cap}).
 
@@ -239,7 +239,7 @@ class Capabilities(Record):
 
 
 @attrs.frozen(eq=False, repr=False)
-class Attributes(Record):
+class Attributes(FrozenRecord):
     """
     Attributes of a connected queue pair, as set by L{QueuePair.modify
     <twisted_ib.hca.queues.queuepair.QueuePair.modify>}; queue pairs with equal ones may share them.

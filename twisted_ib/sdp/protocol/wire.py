@@ -22,7 +22,7 @@ from attrs import frozen
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPWireError
-from twisted_ib.layouts import Codec, Record, bits, fieldsOf, named, octets
+from twisted_ib.layouts import Codec, FrozenRecord, bits, fieldsOf, named, octets
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Self
@@ -155,7 +155,7 @@ def ipVersionOf(text: str) -> int:
 
 
 @frozen(kw_only=True, eq=False, repr=False)
-class SDPMessage(Record):
+class SDPMessage(FrozenRecord):
     """
     The base header, which all messages have.
 

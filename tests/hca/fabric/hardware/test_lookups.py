@@ -164,6 +164,7 @@ class LookupTests(DatagramTestCase):
         One queue pair has no more than its share of them looked for: another one still has its own.
         """
         self.patch(datagrams, "LOOKUPS_EACH", 2)
+        self.patch(connector, "LOOKUPS", 3)
         with self.silent(7) as one, self.silent(8) as two, self.silent(9) as three:
             for to in (one, two, three):
                 self.sent(to=to)
@@ -177,6 +178,20 @@ class LookupTests(DatagramTestCase):
             self.answer(CMEvent.ADDR_ERROR)
             self.sent(to=three)
             self.assertEqual(self.asked(), ["10.0.0.9"])
+            self.answer(CMEvent.ADDR_ERROR)
+
+    def test_burst(self) -> None:
+        """
+        Where no other wants its share one queue pair has more: no first datagram to one of many hosts is
+        lost.
+        """
+        self.patch(datagrams, "LOOKUPS_EACH", 2)
+        self.patch(connector, "LOOKUPS", 6)
+        with self.silent(7) as one, self.silent(8) as two, self.silent(9) as three, self.silent(10) as four:
+            for to in (one, two, three, four):
+                self.sent(to=to)
+            self.assertEqual(len(self.asked()), 4)
+            self.assertEqual(self.device_.counters["datagrams_unsendable"], 0)
             self.answer(CMEvent.ADDR_ERROR)
 
     def test_raises(self) -> None:

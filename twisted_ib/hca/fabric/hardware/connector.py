@@ -330,6 +330,13 @@ class Connector(FabricConnector):
 
     # -- addresses of datagrams
 
+    @property
+    def lookupsLeft(self) -> int:
+        """
+        How many more addresses the kernel would look for.
+        """
+        return LOOKUPS - len(self._lookups)
+
     def lookUp(self, address: str, looked: Callable[[bool], None]) -> None:
         """
         Have the kernel look for an address on the adapter's link, while this thread goes on.
@@ -337,7 +344,7 @@ class Connector(FabricConnector):
         @param looked: called once, later, with whether somebody has it.
         @raise OSError: it looks for too many, or does not look for this one.
         """
-        if len(self._lookups) >= LOOKUPS:
+        if self.lookupsLeft <= 0:
             raise OSError(errno.EAGAIN, f"the kernel looks for {LOOKUPS} addresses already")
         manager = self.manager
         # Not of the ports of connections, which their listeners may want.

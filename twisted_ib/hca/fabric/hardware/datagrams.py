@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 #: The numbers of a connection the other way round, as a datagram is small, and lost without a receive: as
 #: many requests in all, in as many bytes.
 DATAGRAM_SENDS, DATAGRAM_SLOTS = SLOTS, SENDS
-#: Addresses that the adapter knows of one queue pair, and that the kernel looks for at a time for it: a
-#: program that answers to forged addresses leaves others their share of the connector's C{LOOKUPS}.
+#: Addresses that the adapter knows of one queue pair, and that the kernel looks for at a time for it, where
+#: no more of the connector's C{LOOKUPS} are left: a program that answers to forged addresses leaves others
+#: these.
 HANDLES = 1024
 LOOKUPS_EACH = 128
 
@@ -110,9 +111,11 @@ class DatagramWay(PeerPath):
         @raise OSError: nobody has it, or the kernel does not look for it now.
         """
         if self._answer is None and self._asker is None:
-            if path.looking >= LOOKUPS_EACH:
-                raise OSError(errno.EAGAIN, f"the kernel looks for {LOOKUPS_EACH} addresses for it already")
-            self.fabric.connector.lookUp(self.peer.address, self._looked)
+            connector = self.fabric.connector
+            # Where there are places for others, one may have more.
+            if path.looking >= LOOKUPS_EACH and connector.lookupsLeft < LOOKUPS_EACH:
+                raise OSError(errno.EAGAIN, f"the kernel looks for {path.looking} addresses for it already")
+            connector.lookUp(self.peer.address, self._looked)
             self._asker = path
             path.looking += 1
         if self._answer is False:

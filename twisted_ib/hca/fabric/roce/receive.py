@@ -108,7 +108,8 @@ class Sieve:
     Passes those requests to connect that have come before, as a peer's that waits do.
 
     A process that has not the time to answer all would answer an honest one after those that strangers have
-    put before it, if the kernel has not dropped it: to drop a request costs a tenth of answering it.
+    put before it, if the kernel has not dropped it: to drop a request costs a tenth of answering it.  It
+    forgets what it has seen after C{SIFTED_REQUESTS} others, twice that at most.
     """
 
     __slots__ = ("_before", "_count", "_seen")

@@ -84,11 +84,12 @@ class IncomingSend(IncomingMessage):
         @param receives: where it takes its receive from; the consumer has posted none.
         @return: False if it is another, or cannot be received so; nothing has changed then.
         """
-        receive = receives.take()
+        count = stop - start
+        receive = receives.take() if 0 < count <= AT_ONCE else None
         if receive is None:
             return False
-        pieces, count = receive.pieces, stop - start
-        if pieces and 0 < count <= AT_ONCE and count <= pieces[0].length:
+        pieces = receive.pieces
+        if pieces and count <= pieces[0].length:
             piece = pieces[0]
             pd = work.pd if work.shared is None else work.shared.pd
             try:
