@@ -20,11 +20,14 @@ from typing import Any, Final, NoReturn
 from weakref import ref
 
 from twisted_ib import limits
-from twisted_ib.blocking.connection import Connection, failure
+from twisted_ib.blocking.connection import SEND_BYTES, Connection, failure
 from twisted_ib.blocking.socket import AF_IB, _poll, socket
 
 #: The header of a record: type, version, and the length of the rest (RFC 8446 section 5.1).
 _HEADER_BYTES: Final = 5
+#: Bytes of answers to the peer's records (KeyUpdate, RFC 8446 section 4.6.3) that wait for a write which is
+#: to be tried again; with more a read waits until the peer takes them.
+ANSWER_BYTES: Final = 64 * 1024
 
 #: The standard library's, a class method.
 _createPlain: Final[Callable[..., ssl.SSLSocket]] = vars(ssl.SSLSocket)["_create"].__func__
@@ -132,14 +135,15 @@ class _Records:
             data: bytes | memoryview = self._unsent + self._outgoing.read()
         try:
             while data:
-                count = self._send(data, deadline)
+                # A handler that raises between two pieces of one call would have those sent again.
+                piece = data if len(data) <= SEND_BYTES else memoryview(data)[:SEND_BYTES]
+                count = self._send(piece, deadline)
                 data = memoryview(data)[count:] if count < len(data) else b""
         except BlockingIOError:
             self._wantWrite()
-        except OSError as error:
-            if not isinstance(error, TimeoutError):
-                # The peer takes no more, and its last words may still be read.
-                data = b""
+        except ConnectionError:
+            # The peer takes no more, and its last words may still be read.
+            data = b""
             raise
         finally:
             self._unsent = bytes(data)
@@ -197,9 +201,10 @@ class _Records:
             socket.recv(self._socket, 1)
 
     def _deadline(self) -> float | None:
-        # Of all that a call does, as the standard library's; 0.0 and None stand for themselves.
+        # Of all that a call does, as the standard library's; 0.0 and None stand for themselves.  poll(2)
+        # counts in milliseconds, and so looks once before any of them is over.
         timeout = self._socket.gettimeout()
-        return monotonic() + timeout if timeout else timeout
+        return monotonic() + max(timeout, 1e-3) if timeout else timeout
 
     def _call(self, call: Callable[..., Any], arguments: tuple[Any, ...], deadline: float | None) -> Any:
         try:
@@ -207,7 +212,7 @@ class _Records:
                 return call(*arguments)
         except ssl.SSLWantReadError:
             # A write that is to be tried again sends its own: the peer may wait until this end reads.
-            if not (self._owed and self._unsent):
+            if not self._isOwed() or self._outgoing.pending > ANSWER_BYTES:
                 self._flush(deadline)
             raise
         except ssl.SSLError:
@@ -215,6 +220,10 @@ class _Records:
             with suppress(OSError):
                 self._flush(deadline)
             raise
+
+    def _isOwed(self) -> bool:
+        # Whether a write is to be tried again, which sends what there is.
+        return bool(self._owed and self._unsent)
 
     def _reading(self, call: Callable[..., Any], *arguments: Any) -> Any:
         self._check()
@@ -226,7 +235,7 @@ class _Records:
             except ssl.SSLWantReadError:
                 self._fill(filled, deadline)
             else:
-                if self._outgoing.pending:
+                if self._outgoing.pending and not self._isOwed():
                     # The next call says what becomes of that: this one has its octets.
                     with suppress(OSError):
                         self._flush(0.0)
@@ -247,7 +256,7 @@ class _Records:
                 result = self._call(call, arguments, deadline)
                 try:
                     self._flush(deadline)
-                except (TimeoutError, ssl.SSLWantWriteError):
+                except BaseException:
                     self._owed = result or 0
                     raise
                 return result
