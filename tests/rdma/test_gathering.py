@@ -157,7 +157,7 @@ class AgreementTests(PairTestCase):
         """
         fabric = self
         request, reply = ConnectRequest(vendorID=handshake.GATHERS), ConnectReply(vendorID=handshake.GATHERS)
-        connparams.answer(fabric, reply, request)
+        connparams.answer(fabric, "10.0.0.2", reply, request)
         self.assertEqual((request.vendorID, reply.vendorID), (0, 0))
 
     # What connparams needs of a fabric and its link.
