@@ -534,6 +534,7 @@ class TLSTests(BlockingTestCase):
         """
         client, _ = self.ends()
         records, clock, left = client._sslobj, Clock(), []
+        ofClock = 10
         self.patch(tls, "monotonic", clock.seconds)
 
         def receive(size: int, deadline: float) -> bytes:
@@ -545,7 +546,7 @@ class TLSTests(BlockingTestCase):
             receive(0, deadline)
             return 1
 
-        client.settimeout(10)
+        client.settimeout(ofClock)
         records._recv, records._send = receive, send
         self.assertRaises(TimeoutError, client.recv, 1)
         self.assertRaises(TimeoutError, client.send, b"x")
