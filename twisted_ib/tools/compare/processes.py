@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from twisted_ib.drive.sleeper import awaitReady
 from twisted_ib.tools.compare.measuring import WARM, Figures
 from twisted_ib.tools.compare.subjects import CLIENT, SERVER, Placement, Subject
 from twisted_ib.tools.program import pythonProgram
@@ -105,7 +105,8 @@ class Worker:
             left = max(0.0, deadline - monotonic())
             if len(self._pending) >= _ANSWER_BYTES:
                 raise WorkerError(f"no answer in {_ANSWER_BYTES} bytes")
-            if not select.select([descriptor], [], [], left)[0]:
+            # Not select(2): whoever measures may have more descriptors than that takes.
+            if not awaitReady(descriptor, left):
                 raise WorkerError(f"no answer in time: {self._lastWords()}")
             data = os.read(descriptor, _ANSWER_BYTES)
             if not data:

@@ -39,8 +39,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: Rounds of one drive: where both ends are here, request, response and completion need one each.
 _ROUNDS = 4
-#: Seconds between two looks at descriptors and timers while a program waits, or polls in vain for long, and
-#: otherwise; a look costs system calls, and what comes meanwhile waits.
+#: Seconds between two looks at descriptors and timers while a program polls, in vain and otherwise; a look
+#: costs system calls.
 _ATTENTION, _BUSY_ATTENTION = 50e-6, 250e-6
 #: Empty drives after which a polling program yields the CPU: the peer that is to answer may need it.
 _PATIENCE = 60
@@ -327,10 +327,7 @@ class Hub:
             if not n or len(completions) >= count:
                 break
         self.driven = now = time.perf_counter()
-        past = now - self._attended
-        if past >= _ATTENTION and (
-            past >= _BUSY_ATTENTION or (not total and (isWaiting or self._empty > _PATIENCE))
-        ):
+        if now - self._attended >= (_BUSY_ATTENTION if total else _ATTENTION):
             self._attended = now
             total += self._attend()
         if total:
