@@ -98,6 +98,16 @@ class EntryTests(RendezvousTestCase):
         self.assertEqual(self.names("svc"), [])
         self.assertEqual(beside.inProcesses(SERVICE, "127.0.0.1"), [])
 
+    def test_dropped(self) -> None:
+        """
+        A search that nobody has closed, as that of a loop which was dropped, leaves no descriptor.
+        """
+        before = os.listdir("/proc/self/fd")
+        beside = TCPCounterparts()
+        self.assertEqual(beside.inProcesses(SERVICE, "127.0.0.1"), [])
+        del beside
+        self.assertEqual(os.listdir("/proc/self/fd"), before)
+
     def test_without(self) -> None:
         """
         One without a TCP socket is not.

@@ -88,6 +88,10 @@ class TCPCounterparts:
         # Any user may publish an entry with any inode; only our own user's claim is as good as ours.
         return counterpart.uid == os.geteuid()
 
+    def __del__(self) -> None:
+        # The switch of a loop that was dropped, which nobody has closed.
+        self.close()
+
     def close(self) -> None:
         """
         Close the directories.
