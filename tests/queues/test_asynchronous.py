@@ -16,6 +16,7 @@ from twisted.internet.task import deferLater
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.queues.contract import QueueContract
+from tests.support.descriptors import closeWakers
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
 from twisted_ib.aio import EventLoop
@@ -73,6 +74,7 @@ class EPollTests(QueueContract, SynchronousTestCase):
             self.reactor.run(installSignalHandlers=False)
         finally:
             self.reactor.fireSystemEvent("shutdown")
+            closeWakers(self.reactor)
         if found[0] is not None:
             found[0].raiseException()
 

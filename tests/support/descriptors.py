@@ -9,11 +9,22 @@ import gc
 import os
 import traceback
 from collections.abc import Callable, Iterable
+from typing import Any
 
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.waiting import waitUntil
 from twisted_ib.hca.host import libc
+
+
+def closeWakers(reactor: Any) -> None:
+    """
+    Close the descriptors by which threads and signals wake a reactor, of one that does not run any more.
+    """
+    for reader in list(reactor._internalReaders):
+        reactor.removeReader(reader)
+        reader.connectionLost(Failure(RuntimeError("the reactor is over")))
 
 
 def descriptors() -> int:

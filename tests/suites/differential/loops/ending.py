@@ -262,7 +262,7 @@ async def duplicateBeside(ends: Ends, how: str) -> None:
     """
     A duplicate that is closed leaves the connection to the transport; one that is shut down ends it.
     """
-    client, server = await ends.pair(server={"eof": lambda it: True})
+    client, server = await ends.pair(server={"eof": lambda it: how == "shutdown"})
     own = client.transport.get_extra_info("socket").dup()
     if how == "close":
         own.close()

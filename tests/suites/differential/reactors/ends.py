@@ -21,6 +21,7 @@ from zope.interface import implementer
 from tests.suites.differential.known import KNOWN
 from tests.suites.differential.places import apart
 from tests.suites.differential.record import Noting, Record, Recording, Scenarios
+from tests.support.descriptors import closeWakers
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.ibreactor import IBReactor
@@ -261,6 +262,7 @@ def play(scenario: Callable[[Ends], Coroutine[Any, Any, None]], isSDP: bool) -> 
             with suppress(Exception):
                 for each in reactor.removeAll():
                     each.connectionLost(Failure(Exception("the scenario is over")))
+                closeWakers(reactor)
             for call in reactor.getDelayedCalls():
                 call.cancel()
             if not isSDP:
