@@ -26,7 +26,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hca.addressed import onWire
 from tests.hca.hcas import HCATestCase, settle, wakes
 from tests.sdp.pair import End, HandReactor, Keeper, Pair, PollingReactor
-from tests.support.descriptors import descriptors, descriptorsBefore
+from tests.support.descriptors import closeWakers, descriptors, descriptorsBefore
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, UnknownDeviceError
@@ -900,9 +900,7 @@ class RealReactorTests(SynchronousTestCase):
         self.assertEqual(descriptors(), before)
         for reader in reactor.removeAll():
             reader.connectionLost(connectionDone)
-        for reader in list(reactor._internalReaders):
-            reactor.removeReader(reader)
-            reader.connectionLost(connectionDone)
+        closeWakers(reactor)
         poller: Any = getattr(reactor, "_poller", None)
         if hasattr(poller, "close"):
             poller.close()

@@ -14,11 +14,11 @@ import time
 from typing import Any
 
 from twisted.internet.asyncioreactor import AsyncioSelectorReactor
-from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.reactor import test_ibreactor
 from tests.reactor.test_ibreactor import HotPath
+from tests.support.descriptors import closeWakers
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.drive.sleeper import MOST_SECONDS
 from twisted_ib.reactor import IBAsyncioReactor
@@ -35,9 +35,7 @@ def closeReactor(reactor: Any) -> None:
     """
     Close a reactor's own descriptors.
     """
-    for reader in list(reactor._internalReaders):
-        reactor.removeReader(reader)
-        reader.connectionLost(Failure(RuntimeError()))
+    closeWakers(reactor)
     reactor._asyncioEventloop.close()
 
 

@@ -26,6 +26,7 @@ from zope.interface.verify import verifyObject
 
 from tests.sdp.pair import Keeper
 from tests.support.calls import requireReplaceable
+from tests.support.descriptors import closeWakers
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.drive.sleeper import MOST_SECONDS
 from twisted_ib.hca.base.polling import LESSONS, REACH_SECONDS, SPIN_SECONDS, AdaptivePolling
@@ -199,9 +200,7 @@ def closeReactor(reactor: Any) -> None:
     """
     Close a reactor's own descriptors.
     """
-    for reader in list(reactor._internalReaders):
-        reactor.removeReader(reader)
-        reader.connectionLost(Failure(RuntimeError()))
+    closeWakers(reactor)
     reactor._poller.close()
 
 

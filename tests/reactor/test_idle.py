@@ -15,6 +15,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.calls import PACKAGE, called
+from tests.support.descriptors import closeWakers
 from tests.support.rundirectory import ownRunDirectory
 from twisted_ib.drive.sleeper import MOST_SECONDS
 from twisted_ib.internet.readers import channelsOf
@@ -112,9 +113,7 @@ class IdleTests(SynchronousTestCase):
         Close everything.
         """
         channel.close()
-        for reader in list(self.reactor._internalReaders):
-            self.reactor.removeReader(reader)
-            reader.connectionLost(Failure(RuntimeError()))
+        closeWakers(self.reactor)
         poller: Any = getattr(self.reactor, "_poller", None)
         if hasattr(poller, "close"):
             poller.close()

@@ -564,7 +564,7 @@ def _settleAll(parts: tuple[Connection, ...]) -> Iterator[None]:
     here: set[int] = set()
     if unsure:
         yield from _searchAll(unsure, here)
-    # What was held since was not looked for.
+    # Of these alone: nobody has searched for those that are held only since then.
     for each in parts:
         if each.held is not None:
             _settle(each, here)

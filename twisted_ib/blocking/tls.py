@@ -22,6 +22,7 @@ from weakref import ref
 from twisted_ib import limits
 from twisted_ib.blocking.connection import SEND_BYTES, Connection, failure
 from twisted_ib.blocking.socket import AF_IB, _poll, socket
+from twisted_ib.switch.reason import isConnected
 
 #: The header of a record: type, version, and the length of the rest (RFC 8446 section 5.1).
 _HEADER_BYTES: Final = 5
@@ -405,7 +406,7 @@ def create(cls: type[ssl.SSLSocket], /, sock: Any, context: Any = None, **option
     if getattr(sock, "family", None) == AF_IB:
         # The descriptor, which the standard library's would take, has no connection.
         raise failure(errno.EAFNOSUPPORT)
-    if issubclass(type(sock), socket) and (sock.sdp is not None or not _isConnected(sock)):
+    if issubclass(type(sock), socket) and (sock.sdp is not None or not isConnected(sock)):
         if not issubclass(cls, SSLSocket):
             kind: Any = cls
             cls = SSLSocket if cls is ssl.SSLSocket else _classOf(kind)
@@ -435,11 +436,3 @@ def wrap_socket(
         server_hostname=server_hostname,
         session=session,
     )
-
-
-def _isConnected(skt: socket) -> bool:
-    try:
-        skt.getpeername()
-    except OSError:
-        return False
-    return True

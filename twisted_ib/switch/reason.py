@@ -153,6 +153,17 @@ def withdrawn() -> None:
 kept: WeakKeyDictionary[socket, Reason] = WeakKeyDictionary()
 
 
+def isConnected(skt: socket) -> bool:
+    """
+    @return: whether a socket has a peer already: what it is then, it stays.
+    """
+    try:
+        skt.getpeername()
+    except OSError:
+        return False
+    return True
+
+
 def stayed(skt: socket, fallback: Fallback) -> None:
     """
     Count a connection that stays with the kernel beside what else the process has; log the first of a kind.

@@ -2,11 +2,27 @@
 Asynchronous events: errors and state changes of objects that no call reports.
 
 The numbers are those of verbs (C{libibverbs/verbs.h}, C{enum ibv_event_type}; IBTA vol. 1 11.6.3).
+L{notifyAll} tells several users of one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from enum import IntEnum
+
+
+def notifyAll(calls: Iterable[Callable[[], object]]) -> None:
+    """
+    Call users.  An exception from one keeps no other from its call; the first is raised at the end.
+    """
+    failure: Exception | None = None
+    for call in calls:
+        try:
+            call()
+        except Exception as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
 
 
 class EventType(IntEnum):

@@ -8,6 +8,7 @@ events to listeners, by service and address, and to the users of connections.  T
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from zope.interface import classImplements
@@ -15,6 +16,7 @@ from zope.interface import classImplements
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError, ResourceLimitError, ServiceInUseError
 from twisted_ib.hca.base.attributes import MTU_CODES
+from twisted_ib.hca.base.events import notifyAll
 from twisted_ib.hca.base.traits import Peers
 from twisted_ib.hca.cm.machine import Connection, Output
 from twisted_ib.hca.cm.messages import (
@@ -357,16 +359,10 @@ class Services:
             self.dispatch()
 
     def pathLost(self, path: IPeerPath, reason: PathLostError) -> None:
-        first: BaseException | None = None
-        for connection in self.cm.pathLost(path):
-            try:
-                self._connectionLost(connection, reason)
-            except Exception as error:
-                # The users of the other connections must be notified too.
-                first = first or error
-        self.dispatch()
-        if first is not None:
-            raise first
+        try:
+            notifyAll([partial(self._connectionLost, each, reason) for each in self.cm.pathLost(path)])
+        finally:
+            self.dispatch()
 
     def _connectionLost(self, connection: Connection | Lookup, reason: PathLostError) -> None:
         if connection.user is not None:

@@ -40,7 +40,7 @@ from twisted_ib.errors import (
     WrongThreadError,
 )
 from twisted_ib.hca.base.attributes import deviceAttributes, extendedAttributes, portAttributes
-from twisted_ib.hca.base.events import EventType
+from twisted_ib.hca.base.events import EventType, notifyAll
 from twisted_ib.hca.base.operation import GSI_QPN, ID_SHIFT, MULTICAST_QPN, QPN_SHIFT, TRANSACTION_SHIFT
 from twisted_ib.hca.base.partition import PartitionTable
 from twisted_ib.hca.base.port import Port, PortChange
@@ -859,15 +859,8 @@ class Device(DeviceProgress):
         administration = () if self._sa is None else (self._sa.close,)
         agents = () if "mads" not in vars(self) else (self.mads.close,)
         steps = (*agents, *administration, self.paths.close, self.addressPaths.close, self._disappear)
-        failure: Exception | None = None
-        for step in (*steps, self.fabric.close, self._release):
-            try:
-                step()
-            except Exception as error:
-                # A user's, who was told of the end; nothing stays open for that.
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        # A user who is told of the end may raise: nothing stays open for that.
+        notifyAll((*steps, self.fabric.close, self._release))
 
     def _release(self) -> None:
         # Before the objects and the memory, which queue pairs hold references to

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import define, evolve
 
 from twisted_ib.errors import DeviceError, LengthError, ResourceLimitError, ServiceInUseError
+from twisted_ib.hca.base.events import notifyAll
 from twisted_ib.hca.base.operation import GSI_QPN, SMI_QPN
 from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.mad.requests import (
@@ -555,14 +556,7 @@ class Agents:
         self._requests.pop(request.key, None)
 
     def close(self) -> None:
-        # An exception from one that waits keeps no other from its end; the first is raised when all have
-        # ended.
-        failure: Exception | None = None
-        for request in list(self._requests.values()):
-            try:
-                request.end(None)
-            except Exception as error:
-                failure = failure or error
-        self.transfers.close()
-        if failure is not None:
-            raise failure
+        try:
+            notifyAll(partial(request.end, None) for request in list(self._requests.values()))
+        finally:
+            self.transfers.close()

@@ -138,7 +138,7 @@ class Hooks:
         if name not in self.after:
             if not (self.hasSockets and name.partition(".")[0] in _PLAIN):
                 return None
-            # What one of these imports has the kernel's names as long as it.
+            # While one of these is imported, all that it imports sees the kernel's names, too.
             if get_ident() in self._plain and not f"{name}.".startswith(_LOOPS):
                 return None
         spec = specBeside(self, name, path, target)

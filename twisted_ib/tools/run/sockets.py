@@ -287,21 +287,15 @@ def replaceTLS(module: ModuleType) -> None:
     plain: Callable[..., object] = vars(kind)["_create"].__func__
 
     def create(cls: type, /, sock: kernel.socket, **options: object) -> object:
-        if _carried(sock) is None and _isOpen(sock) and not _isConnected(sock) and _become(sock) is not None:
+        from twisted_ib.switch.reason import isConnected
+
+        if _carried(sock) is None and _isOpen(sock) and not isConnected(sock) and _become(sock) is not None:
             # It has replaced this.
             ours: Callable[..., object] = vars(kind)["_create"].__func__
             return ours(cls, sock, **options)
         return plain(cls, sock, **options)
 
     type.__setattr__(kind, "_create", classmethod(create))
-
-
-def _isConnected(skt: kernel.socket) -> bool:
-    try:
-        skt.getpeername()
-    except OSError:
-        return False
-    return True
 
 
 def replaceSocket(hooks: Hooks) -> None:

@@ -244,7 +244,7 @@ class PostedQP(_Posted, verbs.QP):
     @ivar receives: its receive queue, or L{NOTHING}.
     """
 
-    # What it has in L{completed}.
+    # Its own entries of L{completed}.
     _completed: Sequence[tuple[tuple[int, bool], PostedQueue]] = ()
 
     def reflect(self, structure: CData, shared: verbs.SRQ | None) -> None:
@@ -293,13 +293,13 @@ class PostedSRQ(_Posted, verbs.SRQ):
             structure.self = addressOf(structure)
 
 
-def _failed(queue: PostedQueue, error: BaseException) -> BaseException | None:
+def _failed(queue: PostedQueue, error: BaseException, first: BaseException | None) -> BaseException | None:
     # A request that was recorded is not posted; the error that the caller of settle() hears of, if any.
     try:
         queue.fail(QueuePairError(f"a posted request cannot be taken: {error}"))
     except BaseException as another:
-        return another
-    return None if isinstance(error, HCAError) else error
+        return first or another
+    return first if isinstance(error, HCAError) else first or error
 
 
 def _pieces(buffer: bytearray, start: int, count: int) -> list[SGE]:
@@ -351,8 +351,7 @@ def settle() -> None:
                     queue.open()
             # The buffer is no more: also an interrupt in a program that is Python loses no other.
             except BaseException as error:
-                failed = _failed(queue, error)
-                unexpected = unexpected or failed
+                unexpected = _failed(queue, error, unexpected)
         # After the sends, for which a peer may wait: nothing is received meanwhile, and queues have no order.
         for queue, id, start, count in receives:
             queue.taken += 1
@@ -362,8 +361,7 @@ def settle() -> None:
                 if queue.taken >= queue.renewal:
                     queue.open()
             except BaseException as error:
-                failed = _failed(queue, error)
-                unexpected = unexpected or failed
+                unexpected = _failed(queue, error, unexpected)
         if unexpected is not None:
             raise unexpected
     finally:

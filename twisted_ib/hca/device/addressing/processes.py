@@ -15,6 +15,7 @@ Queue pairs whose path cannot be found yet wait, for an answer, a call, or the n
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from ipaddress import IPv6Address
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from twisted_ib.errors import (
     ResourceLimitError,
     SharedGIDError,
 )
+from twisted_ib.hca.base.events import notifyAll
 from twisted_ib.hca.base.timers import Timer
 from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.device.addressing.resolution import Resolution, isWaiting
@@ -448,20 +450,13 @@ class PendingPaths:
             self._pause = min(2 * self._pause, PENDING_PATH_SECONDS_MOST)
 
     def _tell(self, call: Callable[[QueuePair], None]) -> None:
-        # The resolution has ended.  An exception from one keeps it from no other; the first is raised at the
-        # end.
-        failure: Exception | None = None
-        for queuePair, vector in self.end().items():
-            # The program may have moved it to RESET or ERR, or to another vector, from within an earlier
-            # callback.
-            if not isWaiting(queuePair, vector):
-                continue
-            try:
-                call(queuePair)
-            except Exception as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        # The resolution has ended.  An earlier callback may have moved one to RESET or ERR, or to another
+        # vector.
+        notifyAll(
+            partial(call, queuePair)
+            for queuePair, vector in self.end().items()
+            if isWaiting(queuePair, vector)
+        )
 
     def prune(self) -> None:
         """

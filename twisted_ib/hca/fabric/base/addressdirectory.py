@@ -68,6 +68,7 @@ class AddressDirectory(Fabric):
         self._services: set[tuple[int, str]] = set()
         # Weak: a path lasts as long as it is referenced, so packets with forged sources consume no memory.
         self._peers: WeakValueDictionary[str, Any] = WeakValueDictionary()
+        self._failure: BaseException | None = None
 
     @property
     def gidSlots(self) -> int:
@@ -75,6 +76,35 @@ class AddressDirectory(Fabric):
         How many slots of the GID table the address fills.
         """
         return self.traits.gidSlots
+
+    # -- turns
+
+    def want(self) -> None:
+        """
+        Ask the device for a turn.
+        """
+        wanted = self.owner.wanted
+        if wanted is not None:
+            wanted()
+
+    def failed(self, error: BaseException) -> None:
+        """
+        A user raised in a turn. The turn goes on; the first error is raised at its end.
+        """
+        if self._failure is None:
+            self._failure = error
+
+    def _raise(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _try(self, call: Callable[..., object], *arguments: Any) -> None:
+        # An exception of one user must not keep the others from being notified.
+        try:
+            call(*arguments)
+        except BaseException as error:
+            self.failed(error)
 
     # -- the descriptor
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from zope.interface import classImplements
@@ -17,6 +18,7 @@ from zope.interface import classImplements
 from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import PathLostError, RingError
+from twisted_ib.hca.base.events import notifyAll
 from twisted_ib.hca.base.interfaces import ISharedMemoryPath, ITwinPath
 from twisted_ib.hca.base.operation import (
     ABSENT,
@@ -521,19 +523,14 @@ class RecordPath(Waiters):
         the end.
         """
         self.alive = False
-        failure: Exception | None = None
-        for queuePair in self.queuePairs():
-            try:
-                queuePair.pathLost(reason)
-            except Exception as error:
-                failure = failure or error
-        self.table.clear()
-        self.waiting.clear()
-        self.unacknowledged.clear()
-        self.requesters.clear()
-        self.twin = None
-        if failure is not None:
-            raise failure
+        try:
+            notifyAll([partial(queuePair.pathLost, reason) for queuePair in self.queuePairs()])
+        finally:
+            self.table.clear()
+            self.waiting.clear()
+            self.unacknowledged.clear()
+            self.requesters.clear()
+            self.twin = None
 
 
 classImplements(RecordPath, ISharedMemoryPath, ITwinPath)

@@ -164,7 +164,6 @@ class ConnectedFabric(AddressDirectory):
         self.timers = Timers(clock)
         self.streams = {}
         self.soon = {}
-        self._failure: BaseException | None = None
         self._poller = KernelEpoll()
         self._waker = LinkWaker(self._poller)
 
@@ -179,25 +178,6 @@ class ConnectedFabric(AddressDirectory):
         """
         return [stream for stream in self.streams.values() if stream.queuePair is not None]
 
-    def failed(self, error: BaseException) -> None:
-        """
-        A user raised in a turn. The turn goes on; the first error is raised at its end.
-        """
-        if self._failure is None:
-            self._failure = error
-
-    def _raise(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-
-    def _try(self, call: Callable[..., object], *arguments: Any) -> None:
-        # An exception of one user must not keep the others from being notified.
-        try:
-            call(*arguments)
-        except BaseException as error:
-            self.failed(error)
-
     def later(self, stream: Any) -> None:
         """
         Have C{stream.progress} called in the next turn.
@@ -205,14 +185,6 @@ class ConnectedFabric(AddressDirectory):
         if stream not in self.soon:
             self.soon[stream] = None
             self.want()
-
-    def want(self) -> None:
-        """
-        Ask the device for a turn.
-        """
-        wanted = self.owner.wanted
-        if wanted is not None:
-            wanted()
 
     def ringBells(self) -> None:
         """

@@ -126,7 +126,6 @@ class PacketFabric(AddressDirectory):
         self.arrived = self._receiver.take
         #: DREQs that are sent at the end of the batch.
         self._pendingDREQs: list[tuple[str, int, bytes, int]] = []
-        self._failure: BaseException | None = None
         self._waker = LinkWaker(link)
         link.user = self
         keepFreed()  # Copies of what is on its way.
@@ -245,13 +244,6 @@ class PacketFabric(AddressDirectory):
         isKept = group.connections.add(Orphan(address, *numbers, partition, isHalfOpen))
         if not isKept and not isHalfOpen:
             self.owner.count("connections_unregistered")
-
-    def failed(self, error: BaseException) -> None:
-        """
-        A queue pair's user raised during a batch. The batch continues; the first error is raised at its end.
-        """
-        if self._failure is None:
-            self._failure = error
 
     # -- receiving
 
@@ -392,7 +384,7 @@ class PacketFabric(AddressDirectory):
             self._sendManagement(address, attribute, body, transaction)
         # Also where it has left already, as a bell of the other fabrics does: the communication manager's
         # deadlines are its own, and outside of a turn nothing else begins to wait for them.
-        self._want()
+        self.want()
 
     def _sendManagement(self, address: str, attribute: int, body: bytes, transaction: int) -> None:
         head = communicationHeader(transaction, attribute)
@@ -456,13 +448,8 @@ class PacketFabric(AddressDirectory):
         if self.transmitter.stalled and now >= self.transmitter.again:
             self.transmitter.unstall()
             if self._pendingDREQs or self._ringing():
-                self._want()
+                self.want()
         self._raise()
-
-    def _want(self) -> None:
-        wanted = self.owner.wanted
-        if wanted is not None:
-            wanted()
 
     # -- the end
 
@@ -497,18 +484,6 @@ class PacketFabric(AddressDirectory):
         self._delayedAcks.clear()
         self._closeAll()
         self._raise()
-
-    def _try(self, call: Callable[..., object], *arguments: Any) -> None:
-        # An exception of one user must not keep the others from being notified.
-        try:
-            call(*arguments)
-        except Exception as error:
-            self.failed(error)
-
-    def _raise(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
 
 
 classImplements(PacketFabric, IPacketFabric)

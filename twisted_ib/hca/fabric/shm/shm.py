@@ -17,8 +17,9 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from zope.interface import implementer
@@ -34,6 +35,7 @@ from twisted_ib.errors import (
     PeerEndedError,
     RingError,
 )
+from twisted_ib.hca.base.events import notifyAll
 from twisted_ib.hca.base.interfaces import IFabric, IHostDirectory
 from twisted_ib.hca.base.traits import SHARED
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell
@@ -514,7 +516,7 @@ class SharedMemoryFabric(HotPaths):
         if peerSocket.guid == self.guid and twin is not None:
             path.twin, twin.twin = twin, path
         users, peerSocket.users = peerSocket.users, []
-        _tell(users, lambda user: user.pathReady(path))
+        notifyAll(partial(user.pathReady, path) for user in users)
 
     # -- death
 
@@ -555,7 +557,7 @@ class SharedMemoryFabric(HotPaths):
 
     def _usersFailed(self, users: list[PathUser], reason: Exception) -> None:
         error = reason if isinstance(reason, HCAError) else HandshakeError(str(reason))
-        _tell(users, lambda user: user.connectFailed(error))
+        notifyAll(partial(user.connectFailed, error) for user in users)
 
     def _detach(self, peerSocket: PeerSocket, path: HostPath, reason: Exception) -> None:
         path.alive = False
@@ -672,7 +674,7 @@ class SharedMemoryFabric(HotPaths):
             self._usersFailed(self._redials.clear(), gone)
         finally:
             try:
-                _tell(tuple(self._pairs), lambda peerSocket: self._lose(peerSocket, gone))
+                notifyAll(partial(self._lose, peerSocket, gone) for peerSocket in tuple(self._pairs))
             finally:
                 self._clear()
                 if self.rendezvous.watch >= 0:
@@ -684,15 +686,3 @@ class SharedMemoryFabric(HotPaths):
 
 def _sum(pairs: list[tuple[int, int]]) -> tuple[int, int]:
     return sum(sent for sent, _ in pairs), sum(received for _, received in pairs)
-
-
-def _tell(users: Iterable[Any], call: Callable[[Any], object]) -> None:
-    # An exception of one consumer keeps the news from no other; the first is raised at the end.
-    failure: Exception | None = None
-    for user in users:
-        try:
-            call(user)
-        except Exception as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure

@@ -23,7 +23,7 @@ from twisted_ib.errors import (
     SAResponseError,
     SATimeoutError,
 )
-from twisted_ib.hca.base.events import EventType
+from twisted_ib.hca.base.events import EventType, notifyAll
 from twisted_ib.hca.base.partition import DEFAULT_PKEY
 from twisted_ib.hca.base.port import PortState
 from twisted_ib.hca.mad.attributes.administration import (
@@ -50,7 +50,7 @@ from twisted_ib.hca.mad.sa.queries import (
     select,
 )
 from twisted_ib.hca.mad.sa.registrations import EventRegistration, GroupRegistration, ServiceRegistration
-from twisted_ib.hca.mad.sa.registry import Answered, Handle, Received, Registrations, callAll
+from twisted_ib.hca.mad.sa.registry import Answered, Handle, Received, Registrations
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.hca.wire.mad.administration import GET_TABLE, SA_VERSION
 from twisted_ib.hca.wire.mad.classes import SUBNET_ADMINISTRATION
@@ -149,7 +149,7 @@ class Query:
                 found = error
         waiters, self.waiters = self.waiters, {}
         self._client.waiting -= len(waiters)
-        callAll(partial(each.answered, found) for each in waiters)
+        notifyAll(partial(each.answered, found) for each in waiters)
 
 
 class SAClient:

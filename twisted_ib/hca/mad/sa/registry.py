@@ -4,7 +4,7 @@ The registrations of one port: their users, their requests, and their renewal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +17,7 @@ from twisted_ib.errors import (
     SAStatusError,
     SATimeoutError,
 )
+from twisted_ib.hca.base.events import notifyAll
 from twisted_ib.hca.mad.sa.queries import DEFAULT, Patience
 from twisted_ib.hca.mad.sa.registrations import Action, EventRegistration, Input, Registration, State
 from twisted_ib.hca.wire.mad.administration import SAStatus
@@ -39,20 +40,6 @@ Send = Callable[["Mad", Patience, "Ended"], "Exchange"]
 _RETRY: Final = 1.0
 #: Statuses after which the same request may succeed.
 _PASSING: Final = frozenset((SAStatus.BUSY, SAStatus.NO_RESOURCES))
-
-
-def callAll(calls: Iterable[Callable[[], object]]) -> None:
-    """
-    Call users.  An exception from one keeps no other from its call; the first is raised at the end.
-    """
-    failure: Exception | None = None
-    for call in calls:
-        try:
-            call()
-        except Exception as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
 
 
 class Handle:
@@ -196,7 +183,7 @@ class Registrations:
             for handle in each.users
             if handle.received is not None
         ]
-        callAll(calls)
+        notifyAll(calls)
         return bool(calls)
 
     def unregistering(self) -> list[Mad]:
@@ -289,7 +276,7 @@ class Registrations:
         try:
             self._do(registration, action, error, registration.record != before)
         finally:
-            callAll(partial(each, error) for each in released)
+            notifyAll(partial(each, error) for each in released)
 
     def _accept(self, registration: Registration, outcome: Mad | HCAError) -> HCAError | None:
         if isinstance(outcome, HCAError):
@@ -352,7 +339,7 @@ class Registrations:
             expires = partial(self._expires, registration)
             registration.timer = self._device.timers.start(lasts / 2, expires)
         users = [each for each in registration.users if isChange or each.answered is not None]
-        callAll(partial(each.tell, registration.record) for each in users)
+        notifyAll(partial(each.tell, registration.record) for each in users)
 
     def _end(self, registration: Registration, error: HCAError | None) -> None:
         users, registration.users = registration.users, {}
@@ -360,7 +347,7 @@ class Registrations:
         for each in users:
             each.registration = None
         released, registration.released = registration.released, []
-        callAll(partial(each, error) for each in (*(each.tell for each in users), *released))
+        notifyAll(partial(each, error) for each in (*(each.tell for each in users), *released))
 
     def _forget(self, registration: Registration) -> None:
         self._table.pop(registration.key, None)
