@@ -266,30 +266,18 @@ class ResponseQueue:
 _NONE_OWED = ResponseQueue(None)
 
 
-class Responder:
+class ReceiveQueue:
     """
-    Executes the peer's requests.
+    The receive queue of a queue pair; its subclasses are the responders.
 
     @ivar work: the work queues it belongs to; L{None} once closed.
-    @ivar isFresh: whether the next record is the first one, and raises COMM_EST.
     """
 
-    __slots__ = (
-        "_answers",
-        "_message",
-        "_receives",
-        "isFresh",
-        "work",
-    )
+    __slots__ = ("_receives", "work")
 
     def __init__(self, work: WorkQueues) -> None:
         self.work: WorkQueues | None = work
         self._receives = Receives(work)
-        self._answers = _NONE_OWED
-        self.isFresh = True
-        self._message: IncomingMessage | None = None
-
-    # -- posting
 
     def enqueue(self, request: ReceiveRequest) -> None:
         """
@@ -308,6 +296,35 @@ class Responder:
         How many more receives of its own it holds.
         """
         return self._receives.room()
+
+    def flush(self) -> None:
+        """
+        Complete all receives of its own in order with WR_FLUSH_ERR.
+        """
+        self._receives.flush()
+
+    def close(self) -> None:
+        """
+        Forget everything.
+        """
+        self.work = None
+        self._receives.clear()
+
+
+class Responder(ReceiveQueue):
+    """
+    Executes the peer's requests.
+
+    @ivar isFresh: whether the next record is the first one, and raises COMM_EST.
+    """
+
+    __slots__ = ("_answers", "_message", "isFresh")
+
+    def __init__(self, work: WorkQueues) -> None:
+        super().__init__(work)
+        self._answers = _NONE_OWED
+        self.isFresh = True
+        self._message: IncomingMessage | None = None
 
     # -- from the peer
 

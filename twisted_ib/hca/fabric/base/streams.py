@@ -6,6 +6,7 @@ and connections have in common.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from socket import socket
 from typing import TYPE_CHECKING, Any
@@ -153,6 +154,8 @@ class ConnectedFabric(AddressDirectory):
     @ivar timers: of listeners and connections.
     @ivar streams: the paths of queue pairs, by the number that stands for the peer's queue pair.
     @ivar soon: those that have something to do in the next turn.
+    @ivar inbox: what L{soonCall} was given, in order: what users are told of connections, and the ends of
+        streams.
     """
 
     streams: Mapping[int, Any]
@@ -164,6 +167,7 @@ class ConnectedFabric(AddressDirectory):
         self.timers = Timers(clock)
         self.streams = {}
         self.soon = {}
+        self.inbox: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         self._poller = KernelEpoll()
         self._waker = LinkWaker(self._poller)
 
@@ -185,6 +189,27 @@ class ConnectedFabric(AddressDirectory):
         if stream not in self.soon:
             self.soon[stream] = None
             self.want()
+
+    def soonCall(self, call: Callable[..., object], *arguments: object) -> None:
+        """
+        Call in the next turn.
+        """
+        self.inbox.append((call, arguments))
+        self.want()
+
+    def doom(self, stream: Any, reason: HCAError) -> None:
+        """
+        Fail the queue pair of a stream in the next turn.
+        """
+        self.soonCall(stream.lost, reason)
+
+    def _dispatch(self) -> int:
+        n = 0
+        while self.inbox:
+            n += 1
+            call, arguments = self.inbox.popleft()
+            self._try(call, *arguments)
+        return n
 
     def ringBells(self) -> None:
         """

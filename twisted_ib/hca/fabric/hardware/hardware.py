@@ -127,7 +127,6 @@ class HardwareFabric(ConnectedFabric):
         self._gone: PathLostError | None = None
         self._byAdapterNumber: dict[int, AdapterPath] = {}
         self._last = GSI_QPN
-        self._calls: deque[Callable[[], None]] = deque()
         self._completions: deque[Completion] = deque()
         self._isBusy = self.isClosed = self._isNotified = False
         for fd in (self.channel.fd, manager.fileno()):
@@ -401,19 +400,6 @@ class HardwareFabric(ConnectedFabric):
 
     # -- progress
 
-    def soonCall(self, call: Callable[[], None]) -> None:
-        """
-        Call in the next turn.
-        """
-        self._calls.append(call)
-        self.want()
-
-    def doom(self, stream: AdapterPath, reason: Any) -> None:
-        """
-        Fail the queue pair of a path in the next turn.
-        """
-        self.soonCall(lambda: stream.lost(reason))
-
     def progress(self, budget: int = limits.RECORDS_PER_TURN) -> int:
         """
         Take what the adapter has done, and what the kernel tells of connections.
@@ -425,10 +411,7 @@ class HardwareFabric(ConnectedFabric):
         self._isBusy = True
         n = 0
         try:
-            calls, self._calls = self._calls, deque()
-            for call in calls:
-                n += 1
-                self._try(call)
+            n += self._dispatch()
             if self.soon:
                 soon, self.soon = self.soon, {}
                 for stream in soon:
@@ -479,7 +462,7 @@ class HardwareFabric(ConnectedFabric):
     def pending(self) -> bool:
         if self.isClosed:
             return False
-        if self.soon or self._calls or self.bells or self._completions:
+        if self.soon or self.inbox or self.bells or self._completions:
             return True
         return bool(self._poll()) or any(fd != self.channel.fd for fd, _ in self._poller.poll(0))
 

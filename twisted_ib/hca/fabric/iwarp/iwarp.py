@@ -11,7 +11,7 @@ import errno
 import mmap
 import select
 import socket
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from weakref import WeakSet
@@ -117,8 +117,6 @@ class IWARPFabric(ConnectedFabric):
 
     @ivar service: connects and disconnects streams.
     @ivar halfOpen: connections without a complete Request, by the peer's address.
-    @ivar inbox: what L{soonCall} was given, in order: what users are told of connections, and the ends of
-        streams.
     @ivar isBusy: whether C{buffer} is in use.
     @ivar buffer: what is received; one for all streams, as each leaves at most one incomplete FPDU to itself.
     """
@@ -163,7 +161,6 @@ class IWARPFabric(ConnectedFabric):
         self._checkAddress()
         self.service = MPAService(self, StartupOptions(crc=crc, markers=markers))
         self.halfOpen: Counter[str] = Counter()
-        self.inbox: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
         # Private, so that a forked child does not see what arrives later; slices of it are bytes.
         self.buffer: Any = mmap.mmap(-1, RECEIVE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.view = memoryview(self.buffer)
@@ -397,30 +394,6 @@ class IWARPFabric(ConnectedFabric):
 
     def _poll(self) -> list[tuple[int, int]]:
         return self._poller.poll(0) if self._entries else []
-
-    def _dispatch(self) -> int:
-        n = 0
-        while self.inbox:
-            n += 1
-            call, arguments = self.inbox.popleft()
-            try:
-                call(*arguments)
-            except BaseException as error:
-                self.failed(error)
-        return n
-
-    def soonCall(self, call: Callable[..., object], *arguments: object) -> None:
-        """
-        Call in the next turn.
-        """
-        self.inbox.append((call, arguments))
-        self.want()
-
-    def doom(self, stream: StreamPath, reason: PathLostError) -> None:
-        """
-        Fail the queue pair of a stream in the next turn.
-        """
-        self.soonCall(stream.lost, reason)
 
     # -- sleeping and waking
 

@@ -341,9 +341,6 @@ class StreamPath(Waiters, ConnectionPath):
     def position(self) -> int:
         return self._posted
 
-    def wantSpace(self, waiter: Waiter) -> None:
-        self.waiting[waiter] = None
-
     def sendFrame(self, octets: bytes) -> None:
         """
         Send a startup frame.

@@ -10,50 +10,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from zope.interface import implementer
-
-from twisted_ib.errors import PathLostError
-from twisted_ib.hca.base.interfaces import IPeerPath
-from twisted_ib.hca.fabric.base.addressdirectory import PeerAddress
+from twisted_ib.hca.fabric.base import streams as base
 from twisted_ib.hca.fabric.roce import connparams
 from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
 
 if TYPE_CHECKING:
-    from twisted_ib.hca.base.interfaces import BoundQueuePair, Waiter
+    from twisted_ib.hca.base.interfaces import BoundQueuePair
     from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest
-    from twisted_ib.hca.fabric.roce.packet import PacketFabric
 
 
-@implementer(IPeerPath)
-class PeerPath:
+class PeerPath(base.PeerPath):
     """
     The path to a peer's address, or to a multicast group.
     """
 
-    __slots__ = ("__weakref__", "alive", "fabric", "peer")
-
-    def __init__(self, fabric: PacketFabric, address: str) -> None:
-        """
-        @param address: the peer's, as text without a scope.
-        """
-        self.fabric = fabric
-        self.peer = PeerAddress.of(address)
-        self.alive = True
+    __slots__ = ()
 
     def bind(self, queuePair: BoundQueuePair, message: Any = None) -> QueuePairPath:
         path = QueuePairPath(self, queuePair, message)
         self.fabric.sessions.enter(path)
         return path
-
-    def unbind(self, queuePair: BoundQueuePair) -> None:
-        """
-        No effect: nothing is bound to this path.
-        """
-
-    def forget(self, number: int) -> None:
-        """
-        No effect: requests for an unknown number are dropped, and remembered by their sender.
-        """
 
     def prepareRequest(self, request: ConnectRequest) -> None:
         connparams.propose(self.fabric, self.peer.gid, request)
@@ -84,27 +60,3 @@ class PeerPath:
 
     def sendManagement(self, attribute: int, body: bytes, transaction: int = 0) -> None:
         self.fabric.sendManagement(self.peer.address, attribute, body, transaction)
-
-    def unsent(self) -> int:
-        # 0: CM messages do not wait here.
-        return 0
-
-    def wantSpace(self, waiter: Waiter) -> None:
-        """
-        No effect: datagrams do not wait for space.
-        """
-
-    def wantNoSpace(self, waiter: Waiter) -> None:
-        """
-        No effect.
-        """
-
-    def position(self) -> int:
-        # 0: datagrams are not acknowledged.
-        return 0
-
-    def lost(self, reason: PathLostError) -> None:
-        """
-        The device is closed.
-        """
-        self.alive = False

@@ -22,6 +22,7 @@ from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.base.base import PyverbsCM
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsError, PyverbsRDMAError, PyverbsUserError, errnoOf
 
+Event = TypeVar("Event")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # In place of the kernel's object handles; 0 is never one.
@@ -94,18 +95,18 @@ def verb(message: str = "") -> Callable[[Function], Function]:
     return decorate
 
 
-def waitFor(ready: Callable[[], bool], message: str, timeout: float | None = None) -> bool:
+def waitFor(take: Callable[[], Event | None], message: str, timeout: float | None = None) -> Event | None:
     """
-    Drive the devices until C{ready} is true.  The lock must not be held.
+    Drive the devices until there is an event.  The lock must not be held.
 
-    @param ready: called with the lock held.
+    @param take: fetches it; called with the lock held.
     @param message: the verb that waits.
     @param timeout: seconds; None waits for ever.
-    @return: whether C{ready} is true.
-    @raise PyverbsRDMAError: no descriptor is free to sleep on (EMFILE), or C{ready} raised.
+    @return: the event; None if there is none in this time.
+    @raise PyverbsRDMAError: no descriptor is free to sleep on (EMFILE), or C{take} raised.
     """
     try:
-        return bool(hub.wait(ready, timeout))
+        return hub.wait(take, timeout)
     except PyverbsError:
         raise
     except (HCAError, OSError) as error:

@@ -160,15 +160,7 @@ class CompChannel(VerbsObject):
         @param timeout: seconds to wait for one; None waits for ever, as L{get_cq_event}.
         @return: its queue; None if there is none in this time.
         """
-        found: PolledQueue | None = None
-
-        def ready() -> bool:
-            nonlocal found
-            found = self.take_event()
-            return found is not None
-
-        waitFor(ready, "Failed to get CQ event", timeout)
-        return found
+        return waitFor(self.take_event, "Failed to get CQ event", timeout)
 
     def take_event(self) -> PolledQueue | None:
         """

@@ -478,15 +478,7 @@ class Context(VerbsObject):
         @param timeout: seconds to wait for one; None waits for ever.
         @return: the event; None if there is none in this time.
         """
-        event: AsyncEvent | None = None
-
-        def ready() -> bool:
-            nonlocal event
-            event = self.take_async_event()
-            return event is not None
-
-        waitFor(ready, "Failed to get async event", timeout)
-        return event
+        return waitFor(self.take_async_event, "Failed to get async event", timeout)
 
     def take_async_event(self) -> AsyncEvent | None:
         """
