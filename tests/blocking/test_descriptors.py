@@ -588,7 +588,7 @@ class ForeignTests(Case):
             close(number)
             child = os.fork()
             if not child:
-                os._exit(module.openLoop() is not None)
+                os._exit(module._loop is not None)
             ended.append(os.waitpid(child, 0)[1])
 
         self.patch(descriptors, "_close", closing)

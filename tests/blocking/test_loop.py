@@ -49,7 +49,7 @@ _LATE = """
 import atexit, errno, sys
 
 def end():
-    assert loop.openLoop().closed
+    assert loop._loop.closed
     assert client.recv(1) == b""
     assert select.select([client], [], [], 0)[0] == [client]
     for call in (lambda: client.send(b"x"), lambda: client.shutdown(2), client.getpeername):

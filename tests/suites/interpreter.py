@@ -95,9 +95,8 @@ def child(isPatched: bool, names: Sequence[str]) -> None:
     runner: Any = unittest.TextTestRunner(stream=sys.stderr, resultclass=_Result, verbosity=2)
     runner.run(unittest.TestSuite(_flat(tests)))
     if isPatched:
-        from twisted_ib.blocking.loop import openLoop
+        from twisted_ib.blocking.loop import _loop as loop
 
-        loop = openLoop()
         counters = {} if loop is None else dict(loop.reactor.switch.counters)
         print(json.dumps(["counters", counters]), flush=True)
 

@@ -32,7 +32,7 @@ def descriptors() -> int:
     @return: how many descriptors this process has open, but for those of inotify that are kept for another
         use.
     """
-    return len(os.listdir("/proc/self/fd")) - libc.spareWatches()
+    return len(os.listdir("/proc/self/fd")) - len(libc._spare)
 
 
 def descriptorsBefore() -> int:

@@ -565,13 +565,6 @@ def theLoop() -> BlockingLoop:
     return _loop or _make()
 
 
-def openLoop() -> BlockingLoop | None:
-    """
-    The same, if it was needed already.
-    """
-    return _loop
-
-
 def _make() -> BlockingLoop:
     global _loop
     with _making:

@@ -142,16 +142,6 @@ def _checkLent(place: Place, least: int, most: int) -> None:
         raise WireError(f"no {place.length} bytes can be lent at {place.address:#x}")
 
 
-def isLending(message: memoryview) -> bool:
-    """
-    Return whether the sender of a message waits for a READ.
-
-    @param message: FRAMES or a BODY.
-    @raise WireError: It is malformed.
-    """
-    return kindOf(message) == BODY or any(isinstance(part, Place) for part in partsOf(message))
-
-
 def partsOf(message: memoryview) -> list[Place | memoryview]:
     """
     Parse a message of frames.

@@ -90,7 +90,8 @@ class FrameStream(Protocol):
 
     def _drop(self, message: memoryview) -> None:
         # The peer may close, too, and wait until what it has lent is read.
-        if messages.isLending(message):
+        isBody = messages.kindOf(message) == messages.BODY
+        if isBody or any(isinstance(part, messages.Place) for part in messages.partsOf(message)):
             self.transport.write(messages.read())
 
     def remoteMemoryWritten(self, immediate: int, length: int) -> None:

@@ -835,7 +835,8 @@ class Stream:
 
     def _streamEnded(self) -> None:
         if self.extensions is not None:
-            self.extensions.zeroCopyReceive.returnPlaces()
+            receiving = self.extensions.zeroCopyReceive
+            receiving.withdrawn(list(receiving.places), True)
             if not self.attached:
                 # A callback has ended the connection.
                 return

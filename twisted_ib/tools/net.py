@@ -42,15 +42,13 @@ from twisted_ib.subnet.sm.sweep import Discovery
 from twisted_ib.tools.program import (
     ArgumentParser,
     ProgramError,
+    addAsking,
     complain,
     runProgram,
-    secondsWithin,
     write,
 )
 
 PROGRAM = "ib-net"
-#: Seconds of each attempt, at most.
-TIMEOUT_SECONDS = 60.0
 
 #: The words for a type of node: in front of its ports, in a list, in the name of its GUID; and the letter
 #: with which its name begins.
@@ -302,14 +300,7 @@ def commandLine() -> ArgumentParser:
         description="Show the nodes and links of an InfiniBand subnet, in ibnetdiscover's text, which"
         " ib-fabric --topology and ibsim read.",
     )
-    parser.add_argument("--device", default=DEVICE, help="the device that asks (default: %(default)s)")
-    parser.add_argument(
-        "--timeout",
-        metavar="SECONDS",
-        type=secondsWithin(0, TIMEOUT_SECONDS),
-        default=1.0,
-        help="for each of four attempts (default: %(default)g)",
-    )
+    addAsking(parser, DEVICE)
     parser.set_defaults(kinds=[])
     for letter, word, kinds, text in (
         ("-l", "--list", _LISTED, "nodes"),

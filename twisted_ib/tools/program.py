@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 #: bash(1): 128 and the number of the signal, SIGINT.
 INTERRUPTED = 130
 
+#: Seconds of one attempt of a command that asks the nodes of a subnet, at most.
+ATTEMPT_SECONDS = 60.0
+
 _UNITS = {"k": 1 << 10, "K": 1 << 10, "m": 1 << 20, "M": 1 << 20}
 
 
@@ -109,6 +112,22 @@ def secondsWithin(least: float, most: float) -> Callable[[str], float]:
         return value
 
     return parse
+
+
+def addAsking(parser: ArgumentParser, device: str) -> None:
+    """
+    Add the options of a command that asks the nodes of a subnet.
+
+    @param device: the name of the device that asks by default.
+    """
+    parser.add_argument("--device", default=device, help="the device that asks (default: %(default)s)")
+    parser.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=secondsWithin(0, ATTEMPT_SECONDS),
+        default=1.0,
+        help="for each of four attempts (default: %(default)g)",
+    )
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:

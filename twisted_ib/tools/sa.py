@@ -18,15 +18,13 @@ from twisted_ib.rdma.administration import DEVICE, SubnetAdministration
 from twisted_ib.tools.program import (
     ArgumentParser,
     ProgramError,
+    addAsking,
     printable,
     runProgram,
-    secondsWithin,
     write,
 )
 
 PROGRAM = "ib-sa"
-#: Seconds of each attempt, at most.
-TIMEOUT_SECONDS = 60.0
 
 #: Command -> the records that it shows, and what it says of them.
 QUERIES: dict[str, tuple[type[Attribute], str]] = {
@@ -132,14 +130,7 @@ def commandLine() -> ArgumentParser:
         prog=PROGRAM,
         description="Show what subnet administration knows of an InfiniBand subnet, in saquery's words.",
     )
-    parser.add_argument("--device", default=DEVICE, help="the device that asks (default: %(default)s)")
-    parser.add_argument(
-        "--timeout",
-        metavar="SECONDS",
-        type=secondsWithin(0, TIMEOUT_SECONDS),
-        default=1.0,
-        help="for each of four attempts (default: %(default)g)",
-    )
+    addAsking(parser, DEVICE)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     path = commands.add_parser("path", help="the path between two ports: GIDs, LIDs or node descriptions")
     path.add_argument("source", metavar="FROM")

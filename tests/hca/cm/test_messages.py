@@ -16,10 +16,7 @@ from twisted_ib.hca.cm import messages
 from twisted_ib.hca.connection import (
     ConnectReply,
     ConnectRequest,
-    LookupReply,
-    LookupRequest,
     PathRecord,
-    Rejection,
     RejectReason,
 )
 from twisted_ib.hca.wire.cm.layout import CMMessage
@@ -173,23 +170,6 @@ class MessageTests(SynchronousTestCase):
             "d0"
             "0000000000000000" + b"yes".hex() + "00" * 193,
         )
-
-    def test_rejection(self) -> None:
-        """
-        Of a REJ only the reason and the private data are a user's.
-        """
-        message = REJ(1, 2, 0, 8, 999, bytes(8), b"why")
-        self.assertEqual(messages.rejectionOf(message), Rejection(999, b"why"))
-
-    def test_lookup(self) -> None:
-        """
-        SIDR_REQ and SIDR_REP.
-        """
-        request, reply = LookupRequest(0x0111_0007, b"asked"), LookupReply(3, b"no", 0x123456, 0x01234567)
-        octets = self.there(request, messages.lookupMessage(request), messages.lookupOf)
-        self.assertEqual(octets[:32], "00000000ffff00000000000001110007")
-        octets = self.there(reply, messages.lookupReplyMessage(reply), messages.lookupReplyOf)
-        self.assertEqual(octets[:48], "000000000300000012345600000000000000000001234567")
 
     def test_privateBytes(self) -> None:
         """

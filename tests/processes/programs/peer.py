@@ -249,7 +249,7 @@ class Peer(Program):
         with open("/proc/self/statm") as statm:
             resident = int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         return {
-            "descriptors": len(os.listdir("/proc/self/fd")) - libc.spareWatches(),
+            "descriptors": len(os.listdir("/proc/self/fd")) - len(libc._spare),
             "mappings": mappings,
             "resident": resident,
             "readers": len(self.reactor.getReaders()),

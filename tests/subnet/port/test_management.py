@@ -293,7 +293,7 @@ class SoonTests(SubnetTestCase):
 
         def meanwhile() -> None:
             assert self.subnet.manager is not None
-            self.assertTrue(self.subnet.manager.manager.isSweeping)
+            self.assertIsNotNone(self.subnet.manager.manager._stages)
             devices.append(self.device())
 
         # Between two turns of the manager's first sweep.

@@ -88,7 +88,7 @@ class Simulation:
         """
         managed = self.managed
         found = [f"{name} is not Active" for name in managed.notActive()]
-        if managed.manager.state is not SMState.MASTER or managed.manager.isSweeping:
+        if managed.manager.state is not SMState.MASTER or managed.manager._stages is not None:
             found.append("not the master, or still sweeping")
         now = managed.lids()
         found += [f"LID of {name}: {lid}, {now[name]}" for name, lid in lids.items() if now[name] != lid]

@@ -269,7 +269,7 @@ class SweepTests(SynchronousTestCase):
         managed.subnet.manage(Options())
         for _ in range(100):
             managed.settle(limits.SM_TIMEOUT_SECONDS)
-        self.assertEqual((managed.notActive(), managed.manager.isSweeping), ([], False))
+        self.assertEqual((managed.notActive(), managed.manager._stages), ([], None))
 
     def test_unanswered(self) -> None:
         """

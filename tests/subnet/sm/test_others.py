@@ -351,7 +351,7 @@ class ElectionTests(OtherCase):
         (response,) = self.control(Control.HANDOVER, key=KEY + 1)
         self.assertEqual((response.status, self.state), (0x1C, SMState.MASTER))
         self.assertEqual(self.managed.lost["sm_not_permitted"], 7)
-        self.assertEqual((self.managed.manager.sweeps, self.managed.manager.isSweeping), (1, False))
+        self.assertEqual((self.managed.manager.sweeps, self.managed.manager._stages), (1, None))
 
     def test_information(self) -> None:
         """

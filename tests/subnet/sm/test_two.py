@@ -15,7 +15,7 @@ from twisted_ib.hca.mad.attributes.node import SMState
 from twisted_ib.subnet.hosting.manager import HostedManager
 from twisted_ib.subnet.network.smi import Packet
 from twisted_ib.subnet.sm.manager import Options
-from twisted_ib.subnet.sma import setSM
+from twisted_ib.subnet.sma.agent import setSM
 
 MASTER, STANDBY = SMState.MASTER, SMState.STANDBY
 

@@ -11,7 +11,7 @@ from twisted_ib.hca.wire.mad.classes import SUBNET, SUBNET_DIRECTED, ClassHeader
 from twisted_ib.hca.wire.mad.mad import GET, SET, Mad, decodeMAD
 from twisted_ib.subnet.network.graph import Node, Port, build
 from twisted_ib.subnet.network.topology import parse
-from twisted_ib.subnet.sma import SMA, Answer
+from twisted_ib.subnet.sma.agent import SMA, Answer
 
 #: The topology that the octets in these tests were captured with.
 TOPOLOGY = """

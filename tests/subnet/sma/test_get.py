@@ -26,7 +26,7 @@ from twisted_ib.hca.mad.attributes.port import (
 )
 from twisted_ib.hca.wire.mad.classes import DirectedHeader
 from twisted_ib.hca.wire.mad.mad import GET, GET_RESPONSE, SET, decodeMAD
-from twisted_ib.subnet.sma import ATTRIBUTES
+from twisted_ib.subnet.sma.agent import ATTRIBUTES
 
 #: Node and port of arrival, attribute, modifier, octets without the zeros behind them.
 ANSWERS: tuple[tuple[str, int, type[Attribute], int, str], ...] = (

@@ -34,7 +34,7 @@ from twisted_ib.hca.mad.attributes.port import (
 )
 from twisted_ib.hca.wire.mad.mad import SET
 from twisted_ib.subnet.network.graph import Change, Node, Port
-from twisted_ib.subnet.sma import notice
+from twisted_ib.subnet.sma.agent import notice
 
 INVALID = 0x1C
 

@@ -11,8 +11,7 @@ from twisted_ib import limits
 from twisted_ib.hca.base.port import PhysicalState, PortState
 from twisted_ib.hca.mad.attributes.notice import LinkStateDetails, Notice, NoticeType, Trap
 from twisted_ib.hca.wire.mad.mad import TRAP_REPRESS, decodeMAD
-from twisted_ib.subnet.sma import notice, setSM
-from twisted_ib.subnet.sma.agent import Traps
+from twisted_ib.subnet.sma.agent import Traps, notice, setSM
 
 #: SubnetTimeout 18, as OpenSM sets it.
 INTERVAL = 4.096e-6 * 2**18

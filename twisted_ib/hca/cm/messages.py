@@ -7,15 +7,8 @@ Communication ids, GUIDs and whatever else only the communication manager knows 
 
 from __future__ import annotations
 
-from twisted_ib.hca.connection import (
-    ConnectReply,
-    ConnectRequest,
-    LookupReply,
-    LookupRequest,
-    Rejection,
-    RejectReason,
-)
-from twisted_ib.hca.wire.cm.messages import REJ, REP, REQ, SIDR_REP, SIDR_REQ
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest, RejectReason
+from twisted_ib.hca.wire.cm.messages import REP, REQ
 
 
 def requestMessage(request: ConnectRequest) -> REQ:
@@ -45,43 +38,3 @@ def replyMessage(reply: ConnectReply) -> REP:
     reply.__class__ = REP
     assert isinstance(reply, REP)
     return reply
-
-
-def rejectionOf(message: REJ) -> Rejection:
-    """
-    @return: the rejection of a REJ.
-    """
-    return Rejection(message.reason, message.privateData)
-
-
-def lookupMessage(request: LookupRequest) -> SIDR_REQ:
-    """
-    @return: the SIDR_REQ of a lookup.
-    """
-    return SIDR_REQ(serviceID=request.serviceID, privateData=request.privateData)
-
-
-def lookupOf(message: SIDR_REQ) -> LookupRequest:
-    """
-    @return: the lookup of a SIDR_REQ.
-    """
-    return LookupRequest(message.serviceID, message.privateData)
-
-
-def lookupReplyMessage(reply: LookupReply) -> SIDR_REP:
-    """
-    @return: the SIDR_REP of a lookup's reply.
-    """
-    return SIDR_REP(
-        status=reply.status,
-        queuePairNumber=reply.queuePairNumber,
-        qKey=reply.qKey,
-        privateData=reply.privateData,
-    )
-
-
-def lookupReplyOf(message: SIDR_REP) -> LookupReply:
-    """
-    @return: the reply of a SIDR_REP.
-    """
-    return LookupReply(message.status, message.privateData, message.queuePairNumber, message.qKey)

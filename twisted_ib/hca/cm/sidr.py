@@ -24,7 +24,6 @@ from twisted_ib import limits
 from twisted_ib.errors import ConnectionStateError, ResourceLimitError
 from twisted_ib.hca.base.machine import Machine, ignored, listed
 from twisted_ib.hca.base.operation import ID_SHIFT
-from twisted_ib.hca.cm.messages import lookupReplyMessage
 from twisted_ib.hca.cm.states import Event
 from twisted_ib.hca.cm.timers import Deadlines
 from twisted_ib.hca.cm.transitions import CM_AGAIN_CODE
@@ -148,7 +147,13 @@ class Lookup:
         @return: False if it has ended meanwhile, such as by the loss of its path.
         @raise ConnectionStateError: it is answered already, or is one of ours.
         """
-        if self.feed(LookupInput.ANSWER, lookupReplyMessage(reply), now):
+        message = SIDR_REP(
+            status=reply.status,
+            queuePairNumber=reply.queuePairNumber,
+            qKey=reply.qKey,
+            privateData=reply.privateData,
+        )
+        if self.feed(LookupInput.ANSWER, message, now):
             return True
         if self.state is LookupState.IDLE:
             return False

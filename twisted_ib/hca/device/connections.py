@@ -19,14 +19,7 @@ from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.base.events import notifyAll
 from twisted_ib.hca.base.traits import Peers
 from twisted_ib.hca.cm.machine import Connection, Output
-from twisted_ib.hca.cm.messages import (
-    lookupMessage,
-    lookupOf,
-    lookupReplyOf,
-    rejectionOf,
-    requestMessage,
-    requestOf,
-)
+from twisted_ib.hca.cm.messages import requestMessage, requestOf
 from twisted_ib.hca.cm.peer import Peer, SettledUser
 from twisted_ib.hca.cm.sidr import Lookup
 from twisted_ib.hca.cm.states import Event, State
@@ -34,7 +27,9 @@ from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.cm.transactions import CMTransactions
 from twisted_ib.hca.connection import (
     ConnectRequest,
+    LookupReply,
     LookupRequest,
+    Rejection,
     RejectReason,
     SIDRStatus,
 )
@@ -274,7 +269,7 @@ class Services:
     def sendLookup(self, path: IPeerPath, request: LookupRequest, user: Any, now: float) -> Lookup:
         self._checkRoom(path)
         retries, timeout = request.requestRetries, request.responseTimeout
-        message = lookupMessage(request)
+        message = SIDR_REQ(serviceID=request.serviceID, privateData=request.privateData)
         message.partitionKey = self._device.partitions.key(0)
         return self.cm.lookups.ask(path, message, user, retries, timeout, now)
 
@@ -412,11 +407,12 @@ class Services:
                     if established is not None:
                         established(connection)
                 elif kind == Event.REJECTED:
-                    user.rejected(connection, rejectionOf(message))
+                    user.rejected(connection, Rejection(message.reason, message.privateData))
                 elif kind == Event.UNREACHABLE:
                     user.unreachable(connection)
                 elif kind == Event.FOUND:
-                    user.found(connection, lookupReplyOf(message))
+                    found = message.status, message.privateData, message.queuePairNumber, message.qKey
+                    user.found(connection, LookupReply(*found))
         finally:
             # If a user raised, the events of the others must not wait for the next message.
             if events:
@@ -441,7 +437,7 @@ class Services:
         addresses: dict[str, Any] = connection.listener
         request: Any
         if isinstance(message, SIDR_REQ):
-            isLookup, request = True, lookupOf(message)
+            isLookup, request = True, LookupRequest(message.serviceID, message.privateData)
         else:
             isLookup, request = False, requestOf(message)
         if _SERVED in addresses:

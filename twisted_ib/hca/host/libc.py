@@ -226,13 +226,6 @@ def endInotify(fd: int) -> None:
     _spare.append(fd)
 
 
-def spareWatches() -> int:
-    """
-    @return: how many descriptors are kept open for L{inotify}.
-    """
-    return len(_spare)
-
-
 def _forgetWatches() -> None:
     # The open files are the parent's.
     for fd in _spare:

@@ -321,7 +321,9 @@ class Responder(ReceiveQueue):
     __slots__ = ("_answers", "_message", "isFresh")
 
     def __init__(self, work: WorkQueues) -> None:
-        super().__init__(work)
+        # As the base: each connection has one.
+        self.work = work
+        self._receives = Receives(work)
         self._answers = _NONE_OWED
         self.isFresh = True
         self._message: IncomingMessage | None = None

@@ -110,12 +110,6 @@ class ReadRequest:
         at -= self.start
         return min(self.end, self.start + at + self.part - at % self.part)
 
-    def partBegins(self, at: int) -> bool:
-        """
-        Whether a part begins at a PSN.
-        """
-        return (at - self.start) % self.part == 0
-
     def ask(self, at: int, mtu: int) -> Packet:
         """
         Make the request packet for a part, or for the rest of one.
@@ -154,7 +148,7 @@ class ReadRequest:
         if (
             stop - start != header + length
             or (header and buffer[start] & SYNDROME_MASK)
-            or (number not in self.asked if begins else self.partBegins(number))
+            or (number not in self.asked if begins else not (number - self.start) % self.part)
             or ends is not (number + 1 == self.partEnd(number))
         ):
             return None

@@ -33,8 +33,7 @@ from twisted_ib.subnet.network.smi import PERMISSIVE_LID, Carrier, Packet, respo
 from twisted_ib.subnet.network.topology import MOST_PORTS, Topology
 from twisted_ib.subnet.network.umad import UmadServer
 from twisted_ib.subnet.sm.manager import Options
-from twisted_ib.subnet.sma import SMA, Answer, countViolations, setCapability, setSM
-from twisted_ib.subnet.sma.agent import Traps
+from twisted_ib.subnet.sma.agent import SMA, Answer, Traps, countViolations, setCapability, setSM
 
 
 class HostedSubnet:

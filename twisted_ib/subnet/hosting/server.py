@@ -198,7 +198,7 @@ class SubnetServer:
 
     def writable(self, client: _Client) -> None:
         """
-        A process reads again.
+        A process reads again, or there is something to say to it.
         """
         try:
             self._flush(client)
@@ -322,10 +322,7 @@ class SubnetServer:
     def _collected(self) -> None:
         self._collecting = None
         for client in list(self._clients):
-            try:
-                self._flush(client)
-            except (HCAError, OSError):
-                self._gone(client)
+            self.writable(client)
 
     def _flush(self, client: _Client) -> None:
         client.flush()

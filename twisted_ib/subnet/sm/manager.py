@@ -140,13 +140,6 @@ class Manager:
         """
         return SMState.NOT_ACTIVE if self._isResigned else self._election.state
 
-    @property
-    def isSweeping(self) -> bool:
-        """
-        Whether requests are on their way.
-        """
-        return self._stages is not None
-
     def start(self, now: float) -> None:
         """
         Begin, or begin again after L{resign}.  Idempotent.

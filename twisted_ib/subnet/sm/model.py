@@ -13,7 +13,7 @@ from typing import Final
 
 from attrs import define, field
 
-from twisted_ib.hca.base.port import DEFAULT_PREFIX, PortState
+from twisted_ib.hca.base.port import DEFAULT_PREFIX
 from twisted_ib.hca.base.traits import NodeType
 from twisted_ib.hca.mad.attributes.node import NodeDescription, NodeInfo, SMInfo, SwitchInfo
 from twisted_ib.hca.mad.attributes.port import PortInfo
@@ -73,13 +73,6 @@ class Port:
         The GID of an end port: subnet prefix and GUID.
         """
         return self.info.gidPrefix << 64 | self.guid
-
-    @property
-    def isActive(self) -> bool:
-        """
-        Whether it carries data; port 0 of a switch always does.
-        """
-        return self.info.linkState == PortState.ACTIVE or (self.number == 0 and self.isEnd)
 
 
 @define(eq=False)
@@ -206,12 +199,6 @@ class Model:
         """
         sizes = (node.switch.info.mcastFdbCap for node in self.nodes.values() if node.switch is not None)
         return min(sizes, default=_MULTICAST_LIDS)
-
-    def links(self) -> Iterator[tuple[Port, Port]]:
-        """
-        @return: each link in both directions: from a port, to a port.
-        """
-        return ((port, port.peer) for port in self.ports() if port.peer is not None)
 
     def byGID(self, gid: int) -> Port | None:
         """

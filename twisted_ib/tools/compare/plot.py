@@ -100,13 +100,6 @@ def words(x: float, y: float, content: str, style: str = "", anchor: str = "star
     return f'<text x="{x:g}" y="{y:g}"{named} text-anchor="{anchor}">{escape(content)}</text>'
 
 
-def chartHeight(subjects: int) -> int:
-    """
-    @return: the height of a chart with so many bars.
-    """
-    return TITLE_HEIGHT + subjects * LINE_HEIGHT + AXIS_HEIGHT
-
-
 def chart(
     x: float,
     y: float,
@@ -170,7 +163,7 @@ def plot(results: Results) -> str:
         )
         for line in wrap(note, NOTE_CHARACTERS * len(placements))
     ]
-    high = chartHeight(len(results.titles))
+    high = TITLE_HEIGHT + len(results.titles) * LINE_HEIGHT + AXIS_HEIGHT
     bottom = HEAD_HEIGHT + len(rows) * high
     height = bottom + len(notes) * NOTE_HEIGHT + MARGIN
     title = "Between two processes of one host: twisted_ib and others"

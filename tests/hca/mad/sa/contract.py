@@ -19,6 +19,7 @@ from twisted_ib.hca.mad.attributes.administration import (
     ServiceRecord,
 )
 from twisted_ib.hca.mad.attributes.notice import GIDDetails, Trap
+from twisted_ib.hca.mad.sa.registry import Registrations
 from twisted_ib.subnet.network.switch import FIRST_MULTICAST_LID
 
 #: ff12:401b:ffff::ffff:ffff, the broadcast group of IPoIB (RFC 4391 section 4), which every manager has.
@@ -27,6 +28,13 @@ MGID = 0xFF12401BFFFF << 80 | 0x00010203
 #: OpenSM gives all groups of IPoIB the Q_Key of the broadcast group.
 MADE = {"qKey": 0xB1B, "pKey": 0xFFFF, "sl": 0, "flowLabel": 0, "tClass": 0}
 NAME = b"twisted_ib".ljust(64, b"\0")
+
+
+def isRenewing(registrations: Registrations) -> bool:
+    """
+    @return: whether some have still to be registered again.
+    """
+    return bool(registrations._waiting or registrations._renewing or registrations._late)
 
 
 class AdministrationContract:
@@ -224,7 +232,7 @@ class AdministrationContract:
         member = {"mgid": MGID, "portGID": self.one.gid}
         self.until(lambda: self.asked(MCMemberRecord, member))
         self.until(lambda: self.asked(ServiceRecord, {"serviceID": 0x1000}))
-        self.until(lambda: not self.one.sa.registrations.isRenewing)
+        self.until(lambda: not isRenewing(self.one.sa.registrations))
         self.remove()
         self.until(lambda: came)
         self.assertEqual([each for each in lost if isinstance(each, Exception)], [])

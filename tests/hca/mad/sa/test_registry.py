@@ -9,6 +9,7 @@ from typing import Any
 from attrs import evolve
 
 from tests.hca.mad.sa.cases import MLID, NEW_GROUP, SATestCase, answer
+from tests.hca.mad.sa.contract import isRenewing
 from tests.hca.mad.sa.test_client import noManager, nothing
 from twisted_ib import limits
 from twisted_ib.errors import (
@@ -581,7 +582,7 @@ class RenewalTests(RegistryTestCase):
         self.end()
         self.sa.answer = answer
         self.reregister()
-        self.assertFalse(self.client.registrations.isRenewing)
+        self.assertFalse(isRenewing(self.client.registrations))
 
     def test_passing(self) -> None:
         """
@@ -613,7 +614,7 @@ class RenewalTests(RegistryTestCase):
         self.asked()
         handle.close()
         self.settle()
-        self.assertFalse(self.client.registrations.isRenewing)
+        self.assertFalse(isRenewing(self.client.registrations))
         self.wait(20.0)
         self.assertEqual(self.asked(), [(DELETE, MGID)])
 
@@ -647,10 +648,10 @@ class RenewalTests(RegistryTestCase):
 
         patch = self.patch(self.a.mads, "send", refused)
         self.reregister()
-        self.assertTrue(self.client.registrations.isRenewing)
+        self.assertTrue(isRenewing(self.client.registrations))
         patch.restore()
         self.wait(1.0)
-        self.assertEqual((self.asked(), self.client.registrations.isRenewing), ([(SET, 1), (SET, 2)], False))
+        self.assertEqual((self.asked(), isRenewing(self.client.registrations)), ([(SET, 1), (SET, 2)], False))
 
     def test_registering(self) -> None:
         """

@@ -362,12 +362,6 @@ class PeerSockets:
                 return peerSocket
         return None
 
-    def greeted(self, peerSocket: PeerSocket) -> None:
-        """
-        Note that a handshake is complete.
-        """
-        self.greeting.pop(peerSocket, None)
-
     def forget(self, user: PathUser) -> PeerSocket | None:
         """
         Remove a consumer from the handshake that it waits for.

@@ -488,7 +488,7 @@ class SharedMemoryFabric(HotPaths):
             self._peerConnected(peerSocket)
 
     def _peerConnected(self, peerSocket: PeerSocket) -> None:
-        self._pairs.greeted(peerSocket)
+        self._pairs.greeting.pop(peerSocket, None)
         path, bell = peerSocket.path, peerSocket.bell
         if bell is not None:
             # Only now, with a path to wake: before the handshake is complete a peer could ring in vain.

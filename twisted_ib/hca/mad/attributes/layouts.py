@@ -25,15 +25,13 @@ Kind = TypeVar("Kind", bound="Attribute")
 _OCTET: Final = 8
 
 
-def table(
-    octet: int, count: int, width: int, first: int = 7, stride: int = 0, *, skip: int = 0
-) -> tuple[int, ...]:
+def table(octet: int, count: int, width: int, first: int = 7, stride: int = 0) -> tuple[int, ...]:
     """
     A table of unsigned numbers, which is a tuple.
 
     @param stride: bits from one to the next, if there is anything between them.
     """
-    place = Field("", octet * _OCTET + 7 - first, width, count, stride or width, tuple, skip, count)
+    place = Field("", octet * _OCTET + 7 - first, width, count, stride or width, tuple, 0, count)
     return declared(place, (0,) * count)
 
 

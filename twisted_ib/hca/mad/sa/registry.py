@@ -207,13 +207,6 @@ class Registrations:
         self._renewing.clear()
         self._pump()
 
-    @property
-    def isRenewing(self) -> bool:
-        """
-        Whether some have still to be registered again.
-        """
-        return bool(self._waiting or self._renewing or self._late)
-
     def _pump(self) -> None:
         while self._waiting and len(self._renewing) < limits.SA_RENEWALS:
             registration = next(iter(self._waiting))

@@ -52,7 +52,6 @@ from twisted_ib.verbs.pyverbs.objects.deviceattr import (
     QueryDeviceExInput,
     deviceAttr,
     deviceAttrEx,
-    portAttr,
 )
 
 _NO_GID = bytes(16)
@@ -336,7 +335,7 @@ class Context(VerbsObject):
         @raise PyverbsRDMAError: there is no such port (EINVAL).
         """
         self._checkPort(port_num, "port")
-        return portAttr(self._device.port)
+        return PortAttr(**attributes.portAttributes(self._device.port))
 
     def query_port_speed(self, port_num: int) -> int:
         """

@@ -12,7 +12,6 @@ import sys
 import attrs
 
 from twisted_ib.hca.base import attributes
-from twisted_ib.hca.base.port import Port
 from twisted_ib.hca.base.traits import LOCAL, Traits
 from twisted_ib.verbs.pyverbs.base.base import PyverbsObject, table
 from twisted_ib.verbs.pyverbs.base.devicetext import (
@@ -332,13 +331,6 @@ class PortAttr(PyverbsObject):
             ],
             24,
         )
-
-
-def portAttr(port: Port) -> PortAttr:
-    """
-    @return: the attributes of a port.
-    """
-    return PortAttr(**attributes.portAttributes(port))
 
 
 @attrs.define(eq=False)
