@@ -18,7 +18,7 @@ from twisted_ib.hca.base.timers import timeoutSeconds
 from twisted_ib.hca.cm.messages import replyMessage, requestMessage
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import gidOf
-from twisted_ib.hca.fabric.roce import connparams
+from twisted_ib.hca.fabric.roce import connparams, packet
 from twisted_ib.hca.fabric.roce.connparams import connectionParameters
 from twisted_ib.hca.transport.parameters import ConnectionParameters
 from twisted_ib.hca.wire import decodePacket
@@ -190,6 +190,34 @@ class AgreementTests(PacketTestCase):
         for route, agreed in (8192, 8192), (4096, 4096), (1024, 4096):
             with mock.patch.object(MemoryLink, "routeMTUTo", lambda link, to, route=route: route):
                 self.assertEqual(self.longest(61440, 61440), ([agreed] * 2,) * 2)
+
+    def test_routes(self) -> None:
+        """
+        The link is asked for the route to an address once a second, for so many addresses.
+        """
+        self.patch(packet, "PACKET_ROUTES", 2)
+        fabric = self.device(HERE).fabric
+        route = mock.Mock(side_effect=lambda address: 61440)
+        self.patch(fabric.link, "routeMTUTo", route)
+
+        def asked(*addresses: str) -> list[str]:
+            route.reset_mock()
+            for address in addresses:
+                self.assertEqual((fabric.longRouteMTUTo(address), fabric.routeMTUTo(address)), (61440, 4096))
+            return [each.args[0] for each in route.mock_calls]
+
+        self.assertEqual(asked("10.0.0.7", "10.0.0.8", "10.0.0.7"), ["10.0.0.7", "10.0.0.8"])
+        # Beyond the bound each time.
+        self.assertEqual(asked("10.0.0.9", "10.0.0.8"), ["10.0.0.9"] * 2)
+        self.clock.advance(packet.PACKET_ROUTE_SECONDS)
+        self.assertEqual(asked("10.0.0.8", "10.0.0.9"), ["10.0.0.8", "10.0.0.9"])
+        self.clock.advance(packet.PACKET_ROUTE_SECONDS)
+        self.assertEqual(asked(THERE), [THERE])
+        # A REP with a long path MTU.
+        reply = ConnectReply(localQPN=8)
+        request = ConnectRequest(localQPN=7, localEECN=0xC000, localQKey=7, pathMTU=5)
+        fabric.pathTo(THERE).prepareReply(reply, request)
+        self.assertEqual((reply.localQKey, route.call_count), (7, 1))
 
     def test_longLies(self) -> None:
         """

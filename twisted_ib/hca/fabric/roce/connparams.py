@@ -194,7 +194,7 @@ def answer(fabric: PacketFabric, remote: str, reply: ConnectReply, request: Conn
         port = reply.localEECN = fabric.link.sourcePort(sourcePort(few))
         longer = _longer(request) if mtu == _LONGEST_MTU else 0
         if longer:
-            longer = min(longer, LONG_MTU_CODES.get(fabric.link.routeMTUTo(remote), 0))
+            longer = min(longer, LONG_MTU_CODES.get(fabric.longRouteMTUTo(remote), 0))
         reply.localQKey = longer
         mtu = longer or mtu
     else:

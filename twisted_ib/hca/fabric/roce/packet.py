@@ -55,6 +55,8 @@ PACKET_ANSWER_SECONDS = 0.0002
 #: A stream that was active within this time, in seconds, delays its acknowledgements until nothing more
 #: arrives: one ACK acknowledges all earlier requests (IBTA vol. 1 9.7.5).
 PACKET_PATIENCE_SECONDS = 0.0005
+#: For so long, in seconds, and for so many addresses, what their routes were set to is known.
+PACKET_ROUTE_SECONDS, PACKET_ROUTES = 1.0, 1024
 
 _MAD_OFFSET: Final = BTH.size + DETH.size
 _NUMBER: Final = Struct(">I")
@@ -116,6 +118,9 @@ class PacketFabric(AddressDirectory):
         self.writable: list[QueuePairPath] = []
         self.partial: dict[QueuePairPath, None] = {}
         self._closed = self._busy = False
+        #: Address -> the path MTU of its route, until that time.
+        self._routes: dict[str, int] = {}
+        self._routesUntil = 0.0
         #: Paths with delayed acknowledgements.
         self._delayedAcks: dict[QueuePairPath, None] = {}
         #: When they are sent at the latest.
@@ -137,7 +142,23 @@ class PacketFabric(AddressDirectory):
         return min(self.link.pathMTUTo(address), limits.DATAGRAM_BYTES)
 
     def routeMTUTo(self, address: str) -> int:
-        return min(self.link.routeMTUTo(address), limits.DATAGRAM_BYTES)
+        return min(self.longRouteMTUTo(address), limits.DATAGRAM_BYTES)
+
+    def longRouteMTUTo(self, address: str) -> int:
+        """
+        @return: the same, which may be a long path MTU.
+        """
+        # The link makes a netlink socket to know it, and anybody can send requests.
+        now = self.clock()
+        if now >= self._routesUntil:
+            self._routes.clear()
+            self._routesUntil = now + PACKET_ROUTE_SECONDS
+        found = self._routes.get(address)
+        if found is None:
+            found = self.link.routeMTUTo(address)
+            if len(self._routes) < PACKET_ROUTES:
+                self._routes[address] = found
+        return found
 
     @property
     def packetsSent(self) -> int:
