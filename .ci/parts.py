@@ -132,6 +132,9 @@ def interop(run: Run, tested: Path, sample: bool = False) -> None:
     if run.check("interop: build", 900, build, tested, variables, attempts=2):
         names = ["tests.interop.sample" if sample else "tests.interop"]
         _trial(run, "interop", 3600, tested, names, variables)
+        if not sample:
+            variables["TWISTED_IB_INTEROP_NEIGHBOUR"] = "1"
+            _trial(run, "interop, two processes on an address", 3600, tested, names, variables)
 
 
 def twisted(run: Run, tested: Path) -> None:

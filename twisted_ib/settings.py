@@ -143,6 +143,9 @@ _variable(
     "the images of those guests",
     TESTS,
 )
+_variable(
+    "TWISTED_IB_INTEROP_NEIGHBOUR", "`1`", "no", "another process shares the address in those tests", TESTS
+)
 
 _variable("TWISTED_IB_CI", "anything", "none", "the gate knows its processes by it", TESTS)
 

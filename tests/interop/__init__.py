@@ -13,4 +13,7 @@ sources C{apt} has here; where C{APT_CONFIG} names a configuration with other so
 scenario runs by its name::
 
     TWISTED_IB_INTEROP=1 python -m twisted.trial tests.interop.rping.RoundsTests.test_client64
+
+With C{TWISTED_IB_INTEROP_NEIGHBOUR=1} the processes of each test that have C{roce0} share its address with
+another one, which has it first.
 """

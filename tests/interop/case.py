@@ -15,7 +15,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.interop.lab.anew import LIMIT_SECONDS, limit, runWithRepetition
-from tests.interop.lab.lab import Lab, Peer, theLab
+from tests.interop.lab.lab import Lab, Peer, hasNeighbour, theLab
 from tests.interop.lab.machine import Ended
 from tests.interop.lab.network import HOST4, HOST6
 from tests.interop.lab.wire import Seen, packetsOf, wrongOf
@@ -31,6 +31,8 @@ DEVICE = "roce0"
 TROUBLE = ("out_of_seq_request", "rcvd_seq_err", "retry_exceeded_err", "retry_rnr_exceeded_err", "send_err")
 #: How long a side may take until it listens, seconds.
 LISTENING = HANG_SECONDS / 2
+#: The port of the other process that shares our address.
+NEIGHBOUR_PORT = "7199"
 
 
 class Program:
@@ -163,6 +165,7 @@ class GuestTestCase(SynchronousTestCase):
         self.file = self.directory / "capture.pcap"
         self._capture: str | None = self.guest.capture(self.file)
         self._running: list[int] = []
+        self._neighbours: set[Path] = set()
         self.addCleanup(self._clean)
 
     def tearDown(self) -> None:
@@ -194,11 +197,29 @@ class GuestTestCase(SynchronousTestCase):
         """
         @return: a process on this side, which has the device.
         """
-        variables = dict(os.environ, TWISTED_IB_RUN_DIR=str(self.directory), PYTHONUNBUFFERED="1")
+        self.neighbour(self.directory)
+        return self._program(command, self.directory, environment)
+
+    def _program(self, command: list[str], directory: Path, environment: dict[str, str]) -> Program:
+        variables = dict(os.environ, TWISTED_IB_RUN_DIR=str(directory), PYTHONUNBUFFERED="1")
         variables["TWISTED_IB_DEVICES"] = f"{self.kind}0={self.kind}:{self.host}"
         program = Program(self.lab.network.within(command), variables | environment, self.directory)
         self.addCleanup(program.finish, 0)
         return program
+
+    def neighbour(self, directory: Path) -> None:
+        """
+        Have another process share the address of those that follow, where there is to be one: none of them is
+        the first.
+
+        @param directory: the run directory.
+        """
+        if not hasNeighbour() or self.kind != "roce" or directory in self._neighbours:
+            return
+        self._neighbours.add(directory)
+        words = "--device", DEVICE, "-s", "-d", "-a", self.host, "-p", NEIGHBOUR_PORT
+        command = [sys.executable, "-c", programOf("ping.ping"), *words]
+        self.until(self._program(command, directory, {}), "waits for clients")
 
     def ping(self, *arguments: str, device: str | None = None) -> Program:
         """

@@ -4,12 +4,14 @@ C{ib-ping} and C{rping}, each the other's server.
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TypeVar
 
-from tests.interop.case import TROUBLE, GuestTestCase, InteropTestCase, Program
+from tests.interop.case import LISTENING, TROUBLE, GuestTestCase, InteropTestCase, Program
 from tests.interop.lab.machine import Ended
 from tests.interop.lab.wire import Seen
+from tests.support.commands import PATH
 from tests.support.waiting import HANG_SECONDS
 
 #: Octets of a round; the first and the last are rping's limits.
@@ -25,6 +27,28 @@ REFUSED_SECONDS, GONE_SECONDS = 8, HANG_SECONDS
 TOLD_SECONDS = 5
 #: Sizes that fit Ethernet's usual frames, and its largest.
 USUAL, LARGE = (1500, 1024), (9000, 4096)
+#: Processes of ours that share an address, and the rounds of each as a server, and as a client.
+SHARERS, SHARED_ROUNDS = 16, 50
+#: Ports of their servers, and of those in the guest.
+SHARERS_PORT, SHARED_PORT = 7200, 7300
+#: Is a server, and a client when it is told to.
+_BOTH = """
+from threading import Thread
+from twisted_ib.tools.ping.ping import main
+
+here, there, own, other, *options = sys.argv[1:]
+ended = []
+
+def run(*arguments):
+    ended.append(main([*arguments, *options]))
+
+server = Thread(target=run, args=("-s", "-a", here, "-p", own, "-d"))
+server.start()
+sys.stdin.readline()
+run("-c", "-a", there, "-I", here, "-p", other)
+server.join()
+sys.exit(ended != [0, 0])
+"""
 
 _Rounds = TypeVar("_Rounds", bound="type[Rounds]")
 
@@ -243,6 +267,45 @@ class DisturbedTests(RPingTestCase):
         One in a hundred overtakes others.
         """
         self._disturbed("delay 2ms reorder 1%")
+
+
+class SharedTests(RPingTestCase):
+    """
+    Processes of ours that share an address.
+    """
+
+    def test_both(self) -> None:
+        """
+        Each serves a client in the guest and is a client of a server there, all at the same time; all rounds
+        are done, and validated.
+        """
+        options = "-C", str(SHARED_ROUNDS), "-V"
+        numbers = range(SHARERS)
+        servers = [self.start(self._guests("s", self.there, SHARED_PORT + each)) for each in numbers]
+        count = "rdma resource show cm_id | grep -c 'state LISTEN ps TCP'"
+        self.guest.must(f"until [ $({count}) = {SHARERS} ]; do sleep 0.1; done", LISTENING)
+        ours = []
+        for each in numbers:
+            ports = str(SHARERS_PORT + each), str(SHARED_PORT + each)
+            command = [sys.executable, "-c", PATH + _BOTH, self.host, self.there, *ports, *options]
+            ours.append(self.program(command))
+        for one in ours:
+            self.until(one, "waits for clients")
+        clients = [self.start(self._guests("c", self.host, SHARERS_PORT + each)) for each in numbers]
+        for one in ours:
+            one.say("")
+        for number in clients:
+            self.done(number)
+        for one in ours:
+            self.succeeded(one.finish(SECONDS))
+        for number in servers:
+            self.succeeded(self.guest.finish(number, SECONDS))
+
+    def _guests(self, role: str, address: str, port: int) -> str:
+        """
+        @return: the command of an C{rping} in the guest.
+        """
+        return f"rping -{role} -a {address} -p {port} -C {SHARED_ROUNDS} -V"
 
 
 class RefusedTests(RPingTestCase):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from unittest import TestSuite
 
 from attrs import define, field, frozen
@@ -92,6 +93,16 @@ class _Running:
         self.guest.kill(self._number)
 
 
+@frozen
+class _Here(Here):
+    # With the neighbour of a test.
+    case: InteropTestCase = field(kw_only=True)
+
+    def start(self, command: Sequence[str], directory: str) -> Running:
+        self.case.neighbour(Path(directory))
+        return super().start(command, directory)
+
+
 class ProgramTests(InteropTestCase):
     """
     Both processes end with status 0, and the client says that all was right.
@@ -117,7 +128,8 @@ class ProgramTests(InteropTestCase):
             raise SkipTest(reason)
         self.lost = program.name in _ENDS_EARLY
         self.looped = _LOOPED.get((program.name, isClient), 0)
-        places: list[Side] = [There(self.guest), Here(DEVICE, self.host, tuple(self.lab.network.within([])))]
+        prefix = tuple(self.lab.network.within([]))
+        places: list[Side] = [There(self.guest), _Here(DEVICE, self.host, prefix, case=self)]
         server, client = places if isClient else reversed(places)
         try:
             Lab(server, client).run(program)

@@ -20,6 +20,8 @@ from tests.interop.lab.network import Network
 
 #: Environment variable that lets these tests run.
 SWITCH = "TWISTED_IB_INTEROP"
+#: Another, with which a second process of ours shares the address of the first.
+NEIGHBOUR = "TWISTED_IB_INTEROP_NEIGHBOUR"
 #: Devices of the guest, and where rxe counts.
 RXE, SIW = "rxe0", "siw0"
 COUNTERS = f"/sys/class/infiniband/{RXE}/ports/1/hw_counters"
@@ -69,6 +71,13 @@ def lacking() -> str | None:
     if Images(cacheDirectory()).release is None:
         return f"no guest is built in {cacheDirectory()}: python -m tests.interop.build"
     return None
+
+
+def hasNeighbour() -> bool:
+    """
+    @return: whether a second process is to share our address.
+    """
+    return os.environ.get(NEIGHBOUR) == "1"
 
 
 class Peer(Enum):
