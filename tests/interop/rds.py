@@ -153,8 +153,8 @@ class RDSTests(RDSTestCase):
         """
         A program in the guest does not read for a while: we are told, and nothing is lost.
         """
-        server = self.bound("take", MANY, PAUSE)
         client = self.talk()
+        server = self.bound("take", MANY, PAUSE)
         self.told(client, f"send {MANY // 2} {LONG}")
         time.sleep(1)
         self.told(client, f"send {MANY // 2} {LONG}")
