@@ -39,35 +39,36 @@ class SDPCreator(EndpointCreator):
     Endpoints on one device.
     """
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, host: str) -> None:
         """
         @param device: Its name.
+        @param host: An address that it has.
         """
-        self.device = device
+        self.device, self.host = device, host
 
     def server(self, reactor: Any) -> SDPServerEndpoint:
         """
-        Any free port of the loopback interface.
+        Any free port.
         """
-        return SDPServerEndpoint(reactor, 0, interface="127.0.0.1", device=self.device)
+        return SDPServerEndpoint(reactor, 0, interface=self.host, device=self.device)
 
     def client(self, reactor: Any, serverAddress: Any) -> SDPClientEndpoint:
         """
         To that port.
         """
-        return SDPClientEndpoint(reactor, "127.0.0.1", serverAddress.port, device=self.device)
+        return SDPClientEndpoint(reactor, self.host, serverAddress.port, device=self.device)
 
 
-def subjectFor(device: str) -> StreamSubject:
+def subjectFor(device: str, host: str = "127.0.0.1") -> StreamSubject:
     """
-    Describe SDP on one device.
+    Describe SDP on one device, which has an address.
     """
     return StreamSubject(
         name=f"SDP{device.capitalize()}",
-        endpoints=SDPCreator(device),
-        listen=lambda reactor, factory: listenSDP(reactor, 0, factory, interface="127.0.0.1", device=device),
+        endpoints=SDPCreator(device, host),
+        listen=lambda reactor, factory: listenSDP(reactor, 0, factory, interface=host, device=device),
         connect=lambda reactor, address, factory: connectSDP(
-            reactor, "127.0.0.1", address.port if address else _NOBODY, factory, device=device
+            reactor, host, address.port if address else _NOBODY, factory, device=device
         ),
         startMessage=lambda port, prefix: f"{prefix} starting on {port.getHost().port}",
         stopMessage=lambda port: f"(SDP Port {port.getHost().port} Closed)",

@@ -120,12 +120,14 @@ class RDMATestsMixin(Driven):
     @cvar device: Its name.
     @cvar address: An address that it has.
     @cvar failure: What a server hears of a client that fails.
+    @cvar isOverTCP: Whether a connection needs the TCP port of its number; L{None} for what the traits say.
     """
 
     requiredInterfaces = (IReactorFDSet, IReactorTime)
     device: str
     address = "127.0.0.1"
     failure = "ConnectionLost"
+    isOverTCP: bool | None = None
 
     def factory(self, made: list[Talker]) -> Factory:
         """
@@ -328,6 +330,9 @@ class RDMATestsMixin(Driven):
         so.  Elsewhere both ends say it.
         """
         this: Any = self
+        isOverTCP = self.isOverTCP
+        if isOverTCP is None:
+            isOverTCP = traitsOf(self.device).nodeType is NodeType.RNIC
 
         async def steps(reactor: Any) -> None:
             made: list[Any] = []
@@ -338,7 +343,7 @@ class RDMATestsMixin(Driven):
                 bound = other.getsockname()
                 where = self.address, port.getHost().port
                 client = RDMAClientEndpoint(reactor, *where, device=self.device, bindAddress=bound)
-                if traitsOf(this.device).nodeType is NodeType.RNIC:
+                if isOverTCP:
                     with this.assertRaises(error.ConnectBindError):
                         await client.connect(self.factory([]))
                 else:

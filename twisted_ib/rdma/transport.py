@@ -115,6 +115,8 @@ class RDMATransport(Transport):
 
     provider = "rdma"
     bufferSize = limits.SEND_BUFFER
+    #: The end comes behind messages that an adapter has taken while the application did not read.
+    readsFirst = True
 
     #: The port or connector, with C{maxMessageSize} and C{privateData}.
     owner: Any

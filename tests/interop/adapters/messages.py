@@ -1,6 +1,6 @@
 """
-The contract of messages, and Twisted's own tests of streams, on the guest's adapter, both ends in one
-process: run by trial in the guest.
+The contract of messages, and Twisted's own tests of streams on C{ib:}, and on C{sdp:} over siw, on the
+guest's adapter, both ends in one process: run by trial in the guest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if not HAS_TLS:
     sys.modules["twisted.internet._newtls"] = lacking = ModuleType("_newtls")
     vars(lacking)["startTLS"] = None
 
-from tests.internet.test_stream_suite import IB_REACTORS  # noqa: E402
+from tests.internet.stream_suite import makeStreamTests  # noqa: E402
+from tests.internet.test_stream_suite import IB_REACTORS, subjectFor  # noqa: E402
 from tests.rdma.test_reactors import OF_ADAPTERS, RDMATestsMixin, streamTests  # noqa: E402
 
 
@@ -37,10 +38,13 @@ def _make(device: str, host: str, kind: str) -> dict[str, type]:
     # librdmacm's end has no private data, which would say that it is a failure.
     members: dict[str, Any] = {"device": device, "address": host, "failure": "ConnectionDone"}
     members.update(_reactors=IB_REACTORS, __module__=__name__)
+    found: dict[str, type] = {}
     if kind == "siw":
-        members["test_everything"] = _lacking
+        members.update(test_everything=_lacking, isOverTCP=True)
+        found.update(makeStreamTests(subjectFor(device, host), IB_REACTORS, __name__))
     case: Any = type("RDMATests", (RDMATestsMixin, ReactorBuilder), members)
-    found = {**case.makeTestCaseClasses(), **streamTests(device, IB_REACTORS, __name__, host, OF_ADAPTERS)}
+    found.update(case.makeTestCaseClasses())
+    found.update(streamTests(device, IB_REACTORS, __name__, host, OF_ADAPTERS))
     return {name: each for name, each in found.items() if HAS_TLS or "TLS" not in name}
 
 

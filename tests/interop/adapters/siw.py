@@ -40,6 +40,12 @@ class SIWMessagesTests(SIWMixin, rxe.MessagesTests):
     client = "echoed True\nread True\nlost ConnectionDone\n"
 
 
+class SIWStreamsTests(SIWMixin, rxe.StreamsTests):
+    """
+    The contract of messages, and Twisted's own tests of streams on C{ib:} and C{sdp:}, in the guest.
+    """
+
+
 class SIWKillTests(SIWMixin, gone.KillTests):
     """
     C{kill -9} of one side.

@@ -164,7 +164,7 @@ class IConnectionUser(Interface):
         """
 
     # Optional: established(connection), passive: the peer is ready; pathLost(reason): the path is gone, and
-    # with it the connection.
+    # with it the connection; readsFirst, whether the end waits for messages that have no receive yet.
 
 
 class IAddressResolver(Interface):

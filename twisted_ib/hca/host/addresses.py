@@ -154,6 +154,22 @@ def freePort(taken: Container[int]) -> int:
     return _random.choice(free)
 
 
+def isFreeOfTCP(where: tuple[object, ...]) -> bool:
+    """
+    @param where: an IP address and a port, as sockets take them.
+    @return: whether TCP lets a connection begin there.
+    """
+    family = socket.AF_INET6 if ":" in str(where[0]) else socket.AF_INET
+    with KernelSocket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
+        # As the socket of the connection has it.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(where)
+        except OSError:
+            return False
+    return True
+
+
 def namespaceInode() -> int:
     """
     @return: The inode of this thread's network namespace (namespaces(7)), 0 if there are none.

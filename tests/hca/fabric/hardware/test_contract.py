@@ -68,6 +68,18 @@ class ContractTests(connections.ContractTests):
         self.assertNobody(self.device(), self.address, 7001)
         self.assertEqual(refused.call_count, 1)
 
+    def test_unreachedAtOnce(self) -> None:
+        """
+        And one that hears so that the peer is not reached.
+        """
+        a = self.device()
+        for number in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH):
+            error = OSError(number, f"rdma_connect: {os.strerror(number)}")
+            self.patch(Manager, "connect", Mock(side_effect=error))
+            end = self.ask(a, self.address, 7001)
+            settle(a)
+            self.assertEqual((end.events, self.host.queuePairs), (["unreachable"], {}))
+
     def test_acknowledgement(self) -> None:
         """
         A sender that waits for a record to be taken is woken when the adapter has done it.
@@ -152,7 +164,11 @@ class ContractTests(connections.ContractTests):
 class HardwareRow:
     """
     Makes C{hw0} a device, for one test.
+
+    @cvar isRNIC: whether it is of iWARP.
     """
+
+    isRNIC = False
 
     def setUp(self: Any) -> None:
         """
@@ -161,7 +177,8 @@ class HardwareRow:
         super().setUp()
         ownRunDirectory(self)
         host = self.host = Host()
-        self.patch(hardware, "isRNIC", lambda name: False)
+        host.isRNIC = self.isRNIC
+        self.patch(hardware, "isRNIC", lambda name: self.isRNIC)
 
         def make(owner: Any, guid: int, clock: Any, address: str, adapter: str) -> HardwareFabric:
             return HardwareFabric(owner, guid, clock, address, adapter, host, Manager(host))
@@ -172,7 +189,42 @@ class HardwareRow:
         self.addCleanup(registry.removeDevice, "hw0")
 
 
-class VanishingMixin(RDMATestsMixin):
+class EndMixin(RDMATestsMixin):
+    """
+    Adds the end of a connection whose adapter has taken messages.
+    """
+
+    def test_pausedAtTheEnd(self) -> None:
+        """
+        A protocol that pauses when its peer ends the connection gets all messages, and then the end; one that
+        closes without reading them leaves nothing.
+        """
+        this: Any = self
+        messages = [b"%d" % number for number in range(SLOTS)]
+
+        async def steps(reactor: Any) -> None:
+            for isRead in (True, False):
+                port, client, server = await self.pair(reactor)
+                server.transport.pauseProducing()
+                for message in messages:
+                    client.transport.write(message)
+                client.transport.loseConnection()
+                await client.lost
+                this.assertEqual(server.log, [])
+                if isRead:
+                    server.transport.resumeProducing()
+                else:
+                    server.transport.loseConnection()
+                await server.lost
+                this.assertEqual(server.log, [*(messages if isRead else []), "ConnectionDone"])
+                await port.stopListening()
+                while this.host.queuePairs:
+                    await self.turn(reactor)
+
+        self.drive(steps)
+
+
+class VanishingMixin(EndMixin):
     """
     Adds an adapter that disappears.
     """

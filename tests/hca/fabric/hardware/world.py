@@ -323,6 +323,7 @@ class AdapterQueuePair:
         self.keys: list[int] = []
         self.steps: list[tuple[int, Any, dict[str, int]]] = []
         self.posted = self.requests = self.signalled = 0
+        self.isDeaf = False
         host.queuePairs[self.qp_num] = self
 
     def modify(self, mask: int, vector: Any = None, **given: int) -> None:
@@ -361,6 +362,9 @@ class AdapterQueuePair:
         Post requests.
         """
         assert self.state == RTS
+        for each in requests:
+            # As the package's structures, of 64 and 32 bits.
+            struct.pack("=QI", each.remote_addr, each.rkey)
         self.posted += 1
         self.requests += len(requests)
         self.signalled += sum(bool(each.send_flags & SIGNALED) for each in requests)
@@ -385,7 +389,15 @@ class AdapterQueuePair:
         """
         takes = request.opcode in (SEND, SEND_IMM, WRITE_IMM)
         isReliable = self.given.qp_type == RC
-        if takes and not peer.receives and isReliable:
+        isOverrun = takes and not peer.receives
+        if self.host.isRNIC and (peer.isDeaf or isOverrun):
+            # RFC 5041: the stream ends.
+            self.host.early += peer.isDeaf
+            self.host.overruns += isOverrun
+            self.state = peer.state = ERR
+            self.host.ended(self.qp_num, self.peer)
+            return True
+        if isOverrun and isReliable:
             return False
         self.waiting.popleft()
         status = self.move(peer, request)
@@ -617,7 +629,13 @@ class Manager:
 
     def event(self) -> Notice | None:
         if self.events:
-            return self.events.popleft()
+            notice = self.events.popleft()
+            one = self.host.identifiers.get(notice.id)
+            if notice.kind is CMEvent.ESTABLISHED and one is not None and one.own.number:
+                made = self.host.queuePairs.get(one.own.number)
+                if made is not None:
+                    made.isDeaf = False
+            return notice
         try:
             self.bell.read()
         except BlockingIOError:
@@ -703,6 +721,16 @@ class Manager:
     def accept(self, id: int, parameters: Parameters) -> None:
         one, other = self._peer(id)
         self._agree(one, parameters)
+        if self.host.isRNIC:
+            # It takes the queue pairs through their states by itself, and awaits nothing.
+            for each, there in ((one, other), (other, one)):
+                made = self.host.queuePairs[each.own.number]
+                made.peer, made.state = there.own.number, RTS
+            # Linux siw_cm.c, siw_recv_mpa_rr(): what follows the Reply too soon is an error.
+            made.isDeaf = True
+            self.tell(id, CMEvent.ESTABLISHED)
+            other.manager.tell(one.peer, CMEvent.ESTABLISHED, 0, _turned(parameters))
+            return
         one.isAwaiting = True
         other.manager.tell(one.peer, CMEvent.CONNECT_RESPONSE, 0, _turned(parameters))
 
@@ -754,6 +782,8 @@ class Host:
     @ivar mtu: the code of the most bytes of a packet.
     @ivar address: its IPv4 address.
     @ivar silent: addresses that do not answer by themselves, and C{found} those that have answered.
+    @ivar isRNIC: whether it is of iWARP, C{overruns} how many SENDs have found no receive there, and C{early}
+        how many requests came before their peer was connected.
     @ivar collected: how many objects of each kind Python has collected, which destroys what they stand for.
     """
 
@@ -775,7 +805,8 @@ class Host:
         self.silent: set[str] = set()
         self.found: set[str] = set()
         self.mtu, self.address = 5, b"\x7f\0\0\1"
-        self.isHeld = self.isFull = self.isGone = self.isBlind = False
+        self.isHeld = self.isFull = self.isGone = self.isBlind = self.isRNIC = False
+        self.overruns = self.early = 0
         self.depths = (16, 16)
         self.looks = 0
         self.collected: Counter[str] = Counter()
@@ -795,6 +826,15 @@ class Host:
         self.isGone = True
         for id, each in self.identifiers.items():
             each.manager.tell(id, CMEvent.DEVICE_REMOVAL)
+
+    def ended(self, *numbers: int) -> None:
+        """
+        The connection of these queue pairs has ended.
+        """
+        for id, each in list(self.identifiers.items()):
+            if each.own.number in numbers and each.peer:
+                each.manager.tell(id, CMEvent.DISCONNECTED)
+                each.peer = 0
 
     def open(self) -> Context:
         """

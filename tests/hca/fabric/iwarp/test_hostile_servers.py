@@ -13,12 +13,16 @@ from tests.support.waiting import waitUntil
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.connection import ConnectRequest
 from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader
+from twisted_ib.hca.connection.receives import Receives
 from twisted_ib.hca.fabric.iwarp import iwarp
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import Depths, StartupFrame, crc32c, hasCRC32C
 from twisted_ib.hca.fabric.iwarp.protocol.startup import REPLY_SECONDS
 from twisted_ib.hca.fabric.iwarp.streampath import RECEIVE_BYTES
+from twisted_ib.hca.wire.opcodes import SEND_ONLY
+from twisted_ib.rdma.handshake import SINGLE
 
 SERVER = "127.0.0.4"
+DATA = b"data"
 DEPTHS = Depths(4, 4)
 GOOD = StartupFrame(True, depths=DEPTHS).pack()
 REFUSED, REJECTED = ["rejected 8"], ["rejected 28"]
@@ -30,8 +34,9 @@ class ReplyTests(AttackTestCase):
     Replies that are none, or cannot be agreed to.
     """
 
-    def dial(self) -> socket.socket:
+    def dial(self, vendorID: int = 0) -> socket.socket:
         """
+        @param vendorID: see L{ConnectRequest}.
         @return: the server's end of a connection, which has the Request.
         """
         server = socket.create_server((SERVER, 0))
@@ -46,7 +51,8 @@ class ReplyTests(AttackTestCase):
                     initiatorDepth=4,
                     responseTimeout=20,
                     requestRetries=15,
-                    privateData=RDMACMHeader(ADDRESS, 0, SERVER).pack(),
+                    privateData=RDMACMHeader(ADDRESS, 0, SERVER).pack() + DATA,
+                    vendorID=vendorID,
                 )
                 victim.connection = self.device.sendRequest(path, request, victim, self.clock.seconds())
 
@@ -58,12 +64,33 @@ class ReplyTests(AttackTestCase):
 
         def isAsked() -> bool:
             try:
-                return bool(made.recv(1000))
+                self.request = made.recv(1000)
             except BlockingIOError:
                 return False
+            return True
 
         self.until(isAsked)
         return made
+
+    def test_receives(self) -> None:
+        """
+        Who asks by verbs sends its private data as it is; with messages its receives are told behind it.  A
+        server that answers without is sent any number of messages, and one that tells as many as it has.
+        """
+        told = Receives(3, 0x1000, 9)
+        for vendor, sent in ((0, DATA), (SINGLE, Receives().behind(DATA))):
+            for data, most in ((b"", 9), (told.behind(b""), 3)):
+                made = self.dial(vendor)
+                frame = StartupFrame.parse(self.request, 0, len(self.request), False)
+                assert frame is not None
+                self.assertEqual(frame[0].privateData, sent)
+                made.sendall(StartupFrame(True, data, depths=DEPTHS).pack())
+                (stream,) = self.fabric.streams.values()
+                self.until(lambda stream=stream: stream.isOpen and stream.queuePair)
+                posted = [stream.post(SEND_ONLY << 24, b"", b"message", 7) for _ in range(9)]
+                self.assertEqual(posted, [number < most for number in range(9)])
+                reset(made)
+                self.over()
 
     def over(self) -> None:
         """

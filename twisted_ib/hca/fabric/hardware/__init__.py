@@ -11,4 +11,5 @@ Besides:
   - C{datagrams}: queue pairs of UD
   - C{outofband}: the path of a queue pair that its program connects by itself
   - C{registered}: memory that is registered
+  - C{window}: the receives of both ends of an RNIC's connection
 """

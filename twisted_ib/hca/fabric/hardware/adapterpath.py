@@ -26,6 +26,7 @@ from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.base.path import Waiters
 from twisted_ib.hca.fabric.base.streams import ConnectionPath
 from twisted_ib.hca.fabric.hardware.provider import keep, told
+from twisted_ib.hca.fabric.hardware.window import COUNT, SHOWN_BYTES, Window
 from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE
 from twisted_ib.hca.wire.headers import (
     ATOMIC,
@@ -77,6 +78,7 @@ _PAYLOAD: Final = IMMEDIATE.size
 #: Slots for receiving, and the bytes of the ring for sending.
 SLOTS = 16
 RING_BYTES = 4 * SLOT_BYTES
+_COUNT_AT: Final = RING_BYTES + SLOTS * SLOT_BYTES
 #: Work requests that are outstanding, and pieces of one.
 SENDS = 64
 PIECES = 4
@@ -103,6 +105,8 @@ _WC_FLUSHED = 5
 _WC_RECV_WRITE = 129
 _WC_WITH_IMM = 2
 
+#: Stands for a response: the peer's number of receives was read.
+_RECEIVES: Final = -1
 #: Status of a completion -> syndrome, as the requester knows it (IBTA vol. 1 9.7.5.2).
 _SYNDROMES: Final = {
     9: NAK_INVALID_REQUEST,
@@ -153,6 +157,7 @@ class AdapterPath(Waiters, ConnectionPath):
     @ivar adapterNumber: that of the adapter's queue pair; 0 before there is one.
     @ivar queuePair: the queue pair, or L{None}.
     @ivar service: L{UNRELIABLE}, or 0 where the connection is reliable.
+    @ivar window: the receives of both ends, where a SEND that finds none ends the connection.
     @cvar slots: the receives that the adapter has.
     @cvar slotBytes: of each, of which the adapter leaves the first C{slotHead}.
     """
@@ -181,6 +186,7 @@ class AdapterPath(Waiters, ConnectionPath):
         self.waiting: OrderedDict[Waiter, None] = OrderedDict()
         self.unacknowledged: deque[tuple[int, Acknowledged]] = deque()
         self.track: Any = self.unacknowledged.append
+        self.window: Window | None = None
         self._verbs: Any = None
         self._memory: Any = None
         self._region: Any = None
@@ -195,6 +201,9 @@ class AdapterPath(Waiters, ConnectionPath):
         self._remote = (0, 0)
         self._reading: list[int] = []
         self._held: deque[tuple[int, int, int, int]] = deque()
+        # To be called when all of them are delivered, behind which the peer has ended the connection.
+        self._delivered: Callable[[], None] | None = None
+        self._isOver = False
         self._again = self._since = 0.0
         self._drained: list[Callable[[], None]] = []
         self._lingering: Timer | None = None
@@ -210,11 +219,18 @@ class AdapterPath(Waiters, ConnectionPath):
         """
         fabric = self.fabric
         work = None if queuePair is None else queuePair.work
-        self.allocate(fabric.domainOf(work.pd if work else None))
+        connection = self.connection
+        tells = connection is not None and connection.tells
+        # One of its own where the peer gets a key.
+        isOwn = tells and not work
+        self.allocate(fabric.context.alloc_pd() if isOwn else fabric.domainOf(work.pd if work else None))
         self.adopt(self._obtain(self._domain, queuePair))
         # The rights are those of each region.
-        self._step(QPState.INIT, qp_access_flags=LOCAL_WRITE | REMOTE if work else 0)
+        self._step(QPState.INIT, qp_access_flags=LOCAL_WRITE | REMOTE if work or tells else 0)
         self.fill()
+        if connection is not None and tells:
+            self.window = Window(self, self._memory, self._domain, self._base, _COUNT_AT)
+            self.window.told(connection.there, True)
 
     def allocate(self, domain: Any) -> None:
         """
@@ -224,7 +240,7 @@ class AdapterPath(Waiters, ConnectionPath):
         @raise OSError: it takes none.
         """
         self._domain = domain
-        self._memory = mmap.mmap(-1, RING_BYTES + SLOTS * SLOT_BYTES)
+        self._memory = mmap.mmap(-1, _COUNT_AT + SHOWN_BYTES)
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._region = domain.reg_mr(self._base, len(self._memory), LOCAL_WRITE)
         self._key = self._region.lkey
@@ -311,6 +327,7 @@ class AdapterPath(Waiters, ConnectionPath):
         else:
             self._linger()
         self._release()
+        self._dropHeld()
 
     def queuePairs(self) -> list[Any]:
         """
@@ -330,6 +347,20 @@ class AdapterPath(Waiters, ConnectionPath):
             self._drain()
         else:
             self._linger()
+
+    def whenDelivered(self, call: Callable[[], None]) -> None:
+        """
+        The peer has ended the connection: call when what came before is delivered, or nobody wants it.
+        """
+        self._isOver, self._delivered = True, call
+        if not self._held or self.queuePair is None:
+            self._dropHeld()
+
+    def _dropHeld(self) -> None:
+        self._held.clear()
+        call, self._delivered = self._delivered, None
+        if call is not None:
+            call()
 
     def _linger(self) -> None:
         if self._lingering is None:
@@ -379,7 +410,7 @@ class AdapterPath(Waiters, ConnectionPath):
         """
         In a forked child: make every use an error.
         """
-        keep(self._verbs, self._region, self._domain)
+        keep(self._verbs, self._region, self._domain, self.window)
         self.alive = False
         gone: Any = Forked()
         self._verbs = self._memory = gone
@@ -400,6 +431,8 @@ class AdapterPath(Waiters, ConnectionPath):
             self._returnQueuePair()
         if self._region is not None:
             self._region.close()
+        if self.window is not None:
+            self.window.close()
         # A reference to the domain that stays would keep it.
         self._verbs = self._region = self._domain = None
 
@@ -419,6 +452,9 @@ class AdapterPath(Waiters, ConnectionPath):
         if not self._isReady or self._reading or len(self._sent) >= SENDS:
             return False
         flags = _SOLICITED if opcode & SOLICITED else 0
+        window = self.window
+        if window is not None and not (window.isReady() and (code not in _SENDING or window.admits())):
+            return False
         if code in _SENDING:
             done = self._send(code, flags, header, payload, length)
         elif code in _WRITING:
@@ -506,6 +542,8 @@ class AdapterPath(Waiters, ConnectionPath):
             isImmediate = code in _WITH_IMMEDIATE
             self._request(_SEND_IMM if isImmediate else _SEND, pieces, flags, imm_data=immediate)
             self._sending()
+            if self.window is not None:
+                self.window.sent += 1
         return True
 
     def _write(self, code: int, flags: int, header: bytes, payload: Any, length: int) -> bool:
@@ -567,6 +605,47 @@ class AdapterPath(Waiters, ConnectionPath):
             operation, values = _ADD, {"compare_add": operand}
         self._request(operation, pieces, _SIGNALED, remote_addr=address, rkey=key, **values)
         self._sending(response=ATOMIC_ACKNOWLEDGE, start=start, length=ATOMIC_RESULT.size)
+        return True
+
+    def askReceives(self, address: int, key: int) -> bool:
+        """
+        Read the peer's number of receives.
+
+        @return: False if there is no room for that now.
+        """
+        # With room for the SEND that follows.
+        start = self._allocate(COUNT.size) if len(self._sent) < SENDS - 1 else -1
+        if start < 0:
+            return False
+        self._posted += 1
+        pieces = [(self._base + start, COUNT.size, self._key)]
+        self._request(_READ, pieces, _SIGNALED, remote_addr=address, rkey=key)
+        self._sending(response=_RECEIVES, start=start, length=COUNT.size)
+        self.mark()
+        return True
+
+    def tellReady(self, address: int, key: int) -> None:
+        """
+        Tell the peer that this side is, by a WRITE of its number of receives.
+        """
+        self._posted += 1
+        pieces = [(self._base + _COUNT_AT, COUNT.size, self._key)]
+        self._request(_WRITE, pieces, 0, remote_addr=address, rkey=key)
+        self._sending()
+        self.mark()
+
+    def tellReceives(self, number: int) -> bool:
+        """
+        Tell the peer how many receives were posted, by a WRITE of no octets.
+
+        @return: False if there is no room for that now.
+        """
+        if len(self._sent) >= SENDS:
+            return False
+        self._posted += 1
+        self._request(_WRITE, [], 0, remote_addr=number, rkey=0)
+        self._sending()
+        self.mark()
         return True
 
     def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
@@ -638,12 +717,18 @@ class AdapterPath(Waiters, ConnectionPath):
         self._acknowledge(sent[0].position - 1 if sent else self._posted)
         if self._reading:
             self._ask()
+        if self.window is not None:
+            self.window.push()
         if self.waiting and len(sent) < SENDS // 2:
             self.fabric.later(self)
         if not sent and (self._drained or self._isClosing):
             self._drain()
 
     def _answer(self, one: _Sent) -> None:
+        if one.response == _RECEIVES:
+            if self.window is not None:
+                self.window.answered(one.start)
+            return
         queuePair = self.queuePair
         if queuePair is None:
             return
@@ -733,8 +818,12 @@ class AdapterPath(Waiters, ConnectionPath):
                 return
             if held:
                 held.popleft()
-            if self._verbs is not None and self.alive and self.queuePair is not None:
+            if self._verbs is not None and self.alive and self.queuePair is not None and not self._isOver:
                 self._verbs.post_recv([self._receive(slot)])
+                if self.window is not None:
+                    self.window.posted()
+        if self._delivered is not None:
+            self._dropHeld()
 
     def _waitForReceive(self) -> None:
         # No receive of the program yet: the adapter has its slots meanwhile, and then its own RNR NAK.
@@ -745,6 +834,7 @@ class AdapterPath(Waiters, ConnectionPath):
             self._again, self._since = _AGAIN_SECONDS, now
         elif now - self._since >= NO_RECEIVE_SECONDS:
             queuePair.fail(QueuePairError(f"queue pair {queuePair.number} has no receive for its peer"))
+            self._dropHeld()
             return
         self.fabric.timers.start(self._again, self._tryAgain)
         self._again = min(2 * self._again, _AGAIN_MOST_SECONDS)

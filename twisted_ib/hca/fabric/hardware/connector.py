@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from zope.interface import implementer
@@ -17,6 +18,7 @@ from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest, Rejection, RejectReason
 from twisted_ib.hca.connection.interfaces import IConnector
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader
+from twisted_ib.hca.connection.receives import Receives, isTold, sendsHello, toldIn
 from twisted_ib.hca.fabric.base.streams import FabricConnection, FabricConnector, PeerPath, pathRecord
 from twisted_ib.hca.fabric.hardware.provider import told
 from twisted_ib.hca.fabric.hardware.rdmacm import CMEvent, Parameters
@@ -38,8 +40,10 @@ BACKLOG = 128
 #: Events that are taken in one turn.
 EVENTS = 64
 
+#: Errors of a connect that say that the peer, or its network, is not reached.
+_UNREACHED: Final = frozenset((errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ECONNRESET))
 _PORT: Final = 0xFFFF
-_TCP: Final = PortSpace.TCP.value
+_TCP, _SDP = PortSpace.TCP.value, PortSpace.SDP.value
 _MTU_CODE: Final = MTU_CODES[limits.DATAGRAM_BYTES]
 
 
@@ -49,6 +53,8 @@ class AdapterConnection(FabricConnection):
 
     @ivar id: librdmacm's identifier; 0 once it is destroyed.
     @ivar stream: the path of its queue pair.
+    @ivar tells: whether this side tells the peer of its receives, and C{there} those of the peer, if it has
+        told and its number can be read.
     """
 
     def __init__(self, connector: Connector, way: PeerPath, id: int, stage: str) -> None:
@@ -59,6 +65,29 @@ class AdapterConnection(FabricConnection):
         self.request: Any = None
         # Passive: whether the kernel's word that the peer is ready is awaited, and whether the end follows.
         self._isAwaiting = self._isEnding = False
+        self.tells = False
+        self.there: Receives | None = None
+
+    def behind(self, privateData: bytes, isHello: bool = False) -> bytes:
+        """
+        @return: private data, and what is told of this side's receives.
+        """
+        window = self.stream.window
+        return privateData if window is None else window.own.behind(privateData, isHello)
+
+    def heard(self, given: Parameters, isHello: bool = False) -> bytes:
+        """
+        The peer has told of its receives, or has not.
+
+        @return: its private data without that.
+        """
+        if not self._connector.fabric.isRNIC:
+            return given.privateData
+        data, there = toldIn(given.privateData, isHello)
+        self.tells = there is not None
+        if there is not None and (given.initiatorDepth or not there.key):
+            self.there = there
+        return data
 
     def _attempt(self, call: Callable[..., None], *arguments: Any) -> bool:
         # The peer may have ended it, and its event is on the way.
@@ -72,7 +101,7 @@ class AdapterConnection(FabricConnection):
     def sendReply(self, reply: ConnectReply) -> bool:
         connector = self._connector
         given = Parameters(
-            reply.privateData,
+            self.behind(reply.privateData),
             *connector.depths(reply),
             rnrRetryCount=reply.rnrRetryCount,
             number=self.stream.adapterNumber,
@@ -147,6 +176,11 @@ class Connector(FabricConnector):
 
     # -- services
 
+    def _has(self, space: int) -> bool:
+        # rdma_cm has ids of its own port spaces only (Linux cma.c, cma_select_ib_ps()).  With iWARP it has
+        # none, but ports of TCP, of which a service of SDP has one, as over software.
+        return space == _TCP or (space == _SDP and self.fabric.isRNIC)
+
     def listen(self, serviceID: int, address: str) -> int:
         """
         Listen at a port, or at any that is free.
@@ -155,7 +189,7 @@ class Connector(FabricConnector):
         @return: the port.
         @raise OSError: it cannot be had.
         """
-        if serviceID >> 16 != _TCP:
+        if not self._has(serviceID >> 16):
             raise OSError(errno.EPROTONOSUPPORT, "librdmacm has no such port space")
         id = self.manager.create()
         try:
@@ -195,13 +229,14 @@ class Connector(FabricConnector):
         connection.user = user
         connection.request = request
         connection.localID = connection.stream.number
-        header = RDMACMHeader.parse(request.privateData)
+        space, port = request.serviceID >> 16, 0
+        if space == _TCP:
+            port = RDMACMHeader.parse(request.privateData).sourcePort
         try:
-            if request.serviceID >> 16 != _TCP:
-                # rdma_cm has ids of its own port spaces only (Linux cma.c, cma_select_ib_ps()).
+            if not self._has(space):
                 raise OSError("librdmacm has no such port space")
             try:
-                manager.bind(id, self.fabric.address, header.sourcePort)
+                manager.bind(id, self.fabric.address, port)
             except OSError:
                 manager.bind(id, self.fabric.address, 0)
             manager.resolveAddress(id, path.peer.address, request.serviceID & _PORT, RESOLVE_SECONDS)
@@ -221,9 +256,11 @@ class Connector(FabricConnector):
 
     def _routed(self, connection: AdapterConnection, notice: Notice) -> None:
         request, fabric = connection.request, self.fabric
+        isSDP = sendsHello(request.serviceID)
+        connection.tells = fabric.isRNIC and isTold(request)
         connection.stream.create(fabric.owner.queuePairs.get(request.localQPN))
         given = Parameters(
-            request.privateData[HEADER_BYTES:],
+            connection.behind(request.privateData[0 if isSDP else HEADER_BYTES :], isSDP),
             *self.depths(request),
             *(request.retryCount, request.rnrRetryCount, connection.stream.adapterNumber),
         )
@@ -232,11 +269,18 @@ class Connector(FabricConnector):
         except ConnectionRefusedError:
             # A driver that connects within the call has no event of it (Linux siw_cm.c, siw_connect()).
             connection.refused(Rejection(RejectReason.INVALID_SERVICE_ID, b""))
+        except OSError as error:
+            if error.errno not in _UNREACHED:
+                raise
+            connection.unreached()
 
     def _responded(self, connection: AdapterConnection, notice: Notice) -> None:
         given = notice.parameters
+        data = connection.heard(given)
+        if connection.stream.window is not None:
+            connection.stream.window.told(connection.there, False)
         reply = ConnectReply(
-            privateData=given.privateData,
+            privateData=data,
             localQPN=connection.stream.number,
             # The kernel says them as this side is to use them (Linux ib_cm, struct ib_cm_req_event_param).
             responderResources=given.initiatorDepth,
@@ -260,10 +304,13 @@ class Connector(FabricConnector):
         self.connections[notice.id] = connection
         given = notice.parameters
         here = fabric.address
+        privateData = connection.heard(given, sendsHello(service))
+        if service >> 16 == _TCP:
+            # The kernel has taken this header away, or there was none.
+            privateData = RDMACMHeader(there, theirs, here).pack() + privateData
         connection.request = ConnectRequest(
             serviceID=service,
-            # The kernel has taken this header away.
-            privateData=RDMACMHeader(there, theirs, here).pack() + given.privateData,
+            privateData=privateData,
             localQPN=connection.stream.number,
             # The kernel says them as this side is to use them (Linux ib_cm, struct ib_cm_req_event_param).
             responderResources=given.initiatorDepth,
@@ -306,6 +353,12 @@ class Connector(FabricConnector):
         """
         # What came before the word of the end is delivered before it.
         self.fabric.takeAll()
+        if getattr(connection.user, "readsFirst", False):
+            connection.stream.whenDelivered(partial(self._delivered, connection))
+        else:
+            self._delivered(connection)
+
+    def _delivered(self, connection: AdapterConnection) -> None:
         connection.gone()
         stream, queuePair = connection.stream, connection.stream.queuePair
         # Linux cma.c leaves a program's queue pair alone; a stream has no other word of its end.

@@ -48,6 +48,7 @@ from twisted_ib.hca.fabric.hardware.provider import (
 )
 from twisted_ib.hca.fabric.hardware.rdmacm import RDMACM
 from twisted_ib.hca.fabric.hardware.registered import Registered
+from twisted_ib.hca.host.addresses import isFreeOfTCP
 from twisted_ib.hca.memory.access import REMOTE
 
 _PORT = 0xFFFF
@@ -156,6 +157,16 @@ class HardwareFabric(ConnectedFabric):
         self.connector = Connector(self, manager)
 
     # -- services
+
+    def isPortFree(self, port: int) -> bool:
+        """
+        @return: whether a connection may begin at a port. An RNIC's is one of TCP, and needs it there, too.
+        """
+        try:
+            return not self.isRNIC or isFreeOfTCP((self.address, port))
+        except OSError:
+            # Without a descriptor to ask with the connect says it.
+            return True
 
     def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
         """

@@ -29,7 +29,7 @@ from twisted_ib.hca.fabric.iwarp.peerpath import AdoptedPath, StreamPeerPath
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import hasCRC32C
 from twisted_ib.hca.fabric.iwarp.protocol.startup import StartupOptions
 from twisted_ib.hca.fabric.iwarp.streampath import RECEIVE_BYTES, StreamPath
-from twisted_ib.hca.host.addresses import interfaceOf
+from twisted_ib.hca.host.addresses import interfaceOf, isFreeOfTCP
 from twisted_ib.hca.host.libc import KernelSocket
 
 if TYPE_CHECKING:
@@ -196,14 +196,7 @@ class IWARPFabric(ConnectedFabric):
         """
         Return whether TCP lets a connection begin at a port, which is that of the active side.
         """
-        with KernelSocket(self.family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as probe:
-            # As the socket of the connection has it.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(self.where(self.address, port))
-            except OSError:
-                return False
-        return True
+        return isFreeOfTCP(self.where(self.address, port))
 
     def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
         """

@@ -29,6 +29,7 @@ from twisted_ib.hca.base.traits import STREAM
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest, Rejection, RejectReason
 from twisted_ib.hca.connection.interfaces import IConnector
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader
+from twisted_ib.hca.connection.receives import Receives, isTold, sendsHello, toldIn
 from twisted_ib.hca.fabric.base.streams import FabricConnector, pathRecord
 from twisted_ib.hca.fabric.iwarp.connection import MPAConnection
 from twisted_ib.hca.fabric.iwarp.peerpath import Setup, StreamPeerPath
@@ -138,6 +139,8 @@ class MPAService(FabricConnector):
         stream.connection = connection
         setup = stream.startup
         assert setup is not None
+        if isTold(request):
+            privateData = Receives().behind(privateData, space == PortSpace.SDP)
         setup.privateData = privateData
         setup.leftover = leftover
         setup.depths = request.responderResources, request.initiatorDepth
@@ -219,9 +222,12 @@ class MPAService(FabricConnector):
         if stream.startup is None:
             # It has ended meanwhile, as the event on the way here says.
             return
-        machine = stream.startup.machine
+        setup = stream.startup
+        machine, data = setup.machine, reply.privateData
+        if setup.there is not None:
+            data = Receives().behind(data)
         resources, depth = reply.responderResources, reply.initiatorDepth
-        frame = machine.accept(reply.privateData, resources, depth, self.fabric.clock())
+        frame = machine.accept(data, resources, depth, self.fabric.clock())
         if not frame:
             return
         stream.sendFrame(frame)
@@ -277,7 +283,7 @@ class MPAService(FabricConnector):
         if frame.depths is not None:
             served, asked = min(frame.depths.ird, _DEPTH), min(frame.depths.ord, _DEPTH)
         here, there = fabric.address, stream.peer.address
-        privateData = frame.privateData
+        privateData, setup.there = toldIn(frame.privateData, sendsHello(setup.serviceID))
         if setup.serviceID >> 16 == _TCP:
             try:
                 port = stream.socket.getpeername()[1]
@@ -305,11 +311,13 @@ class MPAService(FabricConnector):
         fabric.soonCall(self._offer, stream)
 
     def _replied(self, stream: StreamPath, frame: StartupFrame) -> None:
-        assert stream.startup is not None
-        machine = stream.startup.machine
+        setup = stream.startup
+        assert setup is not None
+        machine = setup.machine
+        privateData, setup.there = toldIn(frame.privateData)
         self._agreed(stream, machine)
         reply = ConnectReply(
-            frame.privateData[: _PRIVATE.reply],
+            privateData[: _PRIVATE.reply],
             stream.number,
             min(machine.ord, _DEPTH),
             min(machine.ird, _DEPTH),
@@ -417,7 +425,8 @@ class MPAService(FabricConnector):
             # tcp(7): what TCP puts into a segment now; the path's MTU may change, which receivers bear.
             segment = stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
             most = mulpdu(segment, machine.markersOut)
-        stream.open(machine, most, secrets.randbits(8))
+        there = None if stream.startup is None else stream.startup.there
+        stream.open(machine, most, secrets.randbits(8), there.count if there is not None else 0)
 
     # -- ends
 

@@ -19,6 +19,7 @@ from twisted_ib.hca.fabric.iwarp.streampath import RECEIVE_BYTES
 
 if TYPE_CHECKING:
     from twisted_ib.hca.connection import ConnectRequest
+    from twisted_ib.hca.connection.receives import Receives
     from twisted_ib.hca.fabric.iwarp.iwarp import IWARPFabric
 
 
@@ -62,6 +63,7 @@ class Setup:
     @ivar privateData: of the Request to send.
     @ivar halfOpen: the peer's address, as long as it counts as half open.
     @ivar request: that of its Request; C{times} it was offered again.
+    @ivar there: the peer's receives, if it has told of them.
     """
 
     serviceID: int
@@ -73,6 +75,7 @@ class Setup:
     request: ConnectRequest | None = None
     depths: tuple[int, int] = (0, 0)
     times: int = 0
+    there: Receives | None = None
 
 
 @implementer(IAdoptedPath)

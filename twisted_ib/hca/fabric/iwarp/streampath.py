@@ -228,18 +228,21 @@ class StreamPath(Waiters, ConnectionPath):
         if self.isOpen:
             self._begin()
 
-    def open(self, agreed: Any, largest: int, key: int) -> None:
+    def open(self, agreed: Any, largest: int, key: int, receives: int = 0) -> None:
         """
         The startup frames were exchanged: FPDUs follow.
 
         @param agreed: the machine that has exchanged them.
         @param largest: the longest ULPDU to send.
         @param key: see L{Reads}.
+        @param receives: how many messages the peer has receives for; 0 for any number.
         """
         self.startup = None
         self.isOpen = True
         self.reads = Reads(agreed.ird, agreed.ord, key)
         self._sender = RDMAPSender(FPDUWriter(agreed.crc, agreed.markersOut), largest, self.reads)
+        if receives:
+            self._sender.limit(receives)
         self._reader = FPDUReader(agreed.crc, agreed.markersIn)
         self._receiver = RDMAPReceiver(self, self.reads, agreed.rtr if self.isPassive else None)
         ready = agreed.rtr
@@ -809,7 +812,10 @@ class StreamPath(Waiters, ConnectionPath):
         try:
             if opcode == WRITE_ONLY and stop - start == RETH.size:
                 # No octets: its STag is not checked, as that of a ready-to-receive message (RFC 5040 section
-                # 5.1), and no right is needed.
+                # 5.1), and no right is needed.  Of a peer that has told of its receives its address is their
+                # number.
+                if self._sender.admit(RETH.unpack_from(buffer, start)[0]) and self.waiting:
+                    self.fabric.later(self)
                 return 0
             if queuePair.work is None or self._parts is not None:
                 # The event is for a completion (IBTA vol. 1 9.2), and a stream has none.

@@ -86,6 +86,8 @@ _READ_RESPONSES: Final = {
     READ_RESPONSE_ONLY: (True, True),
 }
 
+#: More messages than any number of 64 bits.
+_ANY: Final = 1 << 64
 #: Of a ready-to-receive message, as Linux siw sends it (C{siw_qp.c}, C{siw_qp_mpa_rts()}).
 _READY_STAG: Final = 1
 
@@ -123,6 +125,7 @@ class RDMAPSender:
     """
 
     __slots__ = (
+        "_admitted",
         "_frame",
         "_isTerminated",
         "_longest",
@@ -132,6 +135,7 @@ class RDMAPSender:
         "_responseOffset",
         "_responseSTag",
         "_sequence",
+        "_stop",
         "_writeOffset",
         "_writeSTag",
         "isResponding",
@@ -145,6 +149,8 @@ class RDMAPSender:
         self._longest = largest
         self._reads = reads
         self._sequence = self._readSequence = FIRST_SEQUENCE
+        # The number of the first Send that waits; none has this one.
+        self._stop, self._admitted = -1, _ANY
         # Octets of the Send in progress; where the Write and the Read Response in progress go on.
         self._offset = 0
         self._writeSTag = self._writeOffset = self._responseSTag = self._responseOffset = 0
@@ -162,7 +168,7 @@ class RDMAPSender:
             them.
         @param length: bytes in C{payload}.
         @return: False if it must wait, and nothing has changed: a READ until an earlier one has its response,
-            a Write until the Read Response in progress has ended.
+            a Write until the Read Response in progress has ended, a Send until L{admit}.
         @raise QueuePairError: iWARP has no such operation.
         """
         if opcode == SEND_ONLY:
@@ -170,6 +176,8 @@ class RDMAPSender:
             count = len(header) + length + _UNTAGGED_BYTES
             if count <= self._longest:
                 sequence = self._sequence
+                if sequence == self._stop:
+                    return False
                 head = _packUntagged(_SEND_ONLY_CONTROL, 0, SEND_QUEUE, sequence, 0) + header
                 self._sequence = sequence + 1 & SEQUENCE_MASK
                 pieces = [head, *payload] if payload.__class__ is list else [head, payload]
@@ -178,6 +186,8 @@ class RDMAPSender:
         code = opcode & ~SOLICITED
         pieces = payload if payload.__class__ is list else [payload]
         if code in _SENDS:
+            if self._sequence == self._stop:
+                return False
             self._send(out, opcode, header, pieces, length)
             return True
         if code in _WRITES:
@@ -189,6 +199,23 @@ class RDMAPSender:
             address, key, size = RETH.unpack_from(header or b"".join(pieces))
             return self._ask(out, key, address, size, False)
         raise QueuePairError(f"iWARP has no operation of opcode {opcode:#04x}")
+
+    def limit(self, receives: int) -> None:
+        """
+        Send no more messages than that before L{admit}.
+        """
+        self._admitted, self._stop = receives, FIRST_SEQUENCE + receives & SEQUENCE_MASK
+
+    def admit(self, receives: int) -> bool:
+        """
+        The peer has posted so many receives in all.
+
+        @return: whether that is news.
+        """
+        isNews = receives > self._admitted
+        if isNews:
+            self.limit(receives)
+        return isNews
 
     def _send(self, out: list[Any], opcode: int, header: bytes, pieces: list[Any], length: int) -> None:
         code = opcode & ~SOLICITED

@@ -1,0 +1,572 @@
+"""
+SENDs to an RNIC, which ends a connection with the first one that finds no receive: the adapter of a host in
+memory, and a peer of TCP that tells of its receives as one.
+"""
+
+from __future__ import annotations
+
+import socket
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock, call
+
+from attrs import evolve
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.protocol import Factory
+from twisted.internet.task import Clock
+from twisted.internet.test.reactormixins import ReactorBuilder
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.hca.fabric.hardware import test_contract
+from tests.hca.fabric.hardware.test_contract import EndMixin, HardwareRow
+from tests.hca.fabric.hardware.world import READ, SEND, WRITE, AdapterQueuePair, Manager, SendWR
+from tests.hca.fabric.iwarp.attacker import AttackTestCase, write
+from tests.hca.hcas import settle
+from tests.rdma.test_reactors import OF_ADAPTERS, Talker, streamTests
+from tests.sdp.test_contract import IB
+from twisted_ib.hca.base.timers import Timers
+from twisted_ib.hca.base.traits import IB_PRIVATE_BYTES
+from twisted_ib.hca.connection import ConnectRequest
+from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace
+from twisted_ib.hca.connection.receives import Receives, isTold, toldIn
+from twisted_ib.hca.fabric.hardware import connector, hardware
+from twisted_ib.hca.fabric.hardware.adapterpath import SLOTS
+from twisted_ib.hca.fabric.hardware.rdmacm import Parameters
+from twisted_ib.hca.fabric.hardware.window import COUNT, READY_SECONDS, SHOWN_BYTES, Window
+from twisted_ib.hca.fabric.iwarp.protocol.mpa import Depths, StartupFrame
+from twisted_ib.hca.memory.access import REMOTE
+from twisted_ib.hca.wire.opcodes import SEND_ONLY
+from twisted_ib.rdma import handshake
+from twisted_ib.sdp.handshake import Handshake
+from twisted_ib.sdp.protocol.wire import Hello, packAddress
+
+#: Where the peer's number is, and by which key.
+THERE = 0x1000, 9
+#: What is told, one more than the last address, and a Hello.
+TOLD, MOST = Receives().behind(b""), 1 << 64
+HELLO = Hello(
+    buffers=3,
+    desiredReceiveBytes=4096,
+    localReceiveBytes=4096,
+    localPort=7,
+    sourceAddress=packAddress("127.0.0.1"),
+    destinationAddress=packAddress("127.0.0.2"),
+).pack()
+
+
+def asked(space: int, privateData: bytes, vendorID: int = 0) -> ConnectRequest:
+    """
+    @return: a request.
+    """
+    return ConnectRequest(space << 16 | 7, privateData, vendorID=vendorID)
+
+
+class ToldTests(SynchronousTestCase):
+    """
+    The end of private data.
+    """
+
+    def test_told(self) -> None:
+        """
+        It is found behind any private data, and nothing is where there is none.
+        """
+        receives = Receives(16, 0x7F0000001000, 0xABCD)
+        for data in (b"", b"hello\0\0", bytes(100)):
+            told = receives.behind(data)
+            self.assertEqual(toldIn(told), (data, receives))
+            for other in (data, told[:-1], told + b"\0"):
+                self.assertEqual(toldIn(other), (other, None))
+
+    def test_hello(self) -> None:
+        """
+        A Hello of SDP keeps its length, and a side that does not know the form reads it as before.
+        """
+        receives = Receives(16, 0x7F0000001000, 0xABCD)
+        told = receives.behind(HELLO, True)
+        self.assertEqual((len(told), told[: -len(TOLD)]), (len(HELLO), HELLO[: -len(TOLD)]))
+        self.assertEqual(toldIn(told, True), (HELLO, receives))
+        self.assertEqual(toldIn(HELLO, True), (HELLO, None))
+        sdp = Handshake()
+        self.assertEqual(*(sdp.requested(asked(PortSpace.SDP, each)) for each in (HELLO, told)))
+
+    def test_lastAddress(self) -> None:
+        """
+        An address from which its octets would reach beyond 64 bits is none, and leaves private data alone.
+        """
+        for address in (MOST - SHOWN_BYTES, MOST - SHOWN_BYTES + 1, MOST - 1):
+            told = Receives(16, address, 9).behind(b"hello")
+            if address + SHOWN_BYTES > MOST:
+                self.assertEqual(toldIn(told), (told, None))
+            else:
+                self.assertEqual(toldIn(told), (b"hello", Receives(16, address, 9)))
+
+    def test_isTold(self) -> None:
+        """
+        Messages tell where private data with it are no longer than those of InfiniBand, and so does a Hello
+        whose reserved octets are 0; a program of verbs does not.
+        """
+        header = bytes(HEADER_BYTES)
+        room = IB_PRIVATE_BYTES.request - HEADER_BYTES - len(TOLD)
+        for space, data, vendor, expected in (
+            (PortSpace.TCP, header, handshake.SINGLE, True),
+            (PortSpace.TCP, header + bytes(room), handshake.GATHERS, True),
+            (PortSpace.TCP, header + bytes(room + 1), handshake.GATHERS, False),
+            (PortSpace.TCP, header, 0, False),
+            (PortSpace.SDP, HELLO, 0, True),
+            (PortSpace.SDP, HELLO[:-1] + b"x", 0, False),
+            (PortSpace.SDP, bytes(40), 0, False),
+        ):
+            self.assertIs(isTold(asked(space, data, vendor)), expected)
+
+
+class WindowTests(SynchronousTestCase):
+    """
+    One side, of four receives.
+    """
+
+    def setUp(self) -> None:
+        """
+        Its path takes all.
+        """
+        self.clock = Clock()
+        fabric = SimpleNamespace(timers=Timers(self.clock.seconds), later=Mock(), clock=self.clock.seconds)
+        self.path: Any = SimpleNamespace(slots=4, alive=True, waiting={"someone": None}, fabric=fabric)
+        self.path.askReceives, self.path.tellReceives = Mock(return_value=True), Mock(return_value=True)
+        self.path.tellReady = Mock()
+        self.memory = bytearray(COUNT.size + SHOWN_BYTES)
+        domain = Mock()
+        domain.reg_mr.return_value.rkey = 7
+        self.window = Window(self.path, self.memory, domain, 100, COUNT.size)
+        domain.reg_mr.assert_called_once_with(100 + COUNT.size, SHOWN_BYTES, 7)
+
+    def number(self) -> int:
+        """
+        @return: what the peer would read.
+        """
+        (found,) = COUNT.unpack_from(self.memory, COUNT.size)
+        return int(found)
+
+    def answer(self, number: int) -> None:
+        """
+        The peer's was read.
+        """
+        COUNT.pack_into(self.memory, 0, number)
+        self.window.answered(0)
+
+    def send(self, most: int) -> int:
+        """
+        @return: how many SENDs of so many there are receives for.
+        """
+        for count in range(most):
+            if not self.window.admits():
+                return count
+            self.window.sent += 1
+        return most
+
+    def test_reads(self) -> None:
+        """
+        The peer is asked when half of its receives are left, once at a time; a number that falls is none.
+        """
+        window, ask = self.window, self.path.askReceives
+        self.assertEqual(window.own, Receives(4, 100 + COUNT.size, 7))
+        window.told(Receives(4, *THERE), False)
+        self.assertEqual((self.send(2), ask.call_args_list), (2, []))
+        self.assertEqual((self.send(10), ask.call_args_list), (2, [call(*THERE)]))
+        self.answer(7)
+        self.assertEqual((self.send(10), ask.call_count), (3, 2))
+        self.answer(1)
+        self.assertEqual((self.send(10), ask.call_count), (0, 2))
+
+    def test_noRoom(self) -> None:
+        """
+        A path that has no room to ask is asked again with the next SEND.
+        """
+        ask = self.path.askReceives
+        ask.return_value = False
+        self.window.told(Receives(4, *THERE), False)
+        self.assertEqual((self.send(10), ask.call_count), (4, 3))
+
+    def test_seldom(self) -> None:
+        """
+        A peer that posts none is asked ever more seldom, and not where no SEND waits.
+        """
+        window, fabric, ask = self.window, self.path.fabric, self.path.askReceives
+        window.told(Receives(4, *THERE), False)
+        asked = 0
+        for _ in range(2000):
+            self.clock.advance(0.0005)
+            fabric.timers.tick(self.clock.seconds())
+            if fabric.later.called or not asked:
+                fabric.later.reset_mock()
+                self.send(10)
+            if ask.called:
+                ask.reset_mock()
+                asked += 1
+                self.answer(4)
+        self.assertTrue(20 <= asked <= 30, asked)
+        self.path.waiting.clear()
+        self.clock.advance(1)
+        fabric.timers.tick(self.clock.seconds())
+        fabric.later.assert_not_called()
+
+    def test_pushes(self) -> None:
+        """
+        A peer that reads no number is told each half of the receives, later where there is no room; the other
+        one finds it.
+        """
+        window, tell = self.window, self.path.tellReceives
+        window.told(Receives(), False)
+        for _ in range(5):
+            window.posted()
+        self.assertEqual(tell.call_args_list, [call(6), call(8)])
+        tell.return_value = False
+        window.posted()
+        tell.return_value = True
+        window.push()
+        window.push()
+        self.assertEqual(tell.call_args_list[2:], [call(10), call(10)])
+        self.assertEqual((self.number(), self.send(1000)), (10, 1000))
+
+    def test_ready(self) -> None:
+        """
+        The side that has asked says that it is ready, and the other one waits for that, but not for ever.
+        """
+        window, fabric = self.window, self.path.fabric
+        window.told(Receives(4, *THERE), False)
+        self.path.tellReady.assert_called_once_with(0x1000 + COUNT.size, 9)
+        self.assertTrue(window.isReady())
+        for isWritten in (True, False):
+            self.memory[-1] = 0
+            window.told(Receives(4, *THERE), True)
+            self.assertFalse(window.isReady())
+            if isWritten:
+                self.memory[-1] = 1
+            else:
+                self.clock.advance(READY_SECONDS)
+            self.clock.advance(0.05)
+            fabric.timers.tick(self.clock.seconds())
+            fabric.later.assert_called_once_with(self.path)
+            fabric.later.reset_mock()
+            self.assertTrue(window.isReady())
+        self.path.tellReady.assert_called_once()
+
+    def test_untold(self) -> None:
+        """
+        A peer that has not told is not told, and is sent to as before.
+        """
+        self.window.told(None, False)
+        for _ in range(10):
+            self.window.posted()
+        self.assertEqual((self.send(1000), self.path.tellReceives.called), (1000, False))
+
+
+class SoftwareTests(AttackTestCase):
+    """
+    Software TCP whose peer has told of three receives.
+    """
+
+    def stream(self, privateData: bytes) -> tuple[socket.socket, Any, bytes]:
+        """
+        @param privateData: the peer's.
+        @return: its socket, the stream, and the private data of the answer.
+        """
+        made = self.peer(StartupFrame(False, privateData, depths=Depths(4, 4)).pack())
+        self.until(lambda: any(each.queuePair for each in self.fabric.streams.values()))
+        (stream,) = self.fabric.streams.values()
+        self.until(lambda: stream.isOpen)
+        reply = made.recv(1000)
+        found = StartupFrame.parse(reply, 0, len(reply), True)
+        assert found is not None, reply
+        made.sendall(write(1, 0, b""))
+        self.until(lambda: not stream.isHeld)
+        return made, stream, found[0].privateData
+
+    def test_untold(self) -> None:
+        """
+        A peer that has not told hears nothing of receives and is sent any number of messages.
+        """
+        made, stream, answer = self.stream(b"hello")
+        self.assertEqual(answer, b"")
+        made.sendall(write(0, 3, b""))
+        self.device.progress()
+        for number in range(9):
+            self.assertTrue(stream.post(SEND_ONLY << 24, b"", b"message", 7), number)
+
+    def test_limited(self) -> None:
+        """
+        No more is sent than there are receives for, until a WRITE of no octets says how many there are; a
+        number that falls, as a ready-to-receive message's, is none.
+        """
+        made, stream, answer = self.stream(Receives(3, *THERE).behind(b"hello"))
+        self.assertEqual(toldIn(answer), (b"", Receives()))
+        waiter = Mock()
+
+        def posted(most: int = 9) -> int:
+            count = 0
+            while count < most and stream.post(SEND_ONLY << 24, b"", b"message", 7):
+                count += 1
+            return count
+
+        self.assertEqual(posted(), 3)
+        for numbers, more in (((3, 1, 5), 2), ((4, 0, 6), 1)):
+            stream.wantSpace(waiter)
+            made.sendall(b"".join(write(0, number, b"") for number in numbers))
+            found: list[int] = []
+
+            def isThere(found: list[int] = found, more: int = more) -> bool:
+                found.append(posted())
+                return sum(found) >= more and waiter.resume.called
+
+            self.until(isThere)
+            waiter.resume.reset_mock()
+            self.assertEqual((sum(found), posted()), (more, 0))
+
+
+class ToldContractTests(test_contract.ContractTests):
+    """
+    The contracts of fabrics, where both ends have told.
+    """
+
+    def setUp(self) -> None:
+        """
+        The adapter is an RNIC.
+        """
+        super().setUp()
+        self.host.isRNIC = True
+        self.patch(hardware, "isRNIC", lambda name: True)
+        self.patch(connector, "isTold", lambda request: True)
+
+    def test_noRights(self) -> None:
+        """
+        The peer of a stream has rights to the number of receives alone, which has a protection domain of its
+        own with the ring.
+        """
+        self.takers()
+        shown = [each for each in self.host.regions.values() if each.access & REMOTE]
+        self.assertEqual([each.length for each in shown], [SHOWN_BYTES] * 2)
+        self.assertEqual(len({id(each.domain) for each in shown}), 2)
+
+    def test_room(self) -> None:
+        """
+        A waiter for room is woken when the peer has posted receives.
+        """
+        a, b, one, _ = self.asleep()
+        while one.post(b"x" * 8000):
+            pass
+
+        def isPosted() -> bool:
+            one.path.wantSpace(one)
+            self.clock.advance(0.05)
+            a.tick(self.clock.seconds())
+            before = len(one.said("resume"))
+            settle(a, b)
+            return len(one.said("resume")) > before and one.post(b"x" * 8000)
+
+        self.assertTrue(any(isPosted() for _ in range(9)))
+
+
+class PacedMixin(EndMixin):
+    """
+    Messages through the window.
+    """
+
+    isOverTCP = True
+
+    def test_overrun(self) -> None:
+        """
+        More messages than there are receives wait until the peer has posted more, which a READ finds: none is
+        lost, and both directions may be full at once.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            messages = [bytes([number % 256]) * 5000 for number in range(10 * SLOTS)]
+            for message in messages:
+                client.transport.write(message)
+                server.transport.write(message)
+            for end in (client, server):
+                this.assertEqual(list(await end.heard(len(messages))), messages)
+            client.transport.loseConnection()
+            await client.lost
+            await server.lost
+            await port.stopListening()
+
+        self.drive(steps)
+
+    def test_serverFirst(self) -> None:
+        """
+        A server that writes at once waits until its client takes that.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            made: list[Any] = []
+
+            def build() -> Any:
+                protocol = Talker()
+                protocol.made.addCallback(lambda ignored: protocol.transport.write(b"hello"))
+                made.append(protocol)
+                return protocol
+
+            factory = Factory.forProtocol(build)  # type: ignore[arg-type]
+            where = f"0:interface={self.address}:device={self.device}"
+            port: Any = await serverFromString(reactor, f"ib:{where}").listen(factory)
+            text = f"ib:{self.address}:{port.getHost().port}:device={self.device}"
+            client: Any = await clientFromString(reactor, text).connect(self.factory([]))
+            this.assertEqual(list(await client.heard(1)), [b"hello"])
+            client.transport.loseConnection()
+            await client.lost
+            await made[0].lost
+            await port.stopListening()
+
+        self.drive(steps)
+
+    async def echoes(self, reactor: Any, count: int) -> tuple[Any, Any]:
+        """
+        Send some messages both ways, and end.
+
+        @return: both ends.
+        """
+        this: Any = self
+        port, client, server = await self.pair(reactor)
+        messages = [b"%d" % number for number in range(count)]
+        for end in (client, server):
+            for message in messages:
+                end.transport.write(message)
+        for end in (client, server):
+            this.assertEqual(list(await end.heard(count)), messages)
+        client.transport.loseConnection()
+        await client.lost
+        await server.lost
+        await port.stopListening()
+        return client, server
+
+    def seen(self) -> set[int]:
+        """
+        @return: the kinds of requests that both adapters take from now on.
+        """
+        this: Any = self
+        kinds: set[int] = set()
+        execute = AdapterQueuePair.execute
+
+        def looked(one: AdapterQueuePair, peer: AdapterQueuePair, request: SendWR) -> bool:
+            kinds.add(request.opcode)
+            return execute(one, peer, request)
+
+        this.patch(AdapterQueuePair, "execute", looked)
+        return kinds
+
+    def test_told(self) -> None:
+        """
+        Both sides tell, and neither program sees it.
+        """
+        this: Any = self
+        kinds = self.seen()
+
+        async def steps(reactor: Any) -> None:
+            for end in await self.echoes(reactor, SLOTS):
+                this.assertEqual(end.transport.peerPrivateData, b"")
+
+        self.drive(steps)
+        this.assertEqual(kinds, {SEND, READ, WRITE})
+
+    def test_oldServer(self) -> None:
+        """
+        A server that does not know the form answers without: nothing but its messages is sent, neither waits.
+        """
+        this: Any = self
+        this.patch(connector, "toldIn", lambda data, isHello=False: (data, None))
+        kinds = self.seen()
+
+        async def steps(reactor: Any) -> None:
+            client, server = await self.echoes(reactor, SLOTS)
+            this.assertEqual(client.transport.peerPrivateData, b"")
+            this.assertEqual(len(server.transport.peerPrivateData), len(TOLD))
+
+        self.drive(steps)
+        this.assertEqual(kinds, {SEND})
+
+    def test_oldClient(self) -> None:
+        """
+        And so with a client that does not tell: it sees its server's private data alone.
+        """
+        this: Any = self
+        this.patch(connector, "isTold", lambda request: False)
+        kinds = self.seen()
+
+        async def steps(reactor: Any) -> None:
+            for end in await self.echoes(reactor, SLOTS):
+                this.assertEqual(end.transport.peerPrivateData, b"")
+
+        self.drive(steps)
+        this.assertEqual(kinds, {SEND})
+
+    def test_oldOverrun(self) -> None:
+        """
+        Against a server that does not know the form, more messages than it has receives end the connection.
+        """
+        this: Any = self
+        this.patch(connector, "toldIn", lambda data, isHello=False: (data, None))
+
+        async def steps(reactor: Any) -> None:
+            _, client, server = await self.pair(reactor)
+            server.transport.pauseProducing()
+            for number in range(SLOTS + 1):
+                client.transport.write(b"%d" % number)
+            await client.lost
+            server.transport.resumeProducing()
+            await server.lost
+
+        self.drive(steps)
+        this.assertEqual(this.host.overruns, 1)
+        this.host.overruns = 0
+
+    def test_wrongAddress(self) -> None:
+        """
+        A server whose number would be at an address beyond 64 bits has not told of it.
+        """
+        this: Any = self
+        accept = Manager.accept
+
+        def accepted(manager: Manager, id: int, given: Parameters) -> None:
+            data = Receives(SLOTS, MOST - 1, 9).behind(given.privateData[: -len(TOLD)])
+            accept(manager, id, evolve(given, privateData=data))
+
+        this.patch(Manager, "accept", accepted)
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            client.transport.write(b"hello")
+            this.assertEqual(list(await server.heard(1)), [b"hello"])
+            client.transport.loseConnection()
+            await client.lost
+            await server.lost
+            await port.stopListening()
+
+        self.drive(steps)
+
+    def tearDown(self) -> None:
+        """
+        Each SEND has found a receive, and nothing came before its peer was ready.
+        """
+        this: Any = self
+        this.assertEqual((this.host.overruns, this.host.early), (0, 0))
+        super().tearDown()  # type: ignore[misc]
+
+
+def _make() -> dict[str, type]:
+    """
+    @return: the tests of messages that a window is for, and what it adds.
+    """
+    members: dict[str, Any] = {"device": "hw0", "failure": "ConnectionDone", "_reactors": [IB]}
+    members.update(__module__=__name__, isRNIC=True)
+    kind: Any = type("RNICTests", (HardwareRow, PacedMixin, ReactorBuilder), members)
+    found: dict[str, type] = kind.makeTestCaseClasses()
+    for name, case in streamTests("hw0", [IB], __name__, skips=OF_ADAPTERS).items():
+        if "Extra" in name:
+            found[name] = type(name, (HardwareRow, case), {"__module__": __name__, "isRNIC": True})
+    return found
+
+
+globals().update(_make())

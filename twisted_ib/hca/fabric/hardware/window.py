@@ -1,0 +1,177 @@
+"""
+The receives of both ends of an RNIC's connection: a SEND that finds none would end it
+(L{twisted_ib.hca.connection.receives}).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from twisted_ib.hca.connection.receives import READY_BYTES, Receives
+from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.fabric.hardware.adapterpath import AdapterPath
+    from twisted_ib.structs import Packed
+
+#: The form of both sides' numbers.  Where the least octet is the first anyhow, it is written at once, so that
+#: a READ finds no half of one.
+COUNT: Final[Packed[tuple[int]]] = Struct("<Q")
+#: Octets of the memory that the peer reaches.
+SHOWN_BYTES: Final = COUNT.size + READY_BYTES
+#: How long a passive side waits for its peer's word that it is ready, in seconds.
+READY_SECONDS: Final = 5.0
+#: More SENDs than any number of 64 bits.
+_ANY: Final = 1 << 64
+#: The first and the longest interval at which a peer without receives is asked again, and the word of one
+#: that is not ready looked for, in seconds.
+_AGAIN_SECONDS: Final = 0.0005
+_AGAIN_MOST_SECONDS: Final = 0.05
+
+
+class Window:
+    """
+    Those of one connection.
+
+    @ivar own: what the peer is told.
+    @ivar limit: how many SENDs the peer has had receives for, in all; without bound until it tells,
+        or if it does not.
+    @ivar sent: how many were sent.
+    """
+
+    __slots__ = (
+        "_again",
+        "_at",
+        "_heldSince",
+        "_isAsking",
+        "_memory",
+        "_path",
+        "_posted",
+        "_pushed",
+        "_pushes",
+        "_region",
+        "_there",
+        "limit",
+        "own",
+        "sent",
+    )
+
+    def __init__(self, path: AdapterPath, memory: Any, domain: Any, base: int, at: int) -> None:
+        """
+        @param path: whose receives are posted.
+        @param memory: the path's, which has L{SHOWN_BYTES} of 0 at C{at}.
+        @param domain: the adapter's.
+        @param base: the address of the memory.
+        @raise OSError: the adapter takes no more memory.
+        """
+        self._path, self._memory, self._at = path, memory, at
+        rights = LOCAL_WRITE | REMOTE_READ | REMOTE_WRITE
+        self._region = domain.reg_mr(base + at, SHOWN_BYTES, rights)
+        self._posted = self._pushed = path.slots
+        self._show()
+        self.own = Receives(path.slots, base + at, self._region.rkey)
+        self._there = Receives()
+        self.limit, self.sent = _ANY, 0
+        self._isAsking = self._pushes = False
+        self._again = _AGAIN_SECONDS
+        # When it began to wait for the peer to be ready; negative if it does not.
+        self._heldSince = -1.0
+
+    def _show(self) -> None:
+        COUNT.pack_into(self._memory, self._at, self._posted)
+
+    # -- the peer's
+
+    def told(self, there: Receives | None, isPassive: bool) -> None:
+        """
+        The peer has told of its receives, or not.
+
+        @param isPassive: whether it has asked for the connection, and so says when it is ready; else this
+            side does.
+        """
+        if there is None:
+            return
+        if there.key and isPassive:
+            self._heldSince = self._path.fabric.clock()
+        elif there.key:
+            self._path.tellReady(there.address + COUNT.size, there.key)
+        self._there = there
+        self._pushes = not there.key
+        if there.count:
+            self.limit = there.count
+
+    def isReady(self) -> bool:
+        """
+        @return: whether the peer takes requests; else the path's waiters are resumed when it does.
+        """
+        if self._heldSince < 0:
+            return True
+        begin, waited = self._at + COUNT.size, self._path.fabric.clock() - self._heldSince
+        if waited >= READY_SECONDS or any(self._memory[begin : begin + READY_BYTES]):
+            self._heldSince, self._again = -1.0, _AGAIN_SECONDS
+            return True
+        if not self._isAsking:
+            self._isAsking = True
+            self._lookAgain()
+        return False
+
+    def admits(self) -> bool:
+        """
+        @return: whether there is a receive for one SEND more; else the path's waiters are resumed when there
+            is.
+        """
+        left = self.limit - self.sent
+        # In time, so that a sender does not wait while its peer keeps up.
+        if left <= self._there.count // 2 and not self._isAsking:
+            self._isAsking = self._path.askReceives(self._there.address, self._there.key)
+        return left > 0
+
+    def answered(self, start: int) -> None:
+        """
+        The peer's number was read.
+
+        @param start: where it is in the path's memory.
+        """
+        (posted,) = COUNT.unpack_from(self._memory, start)
+        if posted > self.limit:
+            self.limit, self._isAsking = posted, False
+            self._again = _AGAIN_SECONDS
+            return
+        # The peer's program takes its time.
+        self._lookAgain()
+
+    def _lookAgain(self) -> None:
+        self._path.fabric.timers.start(self._again, self._askAgain)
+        self._again = min(2 * self._again, _AGAIN_MOST_SECONDS)
+
+    def _askAgain(self) -> None:
+        path = self._path
+        self._isAsking = False
+        if path.alive and path.waiting:
+            path.fabric.later(path)
+
+    # -- this side's
+
+    def posted(self) -> None:
+        """
+        A receive was posted again.
+        """
+        self._posted += 1
+        self._show()
+        if self._pushes:
+            self.push()
+
+    def push(self) -> None:
+        """
+        Tell a peer that does not read the number, half of the receives at a time.
+        """
+        posted, path = self._posted, self._path
+        if self._pushes and posted - self._pushed >= path.slots // 2 and path.tellReceives(posted):
+            self._pushed = posted
+
+    def close(self) -> None:
+        """
+        Deregister the number.
+        """
+        self._region.close()
