@@ -271,6 +271,8 @@ class Lab:
                 "client": self.client.address,
                 "group": ownGroup(1),
             }
+            for name, text in program.files:
+                Path(directory, name).write_text(text.format(**words))
             server = self._started(self.server, program.server, words, directory)
             try:
                 server.waitUntilReady(program, port)

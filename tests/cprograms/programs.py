@@ -31,6 +31,7 @@ class Program:
     @ivar isOverTCP: whether the client connects to the server by TCP first.
     @ivar unsaid: what the client prints where something went wrong, with status 0.
     @ivar goesOn: whether the server waits for more clients, instead of ending.
+    @ivar files: the server's, in its current directory: their names and texts.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Program:
     isOverTCP: bool = False
     unsaid: str = "\0"
     goesOn: bool = False
+    files: tuple[tuple[str, str], ...] = ()
 
 
 def _pingpong(kind: str, options: str, name: str = "") -> Program:
@@ -194,6 +196,33 @@ IPERF = Program(
     "iperf3",
     "iperf Done.",
 )
+#: Servers that wait by epoll(7), one of them by EPOLLET, and send a file by sendfile(2).
+SERVERS = (
+    Program(
+        "redis",
+        f"{_SOCKETS} redis-server --bind {{server}} --port {{port}} --protected-mode no",
+        f"{_SOCKETS} redis-cli -h {{server}} -p {{port}} eval return(string.rep('ab',50000)..'end') 0",
+        "redis-server",
+        "ababend",
+        goesOn=True,
+    ),
+    Program(
+        "nginx",
+        f"{_SOCKETS} nginx -p . -c nginx.conf",
+        f"{_SOCKETS} curl -s http://{{server}}:{{port}}/page",
+        "nginx",
+        "xxxxend",
+        goesOn=True,
+        files=(
+            ("page", 500_000 * "x" + "end"),
+            (
+                "nginx.conf",
+                "daemon off; master_process off; pid nginx.pid; error_log stderr; events {{}}\n"
+                "http {{ sendfile on; server {{ listen {server}:{port}; root .; access_log off; }} }}\n",
+            ),
+        ),
+    ),
+)
 
 
 def _fio(verb: str) -> Program:
@@ -207,7 +236,7 @@ def _fio(verb: str) -> Program:
 FIO = tuple(_fio(verb) for verb in ("write", "read", "send"))
 
 #: All of them.
-PROGRAMS = (*PINGPONGS, *CM, *PERFTEST, *QPERF, IPERF, *FIO)
+PROGRAMS = (*PINGPONGS, *CM, *PERFTEST, *QPERF, IPERF, *SERVERS, *FIO)
 
 if __name__ == "__main__":
     from tests.cprograms.table import main

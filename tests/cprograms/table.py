@@ -23,7 +23,7 @@ from tests.cprograms.libraries.namespaces import apart
 from tests.cprograms.libraries.ucx import PROGRAMS as UCX
 from tests.cprograms.libraries.ucx import TRANSPORTS, runUCX
 from tests.cprograms.perftest.forms import EVERY, FORMS, Form
-from tests.cprograms.programs import CM, DEVICES, FIO, IPERF, PINGPONGS, QPERF, Program
+from tests.cprograms.programs import CM, DEVICES, FIO, IPERF, PINGPONGS, QPERF, SERVERS, Program
 
 #: A run, by its name: raises L{LabError}.
 Runs = dict[str, Callable[[], None]]
@@ -120,6 +120,13 @@ ROWS = (
     Row("perftest in forms of its options", "perftest", "4.5+0.17-1", _perftest),
     Row("`qperf -cm 1`", "qperf", "0.4.11-3", partial(_pairs, QPERF)),
     Row("`iperf3` by `librspreload.so`", "iperf3", "3.12-1+deb12u2", partial(_pairs, (IPERF,))),
+    Row(
+        "`redis-server` by it: `redis-cli`",
+        "redis-server",
+        "5:7.0.15-1~deb12u10",
+        partial(_pairs, SERVERS[:1]),
+    ),
+    Row("`nginx` by it: `curl`", "nginx", "1.22.1-9+deb12u11", partial(_pairs, SERVERS[1:])),
     Row("`fio`'s engine `rdma`: write, read, send", "fio", "3.33-3", partial(_pairs, FIO)),
     Row("DAPL's `dtest`", "dapl2-utils", "2.1.10.1.f1e05b7a-3+b1", _dapl),
     Row("libfabric's `fi_pingpong`: msg, rxm, dgram, rxd", "libfabric-bin", "1.17.0-3", _libfabric),

@@ -107,10 +107,11 @@ class ProgramTestCase(SynchronousTestCase):
         except LibraryBuildError as error:
             raise SkipTest(str(error)) from None
         # Against the library itself: what it does not export is an error of the linker.
+        options = [each for each in libraries if each.startswith("-")]
         names = [*libraries, "libibverbs.so.1"] if isLinked else []
-        objects = [each if each.startswith("-") else str(folder / each) for each in names]
+        objects = [str(folder / each) for each in names if each not in options]
         made = subprocess.run(
-            [*compiler, "-w", "-pthread", str(source), "-o", str(path), *objects],
+            [*compiler, "-w", "-pthread", *options, str(source), "-o", str(path), *objects],
             env={"PATH": "/usr/bin:/bin", "LD_RUN_PATH": ""},
             capture_output=True,
             text=True,

@@ -8,9 +8,11 @@ A signal ends the sleep as it ends C{read(2)}: with EINTR, if its handler has no
 from __future__ import annotations
 
 import errno
+import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
+from time import monotonic
 from typing import Any, Protocol, TypeVar
 
 import attrs
@@ -29,6 +31,9 @@ from twisted_ib.verbs.core.hub import hub
 _Event = TypeVar("_Event")
 #: One that destroys looks for acknowledgements at least so often, in seconds.
 PAUSE_SECONDS = 0.016
+#: Seconds between two looks at descriptors that tell only what nobody waits for: poll(2) does so unasked, as
+#: that a pipe's other end is closed.
+_GLANCE = 0.05
 
 
 @attrs.define
@@ -48,10 +53,11 @@ class _Thread(threading.local):
     """
     The descriptors that a thread sleeps on, and its calls that destroy.
 
-    @ivar fds: the descriptors, which its C{struct twisted_ib_sleep} points to.
+    @ivar fds: the descriptors and their events, which its C{struct twisted_ib_sleep} points to.
     @ivar sleeper: wakes it; L{None} while it does not sleep.
     @ivar calls: those that wait, by the numbers that C{twisted_ib_wait} keeps: in the sleep of one a signal's
         handler may destroy, too, and wait for that.
+    @ivar ends: when those are over that wait as poll(2), by C{time.monotonic()}, likewise.
     @ivar numbers: the numbers of the calls to come.
     """
 
@@ -60,6 +66,7 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.calls: dict[int, _Destroying] = {}
+        self.ends: dict[int, float] = {}
         self.numbers = count(1)
 
 
@@ -111,6 +118,60 @@ def nextEvent(fd: int, take: Callable[[], _Event | None]) -> _Event | None:
     if found is None:
         raise HandleError("A signal has come", errno.EINTR) if isInterrupted else _noEvent()
     return found
+
+
+def nextOf(
+    take: Callable[[], int], others: Mapping[int, int], seconds: float | None, unasked: int = -1
+) -> int:
+    """
+    As poll(2): say how many are ready, or prepare the sleep until one is.
+
+    @param take: says how many are; called with the hub's lock held, in any thread.
+    @param others: descriptors that C{take} looks at, with the events of poll(2) that it waits for.
+    @param seconds: from the first call on; L{None} waits for ever.
+    @param unasked: events that C{take} counts of each descriptor beside those.
+    @return: how many; 0 if the time is over; or L{AGAIN<twisted_ib.verbs.c.functions.AGAIN>}.
+    @raise HandleError: a signal has come (EINTR).
+    """
+    if attend.isEnding():
+        rest()
+        return AGAIN
+    sleep, ends = lib.twisted_ib_own_sleep(), _thread.ends
+    isInterrupted = sleep.interrupted
+    sleep.interrupted = 0
+    getUp()
+    now = monotonic()
+    end = ends.pop(sleep.slept, now) if sleep.slept else None if seconds is None else now + seconds
+    found = hub.lieDown(take, 0.0 if isInterrupted else end, take)
+    if not isinstance(found, Sleep):
+        if isInterrupted and not found:
+            raise HandleError("A signal has come", errno.EINTR)
+        return found or 0
+    _thread.sleeper = found.sleeper
+    most, asked = found.seconds, dict(others)
+    for fd, has in _ready(asked):
+        if not has & (asked[fd] | unasked):
+            del asked[fd]
+            most = min(most, _GLANCE)
+    if end is not None:
+        # Those whose time is over were left by siglongjmp(3).
+        for number in [each for each, last in ends.items() if last < now]:
+            del ends[number]
+        sleep.slept = sleep.slept or next(_thread.numbers)
+        ends[sleep.slept] = end
+        most = min(most, end - now)
+    fds = [*found.fds, *asked]
+    _prepare(most, fds, [*[select.POLLIN] * len(found.fds), *asked.values()])
+    return AGAIN
+
+
+def _ready(asked: Mapping[int, int]) -> list[tuple[int, int]]:
+    if not asked:
+        return []
+    poller = select.poll()
+    for fd, events in asked.items():
+        poller.register(fd, events)
+    return poller.poll(0)
 
 
 def rest() -> None:
@@ -169,9 +230,12 @@ def _noEvent() -> HandleError:
     return HandleError("There is no event", errno.EAGAIN)
 
 
-def _prepare(seconds: float, fds: list[int]) -> None:
+def _prepare(seconds: float, fds: list[int], events: list[int] | None = None) -> None:
     sleep = lib.twisted_ib_own_sleep()
-    _thread.fds = sleep.fds = ffi.new("int[]", fds)
+    sleep.fds, sleep.events = _thread.fds = (
+        ffi.new("int[]", fds),
+        ffi.NULL if events is None else ffi.new("short[]", events),
+    )
     sleep.count, sleep.milliseconds = len(fds), milliseconds(seconds)
 
 

@@ -4,10 +4,13 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <rdma/rsocket.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <unistd.h>
 #include "../checks.h"
@@ -171,10 +174,83 @@ static void polled(int caller, int peer)
     fails(rrecv(peer, octets, 1, MSG_DONTWAIT), EAGAIN);
 }
 
+/* EPOLLET: what has been told is told again when more has come, or room, whether the program has taken it or not. */
+static void edges(int set, int caller, int peer)
+{
+    char octets[1 << 16];
+    struct epoll_event event;
+    ssize_t n;
+
+    add(set, peer, EPOLLIN | EPOLLET);
+    for (int round = 0; round < 2; round++) {
+        IS(rsend(caller, "x", 1, 0), 1);
+        comes(set, peer, EPOLLIN);
+        IS(repoll_wait(set, &event, 1, 0), 0);
+    }
+    add(set, caller, EPOLLOUT | EPOLLET);
+    comes(set, caller, EPOLLOUT);
+    while ((n = rsend(caller, octets, sizeof octets, MSG_DONTWAIT)) > 0)
+        ;
+    IS(errno, EAGAIN);
+    while (rrecv(peer, octets, sizeof octets, MSG_DONTWAIT) > 0)
+        ;
+    IS(repoll_ctl(set, EPOLL_CTL_DEL, peer, NULL), 0);
+    comes(set, caller, EPOLLOUT);
+    /* All of it, for what follows. */
+    while (rrecv(peer, octets, sizeof octets, MSG_DONTWAIT) > 0 || repoll_wait(set, &event, 1, 20) > 0)
+        ;
+    IS(repoll_ctl(set, EPOLL_CTL_DEL, caller, NULL), 0);
+}
+
+static void nothing(int number)
+{
+    (void)number;
+}
+
+/* As epoll_wait(2) and poll(2), they end with a signal, also if its handler has SA_RESTART. */
+static void interrupted(int set, int peer)
+{
+    struct sigaction action = {.sa_handler = nothing, .sa_flags = SA_RESTART};
+    struct itimerval soon = {.it_value.tv_usec = 20000};
+    struct pollfd one = {.fd = peer, .events = POLLIN};
+    struct epoll_event event;
+
+    sigaction(SIGALRM, &action, NULL);
+    setitimer(ITIMER_REAL, &soon, NULL);
+    fails(repoll_wait(set, &event, 1, -1), EINTR);
+    setitimer(ITIMER_REAL, &soon, NULL);
+    fails(rpoll(&one, 1, 60000), EINTR);
+    IS(rpoll(&one, 1, 20), 0);
+    IS(repoll_wait(set, &event, 1, 20), 0);
+}
+
+/* As of librspreload, which closes all its descriptors so. */
+static void closed(void)
+{
+    struct epoll_event event;
+    int set = repoll_create(0);
+
+    IS(rclose(set), 0);
+    fails(repoll_wait(set, &event, 1, 0), EBADF);
+    fails(rclose(set), EBADF);
+}
+
+/* Of socket(2) with flags, as of fcntl(2). */
+static void flags(void)
+{
+    int one = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+    IS(rfcntl(one, F_GETFL), O_NONBLOCK);
+    IS(rfcntl(one, F_GETFD), FD_CLOEXEC);
+    IS(rfcntl(one, F_SETFD, 0L), 0);
+    IS(rfcntl(one, F_GETFD), 0);
+    IS(rclose(one), 0);
+}
+
 int main(void)
 {
     struct sockaddr_in here = {.sin_family = AF_INET};
-    socklen_t length = sizeof here;
+    socklen_t length = sizeof here, none = 0;
     int sets[RSOCKET_POLLS], listener = rsocket(AF_INET, SOCK_STREAM, 0), caller = rsocket(AF_INET, SOCK_STREAM, 0);
     int peer;
     char octet;
@@ -185,11 +261,16 @@ int main(void)
     IS(sets[0] >= 0, 1);
     pipes(sets[0]);
     turns(sets[0]);
+    closed();
+    flags();
     again(sets[0]);
     inet_pton(AF_INET, "127.0.0.1", &here.sin_addr);
     IS(rbind(listener, (struct sockaddr *)&here, sizeof here), 0);
     IS(rlisten(listener, 1), 0);
     IS(rgetsockname(listener, (struct sockaddr *)&here, &length), 0);
+    /* The length alone, as librspreload asks for it. */
+    IS(rgetsockname(listener, NULL, &none), 0);
+    IS(none, sizeof here);
     add(sets[0], listener, EPOLLIN);
     IS(rfcntl(caller, F_SETFL, O_NONBLOCK), 0);
     fails(rconnect(caller, (struct sockaddr *)&here, sizeof here), EINPROGRESS);
@@ -198,6 +279,9 @@ int main(void)
     IS(repoll_ctl(sets[0], EPOLL_CTL_DEL, listener, NULL), 0);
     add(sets[0], caller, EPOLLOUT);
     comes(sets[0], caller, EPOLLOUT);
+    /* hiredis asks so, and so does TCP answer. */
+    IS(rconnect(caller, (struct sockaddr *)&here, sizeof here), 0);
+    fails(rconnect(caller, (struct sockaddr *)&here, sizeof here), EISCONN);
     IS(repoll_ctl(sets[0], EPOLL_CTL_DEL, caller, NULL), 0);
     add(sets[0], peer, EPOLLIN);
     IS(rsend(caller, "x", 1, 0), 1);
@@ -205,6 +289,9 @@ int main(void)
     IS(rrecv(peer, &octet, 1, 0), 1);
     IS(octet, 'x');
     polled(caller, peer);
+    IS(repoll_ctl(sets[0], EPOLL_CTL_DEL, peer, NULL), 0);
+    edges(sets[0], caller, peer);
+    interrupted(sets[0], peer);
 
     for (int i = 1; i < RSOCKET_POLLS; i++)
         sets[i] = repoll_create(0);

@@ -4,9 +4,13 @@ Tests of C{rpoll}, C{rselect} and C{repoll_wait} by programs in C.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from glob import glob
 from pathlib import Path
+
+from twisted.trial.unittest import SkipTest
 
 from tests.verbs.c.library import run
 from tests.verbs.c.test_calls import ProgramTestCase
@@ -26,9 +30,9 @@ class Lock:
     def __exit__(self, *exception):
         pass
 
-number = polling.repoll_create(0)
-poll = polling._polls[number]
-poll.wanted[0] = polling._Wanted(0, 0, polling._fileOf(0))
+number, poll = 5, polling._Poll()
+polling._polls[number], polling.descriptors[0] = poll, object()
+poll.wanted[0] = polling._Wanted(0, 0)
 polling.hub = Lock()
 try:
     polling.repoll_ctl(number, polling._DELETE, 0, None)
@@ -55,6 +59,27 @@ class OtherTests(ProgramTestCase):
         self.assertEqual(limits.RSOCKET_POLLS, 256)
         self.passes("repolled.c")
 
+    def test_preloaded(self) -> None:
+        """
+        C{led.c}: what librspreload leaves out is led to rsockets, too, and says the same as without it.
+        """
+        found = glob("/usr/lib/*/rsocket/librspreload.so")
+        if not found:
+            raise SkipTest("no librspreload.so: it is in Debian's package librdmacm1")
+        source = Path(__file__).with_name("led.c")
+        program = self.compiled(source, "-O2", "-D_FORTIFY_SOURCE=2", isLinked=False)
+        own, led = run(program), run(program, LD_PRELOAD=found[0], TWISTED_IB_DEVICE="shm0")
+        self.assertEqual((led.stdout, led.stderr, led.returncode), (own.stdout, "", 0))
+
+    def test_leading(self) -> None:
+        """
+        C{leading.c}: a librspreload that leads epoll(7), as later ones do, leads none of the devices' own.
+        """
+        leading = self.compiled(Path(__file__).with_name("leading.c"), "-shared", "-fPIC", "librdmacm.so.1")
+        folder = Path(self.mktemp()).resolve()
+        folder.mkdir()
+        self.passes("repolled.c", shutil.copy(leading, str(folder / "librspreload.so")))
+
     def test_twoThreads(self) -> None:
         """
         Two threads remove one descriptor: for the second it is in the set no more.
@@ -63,10 +88,10 @@ class OtherTests(ProgramTestCase):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         self.assertEqual((done.stdout, done.stderr), ("ENOENT\n", ""))
 
-    def passes(self, name: str) -> None:
+    def passes(self, name: str, preload: str = "") -> None:
         """
         Run a program, which says what is wrong.
         """
         program = self.compiled(Path(__file__).with_name(name), "librdmacm.so.1")
-        result = run(program, TWISTED_IB_DEVICE="shm0")
+        result = run(program, TWISTED_IB_DEVICE="shm0", LD_PRELOAD=preload)
         self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))

@@ -77,10 +77,12 @@ SHARED __thread volatile int twisted_ib_inside __attribute__((tls_model("initial
 /*
  * The sleep of a call that waits, which is here and not in Python: a signal can end it, and its handler may leave it
  * by siglongjmp(3).  waiting.py says what to sleep on, and in slept how it knows this call after that, if it must, and
- * reads that, and whether a signal has ended the sleep.
+ * reads that, and whether a signal has ended the sleep.  A call that is as poll(2) says in events what of each descriptor
+ * it waits for, and ends with any signal that has a handler; others are NULL there, and wait for input.
  */
 SHARED __thread struct twisted_ib_sleep {
     int *fds, count, milliseconds, interrupted, slept, asleep;
+    short *events;
 } twisted_ib_asleep __attribute__((tls_model("initial-exec")));
 
 /* Python has forked, and made its child's state whole. */
@@ -167,10 +169,10 @@ void twisted_ib_wait(const sigset_t *program)
     int slept = sleep->slept;
 
     for (int index = 0; index < sleep->count; index++)
-        fds[index] = (struct pollfd){.fd = sleep->fds[index], .events = POLLIN};
+        fds[index] = (struct pollfd){sleep->fds[index], sleep->events ? sleep->events[index] : POLLIN};
     sleep->asleep = 1;
     pthread_cleanup_push(cancelled, (void *)program);
-    if (ppoll(fds, sleep->count, &most, program) < 0 && errno == EINTR && !restarts(program))
+    if (ppoll(fds, sleep->count, &most, program) < 0 && errno == EINTR && (sleep->events || !restarts(program)))
         sleep->interrupted = 1;
     pthread_cleanup_pop(0);
     sleep->asleep = 0;

@@ -68,8 +68,9 @@ ssize_t rread(int socket, void *buffer, size_t length);
 ssize_t rreadv(int socket, const struct iovec *vector, int count);
 ssize_t rwrite(int socket, const void *buffer, size_t length);
 ssize_t rwritev(int socket, const struct iovec *vector, int count);
-int rpoll(struct pollfd *fds, unsigned long count, int timeout);
-int rselect(int count, fd_set *readable, fd_set *writable, fd_set *exceptional, struct timeval *timeout);
+int rpoll(struct pollfd *fds, unsigned long count, int timeout) again;
+int rselect(int count, fd_set *readable, fd_set *writable, fd_set *exceptional, struct timeval *timeout)
+    again;
 int rgetpeername(int socket, struct sockaddr *addr, socklen_t *length);
 int rgetsockname(int socket, struct sockaddr *addr, socklen_t *length);
 int rsetsockopt(int socket, int level, int name, const void *value, socklen_t length);
@@ -90,25 +91,40 @@ int rdma_get_remote_ece(struct rdma_cm_id *id, struct ibv_ece *ece);
 RDMACM_1.5:
 int repoll_create(int flags);
 int repoll_ctl(int set, int operation, int socket, struct epoll_event *event);
-int repoll_wait(int set, struct epoll_event *events, int most, int timeout);
+int repoll_wait(int set, struct epoll_event *events, int most, int timeout) again;
 """
+#: librspreload's answer to C{sockets.c}.
+_TOLD = "if (twisted_ib_tells(fds, count, timeout))\nreturn 0;"
 
 #: All functions.
-TABLE = tuple(rows(_FUNCTIONS, Failure.MINUS_ONE))
+TABLE = tuple(rows(_FUNCTIONS, Failure.MINUS_ONE, rpoll=_TOLD))
 
 #: The headers of the source, and Debian's package with them.
 HEADERS = ("rdma/rdma_cma.h",)
 PACKAGE = "librdmacm-dev"
 
 SOURCE = """
+#include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <link.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
+#include <unistd.h>
 #include <rdma/rdma_cma.h>
+#include <rdma/rsocket.h>
+
+#include "sockets.c"
 """
 
 DECLARATIONS = """
@@ -186,6 +202,10 @@ struct msghdr { void *msg_name; socklen_t msg_namelen; struct iovec *msg_iov; si
 typedef struct { ...; } fd_set;
 typedef union epoll_data { uint64_t u64; ...; } epoll_data_t;
 struct epoll_event { uint32_t events; epoll_data_t data; ...; };
+int twisted_ib_epoll_create(int flags);
+int twisted_ib_epoll_ctl(int set, int operation, int fd, struct epoll_event *event);
+int twisted_ib_epoll_wait(int set, struct epoll_event *events, int most, int timeout);
+void twisted_ib_own_calls(void);
 struct timeval { long tv_sec; long tv_usec; };
 struct rdma_cm_join_mc_attr_ex { uint32_t comp_mask; uint32_t join_flags; struct sockaddr *addr; };
 """

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ctypes
 
-from _twisted_ib_cm import ffi
+from _twisted_ib_cm import ffi, lib
 
 # The functions of libibverbs have their handlers before those of librdmacm use them: both are of one
 # interpreter, which begins a library with its first call.
@@ -21,3 +21,4 @@ from twisted_ib.verbs.c.waiting import destroying  # noqa: E402
 MODULES = (channels, connections, identifiers, polling, queues, resolution, rsockets)
 
 connect(ffi, "cm", TABLE, destroying)
+lib.twisted_ib_own_calls()

@@ -8,41 +8,33 @@ from __future__ import annotations
 import errno
 import os
 import select
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 
-from _twisted_ib_cm import ffi
+from _twisted_ib_cm import ffi, lib
 from attrs import define, field
 
 from twisted_ib import limits
-from twisted_ib.drive.sleeper import Sleep
+from twisted_ib.drive.sleeper import awaitReady
 from twisted_ib.verbs.c.errors import HandleError
-from twisted_ib.verbs.c.functions import handler
+from twisted_ib.verbs.c.functions import AGAIN, handler
 from twisted_ib.verbs.c.pointers import CData, given
 from twisted_ib.verbs.c.rsocket.descriptors import descriptors
 from twisted_ib.verbs.c.rsocket.stream import Phase
-from twisted_ib.verbs.core.asleep import OWN_SECONDS
+from twisted_ib.verbs.c.waiting import nextOf
 from twisted_ib.verbs.core.hub import hub
 
 _MILLISECONDS, _MICROSECONDS = 1000, 1_000_000
 _FD_BITS = 8
-#: The octets of poll(2)'s events, which are signed in C.
-_EVENTS = 0xFFFF
-#: Seconds between two looks at descriptors that are no rsockets and have ended a sleep in vain: poll(2) tells
-#: what nobody asked for, too, as that a pipe's other end is closed.
-_GLANCE = 0.05
+#: The bits of poll(2)'s events, which are signed in C.
+_EVENTS = 0x7FFF
 #: Linux sys/epoll.h, C{EPOLL_CTL_*}.
 _ADD, _DELETE, _MODIFY = 1, 2, 3
-_Asked = Iterable[tuple[int, int]]
 
 
 def _events(number: int, events: int) -> int:
     one = descriptors.get(number)
     if one is None:
-        poller = select.poll()
-        poller.register(number, events & _EVENTS)
-        ready = poller.poll(0)
-        return ready[0][1] if ready else 0
+        return awaitReady(number, 0, events & _EVENTS)
     socket = one.socket
     socket.progress()
     found = 0
@@ -52,33 +44,20 @@ def _events(number: int, events: int) -> int:
         found |= select.POLLIN
     if events & select.POLLOUT and socket.canWrite:
         found |= select.POLLOUT
+    if events & select.POLLRDHUP and socket.isAtEnd:
+        found |= select.POLLRDHUP
     if socket.phase is Phase.OVER:
         found |= select.POLLERR
     return found
 
 
-def _waitForAny(ask: Callable[[], int], asked: _Asked, timeout: float | None) -> int:
-    """
-    @param ask: how many are ready.
-    @param asked: the descriptors, and the events of each.
-    @param timeout: seconds; None waits for ever.
-    """
-    end = None if timeout is None else time.monotonic() + timeout
-    inVain: set[int] = set()
-    while True:
-        found = hub.lieDown(ask, end, ask)
-        if not isinstance(found, Sleep):
-            return found or 0
-        most = time.monotonic() + (_GLANCE if inVain else OWN_SECONDS)
-        others: dict[int, int] = {}
-        for number, events in asked:
-            if number >= 0 and number not in descriptors and number not in inVain:
-                others[number] = others.get(number, 0) | events & _EVENTS
-        try:
-            inVain |= found.sleep(most if end is None else min(most, end), others.items()) & others.keys()
-        finally:
-            hub.getUp(found.sleeper)
-            found.sleeper.close()
+def _others(asked: Iterable[tuple[int, int]]) -> dict[int, int]:
+    # Those that are no rsockets.
+    others: dict[int, int] = {}
+    for number, events in asked:
+        if number >= 0 and number not in descriptors:
+            others[number] = others.get(number, 0) | events & _EVENTS
+    return others
 
 
 @handler
@@ -96,8 +75,8 @@ def rpoll(fds: CData, count: int, timeout: int) -> int:
             ready += bool(each.revents)
         return ready
 
-    asked = [(fds[i].fd, fds[i].events & _EVENTS) for i in range(count)]
-    return _waitForAny(ask, asked, None if timeout < 0 else timeout / _MILLISECONDS)
+    others = _others((fds[i].fd, fds[i].events) for i in range(count))
+    return nextOf(ask, others, None if timeout < 0 else timeout / _MILLISECONDS)
 
 
 @handler
@@ -112,30 +91,34 @@ def rselect(count: int, readable: CData, writable: CData, exceptional: CData, ti
         (exceptional, select.POLLERR | select.POLLPRI),
     )
     sets = [(memoryview(ffi.buffer(each, size)).cast("B"), event) for each, event in kinds if each]
-    asked = [(bytes(each), each, event) for each, event in sets]
+    asked = [
+        (target, number, event)
+        for target, event in sets
+        for number in range(count)
+        if target[number // _FD_BITS] >> number % _FD_BITS & 1
+    ]
+    found: list[tuple[memoryview, int]] = []
 
     def ask() -> int:
-        ready = 0
-        for before, target, event in asked:
-            found = bytearray(size)
-            for number in range(count):
-                at, bit = divmod(number, _FD_BITS)
-                if before[at] >> bit & 1 and _events(number, event) & (event | select.POLLERR):
-                    found[at] |= 1 << bit
-                    ready += 1
-            target[:] = found
-        return ready
+        found[:] = [
+            (target, number)
+            for target, number, event in asked
+            if _events(number, event) & (event | select.POLLERR)
+        ]
+        return len(found)
 
     seconds = None
     if timeout:
         seconds = timeout.tv_sec + timeout.tv_usec / _MICROSECONDS
-    numbers = [
-        (number, event)
-        for before, _, event in asked
-        for number in range(count)
-        if before[number // _FD_BITS] >> number % _FD_BITS & 1
-    ]
-    return _waitForAny(ask, numbers, seconds)
+    others = _others((number, event) for _, number, event in asked)
+    ready = nextOf(ask, others, seconds, select.POLLERR)
+    # When it is called again it asks again.
+    if ready != AGAIN:
+        for target, _ in sets:
+            target[:] = bytes(size)
+        for target, number in found:
+            target[number // _FD_BITS] |= 1 << number % _FD_BITS
+    return ready
 
 
 # -- as epoll(7)
@@ -143,40 +126,46 @@ def rselect(count: int, readable: CData, writable: CData, exceptional: CData, ti
 
 @define
 class _Wanted:
+    """
+    An rsocket of a set.
+
+    @ivar isOver: whether it was told, and is not told again (EPOLLONESHOT).
+    @ivar seen: with EPOLLET, its C{edges} when it was told.
+    """
+
     events: int
     data: int
-    file: tuple[int, ...]
     isOver: bool = False
+    seen: int = -1
 
 
 @define
 class _Poll:
-    # The descriptors of one repoll_create, the one that was told longest ago first.
-    wanted: dict[int, _Wanted] = field(factory=dict)
+    """
+    The rsockets of one set of C{repoll_create}, the one that was told longest ago first.  Other descriptors
+    are in the kernel's set, whose descriptor is this one's.
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        # A copy first: other threads add and remove.
-        wanted = list(self.wanted.items())
-        return iter([(number, each.events) for number, each in wanted if not each.isOver])
+    @ivar kernelFirst: whether the kernel's come first next time, as both take turns.
+    """
+
+    wanted: dict[int, _Wanted] = field(factory=dict)
+    kernelFirst: bool = False
 
     def found(self, most: int) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
-        for number, events in self:
-            has = _events(number, events)
-            if has and not self.knows(number):
-                del self.wanted[number]
-            elif has and len(found) < most:
+        # A copy first: other threads add and remove.
+        for number, one in list(self.wanted.items()):
+            if one.isOver or len(found) == most:
+                continue
+            has = _events(number, one.events)
+            if has and not (one.events & select.EPOLLET and one.seen == descriptors[number].socket.edges):
                 found.append((number, has))
         return found
-
-    def knows(self, number: int) -> bool:
-        # epoll(7): a file that is closed is in no set, though another may have got its number.
-        one = self.wanted.get(number)
-        return one is not None and one.file == _fileOf(number)
 
     def told(self, number: int) -> _Wanted:
         one = self.wanted[number] = self.wanted.pop(number)
         one.isOver = bool(one.events & select.EPOLLONESHOT)
+        one.seen = descriptors[number].socket.edges
         return one
 
 
@@ -191,30 +180,43 @@ def _pollOf(number: int) -> _Poll:
     return found
 
 
+def _kernels(result: int) -> int:
+    if result < 0:
+        raise HandleError("The kernel refuses", ffi.errno)
+    return result
+
+
 @handler
 def repoll_create(flags: int) -> int:
     # As epoll_create1(2), but that rdma-core's rsocket.c looks over other flags.
     with hub:
-        for number in [each for each in _polls if _fileOf(each) is None]:
+        for number in [each for each in _polls if not _isSet(each)]:
             del _polls[number]
         if len(_polls) >= limits.RSOCKET_POLLS:
             raise HandleError("There are too many sets of rsockets", errno.EMFILE)
-        # There is no other function that closes it but close(2).
-        number = os.open(os.devnull, os.O_RDWR)
-        os.set_inheritable(number, not flags & os.O_CLOEXEC)
+        number = _kernels(lib.twisted_ib_epoll_create(flags & select.EPOLL_CLOEXEC))
         _polls[number] = _Poll()
     return number
 
 
-def _fileOf(number: int) -> tuple[int, ...] | None:
-    # Which file a descriptor is of, None if it is closed; rsockets are all alike: C{forget} takes them out.
-    if number in descriptors:
-        return ()
+def _isSet(number: int) -> bool:
+    # close(2) closes it, too, and nothing tells of that.
     try:
-        found = os.fstat(number)
+        return os.readlink(f"/proc/self/fd/{number}") == "anon_inode:[eventpoll]"
     except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        return False
+
+
+def closeSet(number: int) -> bool:
+    """
+    Close a set; the caller has the hub.
+
+    @return: whether there is one of this number.
+    """
+    if _polls.pop(number, None) is None:
+        return False
+    os.close(number)
+    return True
 
 
 def forget(number: int) -> None:
@@ -229,18 +231,20 @@ def forget(number: int) -> None:
 def repoll_ctl(set: int, operation: int, socket: int, event: CData) -> int:
     poll = _pollOf(set)
     with hub:
-        file = _fileOf(socket)
-        if file is None:
-            raise HandleError(f"{socket} is not open", errno.EBADF)
+        if operation != _DELETE:
+            given(event)
+        if socket not in descriptors:
+            return _kernels(lib.twisted_ib_epoll_ctl(set, operation, socket, event))
         if operation not in (_ADD, _DELETE, _MODIFY):
             raise HandleError("There is no such operation")
-        if poll.knows(socket) is (operation == _ADD):
+        if (socket in poll.wanted) is (operation == _ADD):
             raise HandleError(f"{socket}", errno.EEXIST if operation == _ADD else errno.ENOENT)
         if operation == _DELETE:
             del poll.wanted[socket]
         else:
-            given(event)
-            poll.wanted[socket] = _Wanted(event.events, event.data.u64, file)
+            poll.wanted[socket] = _Wanted(event.events, event.data.u64)
+            # A thread that waits for this set looks again.
+            hub.wake()
     return 0
 
 
@@ -254,12 +258,29 @@ def repoll_wait(set: int, events: CData, most: int, timeout: int) -> int:
 
     def ask() -> int:
         found[:] = poll.found(most)
-        return len(found)
+        return len(found) or awaitReady(set, 0)
 
-    _waitForAny(ask, poll, None if timeout < 0 else timeout / _MILLISECONDS)
+    seconds = None if timeout < 0 else timeout / _MILLISECONDS
+    while True:
+        ready = nextOf(ask, {set: select.POLLIN}, seconds)
+        if ready <= 0:
+            return ready
+        count = 0
+        for isKernel in (poll.kernelFirst, not poll.kernelFirst):
+            if isKernel and count < most:
+                count += _kernels(lib.twisted_ib_epoll_wait(set, events + count, most - count, 0))
+            elif not isKernel:
+                count += _tell(poll, found, events + count, most - count)
+        poll.kernelFirst = not poll.kernelFirst
+        # Else another thread has it, and this one waits on.
+        if count:
+            return count
+
+
+def _tell(poll: _Poll, found: list[tuple[int, int]], events: CData, most: int) -> int:
     with hub:
         # Another thread may have removed one.
-        told = [(poll.told(number), has) for number, has in found if number in poll.wanted]
+        told = [(poll.told(number), has) for number, has in found[:most] if number in poll.wanted]
     for i, (one, has) in enumerate(told):
         events[i].events, events[i].data.u64 = has, one.data
     return len(told)

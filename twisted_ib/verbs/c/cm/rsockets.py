@@ -8,6 +8,7 @@ C{librdmacm/man/rsocket.7.in}, C{rsocket.c}.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import socket as sockets
 from collections.abc import Callable, Iterable
@@ -16,7 +17,7 @@ from _twisted_ib_cm import ffi
 
 from twisted_ib.verbs.c import attend, sockaddr
 from twisted_ib.verbs.c.chosen import chosenDevice
-from twisted_ib.verbs.c.cm.polling import forget
+from twisted_ib.verbs.c.cm.polling import closeSet, forget
 from twisted_ib.verbs.c.cm.structures import socketAddress
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import handler
@@ -48,6 +49,7 @@ _SOCKET_OPTIONS = {
         sockets.TCP_KEEPCNT,
     ),
     sockets.IPPROTO_IPV6: (sockets.IPV6_V6ONLY,),
+    sockets.IPPROTO_IP: (sockets.IP_TOS,),
     _SOL_RDMA: tuple(_RDMA_OPTIONS),
 }
 #: Octets of a buffer, at least and at most: halves of it are given to the peer, and a message has 29 bits.
@@ -55,6 +57,10 @@ _LEAST_BUFFER, _MOST_BUFFER = 1 << 12, 1 << 24
 #: Linux limits.h, C{IOV_MAX}: parts of one call.
 _MOST_PARTS = 1024
 _F_GETFL, _F_SETFL = 3, 4
+#: Linux asm-generic/ioctls.h, as an option of rdma-core's level: C{sockets.c} asks what can be read.
+_FIONREAD = 0x541B
+#: Of socket(2), which are in the type there.
+_FLAGS = int(sockets.SOCK_NONBLOCK | sockets.SOCK_CLOEXEC)
 #: mmap(2).
 _PROT_WRITE = 2
 # Numbers: of Python's flags each operator makes a new object.
@@ -94,10 +100,12 @@ def _memory(pointer: CData, length: int) -> memoryview:
 def rsocket(domain: int, type: int, protocol: int) -> int:
     if domain not in (sockets.AF_INET, sockets.AF_INET6, sockaddr.AF_IB):
         raise HandleError("There is no such family", errno.EAFNOSUPPORT)
-    if type != sockets.SOCK_STREAM or protocol not in (0, sockets.IPPROTO_TCP):
+    if type & ~_FLAGS != sockets.SOCK_STREAM or protocol not in (0, sockets.IPPROTO_TCP):
         raise HandleError("There are streams only", errno.EPROTONOSUPPORT)
     attend.begin()
-    return insert(RSocket(chosenDevice()), domain)
+    number = insert(RSocket(chosenDevice()), domain)
+    descriptors[number].isNonBlocking = bool(type & sockets.SOCK_NONBLOCK)
+    return number
 
 
 @handler
@@ -140,8 +148,14 @@ def rconnect(socket: int, addr: CData, length: int) -> int:
     destination = socketAddress(addr).address
     wildcard = Address("0.0.0.0" if destination.version == 4 else "::", 0)
     with hub:
-        one.socket.connect(wildcard, destination)
+        # Linux af_inet.c, __inet_stream_connect: the first call after it has ended tells how.
+        if one.isUntold:
+            one.socket.progress()
+        if not one.isUntold or one.socket.phase is Phase.CONNECTING:
+            one.socket.connect(wildcard, destination)
+            one.isUntold = True
     _wait(one, lambda: one.socket.phase is not Phase.CONNECTING, again=errno.EINPROGRESS)
+    one.isUntold = False
     if one.socket.error:
         raise HandleError("The connection failed", one.socket.error)
     return 0
@@ -167,6 +181,8 @@ def rshutdown(socket: int, how: int) -> int:
 @handler
 def rclose(socket: int) -> int:
     with hub:
+        if closeSet(socket):
+            return 0
         one = descriptorOf(socket)
         del descriptors[socket]
         forget(socket)
@@ -316,11 +332,15 @@ def rwritev(socket: int, vector: CData, count: int) -> int:
 
 
 def _tell(addr: CData, length: CData, found: tuple[str, int] | None) -> None:
-    given(addr, length)
+    given(length)
     if found is None:
         raise HandleError("The socket is not connected", errno.ENOTCONN)
     packed = sockaddr.pack(Address(*found))
-    ffi.memmove(ffi.cast("char *", addr), packed, min(len(packed), int(length[0])))
+    count = min(len(packed), int(length[0]))
+    # librspreload asks for the length alone.
+    if count:
+        given(addr)
+        ffi.memmove(ffi.cast("char *", addr), packed, count)
     length[0] = len(packed)
 
 
@@ -381,6 +401,9 @@ def rgetsockopt(socket: int, level: int, name: int, value: CData, length: CData)
         with hub:
             number, one.socket.error = one.socket.error, 0
         data = number.to_bytes(ffi.sizeof("int"), "little")
+    elif (level, name) == (_SOL_RDMA, _FIONREAD):
+        with hub:
+            data = one.socket.waiting.to_bytes(ffi.sizeof("int"), "little")
     elif name in _SOCKET_OPTIONS.get(level, ()):
         data = one.options.get((level, name), bytes(_octetsOf(level, name)))
     else:
@@ -396,6 +419,8 @@ def rfcntl(socket: int, command: int, argument: int) -> int:
     one = descriptorOf(socket)
     if command == _F_GETFL:
         return os.O_NONBLOCK if one.isNonBlocking else 0
+    if command in (fcntl.F_GETFD, fcntl.F_SETFD):
+        return fcntl.fcntl(socket, command, argument)
     if command != _F_SETFL:
         raise HandleError("There is no such command", errno.EOPNOTSUPP)
     one.isNonBlocking = bool(argument & os.O_NONBLOCK)

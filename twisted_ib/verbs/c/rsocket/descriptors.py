@@ -17,12 +17,15 @@ from twisted_ib.verbs.c.rsocket.stream import RSocket
 class Descriptor:
     """
     A descriptor's socket.
+
+    @ivar isUntold: whether the program has not heard yet from C{rconnect} how that has ended.
     """
 
     socket: RSocket
     family: int
     options: dict[tuple[int, int], bytes] = attrs.field(factory=dict)
     isNonBlocking: bool = False
+    isUntold: bool = False
 
 
 #: The open sockets of this process.

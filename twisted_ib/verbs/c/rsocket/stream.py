@@ -118,6 +118,7 @@ class RSocket:
     @ivar sendBytes: the length of the send buffer, and C{receiveBytes} of the receive buffer.
     @ivar maps: entries of its map, by which the peer shows memory.
     @ivar channel: of its identifier; its descriptor is the socket's.
+    @ivar edges: how often it has become ready for something, or may have, as EPOLLET tells of (epoll(7)).
     """
 
     def __init__(self, device: str | None, cmid: CMID | None = None) -> None:
@@ -133,7 +134,7 @@ class RSocket:
         self.phase = Phase.NEW
         self.error = 0
         self.sendBytes = self.receiveBytes = BUFFER_BYTES
-        self.maps = 0
+        self.maps = self.edges = 0
         self._mapped: list[_Mapped] = []
         # Connections of a listener: those not established yet, each with the time until which it keeps its
         # place, those that the program has not taken, and how many of both there may be.
@@ -196,6 +197,7 @@ class RSocket:
                 return
             with self.channel.get_cm_event() as event:
                 self._happened(event)
+            self.edges += 1
         if self._stream is not None and self.phase is not Phase.OVER:
             try:
                 self._poll(self._stream)
@@ -232,6 +234,7 @@ class RSocket:
             del self._accepting[each]
             if each.phase is Phase.CONNECTED:
                 self._accepted.append(each)
+                self.edges += 1
             else:
                 each.close()
 
@@ -261,6 +264,7 @@ class RSocket:
         return -event.status if event.status < 0 else errno.ECONNRESET
 
     def _fail(self, number: int) -> None:
+        self.edges += 1
         # A connection that was cut ends as one that is closed; one that was never made is an error.
         if self._stream is not None:
             self._stream.isOver = True
@@ -323,7 +327,9 @@ class RSocket:
 
     def _poll(self, stream: Stream) -> None:
         completions = self._cq._core.completions
-        received = 0
+        if not completions:
+            return
+        received, hadRoom = 0, bool(stream.room())
         while completions:
             each = completions.popleft()
             isGood = each.status is WCStatus.SUCCESS
@@ -333,6 +339,8 @@ class RSocket:
             elif isGood:
                 received += 1
                 stream.received(each.immediate)
+        if received or not hadRoom or stream.isOver:
+            self.edges += 1
         if received and not stream.isOver:
             self._receive(received)
 
@@ -379,6 +387,21 @@ class RSocket:
         if self.phase is Phase.OVER or stream is None:
             return self.phase is Phase.OVER
         return bool(stream.waiting) or stream.isOver or not stream.open & Way.READ
+
+    @property
+    def isAtEnd(self) -> bool:
+        """
+        Whether the peer sends no more.
+        """
+        stream = self._stream
+        return stream is not None and (stream.isOver or not stream.open & Way.READ)
+
+    @property
+    def waiting(self) -> int:
+        """
+        Octets that can be read.
+        """
+        return 0 if self._stream is None else self._stream.waiting
 
     @property
     def canWrite(self) -> bool:

@@ -23,7 +23,7 @@ SOURCE = """
 #include <unistd.h>
 
 /* Of interpreter.c. */
-struct twisted_ib_sleep { int *fds, count, milliseconds, interrupted, slept, asleep; };
+struct twisted_ib_sleep { int *fds, count, milliseconds, interrupted, slept, asleep; short *events; };
 struct twisted_ib_sleep *twisted_ib_own_sleep(void);
 void twisted_ib_renew(void);
 
@@ -33,7 +33,9 @@ void twisted_ib_renew(void);
 """
 
 DECLARATIONS = """
-struct twisted_ib_sleep { int *fds; int count; int milliseconds; int interrupted; int slept; ...; };
+struct twisted_ib_sleep {
+    int *fds; int count; int milliseconds; int interrupted; int slept; short *events; ...;
+};
 struct twisted_ib_sleep *twisted_ib_own_sleep(void);
 void twisted_ib_renew(void);
 void twisted_ib_forget(void);
