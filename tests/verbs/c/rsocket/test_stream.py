@@ -222,6 +222,32 @@ class RSocketTests(VerbsTestCase):
             self.assertEqual(active.map(*place, True, 7), 7)
             active.unmap(*place)
 
+    def test_edges(self) -> None:
+        """
+        Room that completions make is an edge, also if the peer says nothing.
+        """
+        listener, address = self.listening()
+        listener.receiveBytes = 4 * BUFFER
+        active, _ = self.connected(listener, address)
+        with hub:
+            while active.write(memoryview(bytes(BUFFER))):
+                pass
+        before = active.edges
+
+        def hasRoom() -> bool:
+            active.progress()
+            return active.canWrite
+
+        self.assertTrue(hub.wait(hasRoom, HANG_SECONDS))
+        self.assertEqual(active.edges, before + 1)
+
+    def test_ownMemory(self) -> None:
+        """
+        The kernel is not asked whether a socket's own memory is there.
+        """
+        for each in self.pair():
+            self.assertEqual(each._receiving.region._core.sure, BUFFER)
+
     def test_undriven(self) -> None:
         """
         While there is room, and while there is something to read, nothing is looked for.

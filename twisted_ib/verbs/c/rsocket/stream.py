@@ -87,6 +87,8 @@ class _Memory:
         self.view = memoryview(bytearray(length))
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.view))
         self.region = MR(cmid, length, access, self.address)
+        # No program unmaps it: the kernel need not be asked at each access.
+        self.region._core.sure = length
 
     def shown(self) -> Region:
         return Region(self.address, self.region.rkey, len(self.view))
