@@ -47,7 +47,7 @@ around = {
     "open": ((), (0,)), "open64": ((), (0,)), "__open_2": ((), (0,)), "__open64_2": ((), (0,)),
     "openat": ((AT_FDCWD,), (0,)), "openat64": ((AT_FDCWD,), (0,)),
     "__openat_2": ((AT_FDCWD,), (0,)), "__openat64_2": ((AT_FDCWD,), (0,)),
-    "fopen": ((), (b"r",)), "fopen64": ((), (b"r",)), "opendir": ((), ()),
+    "fopen": ((), (b"r",)), "fopen64": ((), (b"r",)), "opendir": ((), ()), "chdir": ((), ()),
     "scandir": ((), (ctypes.byref(pointer), None, None)),
     "scandir64": ((), (ctypes.byref(pointer), None, None)),
     "stat": ((), (buffer,)), "stat64": ((), (buffer,)), "lstat": ((), (buffer,)), "lstat64": ((), (buffer,)),

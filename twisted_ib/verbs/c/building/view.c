@@ -119,6 +119,7 @@ FIRST(int, __open_2, (const char *path, int flags), (PATH, flags))
 FIRST(int, __openat_2, (int at, const char *path, int flags), (at, PATH, flags))
 FIRST(FILE *, fopen, (const char *path, const char *mode), (PATH, mode))
 FIRST(DIR *, opendir, (const char *path), (PATH))
+FIRST(int, chdir, (const char *path), (PATH))
 FIRST(int, scandir, (const char *path, struct dirent ***found, int (*wanted)(const struct dirent *),
                      int (*order)(const struct dirent **, const struct dirent **)),
       (PATH, found, wanted, order))
