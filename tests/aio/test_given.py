@@ -362,6 +362,34 @@ class DuplicateTests(ServingTestCase):
 
         self.play(self.each(act))
 
+    def test_peerOfPaused(self) -> None:
+        """
+        One that does not read hears of the peer's end, of which the first was told, when it reads.
+        """
+
+        class Paused(Recorder):
+            def connection_made(self, transport: Any) -> None:
+                super().connection_made(transport)
+                transport.pause_reading()
+
+        async def act() -> None:
+            transport, first = await self.connected()
+            first.keepOpen = True
+            self.ends[-1].transport.write_eof()
+            await first.called("eof")
+            own = transport.get_extra_info("socket").dup()
+            transport.close()
+            await first.called("lost")
+            again, second = await self.connected(Paused, sock=own)
+            for log in ["made"], ["made", "eof"]:
+                for _ in range(3):
+                    # The turns in which it would read.
+                    await asyncio.sleep(0)
+                self.assertEqual(second.log[:2], log)
+                again.resume_reading()
+
+        self.play(self.each(act))
+
     def test_reset(self) -> None:
         """
         It hears of a reset likewise, whichever transport there is at that time.

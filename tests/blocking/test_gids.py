@@ -178,6 +178,17 @@ class StreamTests(GIDTestCase):
         self.addCleanup(other.close)
         self.assertEqual(peer, name)
 
+    def test_boundGID(self) -> None:
+        """
+        And the GID: from that of an HCA's GUID no way leads to another.
+        """
+        listener = self.listening(("::", 0))
+        with self.loop:
+            gid = next(iter(self.loop.reactor.channels)).device.gids()[0]
+        one = self.made()
+        one.bind((gid, 0))
+        self.raises(errno.EADDRNOTAVAIL, one.connect, (HERE, listener.getsockname()[1]))
+
     def test_threeServices(self) -> None:
         """
         TCP, SDP of IP addresses and SDP of GIDs have one number, each with its own clients.

@@ -369,6 +369,28 @@ class TLSTests(BlockingTestCase):
             client.send(b"in the clear")
             self.assertEqual(exactly(ending.result(HANG_SECONDS), 12), b"in the clear")
 
+    def test_overTCP(self) -> None:
+        """
+        A socket that was wrapped before its connect, which then goes over TCP, has TLS there.
+        """
+        listener = socket.create_server((LOOPBACK, 0))
+        self.addCleanup(listener.close)
+
+        def serve() -> bytes:
+            with self.serverSide.wrap_socket(listener.accept()[0], server_side=True) as server:
+                server.sendall(b"there")
+                return exactly(server, 5)
+
+        serving = self.inThread(serve)
+        client: Any = tls.wrap_socket(self.clientSide, ourSocket.socket(), server_hostname="localhost")
+        self.addCleanup(client.close)
+        client.settimeout(HANG_SECONDS)
+        client.connect(listener.getsockname())
+        self.assertIsNone(client.sdp)
+        client.sendall(b"hello")
+        self.assertEqual(exactly(client, 5), b"there")
+        self.assertEqual(serving.result(HANG_SECONDS), b"hello")
+
     def test_connectNumber(self) -> None:
         """
         C{connect_ex} returns the number of its error, and C{connect} nothing, or raises it; a closed socket
@@ -592,11 +614,16 @@ class TLSTests(BlockingTestCase):
         """
         Answers that OpenSSL makes while a write is to be tried again wait for that, but no more than so many.
         """
-        client, _ = self.ends()
+        client, server = self.ends()
         client.setblocking(False)
         self.assertRaises(ssl.SSLWantWriteError, client.send, bytes(16 * RECEIVE_BYTES))
         client._sslobj._outgoing.write(bytes(tls.ANSWER_BYTES))
         self.assertRaises(ssl.SSLWantReadError, client.recv, 1)
+        server.sendall(b"x")
+        client.settimeout(HANG_SECONDS)
+        self.assertEqual(client.recv(1), b"x")
+        self.assertEqual(client._sslobj._outgoing.pending, tls.ANSWER_BYTES)
+        client.setblocking(False)
         client._sslobj._outgoing.write(b"x")
         self.assertRaises(ssl.SSLWantWriteError, client.recv, 1)
 

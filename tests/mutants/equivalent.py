@@ -76,6 +76,20 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "AI_PASSIVE says nothing where a host is given (getaddrinfo(3)), as it is here",
     ),
     Equivalent(
+        f"{_AIO}/streamsocket.py",
+        "os.eventfd_write(first._descriptor, 1)",
+        "1",
+        "2",
+        "every write is an event, whatever is added (eventfd(2))",
+    ),
+    Equivalent(
+        f"{_AIO}/transport.py",
+        "if self._protocol_paused and self.get_write_buffer_size() <= self._low_water:",
+        "self._protocol_paused and self.get_write_buffer_size() <= self._low_water",
+        "(self._protocol_paused or self.get_write_buffer_size() <= self._low_water)",
+        "asyncio's own method, which is called then, asks the same",
+    ),
+    Equivalent(
         _CONNECTION,
         '_ERRQUEUE: Final = int(getattr(kernel, "MSG_ERRQUEUE", 0))',
         "0",
@@ -268,6 +282,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         f"{_REACTOR}/ibreactor.py",
+        "if self.bell >= 0 and not self.registered:",
+        "self.bell >= 0",
+        "(self.bell > 0)",
+        "the pipe of Twisted's waker comes first, and takes descriptor 0",
+    ),
+    Equivalent(
+        f"{_REACTOR}/ibreactor.py",
         "os.eventfd_write(self.bell, 1)",
         "1",
         "2",
@@ -297,6 +318,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(
         "twisted_ib/hca/host/rendezvous.py",
         "watch, self.watch = self.watch, -1",
+        "1",
+        "2",
+        "no descriptor either",
+    ),
+    Equivalent(
+        "twisted_ib/hca/host/rendezvous.py",
+        "self.watch = -1",
         "1",
         "2",
         "no descriptor either",
@@ -421,6 +449,20 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "break",
         "continue",
         "nothing changes any more in the few turns that are left",
+    ),
+    Equivalent(
+        "twisted_ib/verbs/c/umad/ports.py",
+        "return AddressVector(0, lid=lid, serviceLevel=sl, isGlobal=False)",
+        "0",
+        "1",
+        "without a GRH there is no GID, and nobody reads it",
+    ),
+    Equivalent(
+        "twisted_ib/verbs/c/verbs/queues.py",
+        "send_ops_flags=attr.send_ops_flags if extended else 0,",
+        "0",
+        "1",
+        "nobody reads what the mask does not name",
     ),
     Equivalent(
         f"{_RSOCKET}/protocol.py",

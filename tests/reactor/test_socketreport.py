@@ -126,6 +126,9 @@ class AppearTests(VisibilityTestCase):
         """
         port = self.reactor.listenTCP(0, Factory.forProtocol(Protocol), interface="127.0.0.1")
         self.assertEqual(sorted(row["provider"] for row in self.ours(port)), ["sdp", "tcp"])
+        # asyncio goes through what a turn returns.
+        self.reactor.doPoll = lambda timeout: [timeout]
+        self.assertEqual(self.reactor.socketReport._turn(3.0), [3.0])
 
     def test_times(self) -> None:
         """

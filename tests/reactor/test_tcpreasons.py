@@ -206,6 +206,19 @@ class TCPTests(VisibilityTestCase):
         ((_, ((_, *shown),)), _) = page.add.call_args
         self.assertEqual(shown, ["fe80::1", 1, "fe80::2", 2])
 
+    def test_once(self) -> None:
+        """
+        A reason that a peer has already is not written again; one that says something else is.
+        """
+        reasons = TCPReasons(page := Mock(), None)
+        page.add.return_value = [8]
+        written = []
+        for verdict in ("both", "both", "tcp"):
+            page.add.reset_mock()
+            reasons.showPeer("127.0.0.1", 1, Reason("default", verdict))
+            written.append(page.add.call_count)
+        self.assertEqual(written, [1, 0, 1])
+
     def test_peers(self) -> None:
         """
         Each peer has one row, which has the last reason; beyond the bound the oldest goes.

@@ -223,9 +223,9 @@ def _listens(selectable: object) -> bool:
     return isinstance(selectable, tcp.Port) and isTCP(selectable)
 
 
-def _port(skt: socket.socket) -> int:
+def _port(skt: socket.socket) -> int | None:
     try:
         number: int = skt.getsockname()[1]
     except OSError:
-        return 0
+        return None
     return number

@@ -157,6 +157,14 @@ class NumberTests(SynchronousTestCase):
             self.addCleanup(os.close, descriptor)
             self.assertIn(made, os.readlink(f"/proc/self/fd/{descriptor}"))
 
+    def test_generic(self) -> None:
+        """
+        Those of machines that have Linux's generic table (include/uapi/asm-generic/unistd.h).
+        """
+        self.assertEqual(
+            libc._SYSTEM_CALLS["aarch64"], {"memfd_create": 279, "eventfd": 19, "pidfd_open": 434}
+        )
+
     def without(self, *names: str) -> None:
         """
         Have a Python that lacks some functions.

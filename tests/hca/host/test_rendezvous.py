@@ -322,6 +322,19 @@ class EntryTests(RendezvousTestCase):
         looked.clear()
         self.assertEqual(len([name for name in entries.leftovers(directory) if uids[name] == UID]), 1)
 
+    def test_beside(self) -> None:
+        """
+        With TCP sockets that share a port, those of one address are found there together; one of all
+        addresses has an entry of its own.
+        """
+        looking = self.hca(9)
+        for guid, address in (1, "127.0.0.1"), (2, "127.0.0.1"), (3, "0.0.0.0"):
+            self.hca(guid).publish(SERVICE, address, 7)
+        entries = self.names("svc-")
+        self.assertEqual(len(entries), 2)
+        self.assertEqual(sorted(self.guids(looking, "127.0.0.2")), [3])
+        self.assertEqual(sorted(self.guids(looking, "127.0.0.1")), [1, 2, 3])
+
     def test_notAnAddress(self) -> None:
         """
         Names are for others to resolve.

@@ -263,7 +263,7 @@ static void *talking(void *unused)
 
 static void connected(void)
 {
-    struct rdma_cm_id *listener = made(), *id = made(), *child;
+    struct rdma_cm_id *listener = made(), *id = made(), *first = made(), *child;
     struct ibv_qp_init_attr attr = {.qp_type = IBV_QPT_RC, .cap = {4, 4, 1, 1, 0}};
     struct rdma_conn_param param = {.retry_count = 7};
     pthread_t thread;
@@ -286,8 +286,14 @@ static void connected(void)
     FAILS(rdma_notify(listener, IBV_EVENT_COMM_EST), EINVAL);
     FAILS(rdma_notify(id, IBV_EVENT_COMM_EST), EINVAL);
     FAILS(rdma_notify(child, IBV_EVENT_COMM_EST), EINVAL);
-    WORKS(rdma_create_qp(child, NULL, &attr));
+    /* As uDAPL's provider: the queue pair was made on another identifier. */
+    WORKS(rdma_resolve_addr(first, NULL, (struct sockaddr *)&here, 1000));
+    WORKS(rdma_ack_cm_event(expected(RDMA_CM_EVENT_ADDR_RESOLVED)));
+    WORKS(rdma_create_qp(first, NULL, &attr));
+    child->qp = first->qp;
+    first->qp = NULL;
     WORKS(rdma_accept(child, &param));
+    WORKS(rdma_destroy_id(first));
     WORKS(rdma_notify(child, IBV_EVENT_COMM_EST));
     FAILS(rdma_notify(child, IBV_EVENT_PATH_MIG), EINVAL);
     WORKS(rdma_ack_cm_event(expected(RDMA_CM_EVENT_ESTABLISHED)));
@@ -413,6 +419,8 @@ int main(int count, char **arguments)
     channel = rdma_create_event_channel();
     if (!channel)
         return 2;
+    /* Before any is opened, too. */
+    devices();
     acknowledged();
     waits();
     nonblocking();

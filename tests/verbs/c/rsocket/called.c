@@ -309,10 +309,11 @@ static void own(void)
     IS(errno, EISCONN);
     IS(rrecv(caller, room, 0, 0), 0);
     /* A look that waits for all has what there is. */
-    IS(rsend(peer, "xy", 2, 0), 2);
+    IS(rsend(peer, "xyz", 3, 0), 3);
     IS(rrecv(caller, room, 1, 0), 1);
-    IS(rrecv(caller, room, 4, MSG_PEEK | MSG_WAITALL), 1);
+    IS(rrecv(caller, room, 4, MSG_PEEK | MSG_WAITALL), 2);
     length = sizeof found;
+    IS(rrecvfrom(caller, room, 1, 0, NULL, &length), 1);
     IS(rrecvfrom(caller, room, 4, 0, (struct sockaddr *)&found, &length), 1);
     IS(length, sizeof found);
     IS(found.sin_port, here.sin_port);

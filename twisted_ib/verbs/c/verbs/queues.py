@@ -135,6 +135,7 @@ def create_qp_ex(context: CData, attr: CData) -> CData:
         raise unsupported()
     plain = initAttr(attr)
     domain = objectOf(attr.pd, "ibv_pd") if mask & _E.IBV_QP_INIT_ATTR_PD else None
+    extended = bool(mask & _E.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
     made = verbs.QPInitAttrEx(
         qp_type=plain.qp_type,
         scq=plain.send_cq,
@@ -144,11 +145,10 @@ def create_qp_ex(context: CData, attr: CData) -> CData:
         sq_sig_all=plain.sq_sig_all,
         comp_mask=mask,
         pd=domain,
-        create_flags=attr.create_flags if mask & _E.IBV_QP_INIT_ATTR_CREATE_FLAGS else 0,
-        max_tso_header=attr.max_tso_header if mask & _E.IBV_QP_INIT_ATTR_MAX_TSO_HEADER else 0,
-        send_ops_flags=attr.send_ops_flags if mask & _E.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS else 0,
+        create_flags=attr.create_flags,
+        # They have more bits there, and a program may leave them as they are.
+        send_ops_flags=attr.send_ops_flags if extended else 0,
     )
-    extended = bool(mask & _E.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
     value = (PostedQPEX if extended else PostedQP)(owner, made)
     return queuePair(context, attr.pd, attr, value, extended)
 
