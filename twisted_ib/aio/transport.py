@@ -264,7 +264,7 @@ class StreamTransport(_FlowControl):
 
         @param how: As of C{socket.shutdown}.
         """
-        if how != socket.SHUT_RD and not (self._eof or self._shut):
+        if how != socket.SHUT_RD:
             self._shut = True
             vars(self).pop("write", None)
             self._stream.loseWriteConnection()

@@ -151,6 +151,24 @@ class RegistryTests(SynchronousTestCase):
         self.assertEqual((one.guid, two.guid), (port.guid, other.guid))
         self.assertEqual((one.traits.peers, two.fabric.name), (SUBNET.peers, "ib"))
 
+    def test_adapter(self) -> None:
+        """
+        One that stands for an adapter of this host has the adapter's address, whatever is bound; where there
+        is none, the error names the adapter.
+        """
+
+        def locate(adapter: str) -> str:
+            if adapter == "rxe5":
+                return "192.0.2.5"
+            raise DeviceError(f"there is no {adapter}")
+
+        kind = evolve(registry.FABRICS["hardware"], locate=locate)
+        none: frozenset[str] = frozenset()
+        self.patch(registry, "DEVICES", {"hw5": (kind, "rxe5", none), "hw6": (kind, "rxe6", none)})
+        self.assertEqual(registry.place("hw5", "192.0.2.1", ""), "192.0.2.5")
+        error = self.assertRaises(DeviceError, registry.place, "hw6", "192.0.2.1", "")
+        self.assertEqual(str(error), "there is no rxe6")
+
     def test_address(self) -> None:
         """
         A device with an address has it in one spelling, whatever is bound, and no other.

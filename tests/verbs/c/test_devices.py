@@ -5,6 +5,8 @@ Tests of devices, by Debian's programs as they are, and of the texts and rates o
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
@@ -42,6 +44,32 @@ TEXTS = {
         TM software rendezvous
     """,
 }
+
+
+#: The handler without its library: another thread has just destroyed what the event is of.
+_DESTROYED = """
+import sys
+from unittest.mock import MagicMock, Mock
+sys.modules["_twisted_ib_verbs"] = MagicMock()
+from twisted_ib.verbs.c.verbs import device
+
+device.objectOf = device.given = device.nextEvent = Mock()
+device.handles = Mock(report=Mock(return_value=0))
+print(device.ibv_get_async_event(Mock(), Mock()) == device.AGAIN)
+"""
+
+
+class EventTests(SynchronousTestCase):
+    """
+    Events of what is gone.
+    """
+
+    def test_destroyed(self) -> None:
+        """
+        After an event of an object that another thread has destroyed the next one is waited for.
+        """
+        done = subprocess.run([sys.executable, "-c", _DESTROYED], capture_output=True, text=True, check=False)
+        self.assertEqual((done.stdout, done.stderr), ("True\n", ""))
 
 
 class ProgramTests(SynchronousTestCase):
