@@ -94,6 +94,7 @@ int main(void)
     IS(rselect(ends[0] + 1, NULL, &set, NULL, &time), 0);
     nothing.fd = socket;
     IS(rpoll(&nothing, 1, 20), 0);
+    IS(rpoll(&nothing, 1, 0), 0);
     IS(rclose(socket), 0);
     return !!failures;
 }
