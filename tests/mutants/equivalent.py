@@ -451,6 +451,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "nothing changes any more in the few turns that are left",
     ),
     Equivalent(
+        "twisted_ib/verbs/c/cm/rsockets.py",
+        "if waits and isPolled and not socket.canRead:",
+        "waits and isPolled and not socket.canRead",
+        "(waits or isPolled or (not socket.canRead))",
+        "a look more finds nothing that a later one would not",
+    ),
+    Equivalent(
         "twisted_ib/verbs/c/umad/ports.py",
         "return AddressVector(0, lid=lid, serviceLevel=sl, isGlobal=False)",
         "0",
