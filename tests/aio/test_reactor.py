@@ -7,11 +7,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from weakref import WeakSet
 
 from twisted.internet import error
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.aio.case import LoopTestCase
+from twisted_ib.aio import reactor
 from twisted_ib.aio.reactor import LoopReactor, reactorOf
 
 
@@ -94,6 +96,24 @@ class OthersTests(SynchronousTestCase):
         events.close()
         events.close()
         self.assertEqual((closed, events.is_closed()), ([made], True))
+
+    def test_dropped(self) -> None:
+        """
+        At the end of the process those of event loops that nobody has closed are closed, unless they run.
+        """
+        events = asyncio.SelectorEventLoop()
+        self.addCleanup(events.close)
+        made = reactorOf(events)
+        open_ = WeakSet([made])
+        self.patch(reactor, "_open", open_)
+
+        async def running() -> None:
+            reactor._closeDropped()
+
+        events.run_until_complete(running())
+        self.assertEqual(list(open_), [made])
+        reactor._closeDropped()
+        self.assertEqual(list(open_), [])
 
     def test_thread(self) -> None:
         """

@@ -457,6 +457,16 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "(waits or isPolled or (not socket.canRead))",
         "a look more finds nothing that a later one would not",
     ),
+    *(
+        Equivalent(
+            "twisted_ib/verbs/c/functions.py",
+            "AGAIN = -(1 << 30)",
+            before,
+            after,
+            "any number that no function gives would do",
+        )
+        for before, after in (("1", "2"), ("30", "31"))
+    ),
     Equivalent(
         "twisted_ib/verbs/c/umad/ports.py",
         "return AddressVector(0, lid=lid, serviceLevel=sl, isGlobal=False)",
