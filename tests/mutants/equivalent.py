@@ -317,6 +317,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         "twisted_ib/hca/host/rendezvous.py",
+        "inode = self._inodes.pop(key, 0)",
+        "0",
+        "1",
+        "what has none here has no name either, and nothing is undone",
+    ),
+    Equivalent(
+        "twisted_ib/hca/host/rendezvous.py",
         "watch, self.watch = self.watch, -1",
         "1",
         "2",
