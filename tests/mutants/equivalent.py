@@ -464,6 +464,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "(waits or isPolled or (not socket.canRead))",
         "a look more finds nothing that a later one would not",
     ),
+    Equivalent(
+        "twisted_ib/verbs/c/verbs/queues.py",
+        'made.pd = objectOf(attr.pd, "ibv_pd") if attr.comp_mask & _S.IBV_SRQ_INIT_ATTR_PD else None',
+        "attr.comp_mask & _S.IBV_SRQ_INIT_ATTR_PD",
+        "(attr.comp_mask | _S.IBV_SRQ_INIT_ATTR_PD)",
+        "without that bit it is EINVAL, whatever the domain",
+    ),
     *(
         Equivalent(
             "twisted_ib/verbs/c/functions.py",

@@ -55,6 +55,30 @@ static struct ibv_qp *queue_pair(void)
     return MADE(ibv_create_qp_ex(context, &attr));
 }
 
+/* What the mask does not name is not there. */
+static void masked(void)
+{
+    struct ibv_srq_init_attr_ex shared = {.attr = {8, 1, 0}, .comp_mask = IBV_SRQ_INIT_ATTR_TYPE, .pd = pd};
+    struct ibv_qp_init_attr_ex attr = {.send_cq = ibv_cq_ex_to_cq(cq), .recv_cq = ibv_cq_ex_to_cq(cq),
+                                       .qp_type = IBV_QPT_RC, .cap = {1, 1, 1, 1}, .pd = pd,
+                                       .comp_mask = IBV_QP_INIT_ATTR_SEND_OPS_FLAGS};
+
+    IS(ibv_create_srq_ex(context, &shared) == NULL, 1);
+    IS(errno, EINVAL);
+    IS(ibv_create_qp_ex(context, &attr) == NULL, 1);
+    IS(errno, EINVAL);
+    /* And it may hold anything. */
+    attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+    attr.send_ops_flags = ~0ULL;
+    IS(ibv_destroy_qp(MADE(ibv_create_qp_ex(context, &attr))), 0);
+    attr.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    attr.send_ops_flags = IBV_QP_EX_WITH_SEND;
+    attr.create_flags = ~0U;
+    IS(ibv_create_qp_ex(context, &attr) == NULL, 1);
+    attr.comp_mask &= ~IBV_QP_INIT_ATTR_CREATE_FLAGS;
+    IS(ibv_destroy_qp(MADE(ibv_create_qp_ex(context, &attr))), 0);
+}
+
 static void join(struct ibv_qp *qp, struct ibv_qp *peer)
 {
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1,
@@ -479,6 +503,7 @@ static void replies(void)
 int main(void)
 {
     open_all();
+    masked();
     struct ibv_qp *near = queue_pair(), *far = queue_pair();
 
     join(near, far);
