@@ -660,6 +660,33 @@ class ListenTests(BlockingTestCase):
         return future.exception(HANG_SECONDS)
 
 
+class ClassTests(BlockingTestCase):
+    """
+    The class of sockets.
+    """
+
+    def test_instances(self) -> None:
+        """
+        Every socket is an instance of it, and of a program's own class only those of that, or of one below.
+        """
+
+        class Own(offloading.socket):
+            pass
+
+        class Below(Own):
+            pass
+
+        made = [each() for each in (kernel.socket, offloading.socket, Own, Below)]
+        for each in made:
+            self.addCleanup(each.close)
+        for kind, expected in (
+            (offloading.socket, [True] * 4),
+            (Own, [False, False, True, True]),
+            (Below, [False, False, False, True]),
+        ):
+            self.assertEqual([isinstance(each, kind) for each in made], expected)
+
+
 class SharingTests(BlockingTestCase):
     """
     Many threads, and processes.
