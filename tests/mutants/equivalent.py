@@ -295,6 +295,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "every write is an event, whatever is added (eventfd(2))",
     ),
     Equivalent(
+        "twisted_ib/hca/device/addressing/subnet.py",
+        "def check(self, key: int, number: int = 0) -> int:",
+        "0",
+        "1",
+        "other kinds of peers read it",
+    ),
+    Equivalent(
         "twisted_ib/hca/host/addresses.py",
         "_DISCARD_PORT = 9",
         "9",
