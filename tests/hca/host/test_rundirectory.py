@@ -490,6 +490,14 @@ class OpenDirectoryTests(RunDirectoryTestCase):
         os.mkdir(self.path("run"), 0o700)
         self.assertFalse(self.directory.isCurrent())
 
+    def test_moved(self) -> None:
+        """
+        A link to the directory in its place is another's.
+        """
+        os.rename(self.path("run"), self.path("moved"))
+        os.symlink("moved", self.path("run"))
+        self.assertFalse(self.directory.isCurrent())
+
     def test_entries(self) -> None:
         """
         Names, kinds, links, removal; no link is followed.

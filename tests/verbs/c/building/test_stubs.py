@@ -70,6 +70,7 @@ class AnswerTests(SynchronousTestCase):
         for library, name, answer in (
             (LIBRARY, "ibv_rate_to_mult", ENOSYS),
             (LIBRARY, "ibv_cmd_create_cq", ENOSYS),
+            ("libmlx5.so.1", "mlx5dv_init_obj", -1),
             (LIBRARY, "ibv_reg_mr_iova2", 0),
             (LIBRARY, "ibv_get_device_guid", 0),
             (LIBRARY, "ibv_port_state_str", 0),
