@@ -414,14 +414,22 @@ class LoopTests(BlockingTestCase):
 
     def test_notEntered(self) -> None:
         """
-        An exception on the way in, as a signal's handler raises it, leaves the lock to others.
+        A signal's handler that raises on the way in leaves the lock to others: it waits for what is done.
         """
+        closed: list[bool] = []
 
         def close() -> None:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGUSR1)
+            closed.append(True)
 
+        def enter() -> None:
+            with self.loop:
+                self.assertEqual(closed, [True])
+
+        before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGUSR1, before)
         self.loop.abandon(close)
-        self.assertRaises(KeyboardInterrupt, self.loop.__enter__)
+        self.assertRaises(KeyboardInterrupt, enter)
 
         def isFree() -> bool:
             if self.loop.lock.acquire(False):
