@@ -16,7 +16,7 @@ from typing import Any
 
 from attrs import define, field
 
-from tests.support.packets import parseDatagram
+from tests.support.packets import fits, parseDatagram
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.wire.cm.messages import REP, REQ, AnyMessage
 from twisted_ib.hca.wire.headers import ACK, MAD_BYTES, PSN_MASK
@@ -231,7 +231,7 @@ class Observer:
     def _see(self, frame: Frame) -> None:
         packet, row = frame.packet, frame.packet.row
         self.counts[row.name] += 1
-        assert row.fits(len(packet.payload), self.mtu), f"{len(packet.payload)} bytes"
+        assert fits(row, len(packet.payload), self.mtu), f"{len(packet.payload)} bytes"
         assert frame.port >= 0xC000
         assert packet.bth.partition == 0xFFFF or frame.isLocal
         ends = frame.datagram.source, frame.datagram.destination

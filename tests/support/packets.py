@@ -12,6 +12,7 @@ from twisted_ib.errors import InvariantCRCError
 from twisted_ib.hca.mad.attributes.layouts import Attribute, bits
 from twisted_ib.hca.wire.headers import ICRC
 from twisted_ib.hca.wire.icrc import icrc
+from twisted_ib.hca.wire.opcodes import Opcode
 from twisted_ib.hca.wire.rocev2 import Octets, UDPDatagram, udpOf
 
 #: rxe-rping, packet 3.
@@ -200,3 +201,15 @@ def parseDatagram(buffer: Octets, start: int, stop: int) -> UDPDatagram:
         # RFC 4291 section 2.5.5.2: IPv4-mapped addresses.
         fields[name] |= 0xFFFF << 32 if four else 0
     return UDPDatagram(body=buffer[body:end], **asdict(_UDP.parse(bytes(buffer[udp:body]))), **fields)
+
+
+def fits(row: Opcode, length: int, mtu: int) -> bool:
+    """
+    @param length: of a payload, in bytes, without pad.
+    @param mtu: the path MTU in bytes.
+    @return: whether a packet may have it.
+    """
+    # Linux rxe_resp.c rxe_resp_check_length: First and Middle packets carry exactly the path MTU, Last ones 1
+    # to that.
+    least = mtu if row.least is None else row.least
+    return least <= length <= (mtu if row.most is None else row.most)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.generated import given
+from tests.support.packets import fits
 from twisted_ib.hca.base.operation import ABSENT, LATER
 from twisted_ib.hca.capture.flow import Flow
 from twisted_ib.hca.wire.headers import ACK, NAK_REMOTE_ACCESS, RNR
@@ -58,7 +59,7 @@ class FlowTestCase(SynchronousTestCase):
         packets, self.packets = self.packets, []
         found: list[tuple[str | int, ...]] = []
         for answer, packet in packets:
-            self.assertTrue(packet.row.fits(len(packet.payload), MTU), packet)
+            self.assertTrue(fits(packet.row, len(packet.payload), MTU), packet)
             name = packet.row.name.partition(" ")[2]
             heads = ()
             if answer and packet.row.headers:

@@ -16,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support import packets
 from tests.support.generated import given
-from tests.support.packets import parseDatagram
+from tests.support.packets import fits, parseDatagram
 from twisted_ib.errors import OpcodeError, WireError
 from twisted_ib.hca.base import operation
 from twisted_ib.hca.wire import headers, icrc, opcodes
@@ -62,7 +62,7 @@ class KernelTests(SynchronousTestCase):
             self.assertEqual(datagram.pack(), octets, name)
             packet = packetOf(octets)
             self.assertEqual(packet.pack(), datagram.body, name)
-            self.assertTrue(packet.row.fits(len(packet.payload), 1024), name)
+            self.assertTrue(fits(packet.row, len(packet.payload), 1024), name)
 
     def test_within(self) -> None:
         """
@@ -358,7 +358,7 @@ class TableTests(SynchronousTestCase):
         Some rows, as IBTA has them: bytes of headers, payload, place in the message.
         """
         mtu = MTU_BYTES[3]
-        for code, start, fits, misfits, place in (
+        for code, start, good, misfits, place in (
             (0x00, 12, [mtu], [0, mtu - 1, mtu + 1], "br"),
             (0x02, 12, [1, mtu], [0, mtu + 1], "e"),
             (0x04, 12, [0, 1, mtu], [mtu + 1], "ber"),
@@ -378,8 +378,8 @@ class TableTests(SynchronousTestCase):
         ):
             row = OPCODES[code]
             self.assertEqual(row.start, start, row.name)
-            self.assertEqual([row.fits(length, mtu) for length in fits], [True] * len(fits), row.name)
-            self.assertEqual([row.fits(length, mtu) for length in misfits], [False] * len(misfits), row.name)
+            self.assertEqual([fits(row, length, mtu) for length in good], [True] * len(good), row.name)
+            self.assertEqual([fits(row, length, mtu) for length in misfits], [False] * len(misfits), row.name)
             self.assertEqual((row.begins, row.ends, row.takesReceive), tuple(m in place for m in "ber"))
 
     def test_responses(self) -> None:

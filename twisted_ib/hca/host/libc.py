@@ -204,6 +204,27 @@ def inotify(watches: Iterable[tuple[str, int]]) -> int:
     return fd
 
 
+class Descriptor:
+    """
+    Something that has a descriptor of its own.
+
+    @ivar fd: the descriptor, -1 once closed, and if there is none.
+    """
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def close(self) -> None:
+        """
+        Close the descriptor; harmless when repeated.
+        """
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
 def endInotify(fd: int) -> None:
     """
     Close a descriptor of L{inotify}; in a forked child it is only closed, as its watches are the parent's.

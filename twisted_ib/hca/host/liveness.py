@@ -75,7 +75,7 @@ def checkPeer(pair: socket.socket, allows: Callable[[int], bool], called: bool =
     return peer
 
 
-class Liveness:
+class Liveness(libc.Descriptor):
     """
     A watch on the process at the other end of a socket.
 
@@ -83,10 +83,7 @@ class Liveness:
         end of the socket reports it.
     """
 
-    __slots__ = ("fd",)
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
+    __slots__ = ()
 
     @classmethod
     def of(cls, pair: socket.socket) -> Liveness:
@@ -120,11 +117,3 @@ class Liveness:
         Whether the process is known to be dead.
         """
         return self.fd >= 0 and awaitReady(self.fd, 0) > 0
-
-    def close(self) -> None:
-        """
-        Close the descriptor; harmless when repeated.
-        """
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)

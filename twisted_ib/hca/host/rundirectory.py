@@ -97,7 +97,7 @@ def _pauses() -> Iterator[float]:
         pause = min(pause * 2, LOCK_PAUSE_MOST_SECONDS)
 
 
-class RunDirectory:
+class RunDirectory(libc.Descriptor):
     """
     An acceptable directory, open.
 
@@ -107,7 +107,7 @@ class RunDirectory:
     @ivar allowed: if so, the users whose entries count, besides our own.
     """
 
-    __slots__ = ("_lockName", "_uid", "allowed", "fd", "path", "shared")
+    __slots__ = ("_lockName", "_uid", "allowed", "path", "shared")
 
     def __init__(self, path: str, fd: int, shared: bool) -> None:
         """
@@ -115,8 +115,8 @@ class RunDirectory:
         """
         # All later names are resolved by the descriptor (openat(2) and its kin), so that they stay in the
         # directory that was checked, whatever becomes of the path.
+        super().__init__(fd)
         self.path = path
-        self.fd = fd
         self.shared = shared
         self.allowed: frozenset[int] = frozenset()
         self._uid = os.geteuid()
@@ -300,14 +300,6 @@ class RunDirectory:
                 f"{self.path}/{self._lockName} cannot be used: it is no file of user {self._uid}; remove it"
             )
         raise RunDirectoryError(f"{self.path} is gone; start this program again")
-
-    def close(self) -> None:
-        """
-        Close the descriptor; harmless when repeated.
-        """
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
 
 
 def openDirectory(path: str, advice: str, uid: int, share: bool, create: bool) -> RunDirectory | None:

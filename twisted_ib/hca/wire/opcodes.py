@@ -134,18 +134,6 @@ class Opcode(Shown):
         # IBTA vol. 1 9.2.1: the RETH is in the first packet, these are in the last one.
         return self.headers[-1] if self.headers and self.headers[-1] in (IMMEDIATE, INVALIDATE) else None
 
-    def fits(self, length: int, mtu: int) -> bool:
-        """
-        Whether a packet may have a payload of this length.
-
-        @param length: bytes, without pad.
-        @param mtu: the path MTU in bytes.
-        """
-        # Linux rxe_resp.c rxe_resp_check_length: First and Middle packets carry exactly the path MTU, Last
-        # ones 1 to that.
-        least = mtu if self.least is None else self.least
-        return least <= length <= (mtu if self.most is None else self.most)
-
 
 # Payloads: (least, most).  A Last packet is never empty: a message of a whole number of MTUs ends in a full
 # one.

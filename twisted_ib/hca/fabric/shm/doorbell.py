@@ -18,17 +18,12 @@ _BELL = b"!"
 _DRAIN_MESSAGES = 64
 
 
-class EventDoorbell:
+class EventDoorbell(libc.Descriptor):
     """
     An eventfd: our own, or a peer's.
-
-    @ivar fd: the descriptor, -1 once closed.
     """
 
-    __slots__ = ("fd",)
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
+    __slots__ = ()
 
     @classmethod
     def create(cls) -> EventDoorbell:
@@ -79,14 +74,6 @@ class EventDoorbell:
         except BlockingIOError:
             return False
         return True
-
-    def close(self) -> None:
-        """
-        Close the descriptor; harmless when repeated.
-        """
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
 
 
 class SocketDoorbell:

@@ -27,7 +27,7 @@ from twisted_ib.hca.host import libc
 SEALS = libc.F_SEAL_SHRINK | libc.F_SEAL_GROW | libc.F_SEAL_FUTURE_WRITE | libc.F_SEAL_SEAL
 
 
-class Segment:
+class Segment(libc.Descriptor):
     """
     One mapped memory file.
 
@@ -38,7 +38,7 @@ class Segment:
     @ivar writable: whether this process made it.
     """
 
-    __slots__ = ("__weakref__", "_inherited", "cells", "fd", "map", "size", "writable")
+    __slots__ = ("__weakref__", "_inherited", "cells", "map", "size", "writable")
 
     mapType: type[mmap.mmap] = mmap.mmap
 
@@ -59,7 +59,7 @@ class Segment:
         # (madvise(2), MADV_DONTFORK).
         self.map.madvise(libc.MADV_DONTFORK)
         self.cells: Any = self.makeCells()
-        self.fd = fd
+        super().__init__(fd)
         self.size = size
         self.writable = writable
         self._inherited = False
@@ -110,13 +110,8 @@ class Segment:
         whole = len(self.map) & -8
         return memoryview(self.map)[:whole].cast("Q")
 
-    def closeDescriptor(self) -> None:
-        """
-        Close the descriptor; the mapping stays.
-        """
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
+    #: The mapping stays.
+    closeDescriptor = libc.Descriptor.close
 
     def close(self) -> None:
         """

@@ -216,19 +216,13 @@ class MR(VerbsObject):
     @property
     def lkey(self) -> int:
         """
-        The key for local scatter/gather elements.
+        The key for local scatter/gather elements, and for peers.
         """
         self._check()
-        # Linux rxe_mr.c: lkey and rkey are the same number; access flags alone decide what peers may do.
         return self._core.key
 
-    @property
-    def rkey(self) -> int:
-        """
-        The key for peers.
-        """
-        self._check()
-        return self._core.key
+    # Linux rxe_mr.c: lkey and rkey are the same number; access flags alone decide what peers may do.
+    rkey = lkey
 
     @property
     def length(self) -> int:
