@@ -23,7 +23,7 @@ SKIPPED = 77
 RECORDED = {
     ".": 35,
     "aio": 34,
-    "blocking": 56,
+    "blocking": 55,
     "configuration": 2,
     "dask": 11,
     "hca": 77,
