@@ -158,14 +158,16 @@ def split(*parts: tuple[int, int] | tuple[int, int, int]) -> int:
     return declared(Field("", places[0][0], sum(width for _, width in places), parts=places), 0)
 
 
-def octets(octet: int, size: int, *, exact: bool = False, default: bytes | None = None) -> bytes:
+def octets(
+    octet: int, size: int, *, skip: int = 0, exact: bool = False, default: bytes | None = None
+) -> bytes:
     """
     Octets, padded with zeros.
 
     @param exact: there have to be C{size}.
     @param default: their value unless told otherwise, which is zeros.
     """
-    place = Field("", octet * _OCTET, size * _OCTET, kind=bytes, exact=exact)
+    place = Field("", octet * _OCTET, size * _OCTET, kind=bytes, skip=skip, exact=exact)
     return declared(place, bytes(size) if default is None else default)
 
 

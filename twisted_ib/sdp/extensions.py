@@ -16,6 +16,7 @@ from twisted_ib import limits
 from twisted_ib.errors import SDPError
 from twisted_ib.interfaces import ISDPUrgentProtocol
 from twisted_ib.sdp.protocol import wire
+from twisted_ib.sdp.protocol.modes import changed
 from twisted_ib.sdp.protocol.zerocopy import ZeroCopyMachine
 from twisted_ib.sdp.streamrdma import StreamRDMA
 from twisted_ib.sdp.zerocopyreceive import ZeroCopyReceive
@@ -138,6 +139,32 @@ class Extensions:
             self.zeroCopyReceive.withdrawn([place], True)
         if urgent and stream.attached:
             stream._tell(lambda: protocol.urgentDataReceived(urgent))
+
+    # -- modes
+
+    def changeMode(self, transition: wire.Transition) -> bool:
+        """
+        Change the flow-control mode of the sending direction, or end the peer's Buffered mode.
+
+        @return: False if it must wait, for credits or for transfers in flight.
+        @raise SDPError: The mode in force has no such transition.
+        """
+        stream = self.stream
+        zero = self.machine.zero
+        if transition is wire.Transition.BUFFERED_TO_COMBINED:
+            changed(zero.sink.mode, transition)
+        else:
+            changed(zero.source.mode, transition)
+            if self.zeroCopySend.takes(0):
+                return False
+        queuePair = stream.queuePair
+        # Owed control messages were produced under the mode in force, so they go first.
+        if queuePair.path is None or stream.pendingControl is not None or not queuePair.canPost():
+            return False
+        message = self.machine.changeMode(transition, stream.queuePair.posted)
+        if message is not None:
+            stream.queuePair.postInline(message, b"", 0)
+        return message is not None
 
     # -- sizes of buffers
 

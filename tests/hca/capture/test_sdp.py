@@ -12,7 +12,6 @@ from zope.interface import implementer
 
 from tests.hca.capture.test_capture import CaptureTestCase
 from tests.sdp import pair as sdp_pair
-from tests.sdp.zerocopy.modes import changeMode
 from tests.sdp.zerocopy.test_extensions import Hearing, Places
 from tests.support.captures import Observer, tshark
 from twisted_ib.sdp.protocol.wire import MID, Transition
@@ -68,13 +67,13 @@ class WholeSessionTests(CaptureTestCase):
         # Read by a sink that has no places; then written to one that has.
         done = [two.writeRegistered(back)]
         pair.settle()
-        changeMode(one, Transition.COMBINED_TO_PIPELINED)
+        one.openExtensions().changeMode(Transition.COMBINED_TO_PIPELINED)
         pair.settle()
         done += [one.writeRegistered(region), one.writeRegistered(region, 0, 65536)]
         pair.settle()
         one.sendUrgent(b"!")
         pair.settle()
-        changeMode(one, Transition.PIPELINED_TO_COMBINED)
+        one.openExtensions().changeMode(Transition.PIPELINED_TO_COMBINED)
         pair.settle()
         # Offered to one who does not read now, and taken back.
         one.pauseProducing()

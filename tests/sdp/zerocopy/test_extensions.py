@@ -14,7 +14,6 @@ from zope.interface import implementer
 
 from tests.sdp.pair import Pair, PairTestCase, Recorder
 from tests.sdp.stream.test_stream import ERRORS, PATTERN
-from tests.sdp.zerocopy.modes import changeMode
 from tests.support.generated import given, settings
 from twisted_ib.errors import SDPError
 from twisted_ib.interfaces import ISDPBufferedProtocol, ISDPUrgentProtocol
@@ -179,7 +178,7 @@ class Game:
             end.openExtensions().zeroCopySend.retract()
         elif what == "mode":
             try:
-                changeMode(end, list(Transition)[n % 4])
+                end.openExtensions().changeMode(list(Transition)[n % 4])
             except SDPError:
                 pass
         elif what == "threshold":

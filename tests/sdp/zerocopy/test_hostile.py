@@ -16,7 +16,6 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from tests.sdp.pair import Raw, Recorder
-from tests.sdp.zerocopy.modes import changeMode
 from tests.sdp.zerocopy.test_extensions import LEAST, Places
 from tests.sdp.zerocopy.test_registered import BYTES, SIZE, RegisteredTestCase
 from twisted_ib import limits
@@ -123,7 +122,7 @@ class HostileTestCase(RegisteredTestCase):
         """
         raw, stream = self.pair.raw(receives)
         stream.setZeroCopyThresholds(LEAST)
-        changeMode(stream, TO_PIPELINED)
+        stream.openExtensions().changeMode(TO_PIPELINED)
         self.settle()
         return raw, stream
 

@@ -14,7 +14,6 @@ from zope.interface.verify import verifyObject
 
 from tests.sdp.pair import PairTestCase, Recorder
 from tests.sdp.stream.test_stream import ERRORS
-from tests.sdp.zerocopy.modes import changeMode
 from tests.sdp.zerocopy.test_extensions import LEAST, Hearing, Places
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, MemoryRegionError, WrongThreadError
@@ -371,13 +370,13 @@ class ModeTests(RegisteredTestCase):
         one, two = self.pair.connected()
         one.setZeroCopyThresholds(LEAST)
         kinds = self.sent(one)
-        self.assertTrue(changeMode(one, Transition.COMBINED_TO_BUFFERED))
+        self.assertTrue(one.openExtensions().changeMode(Transition.COMBINED_TO_BUFFERED))
         region = one.registerMemory(BYTES)
         ends: list[Any] = []
         one.writeRegistered(region).addBoth(ends.append)
         self.settle()
         self.assertEqual((set(kinds), ends), ({"MODE_CHANGE", "DATA"}, [None]))
-        self.assertTrue(changeMode(two, Transition.BUFFERED_TO_COMBINED))
+        self.assertTrue(two.openExtensions().changeMode(Transition.BUFFERED_TO_COMBINED))
         self.settle()
         kinds.clear()
         one.writeRegistered(region)
@@ -636,7 +635,7 @@ class PeerTests(RegisteredTestCase):
         self.assertEqual(stream.heard.calls, ["ConnectionLost"])
         raw, stream = self.pair.raw()
         stream.setZeroCopyThresholds(LEAST)
-        changeMode(stream, Transition.COMBINED_TO_PIPELINED)
+        stream.openExtensions().changeMode(Transition.COMBINED_TO_PIPELINED)
         self.settle()
         raw.send(MID.SINK_AVAIL, SinkAvail(length=70000, rkey=7, address=4, nonDiscards=0).pack()[16:])
         self.settle()

@@ -26,11 +26,11 @@ from twisted_ib.hca.base.operation import SOLICITED
 from twisted_ib.hca.base.states import RECEIVING, QPState
 from twisted_ib.hca.memory.access import LOCAL_READ, LOCAL_WRITE
 from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
+from twisted_ib.hca.queues.receives import Receives
 from twisted_ib.hca.queues.requests import Destination, ReceiveRequest, SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.queues.scatter import locate, scatter, total
 from twisted_ib.hca.services.datagramform import OWN_KEY
 from twisted_ib.hca.services.operations.operation import Operation
-from twisted_ib.hca.services.responder import ReceiveQueue
 from twisted_ib.hca.services.sendqueue import SendQueue
 from twisted_ib.hca.wire import headers
 from twisted_ib.hca.wire.grh import DETH_BYTES, GRH_BYTES
@@ -217,12 +217,36 @@ def _checkDestination(destination: Destination | None, work: WorkQueues) -> None
         )
 
 
-class DatagramResponder(ReceiveQueue):
+class DatagramResponder:
     """
     The receive queue of a UD queue pair.
+
+    @ivar work: the work queues it belongs to; L{None} once closed.
     """
 
-    __slots__ = ()
+    __slots__ = ("_receives", "work")
+
+    def __init__(self, work: WorkQueues) -> None:
+        self.work: WorkQueues | None = work
+        self._receives = Receives(work)
+
+    def enqueue(self, request: ReceiveRequest) -> None:
+        """
+        Accept a receive; the caller checked the state.
+
+        @raise ResourceLimitError: the queue is full.
+        """
+        work = self.work
+        assert work is not None
+        self._receives.add(request)
+        if work.queuePair.state == QPState.ERR:
+            self.flush()
+
+    def room(self) -> int:
+        """
+        How many more receives of its own it holds.
+        """
+        return self._receives.room()
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
         """
@@ -317,3 +341,16 @@ class DatagramResponder(ReceiveQueue):
         number = work.queuePair.number
         self._receives.end(receive, WCStatus.LOC_PROT_ERR)
         work.queuePair.fail(QueuePairError(f"a receive of queue pair {number} ended with LOC_PROT_ERR"))
+
+    def flush(self) -> None:
+        """
+        Complete all receives of its own in order with WR_FLUSH_ERR.
+        """
+        self._receives.flush()
+
+    def close(self) -> None:
+        """
+        Forget everything.
+        """
+        self.work = None
+        self._receives.clear()

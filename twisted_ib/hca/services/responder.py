@@ -266,18 +266,30 @@ class ResponseQueue:
 _NONE_OWED = ResponseQueue(None)
 
 
-class ReceiveQueue:
+class Responder:
     """
-    The receive queue of a queue pair; its subclasses are the responders.
+    Executes the peer's requests.
 
     @ivar work: the work queues it belongs to; L{None} once closed.
+    @ivar isFresh: whether the next record is the first one, and raises COMM_EST.
     """
 
-    __slots__ = ("_receives", "work")
+    __slots__ = (
+        "_answers",
+        "_message",
+        "_receives",
+        "isFresh",
+        "work",
+    )
 
     def __init__(self, work: WorkQueues) -> None:
         self.work: WorkQueues | None = work
         self._receives = Receives(work)
+        self._answers = _NONE_OWED
+        self.isFresh = True
+        self._message: IncomingMessage | None = None
+
+    # -- posting
 
     def enqueue(self, request: ReceiveRequest) -> None:
         """
@@ -296,37 +308,6 @@ class ReceiveQueue:
         How many more receives of its own it holds.
         """
         return self._receives.room()
-
-    def flush(self) -> None:
-        """
-        Complete all receives of its own in order with WR_FLUSH_ERR.
-        """
-        self._receives.flush()
-
-    def close(self) -> None:
-        """
-        Forget everything.
-        """
-        self.work = None
-        self._receives.clear()
-
-
-class Responder(ReceiveQueue):
-    """
-    Executes the peer's requests.
-
-    @ivar isFresh: whether the next record is the first one, and raises COMM_EST.
-    """
-
-    __slots__ = ("_answers", "_message", "isFresh")
-
-    def __init__(self, work: WorkQueues) -> None:
-        # As the base: each connection has one.
-        self.work = work
-        self._receives = Receives(work)
-        self._answers = _NONE_OWED
-        self.isFresh = True
-        self._message: IncomingMessage | None = None
 
     # -- from the peer
 

@@ -17,6 +17,7 @@ from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import BoundQueuePair
     from twisted_ib.hca.connection.request import ConnectReply, ConnectRequest
+    from twisted_ib.hca.fabric.roce.packet import PacketFabric
 
 
 class PeerPath(base.PeerPath):
@@ -25,6 +26,8 @@ class PeerPath(base.PeerPath):
     """
 
     __slots__ = ()
+
+    fabric: PacketFabric
 
     def bind(self, queuePair: BoundQueuePair, message: Any = None) -> QueuePairPath:
         path = QueuePairPath(self, queuePair, message)
