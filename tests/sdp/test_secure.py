@@ -19,7 +19,7 @@ from twisted_ib.errors import MemoryAccessError
 from twisted_ib.interfaces import ISDPTransport
 from twisted_ib.internet.addressing.addresses import addressOf
 from twisted_ib.sdp.port import SDPServer
-from twisted_ib.sdp.secure import innermostTLS
+from twisted_ib.sdp.secure import wrapsTLS
 
 #: So many bytes go by zero copy where there is no TLS.
 _LONG = 1 << 20
@@ -104,7 +104,7 @@ class SecureAbortTests(SecureTestCase):
         secure, _ = self.wrapped(False)
         around = ProtocolWrapper(WrappingFactory(Factory()), secure)
         for protocol, wraps in ((secure, True), (around, True), (Recorder(), False), (None, False)):
-            self.assertEqual(innermostTLS(protocol) is not None, wraps)
+            self.assertEqual(wrapsTLS(protocol), wraps)
         ends = self.pairOf(around, Recorder())
         self.assertEqual([end.prompt > 0 for end in ends], [False, True])
 
@@ -115,7 +115,7 @@ class SecureAbortTests(SecureTestCase):
         one = ProtocolWrapper(WrappingFactory(Factory()), Recorder())
         two = ProtocolWrapper(WrappingFactory(Factory()), one)
         one.wrappedProtocol = two
-        self.assertIsNone(innermostTLS(two))
+        self.assertFalse(wrapsTLS(two))
 
 
 class SecureRegisteredTests(SecureTestCase):

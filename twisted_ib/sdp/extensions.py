@@ -23,9 +23,7 @@ from twisted_ib.sdp.zerocopyreceive import ZeroCopyReceive
 from twisted_ib.sdp.zerocopysend import ZeroCopySend
 
 if TYPE_CHECKING:
-    from twisted_ib.sdp.pendingsends import PendingSend
     from twisted_ib.sdp.stream import Stream
-    from twisted_ib.sdp.zerocopyreceive import ReceiveBuffer
 
 _PRESENT = wire.Flags.OOB_PRES.value
 
@@ -63,14 +61,6 @@ class Extensions:
         if keyed is None:
             keyed = self.keyed = StreamRDMA(self.stream)
         return keyed
-
-    def hide(self, user: ReceiveBuffer | PendingSend) -> None:
-        """
-        The peer has no access any more to what a SinkAvail or SrcAvail has exposed.
-        """
-        exposed, user.exposed = user.exposed, None
-        if exposed is not None and self.keyed is not None:
-            self.keyed.hide(exposed)
 
     # -- the batch
 

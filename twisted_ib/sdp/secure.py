@@ -34,6 +34,17 @@ def innermostTLS(protocol: Any) -> Any:
     return found
 
 
+def wrapsTLS(protocol: object) -> bool:
+    """
+    Return whether a protocol is, or contains, a TLS protocol.
+
+    @param protocol: Any, or L{None}.
+    """
+    # TLS sends close_notify in its C{abortConnection} and then aborts.  Over TCP the abort discards that
+    # alert; here too the peer must see a loss, not an orderly end.
+    return innermostTLS(protocol) is not None
+
+
 class SecureMixin:
     """
     The application's calls, once C{startTLS} was called: they go to the TLS protocol, which uses the plain

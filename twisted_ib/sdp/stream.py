@@ -835,8 +835,7 @@ class Stream:
 
     def _streamEnded(self) -> None:
         if self.extensions is not None:
-            receiving = self.extensions.zeroCopyReceive
-            receiving.withdrawn(list(receiving.places), True)
+            self.extensions.zeroCopyReceive.returnPlaces()
             if not self.attached:
                 # A callback has ended the connection.
                 return

@@ -25,7 +25,7 @@ from twisted_ib.interfaces import ISDPBufferedProtocol, ISDPTransport
 from twisted_ib.internet.addressing.addresses import Address, End, checkInteger
 from twisted_ib.internet.region import RDMARegion
 from twisted_ib.internet.transport import CONNECTION_DONE, FIELDS, Transport, misused
-from twisted_ib.sdp.secure import SecureMixin, innermostTLS, secured
+from twisted_ib.sdp.secure import SecureMixin, innermostTLS, secured, wrapsTLS
 from twisted_ib.sdp.stream import Stream
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ class SDPTransport(Transport, Stream):
         if len(byte) != 1:
             raise ValueError(f"urgent data is one byte, not {len(byte)}")
         # The byte would travel in the clear, and corrupt the TLS records of a peer that reads it inline.
-        if innermostTLS(self.protocol) is not None:
+        if wrapsTLS(self.protocol):
             raise ValueError("there is no urgent data in TLS")
         ended = self._writeDisconnected or self._aborting or self.queuePair.path is None
         if self.connected and not ended and not self.disconnSent:

@@ -383,7 +383,7 @@ class ZeroCopySend:
             item = offer.user
             item.offered = False
             item.plain = plain
-            self._extensions.hide(item)
+            self._hide(item)
         source = self._source
         if plain and source.offers and source.cancelling is None:
             # Data is illegal while the later SrcAvails are outstanding.
@@ -432,8 +432,14 @@ class ZeroCopySend:
 
     # -- end of the connection
 
+    def _hide(self, item: PendingSend) -> None:
+        exposed, item.exposed = item.exposed, None
+        keyed = self._extensions.keyed
+        if exposed is not None and keyed is not None:
+            keyed.hide(exposed)
+
     def _release(self, item: PendingSend) -> Deferred[None] | None:
-        self._extensions.hide(item)
+        self._hide(item)
         if item.region is not None:
             item.region.unuse()
         elif item.memory is not None and self._extensions.keyed is not None:

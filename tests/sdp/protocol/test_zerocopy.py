@@ -18,7 +18,7 @@ from twisted_ib import limits
 from twisted_ib.errors import SDPError, SDPWireError
 from twisted_ib.sdp.protocol import wire
 from twisted_ib.sdp.protocol.machine import Input, Machine, State
-from twisted_ib.sdp.protocol.modes import CHANGES, Mode, changed
+from twisted_ib.sdp.protocol.modes import BY_SINK, CHANGES, Mode, changed
 from twisted_ib.sdp.protocol.wire import MID, Flags, StreamMessage, Transition
 from twisted_ib.sdp.protocol.zerocopy import ZeroCopyMachine
 
@@ -200,6 +200,7 @@ class ModeTests(SynchronousTestCase):
                 else:
                     error = self.assertRaises(SDPError, changed, mode, transition)
                     self.assertEqual(str(error), f"ModeChange {transition.name} in {mode.name} mode")
+        self.assertEqual(BY_SINK, {UNBUFFER})
 
     def test_bothEnds(self) -> None:
         """

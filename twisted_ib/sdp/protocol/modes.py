@@ -37,6 +37,8 @@ CHANGES = {
     Transition.COMBINED_TO_PIPELINED: (Mode.COMBINED, Mode.PIPELINED),
     Transition.PIPELINED_TO_COMBINED: (Mode.PIPELINED, Mode.COMBINED),
 }
+#: Transitions that the sink sends; the source sends the others.
+BY_SINK = frozenset((Transition.BUFFERED_TO_COMBINED,))
 
 
 def checkRange(address: int, length: int) -> None:
