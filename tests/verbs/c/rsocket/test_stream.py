@@ -262,13 +262,14 @@ class RSocketTests(VerbsTestCase):
             return passive.canRead
 
         self.assertTrue(hub.wait(arrived, HANG_SECONDS))
-        before = hub.drives
+        # No other thread drives while this one has the hub.
         with hub:
+            before = hub.drives
             self.assertTrue(active.canWrite)
             active.write(memoryview(b"more"))
             self.assertEqual([passive.read(piece), passive.canRead, passive.read(piece)], [8, True, 4])
             self.progress(active, passive)
-        self.assertEqual(hub.drives, before)
+            self.assertEqual(hub.drives, before)
 
     def test_look(self) -> None:
         """
