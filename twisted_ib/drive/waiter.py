@@ -182,9 +182,9 @@ class Handlers:
     drives.
 
     The interpreter calls one between any two instructions of the main thread, and it may raise, as that of
-    SIGINT does.  What the lock protects is half done then: octets would be lost, or sent twice.  So they are
-    called once the lock is free, as after a system call: before it is taken, while its thread sleeps, and
-    when it is given back.
+    SIGINT does.  The state that the lock protects is half changed then: octets would be lost, or sent twice.
+    They are called once the lock is free, as after a system call: before it is taken, while its thread
+    sleeps, and when it is given back.
 
     @ivar waiting: Those that wait, by signal, with the frame that it has interrupted.
     """
