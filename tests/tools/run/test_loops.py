@@ -443,7 +443,7 @@ address, found = ("127.0.0.1", int(sys.argv[1])), []
 start = threading.Barrier(6)
 def begin(number):
     start.wait()
-    while number > 2 and "twisted_ib.blocking" not in sys.modules:
+    while number > 2 and "twisted_ib.switch.switch" not in sys.modules:
         time.sleep(0)
     if number == 5:
         with socket.create_server(("127.0.0.1", 0)) as listener:
