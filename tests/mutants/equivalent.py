@@ -324,6 +324,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         "twisted_ib/hca/host/rendezvous.py",
+        "os.chmod(self.name, 0o666 if home.shared else 0o600, dir_fd=home.fd)",
+        "0o666",
+        "439",
+        "nobody executes a socket",
+    ),
+    Equivalent(
+        "twisted_ib/hca/host/rendezvous.py",
         "inode = self._inodes.pop(key, 0)",
         "0",
         "1",

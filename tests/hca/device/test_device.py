@@ -37,6 +37,7 @@ from twisted_ib.errors import (
 )
 from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.base.polling import AdaptivePolling
+from twisted_ib.hca.base.states import QPType
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.capture.capture import Capture, fileOf
@@ -449,6 +450,16 @@ class ObjectTests(DeviceTestCase):
     """
     The objects of a device, and its output for commands.
     """
+
+    def test_datagrams(self) -> None:
+        """
+        With the first queue pair for datagrams callers are asked for proof.
+        """
+        asked = []
+        for type_ in QPType.RC, QPType.UD, QPType.RC:
+            self.a.createQueuePair(User(), type_)
+            asked.append(self.a.paths.takesDatagrams)
+        self.assertEqual(asked, [False, True, True])
 
     def test_unknown(self) -> None:
         """
