@@ -46,11 +46,35 @@ channels._structure = lambda event, its: (events.index(event), its is endpoint)
 print(channels.takeEvent(Mock(), Mock(side_effect=events)), [each.close.call_count for each in events])
 """
 
+#: The same of an event of a connection, and of one for datagrams.
+_KINDS = """
+import sys
+from unittest.mock import MagicMock, Mock
+sys.modules.update(_twisted_ib_cm=MagicMock(), _twisted_ib_verbs=MagicMock())
+from twisted_ib.verbs.c.cm import channels
+
+filled, endpoint = [], Mock()
+channels.handles = channels.UDParam = Mock()
+channels._fillDatagram = lambda *arguments: filled.append("datagrams")
+channels._fillConnection = lambda *arguments: filled.append("connection")
+for kind in channels.enums.IBV_QPT_RC, channels.enums.IBV_QPT_UD:
+    endpoint.structure.qp_type = kind
+    channels._structure(Mock(event_type=channels._E.RDMA_CM_EVENT_ESTABLISHED, private_data=b""), endpoint)
+print(filled)
+"""
+
 
 class EventTests(SynchronousTestCase):
     """
-    Events of what is gone.
+    Events without the library.
     """
+
+    def test_kinds(self) -> None:
+        """
+        An event has the parameters of its kind of queue pair.
+        """
+        done = subprocess.run([sys.executable, "-c", _KINDS], capture_output=True, text=True, check=False)
+        self.assertEqual((done.stdout, done.stderr), ("['connection', 'datagrams']\n", ""))
 
     def test_destroyed(self) -> None:
         """
