@@ -22,8 +22,9 @@ from tests.support.calls import requireReplaceable
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib import socket as offloading
+from twisted_ib.blocking import connection as connectionModule
 from twisted_ib.blocking import descriptors
-from twisted_ib.blocking.connection import RECEIVE_BYTES, Connection
+from twisted_ib.blocking.connection import RECEIVE_BYTES, SEND_BYTES, Connection
 from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.errors import ForkedSocketError
@@ -171,6 +172,23 @@ class StreamTests(BlockingTestCase):
         one.setblocking(False)
         self.assertEqual(self.assertRaises(BlockingIOError, one.recv, 1).errno, errno.EAGAIN)
         self.assertRaises(BlockingIOError, one.recv, 1, kernel.MSG_DONTWAIT)
+
+    def test_piecesInTime(self) -> None:
+        """
+        A write of many pieces goes on while there is time, however little, and not beyond.
+        """
+        one, _ = self.pair()
+        now = 5.0
+
+        def send(connection: Any, data: Any, flags: int, timeout: float | None) -> int:
+            nonlocal now
+            now += 0.25
+            return len(data)
+
+        self.patch(connectionModule, "monotonic", lambda: now)
+        self.patch(Connection, "send", send)
+        self.assertEqual(one.sdp._sendPieces(bytes(4 * SEND_BYTES), 0, 1.0), 4 * SEND_BYTES)
+        self.assertRaises(TimeoutError, one.sdp._sendPieces, bytes(4 * SEND_BYTES + 1), 0, 1.0)
 
     def test_closeInterrupted(self) -> None:
         """
