@@ -90,6 +90,7 @@ int main(void)
     FD_ZERO(&set);
     FD_SET(ends[0], &set);
     IS(rselect(ends[0] + 1, &set, NULL, NULL, &time), 1);
+    IS(!!FD_ISSET(ends[0], &set), 1);
     FD_SET(ends[0], &set);
     IS(rselect(ends[0] + 1, NULL, &set, NULL, &time), 0);
     nothing.fd = socket;
