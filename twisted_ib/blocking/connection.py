@@ -211,6 +211,8 @@ class Connection:
         if self.isMarked:
             timeout = self._timeoutNow(timeout)
         loop, data = self.loop, b""
+        if loop.lockQueue:
+            loop.lockQueue.awaitFree(loop.lock)
         try:
             try:
                 with loop.lock:
@@ -256,6 +258,8 @@ class Connection:
                         self._mayRead()
                     return data
             finally:
+                if loop.lockQueue and not loop.lock._is_owned():
+                    loop.lockQueue.wake()
                 if loop.interrupts:
                     handlers.call()
         except BaseException:
@@ -407,6 +411,8 @@ class Connection:
         @return: Whether that is done; if not, nothing is.
         """
         loop = self.loop
+        if loop.lockQueue:
+            loop.lockQueue.awaitFree(loop.lock)
         try:
             with loop.lock:
                 stream, turns = self.stream, loop.driven.turns
@@ -438,6 +444,8 @@ class Connection:
                     self._await(self.writable, timeout)
                 return True
         finally:
+            if loop.lockQueue and not loop.lock._is_owned():
+                loop.lockQueue.wake()
             if loop.interrupts:
                 handlers.call()
 

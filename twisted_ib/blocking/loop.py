@@ -28,7 +28,7 @@ from twisted.python.failure import Failure
 from twisted_ib.blocking.descriptors import elsewhere, isElsewhere, isUsed, letAllGo
 from twisted_ib.drive.process import life
 from twisted_ib.drive.sleeper import milliseconds
-from twisted_ib.drive.waiter import NoLock, Waiter, handlers, release, tell
+from twisted_ib.drive.waiter import LockQueue, NoLock, Waiter, handlers, release, tell
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.reactor.loop import EPOLL_EVERY, progress
@@ -178,6 +178,8 @@ class DrivenReactor(IBReactor):
             try:
                 # In one step: as soon as the lock is free, a signal's handler may raise.
                 held.extend(map(release, (loop.lock,)))
+                if loop.lockQueue:
+                    loop.lockQueue.wake()
                 if loop.interrupts:
                     handlers.call()
                 if kernel is None:
@@ -188,7 +190,7 @@ class DrivenReactor(IBReactor):
                     self.kernelReady = len(found) > isOwn
                     events = None if isOwn else []
             finally:
-                loop.lock._acquire_restore(held[0])
+                loop.lockQueue.takeAgain(loop.lock, held[0], True)
                 loop.sleeping = False
                 if loop.owner != get_ident():
                     loop.own()
@@ -213,8 +215,8 @@ class BlockingLoop:
 
     Methods but C{__enter__} and C{abandon} are called with the lock: C{with loop:}.
 
-    @ivar lock: The lock; whoever takes it without C{with loop:} sees that the L{owner} is its thread. A
-        thread that sleeps gives it back as often as it has it: a signal's handler waits within other calls.
+    @ivar lock: The lock; whoever takes it without C{with loop:} sees to L{owner} and L{lockQueue}. A thread
+        that sleeps gives it back as often as it has it: a signal's handler waits within other calls.
     @ivar owner: The thread that the devices belong to.
     @ivar leader: The thread that drives the devices, or 0; C{followers}: those that wait for it.
     @ivar reactor: The L{DrivenReactor}.
@@ -233,6 +235,7 @@ class BlockingLoop:
     def __init__(self) -> None:
         self.lock: Any = RLock()
         self.interrupts = handlers.protect(self.lock)
+        self.lockQueue = LockQueue()
         self.reactor = DrivenReactor(self)
         self.turn = self.reactor.turn
         self.driven = self.reactor._loop
@@ -248,7 +251,8 @@ class BlockingLoop:
         self._deputy: Waiter | None = None
 
     def __enter__(self) -> None:
-        self.lock.acquire()
+        if not self.lock.acquire(False):
+            self.lockQueue.acquire(self.lock)
         if self.owner != get_ident():
             self.own()
         if self.orphans:
@@ -256,6 +260,8 @@ class BlockingLoop:
 
     def __exit__(self, *_: object) -> None:
         self.lock.release()
+        if self.lockQueue and not self.lock._is_owned():
+            self.lockQueue.wake()
         if self.interrupts:
             handlers.call()
 
@@ -480,7 +486,7 @@ class BlockingLoop:
             if isDeputy and (seconds is None or seconds > waiter.grace):
                 seconds = waiter.grace
             try:
-                woken = handlers.aside(self.lock, waiter.sleep, seconds, kernel)
+                woken = handlers.aside(self.lock, self.lockQueue, isDeputy, waiter.sleep, seconds, kernel)
             finally:
                 self.own()
             if waiter.ready() or (kernel is not None and self._isKernelReady(kernel, waiter.bell)):

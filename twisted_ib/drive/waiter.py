@@ -1,6 +1,6 @@
 """
-Threads that wait while another one drives, the lock that a forked child finds in the place of theirs, and
-handlers of signals, which wait for the lock.
+Threads that wait while another one drives, or for the lock of who drives; the lock that a forked child finds
+in the place of theirs; and handlers of signals, which wait for the lock, too.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ import os
 import select
 import signal
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import methodcaller
 from threading import Lock, get_ident, main_thread
 from types import FrameType
-from typing import Final, ParamSpec, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from twisted_ib.drive.sleeper import bounded, milliseconds
 from twisted_ib.errors import ForkedSocketError
@@ -23,6 +24,10 @@ Handler: TypeAlias = Callable[[int, FrameType | None], object]
 Waiting: TypeAlias = dict[int, tuple[Handler, FrameType | None]]
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
+
+#: Seconds after which a thread tries a lock again although nobody has woken it: an error that a signal's
+#: handler raises may keep the one that leaves from that.
+UNTOLD_SECONDS: Final = 0.5
 
 
 def isMain() -> bool:
@@ -129,6 +134,71 @@ class Waiter(Follower):
         return bool(found)
 
 
+class LockQueue(deque[Any]):
+    """
+    Threads that wait for a lock, the first first, each on a lock of its own: whoever leaves wakes one of
+    them, which tries.
+
+    A thread that sleeps on the lock itself is given it while it lacks the interpreter, and has it for as long
+    as it waits for that.  Others find it taken meanwhile, and sleep on it, too: of many threads that use it
+    all soon do nothing but hand it on (a lock convoy).
+    """
+
+    def acquire(self, lock: Any, isFirst: bool = False) -> None:
+        """
+        Take a lock that was not free.
+
+        @param isFirst: Whether that is before all others, which wait for what this thread does.
+        """
+        # Handlers of signals run, and wait, within this.
+        if isMain():
+            lock.acquire()
+            return
+        own = Lock()
+        own.acquire()
+        (self.appendleft if isFirst else self.append)(own)
+        try:
+            while not lock.acquire(False):
+                if own.acquire(True, UNTOLD_SECONDS):
+                    self.appendleft(own)
+        finally:
+            with suppress(ValueError):
+                self.remove(own)
+
+    def takeAgain(self, lock: Any, held: Any, isFirst: bool = False) -> None:
+        """
+        Take a lock as often as C{_release_save} gave it back.
+
+        @param held: What that has returned.
+        @param isFirst: See L{acquire}.
+        """
+        if isMain():
+            lock._acquire_restore(held)
+            return
+        if not lock.acquire(False):
+            self.acquire(lock, isFirst)
+        for _ in range(1, held[0]):
+            lock.acquire()
+
+    def awaitFree(self, lock: Any, isFirst: bool = False) -> None:
+        """
+        Wait until it is free: for who takes it by C{with}, between whose parts no handler of a signal runs.
+
+        @param isFirst: See L{acquire}.
+        """
+        if not isMain():
+            if not lock.acquire(False):
+                self.acquire(lock, isFirst)
+            lock.release()
+
+    def wake(self) -> None:
+        """
+        The lock is free: wake the first.
+        """
+        with suppress(IndexError):
+            self.popleft().release()
+
+
 class NoLock:
     """
     The lock in a forked child.
@@ -138,7 +208,7 @@ class NoLock:
 
     refusing: Callable[[], object] = staticmethod(lambda: None)
 
-    def acquire(self) -> None:
+    def acquire(self, blocking: bool = True) -> None:
         """
         Refuse.
 
@@ -150,8 +220,9 @@ class NoLock:
     def __enter__(self) -> None:
         self.acquire()
 
-    def _acquire_restore(self, held: object) -> None:
-        self.acquire()
+    def _is_owned(self) -> bool:
+        # Those that wait for it are the parent's.
+        return True
 
     def release(self) -> None:
         """
@@ -260,6 +331,8 @@ class Handlers:
     def aside(
         self,
         lock: OwnedLock,
+        queue: LockQueue,
+        isFirst: bool,
         call: Callable[_Arguments, _Result],
         *arguments: _Arguments.args,
         **named: _Arguments.kwargs,
@@ -272,11 +345,13 @@ class Handlers:
         try:
             # In one step: as soon as the lock is free, a signal's handler may raise.
             held.extend(map(release, (lock,)))
+            if queue:
+                queue.wake()
             if self.waiting:
                 self.call()
             return call(*arguments, **named)
         finally:
-            lock._acquire_restore(held[0])
+            queue.takeAgain(lock, held[0], isFirst)
 
 
 class _Kept:

@@ -312,7 +312,8 @@ def settle() -> None:
     Post what was recorded.  An error that no request can have is raised when all others are posted.
     """
     # As hub.enter().
-    hub.lock.acquire()
+    if not hub.lock.acquire(False):
+        hub.lockQueue.acquire(hub.lock)
     hub._depth += 1
     try:
         if hub.closes.dead:
