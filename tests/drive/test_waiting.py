@@ -48,14 +48,7 @@ begin()
 
     def __init__(self) -> None:
         self.hub = Hub()
-        self.lockQueue = self.hub.lockQueue
         self.device = self.hub.open("shm0")
-
-    def locked(self) -> Hub:
-        """
-        @return: What takes its lock.
-        """
-        return self.hub
 
     def wait(self, ready: Callable[[], object], seconds: float) -> bool:
         """
@@ -133,7 +126,7 @@ begin()
 """
 
     def __init__(self, loop: BlockingLoop) -> None:
-        self.loop, self.lockQueue = loop, loop.lockQueue
+        self.loop = loop
         with loop:
             channel = channelFor(loop.reactor, "shm0")  # type: ignore[arg-type]
             channel.acquire(_User())
@@ -169,12 +162,6 @@ begin()
         with self.loop:
             call()
             self.loop.changed()
-
-    def locked(self) -> BlockingLoop:
-        """
-        @return: What takes its lock.
-        """
-        return self.loop
 
     def drop(self, close: Callable[[], None]) -> None:
         """

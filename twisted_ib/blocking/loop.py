@@ -28,7 +28,7 @@ from twisted.python.failure import Failure
 from twisted_ib.blocking.descriptors import elsewhere, isElsewhere, isUsed, letAllGo
 from twisted_ib.drive.process import life
 from twisted_ib.drive.sleeper import milliseconds
-from twisted_ib.drive.waiter import LockQueue, NoLock, Waiter, handlers, release, tell
+from twisted_ib.drive.waiter import NoLock, Waiter, tell
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.reactor.loop import EPOLL_EVERY, progress
@@ -138,7 +138,7 @@ class DrivenReactor(IBReactor):
 
         @return: See L{turn}.
         """
-        armed, worked, self.rest.isAsleep = True, 0, True
+        armed, worked = True, 0
         for channel in channels:
             device = channel.device
             if device.traits.packets:
@@ -151,7 +151,6 @@ class DrivenReactor(IBReactor):
         if armed:
             self._sleep(BRIEF_SECONDS if limit is None or limit > BRIEF_SECONDS else limit, kernel)
             channels = self._channels
-        self.rest.isAsleep = False
         for channel in channels:
             if channel.device.fabric.look():
                 worked += channel.device.progress()
@@ -174,14 +173,8 @@ class DrivenReactor(IBReactor):
             if loop.orphans:
                 # Abandoned since the turn began: there is no wake-up for it.
                 limit = 0.0
-            held: list[object] = []
+            held = loop.lock._release_save()
             try:
-                # In one step: as soon as the lock is free, a signal's handler may raise.
-                held.extend(map(release, (loop.lock,)))
-                if loop.lockQueue:
-                    loop.lockQueue.wake()
-                if loop.interrupts:
-                    handlers.call()
                 if kernel is None:
                     events = self._poller.poll(limit, most)
                 else:
@@ -190,7 +183,7 @@ class DrivenReactor(IBReactor):
                     self.kernelReady = len(found) > isOwn
                     events = None if isOwn else []
             finally:
-                loop.lockQueue.takeAgain(loop.lock, held[0], True)
+                loop.lock._acquire_restore(held)
                 loop.sleeping = False
                 if loop.owner != get_ident():
                     loop.own()
@@ -208,6 +201,13 @@ class DrivenReactor(IBReactor):
         self.waker.connectionLost(Failure(ConnectionDone()))
         self._poller.close()
 
+    @property
+    def channels(self) -> tuple[DeviceChannel, ...]:
+        """
+        The devices that are polled.
+        """
+        return self._channels
+
 
 class BlockingLoop:
     """
@@ -215,8 +215,8 @@ class BlockingLoop:
 
     Methods but C{__enter__} and C{abandon} are called with the lock: C{with loop:}.
 
-    @ivar lock: The lock; whoever takes it without C{with loop:} sees to L{owner} and L{lockQueue}. A thread
-        that sleeps gives it back as often as it has it: a signal's handler waits within other calls.
+    @ivar lock: The lock; whoever takes it without C{with loop:} sees that the L{owner} is its thread. A
+        thread that sleeps gives it back as often as it has it: a signal's handler waits within other calls.
     @ivar owner: The thread that the devices belong to.
     @ivar leader: The thread that drives the devices, or 0; C{followers}: those that wait for it.
     @ivar reactor: The L{DrivenReactor}.
@@ -229,13 +229,10 @@ class BlockingLoop:
         after them, or L{None}.
     @ivar orphans: Close connections whose sockets were never closed, in the next turn.
     @ivar atOnce: Waits that were over at once; C{servedAt}: the time after the last that served devices.
-    @ivar interrupts: Handlers of signals that wait until the lock is free.
     """
 
     def __init__(self) -> None:
         self.lock: Any = RLock()
-        self.interrupts = handlers.protect(self.lock)
-        self.lockQueue = LockQueue()
         self.reactor = DrivenReactor(self)
         self.turn = self.reactor.turn
         self.driven = self.reactor._loop
@@ -251,19 +248,19 @@ class BlockingLoop:
         self._deputy: Waiter | None = None
 
     def __enter__(self) -> None:
-        if not self.lock.acquire(False):
-            self.lockQueue.acquire(self.lock)
-        if self.owner != get_ident():
-            self.own()
-        if self.orphans:
-            self._closeOrphans()
+        self.lock.acquire()
+        try:
+            if self.owner != get_ident():
+                self.own()
+            if self.orphans:
+                self._closeOrphans()
+        except BaseException:
+            # A signal's handler may raise here: nobody leaves what was not entered.
+            self.lock.release()
+            raise
 
     def __exit__(self, *_: object) -> None:
         self.lock.release()
-        if self.lockQueue and not self.lock._is_owned():
-            self.lockQueue.wake()
-        if self.interrupts:
-            handlers.call()
 
     def own(self) -> None:
         """
@@ -272,7 +269,6 @@ class BlockingLoop:
         me = get_ident()
         if self.owner != me:
             self.owner = me
-            handlers.install()
             for channel in channelsOf(self.reactor):
                 if not channel.device.closed:
                     channel.device.thread = me
@@ -346,9 +342,9 @@ class BlockingLoop:
         elif self.sleeping:
             # No more of a turn: epoll's edge-triggered events are for the leader.
             self.reactor.runUntilCurrent()
-            if progress(self.reactor._channels):
+            if progress(self.reactor.channels):
                 self._dispatch()
-            for channel in self.reactor._channels:
+            for channel in self.reactor.channels:
                 self.flush(channel.device)
 
     # -- waiting
@@ -402,9 +398,6 @@ class BlockingLoop:
                 self.reactor.kernelReady = None
                 self.turn(limit, kernel)
                 woken = tell(self.followers) if self.followers else 0
-                if self.interrupts:
-                    # Nothing is half done between two turns.
-                    self.reactor._sleep(YIELD_SECONDS, None)
                 if ready() or (kernel is not None and self._isKernelReady(kernel, -1, True)):
                     over = True
                     return True
@@ -485,9 +478,11 @@ class BlockingLoop:
             isDeputy = self._deputy is waiter
             if isDeputy and (seconds is None or seconds > waiter.grace):
                 seconds = waiter.grace
+            held = self.lock._release_save()
             try:
-                woken = handlers.aside(self.lock, self.lockQueue, isDeputy, waiter.sleep, seconds, kernel)
+                woken = waiter.sleep(seconds, kernel)
             finally:
+                self.lock._acquire_restore(held)
                 self.own()
             if waiter.ready() or (kernel is not None and self._isKernelReady(kernel, waiter.bell)):
                 return True
@@ -586,7 +581,6 @@ def _forked() -> None:
         loop, _loop = _loop, None
         loop.forked = True
         loop.lock = NoLock()
-        handlers.protect(None)
         letAllGo(loop)
 
 

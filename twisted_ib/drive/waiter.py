@@ -1,33 +1,16 @@
 """
-Threads that wait while another one drives, or for the lock of who drives; the lock that a forked child finds
-in the place of theirs; and handlers of signals, which wait for the lock, too.
+Threads that wait while another one drives, and the lock that a forked child finds in the place of theirs.
 """
 
 from __future__ import annotations
 
 import os
 import select
-import signal
-import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from operator import methodcaller
+from collections.abc import Callable, Iterable
 from threading import Lock, get_ident, main_thread
-from types import FrameType
-from typing import Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from twisted_ib.drive.sleeper import bounded, milliseconds
 from twisted_ib.errors import ForkedSocketError
-
-Handler: TypeAlias = Callable[[int, FrameType | None], object]
-Waiting: TypeAlias = dict[int, tuple[Handler, FrameType | None]]
-_Result = TypeVar("_Result")
-_Arguments = ParamSpec("_Arguments")
-
-#: Seconds after which a thread tries a lock again although nobody has woken it: an error that a signal's
-#: handler raises may keep the one that leaves from that.
-UNTOLD_SECONDS: Final = 0.5
 
 
 def isMain() -> bool:
@@ -134,71 +117,6 @@ class Waiter(Follower):
         return bool(found)
 
 
-class LockQueue(deque[Any]):
-    """
-    Threads that wait for a lock, the first first, each on a lock of its own: whoever leaves wakes one of
-    them, which tries.
-
-    A thread that sleeps on the lock itself is given it while it lacks the interpreter, and has it for as long
-    as it waits for that.  Others find it taken meanwhile, and sleep on it, too: of many threads that use it
-    all soon do nothing but hand it on (a lock convoy).
-    """
-
-    def acquire(self, lock: Any, isFirst: bool = False) -> None:
-        """
-        Take a lock that was not free.
-
-        @param isFirst: Whether that is before all others, which wait for what this thread does.
-        """
-        # Handlers of signals run, and wait, within this.
-        if isMain():
-            lock.acquire()
-            return
-        own = Lock()
-        own.acquire()
-        (self.appendleft if isFirst else self.append)(own)
-        try:
-            while not lock.acquire(False):
-                if own.acquire(True, UNTOLD_SECONDS):
-                    self.appendleft(own)
-        finally:
-            with suppress(ValueError):
-                self.remove(own)
-
-    def takeAgain(self, lock: Any, held: Any, isFirst: bool = False) -> None:
-        """
-        Take a lock as often as C{_release_save} gave it back.
-
-        @param held: What that has returned.
-        @param isFirst: See L{acquire}.
-        """
-        if isMain():
-            lock._acquire_restore(held)
-            return
-        if not lock.acquire(False):
-            self.acquire(lock, isFirst)
-        for _ in range(1, held[0]):
-            lock.acquire()
-
-    def awaitFree(self, lock: Any, isFirst: bool = False) -> None:
-        """
-        Wait until it is free: for who takes it by C{with}, between whose parts no handler of a signal runs.
-
-        @param isFirst: See L{acquire}.
-        """
-        if not isMain():
-            if not lock.acquire(False):
-                self.acquire(lock, isFirst)
-            lock.release()
-
-    def wake(self) -> None:
-        """
-        The lock is free: wake the first.
-        """
-        with suppress(IndexError):
-            self.popleft().release()
-
-
 class NoLock:
     """
     The lock in a forked child.
@@ -208,7 +126,7 @@ class NoLock:
 
     refusing: Callable[[], object] = staticmethod(lambda: None)
 
-    def acquire(self, blocking: bool = True) -> None:
+    def acquire(self) -> None:
         """
         Refuse.
 
@@ -220,9 +138,8 @@ class NoLock:
     def __enter__(self) -> None:
         self.acquire()
 
-    def _is_owned(self) -> bool:
-        # Those that wait for it are the parent's.
-        return True
+    def _acquire_restore(self, held: object) -> None:
+        self.acquire()
 
     def release(self) -> None:
         """
@@ -231,191 +148,3 @@ class NoLock:
 
     def __exit__(self, *_: object) -> None:
         raise AssertionError("never entered")
-
-
-class OwnedLock(Protocol):
-    """
-    A C{threading.RLock}.
-    """
-
-    def _is_owned(self) -> bool: ...
-
-    def _acquire_restore(self, held: object, /) -> None: ...
-
-
-#: Gives one back, as often as its thread has it, and returns what takes it again.
-release: Final = cast("Callable[[OwnedLock], object]", methodcaller("_release_save"))
-
-
-class Handlers:
-    """
-    Handlers of signals in this process: they wait while the thread that they interrupt has the lock of who
-    drives.
-
-    The interpreter calls one between any two instructions of the main thread, and it may raise, as that of
-    SIGINT does.  The state that the lock protects is half changed then: octets would be lost, or sent twice.
-    They are called once the lock is free, as after a system call: before it is taken, while its thread
-    sleeps, and when it is given back.
-
-    @ivar waiting: Those that wait, by signal, with the frame that it has interrupted.
-    """
-
-    def __init__(self) -> None:
-        self.waiting: Waiting = {}
-        self._lock: OwnedLock | None = None
-        self._depth = 0
-        self._isInstalled = False
-
-    def protect(self, lock: object) -> Waiting:
-        """
-        Have them wait for a lock.
-
-        @param lock: A C{threading.RLock}; L{None} for none, as in a forked child.
-        @return: Those that wait: who gives the lock back looks, and has L{call} called.
-        """
-        self._lock = None if lock is None else cast("OwnedLock", lock)
-        self.waiting.clear()
-        self.install()
-        return self.waiting
-
-    def install(self) -> None:
-        """
-        Have the program's handlers wait, those of today and those to come, if this is the main thread: others
-        may set none.
-        """
-        if self._isInstalled or not isMain():
-            return
-        self._isInstalled = True
-        plain = cast("_Signals", sys.modules["_signal"])
-        # What signal.signal and getsignal call, whatever the names by which a program has them.
-        setattr(signal, _MODULE, _KeptSignals(self, plain))
-        for number in plain.valid_signals():
-            handler = plain.getsignal(number)
-            if not (handler is None or isinstance(handler, int)):
-                plain.signal(number, _Kept(self, cast("Handler", handler)))
-
-    def areKept(self) -> bool:
-        """
-        @return: Whether they wait now; asked in the main thread.
-        """
-        return self._depth > 0 or (self._lock is not None and self._lock._is_owned())
-
-    @contextmanager
-    def keep(self) -> Iterator[None]:
-        """
-        Within this context they wait, whether the lock is free or not.
-        """
-        if not isMain():
-            # They interrupt the main thread alone, whose the depth is.
-            yield
-            return
-        self._depth += 1
-        try:
-            yield
-        finally:
-            self._depth -= 1
-            self.call()
-
-    def call(self) -> None:
-        """
-        Call those that have waited, unless they still do.
-        """
-        if self.waiting and not self.areKept() and isMain():
-            number = min(self.waiting)
-            handler, frame = self.waiting.pop(number)
-            try:
-                handler(number, frame)
-            finally:
-                self.call()
-
-    def aside(
-        self,
-        lock: OwnedLock,
-        queue: LockQueue,
-        isFirst: bool,
-        call: Callable[_Arguments, _Result],
-        *arguments: _Arguments.args,
-        **named: _Arguments.kwargs,
-    ) -> _Result:
-        """
-        Call something without the lock, in which the calling thread is.  So do those who have no time for a
-        further call.
-        """
-        held: list[object] = []
-        try:
-            # In one step: as soon as the lock is free, a signal's handler may raise.
-            held.extend(map(release, (lock,)))
-            if queue:
-                queue.wake()
-            if self.waiting:
-                self.call()
-            return call(*arguments, **named)
-        finally:
-            queue.takeAgain(lock, held[0], isFirst)
-
-
-class _Kept:
-    # A handler of the program's, as the interpreter has it.
-
-    __slots__ = ("handler", "owner")
-
-    def __init__(self, owner: Handlers, handler: Handler) -> None:
-        self.owner, self.handler = owner, handler
-
-    @property
-    def __call__(self) -> Handler:
-        # Of a traceback this is no part: what is called is the program's own.
-        owner = self.owner
-        return self._keep if owner.waiting or owner.areKept() else self.handler
-
-    def _keep(self, number: int, frame: FrameType | None) -> None:
-        # Or have its turn among those that wait.
-        self.owner.waiting[number] = self.handler, frame
-        self.owner.call()
-
-
-class _Signals(Protocol):
-    # What signal.py calls of its module in C.
-
-    def signal(self, number: int, handler: object, /) -> object: ...
-
-    def getsignal(self, number: int, /) -> object: ...
-
-    def pthread_sigmask(self, how: int, mask: Iterable[int], /) -> set[int]: ...
-
-    def sigpending(self) -> set[int]: ...
-
-    def sigwait(self, numbers: Iterable[int], /) -> int: ...
-
-    def valid_signals(self) -> set[int]: ...
-
-
-#: The name by which it has that module.
-_MODULE: Final = "_signal"
-
-
-class _KeptSignals:
-    # In the place of the module.
-
-    def __init__(self, owner: Handlers, plain: _Signals) -> None:
-        self._owner, self._plain = owner, plain
-        self.pthread_sigmask, self.sigpending = plain.pthread_sigmask, plain.sigpending
-        self.sigwait, self.valid_signals = plain.sigwait, plain.valid_signals
-
-    def signal(self, number: int, handler: object, /) -> object:
-        # It refuses what is no handler.
-        found = self._plain.signal(number, handler)
-        if not isinstance(handler, int):
-            self._plain.signal(number, _Kept(self._owner, cast("Handler", handler)))
-        return _handlerOf(found)
-
-    def getsignal(self, number: int, /) -> object:
-        return _handlerOf(self._plain.getsignal(number))
-
-
-def _handlerOf(found: object) -> object:
-    return found.handler if isinstance(found, _Kept) else found
-
-
-#: Of this process.
-handlers: Final = Handlers()

@@ -115,10 +115,9 @@ class Hooks:
         self.kernels: tuple[str, ...] = ("socket", "select", "selectors")
         self._copies: dict[str, ModuleType] = {}
         self._lock = RLock()
-        #: The threads that find the kernel's names.
+        #: The threads that have the kernel's names, and what those stood for before.
         self._plain: list[int] = []
-        find = self._attribute
-        self._divided = type("module", (ModuleType,), {"__getattribute__": lambda *names: find(*names)})
+        self._before: list[object] = []
 
     def install(self) -> None:
         """
@@ -165,41 +164,33 @@ class Hooks:
         """
         with self._lock:
             self.replaced.append(Replaced(module, name, getattr(module, name), ours))
-            setattr(module, name, ours)
             if self._plain:
-                self._divide(self._divided)
+                self._before.append(ours)
+            else:
+                setattr(module, name, ours)
 
     @contextmanager
     def plain(self) -> Iterator[None]:
         """
-        Within this context the calling thread finds the kernel's in the modules, by C{import} and as their
-        attributes.  Others, and functions of these modules, have ours: no thread that makes its sockets
-        meanwhile gets one that never goes over SDP.
+        Within this context the names stand for the kernel's, for all threads: one that is not within it makes
+        a socket of the kernel's meanwhile.
         """
         # Not held while modules are imported: another thread may have what they wait for.
         with self._lock:
             self._plain.append(get_ident())
-            self._divide(self._divided)
+            if len(self._plain) == 1:
+                self._before = [each.now() for each in self.replaced]
+                for each in self.replaced:
+                    each.put(each.kernels)
         try:
             yield
         finally:
             with self._lock:
                 self._plain.remove(get_ident())
                 if not self._plain:
-                    self._divide(ModuleType)
-
-    def _divide(self, kind: type[ModuleType]) -> None:
-        for each in self.replaced:
-            if type(each.module) in (ModuleType, self._divided):
-                each.module.__class__ = kind
-
-    def _attribute(self, module: ModuleType, name: str) -> object:
-        if get_ident() in self._plain:
-            for each in self.replaced:
-                if each.name == name and each.module is module:
-                    return each.kernels
-        found: object = ModuleType.__getattribute__(module, name)
-        return found
+                    for each, value in zip(self.replaced, self._before, strict=True):
+                        if each.now() is each.kernels:
+                            each.put(value)
 
     def kernelOf(self, name: str) -> ModuleType:
         """

@@ -312,8 +312,7 @@ def settle() -> None:
     Post what was recorded.  An error that no request can have is raised when all others are posted.
     """
     # As hub.enter().
-    if not hub.lock.acquire(False):
-        hub.lockQueue.acquire(hub.lock)
+    hub.lock.acquire()
     hub._depth += 1
     try:
         if hub.closes.dead:
