@@ -184,7 +184,7 @@ class StreamTests(GIDTestCase):
         """
         listener = self.listening(("::", 0))
         with self.loop:
-            gid = next(iter(self.loop.reactor._channels)).device.gids()[0]
+            gid = next(iter(self.loop.reactor.channels)).device.gids()[0]
         one = self.made()
         one.bind((gid, 0))
         self.raises(errno.EADDRNOTAVAIL, one.connect, (HERE, listener.getsockname()[1]))
