@@ -223,6 +223,31 @@ class EndMixin(RDMATestsMixin):
 
         self.drive(steps)
 
+    def test_brokenAtTheEnd(self) -> None:
+        """
+        A message that breaks a rule is no orderly end, although its sender has closed: a protocol that pauses
+        meanwhile hears of it.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            server.transport.pauseProducing()
+            server.transport.queuePair.maxMessage = server.transport.maxMessageSize = 100
+            for message in (b"first", bytes(200), b"last"):
+                client.transport.write(message)
+            client.transport.loseConnection()
+            await client.lost
+            server.transport.resumeProducing()
+            reason = await server.lost
+            this.assertEqual(server.log[0], b"first")
+            this.assertIn("non-clean", str(reason))
+            await port.stopListening()
+            while this.host.queuePairs:
+                await self.turn(reactor)
+
+        self.drive(steps)
+
 
 class VanishingMixin(EndMixin):
     """

@@ -24,12 +24,13 @@ from tests.hca.fabric.iwarp.attacker import AttackTestCase, write
 from tests.hca.hcas import settle
 from tests.rdma.test_reactors import OF_ADAPTERS, Talker, streamTests
 from tests.sdp.test_contract import IB
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import IB_PRIVATE_BYTES
-from twisted_ib.hca.connection import ConnectRequest
+from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace
 from twisted_ib.hca.connection.receives import Receives, isTold, toldIn
-from twisted_ib.hca.fabric.hardware import connector, hardware
+from twisted_ib.hca.fabric.hardware import connector, hardware, window
 from twisted_ib.hca.fabric.hardware.adapterpath import SLOTS
 from twisted_ib.hca.fabric.hardware.rdmacm import Parameters
 from twisted_ib.hca.fabric.hardware.window import COUNT, READY_SECONDS, SHOWN_BYTES, Window
@@ -169,7 +170,7 @@ class WindowTests(SynchronousTestCase):
         """
         window, ask = self.window, self.path.askReceives
         self.assertEqual(window.own, Receives(4, 100 + COUNT.size, 7))
-        window.told(Receives(4, *THERE), False)
+        window.told(Receives(4, *THERE), False, True)
         self.assertEqual((self.send(2), ask.call_args_list), (2, []))
         self.assertEqual((self.send(10), ask.call_args_list), (2, [call(*THERE)]))
         self.answer(7)
@@ -177,13 +178,24 @@ class WindowTests(SynchronousTestCase):
         self.answer(1)
         self.assertEqual((self.send(10), ask.call_count), (0, 2))
 
+    def test_mayNotAsk(self) -> None:
+        """
+        A side that may not READ does not count, as it would learn of no more.
+        """
+        window, ask = self.window, self.path.askReceives
+        window.told(Receives(4, *THERE), False, False)
+        self.assertEqual((self.send(10), ask.call_args_list), (10, []))
+        window.told(Receives(4, *THERE), False, True)
+        window.asksNothing()
+        self.assertEqual((self.send(10), ask.call_args_list), (10, []))
+
     def test_noRoom(self) -> None:
         """
         A path that has no room to ask is asked again with the next SEND.
         """
         ask = self.path.askReceives
         ask.return_value = False
-        self.window.told(Receives(4, *THERE), False)
+        self.window.told(Receives(4, *THERE), False, True)
         self.assertEqual((self.send(10), ask.call_count), (4, 3))
 
     def test_seldom(self) -> None:
@@ -191,7 +203,7 @@ class WindowTests(SynchronousTestCase):
         A peer that posts none is asked ever more seldom, and not where no SEND waits.
         """
         window, fabric, ask = self.window, self.path.fabric, self.path.askReceives
-        window.told(Receives(4, *THERE), False)
+        window.told(Receives(4, *THERE), False, True)
         asked = 0
         for _ in range(2000):
             self.clock.advance(0.0005)
@@ -215,7 +227,7 @@ class WindowTests(SynchronousTestCase):
         one finds it.
         """
         window, tell = self.window, self.path.tellReceives
-        window.told(Receives(), False)
+        window.told(Receives(), False, True)
         for _ in range(5):
             window.posted()
         self.assertEqual(tell.call_args_list, [call(6), call(8)])
@@ -232,12 +244,12 @@ class WindowTests(SynchronousTestCase):
         The side that has asked says that it is ready, and the other one waits for that, but not for ever.
         """
         window, fabric = self.window, self.path.fabric
-        window.told(Receives(4, *THERE), False)
+        window.told(Receives(4, *THERE), False, True)
         self.path.tellReady.assert_called_once_with(0x1000 + COUNT.size, 9)
         self.assertTrue(window.isReady())
         for isWritten in (True, False):
             self.memory[-1] = 0
-            window.told(Receives(4, *THERE), True)
+            window.told(Receives(4, *THERE), True, True)
             self.assertFalse(window.isReady())
             if isWritten:
                 self.memory[-1] = 1
@@ -254,7 +266,7 @@ class WindowTests(SynchronousTestCase):
         """
         A peer that has not told is not told, and is sent to as before.
         """
-        self.window.told(None, False)
+        self.window.told(None, False, True)
         for _ in range(10):
             self.window.posted()
         self.assertEqual((self.send(1000), self.path.tellReceives.called), (1000, False))
@@ -486,6 +498,33 @@ class PacedMixin(EndMixin):
 
         self.drive(steps)
         this.assertEqual(kinds, {SEND})
+
+    def test_noReads(self) -> None:
+        """
+        A server that accepts without READs, as many programs of verbs do, neither waits nor counts.
+        """
+        this: Any = self
+        depths = connector.Connector.depths
+        this.patch(
+            connector.Connector,
+            "depths",
+            lambda one, message: (0, 0) if isinstance(message, ConnectReply) else depths(one, message),
+        )
+        # Nobody waits so long for the word that the client is ready.
+        this.patch(window, "READY_SECONDS", HANG_SECONDS)
+        kinds = self.seen()
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            for _ in range(SLOTS):
+                server.transport.write(b"message")
+            await client.heard(SLOTS)
+            client.transport.abortConnection()
+            await server.lost
+            await port.stopListening()
+
+        self.drive(steps)
+        this.assertEqual(kinds, {SEND, WRITE})
 
     def test_oldClient(self) -> None:
         """

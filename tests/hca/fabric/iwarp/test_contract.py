@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.internet.test.reactormixins import ReactorBuilder
 
@@ -145,6 +146,28 @@ class ContractTests(ServiceContract, SleepContract, DeathContract, ReachContract
         waitUntil(lambda: end.events, a.progress)
         self.assertEqual(end.events, ["rejected"])
         self.assertEqual(end.reason.reason, RejectReason.INVALID_SERVICE_ID)
+
+    def test_again(self) -> None:
+        """
+        A user that asks again whenever it is told is told once a turn.  One that raises ends no turn; what
+        ends the program is raised before what does not.
+        """
+        a = self.device()
+        told: list[None] = []
+
+        def again() -> None:
+            told.append(None)
+            a.fabric.soonCall(again)
+
+        again()
+        for count in (2, 3):
+            a.progress()
+            self.assertEqual(len(told), count)
+        a.fabric.inbox.clear()
+        for error in (ValueError(), KeyboardInterrupt(), OSError()):
+            a.fabric.soonCall(Mock(side_effect=error))
+        self.assertRaises(KeyboardInterrupt, a.progress)
+        self.assertEqual(a.progress(), 0)
 
     def test_byAddress(self) -> None:
         """

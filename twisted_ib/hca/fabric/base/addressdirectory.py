@@ -89,9 +89,10 @@ class AddressDirectory(Fabric):
 
     def failed(self, error: BaseException) -> None:
         """
-        A user raised in a turn. The turn goes on; the first error is raised at its end.
+        A user raised in a turn. The turn goes on; the first error is raised at its end, but one that ends the
+        program before others.
         """
-        if self._failure is None:
+        if self._failure is None or (isinstance(self._failure, Exception) > isinstance(error, Exception)):
             self._failure = error
 
     def _raise(self) -> None:

@@ -204,12 +204,13 @@ class ConnectedFabric(AddressDirectory):
         self.soonCall(stream.lost, reason)
 
     def _dispatch(self) -> int:
-        n = 0
-        while self.inbox:
-            n += 1
+        # What these ask for is for the next turn: a user may always ask again.  Or close the device.
+        left = count = len(self.inbox)
+        while left and self.inbox:
+            left -= 1
             call, arguments = self.inbox.popleft()
             self._try(call, *arguments)
-        return n
+        return count
 
     def ringBells(self) -> None:
         """

@@ -230,7 +230,7 @@ class AdapterPath(Waiters, ConnectionPath):
         self.fill()
         if connection is not None and tells:
             self.window = Window(self, self._memory, self._domain, self._base, _COUNT_AT)
-            self.window.told(connection.there, True)
+            self.window.told(connection.there, True, connection.asks)
 
     def allocate(self, domain: Any) -> None:
         """
@@ -320,6 +320,10 @@ class AdapterPath(Waiters, ConnectionPath):
         self.waiting.clear()
         self.unacknowledged.clear()
         self._held.clear()
+        if (call := self._delivered) is not None:
+            # Later: a queue pair that fails has a reason, which its user hears before the peer's end.
+            self._delivered = None
+            self.fabric.soonCall(call)
         self._isClosing = True
         self.flush()
         if queuePair.state is QPState.ERR or not self._sent:
@@ -327,7 +331,6 @@ class AdapterPath(Waiters, ConnectionPath):
         else:
             self._linger()
         self._release()
-        self._dropHeld()
 
     def queuePairs(self) -> list[Any]:
         """
@@ -433,8 +436,8 @@ class AdapterPath(Waiters, ConnectionPath):
             self._region.close()
         if self.window is not None:
             self.window.close()
-        # A reference to the domain that stays would keep it.
-        self._verbs = self._region = self._domain = None
+        # A reference to the domain that stays would keep it; regions have one.
+        self._verbs = self._region = self._domain = self.window = None
 
     def _returnQueuePair(self) -> None:
         self._verbs.close()
@@ -834,7 +837,6 @@ class AdapterPath(Waiters, ConnectionPath):
             self._again, self._since = _AGAIN_SECONDS, now
         elif now - self._since >= NO_RECEIVE_SECONDS:
             queuePair.fail(QueuePairError(f"queue pair {queuePair.number} has no receive for its peer"))
-            self._dropHeld()
             return
         self.fabric.timers.start(self._again, self._tryAgain)
         self._again = min(2 * self._again, _AGAIN_MOST_SECONDS)

@@ -67,6 +67,8 @@ class AdapterConnection(FabricConnection):
         self._isAwaiting = self._isEnding = False
         self.tells = False
         self.there: Receives | None = None
+        #: Whether this side may READ, as the peer's number is read.
+        self.asks = True
 
     def behind(self, privateData: bytes, isHello: bool = False) -> bytes:
         """
@@ -83,10 +85,8 @@ class AdapterConnection(FabricConnection):
         """
         if not self._connector.fabric.isRNIC:
             return given.privateData
-        data, there = toldIn(given.privateData, isHello)
-        self.tells = there is not None
-        if there is not None and (given.initiatorDepth or not there.key):
-            self.there = there
+        data, self.there = toldIn(given.privateData, isHello)
+        self.tells, self.asks = self.there is not None, bool(given.initiatorDepth)
         return data
 
     def _attempt(self, call: Callable[..., None], *arguments: Any) -> bool:
@@ -100,9 +100,12 @@ class AdapterConnection(FabricConnection):
 
     def sendReply(self, reply: ConnectReply) -> bool:
         connector = self._connector
+        depths = connector.depths(reply)
+        if self.stream.window is not None and not depths[1]:
+            self.stream.window.asksNothing()
         given = Parameters(
             self.behind(reply.privateData),
-            *connector.depths(reply),
+            *depths,
             rnrRetryCount=reply.rnrRetryCount,
             number=self.stream.adapterNumber,
         )
@@ -278,7 +281,7 @@ class Connector(FabricConnector):
         given = notice.parameters
         data = connection.heard(given)
         if connection.stream.window is not None:
-            connection.stream.window.told(connection.there, False)
+            connection.stream.window.told(connection.there, False, connection.asks)
         reply = ConnectReply(
             privateData=data,
             localQPN=connection.stream.number,

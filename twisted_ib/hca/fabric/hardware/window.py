@@ -83,12 +83,13 @@ class Window:
 
     # -- the peer's
 
-    def told(self, there: Receives | None, isPassive: bool) -> None:
+    def told(self, there: Receives | None, isPassive: bool, asks: bool) -> None:
         """
         The peer has told of its receives, or not.
 
         @param isPassive: whether it has asked for the connection, and so says when it is ready; else this
             side does.
+        @param asks: whether this side may READ.
         """
         if there is None:
             return
@@ -98,8 +99,15 @@ class Window:
             self._path.tellReady(there.address + COUNT.size, there.key)
         self._there = there
         self._pushes = not there.key
-        if there.count:
+        if there.count and (asks or self._pushes):
             self.limit = there.count
+
+    def asksNothing(self) -> None:
+        """
+        This side may not READ after all, and so does not count.
+        """
+        if not self._pushes:
+            self.limit = _ANY
 
     def isReady(self) -> bool:
         """
