@@ -134,6 +134,7 @@ class PackagingTests(SynchronousTestCase):
             "twisted_ib/verbs/c/building/completions.c",
             "twisted_ib/verbs/c/building/postings.c",
             "twisted_ib/verbs/c/building/interpreter.c",
+            "twisted_ib/verbs/c/building/sockets.c",
             "twisted_ib/verbs/c/building/view.c",
             "twisted_ib/py.typed",
             *(f"twisted_ib/{name}.pyi" for name in ("select", "selectors", "socket")),

@@ -309,7 +309,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "any port would do",
     ),
     Equivalent(
-        "twisted_ib/hca/host/liveness.py",
+        "twisted_ib/hca/host/libc.py",
         "fd, self.fd = self.fd, -1",
         "1",
         "2",
@@ -346,13 +346,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     Equivalent(
         "twisted_ib/hca/host/rendezvous.py",
         "self.watch = -1",
-        "1",
-        "2",
-        "no descriptor either",
-    ),
-    Equivalent(
-        "twisted_ib/hca/host/rundirectory.py",
-        "fd, self.fd = self.fd, -1",
         "1",
         "2",
         "no descriptor either",

@@ -239,7 +239,7 @@ class RSocketTests(VerbsTestCase):
             return active.canWrite
 
         self.assertTrue(hub.wait(hasRoom, HANG_SECONDS))
-        self.assertEqual(active.edges, before + 1)
+        self.assertGreater(active.edges, before)
 
     def test_ownMemory(self) -> None:
         """
@@ -282,6 +282,8 @@ class RSocketTests(VerbsTestCase):
             passive.look()
             self.assertEqual((hub.drives - before, passive.canRead), (1, False))
             active.write(memoryview(b"octets"))
+            # A path that sleeps is heard of by a look at descriptors, which is now due.
+            hub._attended = 0.0
             passive.look()
             self.assertEqual((hub.drives - before, passive.canRead), (2, True))
 

@@ -102,14 +102,34 @@ static int led_epoll_wait(int set, struct epoll_event *events, int most, int tim
     return twisted_ib_epoll_wait(set, events, most, timeout);
 }
 
+/* Whether a mask lets a signal in that is pending, and has a handler: it ends the call that has the mask. */
+static int twisted_ib_interrupts(const sigset_t *mask)
+{
+    struct sigaction action;
+    sigset_t pending;
+
+    if (!mask || sigpending(&pending))
+        return 0;
+    for (int number = 1; number < NSIG; number++)
+        if (sigismember(&pending, number) == 1 && !sigismember(mask, number) && !sigaction(number, NULL, &action) &&
+            action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN)
+            return 1;
+    return 0;
+}
+
 static int led_epoll_pwait(int set, struct epoll_event *events, int most, int timeout, const sigset_t *mask)
 {
     sigset_t before;
-    int found, error;
+    int found, error, interrupts = twisted_ib_interrupts(mask);
 
     if (!mask)
         return led_epoll_wait(set, events, most, timeout);
     pthread_sigmask(SIG_SETMASK, mask, &before);
+    if (interrupts) {
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        errno = EINTR;
+        return -1;
+    }
     found = led_epoll_wait(set, events, most, timeout);
     error = errno;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -119,13 +139,27 @@ static int led_epoll_pwait(int set, struct epoll_event *events, int most, int ti
 
 static int led_ppoll(struct pollfd *fds, nfds_t count, const struct timespec *most, const sigset_t *mask)
 {
-    long milliseconds = most ? most->tv_sec * 1000L + (most->tv_nsec + 999999) / 1000000 : -1;
+    long milliseconds = -1;
+    struct timespec left;
     sigset_t before;
+    nfds_t index = 0;
     int found, error;
 
+    while (index < count && twisted_ib_socket_of(fds[index].fd) < 0)
+        index++;
+    if (index == count) {
+        /* The kernel's alone.  It writes how much time is left. */
+        if (most)
+            left = *most;
+        return syscall(SYS_ppoll, fds, count, most ? &left : NULL, mask, _NSIG / 8);
+    }
+    if (most)
+        milliseconds = most->tv_sec < INT_MAX / 1000 ? most->tv_sec * 1000L + (most->tv_nsec + 999999) / 1000000 : INT_MAX;
+    found = twisted_ib_interrupts(mask);
     if (mask)
         pthread_sigmask(SIG_SETMASK, mask, &before);
-    found = poll(fds, count, milliseconds > INT_MAX ? INT_MAX : milliseconds);
+    errno = EINTR;
+    found = found ? -1 : poll(fds, count, milliseconds);
     error = errno;
     if (mask)
         pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -133,24 +167,35 @@ static int led_ppoll(struct pollfd *fds, nfds_t count, const struct timespec *mo
     return found;
 }
 
+/* As the C library's own do where memory is too small. */
+extern void __chk_fail(void) __attribute__((noreturn));
+
 static int led_poll_chk(struct pollfd *fds, nfds_t count, int timeout, size_t room)
 {
+    if (room / sizeof *fds < count)
+        __chk_fail();
     return poll(fds, count, timeout);
 }
 
 static ssize_t led_read_chk(int fd, void *to, size_t length, size_t room)
 {
+    if (length > room)
+        __chk_fail();
     return read(fd, to, length);
 }
 
 static ssize_t led_recv_chk(int fd, void *to, size_t length, size_t room, int flags)
 {
+    if (length > room)
+        __chk_fail();
     return recv(fd, to, length, flags);
 }
 
 static ssize_t led_recvfrom_chk(int fd, void *to, size_t length, size_t room, int flags, struct sockaddr *addr,
                                 socklen_t *size)
 {
+    if (length > room)
+        __chk_fail();
     return recvfrom(fd, to, length, flags, addr, size);
 }
 
@@ -164,7 +209,7 @@ static int led_accept4(int fd, struct sockaddr *addr, socklen_t *length, int fla
     int made;
 
     if (twisted_ib_socket_of(fd) < 0)
-        return syscall(SYS_accept4, fd, addr, length, flags);
+        return accept4(fd, addr, length, flags);
     made = accept(fd, addr, length);
     if (made >= 0 && flags & SOCK_NONBLOCK)
         twisted_ib_fcntl(made, F_SETFL, O_NONBLOCK);
