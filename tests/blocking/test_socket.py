@@ -177,6 +177,7 @@ class StreamTests(BlockingTestCase):
         """
         A write of many pieces goes on while there is time, however little, and not beyond.
         """
+        requireReplaceable(Connection, "send")
         one, _ = self.pair()
         now = 5.0
 
