@@ -13,7 +13,7 @@ from typing import Any
 from attrs import define, field, frozen
 
 from benchmarks.summary import Results, labelOf, short
-from benchmarks.transports import BEFORE
+from benchmarks.transports import BEFORE, CONTROL
 from benchmarks.transports import byName as subjectByName
 
 #: Where the repository keeps them.
@@ -90,7 +90,7 @@ class Best:
         for key, row, metric, unit, more in results.lines():
             for subject in results.table[key]:
                 known = subjectByName[subject.partition("@")[0]]
-                if subject.endswith(BEFORE) or not known.isOurs or (row.name, metric) in _UNSTEADY:
+                if subject.endswith((BEFORE, CONTROL)) or not known.isOurs or (row.name, metric) in _UNSTEADY:
                     continue
                 for what, values, isMore in (
                     ("figure", results.values(key, subject, metric), more),

@@ -35,7 +35,7 @@ from benchmarks.rows import ROWS, Row
 from benchmarks.rows import byName as rowByName
 from benchmarks.startup import StartError, start
 from benchmarks.summary import Results
-from benchmarks.transports import BASELINE, BASELINES, BEFORE, COMPILED, SUBJECTS, Subject
+from benchmarks.transports import BASELINE, BASELINES, BEFORE, COMPILED, CONTROL, SUBJECTS, Subject
 from benchmarks.transports import byName as subjectByName
 from benchmarks.ucx import UCXPair
 from twisted_ib.tools.compare.processes import WorkerError
@@ -76,6 +76,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--placements", type=_listOf, help=",".join(PLACEMENTS))
     add("--all", action="store_true", help="every row in every placement")
     add("--before", metavar="COMMIT", help="another commit, or a checkout of it, run in the same rounds")
+    add("--control", action="store_true", help="that commit twice: how much the same code differs")
     add("--compiled", type=Path, metavar="DIR", help="the compiled form, run in the same rounds")
     add("--short", action="store_true", help="counts, and all rows against the newest release: three minutes")
     add("--repository", type=Path, default=ROOT, metavar="DIR", help="where git finds other commits")
@@ -95,6 +96,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.short:
         options.subjects = options.subjects or list(short.SUBJECTS)
         options.seconds = options.seconds or short.ROW_SECONDS
+    if options.control and not options.before:
+        parser.error("--control is for --before")
     options.rounds = options.rounds or (short.ROUNDS if options.short else ROUNDS)
     if options.compiled and not isCompiled(str(options.compiled.resolve())):
         parser.error(f"{options.compiled} has no compiled form: README.md says how to make one")
@@ -122,6 +125,19 @@ def _checkout(commit: str, folder: str, repository: Path) -> Path:
         )
     subprocess.run(["tar", "-x", "-C", folder], input=packed.stdout, check=True)
     return Path(folder)
+
+
+def _inTurn(subjects: Sequence[Subject], number: int) -> Iterator[Subject]:
+    """
+    @param number: Of the round.
+
+    @return: All of them, those of one name after each other.  Whichever tree comes later meets warmer caches:
+        each is the first, and the last, as often as the others.
+    """
+    for base in dict.fromkeys(each.base for each in (subjects if number % 2 else reversed(subjects))):
+        trees = [each for each in subjects if each.base == base]
+        first = number % len(trees)
+        yield from trees[first:] + trees[:first]
 
 
 @contextmanager
@@ -157,7 +173,8 @@ class Comparison:
         for each in SUBJECTS:
             if each.name in wanted and each.name not in absent:
                 self._subjects.append(each)
-                for mark, tree in ((BEFORE, before), (COMPILED, options.compiled)):
+                control = before if options.control else None
+                for mark, tree in ((BEFORE, before), (COMPILED, options.compiled), (CONTROL, control)):
                     if tree and each.isOurs:
                         other = each.ofTree(mark, str(tree.resolve()))
                         if other.absence():
@@ -279,8 +296,7 @@ class Comparison:
             for row in rows:
                 if self._options.short and row.isFresh and number % OTHERS_EVERY:
                     continue
-                # Whichever tree comes second meets warmer caches: they take turns.
-                for subject in subjects if number % 2 else reversed(subjects):
+                for subject in _inTurn(subjects, number):
                     if self._isOver():
                         return
                     if self._runs(subject, row):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from math import comb
 from typing import Any
 
 from attrs import define, field, frozen
@@ -13,16 +14,19 @@ from attrs import define, field, frozen
 from benchmarks.conditions import inWords
 from benchmarks.rows import BULK_CEILING, COMPILED_TARGETS, Row, Target
 from benchmarks.rows import byName as rowByName
-from benchmarks.transports import BASELINES, BEFORE, COMPILED
+from benchmarks.transports import BASELINES, BEFORE, COMPILED, CONTROL
 
 #: What is compared with the same subject of another tree, by the other's mark.
 _HEADINGS = {
     BEFORE: "This commit against the one before, in the same rounds (above 1 is better)",
     COMPILED: "The compiled form against the pure one, in the same rounds (above 1 is better)",
+    CONTROL: "The commit before against itself, in the same rounds",
 }
 
 #: A figure of which this commit has less than this of the one before stands first.
 FALLEN = 0.95
+#: Of code that is no slower, the worst of three runs in as many rounds has at most this chance.
+CHANCE = 0.02
 
 #: (placement, row) -> subject -> one dictionary of figures per round, None
 #: where the run failed.
@@ -319,21 +323,23 @@ class Results:
 
     def changes(self, mark: str) -> Iterator[tuple[str, str, str, list[float]]]:
         """
-        @param mark: L{BEFORE} or L{COMPILED}.
+        @param mark: One of L{benchmarks.transports.MARKS}.
 
         @return: Placement, label and subject of each figure that the other tree has too, and for each round
-            how many times better this commit is than the one before, or the compiled form than this one.
+            how many times better this commit is than the one before, the compiled form than this one, or the
+            commit before than itself.
         """
+        ours, theirs = {BEFORE: ("", BEFORE), COMPILED: (COMPILED, ""), CONTROL: (CONTROL, BEFORE)}[mark]
         for key, row, metric, unit, more in self.lines():
             for subject in self.table[key]:
-                pair = (subject, subject + mark) if mark == BEFORE else (subject + mark, subject)
-                found = self.against(key, *pair, metric, more)
+                found = self.against(key, subject + ours, subject + theirs, metric, more)
                 if found:
                     yield key[0], labelOf(row, metric, unit), subject, found
 
     def _lossTable(self) -> Iterator[str]:
         """
-        What is less than at the commit before, the greatest loss first, and what nobody knows of.
+        What is less than at the commit before, the greatest loss first, and what nobody knows of.  With a
+        control what may be chance stands by itself.
         """
         found = list(self.changes(BEFORE))
         if not found:
@@ -342,8 +348,15 @@ class Results:
             (each for each in found if _median(each[3]) < FALLEN), key=lambda each: _median(each[3])
         )
         yield f"\n## Below {FALLEN} of the commit before: {len(fallen)} of {len(found)} figures"
-        if fallen:
+        controls = {each[:3]: each[3] for each in self.changes(CONTROL)}
+        if not controls:
             yield from self._changeTable(fallen)
+        else:
+            lost = [each for each in fallen if _isLoss(each[3], controls.get(each[:3], []))]
+            yield f"\n### More than chance: {len(lost)}"
+            yield from self._changeTable(lost, controls)
+            yield f"\n### As the commit before differs from itself: {len(fallen) - len(lost)}"
+            yield from self._changeTable([each for each in fallen if each not in lost], controls)
         yield f"\n## Not measured: {len(self.leftOut)}"
         if self.leftOut:
             yield "\n| row | placement | subjects |"
@@ -362,15 +375,24 @@ class Results:
             yield from self._changeTable(found)
 
     @staticmethod
-    def _changeTable(found: list[tuple[str, str, str, list[float]]]) -> Iterator[str]:
+    def _changeTable(
+        found: list[tuple[str, str, str, list[float]]],
+        controls: dict[tuple[str, str, str], list[float]] | None = None,
+    ) -> Iterator[str]:
         """
         The lines of L{changes}.
+
+        @param controls: The commit before against itself.
         """
-        yield "\n| | placement | subject | median | lowest-highest |"
-        yield "|---" * 5 + "|"
+        if not found:
+            return
+        yield "\n| | placement | subject | median | lowest-highest |" + " itself | |" * bool(controls)
+        yield "|---" * (7 if controls else 5) + "|"
         for placement, label, subject, ratios in found:
-            middle, low, high = (short(each) for each in (_median(ratios), min(ratios), max(ratios)))
-            yield f"| {label} | {placement} | {subject} | {middle} | {low}-{high} |"
+            cells = [placement, subject, *_spread(ratios)]
+            if controls:
+                cells += _spread(controls.get((placement, label, subject), []))
+            yield f"| {label} | {' | '.join(cells)} |"
 
     def _cell(self, key: tuple[str, str], subject: str, metric: str, more: bool) -> str:
         """
@@ -393,6 +415,30 @@ def labelOf(row: Row, metric: str, unit: str) -> str:
     A figure's name, with its unit.
     """
     return f"{row.title}, {unit}" if metric == unit else f"{row.title}, {metric} ({unit})"
+
+
+def _isLoss(ratios: list[float], controls: list[float]) -> bool:
+    """
+    Of three runs, two of them of the same code, each is the worst in a third of the rounds by chance.
+
+    @param ratios: This commit against the one before, of each round.
+    @param controls: That one against itself.
+
+    @return: Whether this commit is the worst in more rounds than chance makes it; also where the rounds have
+        no control.
+    """
+    rounds = list(zip(ratios, controls, strict=False))
+    worst = sum(mine < min(1.0, control) for mine, control in rounds)
+    tail = range(worst, len(rounds) + 1)
+    ways = sum(comb(len(rounds), n) * 2 ** (len(rounds) - n) for n in tail)
+    return not rounds or ways <= CHANCE * 3 ** len(rounds)
+
+
+def _spread(ratios: list[float]) -> list[str]:
+    """
+    The median, and the lowest and the highest.
+    """
+    return [short(_median(ratios)), f"{short(min(ratios))}-{short(max(ratios))}"] if ratios else ["-", "-"]
 
 
 def _median(values: list[float]) -> float:

@@ -14,8 +14,9 @@ from attrs import evolve, frozen
 
 from twisted_ib.tools.compare import subjects
 
-#: Ends the names of subjects with another tree's code: another commit's, or the compiled form of this one.
-BEFORE, COMPILED = "@before", "@compiled"
+#: Ends the names of subjects with another tree's code: another commit's, the compiled form of this one, or
+#: that other commit's once more.
+BEFORE, COMPILED, CONTROL = MARKS = "@before", "@compiled", "@control"
 #: The UNIX socket of a service, for its client.
 _PATH = "{folder}/{name}"
 #: The workloads of each subject without Twisted, by its program.
@@ -70,14 +71,14 @@ class Subject(subjects.Subject):
 
     def ofTree(self, mark: str, tree: str) -> Subject:
         """
-        @param mark: L{BEFORE} or L{COMPILED}.
+        @param mark: One of L{MARKS}.
         @param tree: A folder with another commit of this project, or its compiled form.
 
         @return: The same subject with that code, at addresses of its own.
         """
         # The processes of all trees run at once: on packets each has port 4791 of an address to itself,
         # and on the one subnet no address stands for two.
-        third = 1 if mark == BEFORE else 2
+        third = 1 + MARKS.index(mark)
         network = "127.0.0." if "roce" in self.server + self.client else "10.9.0."
         server, client = (
             each.replace(network, f"{network[:-2]}{third}.") for each in (self.server, self.client)

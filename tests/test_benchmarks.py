@@ -23,8 +23,8 @@ from benchmarks.clients import COLD_BUFFERS, chunksOf, latencies
 from benchmarks.pairs import ROOT, environmentFor, isCompiled, workloadOf
 from benchmarks.rows import COMPILED_TARGETS, ROWS, Target
 from benchmarks.rows import byName as rowByName
-from benchmarks.summary import Results, Verdict
-from benchmarks.transports import BEFORE, COMPILED
+from benchmarks.summary import Results, Verdict, _isLoss
+from benchmarks.transports import BEFORE, COMPILED, CONTROL, MARKS
 from benchmarks.transports import byName as subjectByName
 from benchmarks.workloads import WORKLOADS
 from tests.support.waiting import HANG_SECONDS
@@ -180,11 +180,11 @@ class VerdictTests(SynchronousTestCase):
         self.assertIn("against the one before", results.asMarkdown())
         for name in ("sdp-roce", "rds-roce", "udp-ipoib"):
             mine = subjectByName[name]
-            others = [mine.ofTree(mark, "/tree") for mark in (BEFORE, COMPILED)]
+            others = [mine.ofTree(mark, "/tree") for mark in MARKS]
             for other in others:
                 self.assertEqual((other.base, other.tree, other.isOurs), (name, "/tree", True))
-            self.assertEqual(len({each.server for each in (mine, *others)}), 3)
-            self.assertEqual(len({each.client for each in (mine, *others)}), 3)
+            self.assertEqual(len({each.server for each in (mine, *others)}), 4)
+            self.assertEqual(len({each.client for each in (mine, *others)}), 4)
         self.assertFalse(subjectByName["tcp"].isOurs)
 
     def test_fallen(self):
@@ -210,6 +210,62 @@ class VerdictTests(SynchronousTestCase):
         self.assertIn("\n## Not measured: 3\n", text)
         self.assertIn("\n| A | same | sdp-ib, ib |\n| A | free | ib |\n", text)
         self.assertNotIn("## Not measured", self.results("rt64", sdp_ib=[{"p50": 5.0}]).asMarkdown())
+
+    def test_control(self):
+        """
+        Of what is below 0.95, that in which this commit is the worst of three runs more often than chance
+        makes it stands apart from what the other commit's two runs differ by as well.
+        """
+        before, slower, faster = (
+            {"p50": 10.0, "p99": 10.0},
+            {"p50": 12.0, "p99": 12.0},
+            {"p50": 11.0, "p99": 13.0},
+        )
+        results = self.results(
+            "rt64",
+            sdp_ib=[slower] * 6,
+            **{"sdp_ib@before": [before] * 6, "sdp_ib@control": [faster] * 6},
+        )
+        text = results.asMarkdown().partition("\n## Not measured")[0]
+        lines = re.findall(
+            r"^(### .*)$|.*round trip, (p\d+) .*\| (\S+) \| \S+ \| (\S+) \| \S+ \|$", text, re.M
+        )
+        self.assertEqual(
+            lines,
+            [
+                ("### More than chance: 1", "", "", ""),
+                ("", "p50", "0.833", "0.909"),
+                ("### As the commit before differs from itself: 1", "", "", ""),
+                ("", "p99", "0.833", "0.769"),
+            ],
+        )
+        self.assertEqual([each[3] for each in results.changes(CONTROL)], [[1 / 1.1] * 6, [1 / 1.3] * 6])
+        # The worst in five of six rounds, and in four.
+        self.assertTrue(_isLoss([0.9] * 5 + [1.1], [1.0] * 6))
+        self.assertFalse(_isLoss([0.9] * 4 + [1.1] * 2, [1.0] * 6))
+        self.assertFalse(_isLoss([0.9] * 3, [1.0] * 3))
+        self.assertTrue(_isLoss([0.9], []))
+        with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+            compare._parse(["--control"])
+
+    def test_turns(self):
+        """
+        Within three rounds each tree of a subject is the first of them once, and the last.
+        """
+        mine = [subjectByName[name] for name in ("sdp-ib", "ib")]
+        trees = [
+            tree
+            for each in mine
+            for tree in (each, *(each.ofTree(mark, "/tree") for mark in (BEFORE, CONTROL)))
+        ]
+        rounds = [
+            [each.name for each in compare._inTurn([subjectByName["tcp"], *trees], n)] for n in range(3)
+        ]
+        for name in ("sdp-ib", "ib"):
+            places = [[each for each in names if each.partition("@")[0] == name] for names in rounds]
+            for at in (0, 2):
+                self.assertEqual({names[at] for names in places}, {name, name + BEFORE, name + CONTROL})
+        self.assertEqual([names.index("tcp") for names in rounds], [6, 0, 6])
 
     def test_leftOut(self):
         """
