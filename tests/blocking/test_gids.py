@@ -430,6 +430,18 @@ class RefusalTests(GIDTestCase):
         again.listen()
         self.connected(again)
 
+    def test_connecting(self) -> None:
+        """
+        A socket whose connect is under way does not listen, and keeps its name.
+        """
+        one = self.made()
+        one.bind((HERE, 0))
+        name = one.getsockname()
+        one.setblocking(False)
+        self.assertEqual(one.connect_ex(self.listening().getsockname()), errno.EINPROGRESS)
+        self.raises(errno.EINVAL, one.listen)
+        self.assertEqual(one.getsockname(), name)
+
     def test_forgotten(self) -> None:
         """
         A socket that was never closed gives its service up.

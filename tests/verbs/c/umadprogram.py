@@ -85,15 +85,19 @@ def sent(port: int, agent: int, lid: int, number: int, octets: bytes, timeout: i
     return found
 
 
-def devices() -> None:
+def devices() -> bytes:
     """
     The devices and ports.
+
+    @return: the GID of the port.
     """
     names = ((c_char * 20) * 4)()
     say("names", [names[index].value.decode() for index in range(library().umad_get_cas_names(names, 4))])
     guids = (c_ulong * 2)()
     say("guids", [library().umad_get_ca_portguids(None, guids, 2), guids[0], guids[1] > 0])
     say("few", library().umad_get_ca_portguids(None, guids, 1))
+    none = [library().umad_get_cas_names(names, count) for count in (0, -1)]
+    say("none", [*none, library().umad_get_smi_gsi_pairs(names, c_size_t(0))])
     buffer = create_string_buffer(library().umad_size())
     library().umad_set_addr(buffer, 0x1234, 5, 0x1F3, 0x80010000)
     # Queue pair, Q_Key and LID in network byte order, service level, path bits.
@@ -142,7 +146,10 @@ def devices() -> None:
     library().umad_free_ca_device_list(head)
     library().umad_free_ca_device_list(head)
     path = create_string_buffer(64)
-    say("path", [library().umad_get_issm_path(None, 0, path, each) for each in (5, 64)])
+    result = library().umad_get_issm_path(None, 0, path, 64)
+    least = len(path.value) + 1
+    say("path", [result, *(library().umad_get_issm_path(None, 0, path, least - each) for each in (0, 1))])
+    say("debug", [library().umad_debug(each) for each in (-1, 2, -1, 0)])
     texts = (
         library().umad_class_str(3),
         library().umad_method_str(3, 0x12),
@@ -150,6 +157,7 @@ def devices() -> None:
     )
     states = library().umad_common_mad_status_str(0x0C00), library().umad_sa_mad_status_str(3)
     say("texts", [each.decode() for each in (*texts, *states)])
+    return bytes(prefix) + struct.pack("=Q", guid)
 
 
 def isManager(expected: bool, seconds: float = 10.0) -> bool:
@@ -183,7 +191,7 @@ def manager() -> None:
     say("manager", [*found, isManager(False)])
 
 
-def exchange(lid: int) -> None:
+def exchange(lid: int, gid: bytes) -> None:
     """
     Requests to the port with a LID, and their responses.
     """
@@ -210,6 +218,7 @@ def exchange(lid: int) -> None:
     say("table", [found, length > 256])
     found, _, length, _, octets = received(port, length)
     say("records", [found == table, len(octets) == length, octets[16:18].hex()])
+    routed(port, table, gid)
     other = library().umad_open_port(None, 0)
     mask = (c_ulong * 2)(1 << 1)
     pinged = library().umad_register_oui(other, PING, 0, b"\x00\x14\x05", mask)
@@ -229,6 +238,24 @@ def exchange(lid: int) -> None:
     say("closed", [library().umad_close_port(each) for each in (other, port, port)])
     say("poll", library().umad_poll(port, 10))
     abandoned(lid)
+
+
+def routed(port: int, agent: int, gid: bytes) -> None:
+    """
+    A request with a service level and a GRH, which comes back with them as nobody answers.
+    """
+    head = library().umad_size()
+    buffer = create_string_buffer(bytes(head) + mad(3, 1, 1, 5, 2), head + 256)
+    library().umad_set_addr(buffer, 0x3FF, 1, 0x13, 0x80010000)
+    library().umad_set_grh(buffer, struct.pack("=14xBB16sI8x", 7, 9, gid, 0xF12345))
+    say("routed", library().umad_send(port, agent, buffer, 256, 20, 1))
+    # What the library notes there: agent, time, retries.
+    found = struct.unpack_from("=IIII", buffer)
+    say("noted", [found[0] == agent, *found[2:]])
+    library().umad_poll(port, 10_000)
+    length = c_int(256)
+    say("returned", library().umad_recv(port, buffer, byref(length), 0) == agent)
+    say("way", [buffer.raw[30:36].hex(), buffer.raw[36:52] == gid, buffer.raw[52:56].hex()])
 
 
 def abandoned(lid: int) -> None:
@@ -267,8 +294,7 @@ def main() -> None:
     """
     All.
     """
-    devices()
-    exchange(1)
+    exchange(1, devices())
     manager()
     nulls()
     say("errno", errno.EINVAL)

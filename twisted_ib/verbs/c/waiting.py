@@ -121,7 +121,11 @@ def nextEvent(fd: int, take: Callable[[], _Event | None]) -> _Event | None:
 
 
 def nextOf(
-    take: Callable[[], int], others: Mapping[int, int], seconds: float | None, unasked: int = -1
+    take: Callable[[], int],
+    others: Mapping[int, int],
+    seconds: float | None,
+    unasked: int = -1,
+    tell: Callable[[], int] | None = None,
 ) -> int:
     """
     As poll(2): say how many are ready, or prepare the sleep until one is.
@@ -130,6 +134,8 @@ def nextOf(
     @param others: descriptors that C{take} looks at, with the events of poll(2) that it waits for.
     @param seconds: from the first call on; L{None} waits for ever.
     @param unasked: events that C{take} counts of each descriptor beside those.
+    @param tell: takes what is ready, without the lock, and says how many.  None, where another thread was
+        quicker: the wait goes on, until the same end.  By default C{take} has taken it.
     @return: how many; 0 if the time is over; or L{AGAIN<twisted_ib.verbs.c.functions.AGAIN>}.
     @raise HandleError: a signal has come (EINTR).
     """
@@ -142,11 +148,11 @@ def nextOf(
     getUp()
     now = monotonic()
     end = ends.pop(sleep.slept, now) if sleep.slept else None if seconds is None else now + seconds
-    found = hub.lieDown(take, 0.0 if isInterrupted else end, take)
-    if not isinstance(found, Sleep):
+    while not isinstance(found := hub.lieDown(take, 0.0 if isInterrupted else end, take), Sleep):
         if isInterrupted and not found:
             raise HandleError("A signal has come", errno.EINTR)
-        return found or 0
+        if not found or tell is None or (found := tell()):
+            return found or 0
     _thread.sleeper = found.sleeper
     most, asked = found.seconds, dict(others)
     for fd, has in _ready(asked):
@@ -159,7 +165,7 @@ def nextOf(
             del ends[number]
         sleep.slept = sleep.slept or next(_thread.numbers)
         ends[sleep.slept] = end
-        most = min(most, end - now)
+        most = min(most, end - monotonic())
     fds = [*found.fds, *asked]
     _prepare(most, fds, [*[select.POLLIN] * len(found.fds), *asked.values()])
     return AGAIN

@@ -40,6 +40,35 @@ except HandleError as error:
     print(errno.errorcode[error.number])
 """
 
+#: The same with a clock that each turn takes a second of, and another thread that is quicker.
+_QUICKER = """
+import sys
+from types import SimpleNamespace
+from unittest.mock import MagicMock, Mock
+from twisted.internet.task import Clock
+verbs, cm = MagicMock(), MagicMock()
+sys.modules.update(_twisted_ib_cm=cm, _twisted_ib_verbs=verbs)
+from twisted_ib.drive.sleeper import Sleep
+from twisted_ib.verbs.c import waiting
+from twisted_ib.verbs.c.cm import polling
+
+number, clock, left, ready = 1000, Clock(), [], iter([1, 1, None, 1, 0])
+
+def lieDown(take, end, again):
+    clock.advance(1.0)
+    left.append(end - clock.seconds())
+    found = take()
+    return Sleep(60.0, Mock(fd=number), []) if found is None else found
+
+waiting.hub, waiting.monotonic = Mock(lieDown=lieDown), clock.seconds
+polling._polls[number], polling.given = polling._Poll(), Mock()
+polling.awaitReady = lambda *asked: next(ready)
+cm.lib.twisted_ib_epoll_wait.return_value = 0
+sleep = verbs.lib.twisted_ib_own_sleep.return_value = SimpleNamespace(interrupted=0, slept=0)
+first = polling.repoll_wait(number, 0, 1, 4000)
+print(first == polling.AGAIN, sleep.milliseconds, polling.repoll_wait(number, 0, 1, 4000), left)
+"""
+
 
 class OtherTests(ProgramTestCase):
     """
@@ -87,6 +116,15 @@ class OtherTests(ProgramTestCase):
         command = [sys.executable, "-c", _TWO_THREADS]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         self.assertEqual((done.stdout, done.stderr), ("ENOENT\n", ""))
+
+    def test_quicker(self) -> None:
+        """
+        A wait goes on when another thread has taken what was ready, but no longer than until its end.
+        """
+        command = [sys.executable, "-c", _QUICKER]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        expected = "True 1000 0 [3.0, 2.0, 1.0, 0.0, -1.0]\n"
+        self.assertEqual((done.stdout, done.stderr), (expected, ""))
 
     def passes(self, name: str, preload: str = "") -> None:
         """

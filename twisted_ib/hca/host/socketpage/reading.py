@@ -53,7 +53,7 @@ def _parsed(fd: int) -> dict[str, Any] | None:
     def text(number: int) -> str | None:
         if number not in texts:
             # Read when it is needed: a row that came after the first reading may name a new one.
-            texts[number] = _text(fd, number)
+            texts[number] = records.parseText(os.pread(fd, RECORD, number * RECORD))
         return texts[number]
 
     def readAgain(number: int) -> bytes:
@@ -61,12 +61,6 @@ def _parsed(fd: int) -> dict[str, Any] | None:
 
     rows = [_row(values, text) for values in parseRows(data[FIRST_ROW * RECORD :], readAgain)]
     return {"pid": header.pid, "program": header.program, "columns": list(COLUMNS), "rows": rows}
-
-
-def _text(fd: int, number: int) -> str | None:
-    if not 0 < number < FIRST_ROW:
-        return None
-    return records.parseText(os.pread(fd, RECORD, number * RECORD))
 
 
 def _row(values: RowValues, text: Any) -> list[Any]:

@@ -260,11 +260,7 @@ def repoll_wait(set: int, events: CData, most: int, timeout: int) -> int:
         found[:] = poll.found(most)
         return len(found) or awaitReady(set, 0)
 
-    seconds = None if timeout < 0 else timeout / _MILLISECONDS
-    while True:
-        ready = nextOf(ask, {set: select.POLLIN}, seconds)
-        if ready <= 0:
-            return ready
+    def tell() -> int:
         count = 0
         for isKernel in (poll.kernelFirst, not poll.kernelFirst):
             if isKernel and count < most:
@@ -272,9 +268,10 @@ def repoll_wait(set: int, events: CData, most: int, timeout: int) -> int:
             elif not isKernel:
                 count += _tell(poll, found, events + count, most - count)
         poll.kernelFirst = not poll.kernelFirst
-        # Else another thread has it, and this one waits on.
-        if count:
-            return count
+        return count
+
+    seconds = None if timeout < 0 else timeout / _MILLISECONDS
+    return nextOf(ask, {set: select.POLLIN}, seconds, tell=tell)
 
 
 def _tell(poll: _Poll, found: list[tuple[int, int]], events: CData, most: int) -> int:

@@ -32,14 +32,14 @@ from twisted_ib.verbs.c.pointers import CData, given
 from twisted_ib.verbs.c.umad.buffers import hold, isHeld, release, textOf
 from twisted_ib.verbs.core.hub import hub
 
-#: Octets of events that are read at once: inotify(7) C{struct inotify_event} without a name.
-_EVENTS: Final = 64 * 16
+#: Octets of events that are read at once.
+_EVENTS: Final = 1024
 
 #: By the device, and there is one thread for each.
 _paths: dict[Device, str] = {}
 
 #: C{UMAD_CA_NAME_LEN}.
-_NAME_BYTES: Final = 20
+_NAME_BYTES: Final = dict(ffi.typeof("struct umad_port").fields)["ca_name"].type.length
 _GUID: Final = (1 << 64) - 1
 #: The device of a program that names none.
 _DEFAULT: Final = "ib0"
@@ -136,6 +136,11 @@ def _names() -> list[str]:
     return found or [_DEFAULT]
 
 
+def _listed(count: int) -> list[str]:
+    # Those that a program has room for.
+    return [name for name in _names() if len(name) < _NAME_BYTES][: max(count, 0)]
+
+
 def _big(value: int, size: int) -> int:
     # A field in network byte order, as the host reads it.
     return int.from_bytes(value.to_bytes(size, "big"), sys.byteorder)
@@ -173,9 +178,9 @@ def umad_done() -> int:
 
 
 @handler
-def umad_get_cas_names(cas: CData, max: int) -> int:
+def umad_get_cas_names(cas: CData, count: int) -> int:
     given(cas)
-    names = [name for name in _names() if len(name) < _NAME_BYTES][: max if max > 0 else 0]
+    names = _listed(count)
     rows = ffi.cast(f"char (*)[{_NAME_BYTES}]", cas)
     for index, name in enumerate(names):
         rows[index] = name.encode()
@@ -190,9 +195,9 @@ def _fillPair(target: CData, name: str) -> None:
 
 
 @handler
-def umad_get_smi_gsi_pairs(cas: CData, max: int) -> int:
+def umad_get_smi_gsi_pairs(cas: CData, count: int) -> int:
     given(cas)
-    names = [name for name in _names() if len(name) < _NAME_BYTES][:max]
+    names = _listed(count)
     pairs = ffi.cast("struct twisted_ib_ca_pair *", cas)
     for index, name in enumerate(names):
         _fillPair(pairs[index], name)

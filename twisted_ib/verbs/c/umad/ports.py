@@ -29,8 +29,6 @@ from twisted_ib.verbs.c.umad.buffers import HEADER_BYTES, debug, mad, textOf
 from twisted_ib.verbs.c.umad.devices import portOf
 from twisted_ib.verbs.core.hub import hub
 
-#: Ports that a process has open; each has a descriptor.
-OPEN_PORTS = 256
 #: Octets of the longest MAD of a program.
 _LONGEST: Final = MAD_BYTES + RMPP_TABLE_BYTES
 _METHODS: Final = 128
@@ -39,8 +37,8 @@ _MASK_BYTES: Final = _METHODS // 8
 _USER_RMPP: Final = 1
 _OUI_BYTES: Final = 3
 
-#: By their descriptors; with each this library's own of the same counter: a program may close the other, and
-#: open a file of that number.
+#: By their descriptors, which bound them; with each this library's own of the same counter: a program may
+#: close the other, and open a file of that number.
 _ports: dict[int, tuple[UserPort, int]] = {}
 
 
@@ -67,8 +65,6 @@ def _portOf(portid: int) -> UserPort:
 def umad_open_port(ca_name: CData, portnum: int) -> int:
     device = portOf(textOf(ca_name), portnum)
     with hub:
-        if len(_ports) >= OPEN_PORTS:
-            raise HandleError(f"{OPEN_PORTS} ports are open", errno.EMFILE)
         fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         try:
             own = os.dup(fd)
@@ -232,7 +228,7 @@ def umad_recv(portid: int, umad: CData, length: CData, timeout_ms: int) -> int:
     given(umad, length)
     room = int(length[0])
     with hub:
-        found = _portOf(portid).receive(max(room, 0))
+        found = _portOf(portid).receive(room)
     if found is None:
         raise HandleError("No MAD waits", errno.EAGAIN)
     _fill(mad(umad), found)
