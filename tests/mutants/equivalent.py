@@ -360,9 +360,9 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         "twisted_ib/hca/host/search.py",
-        "if found and max(stamps, default=0) < time.time_ns() - _SETTLED_NANOSECONDS:",
-        "max(stamps, default=0) < time.time_ns() - _SETTLED_NANOSECONDS",
-        "(max(stamps, default=0) <= time.time_ns() - _SETTLED_NANOSECONDS)",
+        "if found and max(stamps) < time.time_ns() - _SETTLED_NANOSECONDS:",
+        "max(stamps) < time.time_ns() - _SETTLED_NANOSECONDS",
+        "(max(stamps) <= time.time_ns() - _SETTLED_NANOSECONDS)",
         "the clock has nanoseconds",
     ),
     Equivalent(

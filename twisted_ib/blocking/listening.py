@@ -45,7 +45,8 @@ class Listening(SocketListeners):
 
     listens: Final[Literal[True]] = True
     held = None
-    descriptor, inode = -1, 0
+    descriptor: int
+    inode: int
 
     def __init__(self, loop: BlockingLoop, skt: kernel.socket, backlog: int) -> None:
         """

@@ -78,6 +78,9 @@ class EntryTests(RendezvousTestCase):
         self.assertEqual(self.names(), ["hca-0000000000001234", "lock", name])
         self.assertEqual(os.readlink(os.path.join(self.run_, name)), "hca-0000000000001234")
         self.assertEqual(os.stat(os.path.join(self.run_, server.name)).st_mode & 0o777, 0o600)
+        server.publishAny(SDP, "127.0.0.1")
+        targets = {os.readlink(os.path.join(self.run_, each)) for each in self.names("svc-")}
+        self.assertEqual(targets, {server.name})
 
     def test_connect(self) -> None:
         """

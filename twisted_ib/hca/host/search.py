@@ -131,7 +131,7 @@ class Search:
         found = self._search(serviceID, address)
         if not found and self._refresh():
             return self._search(serviceID, address)
-        if found and max(stamps, default=0) < time.time_ns() - _SETTLED_NANOSECONDS:
+        if found and max(stamps) < time.time_ns() - _SETTLED_NANOSECONDS:
             # Emptied as a whole: simpler than LRU, and a client of so many services is rare.
             if len(self._known) == LOOKUPS_REMEMBERED:
                 self._known.clear()
@@ -239,15 +239,14 @@ class Search:
         """
         self._check()
         name = f"hca-{guid:016x}"
-        # Once more after new directories were opened: the HCA's process may have made the first one since.
-        for _ in range(2):
+        # Again after new directories were opened: the HCA's process may have made the first one since.
+        while True:
             for directory in self._directories:
                 status = directory.status(name)
                 if status is not None and self.allows(status.st_uid):
                     return Entry(guid, name, directory)
             if not self._refresh():
-                break
-        return None
+                return None
 
     def connect(self, entry: Entry) -> socket.socket:
         """

@@ -1,6 +1,7 @@
 /*
  * rpoll and rselect of other descriptors than rsockets: they end as soon as another thread has written.
  */
+#include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>
 #include <rdma/rsocket.h>
@@ -53,6 +54,31 @@ static long waited(int selects)
     return found;
 }
 
+/* Octets out of band are exceptional. */
+static void urgent(void)
+{
+    struct sockaddr_in here = {.sin_family = AF_INET};
+    socklen_t length = sizeof here;
+    int listener = socket(AF_INET, SOCK_STREAM, 0), one = socket(AF_INET, SOCK_STREAM, 0), other;
+    struct timeval time = {.tv_sec = 10};
+    fd_set set;
+
+    inet_pton(AF_INET, "127.0.0.1", &here.sin_addr);
+    bind(listener, (struct sockaddr *)&here, sizeof here);
+    listen(listener, 1);
+    getsockname(listener, (struct sockaddr *)&here, &length);
+    connect(one, (struct sockaddr *)&here, sizeof here);
+    other = accept(listener, NULL, NULL);
+    send(one, "x", 1, MSG_OOB);
+    FD_ZERO(&set);
+    FD_SET(other, &set);
+    IS(rselect(other + 1, NULL, NULL, &set, &time), 1);
+    IS(!!FD_ISSET(other, &set), 1);
+    close(listener);
+    close(one);
+    close(other);
+}
+
 int main(void)
 {
     int socket = rsocket(AF_INET, SOCK_STREAM, 0);
@@ -92,7 +118,10 @@ int main(void)
     IS(rselect(ends[0] + 1, &set, NULL, NULL, &time), 1);
     IS(!!FD_ISSET(ends[0], &set), 1);
     FD_SET(ends[0], &set);
+    clock_gettime(CLOCK_MONOTONIC, &written);
     IS(rselect(ends[0] + 1, NULL, &set, NULL, &time), 0);
+    IS(since() >= 20000, 1);
+    urgent();
     nothing.fd = socket;
     IS(rpoll(&nothing, 1, 20), 0);
     IS(rpoll(&nothing, 1, 0), 0);
