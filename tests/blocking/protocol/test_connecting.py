@@ -5,10 +5,28 @@ Tests for L{twisted_ib.blocking.connecting}: where a connect goes.
 from __future__ import annotations
 
 from socket import AF_INET, AF_INET6
+from unittest.mock import Mock
 
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from twisted_ib.blocking.connecting import target
+from twisted_ib.blocking.connecting import Connecting, target
+
+
+class ConnectingTests(SynchronousTestCase):
+    """
+    The attempt of one socket.
+    """
+
+    def test_loopCloses(self) -> None:
+        """
+        One that is not over when the loop closes has failed; one that is keeps what it has come to.
+        """
+        for isOver in (False, True):
+            made = Connecting(Mock(), ("127.0.0.1", 80))
+            made.isOver = isOver
+            made.connectionLost(Failure(ConnectionAbortedError()))
+            self.assertEqual((made.isOver, made.error is None), (True, isOver))
 
 
 class TargetTests(SynchronousTestCase):

@@ -237,7 +237,7 @@ def endInotify(fd: int) -> None:
     if held is None or len(_spare) >= limits.SPARE_WATCHES:
         os.close(fd)
         return
-    library = ctypes.CDLL(None, use_errno=True)
+    library = ctypes.CDLL(None)
     for each in held:
         # One that the kernel has ended, with its file, is no error.
         library.inotify_rm_watch(fd, each)
