@@ -138,7 +138,7 @@ class LibraryTests(SynchronousTestCase):
                 "guids": [2, 0, True],
                 "few": -errno.ENOMEM,
                 "none": [0, 0, 0],
-                "mad": [0, 20],
+                "mad": [64, 20],
                 "address": "00000005800100001234f300",
                 "grh": ["01000709", True, "00012345"],
                 "noGRH": 0,

@@ -100,8 +100,8 @@ def devices() -> bytes:
     say("none", [*none, library().umad_get_smi_gsi_pairs(names, c_size_t(0))])
     buffer = create_string_buffer(library().umad_size())
     library().umad_set_addr(buffer, 0x1234, 5, 0x1F3, 0x80010000)
-    base = addressof(buffer)
-    say("mad", [library().umad_get_mad(buffer) - base - len(buffer), library().umad_get_mad_addr(buffer) - base])
+    mads = library().umad_get_mad(buffer), library().umad_get_mad_addr(buffer)
+    say("mad", [each - addressof(buffer) for each in mads])
     # Queue pair, Q_Key and LID in network byte order, service level, path bits.
     say("address", buffer.raw[20:32].hex())
     # Whether there is a GRH, hop limit and traffic class, GID, flow label in network byte order.
