@@ -248,6 +248,54 @@ static void names(void)
     }
 }
 
+/* A multicast group: its event has the pointer that the program joined with; nobody leaves twice. */
+static void groups(void)
+{
+    struct sockaddr_in own = {.sin_family = AF_INET}, group = {.sin_family = AF_INET};
+    struct rdma_cm_join_mc_attr_ex attr = {.addr = (struct sockaddr *)&group};
+    struct rdma_cm_event *event;
+    struct rdma_cm_id *id;
+
+    own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    group.sin_addr.s_addr = htonl(0xef010203);
+    WORKS(rdma_create_id(channel, &id, NULL, RDMA_PS_UDP));
+    WORKS(rdma_bind_addr(id, (struct sockaddr *)&own));
+    FAILS(rdma_join_multicast_ex(id, &attr, NULL), EINVAL);
+    attr.comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
+    attr.join_flags = RDMA_MC_JOIN_FLAG_FULLMEMBER;
+    for (int extended = 0; extended < 2; extended++) {
+        if (extended)
+            WORKS(rdma_join_multicast_ex(id, &attr, &own));
+        else
+            WORKS(rdma_join_multicast(id, (struct sockaddr *)&group, &own));
+        event = expected(RDMA_CM_EVENT_MULTICAST_JOIN);
+        if (event->id != id || event->param.ud.private_data != &own || event->param.ud.private_data_len)
+            failures += printf("the event of a group is not as it should be\n");
+        WORKS(rdma_ack_cm_event(event));
+        WORKS(rdma_leave_multicast(id, (struct sockaddr *)&group));
+        FAILS(rdma_leave_multicast(id, (struct sockaddr *)&group), EADDRNOTAVAIL);
+    }
+    WORKS(rdma_destroy_id(id));
+}
+
+/* An extended call makes a queue pair in the domain that it names, or in the identifier's. */
+static void extended(struct rdma_cm_id *id)
+{
+    struct ibv_pd *before = id->pd, *own = ibv_alloc_pd(id->verbs);
+
+    for (int mask = 0; mask < 2; mask++) {
+        struct ibv_qp_init_attr_ex attr = {.qp_type = IBV_QPT_RC, .cap = {4, 4, 1, 1, 0}, .pd = own};
+
+        attr.comp_mask = mask ? IBV_QP_INIT_ATTR_PD : 0;
+        WORKS(rdma_create_qp_ex(id, &attr));
+        if (!id->qp || id->qp->pd != (mask ? own : before))
+            failures += printf("the queue pair has another domain\n");
+        rdma_destroy_qp(id);
+    }
+    id->pd = before;
+    WORKS(ibv_dealloc_pd(own));
+}
+
 /* A listener and a connection to it; a thread waits for the connection's end. */
 static volatile int ended;
 
@@ -278,6 +326,9 @@ static void connected(void)
     WORKS(rdma_resolve_route(id, 1000));
     WORKS(rdma_ack_cm_event(expected(RDMA_CM_EVENT_ROUTE_RESOLVED)));
     shared(id);
+    extended(id);
+    if (rdma_get_dst_port(id) != here.sin_port || rdma_get_src_port(listener) != here.sin_port)
+        failures += printf("a port is another\n");
     WORKS(rdma_create_qp(id, NULL, &attr));
     WORKS(rdma_connect(id, &param));
     event = expected(RDMA_CM_EVENT_CONNECT_REQUEST);
@@ -429,6 +480,7 @@ int main(int count, char **arguments)
     synchronous();
     devices();
     unconnected();
+    groups();
     rdma_destroy_event_channel(channel);
     channel = rdma_create_event_channel();
     connected();
