@@ -488,6 +488,15 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         )
         for before, after in (("1", "2"), ("30", "31"))
     ),
+    *(
+        Equivalent(f"twisted_ib/verbs/c/{path}.py", line, "True", "False", "what fits is looked at once more")
+        for path, line in (
+            ("postings", "queue.accept(request, True)"),
+            ("postings", "queue.accept(ReceiveRequest(id, pieces), True)"),
+            ("rsocket/stream", "qp._work.postReceive(ReceiveRequest(0), True)"),
+            ("rsocket/stream", "qp._work.requester.enqueue(request, True)"),
+        )
+    ),
     Equivalent(
         "twisted_ib/verbs/c/umad/ports.py",
         "return AddressVector(0, lid=lid, serviceLevel=sl, isGlobal=False)",
