@@ -39,7 +39,7 @@ _EVENTS: Final = 1024
 _paths: dict[Device, str] = {}
 
 #: C{UMAD_CA_NAME_LEN}.
-_NAME_BYTES: Final = ffi.sizeof(dict(ffi.typeof("struct umad_port").fields)["ca_name"].type)
+_NAME_BYTES: Final = ffi.sizeof(ffi.new("struct umad_port *").ca_name)
 _GUID: Final = (1 << 64) - 1
 #: The device of a program that names none.
 _DEFAULT: Final = "ib0"
