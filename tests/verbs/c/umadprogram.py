@@ -231,6 +231,12 @@ def exchange(lid: int, gid: bytes) -> None:
     say("flags", [library().umad_register2(port, attributes, byref(number)), attributes[4] == b"\1"])
     struct.pack_into("=BBxxI", attributes, 0, 1, 1, 0)
     say("register2", [library().umad_register2(port, attributes, byref(number)), number.value > agent])
+    organized = []
+    # A method that another agent has is refused.
+    for oui, *methods in ((0, 0, 0), (1 << 24, 0, 0), (1, 0, 0), ((1 << 24) - 1, 0, 0), (1, 2, 0), (1, 0, 2)):
+        struct.pack_into("=BBxxI2QIB", attributes, 0, PING, 1, 0, *methods, oui, 0)
+        organized.append(library().umad_register2(port, attributes, byref(number)))
+    say("organized", organized)
     asked = mad(1, 1, NODE_DESCRIPTION, 1), mad(4, 1, NODE_DESCRIPTION, 1)
     say(
         "wrong",
@@ -257,6 +263,7 @@ def routed(port: int, agent: int, gid: bytes) -> None:
     library().umad_poll(port, 10_000)
     length = c_int(256)
     say("returned", library().umad_recv(port, buffer, byref(length), 0) == agent)
+    say("status", library().umad_status(buffer))
     say("way", [buffer.raw[30:36].hex(), buffer.raw[36:52] == gid, buffer.raw[52:56].hex()])
 
 
