@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted_ib.hca.host.socketpage.records import (
     ATTEMPTS,
     CONNECTION,
+    FIRST_ROW,
     LISTENER,
     NEVER,
     NOTHING,
@@ -71,6 +72,12 @@ class RecordTests(SynchronousTestCase):
         self.assertEqual(list(parseRows(sealed(BODY), never)), [ROW])
         listener = (LISTENER, *ROW[1:10], "", 0)
         self.assertEqual(list(parseRows(b"".join(packed(ROW, listener)), never)), [ROW, listener])
+
+    def test_places(self) -> None:
+        """
+        Behind the header and 1024 texts, each of as many octets, are the rows: of other versions, too.
+        """
+        self.assertEqual((RECORD, FIRST_ROW), (160, 1 + 1024))
 
     def test_header(self) -> None:
         """
