@@ -9,6 +9,7 @@ import select as kernelSelect
 import socket as kernel
 from time import monotonic
 from typing import Any
+from unittest.mock import Mock
 
 from tests.blocking.case import BlockingTestCase, exactly
 from tests.support.calls import called, requireReplaceable
@@ -299,6 +300,20 @@ class SelectTests(BlockingTestCase):
             epoll = select.epoll.fromfd(os.dup(made.fileno()))
             self.addCleanup(epoll.close)
             self.assertEqual(epoll.poll(HANG_SECONDS), [(listener.fileno(), kernelSelect.EPOLLIN)])
+
+    def test_epollTakes(self) -> None:
+        """
+        What the kernel has of its own beside SDP's is taken, and not waited for.
+        """
+        reader, writer = self.unix
+        writer.send(b"x")
+        epoll: Any = select.epoll()
+        self.addCleanup(epoll.close)
+        for each in self.sdp[0], reader:
+            epoll.register(each, kernelSelect.EPOLLIN)
+        epoll._kernel = Mock(wraps=epoll._kernel)
+        self.assertEqual(epoll.poll(HANG_SECONDS), [(reader.fileno(), kernelSelect.EPOLLIN)])
+        epoll._kernel.poll.assert_called_once_with(0, -1)
 
     def test_selectors(self) -> None:
         """

@@ -181,6 +181,11 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "5",
         "an octet more of the sign",
     ),
+    *(
+        Equivalent(f"{_BLOCKING}/select.py", line, before, after, "poll() has refused 0")
+        for line in ("return (result if maxevents < 0 else result[:maxevents]), isOver",)
+        for before, after in (("0", "1"), ("maxevents < 0", "(maxevents <= 0)"))
+    ),
     Equivalent(
         f"{_BLOCKING}/loop.py",
         "isEarly = monotonic() < self._askAt",

@@ -141,13 +141,13 @@ class LivenessTests(SynchronousTestCase):
             """
             raise OSError(38, "Function not implemented")
 
+        self.assertEqual(Liveness._byNumber(0).fd, -1)
         self.patch(liveness, "SO_PEERPIDFD", 0x7FFF)
         self.patch(libc, "pidfdOpen", deny)
         one, two = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with one, two:
             found = Liveness.of(one)
             self.assertEqual((found.fd, found.dead()), (-1, False))
-            self.assertEqual(Liveness._byNumber(0).fd, -1)
 
     def test_closed(self) -> None:
         """

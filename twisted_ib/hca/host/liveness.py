@@ -102,9 +102,8 @@ class Liveness(libc.Descriptor):
     @classmethod
     def _byNumber(cls, pid: int) -> Liveness:
         # Kernels before 6.5.  The pid may have been reused between connect and here, in which case another
-        # process is watched; the end of the socket still reports the death.
-        if pid <= 0:
-            return cls(-1)
+        # process is watched; the end of the socket still reports the death.  Of 0, one outside our
+        # pid namespace, there is none.
         try:
             return cls(libc.pidfdOpen(pid))
         except ProcessLookupError as error:
