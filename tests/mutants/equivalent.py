@@ -182,8 +182,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "an octet more of the sign",
     ),
     *(
-        Equivalent(f"{_BLOCKING}/select.py", line, before, after, "poll() has refused 0")
-        for line in ("return (result if maxevents < 0 else result[:maxevents]), isOver",)
+        Equivalent(
+            f"{_BLOCKING}/select.py",
+            "return (result if maxevents < 0 else result[:maxevents]), isOver",
+            before,
+            after,
+            "poll() has refused 0",
+        )
         for before, after in (("0", "1"), ("maxevents < 0", "(maxevents <= 0)"))
     ),
     Equivalent(
