@@ -180,6 +180,7 @@ class TestsOfTests(SynchronousTestCase):
         self.assertEqual(found[:2], ("tests.hca.cm.test_sidr", "tests.hca.cm.test_admission"))
         self.assertEqual(found[-1], "tests.hca.fabric.test_contract")
         self.assertEqual(len(found), len(set(found)))
+        self.assertEqual(testsOf("twisted_ib/verbs/c/umad/names.py")[0], "tests.verbs.c.test_umad")
 
     def test_everyModule(self) -> None:
         """

@@ -114,6 +114,7 @@ def testsOf(path: str, root: Path = ROOT) -> tuple[str, ...]:
         return (
             test.stem != mirrored,
             not test.stem.startswith(mirrored),
+            test.stem != f"test_{folder.name}",
             test.stem.startswith(SLOW),
             test.parent != root / folder,
         )
