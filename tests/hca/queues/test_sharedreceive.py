@@ -79,10 +79,10 @@ class SharedReceiveQueueTests(SynchronousTestCase):
         taken = self.queue.take()
         assert taken is not None
         self.queue.putBack(taken)
-        self.queue.postPromised(ReceiveRequest(10), True)
+        self.queue.postPromised([ReceiveRequest(10)])
         self.assertEqual(self.take(12), list(range(11)))
         self.queue.close()
-        self.assertRaises(QueuePairError, self.queue.postPromised, ReceiveRequest(11), True)
+        self.assertRaises(QueuePairError, self.queue.postPromised, [ReceiveRequest(11)])
 
     def test_full(self) -> None:
         """

@@ -37,6 +37,8 @@ from twisted_ib.hca.memory.windows import MemoryWindow, Windows
 _ADDRESS_END = 1 << 64
 _PAGE_BITS = 12
 _ADDRESS_BITS = 47
+#: Bytes on each side that are checked with those of a message, for the next ones.
+_NEAR = 4096
 _NOTHING = memoryview(b"")
 #: The rights that every adapter knows, and what it need not use (verbs.h, C{IBV_ACCESS_OPTIONAL_RANGE}).
 _OF_ADAPTERS = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | int(Access.RELAXED_ORDERING)
@@ -321,6 +323,27 @@ class Memory:
                 f"the memory region of key {key:#010x} does not grant {Access(access & ~region.access)!r}"
             )
         return region.view, offset
+
+    def near(
+        self, key: int, address: int, length: int, access: int, pd: ProtectionDomain
+    ) -> tuple[memoryview, int, int, int]:
+        """
+        As L{check}, for the bytes around as well, in one region: for several messages that are processed
+        without a pause.
+
+        @return: the region's view, its address, and of what is permitted the first address and the one behind
+            the last.
+        @raise MemoryAccessError: as L{check}; or something around is not permitted.
+        """
+        region = self.regions.get(key)
+        if region is None:
+            raise MemoryAccessError(f"there is no memory region of key {key:#010x}")
+        first = max(address - _NEAR, region.address)
+        last = min(address + length + _NEAR, region.address + region.length)
+        if not first <= address < address + length <= last:
+            raise MemoryAccessError(f"{length} bytes at {address:#x} are not within the region")
+        view, offset = self.check(key, first, last - first, access, pd)
+        return view, first - offset, first, last
 
     def _checkDomain(self, pd: ProtectionDomain) -> None:
         if pd not in self.domains:

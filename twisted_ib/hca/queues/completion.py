@@ -289,6 +289,20 @@ class CompletionQueue(RefCounted):
         self.completions.append(completion)
         return True
 
+    def takes(self, count: int) -> bool:
+        """
+        @return: whether so many successful and not solicited completions may be appended to L{completions},
+            where L{push} would do no more.
+        """
+        n = len(self.completions)
+        if self._armed or n + count >= self._depth:
+            return False
+        if n >= self.quiet and self.mirror is not None:
+            # As in push().
+            self.mirror.wanted()
+            self.quiet = self._depth
+        return True
+
     def poll(self, count: int = 1) -> list[WorkCompletion]:
         """
         Remove and return up to C{count} completions, the oldest first.

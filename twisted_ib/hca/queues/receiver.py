@@ -26,3 +26,19 @@ class RecordReceiver:
         @return: 0, or the syndrome of a NAK.
         """
         raise NotImplementedError
+
+    def takesSeveral(self) -> bool:
+        """
+        @return: Whether L{severalDelivered} may process any.
+        """
+        return False
+
+    def severalDelivered(self, opcode: int, buffer: Any, spans: list[tuple[int, int]]) -> int:
+        """
+        Several short records of one operation arrived, of which none is to be refused.
+
+        @param buffer: As of L{delivered}.
+        @param spans: Where each begins and ends.
+        @return: How many of the first were processed; the others are delivered one by one.
+        """
+        return 0

@@ -13,7 +13,8 @@ limit anew after it has posted more (IBTA vol. 1 10.2.9).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from twisted_ib import limits
@@ -72,17 +73,17 @@ class Receives:
         mirror: Mirror | None = getattr(self._work.receiveCompletions, "mirror", None)
         return mirror is not None and mirror.more()
 
-    def add(self, request: ReceiveRequest) -> None:
+    def add(self, *requests: ReceiveRequest) -> None:
         """
-        Accept a receive from the program.
+        Accept receives from the program.
 
-        @raise ResourceLimitError: the queue is full.
+        @raise ResourceLimitError: the queue has not room for all.
         """
-        if len(self._own) >= self._work.capabilities.receives:
+        if len(self._own) + len(requests) > self._work.capabilities.receives:
             raise ResourceLimitError(f"the receive queue of queue pair {self._work.queuePair.number} is full")
         if not isinstance(self._own, deque):
             self._own = deque()
-        self._own.append(request)
+        self._own.extend(requests)
 
     def room(self) -> int:
         """
@@ -100,6 +101,25 @@ class Receives:
         if self._own or self._more():
             return self._own.popleft() if self._own else None
         return None
+
+    def oldest(self, count: int) -> list[ReceiveRequest]:
+        """
+        @return: the oldest of the queue pair's own, at most so many; they stay until L{drop}.
+        """
+        if self._shared is not None:
+            return []
+        if len(self._own) < count:
+            self._more()
+        return list(islice(self._own, count))
+
+    def drop(self, count: int) -> None:
+        """
+        Remove as many of L{oldest} as were used.
+        """
+        own = self._own
+        if isinstance(own, deque):
+            for _ in range(count):
+                own.popleft()
 
     def putBack(self, request: ReceiveRequest) -> None:
         """
@@ -200,18 +220,17 @@ class SharedReceiveQueue(RefCounted):
             raise ResourceLimitError(f"the shared receive queue holds {self.depth} requests")
         self._requests.append(request)
 
-    def postPromised(self, request: ReceiveRequest, fits: bool) -> None:
+    def postPromised(self, requests: Sequence[ReceiveRequest]) -> None:
         """
-        Add a request for which there was room when the program was told that it is posted: beyond the depth
-        if another was put back since.
+        Add requests for which there was room when the program was told that they are posted: beyond the depth
+        if others were put back since.
 
-        @param request: one with at most L{SharedReceiveQueue.pieces} elements.
-        @param fits: as L{post} has it; always true.
+        @param requests: each with at most L{SharedReceiveQueue.pieces} elements, whose numbers fit.
         @raise QueuePairError: the queue is closed.
         """
         if self.closed:
             raise QueuePairError("the shared receive queue is closed")
-        self._requests.append(request)
+        self._requests.extend(requests)
 
     def take(self) -> ReceiveRequest | None:
         """

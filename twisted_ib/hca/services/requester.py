@@ -27,11 +27,13 @@ from twisted_ib.hca.base.operation import (
 )
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.base.timers import Timer, ackSeconds, rnrSeconds
+from twisted_ib.hca.memory.access import LOCAL_READ
 from twisted_ib.hca.queues.completion import WCStatus, WorkCompletion
 from twisted_ib.hca.queues.requests import SendFlags
 from twisted_ib.hca.services.operations.local import LocalOperation
 from twisted_ib.hca.services.operations.operation import Operation, RespondedOperation
 from twisted_ib.hca.services.operations.rows import serviceOperations
+from twisted_ib.hca.services.operations.send import PostedSend
 from twisted_ib.hca.services.sendqueue import SendQueue
 from twisted_ib.hca.wire.headers import NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS, RNR
 from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE
@@ -135,6 +137,11 @@ class Requester(SendQueue):
                     isPlain = not operation.isLast and onTheWay[-1].status is _SUCCESS
                 if not isPlain and not self._mayGo(operation, work):
                     break
+                if len(unsent) > 1 and isPlain and operation.__class__ is PostedSend and not self._resuming:
+                    if self._publishSends(work):
+                        continue
+                    if self._waiting:
+                        break
                 if not operation.carriesData and isinstance(operation, LocalOperation):
                     operation.execute(work)
                     anyDone = True
@@ -156,6 +163,55 @@ class Requester(SendQueue):
             if onTheWay:
                 return
             # A request may have waited for others, which are done now.
+
+    def _publishSends(self, work: WorkQueues) -> int:
+        # Publishes the first requests, as far as _publish() and pump() would do no more: returns how many.
+        queuePair, pd = work.queuePair, work.pd
+        path, remote = queuePair.path, queuePair.remote
+        if path is None or remote <= GSI_QPN or self.transport:
+            return 0
+        unsent, onTheWay, word = self._unsent, self.onTheWay, PostedSend.only << 24 | remote
+        post, position, track = path.post, path.position, path.track
+        view: Any = None
+        n = base = low = high = key = reached = 0
+        try:
+            while unsent:
+                operation = unsent[0]
+                if not isinstance(operation, PostedSend):
+                    break
+                payload, length = operation.inline, operation.length
+                if payload is None:
+                    start = operation.address
+                    if start < low or start + length > high or operation.key != key:
+                        key = operation.key
+                        view, base, low, high = pd.memory.near(key, start, length, LOCAL_READ, pd)
+                    start -= base
+                    payload = view[start : start + length]
+                if not post(word, b"", payload, length):
+                    self._wait(path)
+                    break
+                operation.begun = True
+                operation.records += 1
+                operation.sent = length
+                operation.position = reached = position()
+                if operation.flags & _SIGNALED:
+                    track((reached, self))
+                del unsent[0]
+                onTheWay.append(operation)
+                n += 1
+        except MemoryAccessError:
+            # Perhaps of the bytes around only.
+            pass
+        finally:
+            if n:
+                work.recordsSent += n
+                # Of those without a completion nobody hears before the last one's.
+                if not onTheWay[-1].flags & _SIGNALED:
+                    track((reached, self))
+                if not self._isExpected:
+                    self._isExpected = True
+                    path.expect(queuePair)
+        return n
 
     def _publish(self, operation: Operation, work: WorkQueues) -> bool:
         # Returns False if some records must wait.
@@ -402,7 +458,7 @@ class Requester(SendQueue):
             if operation.status is not _SUCCESS:
                 self._fail(operation, operation.status)
                 return
-            if operation.position > self._acknowledged or (not operation.answered and operation.asks):
+            if operation.position > self._acknowledged or (operation.asks and not operation.answered):
                 return
             del onTheWay[0]
             work.messagesSent += 1

@@ -291,15 +291,15 @@ class Responder:
 
     # -- posting
 
-    def enqueue(self, request: ReceiveRequest) -> None:
+    def enqueue(self, *requests: ReceiveRequest) -> None:
         """
-        Accept a receive; the caller checked the state.
+        Accept receives; the caller checked the state.
 
-        @raise ResourceLimitError: the queue is full.
+        @raise ResourceLimitError: the queue has not room for all.
         """
         work = self.work
         assert work is not None
-        self._receives.add(request)
+        self._receives.add(*requests)
         if work.queuePair.state is _ERR:
             self.flush()
 
@@ -364,6 +364,21 @@ class Responder:
                 self._rewind()
             return syndrome
         return 0
+
+    def severalDelivered(self, opcode: int, buffer: Any, spans: list[tuple[int, int]]) -> int:
+        """
+        Receive records as L{delivered} takes a program's small messages.
+
+        @return: how many of the first were received; the others are to be delivered one by one.
+        """
+        work = self.work
+        if work is None or self.isFresh or opcode != SEND_ONLY or self._message is not None:
+            return 0
+        if self._answers.owed or work.queuePair.posted:
+            return 0
+        n = IncomingSend.takeSeveral(work, self._receives, buffer, spans)
+        work.messagesReceived += n
+        return n
 
     def _establish(self, work: WorkQueues) -> bool:
         # The event's handler may close or fail the queue pair; then the record is not for it any

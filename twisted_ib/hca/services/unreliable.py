@@ -162,6 +162,9 @@ class UnreliableResponder(Responder):
                 self._dropping = True
         return 0
 
+    def severalDelivered(self, opcode: int, buffer: Any, spans: list[tuple[int, int]]) -> int:
+        return 0
+
     def _drop(self, work: WorkQueues) -> None:
         self._rewind()
         path = work.queuePair.path

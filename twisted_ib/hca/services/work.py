@@ -9,7 +9,7 @@ L{Responder}, in the classes of the queue pair's service (L{SERVICES}).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -314,6 +314,17 @@ class WorkQueues:
             checkPieces(request.pieces, self.capabilities.receivePieces)
         self.responder.enqueue(request)
 
+    def postReceives(self, requests: Sequence[ReceiveRequest]) -> None:
+        """
+        Post receive requests whose numbers and elements are known to fit, to the queue pair's own queue.
+
+        @raise QueuePairError: the state forbids it.
+        @raise ResourceLimitError: the receive queue has not room for all.
+        """
+        if self.queuePair.state is _RESET:
+            raise self.wrongState("receive")
+        self.responder.enqueue(*requests)
+
     def wrongState(self, verb: str) -> QueuePairError:
         """
         @param verb: what it does not take now.
@@ -442,6 +453,14 @@ class WorkQueues:
             self.requester.delivered(opcode, buffer, start, stop)
             return 0
         return self.responder.delivered(opcode, buffer, start, stop)
+
+    def severalDelivered(self, opcode: int, buffer: Any, spans: list[tuple[int, int]]) -> int:
+        """
+        Records arrived: see L{QueuePair.severalDelivered}.
+        """
+        n: int = self.responder.severalDelivered(opcode, buffer, spans)
+        self.recordsReceived += n
+        return n
 
     def pathFound(self) -> None:
         """

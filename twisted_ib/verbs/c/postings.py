@@ -5,8 +5,9 @@ C{building/postings.c}, and Python takes all that are there at once.
 C records only what a queue is sure to take: each queue has a limit of requests, which follows its room.
 Whatever else a program posts or calls comes to Python, which takes what was recorded before it.  So does the
 end of the process.  A thread that posts takes the records itself, unless another is in Python to poll
-or to post: that one does.  And a receive in the place of one that a poll has found waits for the thread's
-next poll, or for a message that needs it.
+or to post: that one does.  A receive in the place of one that a poll has found waits for the thread's next
+poll, or for a message that needs it.  And a send amid a burst waits for the next one, or for a poll: all of
+them are published at once.  If neither comes, the thread that serves peers takes it.
 """
 
 from __future__ import annotations
@@ -22,17 +23,20 @@ from twisted_ib import limits
 from twisted_ib.errors import HCAError, QueuePairError
 from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.queues.requests import SGE, ReceiveRequest, SendOpcode, SendRequest
+from twisted_ib.hca.services.operations.message import PULL_LEAST
+from twisted_ib.hca.services.operations.send import PostedSend
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.pointers import CData, addressOf
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.base.posting import INLINE, INVALIDATING, OPCODES
 from twisted_ib.verbs.pyverbs.base.verb import VerbsObject
 
-#: C{struct twisted_ib_record}, and C{struct ibv_sge}.
-_RECORD, _PIECE = Struct("=5Q8I"), Struct("=QII")
+#: C{struct twisted_ib_record}, without what few requests have, but with the C{struct ibv_sge} behind it, or
+#: what else is there; the rest; and that alone.
+_RECORD, _REST, _PIECE = Struct("=2Q24xI4x3I8xIQII"), Struct("=16x3Q4xI12x2I4x"), Struct("=QII")
 _readRecord: Callable[[bytearray, int], tuple[int, ...]] = _RECORD.unpack_from
-_readPiece: Callable[[bytearray, int], tuple[int, ...]] = _PIECE.unpack_from
-_RECORD_BYTES, _PIECE_BYTES = _RECORD.size, _PIECE.size
+_readRest: Callable[[bytearray, int], tuple[int, ...]] = _REST.unpack_from
+_RECORD_BYTES, _PIECE_BYTES = _REST.size, _PIECE.size
 #: Operations that C records, and those that want a right to READs.
 _READING = frozenset((SendOpcode.RDMA_READ, SendOpcode.ATOMIC_CMP_AND_SWP, SendOpcode.ATOMIC_FETCH_AND_ADD))
 _RECORDED = _READING | {
@@ -45,10 +49,11 @@ _RECORDED = _READING | {
 
 #: The records; their C{fill} says whether there are any.
 posting: CData = lib.twisted_ib_posting
-_memory = [ffi.new("unsigned char[]", limits.POSTED) for _ in range(2)]
+# What is read of the last record may reach beyond its end.
+_memory = [ffi.new("unsigned char[]", limits.POSTED + _PIECE_BYTES) for _ in range(2)]
 _buffers = [ffi.buffer(each) for each in _memory]
 posting.buffers = _memory
-posting.size = limits.POSTED
+posting.size, posting.least = limits.POSTED, PULL_LEAST
 
 
 class PostedQueue:
@@ -61,9 +66,10 @@ class PostedQueue:
     @ivar depth: how many requests it holds.
     @ivar isShort: whether its limit lets C record no more than half as many.
     @ivar suspensions: C{with} statements that are in force; a queue that is closed has one more, for ever.
+    @ivar accept: accepts several requests; if it has not L{room} for all, or its state forbids them, none.
     """
 
-    accept: Callable[[Any, bool], None]
+    accept: Callable[[Any], None]
 
     def __init__(self, structure: CData, elements: int, depth: int) -> None:
         """
@@ -99,6 +105,35 @@ class PostedQueue:
         """
         A request that was recorded cannot be posted.
         """
+
+    def post(
+        self, requests: Sequence[object], accept: Callable[[Any], None], first: BaseException | None
+    ) -> BaseException | None:
+        """
+        Post requests that were recorded.
+
+        @param accept: L{accept}, or another for one request.
+        @param first: the error that the caller of L{settle} hears of, if there is one already.
+        @return: that error, now.
+        """
+        if len(requests) > 1 and len(requests) > self.room():
+            # Each has its own error.
+            for each in requests:
+                first = self.post([each], accept, first)
+            return first
+        self.taken += len(requests)
+        try:
+            accept(requests)
+            if self.taken >= self.renewal:
+                self.open()
+        # The buffer is no more: also an interrupt in a program that is Python loses no other.
+        except BaseException as error:
+            try:
+                self.fail(QueuePairError(f"a posted request cannot be taken: {error}"))
+            except BaseException as another:
+                return first or another
+            return first if isinstance(error, HCAError) else first or error
+        return first
 
     def __enter__(self) -> None:
         hub.enter()
@@ -172,9 +207,17 @@ class SendQueue(_QueuePairQueue):
             return 0
         # A reset makes a new one.
         requester = work.requester
-        self.accept = requester.enqueue
+        self.accept = requester.enqueueSends
+        self._enqueue = requester.enqueue
         self._structure.operations = self._all if work.attributes.reads else self._plain
         return max(0, requester.room())
+
+    def acceptOther(self, requests: Sequence[SendRequest]) -> None:
+        """
+        As L{accept}, with a request that is no L{PostedSend}.
+        """
+        for each in requests:
+            self._enqueue(each, True)
 
 
 class ReceiveQueue(_QueuePairQueue):
@@ -189,7 +232,7 @@ class ReceiveQueue(_QueuePairQueue):
         """
         sizes = qp._work.capabilities
         super().__init__(qp, structure, sizes.receivePieces, sizes.receives)
-        self.accept = qp._work.postReceive
+        self.accept = qp._work.postReceives
 
     def room(self) -> int:
         work = self._work
@@ -293,24 +336,33 @@ class PostedSRQ(_Posted, verbs.SRQ):
             structure.self = addressOf(structure)
 
 
-def _failed(queue: PostedQueue, error: BaseException, first: BaseException | None) -> BaseException | None:
-    # A request that was recorded is not posted; the error that the caller of settle() hears of, if any.
-    try:
-        queue.fail(QueuePairError(f"a posted request cannot be taken: {error}"))
-    except BaseException as another:
-        return first or another
-    return first if isinstance(error, HCAError) else first or error
-
-
 def _pieces(buffer: bytearray, start: int, count: int) -> list[SGE]:
     # Of a record: its elements, if they are not just one.
     return [SGE(*each) for each in _PIECE.iter_unpack(buffer[start : start + count * _PIECE_BYTES])]
+
+
+def _sendRequest(buffer: bytearray, at: int, id: int, flags: int, count: int, length: int) -> SendRequest:
+    # Of a record of any operation.
+    remote, compare, swap, code, key, immediate = _readRest(buffer, at)
+    request = SendRequest(id, OPCODES[code], (), flags, 0, remote, key, compare, swap)
+    start = at + _RECORD_BYTES
+    if flags & INLINE:
+        request.inline = bytes(buffer[start : start + length])
+    else:
+        request.pieces = _pieces(buffer, start, count)
+    if code in INVALIDATING:
+        request.invalidateKey = immediate
+    else:
+        request.immediate = immediate
+    return request
 
 
 def settle() -> None:
     """
     Post what was recorded.  An error that no request can have is raised when all others are posted.
     """
+    if not posting.fill:
+        return
     # As hub.enter().
     hub.lock.acquire()
     hub._depth += 1
@@ -319,49 +371,44 @@ def settle() -> None:
             hub.closes.closePending()
         unexpected: BaseException | None = None
         buffer, at, end = _buffers[posting.turn], 0, lib.twisted_ib_swap()
-        receives: list[tuple[PostedQueue, int, int, int]] = []
+        receives: dict[PostedQueue, list[ReceiveRequest]] = {}
+        queue: PostedQueue | None = None
+        sender: SendQueue | None = None
+        sends: list[PostedSend] = []
+        requests: list[ReceiveRequest] = []
+        before = 0
         while at < end:
-            address, id, remote, compare, swap, size, code, flags, count, length, key, immediate, _ = (
-                _readRecord(buffer, at)
-            )
+            address, id, size, flags, count, length, isWhole, place, octets, key = _readRecord(buffer, at)
             start = at + _RECORD_BYTES
-            at += size
-            queue = _queues.get(address)
-            if not isinstance(queue, SendQueue):
+            if address != before:
+                if sender is not None and sends:
+                    unexpected = sender.post(sends, sender.accept, unexpected)
+                    sends = []
+                before, queue = address, _queues.get(address)
+                sender = queue if isinstance(queue, SendQueue) else None
                 # One that another thread has closed has none.
-                if queue is not None:
-                    receives.append((queue, id, start, count))
-                continue
-            queue.taken += 1
-            try:
-                request = SendRequest(id, OPCODES[code], (), flags, 0, remote, key, compare, swap)
+                if sender is None and queue is not None:
+                    requests = receives.setdefault(queue, [])
+            if isWhole and sender is not None:
                 if flags & INLINE:
-                    request.inline = bytes(buffer[start : start + length])
-                elif count == 1:
-                    request.pieces = [SGE(*_readPiece(buffer, start))]
+                    sends.append(PostedSend(id, flags, 0, length, 0, buffer[start : start + length]))
                 else:
-                    request.pieces = _pieces(buffer, start, count)
-                if immediate:
-                    if code in INVALIDATING:
-                        request.invalidateKey = immediate
-                    else:
-                        request.immediate = immediate
-                queue.accept(request, True)
-                if queue.taken >= queue.renewal:
-                    queue.open()
-            # The buffer is no more: also an interrupt in a program that is Python loses no other.
-            except BaseException as error:
-                unexpected = _failed(queue, error, unexpected)
+                    sends.append(PostedSend(id, flags, place, octets, key, None))
+            elif sender is not None:
+                if sends:
+                    unexpected = sender.post(sends, sender.accept, unexpected)
+                    sends = []
+                request = _sendRequest(buffer, at, id, flags, count, length)
+                unexpected = sender.post([request], sender.acceptOther, unexpected)
+            elif queue is not None:
+                pieces = [SGE(place, octets, key)] if count == 1 else _pieces(buffer, start, count)
+                requests.append(ReceiveRequest(id, pieces))
+            at += size
+        if sender is not None and sends:
+            unexpected = sender.post(sends, sender.accept, unexpected)
         # After the sends, for which a peer may wait: nothing is received meanwhile, and queues have no order.
-        for queue, id, start, count in receives:
-            queue.taken += 1
-            try:
-                pieces = [SGE(*_readPiece(buffer, start))] if count == 1 else _pieces(buffer, start, count)
-                queue.accept(ReceiveRequest(id, pieces), True)
-                if queue.taken >= queue.renewal:
-                    queue.open()
-            except BaseException as error:
-                unexpected = _failed(queue, error, unexpected)
+        for receiver, requests in receives.items():
+            unexpected = receiver.post(requests, receiver.accept, unexpected)
         if unexpected is not None:
             raise unexpected
     finally:

@@ -75,25 +75,25 @@ class CompletionRing:
         if self.shown:
             self.settle()
         completions, tail = self._queue.completions, self._tail
-        seen = None
+        number = opcode = -1
         for each in islice(completions, self.shown, limits.COMPLETION_RING):
             flags = each.flags
-            key = each.queuePairNumber, each.opcode >= _RECEIVES
-            if key != seen or each.status:
+            if each.queuePairNumber != number or each.opcode is not opcode or each.status:
+                number, opcode = each.queuePairNumber, each.opcode
                 # It has made room, or its queue pair is in ERR.
-                if (posted := completed.get(key)) is not None and (posted.isShort or each.status):
+                posted = completed.get((number, opcode >= _RECEIVES))
+                if posted is not None and (posted.isShort or each.status):
                     posted.open()
-                seen = key
             _pack(
                 self._buffer,
                 tail % limits.COMPLETION_RING * _WC_BYTES,
                 each.workRequestID,
                 each.status,
-                each.opcode,
+                opcode,
                 0,
                 each.byteLength,
                 wcImmediate(each) if flags else 0,
-                each.queuePairNumber,
+                number,
                 each.sourceQueuePair,
                 wcFlags(each) if flags else 0,
                 0,

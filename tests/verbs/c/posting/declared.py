@@ -108,7 +108,7 @@ def useDeclared(test: SynchronousTestCase) -> None:
     sys.modules[_MODULE] = _declared()
 
 
-def record(posting: Any, queue: Any, piece: SGE, id: int = 1) -> None:
+def record(posting: Any, queue: Any, piece: SGE, id: int = 1, isWhole: bool = False) -> None:
     """
     Record a request, as C does.
 
@@ -116,11 +116,12 @@ def record(posting: Any, queue: Any, piece: SGE, id: int = 1) -> None:
     @param queue: the C{struct twisted_ib_queue *}.
     @param piece: its element.
     @param id: of a signalled SEND, or of a receive.
+    @param isWhole: whether it is a SEND.
     """
     ffi = sys.modules[_MODULE].ffi
     size = _RECORD.size + _PIECE.size
     number = int(ffi.cast("uintptr_t", queue))
-    octets = _RECORD.pack(number, id, 0, 0, 0, size, _SEND, _SIGNALED, 1, 0, 0, 0, 0)
+    octets = _RECORD.pack(number, id, 0, 0, 0, size, _SEND, _SIGNALED, 1, 0, 0, 0, isWhole)
     octets += _PIECE.pack(piece.addr, piece.length, piece.lkey)
     ffi.memmove(posting.buffers[posting.turn] + posting.fill, octets, size)
     queue.posted += 1

@@ -277,6 +277,73 @@ static void attended(void)
     }
 }
 
+#define BURST 8
+
+/* Posts without a pause between them, of WRITEs whose octets are the round's: how many entries that took. */
+static long burst(int round, int count)
+{
+    long before = entries;
+
+    for (int slot = 0; slot < count; slot++) {
+        memory[0][slot][0] = round;
+        IS(send(slot, IBV_WR_RDMA_WRITE, 0), 0);
+    }
+    return entries - before;
+}
+
+static void written(int round, int count)
+{
+    IS(flushed(from, 0, count, IBV_WC_SUCCESS), 0);
+    for (int slot = 0; slot < count; slot++)
+        IS(memory[1][slot][0], round);
+}
+
+/* A burst that takes so many entries, after others: where another thread takes the processor, it does not. */
+static int burst_of(int count, long wanted)
+{
+    static int round;
+
+    for (;;) {
+        for (int number = 0; number < 2; number++) {
+            burst(++round % 250, BURST);
+            written(round % 250, BURST);
+        }
+        if (burst(++round % 250, count) == wanted || failures)
+            return round % 250;
+        written(round % 250, count);
+    }
+}
+
+/* A program that posts, and polls, several at once enters Python once for all of them; and none is left behind. */
+static void bursts(void)
+{
+    struct ibv_cq *other;
+    struct ibv_wc wc;
+    long before;
+    int round;
+
+    open_pair();
+    other = queue(1, NULL);
+    written(burst_of(BURST, 1), BURST);
+    /* A shorter one: the next poll takes it, also one that finds nothing. */
+    round = burst_of(BURST / 2, 0);
+    before = entries;
+    IS(ibv_poll_cq(other, 1, &wc), 0);
+    IS(entries - before > 0, 1);
+    written(round, BURST / 2);
+    /* No poll: the thread that serves peers takes it. */
+    round = burst_of(BURST / 2, 0);
+    while (*(volatile unsigned char *)memory[1][BURST / 2 - 1] != round)
+        sched_yield();
+    written(round, BURST / 2);
+    /* A pause: what was left is taken with what comes then. */
+    round = burst_of(BURST / 2, 0);
+    usleep(1000);
+    IS(send(BURST, IBV_WR_RDMA_WRITE, 0), 0);
+    written(round, BURST / 2);
+    IS(flushed(from, BURST, 1, IBV_WC_SUCCESS), 0);
+}
+
 /* The thread that attends is on its way out of Python, and looks once more. */
 static void last(void)
 {
@@ -645,8 +712,8 @@ int main(int count, char **words)
     static const struct {
         const char *name;
         void (*run)(void);
-    } stories[] = {{"attended", attended}, {"replaced", replaced}, {"last", last}, {"calls", calls}, {"ends", ends},
-                   {"refusals", refusals}, {"keys", keys}, {"changes", changes}, {"bound", bound},
+    } stories[] = {{"attended", attended}, {"replaced", replaced}, {"bursts", bursts}, {"last", last}, {"calls", calls},
+                   {"ends", ends}, {"refusals", refusals}, {"keys", keys}, {"changes", changes}, {"bound", bound},
                    {"shared", shared}, {"threads", threads}};
 
     for (int word = 1; word < count; word++)

@@ -13,7 +13,7 @@ from tests.verbs.c.test_calls import ProgramTestCase
 
 PROGRAM = Path(__file__).with_name("posting.c"), "librdmacm.so.1", "-rdynamic", "-ldl", "-O1"
 #: The stories of C{posting.c}; the last one ends the process.
-STORIES = "attended replaced last refusals keys changes bound shared threads ends".split()
+STORIES = "attended replaced bursts last refusals keys changes bound shared threads ends".split()
 
 
 @cache
@@ -54,6 +54,13 @@ class PostingTests(ProgramTestCase):
         shared one too, is full: the next poll posts it.
         """
         self.story("replaced")
+
+    def test_bursts(self) -> None:
+        """
+        A send amid a burst waits for the next one, or a poll, and all are taken at once; if none comes, the
+        thread that serves peers takes it.
+        """
+        self.story("bursts")
 
     def test_last(self) -> None:
         """

@@ -81,6 +81,8 @@ _BULK_ROOM: Final = limits.RING_BULK
 #: Records start at multiples of this, the size of a cache line; a refusal fits into one.
 _SLOT: Final = 64
 _RECORD: Final = limits.INLINE_RECORD
+#: Records up to this size may be delivered several at once.
+_SHORT: Final = 64
 #: Where a segment's first record is.
 _FIRST: Final = PAGE + LEAD
 #: On a path from an HCA to itself the accepting end numbers its offers from here on, so that a number is
@@ -356,6 +358,7 @@ class RingPath(HostPath):
         n, enough, end = 0, head + size, head
         length: int
         word: int
+        last = head
         entry: RecordReceiver | None
         try:
             while True:
@@ -388,10 +391,17 @@ class RingPath(HostPath):
                     # IBTA vol. 1 9.6: a packet counts only if it comes from the peer of its queue pair.  The
                     # table has this path's queue pairs only, so nothing need be compared.
                     entry = get(word & 0xFFFFFF)
-                    if entry is not None:
-                        syndrome = entry.delivered(word >> 24, source, pos, pos + length)
-                    else:
+                    several = 0
+                    if entry is None:
                         syndrome = self.unknown(word, source, pos, pos + length)
+                    else:
+                        if end < tail and length <= _SHORT and entry.takesSeveral():
+                            several, last = self._several(entry, word, pos, length, end, tail, budget - n)
+                        if several:
+                            n += several - 1
+                            end, syndrome = last, 0
+                        else:
+                            syndrome = entry.delivered(word >> 24, source, pos, pos + length)
                     # syndrome: that of an RNR NAK or NAK (IBTA vol. 1 9.7.5.2.1); 0 stands for an ACK, of
                     # which there are no records.
                     n += 1
@@ -420,6 +430,28 @@ class RingPath(HostPath):
             # ever.
             self._head = cells[HEAD] = cells[BEGUN] = end
             raise
+
+    def _several(
+        self, entry: RecordReceiver, word: int, pos: int, length: int, end: int, tail: int, most: int
+    ) -> tuple[int, int]:
+        # Deliver a record and those behind it that are alike: how many, and where the last one ends.
+        source, mask = self._peerMap, self._mask
+        spans, first = [(pos, pos + length)], end
+        while end < tail and len(spans) < most:
+            pos = (end & mask) + _FIRST
+            length, other = _unpack(source, pos)
+            after = (end + length + 71) & -64
+            # The first test is false for what is longer than the ring, too, and for one with TURNS.
+            if length > _SHORT or other != word or (after ^ end) > mask or after > tail:
+                break
+            end = after
+            pos += 8
+            spans.append((pos, pos + length))
+        n = entry.severalDelivered(word >> 24, source, spans)
+        if 0 < n < len(spans):
+            # Where the next one begins; these lie in one piece.
+            end = first + spans[n][0] - spans[1][0]
+        return n, end
 
     def _acknowledge(self) -> int:
         n = 0

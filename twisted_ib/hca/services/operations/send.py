@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError
 from twisted_ib.hca.base.operation import SOLICITED
-from twisted_ib.hca.memory.access import LOCAL_WRITE
+from twisted_ib.hca.memory.access import LOCAL_READ, LOCAL_WRITE
 from twisted_ib.hca.memory.regions import ProtectionDomain
-from twisted_ib.hca.queues.completion import WCOpcode, WCStatus, WorkCompletion
+from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.reassembly import Reassembly
 from twisted_ib.hca.queues.receives import Receives
 from twisted_ib.hca.queues.requests import ReceiveRequest, SendFlags, SendOpcode
@@ -104,6 +104,43 @@ class IncomingSend(IncomingMessage):
             return True
         receives.putBack(receive)
         return False
+
+    @staticmethod
+    def takeSeveral(work: WorkContext, receives: Receives, buffer: Any, spans: list[tuple[int, int]]) -> int:
+        """
+        Receive messages as L{takeWhole} does, for which there are receives of the queue pair's own, and room
+        for the completions.
+
+        @param spans: where each begins and ends.
+        @return: how many of the first were received.
+        """
+        completions, requests = work.receiveCompletions, receives.oldest(len(spans))
+        # A consumer may take its completions itself.
+        if not isinstance(completions, CompletionQueue) or not completions.takes(len(requests)):
+            return 0
+        number, pd = work.queuePair.number, work.pd
+        view: Any = None
+        base = low = high = key = 0
+        done: list[WorkCompletion] = []
+        for request, (start, stop) in zip(requests, spans, strict=False):
+            pieces = request.pieces
+            count = stop - start
+            if not pieces or not 0 < count <= pieces[0].length:
+                break
+            piece = pieces[0]
+            first = piece.address
+            if first < low or first + count > high or piece.key != key:
+                key = piece.key
+                try:
+                    view, base, low, high = pd.memory.near(key, first, count, LOCAL_WRITE, pd)
+                except MemoryAccessError:
+                    break
+            first -= base
+            view[first : first + count] = buffer[start:stop]
+            done.append(WorkCompletion(request.id, _SUCCESS, _RECV, number, count))
+        receives.drop(len(done))
+        completions.completions.extend(done)
+        return len(done)
 
     def place(self, work: WorkContext, source: bytes | memoryview, ends: bool) -> None:
         count, done, parts = len(source), self.done, self.parts
@@ -201,6 +238,44 @@ class SendInvalidate(Send):
     opcode = SendOpcode.SEND_WITH_INV
     only, ending, ended = SEND_ONLY_INVALIDATE, INVALIDATE, "invalidateKey"
     isHeaded = True
+
+
+class PostedSend(Send):
+    """
+    A SEND of one record that has no request: from one piece of memory or of inline data, not solicited.
+
+    @ivar address: of the memory.
+    @ivar key: its local key.
+    """
+
+    __slots__ = ("address", "key")
+
+    def __init__(
+        self, id: int, flags: int, address: int, length: int, key: int, inline: bytes | bytearray | None
+    ) -> None:
+        # In line as in MessageOperation.
+        self.id = id
+        self.flags = flags
+        self.address = address
+        self.length = length
+        self.key = key
+        self.inline = inline
+        self.status = _SUCCESS
+        self.rnrRefusals = self.absences = self.records = self.position = self.sent = 0
+        self.begun = self.answered = False
+
+    def publish(self, path: IPath, remote: int, pd: ProtectionDomain) -> bool:
+        length, payload = self.length, self.inline
+        if payload is None:
+            view, offset = pd.memory.check(self.key, self.address, length, LOCAL_READ, pd)
+            payload = view[offset : offset + length]
+        if not path.post(_ONLY | remote, b"", payload, length):
+            return False
+        self.begun = True
+        self.records += 1
+        self.sent = length
+        self.position = path.position()
+        return True
 
 
 class Inline(Send):

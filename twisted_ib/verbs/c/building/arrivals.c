@@ -69,6 +69,18 @@ static int twisted_ib_waits(const struct twisted_ib_arrivals *arrivals, long pat
     return 0;
 }
 
+/* Whether what a thread has posted, and left to its next call, lies there so long: none has come. */
+static int twisted_ib_lies(long patience)
+{
+    struct timespec pause = {.tv_nsec = patience};
+    unsigned posts = twisted_ib_posts;
+
+    if (!twisted_ib_posting.fill || twisted_ib_busy)
+        return 0;
+    nanosleep(&pause, NULL);
+    return twisted_ib_posting.fill && !twisted_ib_busy && posts == twisted_ib_posts;
+}
+
 /* Whether a descriptor is readable, and no thread of the program is in Python, where it would read. */
 static int twisted_ib_readable(struct pollfd *fds, unsigned count)
 {
@@ -174,7 +186,7 @@ int twisted_ib_await(struct twisted_ib_arrivals *arrivals, long nanoseconds)
             pause = (struct timespec){.tv_nsec = READING};
             nanosleep(&pause, NULL);
         }
-        if (twisted_ib_waits(arrivals, patience))
+        if (twisted_ib_waits(arrivals, patience) || twisted_ib_lies(patience))
             return 1;
     }
     return 0;

@@ -45,11 +45,12 @@ extern volatile unsigned twisted_ib_busy, twisted_ib_posts;
  * posts: what twisted_ib_posts was; taken: polls since its last progress that found something; vain: its progress in
  * vain since something was found or posted; pause, left: the length of its pause in polls, and what is left of it;
  * stood: polls that left progress to another thread; found: whether the last poll has found something, and calls:
- * what twisted_ib_posts was then; tick: the clock's.
+ * what twisted_ib_posts was then; tick: the clock's; owes: whether sends were left to its next poll; burst, bursts, ended:
+ * see postings.c; over: whether it has polled since.
  */
 static __thread struct {
-    unsigned posts, taken, vain, pause, left, stood, found, calls;
-    long tick;
+    unsigned posts, taken, vain, pause, left, stood, found, calls, owes, burst, bursts[2], over;
+    long tick, ended;
 } twisted_ib_polled __attribute__((tls_model("initial-exec")));
 
 static struct twisted_ib_ring *twisted_ib_ring_of(struct ibv_cq *cq)
@@ -135,7 +136,8 @@ static int twisted_ib_poll(struct ibv_cq *cq, int count, struct ibv_wc *wc, int 
 {
     struct twisted_ib_ring *ring = twisted_ib_ring_of(cq);
 
-    if (!ring || count < 0 || twisted_ib_polled.taken >= TAKEN)
+    twisted_ib_polled.over = 1;
+    if (!ring || count < 0 || twisted_ib_polled.taken >= TAKEN || twisted_ib_polled.owes)
         return 0;
     *result = twisted_ib_take(ring, count, wc);
     twisted_ib_found(*result);
@@ -154,7 +156,7 @@ static int twisted_ib_poll_again(struct ibv_cq *cq, int count, struct ibv_wc *wc
     int n = ring ? twisted_ib_take(ring, count, wc) : 0;
 
     twisted_ib_found(n);
-    twisted_ib_polled.taken = twisted_ib_polled.stood = 0;
+    twisted_ib_polled.taken = twisted_ib_polled.stood = twisted_ib_polled.owes = 0;
     if (n || !ring)
         twisted_ib_polled.vain = twisted_ib_polled.pause = 0;
     else if (++twisted_ib_polled.vain > ring->eager) {

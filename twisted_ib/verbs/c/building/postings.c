@@ -3,9 +3,14 @@
  * Python takes all records at once.  declarations.py includes this.
  *
  * Only what a queue is sure to take is recorded: each has a limit, which Python sets, and everything else is left to
- * Python, which refuses as ever.  A poster goes on at once if another thread attends, else it takes the records itself:
- * see postings.py.
+ * Python, which refuses as ever.  A poster goes on at once if another thread attends, or if it is to post or poll again
+ * at once, else it takes the records itself: see postings.py.
  */
+
+/* Posts of a thread are one burst that come so soon, in nanoseconds, after one another, without a poll between them. */
+#define SOON 2000L
+/* Of a burst at least each such post takes the records. */
+#define TOGETHER 32
 
 /* A work queue.  */
 struct twisted_ib_queue {
@@ -30,24 +35,26 @@ struct twisted_ib_srq {
     struct twisted_ib_queue receives;
 };
 
-/* A request; its elements, or inline data, come behind it. */
+/* A request; its elements, or inline data, come behind it.  whole: whether it is a SEND of one short piece, no more. */
 struct twisted_ib_record {
     uint64_t queue, id, remote, compare, swap;
-    uint32_t octets, opcode, flags, elements, inlined, key, immediate, unused;
+    uint32_t octets, opcode, flags, elements, inlined, key, immediate, whole;
 };
 
 /*
  * The records of all queues.
  *
  * buffers: one that is filled, the other for Python; size: of each; fill: octets of the one; turn: which it is;
- * attending: threads in Python that take the records before they leave it, or just after.
+ * attending: threads in Python that take the records before they leave it, or just after; least: octets of a piece that is
+ * not short.
  */
 struct twisted_ib_posting {
     unsigned char *buffers[2];
-    unsigned size, fill, turn, lock, attending;
+    unsigned size, fill, turn, lock, attending, least;
 } twisted_ib_posting;
 
 void twisted_ib_block(sigset_t *program);
+static long twisted_ib_now(void);
 
 /* Whether this thread has signals blocked already, as within the data path. */
 static __thread unsigned twisted_ib_masked __attribute__((tls_model("initial-exec")));
@@ -63,6 +70,7 @@ static void twisted_ib_unmask(const sigset_t *program)
 {
     twisted_ib_masked--;
     pthread_sigmask(SIG_SETMASK, program, NULL);
+    twisted_ib_polled.ended = twisted_ib_now();
 }
 
 /* Operations that put their result into memory here, and those of them that need 8 octets there. */
@@ -142,6 +150,8 @@ static int twisted_ib_record_send(struct twisted_ib_queue *queue, const struct i
     record->id = wr->wr_id;
     record->opcode = wr->opcode;
     record->flags = wr->send_flags & COUNTED;
+    record->whole = bit == BIT(IBV_WR_SEND) && !(record->flags & (IBV_SEND_FENCE | IBV_SEND_SOLICITED)) &&
+                    (inlined || (wr->num_sge == 1 && length < twisted_ib_posting.least));
     /* A key is the machine's number, immediate data the wire's. */
     record->immediate = wr->opcode == IBV_WR_SEND_WITH_INV ? wr->invalidate_rkey : ntohl(wr->imm_data);
     if (bit & ATOMICS) {
@@ -230,6 +240,29 @@ static int twisted_ib_attended(void)
         return 0;
     __atomic_add_fetch(&twisted_ib_posts, 1, __ATOMIC_RELAXED);
     return 1;
+}
+
+/*
+ * Whether a poster leaves sends to its own next post or poll, which comes at once: both of its last bursts had more posts
+ * than the present one has.  If neither comes, the thread that serves peers takes them.
+ */
+static int twisted_ib_bursts(void)
+{
+    unsigned *bursts = twisted_ib_polled.bursts, usual;
+
+    if (twisted_ib_polled.over || twisted_ib_now() - twisted_ib_polled.ended > SOON) {
+        bursts[1] = bursts[0];
+        bursts[0] = twisted_ib_polled.burst;
+        twisted_ib_polled.burst = twisted_ib_polled.over = 0;
+    }
+    twisted_ib_polled.burst++;
+    if (twisted_ib_attended())
+        return 1;
+    usual = bursts[0] < bursts[1] ? bursts[0] : bursts[1];
+    twisted_ib_polled.owes = twisted_ib_polled.burst < usual && twisted_ib_polled.burst % TOGETHER;
+    if (twisted_ib_polled.owes)
+        __atomic_add_fetch(&twisted_ib_posts, 1, __ATOMIC_RELAXED);
+    return twisted_ib_polled.owes;
 }
 
 /*

@@ -248,7 +248,8 @@ struct twisted_ib_qp {
     struct ibv_qp_ex qp; uint64_t self; struct twisted_ib_queue sends; struct twisted_ib_queue receives; ...;
 };
 struct twisted_ib_posting {
-    unsigned char *buffers[2]; unsigned int size; unsigned int fill; unsigned int turn; ...;
+    unsigned char *buffers[2]; unsigned int size; unsigned int fill; unsigned int turn; unsigned int least;
+    ...;
 };
 extern struct twisted_ib_posting twisted_ib_posting;
 unsigned int twisted_ib_swap(void);

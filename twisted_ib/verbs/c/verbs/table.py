@@ -219,9 +219,7 @@ TABLE = (
     _reading("slid"),
     _reading("sl", "uint8_t"),
     _reading("dlid_path_bits", "uint8_t"),
-    _posting(
-        "post_send", "ibv_qp *qp", "ibv_send_wr", "twisted_ib_post_sends(qp, wr)", "twisted_ib_attended"
-    ),
+    _posting("post_send", "ibv_qp *qp", "ibv_send_wr", "twisted_ib_post_sends(qp, wr)", "twisted_ib_bursts"),
     _posting("post_recv", "ibv_qp *qp", "ibv_recv_wr", "twisted_ib_post_own(qp, wr)", "twisted_ib_polls"),
     _posting(
         "post_srq_recv", "ibv_srq *srq", "ibv_recv_wr", "twisted_ib_post_shared(srq, wr)", "twisted_ib_polls"
