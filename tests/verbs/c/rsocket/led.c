@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -30,8 +31,9 @@ static void add(int fd, unsigned events)
 
 static void comes(const char *what, int fd, unsigned events)
 {
+    static int calls;
     struct epoll_event found[2];
-    int count = epoll_wait(set, found, 2, 60000);
+    int count = calls++ % 2 ? epoll_pwait2(set, found, 2, &(struct timespec){60}, NULL) : epoll_wait(set, found, 2, 60000);
 
     printf("%s: %d %d %#x\n", what, count, found[0].data.fd == fd, found[0].events & events);
 }
@@ -41,20 +43,34 @@ static void rests(void)
 {
     struct epoll_event found[1];
 
-    printf("rests %d\n", epoll_pwait(set, found, 1, 0, &(sigset_t){0}));
+    printf("rests %d, ", epoll_pwait(set, found, 1, 0, &(sigset_t){0}));
+    printf("%d\n", epoll_pwait2(set, found, 1, &(struct timespec){0, 1}, &(sigset_t){0}));
+}
+
+/* Waits of other kinds: as long as there are no octets, and once there are some. */
+static void waits(int fd, int milliseconds)
+{
+    struct pollfd one = {.fd = fd, .events = POLLIN};
+    struct timespec most = {milliseconds / 1000, milliseconds % 1000 * 1000000};
+    volatile nfds_t count = 1;
+    fd_set wanted;
+
+    FD_ZERO(&wanted);
+    FD_SET(fd, &wanted);
+    printf("ppoll %d, ", ppoll(&one, count, &most, NULL));
+    printf("pselect %d\n", pselect(fd + 1, &wanted, NULL, NULL, &most, NULL));
 }
 
 /* How much there is, and what, by functions that look at the size of the array where the compiler knows it. */
 static void reads(int fd, volatile size_t length)
 {
     struct pollfd one = {.fd = fd, .events = POLLIN};
-    struct timespec most = {60};
     volatile nfds_t count = 1;
     char octets[8] = "";
     int waiting = -1;
     ssize_t n;
 
-    printf("ppoll %d\n", ppoll(&one, count, &most, NULL));
+    waits(fd, 60000);
     printf("poll %d\n", poll(&one, count, 60000));
     ioctl(fd, FIONREAD, &waiting);
     printf("%d waiting, peek %zd\n", waiting, recv(fd, octets, length, MSG_PEEK));
@@ -101,6 +117,7 @@ int main(void)
     add(caller, EPOLLOUT | EPOLLONESHOT);
     comes("connected", caller, -1);
     add(peer, EPOLLIN | EPOLLRDHUP | EPOLLET);
+    waits(peer, 1);
     write(caller, "abc", 3);
     comes("octets", peer, -1);
     rests();

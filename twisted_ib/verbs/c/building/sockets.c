@@ -90,16 +90,20 @@ static int led_epoll_ctl(int set, int operation, int fd, struct epoll_event *eve
     return number < 0 ? twisted_ib_epoll_ctl(set, operation, fd, event) : repoll_ctl(set, operation, number, event);
 }
 
+/* Wait for a set of rsockets; whether it is none is told. */
+static int twisted_ib_repolled(int set, struct epoll_event *events, int most, int timeout, int *isOther)
+{
+    int found = twisted_ib_inside ? -1 : repoll_wait(set, events, most, timeout);
+
+    *isOther = twisted_ib_inside || (found < 0 && (errno == EBADF || errno == EOPNOTSUPP || errno == ENODEV));
+    return found;
+}
+
 static int led_epoll_wait(int set, struct epoll_event *events, int most, int timeout)
 {
-    int found = -1;
+    int isOther, found = twisted_ib_repolled(set, events, most, timeout, &isOther);
 
-    if (!twisted_ib_inside) {
-        found = repoll_wait(set, events, most, timeout);
-        if (found >= 0 || (errno != EBADF && errno != EOPNOTSUPP && errno != ENODEV))
-            return found;
-    }
-    return twisted_ib_epoll_wait(set, events, most, timeout);
+    return isOther ? twisted_ib_epoll_wait(set, events, most, timeout) : found;
 }
 
 /* Whether a mask lets a signal in that is pending, and has a handler: it ends the call that has the mask. */
@@ -137,9 +141,26 @@ static int led_epoll_pwait(int set, struct epoll_event *events, int most, int ti
     return found;
 }
 
+/* A time of these as milliseconds, of which a part counts as one. */
+static int twisted_ib_milliseconds(const struct timespec *most)
+{
+    if (!most)
+        return -1;
+    return most->tv_sec < INT_MAX / 1000 ? most->tv_sec * 1000 + (most->tv_nsec + 999999) / 1000000 : INT_MAX;
+}
+
+static int led_epoll_pwait2(int set, struct epoll_event *events, int most, const struct timespec *time,
+                            const sigset_t *mask)
+{
+    int isOther, found = twisted_ib_repolled(set, events, most, 0, &isOther);
+
+    if (isOther)
+        return syscall(SYS_epoll_pwait2, set, events, most, time, mask, _NSIG / 8);
+    return found ? found : led_epoll_pwait(set, events, most, twisted_ib_milliseconds(time), mask);
+}
+
 static int led_ppoll(struct pollfd *fds, nfds_t count, const struct timespec *most, const sigset_t *mask)
 {
-    long milliseconds = -1;
     struct timespec left;
     sigset_t before;
     nfds_t index = 0;
@@ -153,13 +174,50 @@ static int led_ppoll(struct pollfd *fds, nfds_t count, const struct timespec *mo
             left = *most;
         return syscall(SYS_ppoll, fds, count, most ? &left : NULL, mask, _NSIG / 8);
     }
-    if (most)
-        milliseconds = most->tv_sec < INT_MAX / 1000 ? most->tv_sec * 1000L + (most->tv_nsec + 999999) / 1000000 : INT_MAX;
     found = twisted_ib_interrupts(mask);
     if (mask)
         pthread_sigmask(SIG_SETMASK, mask, &before);
     errno = EINTR;
-    found = found ? -1 : poll(fds, count, milliseconds);
+    found = found ? -1 : poll(fds, count, twisted_ib_milliseconds(most));
+    error = errno;
+    if (mask)
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = error;
+    return found;
+}
+
+static int twisted_ib_is_in(int fd, const fd_set *set)
+{
+    return set && FD_ISSET(fd, set);
+}
+
+static int led_pselect(int count, fd_set *readable, fd_set *writable, fd_set *exceptional, const struct timespec *most,
+                       const sigset_t *mask)
+{
+    struct {
+        const sigset_t *mask;
+        size_t size;
+    } given = {mask, _NSIG / 8};
+    struct timespec left;
+    struct timeval time;
+    sigset_t before;
+    int found, error, fd = 0;
+
+    if (most)
+        left = *most;
+    while (fd < count && fd < FD_SETSIZE &&
+           !((twisted_ib_is_in(fd, readable) || twisted_ib_is_in(fd, writable) || twisted_ib_is_in(fd, exceptional)) &&
+             twisted_ib_socket_of(fd) >= 0))
+        fd++;
+    if (fd >= count || fd >= FD_SETSIZE)
+        return syscall(SYS_pselect6, count, readable, writable, exceptional, most ? &left : NULL, &given);
+    if (most)
+        time = (struct timeval){most->tv_sec, (most->tv_nsec + 999) / 1000};
+    found = twisted_ib_interrupts(mask);
+    if (mask)
+        pthread_sigmask(SIG_SETMASK, mask, &before);
+    errno = EINTR;
+    found = found ? -1 : select(count, readable, writable, exceptional, most ? &time : NULL);
     error = errno;
     if (mask)
         pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -175,6 +233,13 @@ static int led_poll_chk(struct pollfd *fds, nfds_t count, int timeout, size_t ro
     if (room / sizeof *fds < count)
         __chk_fail();
     return poll(fds, count, timeout);
+}
+
+static int led_ppoll_chk(struct pollfd *fds, nfds_t count, const struct timespec *most, const sigset_t *mask, size_t room)
+{
+    if (room / sizeof *fds < count)
+        __chk_fail();
+    return led_ppoll(fds, count, most, mask);
 }
 
 static ssize_t led_read_chk(int fd, void *to, size_t length, size_t room)
@@ -233,20 +298,25 @@ static int led_ioctl(int fd, unsigned long request, void *argument)
 /* librspreload maps the file with neither MAP_SHARED nor MAP_PRIVATE, which mmap(2) refuses. */
 static ssize_t led_sendfile(int to, int from, off_t *offset, size_t count)
 {
-    char octets[1 << 16];
+    /* Not of the stack: threads have some of 16 KiB. */
+    size_t most = 1 << 16;
     ssize_t n, sent;
+    char *octets;
 
     if (twisted_ib_socket_of(to) < 0)
         return syscall(SYS_sendfile, to, from, offset, count);
-    count = count < sizeof octets ? count : sizeof octets;
+    if (count > most)
+        count = most;
+    octets = malloc(most);
+    if (!octets)
+        return -1;
     n = offset ? pread(from, octets, count, *offset) : read(from, octets, count);
-    if (n <= 0)
-        return n;
-    sent = send(to, octets, n, 0);
-    if (offset)
+    sent = n > 0 ? send(to, octets, n, 0) : n;
+    if (n > 0 && offset)
         *offset += sent > 0 ? sent : 0;
-    else
+    else if (n > 0)
         lseek(from, (sent > 0 ? sent : 0) - n, SEEK_CUR);
+    free(octets);
     return sent;
 }
 
@@ -259,10 +329,11 @@ struct twisted_ib_led {
 
 static const struct twisted_ib_led twisted_ib_program[] = {
     {"epoll_create", led_epoll_create}, {"epoll_create1", led_epoll_create1}, {"epoll_ctl", led_epoll_ctl},
-    {"epoll_wait", led_epoll_wait}, {"epoll_pwait", led_epoll_pwait}, {"ppoll", led_ppoll},
-    {"__poll_chk", led_poll_chk}, {"__read_chk", led_read_chk}, {"__recv_chk", led_recv_chk},
-    {"__recvfrom_chk", led_recvfrom_chk}, {"fcntl64", led_fcntl64}, {"accept4", led_accept4}, {"ioctl", led_ioctl},
-    {"sendfile", led_sendfile, 1}, {"sendfile64", led_sendfile, 1}, {NULL},
+    {"epoll_wait", led_epoll_wait}, {"epoll_pwait", led_epoll_pwait}, {"epoll_pwait2", led_epoll_pwait2},
+    {"ppoll", led_ppoll}, {"pselect", led_pselect}, {"__poll_chk", led_poll_chk}, {"__ppoll_chk", led_ppoll_chk},
+    {"__read_chk", led_read_chk}, {"__recv_chk", led_recv_chk}, {"__recvfrom_chk", led_recvfrom_chk},
+    {"fcntl64", led_fcntl64}, {"accept4", led_accept4}, {"ioctl", led_ioctl}, {"sendfile", led_sendfile, 1},
+    {"sendfile64", led_sendfile, 1}, {NULL},
 };
 
 /* Of Python here, where librspreload leads epoll(7): the devices' sets are the kernel's. */
@@ -284,21 +355,22 @@ static int twisted_ib_is_led(const char *name)
 static void twisted_ib_put(const struct dl_phdr_info *object, void **at, void *function)
 {
     long size = sysconf(_SC_PAGESIZE);
-    void *page = (void *)((uintptr_t)at & -size);
+    uintptr_t page = (uintptr_t)at & -size;
     int sealed = 0;
 
     for (int index = 0; index < object->dlpi_phnum; index++) {
         const ElfW(Phdr) *part = &object->dlpi_phdr[index];
+        uintptr_t start = object->dlpi_addr + part->p_vaddr;
 
-        /* Read only, once that is done. */
-        if (part->p_type == PT_GNU_RELRO && (uintptr_t)at - object->dlpi_addr - part->p_vaddr < part->p_memsz)
+        /* Read only, once that is done: the pages of this but the last, if other data share it (dl-reloc.c). */
+        if (part->p_type == PT_GNU_RELRO && page >= (start & -size) && page < ((start + part->p_memsz) & -size))
             sealed = 1;
     }
-    if (sealed && mprotect(page, size, PROT_READ | PROT_WRITE))
+    if (sealed && mprotect((void *)page, size, PROT_READ | PROT_WRITE))
         return;
     *at = function;
     if (sealed)
-        mprotect(page, size, PROT_READ);
+        mprotect((void *)page, size, PROT_READ);
 }
 
 static void twisted_ib_lead_object(const struct dl_phdr_info *object, const struct twisted_ib_led *led)
@@ -308,17 +380,21 @@ static void twisted_ib_lead_object(const struct dl_phdr_info *object, const stru
     const ElfW(Rela) *tables[2] = {NULL};
     size_t sizes[2] = {0};
     const char *names = NULL;
+    ElfW(Addr) base = 0;
 
     for (int index = 0; index < object->dlpi_phnum; index++)
-        if (object->dlpi_phdr[index].p_type == PT_DYNAMIC)
+        if (object->dlpi_phdr[index].p_type == PT_DYNAMIC) {
             entry = (void *)(object->dlpi_addr + object->dlpi_phdr[index].p_vaddr);
+            /* The loader has written addresses into it, if it could (-z rodynamic). */
+            base = object->dlpi_phdr[index].p_flags & PF_W ? 0 : object->dlpi_addr;
+        }
     for (; entry && entry->d_tag != DT_NULL; entry++)
         switch (entry->d_tag) {
-        case DT_SYMTAB: symbols = (void *)entry->d_un.d_ptr; break;
-        case DT_STRTAB: names = (void *)entry->d_un.d_ptr; break;
-        case DT_JMPREL: tables[0] = (void *)entry->d_un.d_ptr; break;
+        case DT_SYMTAB: symbols = (void *)(base + entry->d_un.d_ptr); break;
+        case DT_STRTAB: names = (void *)(base + entry->d_un.d_ptr); break;
+        case DT_JMPREL: tables[0] = (void *)(base + entry->d_un.d_ptr); break;
         case DT_PLTRELSZ: sizes[0] = entry->d_un.d_val; break;
-        case DT_RELA: tables[1] = (void *)entry->d_un.d_ptr; break;
+        case DT_RELA: tables[1] = (void *)(base + entry->d_un.d_ptr); break;
         case DT_RELASZ: sizes[1] = entry->d_un.d_val; break;
         }
     for (int table = 0; table < 2 && symbols && names; table++)
