@@ -653,10 +653,12 @@ class TLSTests(BlockingTestCase):
         self.assertEqual(reading.result(HANG_SECONDS), octets + b"y")
         client.settimeout(0)
         self.assertRaises(ssl.SSLWantWriteError, client.send, octets)
-        reading = self.inThread(exactly, server, len(octets))
+        reading = self.inThread(exactly, server, len(octets) + 1)
         client.settimeout(HANG_SECONDS)
         self.assertIn("BAD_WRITE_RETRY", str(self.assertRaises(ssl.SSLError, client.send, octets[:-1])))
-        self.assertEqual(reading.result(HANG_SECONDS), octets)
+        self.assertEqual(client.send(octets), len(octets))
+        client.sendall(b"z")
+        self.assertEqual(reading.result(HANG_SECONDS), octets + b"z")
 
     def test_brokenWrite(self) -> None:
         """

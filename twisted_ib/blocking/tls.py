@@ -2,7 +2,8 @@
 TLS over SDP for blocking sockets.
 
 C{ssl.SSLSocket} gives a descriptor to OpenSSL, and a connection over SDP has none that carries bytes: here
-OpenSSL works in memory, by C{ssl.SSLObject}, and its records go through the socket.
+OpenSSL works in memory, by C{ssl.SSLObject}, and its records go through the socket.  So do those of
+pyOpenSSL's connections.
 """
 
 from __future__ import annotations
@@ -11,18 +12,24 @@ import errno
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial, wraps
 from select import POLLIN, POLLOUT
 from socket import MSG_DONTWAIT
 from threading import RLock
 from time import monotonic
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, TypeAlias, TypeVar
 from weakref import ref
 
 from twisted_ib import limits
 from twisted_ib.blocking.connection import SEND_BYTES, Connection, failure
 from twisted_ib.blocking.socket import AF_IB, _poll, socket
 from twisted_ib.switch.reason import isConnected
+
+if TYPE_CHECKING:
+    from OpenSSL import SSL
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 #: The header of a record: type, version, and the length of the rest (RFC 8446 section 5.1).
 _HEADER_BYTES: Final = 5
@@ -44,6 +51,48 @@ def _secondsTo(deadline: float | None) -> float | None:
     return seconds
 
 
+class _OpenSSLMemory:
+    """
+    The records of a connection of pyOpenSSL, as of C{ssl.MemoryBIO}: both those of its peer and those for it.
+    """
+
+    def __init__(self, connection: SSL.Connection) -> None:
+        # Weakly, as the socket.
+        self._connection = ref(connection)
+        self._octets = b""
+
+    @property
+    def _its(self) -> SSL.Connection:
+        connection = self._connection()
+        assert connection is not None
+        return connection
+
+    @property
+    def pending(self) -> int:
+        from OpenSSL.SSL import WantReadError
+
+        pieces = [self._octets]
+        with suppress(WantReadError):
+            while True:
+                pieces.append(self._its.bio_read(SEND_BYTES))
+        self._octets = b"".join(pieces)
+        return len(self._octets)
+
+    def read(self) -> bytes:
+        octets = self._octets if self.pending else b""
+        self._octets = b""
+        return octets
+
+    def write(self, octets: bytes) -> int:
+        return self._its.bio_write(octets)
+
+    def write_eof(self) -> None:
+        self._its.bio_shutdown()
+
+
+_BIO: TypeAlias = "ssl.MemoryBIO | _OpenSSLMemory"
+
+
 class _Records:
     """
     The TLS of one socket: the methods of C{_ssl._SSLSocket}, with records that the socket carries.
@@ -51,13 +100,10 @@ class _Records:
     All else is C{ssl.SSLObject}'s.
     """
 
-    def __init__(
-        self, skt: SSLSocket, context: ssl.SSLContext, isServer: bool, hostname: str | None, session: Any
-    ) -> None:
+    def __init__(self, skt: socket, incoming: _BIO, outgoing: _BIO, found: Any = None) -> None:
         # Weakly, as the standard library's: a socket that nobody has any more is closed at once.
         self._owner = ref(skt)
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._object = context.wrap_bio(self._incoming, self._outgoing, isServer, hostname, session)
+        self._incoming, self._outgoing, self._object = incoming, outgoing, found
         #: The part of a record's header that has arrived, and how much of the rest has not.
         self._header = b""
         self._left = 0
@@ -79,7 +125,7 @@ class _Records:
         return getattr(self._object, name)
 
     @property
-    def _socket(self) -> SSLSocket:
+    def _socket(self) -> socket:
         skt = self._owner()
         assert skt is not None
         return skt
@@ -207,10 +253,10 @@ class _Records:
         timeout = self._socket.gettimeout()
         return monotonic() + max(timeout, 1e-3) if timeout else timeout
 
-    def _call(self, call: Callable[..., Any], arguments: tuple[Any, ...], deadline: float | None) -> Any:
+    def _call(self, call: Callable[P, T], deadline: float | None, *args: P.args, **named: P.kwargs) -> T:
         try:
             with self._memory:
-                return call(*arguments)
+                return call(*args, **named)
         except ssl.SSLWantReadError:
             # A write that is to be tried again sends its own: the peer may wait until this end reads.
             if not self._isOwed() or self._outgoing.pending > ANSWER_BYTES:
@@ -226,13 +272,13 @@ class _Records:
         # Whether a write is to be tried again, which sends what there is.
         return bool(self._owed and self._unsent)
 
-    def _reading(self, call: Callable[..., Any], *arguments: Any) -> Any:
+    def _reading(self, call: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         self._check()
         deadline = self._deadline()
         while True:
             filled = self._filled
             try:
-                result = self._call(call, arguments, deadline)
+                result = self._call(call, deadline, *args, **named)
             except ssl.SSLWantReadError:
                 self._fill(filled, deadline)
             else:
@@ -242,7 +288,7 @@ class _Records:
                         self._flush(0.0)
                 return result
 
-    def _writing(self, call: Callable[..., Any], *arguments: Any) -> Any:
+    def _writing(self, call: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         # Nobody else has to send what it makes.  It waits for the peer without the lock.
         self._check()
         deadline = self._deadline()
@@ -254,11 +300,13 @@ class _Records:
                 self._wantWrite()
             try:
                 self._flush(deadline)
-                result = self._call(call, arguments, deadline)
+                result = self._call(call, deadline, *args, **named)
                 try:
                     self._flush(deadline)
                 except BaseException:
-                    self._owed = result or 0
+                    # Of a write: SSL_shutdown's is no number of octets.
+                    written: object = result
+                    self._owed = written if type(written) is int else 0
                     raise
                 return result
             except ssl.SSLWantReadError:
@@ -290,19 +338,18 @@ class _Records:
 
     def write(self, data: Any) -> int:
         try:
-            count: int = self._writing(self._write, data)
+            return self._writing(self._write, data, self._object.write)
         except TimeoutError:
             raise TimeoutError("The write operation timed out") from None
-        return count
 
-    def _write(self, data: Any) -> int:
-        owed, self._owed = self._owed, 0
+    def _write(self, data: Any, write: Callable[[Any], int]) -> int:
+        owed = self._owed
         if not owed:
-            written: int = self._object.write(data)
-            return written
+            return write(data)
         # It is tried again, as of SSL_write(3), and has been sent by now.
         if memoryview(data).nbytes < owed:
             raise ssl.SSLError(ssl.SSL_ERROR_SSL, "[SSL: BAD_WRITE_RETRY] bad write retry")
+        self._owed = 0
         return owed
 
     def pending(self) -> int:
@@ -310,7 +357,7 @@ class _Records:
         with self._memory:
             return self._object.pending()
 
-    def shutdown(self) -> SSLSocket:
+    def shutdown(self) -> socket:
         self._writing(self._object.unwrap)
         return self._socket
 
@@ -329,7 +376,9 @@ class _Context:
     def _wrap_socket(
         self, skt: SSLSocket, isServer: bool, hostname: str | None, owner: Any = None, session: Any = None
     ) -> _Records:
-        return _Records(skt, self.real, isServer, hostname, session)
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        found = self.real.wrap_bio(incoming, outgoing, isServer, hostname, session)
+        return _Records(skt, incoming, outgoing, found)
 
 
 class SSLSocket(ssl.SSLSocket, socket):  # type: ignore[misc]
@@ -436,3 +485,113 @@ def wrap_socket(
         server_hostname=server_hostname,
         session=session,
     )
+
+
+# -- pyOpenSSL
+
+
+class _OpenSSLRecords(_Records):
+    """
+    The TLS of a C{Connection} of pyOpenSSL.
+    """
+
+    def __init__(self, skt: socket, connection: SSL.Connection) -> None:
+        memory = _OpenSSLMemory(connection)
+        super().__init__(skt, memory, memory)
+
+    def _deadline(self) -> float | None:
+        # pyOpenSSL knows nothing of timeouts: the descriptor of a socket that has one does not block.
+        return None if self._socket.gettimeout() is None else 0.0
+
+    def drive(self, call: Callable[P, T], isWriting: bool, *args: P.args, **named: P.kwargs) -> T:
+        """
+        Call what pyOpenSSL does in memory, and carry its records.
+
+        @param isWriting: Whether its records are to leave before it returns.
+        """
+        from OpenSSL import SSL
+
+        def called() -> T:
+            try:
+                return call(*args, **named)
+            except SSL.WantReadError:
+                raise ssl.SSLWantReadError from None
+            except SSL.Error:
+                # An alert says why to the peer.
+                with suppress(OSError):
+                    self._flush(0.0)
+                raise
+
+        try:
+            return self._writing(called) if isWriting else self._reading(called)
+        except ssl.SSLWantReadError:
+            raise SSL.WantReadError from None
+        except ssl.SSLWantWriteError:
+            raise SSL.WantWriteError from None
+        except ssl.SSLError:
+            # Of _write().
+            raise SSL.Error([("SSL routines", "", "bad write retry")]) from None
+        except OSError as error:
+            raise SSL.SysCallError(error.errno, errno.errorcode.get(error.errno or 0)) from None
+
+    def send(self, data: Any, write: Callable[[Any], int]) -> int:
+        return self.drive(self._write, True, data, write)
+
+
+def _recordsOf(connection: SSL.Connection) -> _OpenSSLRecords | None:
+    found: _OpenSSLRecords | None = vars(connection).get("_records")
+    return found
+
+
+def _carrying(
+    plain: Callable[Concatenate[SSL.Connection, P], T], isWriting: bool
+) -> Callable[Concatenate[SSL.Connection, P], T]:
+    @wraps(plain)
+    def call(connection: SSL.Connection, /, *args: P.args, **named: P.kwargs) -> T:
+        records = _recordsOf(connection)
+        if records is None:
+            return plain(connection, *args, **named)
+        return records.drive(plain, isWriting, connection, *args, **named)
+
+    return call
+
+
+@lru_cache(maxsize=1)
+def _replaceCalls(kind: type[SSL.Connection]) -> None:
+    plain, plainAll = kind.send, kind.sendall
+
+    @wraps(plain)
+    def send(self: SSL.Connection, buf: Any, flags: int = 0) -> int:
+        records = _recordsOf(self)
+        return plain(self, buf, flags) if records is None else records.send(buf, partial(plain, self))
+
+    @wraps(plainAll)
+    def sendall(self: SSL.Connection, buf: Any, flags: int = 0) -> int:
+        records = _recordsOf(self)
+        if records is None:
+            return plainAll(self, buf, flags)
+        pieces = (buf[at : at + SEND_BYTES] for at in range(0, len(buf), SEND_BYTES))
+        return sum(records.send(each, partial(plainAll, self)) for each in pieces)
+
+    calls: dict[str, Callable[..., object]] = {
+        "send": send,
+        "write": send,
+        "sendall": sendall,
+        "recv": (recv := _carrying(kind.recv, False)),
+        "read": recv,
+        "recv_into": _carrying(kind.recv_into, False),
+        "do_handshake": _carrying(kind.do_handshake, True),
+        "shutdown": _carrying(kind.shutdown, True),
+    }
+    for name, call in calls.items():
+        setattr(kind, name, call)
+
+
+def carryOpenSSL(connection: SSL.Connection, skt: socket) -> None:
+    """
+    Have the records of a connection of pyOpenSSL, which was made without a socket, go through one.
+    """
+    from OpenSSL import SSL
+
+    _replaceCalls(SSL.Connection)
+    vars(connection).update(_socket=skt, _records=_OpenSSLRecords(skt, connection))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -278,16 +279,122 @@ assert not hasattr(select, "epoll")
 pair()
 print(hasattr(select, "epoll"), hasattr(select, "poll"))
 """
-#: pyOpenSSL, of a socket of the kernel's first.
+#: pyOpenSSL, of sockets that are connected, and of some that are not yet; both ends, the client in a thread.
 _OPENSSL = f"""
+import select, sys, threading
 {_PAIR}
 from OpenSSL import SSL
-from twisted_ib.tools.run.loops import notes
-context = SSL.Context(SSL.TLS_CLIENT_METHOD)
-ends = *socket.socketpair(), pair()[1]
-for end in (None, *ends):
-    SSL.Connection(context, end)
-    print(len(notes))
+serving, asking = SSL.Context(SSL.TLS_SERVER_METHOD), SSL.Context(SSL.TLS_CLIENT_METHOD)
+serving.use_certificate_file(sys.argv[1])
+serving.use_privatekey_file(sys.argv[1])
+class Own(SSL.Connection):
+    def sendall(self, octets):
+        return super().sendall(octets + b"!")
+def ask(client):
+    client.do_handshake()
+    client.sendall(bytes(500000))
+    assert client.recv(9) == b"answer"
+    client.shutdown()
+    try:
+        client.recv(1)
+    except SSL.ZeroReturnError:
+        client.close()
+def serve(server):
+    server.do_handshake()
+    count = 0
+    while count < 500001:
+        count += len(server.recv(65536))
+    server.setblocking(False)
+    try:
+        server.recv(1)
+    except SSL.WantReadError:
+        server.sendall(b"answer")
+    select.select([server], [], [])
+    try:
+        server.recv(1)
+    except SSL.ZeroReturnError:
+        server.shutdown()
+    return count
+listener = SSL.Connection(serving, socket.create_server(("127.0.0.1", 0)))
+for isEarly in (True, False):
+    skt = socket.socket()
+    if isEarly:
+        client = Own(asking, skt)
+        client.connect(listener.getsockname())
+    else:
+        skt.connect(listener.getsockname())
+        client = Own(asking, skt)
+        client.set_connect_state()
+    thread = threading.Thread(target=ask, args=(client,))
+    thread.start()
+    server, _ = listener.accept()
+    print(serve(server), server.sdp is not None, type(client).__name__)
+    thread.join()
+for end in (None, *socket.socketpair()):
+    try:
+        SSL.Connection(asking, end).bio_read(9)
+    except Exception as error:
+        print(type(error).__name__)
+"""
+#: It fills what its peer does not read, tries the write again, and is told what is wrong with a record.
+_OPENSSL_WAITS = f"""
+import select, sys
+{_PAIR}
+from OpenSSL import SSL
+serving, asking = SSL.Context(SSL.TLS_SERVER_METHOD), SSL.Context(SSL.TLS_CLIENT_METHOD)
+serving.use_certificate_file(sys.argv[1])
+serving.use_privatekey_file(sys.argv[1])
+def made():
+    _, one, other = pair()
+    one.setblocking(False)
+    other.setblocking(False)
+    client, server = SSL.Connection(asking, one), SSL.Connection(serving, other)
+    client.set_connect_state()
+    server.set_accept_state()
+    left = [client, server]
+    while left:
+        try:
+            left[0].do_handshake()
+            del left[0]
+        except SSL.WantReadError:
+            left.reverse()
+    return client, server
+def said(end):
+    while True:
+        select.select([end], [], [])
+        try:
+            return end.recv(1)
+        except SSL.WantReadError:
+            pass
+        except SSL.Error as error:
+            return type(error).__name__, error.args
+client, server = made()
+octets, sent, got, isOwed = bytes(100000), 0, 0, True
+try:
+    while True:
+        sent += client.send(octets)
+except SSL.WantWriteError:
+    try:
+        client.send(octets[1:])
+    except SSL.Error as error:
+        print(error.args)
+while isOwed or got < sent:
+    try:
+        got += len(server.recv(65536))
+    except SSL.WantReadError:
+        try:
+            if isOwed:
+                sent += client.send(octets)
+                isOwed = False
+        except SSL.WantWriteError:
+            pass
+print(got == sent)
+client.sock_shutdown(socket.SHUT_WR)
+print(said(server))
+client, server = made()
+client._socket.send(bytes(99))
+print(said(server))
+print(said(client))
 """
 #: It accepts, and has a process that it forks speak with the client.
 _FORKS = f"""
@@ -582,10 +689,31 @@ class KindTests(LoopsTestCase):
 
     def test_openSSL(self) -> None:
         """
-        OpenSSL that is given the descriptor of a socket over SDP has none of its bytes, and that is said.
+        pyOpenSSL's connections go over SDP, blocking and not, also those of a class of the program's own.
         """
-        said, summary = self.ran(_OPENSSL)
-        self.assertEqual((said, list(summary["notes"])), ("0\n0\n0\n1\n", ["OpenSSL"]))
+        said, summary = self.ran(_OPENSSL, self.pem())
+        self.assertEqual(said, "500001 True Own\n" * 2 + "WantReadError\nTypeError\nTypeError\n")
+        self.assertEqual((summary["sdp"], summary["tcp"], summary["notes"]), (4, 0, {}))
+
+    def test_openSSLWaits(self) -> None:
+        """
+        One that does not block says what it waits for, and what goes wrong, as it does over TCP.
+        """
+        pem = self.pem()
+        said, summary = self.ran(_OPENSSL_WAITS, pem)
+        plain = [sys.executable, "-c", _OPENSSL_WAITS, pem]
+        over = subprocess.run(plain, capture_output=True, text=True, check=True, timeout=HANG_SECONDS)
+        self.assertEqual((said, summary["sdp"]), (over.stdout, 4))
+
+    def pem(self) -> str:
+        """
+        @return: the path of a certificate with its key.
+        """
+        from OpenSSL import crypto
+
+        made, path = certificate("127.0.0.1"), self.folder / "pem"
+        path.write_bytes(made.dumpPEM() + made.privateKey.dump(crypto.FILETYPE_PEM))
+        return str(path)
 
     def test_forking(self) -> None:
         """

@@ -294,15 +294,9 @@ def _connection(hooks: Hooks, module: ModuleType) -> None:
 
 
 def _openSSL(module: ModuleType) -> None:
-    connection: Any = vars(module)["Connection"]
-    begin: Callable[..., None] = connection.__init__
+    from twisted_ib.tools.run.sockets import replaceOpenSSL
 
-    def __init__(self: object, context: object, socket: object = None) -> None:
-        if getattr(socket, "sdp", None) is not None and "OpenSSL" not in notes:
-            note("OpenSSL", "has no bytes of a socket over SDP: `use tcp` for the ports that it is used on")
-        begin(self, context, socket)
-
-    connection.__init__ = __init__
+    replaceOpenSSL(module)
 
 
 def _hookSockets(hooks: Hooks) -> None:

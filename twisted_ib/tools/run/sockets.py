@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+    from OpenSSL.SSL import Connection, Context
+
     from twisted_ib.blocking.socket import socket as Carried
     from twisted_ib.switch.reason import Fallback, Reason
 
@@ -162,7 +164,7 @@ def _become(skt: kernel.socket) -> Carried | None:
 
 def _isOpen(skt: kernel.socket) -> bool:
     # Not isinstance(), which holds for all.
-    isOurs = socket in type(skt).__mro__ and not cast("socket", skt).isDirect
+    isOurs = not {socket, _full}.isdisjoint(type(skt).__mro__) and not cast("socket", skt).isDirect
     return isOurs and _isTCP(skt) and stays(skt) is None
 
 
@@ -287,15 +289,44 @@ def replaceTLS(module: ModuleType) -> None:
     plain: Callable[..., object] = vars(kind)["_create"].__func__
 
     def create(cls: type, /, sock: kernel.socket, **options: object) -> object:
-        from twisted_ib.switch.reason import isConnected
-
-        if _carried(sock) is None and _isOpen(sock) and not isConnected(sock) and _become(sock) is not None:
+        if _carried(sock) is None and _becomeFirst(sock) is not None:
             # It has replaced this.
             ours: Callable[..., object] = vars(kind)["_create"].__func__
             return ours(cls, sock, **options)
         return plain(cls, sock, **options)
 
     type.__setattr__(kind, "_create", classmethod(create))
+
+
+def _becomeFirst(skt: kernel.socket) -> Carried | None:
+    # The same, if it may go over SDP and has no connection of the kernel's.
+    from twisted_ib.switch.reason import isConnected
+
+    this = _carried(skt)
+    if this is not None and this.sdp is not None:
+        return this
+    return None if not _isOpen(skt) or isConnected(skt) else _become(skt)
+
+
+def replaceOpenSSL(module: ModuleType) -> None:
+    """
+    C{OpenSSL.SSL} was imported: have its connections of sockets that SDP may carry work in memory.
+    """
+    kind: type[Connection] = vars(module)["Connection"]
+    plain = kind.__init__
+
+    def begin(self: Connection, context: Context, socket: kernel.socket | None = None) -> None:
+        this = None if socket is None else _becomeFirst(socket)
+        plain(self, context, socket if this is None else None)
+        if this is not None:
+            # First: what it has replaced then is of that module.
+            import ssl  # noqa: F401
+
+            from twisted_ib.blocking.tls import carryOpenSSL
+
+            carryOpenSSL(self, this)
+
+    type.__setattr__(kind, "__init__", begin)
 
 
 def replaceSocket(hooks: Hooks) -> None:
