@@ -19,6 +19,7 @@ from typing import Any
 
 from tests.blocking.case import LOOPBACK, BlockingTestCase, echo, exactly
 from tests.support.calls import requireReplaceable
+from tests.support.descriptors import runForked
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib import socket as offloading
@@ -27,6 +28,7 @@ from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.connection import RECEIVE_BYTES, SEND_BYTES, Connection
 from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop
+from twisted_ib.blocking.select import select
 from twisted_ib.errors import ForkedSocketError
 from twisted_ib.hca.device.registry import removeDevice
 from twisted_ib.switch.candidates import GAINLESS_IN_SUCCESSION, SHORT_MESSAGES, Gainless
@@ -734,6 +736,29 @@ class SharingTests(BlockingTestCase):
         self.assertEqual(sum(each.result(HANG_SECONDS) for each in asked), 16)
         for each in served:
             each.result(HANG_SECONDS)
+
+    def test_forkedListener(self) -> None:
+        """
+        In a forked child the parent's socket that listens is the kernel's, as a duplicate of it is: servers
+        fork after they listen.
+        """
+        listener = offloading.create_server((LOOPBACK, 0))
+        self.addCleanup(listener.close)
+        clients = [kernel.create_connection(listener.getsockname()) for _ in range(3)]
+        for each in clients:
+            self.addCleanup(each.close)
+
+        def serve() -> None:
+            made = [listener, listener.dup(), offloading.socket(fileno=os.dup(listener.fileno()))]
+            for each in made:
+                assert select([each], [], [], HANG_SECONDS)[0] == [each]
+                accepted, _ = each.accept()
+                accepted.sendall(b"served")
+                accepted.close()
+
+        self.assertEqual(runForked(serve), 0)
+        self.assertEqual([exactly(each, 6) for each in clients], [b"served"] * 3)
+        self.assertEqual(type(listener.sdp).__name__, "Listening")
 
     def test_fork(self) -> None:
         """

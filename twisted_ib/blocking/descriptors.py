@@ -87,7 +87,6 @@ _forks = clock_gettime_ns(CLOCK_BOOTTIME)
 
 def _fork() -> None:
     global _forks
-    # Another one each time.
     _forks = max(_forks + 1, clock_gettime_ns(CLOCK_BOOTTIME))
 
 
@@ -528,6 +527,11 @@ def letAllGo(loop: BlockingLoop) -> None:
     """
     for part in tuple(loop.held):
         _letGo(part)
+    for each in tuple(_byDescriptor.values()) if loop.forked else ():
+        # TCP crosses a fork: a socket that listens is the kernel's in the child.
+        if each.part is not None and each.part.listens and not each.part.alone:
+            close(each)
+            _byInode.pop(each.inode, None)
 
 
 def _release(part: Connection, isAborted: bool = False) -> None:
@@ -582,9 +586,7 @@ def keep(descriptors: Iterable[Any]) -> None:
         if part is not None and not part.listens:
             with part.loop:
                 part.close(True)
-            text = (
-                "its connection is over SDP: call useTCP() before connect() or listen(), or have a rule tcp"
-            )
+            text = "its connection is over SDP: useTCP() before connect() or listen(), or have a rule tcp"
             raise OSError(errno.EOPNOTSUPP, f"{os.strerror(errno.EOPNOTSUPP)} ({text})")
 
 
