@@ -423,7 +423,7 @@ class ConnectionTests(EveryKindTestCase):
 
         for here, there, user, listener, header in self.cases(PortSpace.TCP, ignore):
             if here.traits.packets:
-                self.patch(there, "pathMTUTo", lambda path: 2048)
+                self.patch(there.fabric.link, "pathMTUTo", lambda address: 2048)
                 for code in (3, 4, 5):
                     path = PathRecord(localGID=gidOf(here.address), flowLabel=code)
                     request = ConnectRequest(
@@ -447,22 +447,25 @@ class ConnectionTests(EveryKindTestCase):
             if here.traits.packets:
                 self.patch(there.fabric, "pathMTU", 4096)
                 link = there.fabric.link
-                self.patch(link, "pathMTUTo", lambda path: 256)
                 for most in 2048, 4096:
                     self.clock.advance(PACKET_ROUTE_SECONDS)
-                    route = mock.Mock(return_value=most)
+                    route, learned = mock.Mock(return_value=most), mock.Mock(return_value=256)
                     self.patch(link, "routeMTUTo", route)
-                    for code in (3, 4, 5):
-                        path = PathRecord(localGID=gidOf(here.address), flowLabel=code)
+                    self.patch(link, "pathMTUTo", learned)
+                    for number, code in enumerate((3, 4, 5, 5), 1):
+                        path = PathRecord(localGID=gidOf(here.address), flowLabel=number)
                         request = ConnectRequest(
-                            PortSpace.TCP << 16 | PORT, header, most | code, pathMTU=code, primaryPath=path
+                            PortSpace.TCP << 16 | PORT, header, most | number, pathMTU=code, primaryPath=path
                         )
                         here.sendRequest(user.path, request, user, 0.0)
                         settle(here, there)
                     # Not for packets that every link carries, and once for all others of a second.
                     self.assertEqual(route.mock_calls, [mock.call(here.address)])
+                    # What is learned is asked for only if that is too little, and once as well.
+                    asked = [mock.call(here.address)] if most == 2048 else []
+                    self.assertEqual(learned.mock_calls, asked)
                 told = [each.unsupported for each in listener.told]
-                self.assertEqual(told, [None, None, RejectReason.INVALID_MTU, None, None, None])
+                self.assertEqual(told, [None, None, *[RejectReason.INVALID_MTU] * 2, *[None] * 4])
 
     def test_tableFull(self) -> None:
         """

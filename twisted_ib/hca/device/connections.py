@@ -482,11 +482,11 @@ class Services:
         # The kernel is asked only for more than every link carries (RFC 8200 section 5), as others hardly ask
         # for less.  What it has learned about the path may be forged (ICMP "fragmentation needed", RFC 5927
         # section 7), so it does not lower what the route was given, or else the device's own.
-        device = self._device
-        most = MTU_CODES[device.fabric.pathMTU]
+        fabric, address = self._device.fabric, path.peer.address
+        most = MTU_CODES[fabric.pathMTU]
         if _EVERYWHERE < code <= most:
-            most = MTU_CODES[device.fabric.routeMTUTo(path.peer.address)]
-        return code <= most or code <= MTU_CODES[device.pathMTUTo(path)]
+            most = MTU_CODES[fabric.routeMTUTo(address)]
+        return code <= most or code <= MTU_CODES[fabric.learnedMTUTo(address)]
 
     def _listenerOf(self, connection: Connection | Lookup) -> Any:
         listener = connection.listener

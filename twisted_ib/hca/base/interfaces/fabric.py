@@ -319,9 +319,14 @@ class IPacketFabric(IFabric, IAddressDirectory):
         @return: see L{ILink<twisted_ib.hca.fabric.base.link.ILink>}.
         """
 
+    def learnedMTUTo(address: str) -> int:
+        """
+        @return: the same as it was within the last second: what a request has it asked costs no socket each.
+        """
+
     def routeMTUTo(address: str) -> int:
         """
-        @return: see L{ILink<twisted_ib.hca.fabric.base.link.ILink>}.
+        @return: see L{ILink<twisted_ib.hca.fabric.base.link.ILink>}, within the last second.
         """
 
     def follow(connection: object) -> None:

@@ -55,7 +55,7 @@ PACKET_ANSWER_SECONDS = 0.0002
 #: A stream that was active within this time, in seconds, delays its acknowledgements until nothing more
 #: arrives: one ACK acknowledges all earlier requests (IBTA vol. 1 9.7.5).
 PACKET_PATIENCE_SECONDS = 0.0005
-#: For so long, in seconds, and for so many addresses, what their routes were set to is known.
+#: For so long, in seconds, so many path MTUs to addresses, and what their routes were set to, are known.
 PACKET_ROUTE_SECONDS, PACKET_ROUTES = 1.0, 1024
 
 _MAD_OFFSET: Final = BTH.size + DETH.size
@@ -118,8 +118,8 @@ class PacketFabric(AddressDirectory):
         self.writable: list[QueuePairPath] = []
         self.partial: dict[QueuePairPath, None] = {}
         self._closed = self._busy = False
-        #: Address -> the path MTU of its route, until that time.
-        self._routes: dict[str, int] = {}
+        #: Whether of the route, and address -> the path MTU, until that time.
+        self._routes: dict[tuple[bool, str], int] = {}
         self._routesUntil = 0.0
         #: Paths with delayed acknowledgements.
         self._delayedAcks: dict[QueuePairPath, None] = {}
@@ -141,6 +141,9 @@ class PacketFabric(AddressDirectory):
     def pathMTUTo(self, address: str) -> int:
         return min(self.link.pathMTUTo(address), limits.DATAGRAM_BYTES)
 
+    def learnedMTUTo(self, address: str) -> int:
+        return min(self._mtuTo(False, address), limits.DATAGRAM_BYTES)
+
     def routeMTUTo(self, address: str) -> int:
         return min(self.longRouteMTUTo(address), limits.DATAGRAM_BYTES)
 
@@ -148,16 +151,20 @@ class PacketFabric(AddressDirectory):
         """
         @return: the same, which may be a long path MTU.
         """
-        # The link makes a netlink socket to know it, and anybody can send requests.
+        return self._mtuTo(True, address)
+
+    def _mtuTo(self, isOfRoute: bool, address: str) -> int:
+        # The link makes a socket to know either, and anybody can send requests.
         now = self.clock()
         if now >= self._routesUntil:
             self._routes.clear()
             self._routesUntil = now + PACKET_ROUTE_SECONDS
-        found = self._routes.get(address)
+        key = isOfRoute, address
+        found = self._routes.get(key)
         if found is None:
-            found = self.link.routeMTUTo(address)
+            found = int(self.link.routeMTUTo(address) if isOfRoute else self.link.pathMTUTo(address))
             if len(self._routes) < PACKET_ROUTES:
-                self._routes[address] = found
+                self._routes[key] = found
         return found
 
     @property
