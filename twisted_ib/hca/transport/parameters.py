@@ -21,9 +21,9 @@ Packet = tuple[int, int, int, bytes, Any]
 SOLICITED_EVENT = 0x80
 ACKNOWLEDGE_REQUEST = 0x01
 
-#: Bytes of the longest packets that are on their way, for the most part: the peer's socket has to hold them,
-#: if its buffer is Linux's usual one (C{net.core.rmem_max}, 208 KiB, counted twice).
-TRANSPORT_LONG_BYTES = 360 * 1024
+#: Bytes of the longest packets that are on their way, for the most part: eight packets, of which the peer
+#: acknowledges each half.  A quarter of the least buffer of a peer's socket that has such packets.
+TRANSPORT_LONG_BYTES = 480 * 1024
 #: IBTA's largest path MTU in bytes.
 _USUAL = max(MTU_BYTES.values())
 #: Of packets up to so long as many bytes are on their way as of the usual ones, on links that have a queue.

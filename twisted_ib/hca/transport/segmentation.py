@@ -163,14 +163,18 @@ def fitting(
     @return: the PSN up to which no more bytes are on their way; below C{at} if there are more already.
     """
     # Packet by packet: a mean would also be one of packets behind these. READs have numbers, but no bytes.
-    left += min(oldest.size, max(0, una - oldest.start) * mtu)
+    if una > oldest.start:
+        left += min(oldest.size, (una - oldest.start) * mtu)
     for record in unsent:
-        if record.start >= limit:
+        first, size = record.start, record.size
+        if first >= limit:
             break
-        first = max(at, record.start)
-        gone = min(record.size, (first - record.start) * mtu)
-        left -= gone
-        if record.size - gone > left:
+        if first < at:
+            gone = min(size, (at - first) * mtu)
+            left -= gone
+            size -= gone
+            first = at
+        if size > left:
             return min(limit, first + left // mtu)
-        left -= record.size - gone
+        left -= size
     return limit

@@ -496,6 +496,29 @@ class LongTests(PacketTestCase):
             self.doCleanups()
             self.setUp()
 
+    def test_calls(self) -> None:
+        """
+        Long packets leave one by one, small ones behind them in one call of the link.
+        """
+        self.mtu = 61440
+        one, two = self.joined()
+        link = one.device.fabric.transmitter.link
+        link.burst = BURST
+        calls: list[tuple[int, int]] = []
+
+        def send(address: str, port: int, pieces: list[Any], size: int, *rest: Any) -> bool:
+            calls.append((sum(map(len, pieces)) // size, size))
+            return bool(sending(address, port, pieces, size, *rest))
+
+        sending, link.send = link.send, send
+        sizes = 61440, 61440, 16, 16, 16, 40000
+        for size in sizes:
+            self.post(one, bytes(size))
+        settle(one.device, two.device)
+        self.assertEqual([count for count, _ in calls[:4]], [1, 1, 3, 1])
+        self.assertEqual([size > 40000 for _, size in calls[:4]], [True, True, False, True])
+        self.assertEqual([len(each) for each in self.messages(two)], list(sizes))
+
     def test_acknowledged(self) -> None:
         """
         Half of a window of long packets is acknowledged as soon as it is read, so that the other half is on

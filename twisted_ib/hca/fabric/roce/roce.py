@@ -399,7 +399,7 @@ class RoCELink:
                 return self._failed(error, sender, pieces, [], where)
             return True
         ancillary = self._marks(trafficClass, hopLimit) if trafficClass or hopLimit != HOP_LIMIT else []
-        if self.burst > 1 and len(pieces) > 1:
+        if size < _BUFFER_BYTES // 2 and self.burst > 1 and len(pieces) > 1:  # Several may fit.
             ancillary.append((_SOL_UDP, _UDP_SEGMENT, _SHORT.pack(size)))
         try:
             sender.sendmsg(pieces, ancillary, 0, where)

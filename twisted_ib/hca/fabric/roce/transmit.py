@@ -41,6 +41,8 @@ _LEAST: Final = BTH.size + ICRC.size
 _NOTIFICATION: Final = bytes(16)
 #: A packet with so many bytes is one piece for the link: a copy costs less than its pieces.
 _JOINED: Final = limits.DATAGRAM_BYTES + RETH.size
+#: Of longer packets no two fit into a call.
+_ALONE: Final = limits.PACKET_BURST_BYTES // 2
 _PADS: Final = (b"", b"\0", b"\0\0", b"\0\0\0")
 
 
@@ -75,6 +77,16 @@ class PacketTransmitter:
         # two directions of a connection are independent.
         if packets[0][0] == ACKNOWLEDGEMENT:
             packets.append(packets.pop(0))  # A shorter packet can only end a UDP_SEGMENT batch.
+        if len(packets[0][4]) > _ALONE:
+            number = 0
+            for parts in packets:
+                if len(parts[4]) <= _ALONE:
+                    break
+                self.sendOne(path, parts)
+                number += 1
+            if number == len(packets):
+                return
+            packets = packets[number:]
         flow, remote, partition, pack, packICRC = path.flow, path.remote, path.partition, _packBTH, _packICRC
         states = flow.states
         most = 0
@@ -121,23 +133,26 @@ class PacketTransmitter:
 
     def sendOne(self, path: QueuePairPath, parts: Packet) -> None:
         """
-        The same for one packet, which a queue pair mostly has.
+        The same for one packet, which a queue pair mostly has, or which fills a call of the link.
         """
         opcode, flags, psn, header, payload = parts
         length = len(header) + len(payload)
-        if length > _JOINED:
-            self.send(path, [parts])
-            return
         pad = -length & 3
         size = _LEAST + length + pad
         if flags & 1:
             psn |= ACKNOWLEDGE
         head = _packBTH(opcode, flags & SOLICITED | pad << _PAD_SHIFT, path.partition, path.remote, psn)
-        packet = b"".join((head, header, payload, _PADS[pad]))
         state = path.flow.states.get(size << 16)
         if state is None:
             state = path.flow.state(size)
-        pieces = [packet + _packICRC(crc32(packet, state))]
+        pieces: list[Any]
+        if length > _JOINED:
+            head += header
+            tail = _PADS[pad]
+            pieces = [head, payload, tail + _packICRC(crc32(tail, crc32(payload, crc32(head, state))))]
+        else:
+            packet = b"".join((head, header, payload, _PADS[pad]))
+            pieces = [packet + _packICRC(crc32(packet, state))]
         if self.stalled:
             self._transmit(self._call(path, pieces, size), 1)
         # As _transmit() does.
