@@ -157,7 +157,7 @@ class StreamTests(GIDTestCase):
         """
         self.listening()
         with self.loop:
-            gid = next(iter(self.loop.reactor.channels)).device.gids()[0]
+            gid = next(iter(self.loop.reactor._channels)).device.gids()[0]
         self.assertTrue(gid.startswith("fe80:"), gid)
         one, _ = self.connected(self.listening((gid, 0)))
         self.assertEqual((one.getsockname()[0], one.getpeername()[0]), (gid, gid))
@@ -184,7 +184,7 @@ class StreamTests(GIDTestCase):
         """
         listener = self.listening(("::", 0))
         with self.loop:
-            gid = next(iter(self.loop.reactor.channels)).device.gids()[0]
+            gid = next(iter(self.loop.reactor._channels)).device.gids()[0]
         one = self.made()
         one.bind((gid, 0))
         self.raises(errno.EADDRNOTAVAIL, one.connect, (HERE, listener.getsockname()[1]))

@@ -13,7 +13,7 @@ from socket import socketpair
 from subprocess import PIPE, Popen, run
 from threading import get_ident
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, cast
 
 from attrs import evolve
 from twisted.python import threadable
@@ -23,6 +23,7 @@ from tests.support.calls import requireReplaceable
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import select, socket
 from twisted_ib.blocking import loop as module
+from twisted_ib.drive.waiter import DrivingLock, LockQueue
 from twisted_ib.hca.device.registry import addDevice, removeDevice
 
 #: A program that writes more than the medium holds, and ends; its argument is the port.
@@ -93,6 +94,74 @@ assert threading.active_count() == 1
 """
 
 
+class _Queue(LockQueue):
+    """
+    Threads that wait for a lock, and a signal whose handler raises while this thread wakes the first.
+    """
+
+    def __init__(self) -> None:
+        """
+        See the class.
+        """
+        super().__init__()
+        self._thread = get_ident()
+
+    def __bool__(self) -> bool:
+        return self._thread == get_ident()
+
+    def wake(self) -> None:
+        """
+        Wake none, once.
+        """
+        self._thread = 0
+        raise ZeroDivisionError
+
+
+class _Lock:
+    """
+    The lock of a loop, which another thread takes as soon as this one has given it back; and a signal whose
+    handler raises as soon as it can while this one waits for it.
+    """
+
+    def __init__(self, lock: Any) -> None:
+        """
+        @param lock: The real one.
+        """
+        self._lock = lock
+        self._isTaken = False
+        self._thread = get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._lock, name)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def _release_save(self) -> object:
+        self._isTaken |= self._thread == get_ident()
+        return self._lock._release_save()
+
+    def acquire(self, blocking: bool = True) -> bool:
+        """
+        Be interrupted.
+        """
+        if not self._isTaken or self._thread != get_ident():
+            return bool(self._lock.acquire(blocking))
+        if blocking:
+            raise ZeroDivisionError
+        return False
+
+    def _acquire_restore(self, held: object) -> None:
+        # No handler runs within this.
+        self._lock._acquire_restore(held)
+        if self._thread == get_ident():
+            self._isTaken = False
+            raise ZeroDivisionError
+
+
 class LoopTests(BlockingTestCase):
     """
     Leader, followers and deputy.
@@ -121,6 +190,42 @@ class LoopTests(BlockingTestCase):
         began = monotonic()
         self.assertRaises(TimeoutError, other.recv, 1)
         self.assertGreaterEqual(monotonic() - began, 0.02)
+        other.sendall(b"x")
+        self.assertEqual(leader.result(HANG_SECONDS), b"x")
+
+    def raises(self) -> None:
+        """
+        A call in this thread ends by the error of a signal's handler, in whatever it does with the lock, and
+        the lock is free.
+        """
+        one, other = self.pair()
+        one.settimeout(0.02)
+        real, queue = self.loop.lock, self.loop.lockQueue
+        for lock, waiting in (real, _Queue()), (_Lock(real), queue):
+            self.loop.lock, self.loop.lockQueue = cast(DrivingLock, lock), waiting
+            self.assertRaises(ZeroDivisionError, one.recv, 1)
+            self.assertEqual((self.loop.lock, self.loop.lockQueue), (lock, waiting))
+            self.loop.lock, self.loop.lockQueue = real, queue
+            self.assertFalse(real._is_owned())
+        other.sendall(b"x")
+        one.settimeout(HANG_SECONDS)
+        self.assertEqual(one.recv(1), b"x")
+
+    def test_leaderRaises(self) -> None:
+        """
+        A signal's handler raises when the thread that drives gives the lock back, or takes it again.
+        """
+        self.raises()
+        self.assertFalse(self.loop.sleeping)
+
+    def test_followerRaises(self) -> None:
+        """
+        The same of one that follows.
+        """
+        one, other = self.pair()
+        leader = self.inThread(one.recv, 1)
+        waitUntil(lambda: self.loop.sleeping)
+        self.raises()
         other.sendall(b"x")
         self.assertEqual(leader.result(HANG_SECONDS), b"x")
 

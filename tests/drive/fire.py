@@ -35,7 +35,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from tests.support.waiting import HANG_SECONDS
-from twisted_ib import aio
+from twisted_ib import aio, limits
 from twisted_ib import socket as offloading
 from twisted_ib.errors import HCAError
 from twisted_ib.verbs.core.hub import hub
@@ -81,6 +81,7 @@ class Fire:
     @ivar late: The waits that were late, in words.
     @ivar waits: How many there were of each kind.
     @ivar worst: By how much the latest of each kind was late, in seconds.
+    @ivar children: When each of the last began and ended, until then at infinity.
     """
 
     def __init__(self, seed: int, seconds: float, threads: int) -> None:
@@ -91,6 +92,7 @@ class Fire:
         self.waits: Counter[str] = Counter()
         self.worst: dict[str, float] = {}
         self.faults: Counter[str] = Counter()
+        self.children: deque[list[float]] = deque(maxlen=16)
         self._lags: deque[tuple[float, float]] = deque(maxlen=400)
         self._beaten = monotonic()
         self._moments: list[tuple[float, int, Moment]] = []
@@ -171,11 +173,27 @@ class Fire:
                 moment.call()
             moment.at = monotonic()
 
-    def waited(self, kind: str, began: float, seconds: float, moment: Moment | None) -> None:
+    def ended(self, closed: float) -> float:
+        """
+        @param closed: When this process closed its end of a connection.
+
+        @return: When that has ended: as over TCP it has not while a child that was forked before has it, too;
+            then nothing tells this process, which looks.
+        """
+        for began, ended in list(self.children):
+            if began <= closed <= ended:
+                return ended + limits.BLOCKING_HELD_SECONDS
+        return closed
+
+    def waited(self, kind: str, began: float, seconds: float, moment: Moment | None, isEnd: bool) -> None:
         """
         Judge a wait of so many seconds for a moment.
+
+        @param isEnd: Whether one end of the connection is closed then.
         """
         at = None if moment is None else moment.at
+        if at is not None and isEnd:
+            at = self.ended(at)
         due = seconds if at is None else min(seconds, at - began)
         word = (
             ""
@@ -210,7 +228,7 @@ def _received(fire: Fire, rng: random.Random, client: Any, server: Any) -> bool:
         pass
     except OSError:
         data = b""
-    fire.waited("blocking", began, seconds, moment)
+    fire.waited("blocking", began, seconds, moment, act is acts[2])
     # A close that is still to come must not find the next connection's socket.
     return bool(data) and (act is None or act is acts[1])
 
@@ -328,6 +346,7 @@ def forks(fire: Fire, rng: random.Random) -> None:
     while fire.runs():
         sleep(rng.uniform(0.2, 2))
         draw = random.Random(rng.random())
+        fire.children.append([monotonic(), float("inf")])
         child = os.fork()
         if not child:
             # 1 is what faulthandler leaves with, so 2 is a wait that was in time.
@@ -341,6 +360,7 @@ def forks(fire: Fire, rng: random.Random) -> None:
             finally:
                 os._exit(status)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        fire.children[-1][1] = monotonic()
         if 2 <= status < 255:
             fire.judge("child", monotonic() - (status - 2) / 10, 0)
         else:

@@ -48,7 +48,14 @@ begin()
 
     def __init__(self) -> None:
         self.hub = Hub()
+        self.lockQueue = self.hub.lockQueue
         self.device = self.hub.open("shm0")
+
+    def locked(self) -> Hub:
+        """
+        @return: What takes its lock.
+        """
+        return self.hub
 
     def wait(self, ready: Callable[[], object], seconds: float) -> bool:
         """
@@ -126,7 +133,7 @@ begin()
 """
 
     def __init__(self, loop: BlockingLoop) -> None:
-        self.loop = loop
+        self.loop, self.lockQueue = loop, loop.lockQueue
         with loop:
             channel = channelFor(loop.reactor, "shm0")  # type: ignore[arg-type]
             channel.acquire(_User())
@@ -162,6 +169,12 @@ begin()
         with self.loop:
             call()
             self.loop.changed()
+
+    def locked(self) -> BlockingLoop:
+        """
+        @return: What takes its lock.
+        """
+        return self.loop
 
     def drop(self, close: Callable[[], None]) -> None:
         """

@@ -11,14 +11,19 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from subprocess import PIPE, Popen
 from typing import Any, Protocol
 
 from tests.support.commands import PATH, interpreter, running, stop
 from tests.support.waiting import HANG_SECONDS, waitUntil
+from twisted_ib.drive import waiter
+from twisted_ib.drive.waiter import LockQueue
 
 #: A timer's seconds, soon; a program that is stopped for longer.
 SOON, STOPPED = 0.02, 0.2
+#: How often a thread takes the lock beside one that polls.
+USES = 100
 #: Seconds that are more than a lock or poll(2) takes.
 FAR = 1e11
 #: A process that hangs shows where, and dies of it, before its test ends: by a signal, as a thread that
@@ -55,9 +60,16 @@ class ThreadWaits(Waits, Protocol):
     One that serves all threads.
     """
 
+    lockQueue: LockQueue
+
     def isAsleep(self) -> bool:
         """
         @return: Whether a thread sleeps.
+        """
+
+    def locked(self) -> AbstractContextManager[object]:
+        """
+        @return: Its lock.
         """
 
     def change(self, call: Callable[[], object]) -> None:
@@ -69,6 +81,31 @@ class ThreadWaits(Waits, Protocol):
         """
         Leave behind what has to be closed, as the collector of garbage does.
         """
+
+
+class Waiting:
+    """
+    Another thread that waits.
+    """
+
+    def __init__(self, waits: Waits, ready: Callable[[], object], seconds: float) -> None:
+        """
+        Begin.
+        """
+        self._found: list[bool] = []
+        self.thread = threading.Thread(
+            target=lambda: self._found.append(waits.wait(ready, seconds)), daemon=True
+        )
+        self.thread.start()
+
+    def __call__(self) -> list[bool]:
+        """
+        Wait for its end, well before its own deadline.
+
+        @return: What came of it.
+        """
+        self.thread.join(HANG_SECONDS / 2)
+        return self._found
 
 
 class TimerContract:
@@ -172,15 +209,8 @@ class WaitingContract(TimerContract):
 
         @return: What waits for its end, well before its own deadline, and returns what came of it.
         """
-        found: list[bool] = []
-        thread = threading.Thread(target=lambda: found.append(self.waits.wait(ready, seconds)), daemon=True)
-        thread.start()
-        waitUntil(lambda: self.waits.isAsleep() or not thread.is_alive())
-
-        def ended() -> object:
-            thread.join(HANG_SECONDS / 2)
-            return found
-
+        ended = Waiting(self.waits, ready, seconds)
+        waitUntil(lambda: self.waits.isAsleep() or not ended.thread.is_alive())
         return ended
 
     def test_earlierTimer(self: Any) -> None:
@@ -204,6 +234,67 @@ class WaitingContract(TimerContract):
         ended = self.asleep(lambda: done)
         self.waits.change(lambda: done.append(1))
         self.assertEqual(ended(), [True])
+
+    def test_lockQueue(self: Any) -> None:
+        """
+        Threads that wait for the lock, when they begin to wait and when they have slept, have it once those
+        before them leave.
+        """
+        self.patch(waiter, "UNTOLD_SECONDS", HANG_SECONDS)
+        done: list[int] = []
+        ends = [self.asleep(lambda: done)]
+        queue: LockQueue = self.waits.lockQueue
+        with self.waits.locked():
+            for count in range(1, 5):
+                ends.append(Waiting(self.waits, lambda: True, HANG_SECONDS))
+                waitUntil(lambda count=count: len(queue) >= count)
+        for ended in ends[1:]:
+            self.assertEqual(ended(), [True])
+        self.waits.change(lambda: done.append(1))
+        self.assertEqual(ends[0](), [True])
+        waitUntil(lambda: not queue)
+
+    def test_leaderFirst(self: Any) -> None:
+        """
+        The one that drives has the lock before others that wait for it.
+        """
+        done: list[int] = []
+        ended = self.asleep(lambda: done)
+        queue: LockQueue = self.waits.lockQueue
+        with self.waits.locked():
+            others = [Waiting(self.waits, lambda: True, HANG_SECONDS) for _ in range(2)]
+            waitUntil(lambda: len(queue) >= 2)
+            before = list(queue)
+            self.waits.change(lambda: done.append(1))
+            waitUntil(lambda: len(queue) >= 3)
+            self.assertNotIn(queue[0], before)
+        self.assertEqual([each() for each in (ended, *others)], [[True]] * 3)
+
+    def test_besidePolls(self: Any) -> None:
+        """
+        Threads have the lock beside one that polls, which takes it again at once each time.
+        """
+        done: list[int] = []
+
+        def poll() -> None:
+            while not done:
+                self.waits.wait(lambda: True, 0)
+
+        def use() -> None:
+            for _ in range(USES):
+                with self.waits.locked():
+                    pass
+
+        polling = threading.Thread(target=poll)
+        polling.start()
+        self.addCleanup(polling.join)
+        self.addCleanup(done.append, 1)
+        threads = [threading.Thread(target=use, daemon=True) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(HANG_SECONDS / 2)
+            self.assertFalse(thread.is_alive())
 
     def test_farDeadline(self: Any) -> None:
         """

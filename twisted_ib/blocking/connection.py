@@ -211,49 +211,55 @@ class Connection:
         if self.isMarked:
             timeout = self._timeoutNow(timeout)
         loop = self.loop
-        with loop.lock:
-            if loop.owner != get_ident():
-                loop.own()
-            if flags:
-                return self._receiveBy(size, flags, timeout)
-            inbox, stream = self.inbox, self.stream
-            pieces = inbox.pieces
-            if not pieces and stream is not None and not (loop.leader or loop.followers or loop.orphans):
-                path, turns = stream.queuePair.path, loop.driven.turns + 1
-                # A turn of the loop that finds at once what it polls for, without all that it asks first.
-                isBrief = path is not None and turns & (EPOLL_EVERY - 1) and path.pending()
-                if isBrief and monotonic() < loop.reactor._askAt:
-                    loop.driven.turns = turns
-                    self._awaits = True
-                    try:
-                        for channel in loop.reactor._channels:
-                            channel.progress()
-                    finally:
-                        self._awaits = False
-            if not pieces:
-                if timeout is not None or self.ended or self.lost:
-                    if not self._awaitBytes(timeout):
-                        return b""
-                else:
-                    self._awaits = True
-                    # As sleep() does, without a call more.
-                    if loop.lead(self.readable, None) is None:
-                        loop.follow(self.readable, None)
-                    self._awaits = False
+        if loop.lockQueue:
+            loop.lockQueue.awaitFree(loop.lock)
+        try:
+            with loop.lock:
+                if loop.owner != get_ident():
+                    loop.own()
+                if flags:
+                    return self._receiveBy(size, flags, timeout)
+                inbox, stream = self.inbox, self.stream
+                pieces = inbox.pieces
+                if not pieces and stream is not None and not (loop.leader or loop.followers or loop.orphans):
+                    path, turns = stream.queuePair.path, loop.driven.turns + 1
+                    # A turn of the loop that finds at once what it polls for, without all that it asks first.
+                    isBrief = path is not None and turns & (EPOLL_EVERY - 1) and path.pending()
+                    if isBrief and monotonic() < loop.reactor._askAt:
+                        loop.driven.turns = turns
+                        self._awaits = True
+                        try:
+                            for channel in loop.reactor._channels:
+                                channel.progress()
+                        finally:
+                            self._awaits = False
                 if not pieces:
-                    return self._noBytes()
-            data = pieces[0]
-            if inbox.start or not len(data) == inbox.size <= size:
-                data = inbox.take(size)
-                self._mayRead()
+                    if timeout is not None or self.ended or self.lost:
+                        if not self._awaitBytes(timeout):
+                            return b""
+                    else:
+                        self._awaits = True
+                        # As sleep() does, without a call more.
+                        if loop.lead(self.readable, None) is None:
+                            loop.follow(self.readable, None)
+                        self._awaits = False
+                    if not pieces:
+                        return self._noBytes()
+                data = pieces[0]
+                if inbox.start or not len(data) == inbox.size <= size:
+                    data = inbox.take(size)
+                    self._mayRead()
+                    return data
+                # All there is, as mostly.
+                pieces.popleft()
+                inbox.size = 0
+                stream = self.stream
+                if self._isUnread or (stream is not None and not stream.reading):
+                    self._mayRead()
                 return data
-            # All there is, as mostly.
-            pieces.popleft()
-            inbox.size = 0
-            stream = self.stream
-            if self._isUnread or (stream is not None and not stream.reading):
-                self._mayRead()
-            return data
+        finally:
+            if loop.lockQueue and not loop.lock._is_owned():
+                loop.lockQueue.wake()
 
     def _awaitBytes(self, timeout: float | None) -> bool:
         loop = self.loop
@@ -395,37 +401,43 @@ class Connection:
         @return: Whether that is done; if not, nothing is.
         """
         loop = self.loop
-        with loop.lock:
-            stream, turns = self.stream, loop.driven.turns
-            # The turns as in send().  A stream is not direct while anything of it waits.
-            if stream is None or not stream.direct or self._turns == turns or self._isShut or not data:
-                return False
-            if data.__class__ is not bytes or stream.written is not None or len(data) > SEND_BYTES:
-                return False
-            if self.isMarked:
-                return False
-            queuePair = stream.queuePair
-            if queuePair.pending is not None:
-                return False
-            if loop.owner != get_ident():
-                loop.own()
-            path = queuePair.path
-            if path is not None and path.peerSleep[0] & 1:
-                # It wakes up while this goes on.
-                path.alert()
-            self._turns = turns
-            # Of a batch of its own: Stream.write and DeviceProgress.flush, without what they ask.
-            stream.written, stream.writtenLength = data, len(data)
-            stream.postWritten([stream])
-            device = stream.channel.device
-            if stream.corked or loop.sleeping:
-                loop.flush(device)
-            else:
-                device.fabric.ringBells()
-            # Not by the name above, of which mypyc remembers that nothing is pending.
-            if timeout != 0.0 and (stream.queuePair.pending is not None or stream.corked):
-                self._await(self.writable, timeout)
-            return True
+        if loop.lockQueue:
+            loop.lockQueue.awaitFree(loop.lock)
+        try:
+            with loop.lock:
+                stream, turns = self.stream, loop.driven.turns
+                # The turns as in send().  A stream is not direct while anything of it waits.
+                if stream is None or not stream.direct or self._turns == turns or self._isShut or not data:
+                    return False
+                if data.__class__ is not bytes or stream.written is not None or len(data) > SEND_BYTES:
+                    return False
+                if self.isMarked:
+                    return False
+                queuePair = stream.queuePair
+                if queuePair.pending is not None:
+                    return False
+                if loop.owner != get_ident():
+                    loop.own()
+                path = queuePair.path
+                if path is not None and path.peerSleep[0] & 1:
+                    # It wakes up while this goes on.
+                    path.alert()
+                self._turns = turns
+                # Of a batch of its own: Stream.write and DeviceProgress.flush, without what they ask.
+                stream.written, stream.writtenLength = data, len(data)
+                stream.postWritten([stream])
+                device = stream.channel.device
+                if stream.corked or loop.sleeping:
+                    loop.flush(device)
+                else:
+                    device.fabric.ringBells()
+                # Not by the name above, of which mypyc remembers that nothing is pending.
+                if timeout != 0.0 and (stream.queuePair.pending is not None or stream.corked):
+                    self._await(self.writable, timeout)
+                return True
+        finally:
+            if loop.lockQueue and not loop.lock._is_owned():
+                loop.lockQueue.wake()
 
     def _broken(self) -> OSError:
         number, self.lost = self.lost, 0

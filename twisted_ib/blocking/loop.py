@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from threading import Lock, RLock, active_count, get_ident
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from twisted.internet.error import ConnectionDone
 from twisted.python import log
@@ -28,7 +28,7 @@ from twisted.python.failure import Failure
 from twisted_ib.blocking.descriptors import elsewhere, isElsewhere, isUsed, letAllGo
 from twisted_ib.drive.process import life
 from twisted_ib.drive.sleeper import milliseconds
-from twisted_ib.drive.waiter import NoLock, Waiter, tell
+from twisted_ib.drive.waiter import DrivingLock, LockQueue, NoLock, Waiter, aside, tell
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.reactor.loop import EPOLL_EVERY, progress
@@ -173,8 +173,12 @@ class DrivenReactor(IBReactor):
             if loop.orphans:
                 # Abandoned since the turn began: there is no wake-up for it.
                 limit = 0.0
+            # As aside(), without a call more.
+            isHandling = get_ident() == loop.lockQueue.main
             held = loop.lock._release_save()
             try:
+                if loop.lockQueue:
+                    loop.lockQueue.wake()
                 if kernel is None:
                     events = self._poller.poll(limit, most)
                 else:
@@ -183,6 +187,10 @@ class DrivenReactor(IBReactor):
                     self.kernelReady = len(found) > isOwn
                     events = None if isOwn else []
             finally:
+                if not isHandling:
+                    if not loop.lock.acquire(False):
+                        loop.lockQueue.acquire(loop.lock, True)
+                    loop.lock.release()
                 loop.lock._acquire_restore(held)
                 loop.sleeping = False
                 if loop.owner != get_ident():
@@ -201,13 +209,6 @@ class DrivenReactor(IBReactor):
         self.waker.connectionLost(Failure(ConnectionDone()))
         self._poller.close()
 
-    @property
-    def channels(self) -> tuple[DeviceChannel, ...]:
-        """
-        The devices that are polled.
-        """
-        return self._channels
-
 
 class BlockingLoop:
     """
@@ -215,8 +216,8 @@ class BlockingLoop:
 
     Methods but C{__enter__} and C{abandon} are called with the lock: C{with loop:}.
 
-    @ivar lock: The lock; whoever takes it without C{with loop:} sees that the L{owner} is its thread. A
-        thread that sleeps gives it back as often as it has it: a signal's handler waits within other calls.
+    @ivar lock: The lock; whoever takes it without C{with loop:} sees to L{owner} and L{lockQueue}. A thread
+        that sleeps gives it back as often as it has it: a signal's handler waits within other calls.
     @ivar owner: The thread that the devices belong to.
     @ivar leader: The thread that drives the devices, or 0; C{followers}: those that wait for it.
     @ivar reactor: The L{DrivenReactor}.
@@ -232,7 +233,8 @@ class BlockingLoop:
     """
 
     def __init__(self) -> None:
-        self.lock: Any = RLock()
+        self.lock = cast(DrivingLock, RLock())
+        self.lockQueue = LockQueue()
         self.reactor = DrivenReactor(self)
         self.turn = self.reactor.turn
         self.driven = self.reactor._loop
@@ -248,7 +250,8 @@ class BlockingLoop:
         self._deputy: Waiter | None = None
 
     def __enter__(self) -> None:
-        self.lock.acquire()
+        if not self.lock.acquire(False):
+            self.lockQueue.acquire(self.lock)
         try:
             if self.owner != get_ident():
                 self.own()
@@ -256,11 +259,13 @@ class BlockingLoop:
                 self._closeOrphans()
         except BaseException:
             # A signal's handler may raise here: nobody leaves what was not entered.
-            self.lock.release()
+            self.__exit__()
             raise
 
     def __exit__(self, *_: object) -> None:
         self.lock.release()
+        if self.lockQueue and not self.lock._is_owned():
+            self.lockQueue.wake()
 
     def own(self) -> None:
         """
@@ -342,9 +347,9 @@ class BlockingLoop:
         elif self.sleeping:
             # No more of a turn: epoll's edge-triggered events are for the leader.
             self.reactor.runUntilCurrent()
-            if progress(self.reactor.channels):
+            if progress(self.reactor._channels):
                 self._dispatch()
-            for channel in self.reactor.channels:
+            for channel in self.reactor._channels:
                 self.flush(channel.device)
 
     # -- waiting
@@ -478,11 +483,9 @@ class BlockingLoop:
             isDeputy = self._deputy is waiter
             if isDeputy and (seconds is None or seconds > waiter.grace):
                 seconds = waiter.grace
-            held = self.lock._release_save()
             try:
-                woken = waiter.sleep(seconds, kernel)
+                woken = aside(self, isDeputy, waiter.sleep, seconds, kernel)
             finally:
-                self.lock._acquire_restore(held)
                 self.own()
             if waiter.ready() or (kernel is not None and self._isKernelReady(kernel, waiter.bell)):
                 return True

@@ -8,6 +8,7 @@ import os
 import select
 from contextlib import suppress
 from math import ceil
+from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -91,6 +92,36 @@ class Sleeper:
         os.close(self.fd)
 
 
+class LockSleeper(Sleeper):
+    """
+    Wakes one thread that sleeps on nothing else: by a lock, which takes no descriptor, and lets no other
+    thread have the interpreter.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self.fd = -1
+        self._lock = Lock()
+        self._lock.acquire()
+
+    def wake(self) -> None:
+        # Woken already, it is free.
+        with suppress(RuntimeError):
+            self._lock.release()
+
+    def sleep(self, seconds: float) -> None:
+        """
+        Sleep so long at most.
+        """
+        self._lock.acquire(True, seconds)
+
+    def close(self) -> None:
+        """
+        Do nothing: it has no descriptor.
+        """
+
+
 class Sleep:
     """
     How a thread may sleep, which does so by L{sleep} or by itself.
@@ -115,13 +146,16 @@ class Sleep:
         @param others: more descriptors that end it, each with the events of C{poll(2)} that do.
         @return: those that did, of all.
         """
+        seconds = self.seconds if end is None else min(self.seconds, end - monotonic())
+        if isinstance(self.sleeper, LockSleeper):
+            self.sleeper.sleep(bounded(seconds))
+            return set()
         # poll(2), not select(2): descriptors beyond FD_SETSIZE.
         poller = select.poll()
         for fd, events in others:
             poller.register(fd, events)
         for fd in self.fds:
             poller.register(fd, select.POLLIN)
-        seconds = self.seconds if end is None else min(self.seconds, end - monotonic())
         found = {fd for fd, _ in poller.poll(milliseconds(seconds))}
         if self.sleeper.fd in found:
             # A child that a signal's handler has forked may have read it first.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 from unittest.mock import MagicMock
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -87,6 +88,22 @@ class AddressTests(RunDirectoryTestCase):
             self.assertEqual(
                 (probe.bind.call_args.args, probe.connect.call_args.args), ((bound,), (connected,))
             )
+
+    def test_dumped(self) -> None:
+        """
+        What the kernel has is asked of a socket whose timeout is the kernel's, too: one of the interpreter's
+        takes a poll(2) for each call.
+        """
+        made = MagicMock()
+        made.return_value.__exit__.return_value = None
+        asking = made.return_value.__enter__.return_value
+        asking.recv.return_value = struct.pack("=IHHII", 16, 3, 0, 1, 0)
+        self.patch(addresses, "KernelSocket", made)
+        self.assertEqual(list(addresses.dumped(0, 18, b"")), [])
+        ((level, option, value),) = [each.args for each in asking.setsockopt.call_args_list]
+        self.assertEqual((level, option), (socket.SOL_SOCKET, socket.SO_RCVTIMEO))
+        self.assertEqual(struct.unpack("@ll", value), (1, 0))
+        asking.settimeout.assert_not_called()
 
     def test_notLocal(self) -> None:
         """

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -26,6 +27,7 @@ from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.drive.sleeper import Sleep, Sleeper, awaitReady
 from twisted_ib.errors import UnknownDeviceError, WrongThreadError
 from twisted_ib.hca.device.device import Device
+from twisted_ib.verbs.core import asleep
 from twisted_ib.verbs.core import hub as hubModule
 from twisted_ib.verbs.core.asleep import LATE_SECONDS, LEADERS, OWN_SECONDS, Asleep
 from twisted_ib.verbs.core.hub import _TAKEN, Hub, hub, locked
@@ -231,7 +233,7 @@ class HubTests(SynchronousTestCase):
         one: Asleep[object] = Asleep(None, sleeper=sleeper)
         one.ready = sleeper.ready
         sleeper.ready.return_value = False
-        which._sleepers.add(one, sleeper, until)
+        which._sleepers.add(True, one, sleeper, until)
         self.addCleanup(which._sleepers.remove, sleeper)
         return sleeper
 
@@ -283,6 +285,74 @@ class HubTests(SynchronousTestCase):
             a.post(b"hello")
         self.assertTrue(self.near.wait(lambda: len(b.records) == 3, HANG_SECONDS))
         other.wake.assert_called_once_with()
+
+    def test_leadsOnce(self) -> None:
+        """
+        The time of a leader that does not come back is over while the next thread lies down: that one hears
+        the doorbells if it leads.
+        """
+        device = self.open(self.near)
+        with self.near:
+            for _ in range(LEADERS):
+                one: Asleep[object] = Asleep(None, OWN_SECONDS)
+                sleeper = one.bed(True)
+                self.addCleanup(sleeper.close)
+                self.near._sleepers.add(True, one, sleeper, math.inf)
+                self.addCleanup(self.near._sleepers.remove, sleeper)
+                one.begin(OWN_SECONDS)
+        over = max(each.gone for each in self.near._leaders.values())
+        # Before that at the first look, and after it at any other.
+        times = iter([over - OWN_SECONDS])
+        self.patch(asleep, "monotonic", lambda: next(times, over + OWN_SECONDS))
+        one = Asleep(lambda: None)
+        with self.near:
+            sleep = self.near._sleepOn(None, one)
+        assert sleep is not None
+        self.addCleanup(sleep.sleeper.close)
+        self.addCleanup(self.near.getUp, sleep.sleeper)
+        leads = sleep.sleeper in self.near._leaders
+        self.assertEqual(leads, sleep.sleeper.fd >= 0)
+        self.assertEqual(leads, device.fabric.fileno() in sleep.fds)
+
+    def test_secondSignal(self) -> None:
+        """
+        A signal's handler ends the sleep of a thread, and that of another signal raises while it gets up:
+        what wakes the thread is not closed while others wake it.
+        """
+        self.open(self.near)
+        lock: Any = self.near.lock
+        heard: list[int] = []
+
+        def handler(*_: object) -> None:
+            if not heard and not lock._is_owned():
+                heard.append(1)
+                # The next that takes the lock is the thread that gets up.
+                self.near.lock = mock.Mock(acquire=mock.Mock(side_effect=again))
+                raise ZeroDivisionError
+
+        def again(*_: object) -> None:
+            self.near.lock = lock
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGUSR1, handler)
+        self.addCleanup(signal.signal, signal.SIGUSR1, before)
+
+        def beside() -> None:
+            waitUntil(lambda: self.near._leaders)
+            # A signal between the interpreter's last look for one and poll(2) does not end that.
+            waitUntil(lambda: heard or os.kill(os.getpid(), signal.SIGUSR1))
+
+        thread = self.inThread(beside)
+        with self.assertRaises(KeyboardInterrupt):
+            self.near.wait(lambda: None, HANG_SECONDS)
+        thread.join()
+        (sleeper,) = self.near._leaders
+        assert isinstance(sleeper, Sleeper)
+        os.fstat(sleeper.fd)
+        self.addCleanup(sleeper.close)
+        self.addCleanup(self.near._sleepers.remove, sleeper)
+        with self.near:
+            self.near.wake()
 
     def test_follows(self) -> None:
         """

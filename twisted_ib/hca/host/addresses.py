@@ -61,7 +61,8 @@ _ROUTE: Packed[tuple[int, int, int, int]] = struct.Struct("=BBB5xI")
 _ATTRIBUTE: Packed[tuple[int, int]] = struct.Struct("=HH")  # struct rtattr
 _NUMBER: Packed[tuple[int]] = struct.Struct("=I")
 _NETLINK_BYTES = 65536
-_NETLINK_SECONDS = 1.0
+#: struct timeval: one second.
+_NETLINK_TIMEOUT = struct.pack("@ll", 1, 0)
 
 
 @lru_cache(maxsize=1024)
@@ -317,8 +318,8 @@ def dumped(
     """
     with KernelSocket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol) as asking:
         # The kernel answers at once; but it drops messages when memory is short, and a device must not hang
-        # for that (netlink(7)).
-        asking.settimeout(_NETLINK_SECONDS)
+        # for that (netlink(7)).  In the kernel: a timeout of the interpreter's is a poll(2) before each call.
+        asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _NETLINK_TIMEOUT)
         asking.send(_MESSAGE.pack(_MESSAGE.size + len(request), kind, flags, 1, 0) + request)
         while True:
             data, offset = asking.recv(_NETLINK_BYTES), 0

@@ -364,7 +364,8 @@ def settle() -> None:
     if not posting.fill:
         return
     # As hub.enter().
-    hub.lock.acquire()
+    if not hub.lock.acquire(False):
+        hub.lockQueue.acquire(hub.lock)
     hub._depth += 1
     try:
         if hub.closes.dead:

@@ -14,10 +14,11 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from twisted_ib.drive.sleeper import LockSleeper, Sleeper
 from twisted_ib.drive.waiter import Follower, isMain
 
 if TYPE_CHECKING:
-    from twisted_ib.drive.sleeper import Sleeper, Wakes
+    from twisted_ib.drive.sleeper import Wakes
 
 _Event = TypeVar("_Event", covariant=True)
 
@@ -36,7 +37,7 @@ class Asleep(Follower, Generic[_Event]):
     @ivar take: fetches for it what it waits for, or says whether that is there, in any thread; L{None} if
         only its own thread does.
     @ivar most: the seconds of one sleep at most.
-    @ivar sleeper: wakes it; L{None} before its first sleep.
+    @ivar sleeper: wakes it; L{None} before its first sleep.  That of a leader is a descriptor.
     @ivar found: what others have taken for it.
     @ivar until: when a leader looks, by C{time.monotonic()}: it has to be woken for an earlier deadline.
     @ivar gone: when others go on without it, by the same.
@@ -74,6 +75,21 @@ class Asleep(Follower, Generic[_Event]):
             self.gone = monotonic() + seconds + LATE_SECONDS
         return seconds
 
+    def bed(self, leads: bool) -> Sleeper:
+        """
+        @param leads: whether it leads.
+
+        @return: its L{sleeper}, made now if need be.
+        @raise OSError: no descriptor is free.
+        """
+        # One that takes for itself may sleep by itself, on descriptors.
+        if leads or self.take is None:
+            if self.sleeper is None or self.sleeper.fd < 0:
+                self.sleeper = Sleeper()
+        elif self.sleeper is None:
+            self.sleeper = LockSleeper()
+        return self.sleeper
+
     def wake(self) -> None:
         if self.sleeper is not None:
             self.sleeper.wake()
@@ -100,24 +116,29 @@ class Sleepers:
         for each in tuple(self.leaders):
             each.wake()
 
-    def add(self, one: Asleep[object], sleeper: Sleeper, until: float) -> bool:
+    def add(self, leads: bool, one: Asleep[object], sleeper: Sleeper, until: float) -> None:
         """
         A thread lies down.
 
+        @param leads: whether it leads, as L{mayLead} said when its C{sleeper} was made: asked once more, that
+            may say otherwise.
         @param until: the deadline of the devices.
-        @return: whether it leads.
         """
-        leaders = self.leaders
-        if len(leaders) >= LEADERS:
-            self.prune()
-        if len(leaders) < LEADERS:
+        if leads:
             one.until = until
-            leaders[sleeper] = one
-            return True
+            self.leaders[sleeper] = one
+            return
         if self.isEarly(until):
             self.wake()
         self.followers[sleeper] = one
-        return False
+
+    def mayLead(self) -> bool:
+        """
+        @return: whether the next one leads.
+        """
+        if len(self.leaders) >= LEADERS:
+            self.prune()
+        return len(self.leaders) < LEADERS
 
     def isEarly(self, until: float) -> bool:
         """

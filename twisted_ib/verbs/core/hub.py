@@ -23,7 +23,7 @@ from twisted_ib import limits
 from twisted_ib.drive.process import callAll, life
 from twisted_ib.drive.sleeper import MOST_SECONDS, Sleep, Sleeper, Wakes
 from twisted_ib.drive.turn import Turn
-from twisted_ib.drive.waiter import isMain, tell
+from twisted_ib.drive.waiter import LockQueue, isMain, tell
 from twisted_ib.errors import HCAError, ResourceLimitError
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.device.device import Device
@@ -47,10 +47,10 @@ _PATIENCE = 60
 
 #: Seconds that the end of a process waits for datagrams whose path is still looked for.
 END_SECONDS = 1.0
-
 #: Polls in a row that may take completions without a drive.
 _TAKEN = 16
 
+_LINKS = range(limits.WORK_QUEUE_DEPTH)
 _giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 
@@ -58,13 +58,12 @@ class Hub:
     """
     The open devices of this process's verbs.
 
-    @ivar lock: protects the devices and all their objects.
+    @ivar lock: protects the devices and all their objects; C{lockQueue}: threads that wait for it.
     @ivar devices: the number of contexts of each device.
     @ivar closes: the objects that were dropped without being closed.
     @ivar drives: how often L{drive} ran.
     @ivar driven: when it ran last, by C{time.perf_counter}.
-    @ivar watchers: programs that watch a descriptor instead of calling L{wait}; their C{wake()} is called
-        when somebody has to drive.
+    @ivar watchers: programs that watch a descriptor in place of L{wait}; C{wake()} has one of them drive.
     @ivar watch: waits for so many seconds, or until something has come that no thread takes, and says whether
         it has; without the lock.  L{None} where nothing does.  Only the thread that serves peers calls it,
         and for a moment perhaps its successor too.
@@ -81,9 +80,11 @@ class Hub:
     def _reset(self) -> None:
         # A new one: in a forked child, a thread that does not exist there may hold the old one.
         self.lock: RLock | EndingLock = RLock()
+        self.lockQueue = LockQueue()
         self.devices: dict[Device, int] = {}
         # Of a parent none, as its devices.
         self.closes = DeferredCloses(self)
+        self._dead = self.closes.dead
         self.unshown.clear()
         self._depth = 0
         # Devices that have published records and not yet rung the peers' doorbells.
@@ -96,14 +97,11 @@ class Hub:
         self.watch: Callable[[float], bool] | None = None
         self.unwatch: Callable[[], object] | None = None
         self.settle: Callable[[], object] | None = None
-        self.drives = 0
-        self.driven = 0.0
+        self.driven = self._attended = self._found = 0.0
         # Events that drives handled, and changes that were told by wake(); those of which sleepers know.
-        self._changes = self._told = 0
-        self._attended = 0.0
+        self.drives = self._changes = self._told = 0
         # Polls since the last drive that found what they wanted.
-        self._taken = 0
-        self._empty = 0
+        self._taken = self._empty = 0
         self._polling = AdaptivePolling(time.perf_counter, _giveWay)
 
     # -- devices
@@ -152,7 +150,8 @@ class Hub:
         """
         Take the lock; L{leave} must follow.  In a C{with} statement the hub does the same, at a higher cost.
         """
-        self.lock.acquire()
+        if not self.lock.acquire(False):
+            self.lockQueue.acquire(self.lock)
         self._depth += 1
 
     __enter__ = enter
@@ -179,9 +178,10 @@ class Hub:
         """
         Ring the doorbells if this ends the outermost verb of the thread, and release the lock.
         """
+        depth = self._depth - 1
         try:
             # Doorbells once per verb, not once per request: a chain of posts wakes the peer a single time.
-            if self._depth == 1:
+            if not depth:
                 while self._unrung:
                     device = self._unrung.pop()
                     if not device.closed:
@@ -197,8 +197,10 @@ class Hub:
                 while self.unshown:
                     self.unshown.pop().show()
         finally:
-            self._depth -= 1
+            self._depth = depth
             self.lock.release()
+            if self.lockQueue and not depth:
+                self.lockQueue.wake()
 
     def _rearm(self) -> None:
         # Other threads sleep.  A post of this thread's may have disarmed the doorbells, or brought a timer
@@ -233,14 +235,15 @@ class Hub:
         @raise ResourceLimitError: the chain is longer than any queue.
         """
         # As enter().
-        self.lock.acquire()
+        if not self.lock.acquire(False):
+            self.lockQueue.acquire(self.lock)
         self._depth += 1
         try:
-            if self.closes.dead:
+            if self._dead:
                 self.closes.closePending()
             # A queue in the error state takes any number, as each is flushed at once: a chain that is a
             # circle would have no end.
-            for _ in range(limits.WORK_QUEUE_DEPTH):
+            for _ in _LINKS:
                 request, following = read(chain)
                 accept(request, True)
                 if not following:
@@ -263,14 +266,16 @@ class Hub:
         @return: the completions, the oldest first; none if the program takes them from the queue's mirror.
         """
         # As enter().
-        self.lock.acquire()
+        if not self.lock.acquire(False):
+            self.lockQueue.acquire(self.lock)
         self._depth += 1
         try:
-            if self.closes.dead:
+            if self._dead:
                 self.closes.closePending()
             if device.closed:
                 device.check()
-            completions, mirror = queue.completions, queue.mirror
+            completions = queue.completions
+            mirror = queue.mirror
             # Completions that were taken are not there.
             if mirror is not None and mirror.shown:
                 mirror.settle()
@@ -282,7 +287,6 @@ class Hub:
                 return []
             if not completions:
                 return []
-            # Most programs ask for one.
             if count == 1:
                 return [completions.popleft()]
             return [completions.popleft() for _ in range(min(count, len(completions)))]
@@ -291,13 +295,19 @@ class Hub:
 
     # -- progress
 
-    def drive(self, completions: Collection[object] = (), count: int = 1, isWaiting: bool = False) -> int:
+    def drive(
+        self,
+        completions: Collection[object] = (),
+        count: int = 1,
+        isWaiting: bool = False,
+        isLed: bool = False,
+    ) -> int:
         """
         Make progress on every device.  The lock is held.
 
         @param completions: what the caller will take: progress ends when C{count} of them are there.
         @param isWaiting: whether the caller arms the devices again before it releases the lock, and tells
-            the sleepers.
+            the sleepers; C{isLed}: whether those look at descriptors and timers.
         @return: the number of events handled.
         """
         # Completions that are there are taken without a look at every path; but not for ever, as a program
@@ -327,7 +337,7 @@ class Hub:
             if not n or len(completions) >= count:
                 break
         self.driven = now = time.perf_counter()
-        if now - self._attended >= (_BUSY_ATTENTION if total else _ATTENTION):
+        if now - self._attended >= (_BUSY_ATTENTION if total else _ATTENTION) and not isLed:
             self._attended = now
             total += self._attend()
         if total:
@@ -375,12 +385,11 @@ class Hub:
             while isinstance(found := self.lieDown(take, end, None, one), Sleep):
                 found.sleep(end)
             return found
-        except BaseException:
-            self.getUp(None)
-            raise
         finally:
             if one.sleeper is not None:
-                self.getUp(one.sleeper)
+                # One that is closed is not to be woken: not after a second signal, either.
+                if one.sleeper in self._leaders or one.sleeper in self._sleepers.followers:
+                    self.getUp(one.sleeper)
                 one.sleeper.close()
 
     def lieDown(
@@ -402,8 +411,10 @@ class Hub:
             close.  Others go on without a thread that does not come back in time.
         @raise OSError: no descriptor is free to sleep on.
         """
-        sleepers = self._sleepers
+        sleepers, isDue = self._sleepers, False
         while True:
+            if self.lockQueue and one is not None and one.sleeper in self._leaders:
+                self.lockQueue.awaitFree(self.lock, True)
             with self:
                 isLeaving = True
                 try:
@@ -412,7 +423,9 @@ class Hub:
                     if one is not None:
                         hasLed, event = sleepers.remove(one.sleeper), one.found
                     if not event:
-                        self.drive(isWaiting=True)
+                        # Those who lead hear of descriptors and timers, while they sleep or when they do.
+                        isLed = len(self._leaders) >= LEADERS and not isDue
+                        self.drive(isWaiting=True, isLed=isLed and (end is None or time.monotonic() < end))
                         changes = self._changes
                         event = take()
                     isOver = event or (end is not None and time.monotonic() >= end)
@@ -434,6 +447,7 @@ class Hub:
                         if sleep is not None:
                             isLeaving = False
                             return sleep
+                        isDue = True
                     isLeaving = False
                 finally:
                     if isLeaving and (self._leaders or sleepers.followers):
@@ -464,6 +478,8 @@ class Hub:
 
         @param sleeper: the thread's, if it has slept.
         """
+        if self.lockQueue and sleeper in self._leaders:
+            self.lockQueue.awaitFree(self.lock, True)
         with self:
             self._sleepers.remove(sleeper)
             self._handOver()
@@ -473,17 +489,16 @@ class Hub:
         due = self._arm()
         if due <= 0:
             return None
-        if one.sleeper is None:
-            one.sleeper = Sleeper()
+        leads = self._sleepers.mayLead()
+        sleeper = one.bed(leads)
         if one.take is None:
             seen = self._changes
             one.ready = ready or (lambda: self._changes != seen)
-        fds: list[int] = []
-        if self._sleepers.add(one, one.sleeper, self._rest.until):
-            fds = [each.fabric.fileno() for each in self.devices if not each.closed]
-        else:
+        self._sleepers.add(leads, one, sleeper, self._rest.until)
+        fds = [each.fabric.fileno() for each in self.devices if leads and not each.closed]
+        if not leads:
             due = MOST_SECONDS
-        return Sleep(one.begin(due), one.sleeper, fds)
+        return Sleep(one.begin(due), sleeper, fds)
 
     def _pending(self) -> bool:
         for device in self.devices:

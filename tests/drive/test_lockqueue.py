@@ -1,0 +1,169 @@
+"""
+Threads that wait for a lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.waiting import HANG_SECONDS, waitUntil
+from twisted_ib.drive import waiter
+from twisted_ib.drive.waiter import TRIES, LockQueue
+
+
+class Asked:
+    """
+    A lock that is taken so many times.
+
+    @ivar asked: How it was asked for.
+    """
+
+    def __init__(self, times: int) -> None:
+        """
+        See the class.
+        """
+        self.times = times
+        self.asked: list[bool] = []
+
+    def acquire(self, blocking: bool = True) -> bool:
+        """
+        Be taken or not.
+        """
+        self.asked.append(blocking)
+        return blocking or len(self.asked) > self.times
+
+    def release(self) -> None:
+        """
+        Do nothing.
+        """
+
+
+class LockQueueTests(SynchronousTestCase):
+    """
+    L{LockQueue}.
+    """
+
+    def setUp(self) -> None:
+        """
+        Make one, where nothing is found without being told.
+        """
+        self.patch(waiter, "UNTOLD_SECONDS", HANG_SECONDS)
+        self.queue, self.lock = LockQueue(), threading.RLock()
+
+    def inThread(self, call: Callable[[], object]) -> threading.Thread:
+        """
+        @return: A thread that calls it.
+        """
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        return thread
+
+    def test_order(self) -> None:
+        """
+        The first that has waited has it first; each that leaves wakes one.
+        """
+        order: list[int] = []
+
+        def use(number: int) -> None:
+            self.queue.acquire(self.lock)
+            order.append(number)
+            self.lock.release()
+            self.queue.wake()
+
+        threads: list[threading.Thread] = []
+        with self.lock:
+            for number in range(4):
+                threads.append(self.inThread(lambda number=number: use(number)))
+                waitUntil(lambda number=number: len(self.queue) > number)
+        self.queue.wake()
+        for thread in threads:
+            thread.join(HANG_SECONDS / 2)
+            self.assertFalse(thread.is_alive())
+        self.assertEqual(order, [0, 1, 2, 3])
+        self.assertFalse(self.queue)
+
+    def test_tries(self) -> None:
+        """
+        A thread does not sleep on the lock itself at first, which would be given to it while it lacks the
+        interpreter; one that finds it taken again is the first again.
+        """
+        lock, other = Asked(2), threading.Lock()
+        thread = self.inThread(lambda: self.queue.acquire(lock))
+        waitUntil(lambda: self.queue)
+        first = self.queue[0]
+        self.queue.append(other)
+        self.queue.wake()
+        waitUntil(lambda: self.queue[0] is first)
+        self.queue.wake()
+        thread.join(HANG_SECONDS / 2)
+        self.assertFalse(thread.is_alive())
+        self.assertEqual(lock.asked, [False] * 3)
+        self.assertEqual(list(self.queue), [other])
+
+    def test_inVain(self) -> None:
+        """
+        A thread that has found it taken each time sleeps on it, as one that polls may take it again before
+        any other thread has the interpreter.
+        """
+        lock = Asked(2 * TRIES)
+        thread = self.inThread(lambda: self.queue.acquire(lock))
+        for tries in range(1, TRIES + 1):
+            waitUntil(lambda tries=tries: self.queue and len(lock.asked) >= tries)
+            self.queue.wake()
+        thread.join(HANG_SECONDS / 2)
+        self.assertFalse(thread.is_alive())
+        self.assertEqual(lock.asked, [False] * TRIES + [True])
+        self.assertFalse(self.queue)
+
+    def test_first(self) -> None:
+        """
+        One for whom others wait is before them.
+        """
+        other = threading.Lock()
+        self.queue.append(other)
+        with self.lock:
+            thread = self.inThread(lambda: self.queue.awaitFree(self.lock, True))
+            waitUntil(lambda: len(self.queue) > 1)
+            self.assertIs(self.queue[1], other)
+        self.queue.wake()
+        thread.join(HANG_SECONDS / 2)
+        self.assertFalse(thread.is_alive())
+
+    def test_main(self) -> None:
+        """
+        The main thread, whose handlers of signals may wait within that, sleeps on the lock.
+        """
+        lock = Asked(2)
+        self.queue.acquire(lock)
+        self.assertEqual(lock.asked, [True])
+        self.queue.awaitFree(lock)
+        self.assertEqual(lock.asked, [True])
+
+    def test_untold(self) -> None:
+        """
+        Should nobody wake it, as one whose signal's handler raises before it does, it sleeps on the lock.
+        """
+        self.patch(waiter, "UNTOLD_SECONDS", 0.01)
+        for leaves in (lambda: None, lambda: self.queue.popleft()):
+            with self.lock:
+                thread = self.inThread(lambda: self.queue.acquire(self.lock) or self.lock.release())
+                waitUntil(lambda: self.queue)
+                leaves()
+            thread.join(HANG_SECONDS / 2)
+            self.assertFalse(thread.is_alive())
+            self.assertFalse(self.queue)
+
+    def test_free(self) -> None:
+        """
+        A thread that waits until it is free does not keep it.
+        """
+        with self.lock:
+            thread = self.inThread(lambda: self.queue.awaitFree(self.lock))
+            waitUntil(lambda: self.queue)
+        self.queue.wake()
+        thread.join(HANG_SECONDS / 2)
+        self.assertFalse(thread.is_alive())
+        self.assertTrue(self.lock.acquire(False))
