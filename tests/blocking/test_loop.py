@@ -519,14 +519,26 @@ class LoopTests(BlockingTestCase):
 
     def test_notEntered(self) -> None:
         """
-        An exception on the way in, as a signal's handler raises it, leaves the lock to others.
+        An error on the way in leaves the lock to others; a signal's handler waits for what is done then.
         """
+        closed: list[bool] = []
 
         def close() -> None:
+            signal.raise_signal(signal.SIGUSR1)
+            closed.append(True)
+
+        def fail() -> None:
             raise KeyboardInterrupt
 
-        self.loop.abandon(close)
-        self.assertRaises(KeyboardInterrupt, self.loop.__enter__)
+        def enter() -> None:
+            with self.loop:
+                self.assertEqual(closed, [True])
+
+        before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGUSR1, before)
+        for call in fail, close:
+            self.loop.abandon(call)
+            self.assertRaises(KeyboardInterrupt, enter)
 
         def isFree() -> bool:
             if self.loop.lock.acquire(False):

@@ -66,6 +66,20 @@ class TurnTests(SynchronousTestCase):
         self.assertEqual(self.begun(device(soon), device(late), most=2.0), (2.0, soon))
         self.assertEqual(self.begun(device(NOW - 1)), (0.0, NOW - 1))
 
+    def test_left(self) -> None:
+        """
+        A sleep that was left by an error, as a signal's handler raises it, has the devices looked at before
+        the next one; another sleep has not.
+        """
+        devices = device(), device()
+        self.begun(*devices)
+        for expected in ([("look",), ("arm",)], [("arm",)]):
+            for each in devices:
+                each.said.clear()
+            self.turn.begin(devices, lambda: NOW)
+            self.assertEqual([each.said for each in devices], [expected] * 2)
+            self.ended(*devices, slept=1.0)
+
     def test_unarmed(self) -> None:
         """
         One that has something to do keeps all from sleeping, and all are armed.

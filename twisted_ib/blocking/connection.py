@@ -26,6 +26,7 @@ from zope.interface import classImplements
 from twisted_ib.blocking.descriptors import isUsed
 from twisted_ib.blocking.inbox import Inbox, octetsOf
 from twisted_ib.blocking.loop import BlockingLoop
+from twisted_ib.drive.waiter import handlers
 from twisted_ib.reactor.loop import EPOLL_EVERY
 from twisted_ib.switch.handle import pairOf
 
@@ -86,12 +87,11 @@ class Connection:
         self.descriptor, self.inode, self.forks, self.looked = -1, 0, 0, 0
         self.kept, self.holder = -1, ""
         self.stream: RedirectedServer | RedirectedClient | None = None
-        self.sockets = 1
+        self.sockets, self.lost = 1, 0
         self.inbox = Inbox()
         self.ended = self.peerEnded = self.over = self._isShut = self.isNew = False
         # Whether recv waits for bytes, and some are unread for the transport; turns at the last send.
         self._awaits, self._isUnread, self._turns = False, False, 0
-        self.lost = 0
         self.local: tuple[Any, ...] = ()
         self.peer: tuple[Any, ...] = ()
 
@@ -210,56 +210,61 @@ class Connection:
             raise ValueError("negative buffersize in recv")
         if self.isMarked:
             timeout = self._timeoutNow(timeout)
-        loop = self.loop
+        loop, data = self.loop, b""
         if loop.lockQueue:
             loop.lockQueue.awaitFree(loop.lock)
         try:
-            with loop.lock:
-                if loop.owner != get_ident():
-                    loop.own()
-                if flags:
-                    return self._receiveBy(size, flags, timeout)
-                inbox, stream = self.inbox, self.stream
-                pieces = inbox.pieces
-                if not pieces and stream is not None and not (loop.leader or loop.followers or loop.orphans):
-                    path, turns = stream.queuePair.path, loop.driven.turns + 1
-                    # A turn of the loop that finds at once what it polls for, without all that it asks first.
-                    isBrief = path is not None and turns & (EPOLL_EVERY - 1) and path.pending()
-                    if isBrief and monotonic() < loop.reactor._askAt:
-                        loop.driven.turns = turns
-                        self._awaits = True
-                        try:
+            try:
+                with loop.lock:
+                    if loop.owner != get_ident():
+                        loop.own()
+                    if flags:
+                        return (data := self._receiveBy(size, flags, timeout))
+                    inbox, stream = self.inbox, self.stream
+                    pieces = inbox.pieces
+                    if not (pieces or stream is None or loop.leader or loop.followers or loop.orphans):
+                        path, turns = stream.queuePair.path, loop.driven.turns + 1
+                        # A turn that finds at once what it polls for, without all that the loop's asks first.
+                        isBrief = path is not None and turns & (EPOLL_EVERY - 1) and path.pending()
+                        if isBrief and monotonic() < loop.reactor._askAt:
+                            loop.driven.turns = turns
+                            self._awaits = True
                             for channel in loop.reactor._channels:
                                 channel.progress()
-                        finally:
                             self._awaits = False
-                if not pieces:
-                    if timeout is not None or self.ended or self.lost:
-                        if not self._awaitBytes(timeout):
-                            return b""
-                    else:
-                        self._awaits = True
-                        # As sleep() does, without a call more.
-                        if loop.lead(self.readable, None) is None:
-                            loop.follow(self.readable, None)
-                        self._awaits = False
                     if not pieces:
-                        return self._noBytes()
-                data = pieces[0]
-                if inbox.start or not len(data) == inbox.size <= size:
-                    data = inbox.take(size)
-                    self._mayRead()
+                        if timeout is not None or self.ended or self.lost:
+                            if not self._awaitBytes(timeout):
+                                return b""
+                        else:
+                            self._awaits = True
+                            # As sleep() does, without a call more.
+                            if loop.lead(self.readable, None) is None:
+                                loop.follow(self.readable, None)
+                            self._awaits = False
+                        if not pieces:
+                            return self._noBytes()
+                    if inbox.start or not len(pieces[0]) == inbox.size <= size:
+                        data = inbox.take(size)
+                        self._mayRead()
+                        return data
+                    # All there is, as mostly.
+                    data = pieces.popleft()
+                    inbox.size = 0
+                    if self._isUnread or ((stream := self.stream) is not None and not stream.reading):
+                        self._mayRead()
                     return data
-                # All there is, as mostly.
-                pieces.popleft()
-                inbox.size = 0
-                stream = self.stream
-                if self._isUnread or (stream is not None and not stream.reading):
+            finally:
+                if loop.lockQueue or loop.interrupts:
+                    handlers.left(loop)
+        except BaseException:
+            self._awaits = False
+            if data and not flags & _PEEK:
+                # A signal's handler has raised: the next call has them.
+                with loop:
+                    self.inbox.giveBack(data)
                     self._mayRead()
-                return data
-        finally:
-            if loop.lockQueue and not loop.lock._is_owned():
-                loop.lockQueue.wake()
+            raise
 
     def _awaitBytes(self, timeout: float | None) -> bool:
         loop = self.loop
@@ -411,10 +416,8 @@ class Connection:
                     return False
                 if data.__class__ is not bytes or stream.written is not None or len(data) > SEND_BYTES:
                     return False
-                if self.isMarked:
-                    return False
                 queuePair = stream.queuePair
-                if queuePair.pending is not None:
+                if self.isMarked or queuePair.pending is not None:
                     return False
                 if loop.owner != get_ident():
                     loop.own()
@@ -436,8 +439,8 @@ class Connection:
                     self._await(self.writable, timeout)
                 return True
         finally:
-            if loop.lockQueue and not loop.lock._is_owned():
-                loop.lockQueue.wake()
+            if loop.lockQueue or loop.interrupts:
+                handlers.left(loop)
 
     def _broken(self) -> OSError:
         number, self.lost = self.lost, 0

@@ -66,6 +66,18 @@ class Inbox:
         self.size -= len(data)
         return data
 
+    def giveBack(self, data: bytes) -> None:
+        """
+        Have bytes that were taken be the first again.
+        """
+        pieces, start = self.pieces, self.start
+        if start:
+            # Of the first piece some are still taken.
+            pieces[0], self.start = data + pieces[0][start:], 0
+        else:
+            pieces.appendleft(data)
+        self.size += len(data)
+
     def peek(self, size: int) -> bytes:
         """
         Return the same, and leave it.

@@ -28,7 +28,8 @@ from twisted.python.failure import Failure
 from twisted_ib.blocking.descriptors import elsewhere, isElsewhere, isUsed, letAllGo
 from twisted_ib.drive.process import life
 from twisted_ib.drive.sleeper import milliseconds
-from twisted_ib.drive.waiter import DrivingLock, LockQueue, NoLock, Waiter, aside, tell
+from twisted_ib.drive.waiter import DrivingLock, LockQueue, NoLock, Waiter, handlers, tell
+from twisted_ib.hca.host.libc import sameAction
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.reactor.loop import EPOLL_EVERY, progress
@@ -138,7 +139,7 @@ class DrivenReactor(IBReactor):
 
         @return: See L{turn}.
         """
-        armed, worked = True, 0
+        armed, worked, self.rest.isAsleep = True, 0, True
         for channel in channels:
             device = channel.device
             if device.traits.packets:
@@ -151,6 +152,7 @@ class DrivenReactor(IBReactor):
         if armed:
             self._sleep(BRIEF_SECONDS if limit is None or limit > BRIEF_SECONDS else limit, kernel)
             channels = self._channels
+        self.rest.isAsleep = False
         for channel in channels:
             if channel.device.fabric.look():
                 worked += channel.device.progress()
@@ -173,25 +175,15 @@ class DrivenReactor(IBReactor):
             if loop.orphans:
                 # Abandoned since the turn began: there is no wake-up for it.
                 limit = 0.0
-            # As aside(), without a call more.
-            isHandling = get_ident() == loop.lockQueue.main
-            held = loop.lock._release_save()
             try:
-                if loop.lockQueue:
-                    loop.lockQueue.wake()
                 if kernel is None:
-                    events = self._poller.poll(limit, most)
+                    events = handlers.aside(loop, True, self._poller.poll, limit, most)
                 else:
-                    found = kernel.poll(milliseconds(limit))
+                    found = handlers.aside(loop, True, kernel.poll, milliseconds(limit))
                     isOwn = self.descriptor in dict(found)
                     self.kernelReady = len(found) > isOwn
                     events = None if isOwn else []
             finally:
-                if not isHandling:
-                    if not loop.lock.acquire(False):
-                        loop.lockQueue.acquire(loop.lock, True)
-                    loop.lock.release()
-                loop.lock._acquire_restore(held)
                 loop.sleeping = False
                 if loop.owner != get_ident():
                     loop.own()
@@ -230,10 +222,13 @@ class BlockingLoop:
         after them, or L{None}.
     @ivar orphans: Close connections whose sockets were never closed, in the next turn.
     @ivar atOnce: Waits that were over at once; C{servedAt}: the time after the last that served devices.
+    @ivar interrupts: Handlers of signals that wait until the lock is free.
     """
 
     def __init__(self) -> None:
         self.lock = cast(DrivingLock, RLock())
+        handlers.install(sameAction)
+        self.interrupts = handlers.protect(self.lock)
         self.lockQueue = LockQueue()
         self.reactor = DrivenReactor(self)
         self.turn = self.reactor.turn
@@ -258,14 +253,14 @@ class BlockingLoop:
             if self.orphans:
                 self._closeOrphans()
         except BaseException:
-            # A signal's handler may raise here: nobody leaves what was not entered.
+            # Nobody leaves what was not entered.
             self.__exit__()
             raise
 
     def __exit__(self, *_: object) -> None:
         self.lock.release()
-        if self.lockQueue and not self.lock._is_owned():
-            self.lockQueue.wake()
+        if self.lockQueue or self.interrupts:
+            handlers.left(self)
 
     def own(self) -> None:
         """
@@ -274,6 +269,7 @@ class BlockingLoop:
         me = get_ident()
         if self.owner != me:
             self.owner = me
+            handlers.install(sameAction)
             for channel in channelsOf(self.reactor):
                 if not channel.device.closed:
                     channel.device.thread = me
@@ -403,6 +399,9 @@ class BlockingLoop:
                 self.reactor.kernelReady = None
                 self.turn(limit, kernel)
                 woken = tell(self.followers) if self.followers else 0
+                if self.interrupts:
+                    # Nothing is half done between two turns.
+                    self.reactor._sleep(YIELD_SECONDS, None)
                 if ready() or (kernel is not None and self._isKernelReady(kernel, -1, True)):
                     over = True
                     return True
@@ -484,7 +483,7 @@ class BlockingLoop:
             if isDeputy and (seconds is None or seconds > waiter.grace):
                 seconds = waiter.grace
             try:
-                woken = aside(self, isDeputy, waiter.sleep, seconds, kernel)
+                woken = handlers.aside(self, isDeputy, waiter.sleep, seconds, kernel)
             finally:
                 self.own()
             if waiter.ready() or (kernel is not None and self._isKernelReady(kernel, waiter.bell)):
@@ -535,6 +534,7 @@ class BlockingLoop:
             if forGood:
                 # Its descriptors end with the process: what is used or collected still later has its turns.
                 self.lock.acquire()
+                handlers.protect(None)
             else:
                 self.reactor.dispose()
 
@@ -580,6 +580,7 @@ def _forked() -> None:
     # RDMA connections do not cross a fork (librdmacm/preload.c): the child begins with a loop of its own.
     global _loop, _making
     _making = Lock()
+    handlers.forked()
     if _loop is not None:
         loop, _loop = _loop, None
         loop.forked = True

@@ -46,7 +46,7 @@ def _reducePlain(skt: socket.socket) -> Any:
 
 # Its connections are descriptors, with os.read and os.write: they stay TCP.
 _kernelSockets = ModuleType(socket.__name__, socket.__doc__)
-vars(_kernelSockets).update(vars(socket))
+vars(_kernelSockets).update(vars(socket), socket=socket.socket)
 
 #: What is replaced: the module or class, the name, and its replacement.
 _NAMES: tuple[tuple[Any, str, Any], ...] = (

@@ -220,7 +220,9 @@ def _waitOne(descriptor: int, mask: int, deadline: float | None, isNow: bool) ->
         if inTime or isNow:
             loop.poll()
         else:
-            inTime = loop.sleep(ready, deadline)
+            # As sleep() does, without a call more.
+            over = loop.lead(ready, deadline)
+            inTime = loop.follow(ready, deadline) if over is None else over
         loop.servedAt = monotonic()
         found = ready()
         # Another thread may have closed it.

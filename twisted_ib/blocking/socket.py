@@ -36,6 +36,7 @@ from twisted_ib.blocking.inbox import octetsOf
 from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.configuration.words import CONNECT, LISTEN
+from twisted_ib.drive.waiter import handlers
 from twisted_ib.switch.reason import Fallback
 from twisted_ib.switch.switch import Switch
 
@@ -185,13 +186,15 @@ class socket(kernel.socket, metaclass=_Sockets):
         return reason.errno or errno.ECONNREFUSED
 
     def _isConnected(self, made: Connecting, isNew: bool = False) -> bool:
-        self._connecting = None
         if made.connection is None:
+            self._connecting = None
             return False
-        made.connection.isNew = isNew
-        if self._sdp is None:
-            # Else another thread's call has found it.
-            self._carry(made.connection)
+        with made.loop:
+            self._connecting = None
+            made.connection.isNew = isNew
+            if self._sdp is None:
+                # Else another thread's call has found it.
+                self._carry(made.connection)
         return True
 
     def _connectAgain(self, made: Connecting, address: Any, isRaising: bool) -> int:
@@ -507,9 +510,10 @@ class socket(kernel.socket, metaclass=_Sockets):
     def _real_close(self) -> None:
         if not isinstance(self.sdp, Connection) and (self._sdp or self._connecting):
             self._drop()
-        sdp, self._sdp = self._sdp, None
-        with descriptors.leaving(self.fileno(), sdp):
-            super()._real_close()  # type: ignore[misc]
+        with handlers.keep():
+            sdp, self._sdp = self._sdp, None
+            with descriptors.leaving(self.fileno(), sdp):
+                super()._real_close()  # type: ignore[misc]
 
     def detach(self) -> int:
         # A socket made of the descriptor has the connection again.

@@ -58,12 +58,14 @@ class Turn:
     The devices as those who drive them know them while they sleep.
 
     @ivar until: The earliest deadline; infinity if there is none, 0 if there is no sleep.
+    @ivar isAsleep: Whether the devices are armed, and nobody has looked at them since.
     """
 
-    __slots__ = ("until",)
+    __slots__ = ("isAsleep", "until")
 
     def __init__(self) -> None:
         self.until = inf
+        self.isAsleep = False
 
     def begin(self, devices: Iterable[Driven], now: Callable[[], float], most: float | None = None) -> float:
         """
@@ -73,7 +75,11 @@ class Turn:
         @param most: Seconds that it may last; L{None} for any time.
         @return: Seconds that it lasts, as far as is known; 0 if there is something to do.
         """
-        until, isQuiet = inf, True
+        if self.isAsleep:
+            # A signal's handler has raised amid the last sleep: what has rung then rings no more.
+            for each in devices:
+                each.look()
+        until, isQuiet, self.isAsleep = inf, True, True
         for each in devices:
             # IBTA vol. 1 11.4.2.2: a completion before the arming raises no event.  All are armed all the
             # same.
@@ -98,6 +104,7 @@ class Turn:
         @return: How much was done for those.
         """
         isOver = slept == 0 or now() >= self.until
+        self.isAsleep = False
         done = 0
         hot: tuple[Driven, ...] = ()
         for each in devices:

@@ -1,21 +1,27 @@
 """
-Threads that wait while another one drives, or for the lock of who drives, and the lock that a forked child
-finds in the place of theirs.
+Threads that wait while another one drives, or for the lock of who drives; the lock that a forked child finds
+in the place of theirs; and handlers of signals, which wait for the lock, too.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import signal
+import sys
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from operator import methodcaller
 from threading import Lock, get_ident, main_thread
-from typing import Final, NoReturn, ParamSpec, Protocol, TypeVar
+from types import FrameType
+from typing import Final, NoReturn, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from twisted_ib.drive.sleeper import bounded, milliseconds
 from twisted_ib.errors import ForkedSocketError
 
+Handler: TypeAlias = Callable[[int, FrameType | None], object]
+Waiting: TypeAlias = dict[int, tuple[Handler, FrameType | None]]
 _Result = TypeVar("_Result")
 _Arguments = ParamSpec("_Arguments")
 
@@ -265,28 +271,197 @@ class Driving(Protocol):
     lockQueue: LockQueue
 
 
-def aside(
-    driving: Driving,
-    isFirst: bool,
-    call: Callable[_Arguments, _Result],
-    *arguments: _Arguments.args,
-    **named: _Arguments.kwargs,
-) -> _Result:
-    """
-    Call something without the lock, in which the calling thread is.
+#: Gives a lock back, as often as its thread has it, and returns what takes it again.
+_release: Final = cast("Callable[[DrivingLock], object]", methodcaller("_release_save"))
 
-    @param isFirst: Whether it has the lock again before those that wait.
+
+class Handlers:
     """
-    isHandling = get_ident() == driving.lockQueue.main
-    held = driving.lock._release_save()
-    try:
-        if driving.lockQueue:
+    Handlers of signals in this process: they wait while the thread that they interrupt has the lock of who
+    drives.
+
+    The interpreter calls one between any two instructions of the main thread, and it may raise, as that of
+    SIGINT does.  The state that the lock protects is half changed then: octets would be lost, or sent twice.
+    They are called once the lock is free, as after a system call: before it is taken, while its thread
+    sleeps, and when it is given back.
+
+    @ivar waiting: Those that wait, by signal, with the frame that it has interrupted.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: Waiting = {}
+        self._lock: DrivingLock | None = None
+        self._depth = 0
+        self._isInstalled = False
+
+    def protect(self, lock: DrivingLock | None) -> Waiting:
+        """
+        Have them wait for a lock.
+
+        @param lock: L{None} for none, as when it is not given back any more.
+        @return: Those that wait: who gives the lock back looks, and has L{call} called.
+        """
+        self._lock = lock
+        return self.waiting
+
+    def forked(self) -> None:
+        """
+        The process is a forked child: those that wait are called in its parent, and what else they wait for
+        may be a thread that is not here.
+        """
+        self._lock, self._depth = None, 0
+        self.waiting.clear()
+
+    def install(self, sameAction: Callable[[int], AbstractContextManager[object]]) -> None:
+        """
+        Have the program's handlers wait, those of today and those to come, if this is the main thread: others
+        may set none.
+
+        @param sameAction: Within what it returns the kernel keeps its handler of a signal: that may be one in
+            C that calls the program's (faulthandler), or restart system calls.
+        """
+        if self._isInstalled or not isMain():
+            return
+        plain = cast("_Signals", sys.modules["_signal"])
+        # What signal.signal and getsignal call, whatever the names by which a program has them.
+        setattr(signal, _MODULE, _KeptSignals(self, plain))
+        for number in plain.valid_signals():
+            handler = plain.getsignal(number)
+            if callable(handler) and not isinstance(handler, _Kept):
+                with sameAction(number):
+                    plain.signal(number, _Kept(self, cast("Handler", handler)))
+        self._isInstalled = True
+
+    def areKept(self) -> bool:
+        """
+        @return: Whether they wait now; asked in the main thread.
+        """
+        return self._depth > 0 or (self._lock is not None and self._lock._is_owned())
+
+    @contextmanager
+    def keep(self) -> Iterator[None]:
+        """
+        Within this context they wait, whether the lock is free or not.
+        """
+        if not isMain():
+            # They interrupt the main thread alone, whose the depth is.
+            yield
+            return
+        depth = self._depth
+        try:
+            self._depth = depth + 1
+            yield
+        finally:
+            self._depth = depth
+            self.call()
+
+    def call(self) -> None:
+        """
+        Call those that have waited, unless they still do.
+        """
+        if self.waiting and not self.areKept() and isMain():
+            number = min(self.waiting)
+            handler, frame = self.waiting.pop(number)
+            try:
+                handler(number, frame)
+            finally:
+                self.call()
+
+    def left(self, driving: Driving) -> None:
+        """
+        The lock was given back, perhaps only once of several times.
+        """
+        if driving.lockQueue and not driving.lock._is_owned():
             driving.lockQueue.wake()
-        return call(*arguments, **named)
-    finally:
-        if not isHandling:
-            if not driving.lock.acquire(False):
-                driving.lockQueue.acquire(driving.lock, isFirst)
-            driving.lock.release()
-        # In one step: amid a function of Python a signal's handler may raise.
-        driving.lock._acquire_restore(held)
+        self.call()
+
+    def aside(
+        self,
+        driving: Driving,
+        isFirst: bool,
+        call: Callable[_Arguments, _Result],
+        *arguments: _Arguments.args,
+        **named: _Arguments.kwargs,
+    ) -> _Result:
+        """
+        Call something without the lock, in which the calling thread is.
+
+        @param isFirst: Whether it has the lock again before those that wait.
+        """
+        isHandling = get_ident() == driving.lockQueue.main
+        held: list[object] = []
+        try:
+            # In one step: as soon as the lock is free, a signal's handler may raise.
+            held.extend(map(_release, (driving.lock,)))
+            if driving.lockQueue:
+                driving.lockQueue.wake()
+            if self.waiting:
+                self.call()
+            return call(*arguments, **named)
+        finally:
+            if not isHandling:
+                if not driving.lock.acquire(False):
+                    driving.lockQueue.acquire(driving.lock, isFirst)
+                driving.lock.release()
+            # In one step, too: amid a function of Python it may raise.
+            driving.lock._acquire_restore(held[0])
+
+
+class _Kept:
+    # A handler of the program's, as the interpreter has it.
+
+    __slots__ = ("handler", "owner")
+
+    def __init__(self, owner: Handlers, handler: Handler) -> None:
+        self.owner, self.handler = owner, handler
+
+    @property
+    def __call__(self) -> Handler:
+        # Of a traceback this is no part: what is called is the program's own.
+        owner = self.owner
+        return self._keep if owner.waiting or owner.areKept() else self.handler
+
+    def _keep(self, number: int, frame: FrameType | None) -> None:
+        # Or have its turn among those that wait.
+        self.owner.waiting[number] = self.handler, frame
+        self.owner.call()
+
+
+class _Signals(Protocol):
+    # What signal.py calls of its module in C.
+
+    def signal(self, number: int, handler: object, /) -> object: ...
+
+    def getsignal(self, number: int, /) -> object: ...
+
+    def valid_signals(self) -> set[int]: ...
+
+
+#: The name by which it has that module.
+_MODULE: Final = "_signal"
+
+
+class _KeptSignals:
+    # In the place of the module.
+
+    def __init__(self, owner: Handlers, plain: _Signals) -> None:
+        self._owner, self._plain = owner, plain
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._plain, name)
+
+    def signal(self, number: int, handler: object, /) -> object:
+        # At once: the program may have it called by one in C.  What is none is refused.
+        kept = _Kept(self._owner, cast("Handler", handler)) if callable(handler) else handler
+        return _handlerOf(self._plain.signal(number, kept))
+
+    def getsignal(self, number: int, /) -> object:
+        return _handlerOf(self._plain.getsignal(number))
+
+
+def _handlerOf(found: object) -> object:
+    return found.handler if isinstance(found, _Kept) else found
+
+
+#: Of this process.
+handlers: Final = Handlers()

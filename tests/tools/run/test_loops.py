@@ -534,6 +534,39 @@ assert posixbase.process.Process is process.Process
 assert posixbase.udp.Port is udp.Port and posixbase.unix.Port is unix.Port
 """
 
+#: Answers whoever connects.
+_SERVING = """
+import socket
+listener, kept = socket.create_server(("127.0.0.1", 0)), []
+print(listener.getsockname()[1], flush=True)
+while True:
+    kept.append(listener.accept()[0])
+    kept[-1].sendall(b"pong")
+"""
+#: The first sockets of a program are of several threads, some while what they take is imported for another.
+_THREADS = """
+import socket, sys, threading, time
+address, found = ("127.0.0.1", int(sys.argv[1])), []
+start = threading.Barrier(6)
+def begin(number):
+    start.wait()
+    while number > 2 and "twisted_ib.switch.switch" not in sys.modules:
+        time.sleep(0)
+    if number == 5:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            found.append(getattr(listener, "sdp", None) is not None)
+        return
+    with socket.create_connection(address) as one:
+        found.append(getattr(one, "sdp", None) is not None)
+        assert one.recv(4) == b"pong"
+threads = [threading.Thread(target=begin, args=(number,)) for number in range(6)]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+print(found.count(True))
+"""
+
 #: A device whose connections are TCP's: its own sockets are the kernel's.
 _IWARP_RULES = """
 device iwarp_run iwarp 127.0.0.1
@@ -617,6 +650,15 @@ class KindTests(LoopsTestCase):
         for words, process in processes:
             _, summary = self.found(process)
             self.assertEqual((summary["sdp"], summary["tcp"]), (2, 0), words)
+
+    def test_threads(self) -> None:
+        """
+        Threads that make the first sockets at once have the same kind, each of them.
+        """
+        server = self.running("-q", "-c", _SERVING)
+        assert server.stdout is not None
+        said, summary = self.ran(_THREADS, server.stdout.readline().strip())
+        self.assertEqual((said, summary["sdp"], summary["tcp"]), ("6\n", 5, 0))
 
     def test_tls(self) -> None:
         """

@@ -54,6 +54,20 @@ if not os.fork():
     os._exit(0)
 os.wait()
 """
+#: An error of a socket, and Ctrl+C while one is waited for.
+_FAILS = """
+import selectors, signal, socket, sys
+listener = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(listener.getsockname())
+if sys.argv[1] == "read":
+    client.setblocking(False)
+    client.recv(1)
+selector = selectors.PollSelector()
+selector.register(client, selectors.EVENT_READ)
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+signal.setitimer(signal.ITIMER_REAL, 0.05)
+selector.select()
+"""
 #: Prints the loop that each kind of program gets.
 _LOOPS = {
     "from twisted.internet import reactor; print(type(reactor).__name__)": "IBReactor",
@@ -304,6 +318,18 @@ class RefusalTests(RunTestCase):
             expected, found = (each.communicate(timeout=HANG_SECONDS)[1] for each in processes)
             self.assertEqual(found, expected, words)
             self.assertEqual([each.returncode for each in processes], [1, 1], words)
+
+    def test_frames(self) -> None:
+        """
+        What ends a program amid a call of a socket has the program's frames, and those of the standard
+        library, as over TCP.
+        """
+        (self.folder / "fails.py").write_text(_FAILS)
+        for word in ("read", "select"):
+            both = [self.started("fails.py", word), self.running("-q", "fails.py", word)]
+            expected, found = (each.communicate(timeout=HANG_SECONDS)[1] for each in both)
+            self.assertEqual(found, expected)
+            self.assertEqual([each.returncode for each in both], [both[0].returncode] * 2)
 
     def test_before(self) -> None:
         """

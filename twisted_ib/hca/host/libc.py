@@ -15,8 +15,8 @@ import platform
 import select
 import socket
 import sys
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 #: Octets of freed memory that the C library keeps, see L{keepFreed}.
 _FREED_KEPT = 4 << 20
+
+#: More than struct sigaction of any C library has.
+_SIGACTION_BYTES = 1024
 
 # Now: later its name may stand for what asks the devices (L{twisted_ib.blocking.patch}), as that of sockets.
 KernelEpoll = cast("type[select.epoll]", getattr(select, "epoll", None))
@@ -285,6 +288,24 @@ def endWithParent(parent: int, number: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(number))
         if os.getppid() != parent:
             os.kill(os.getpid(), number)
+
+
+@contextmanager
+def sameAction(number: int) -> Iterator[None]:
+    """
+    At the end of this context the kernel has the handler of a signal, and the flags of that, which it had at
+    its beginning (sigaction(2)).
+    """
+    if ctypes is None:
+        yield
+        return
+    action = ctypes.create_string_buffer(_SIGACTION_BYTES)
+    sigaction = ctypes.CDLL(None).sigaction
+    sigaction(number, None, action)
+    try:
+        yield
+    finally:
+        sigaction(number, action, None)
 
 
 def isNonBlocking(fd: int) -> bool:

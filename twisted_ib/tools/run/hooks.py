@@ -115,9 +115,10 @@ class Hooks:
         self.kernels: tuple[str, ...] = ("socket", "select", "selectors")
         self._copies: dict[str, ModuleType] = {}
         self._lock = RLock()
-        #: The threads that have the kernel's names, and what those stood for before.
+        #: The threads that find the kernel's names.
         self._plain: list[int] = []
-        self._before: list[object] = []
+        #: The classes of modules that are divided, by those that they have else.
+        self._divided: dict[type[ModuleType], type[ModuleType]] = {}
 
     def install(self) -> None:
         """
@@ -164,33 +165,54 @@ class Hooks:
         """
         with self._lock:
             self.replaced.append(Replaced(module, name, getattr(module, name), ours))
+            setattr(module, name, ours)
             if self._plain:
-                self._before.append(ours)
-            else:
-                setattr(module, name, ours)
+                self._divide()
 
     @contextmanager
     def plain(self) -> Iterator[None]:
         """
-        Within this context the names stand for the kernel's, for all threads: one that is not within it makes
-        a socket of the kernel's meanwhile.
+        Within this context the calling thread finds the kernel's in the modules, by C{import} and as their
+        attributes.  Others, and functions of these modules, have ours: no thread that makes its sockets
+        meanwhile gets one that never goes over SDP.
         """
         # Not held while modules are imported: another thread may have what they wait for.
         with self._lock:
             self._plain.append(get_ident())
-            if len(self._plain) == 1:
-                self._before = [each.now() for each in self.replaced]
-                for each in self.replaced:
-                    each.put(each.kernels)
+            self._divide()
         try:
             yield
         finally:
             with self._lock:
                 self._plain.remove(get_ident())
                 if not self._plain:
-                    for each, value in zip(self.replaced, self._before, strict=True):
-                        if each.now() is each.kernels:
-                            each.put(value)
+                    self._unite()
+
+    def _divide(self) -> None:
+        for each in self.replaced:
+            kind = type(each.module)
+            if kind not in self._divided.values():
+                if kind not in self._divided:
+                    self._divided[kind] = self._dividedOf(kind)
+                each.module.__class__ = self._divided[kind]
+
+    def _unite(self) -> None:
+        for each in self.replaced:
+            for kind, divided in self._divided.items():
+                if type(each.module) is divided:
+                    each.module.__class__ = kind
+
+    def _dividedOf(self, kind: type[ModuleType]) -> type[ModuleType]:
+        # A program may have given a module a class of its own, as one that is loaded when it is used.
+        def find(module: ModuleType, name: str) -> object:
+            if get_ident() in self._plain:
+                for each in self.replaced:
+                    if each.name == name and each.module is module:
+                        return each.kernels
+            found: object = kind.__getattribute__(module, name)
+            return found
+
+        return type(kind.__name__, (kind,), {"__getattribute__": find, "__slots__": ()})
 
     def kernelOf(self, name: str) -> ModuleType:
         """

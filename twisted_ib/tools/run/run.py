@@ -326,9 +326,21 @@ def _hideOwnFrames(error: BaseException) -> None:
     def show(kind: type[BaseException], raised: BaseException, found: TracebackType | None) -> None:
         if raised is error:
             found = raised.__traceback__ = trace
+            if trace is not None and isinstance(raised, (OSError, KeyboardInterrupt)):
+                _endAbove(trace, os.path.dirname(os.path.dirname(folder)) + os.sep)
         shown(kind, raised, found)
 
     sys.excepthook = show
+
+
+def _endAbove(trace: TracebackType, package: str) -> None:
+    # The standard library's sockets have no frames below the call that fails, or that Ctrl+C ends.
+    last, each = trace, trace.tb_next
+    while each is not None:
+        if not each.tb_frame.f_code.co_filename.startswith(package):
+            last = each
+        each = each.tb_next
+    last.tb_next = None
 
 
 def _elsewhere(options: SimpleNamespace, asked: Code | Module | str, words: list[str]) -> int:
