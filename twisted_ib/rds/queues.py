@@ -74,13 +74,13 @@ class SocketQueues:
 
     def write(self, datagram: Any, addr: Any = None) -> Deferred[None] | None:
         # The fast path: the bundle was opened after all checks, and its room is part of the send budget.
+        bundle: Bundle | None
         bundle = self._bundle
         # Mostly the address is the same object, which saves computing its hash.
-        if bundle.address is not addr and self._bundles:
-            bundle = self._bundles.get(addr, NO_BUNDLE)
-        room = bundle.room
-        if room >= 0 and datagram.__class__ is bytes:
-            room -= len(datagram) + _OVERHEAD
+        if bundle.address is not addr:
+            bundle = self._bundles.get(addr) if self._bundles else None
+        if bundle is not None and datagram.__class__ is bytes:
+            room = bundle.room - len(datagram) - _OVERHEAD
             if room >= 0:
                 bundle.room = room
                 bundle.pieces.append(datagram)
