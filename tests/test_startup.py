@@ -96,6 +96,8 @@ _BLOCKING = (
     "asyncio",
     "concurrent.futures",
     "email",
+    "html",
+    "http",
     "ssl",
     "multiprocessing",
     "lzma",
@@ -103,6 +105,7 @@ _BLOCKING = (
     "secrets",
     "socketserver",
     "subprocess",
+    "textwrap",
     "twisted_ib.hca.wire.extended",
     "twisted_ib.hca.wire.mad",
 )

@@ -10,6 +10,7 @@ Bits that no field has are 0 from who writes, and ignored by who reads, unless t
 
 from __future__ import annotations
 
+from bisect import bisect, bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from operator import attrgetter
@@ -282,6 +283,10 @@ class Codec(Generic[T]):
         assert found is not None, f"fields of {self.kind} overlap"
         return tuple(found)
 
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [word.start for word in self._words]
+
     def _divided(self, places: list[tuple[int, int, bool]], last: int) -> list[_Word] | None:
         # The words of what begins at last or later.
         if not places:
@@ -297,9 +302,9 @@ class Codec(Generic[T]):
             ]
         for word in choices:
             behind = word.start + word.width
-            within = [place for place in places if place[0] < behind]
-            if all(high <= behind and number == isNumber for _, high, number in within):
-                found = self._divided(places[len(within) :], behind)
+            count = bisect_left(places, (behind,))
+            if all(high <= behind and number == isNumber for _, high, number in places[:count]):
+                found = self._divided(places[count:], behind)
                 if found is not None:
                     return [word, *found]
         return None
@@ -355,7 +360,7 @@ class Codec(Generic[T]):
         # Each part: its word, shift and width in it, and how many bits of the value are behind it elsewhere.
         isTable, rest = leaf.kind is tuple, leaf.width
         for offset, width in _places(leaf):
-            word = next(word for word in self._words if word.start <= offset < word.start + word.width)
+            word = self._words[bisect(self._starts, offset) - 1]
             rest = 0 if isTable else rest - width
             yield word, word.start + word.width - offset - width, width, rest
 

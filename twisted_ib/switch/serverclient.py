@@ -4,7 +4,7 @@ SDP transports of connections that the application asked of TCP.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from twisted.internet.interfaces import ISystemHandle
 from twisted.python.failure import Failure
@@ -19,8 +19,31 @@ if TYPE_CHECKING:
     from twisted_ib.switch.reason import Reason
 
 
+# Of its own, as zope.interface takes long to order the interfaces of a whole transport, which few ask for.
 @implementer(ISystemHandle)
-class RedirectedServer(SDPServer):
+class _Handled:
+    """
+    A transport with what TCP's has of its socket.
+    """
+
+    __slots__ = ()
+
+    def getHandle(self) -> ConnectionHandle:
+        """
+        Return an object with the useful part of a socket's methods.
+        """
+        transport = cast("RedirectedServer | RedirectedClient", self)
+        try:
+            return transport._handle
+        except AttributeError:
+            handle = transport._handle = ConnectionHandle(transport)
+            return handle
+
+    # Not public in TCP's transports, but there, and programs set options on it.
+    socket: Any = property(getHandle)
+
+
+class RedirectedServer(_Handled, SDPServer):
     """
     The transport of a passive side.
 
@@ -57,18 +80,8 @@ class RedirectedServer(SDPServer):
         self._leavePeers()
         super().abandon()
 
-    def getHandle(self) -> ConnectionHandle:
-        """
-        Return an object with the useful part of a socket's methods.
-        """
-        return _handleOf(self)
 
-    # Not public in TCP's transports, but there, and programs set options on it.
-    socket: Any = property(getHandle)
-
-
-@implementer(ISystemHandle)
-class RedirectedClient(SDPClient):
+class RedirectedClient(_Handled, SDPClient):
     """
     The transport of an active side.
 
@@ -83,15 +96,6 @@ class RedirectedClient(SDPClient):
     bound: Any
     _handle: ConnectionHandle
 
-    def getHandle(self) -> ConnectionHandle:
-        """
-        Return an object with the useful part of a socket's methods.
-        """
-        return _handleOf(self)
-
-    # As in RedirectedServer.
-    socket: Any = property(getHandle)
-
     def connectionLost(self, reason: Failure) -> None:
         # libsdp port.c also binds TCP and SDP to one number: while SDP uses it no TCP connection may.
         bound = getattr(self, "bound", None)
@@ -99,11 +103,3 @@ class RedirectedClient(SDPClient):
             self.bound = None
             bound.close()
         super().connectionLost(reason)
-
-
-def _handleOf(transport: RedirectedServer | RedirectedClient) -> ConnectionHandle:
-    try:
-        handle = transport._handle
-    except AttributeError:
-        handle = transport._handle = ConnectionHandle(transport)
-    return handle

@@ -240,19 +240,19 @@ OPCODES: Final[dict[int, Opcode]] = {
 }
 
 
+def _place(row: Opcode, begins: bool, ends: bool) -> tuple[object, ...]:
+    return row.kind, row.code & UNRELIABLE, begins, ends, row.ending if ends else None
+
+
+_PLACES: Final = {_place(row, row.begins, row.ends): row.code for row in OPCODES.values()}
+
+
 def _several(row: Opcode) -> tuple[int, int, int]:
-    parts = {
-        (each.begins, each.ends): each.code
-        for each in OPCODES.values()
-        if each.kind is row.kind
-        and (each.code ^ row.code) & UNRELIABLE == 0
-        and (not each.ends or each.ending is row.ending)
-    }
-    middle = parts[False, False]
+    middle = _PLACES[_place(row, False, False)]
     return (
-        parts[True, False] if row.begins else middle,
+        _PLACES[_place(row, True, False)] if row.begins else middle,
         middle,
-        parts[False, True] if row.ends else middle,
+        _PLACES[_place(row, False, True)] if row.ends else middle,
     )
 
 

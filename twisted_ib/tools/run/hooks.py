@@ -12,6 +12,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from threading import RLock, get_ident
@@ -323,19 +325,21 @@ class _Later(ModuleType):
     Stands for a module in what Twisted imports: it is imported when something of it is used.
     """
 
-    def __init__(self, load: Callable[[], Any]) -> None:
-        super().__init__(load.__name__)
-        self._load = load
+    def __init__(self, name: str, *functions: str) -> None:
+        """
+        @param functions: those that are imported by their names.
+        """
+        super().__init__(name)
+        vars(self).update((each, partial(self._call, each)) for each in functions)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         _take({each: stub for each, stub in sys.modules.items() if stub is self})
-        return getattr(self._load(), name)
+        return getattr(import_module(self.__name__), name)
 
-    def TLSMemoryBIOFactory(self, *arguments: Any, **named: Any) -> Any:
-        # See twisted.protocols.tls.TLSMemoryBIOFactory, which is imported by its name.
-        return self.__getattr__("TLSMemoryBIOFactory")(*arguments, **named)
+    def _call(self, function: str, *arguments: Any, **named: Any) -> Any:
+        return self.__getattr__(function)(*arguments, **named)
 
 
 class _Annotation:
@@ -357,7 +361,7 @@ class _LaterAsyncio(_Later):
     def iscoroutine(self, candidate: object) -> bool:
         # See asyncio.iscoroutine, which defer has from the first call on.
         names = ("AbstractEventLoop", "Future", "iscoroutine")
-        found: Any = self._load()
+        found: Any = import_module(self.__name__)
         vars(sys.modules["twisted.internet.defer"]).update({name: getattr(found, name) for name in names})
         is_: bool = found.iscoroutine(candidate)
         return is_
@@ -369,79 +373,42 @@ def _take(modules: dict[str, ModuleType]) -> None:
             del sys.modules[name]
 
 
-def _tls() -> object:
-    from twisted.protocols import tls
-
-    return tls
-
-
-def _ssl() -> object:
-    from twisted.internet import ssl
-
-    return ssl
-
-
-def _cookiejar() -> object:
-    from http import cookiejar
-
-    return cookiejar
-
-
-def _pickle() -> object:
-    import pickle
-
-    return pickle
-
-
-def _asyncio() -> object:
-    import asyncio
-
-    return asyncio
-
-
-def _process() -> object:
-    from twisted.internet import process
-
-    return process
-
-
-def _udp() -> object:
-    from twisted.internet import udp
-
-    return udp
-
-
-def _unix() -> object:
-    from twisted.internet import unix
-
-    return unix
+#: What modules of Twisted, and those of the standard library that it imports, use within functions only, with
+#: the functions that they import by their names.
+_UNUSED: tuple[tuple[str, ...], ...] = (
+    ("html", "escape"),
+    ("http",),
+    ("http.cookiejar",),
+    ("ntpath",),
+    ("pickle",),
+    ("textwrap",),
+    *((f"twisted.internet.{each}",) for each in ("process", "udp", "unix")),
+)
+#: The same of TLS.
+_TLS = (("twisted.protocols.tls", "TLSMemoryBIOFactory"), ("twisted.internet.ssl",))
 
 
 def importTwisted() -> None:
     """
-    Import Twisted's sockets and base of reactors without TLS, which takes as long; without cookies, of which
-    L{twisted.python.compat} has a name, and which bring C{urllib.request} and C{email}; without pickle, of
-    which L{twisted.python.reflect} asks a module's name; without asyncio, of which L{twisted.internet.defer}
-    asks what a coroutine is; and without processes and other sockets of a reactor.  A program that has
-    neither a reactor nor Twisted uses none of it: it is imported when it is used.
+    Import Twisted's sockets and base of reactors without TLS, which takes as long; without asyncio, of which
+    L{twisted.internet.defer} asks what a coroutine is; and without what Twisted imports for few of its
+    functions: cookies, which bring C{urllib.request} and C{email}, pickle, processes, other sockets of a
+    reactor.  A program that has neither a reactor nor Twisted uses none of it.
     """
-    stubs: dict[str, ModuleType] = {}
-    if "asyncio" not in sys.modules and "twisted.internet.defer" not in sys.modules:
-        stubs["asyncio"] = _LaterAsyncio(_asyncio)
-    for name, load in (("http.cookiejar", _cookiejar), ("pickle", _pickle)):
-        if name not in sys.modules:
-            stubs[name] = _Later(load)
-    tls = {"twisted.protocols.tls": _tls, "twisted.internet.ssl": _ssl}
-    needs = ("twisted.internet._newtls", "twisted.internet.posixbase", *tls)
+    stubs: list[ModuleType] = [_Later(*each) for each in _UNUSED]
+    if "twisted.internet.defer" not in sys.modules:
+        stubs.append(_LaterAsyncio("asyncio"))
+    needs = ("twisted.internet._newtls", "twisted.internet.posixbase", *(name for name, *_ in _TLS))
     # Without pyOpenSSL Twisted says that there is no TLS.
     if not any(name in sys.modules for name in needs) and find_spec("OpenSSL") is not None:
-        stubs.update({name: _Later(load) for name, load in tls.items()})
-    others = {"process": _process, "udp": _udp, "unix": _unix}
-    for each, load in others.items():
-        if (name := f"twisted.internet.{each}") not in sys.modules:
-            stubs[name] = _Later(load)
-    sys.modules.update(stubs)
+        stubs += [_Later(*each) for each in _TLS]
+    found = {each.__name__: each for each in stubs if each.__name__ not in sys.modules}
+    for name, each in found.items():
+        package, _, last = name.rpartition(".")
+        if package in found:
+            setattr(found[package], last, each)
+    sys.modules.update(found)
     try:
         from twisted.internet import posixbase  # noqa: F401
     finally:
-        _take(stubs)
+        _take(found)
