@@ -330,11 +330,11 @@ class Attempt(ActiveSide):
     # -- the end
 
     def connected(self, reply: ConnectReply) -> None:
-        channel, transport = self._channel, self._transport
-        assert channel is not None and transport is not None
+        channel, transport, peer = self._channel, self._transport, self._remote
+        assert channel is not None and transport is not None and peer is not None
         connector = self._connector
         try:
-            protocol = connector.buildProtocol(transport.getPeer())
+            protocol = connector.buildProtocol(peer)
         except BaseException:
             # As the reactor does with what doRead() of a descriptor raises.
             log.err()

@@ -206,5 +206,5 @@ def _modeChange(extensions: Extensions, message: ModeChange) -> None:
     machine, receiver = extensions.machine, extensions.zeroCopyReceive
     # Checked before the machine, since the change itself drops the SrcAvails that we are reading.
     if message.transition is Transition.PIPELINED_TO_COMBINED:
-        receiver.checkReports(machine.acknowledged)
+        receiver.checkReports(machine.other[2])
     receiver.withdrawn(machine.modeChange(message), False)

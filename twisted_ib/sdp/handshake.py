@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from struct import Struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPWireError, WireError
@@ -285,12 +285,15 @@ def _join(
     # announces 4).
     if message.responderResources < READ_DEPTH:
         stream.reads = message.responderResources
-    stream.queuePair.connect(connection.destination, message.localQPN, message)
-    words: LastWords | None = getattr(stream.queuePair.path, "lastWords", None)
+    queuePair = stream.queuePair
+    queuePair.connect(connection.destination, message.localQPN, message)
+    path: Any = queuePair.path
+    words: LastWords | None = getattr(path, "lastWords", None)
     if words is not None and words.free:
-        stream.words, stream.slot = words, words.free.pop()
-        words.cells[stream.slot] = 0
-        words.cells[stream.slot - 1] = message.localQPN
-    longest = stream.queuePair.path.messageBytes - BSDH_BYTES  # type: ignore[union-attr]
+        stream.words = words
+        stream.slot = slot = words.free.pop()
+        words.cells[slot] = 0
+        words.cells[slot - 1] = message.localQPN
+    longest = path.messageBytes - BSDH_BYTES
     if longest < limits.INLINE_MESSAGE:
         stream.longest = longest

@@ -140,7 +140,6 @@ class Stream:
         "extensions",
         "held",
         "machine",
-        "pendingControl",
         "protocol",
         "queuePair",
         "reading",
@@ -158,6 +157,7 @@ class Stream:
     messageBytes = _MESSAGE
     reads = READ_DEPTH
     disconnSent = False
+    pendingControl: deque[tuple[int, bytes, int]] | None = None
     prompt = _MESSAGE
     bufferSize = limits.SEND_BUFFER
     heldBytes = 0
@@ -181,7 +181,6 @@ class Stream:
         self.slot = self.writtenLength = self.direct = 0
         self.room = self.batch = -1
         self.corked = self.delivering = self.ending = self.reading = False
-        self.pendingControl: deque[tuple[int, bytes, int]] | None = None
         self.extensions: Extensions | None = None
         self.held: deque[bytes | FilledBuffer | Exception | None] | None = None
 
@@ -692,7 +691,7 @@ class Stream:
         try:
             data = machine.receive(buffer, start, stop)
             if data is None:
-                self._controlReceived(machine.control, buffer, start, stop)
+                self._controlReceived(machine.other[0], buffer, start, stop)
         except (SDPError, SDPWireError) as error:
             self.violated(error)
             return None
@@ -980,7 +979,8 @@ class Stream:
             self.words.free.append(self.slot)
             self.words.cells[self.slot - 1] = 0
             self.words, self.slot = NO_WORDS, 0
-        self.pendingControl = None
+        if self.pendingControl is not None:
+            self.pendingControl = None
         self.ending = False
         self.queuePair.close()
         if self.extensions is not None:

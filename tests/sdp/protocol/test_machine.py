@@ -288,9 +288,9 @@ class ReceiveTests(SynchronousTestCase):
         self.assertEqual(receive(machine, message(payload=b"abc")), b"abc")
         self.assertEqual(receive(machine, message(2)), b"")
         self.assertIsNone(receive(machine, message(3, mid=MID.DISCONN)))
-        self.assertEqual(machine.control, MID.DISCONN)
+        self.assertEqual(machine.other[0], MID.DISCONN)
         self.assertIsNone(receive(machine, message(4, mid=0x77)))
-        self.assertEqual((machine.control, machine.received), (0x77, 4))
+        self.assertEqual((machine.other[0], machine.received), (0x77, 4))
 
     def test_tooShort(self) -> None:
         """
@@ -370,7 +370,7 @@ class ReceiveTests(SynchronousTestCase):
         for flags in (Flags.OOB_PEND, Flags.OOB_PRES, Flags.OOB_PEND | Flags.OOB_PRES):
             machine = opened()
             self.assertIsNone(receive(machine, message(flags=flags, payload=b"!")))
-            self.assertEqual((machine.control, machine.flags), (MID.DATA, flags))
+            self.assertEqual(machine.other[:2], (MID.DATA, flags))
         self.assertIsNone(receive(opened(), message(flags=Flags.OOB_PEND)))
         self.assertIn("flags", self.refused(message(flags=Flags.OOB_PRES)))
         self.assertIn("flags", self.refused(message(flags=Flags.REQ_PIPE, payload=b"a")))

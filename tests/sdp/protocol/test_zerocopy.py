@@ -94,18 +94,18 @@ class ContinuingTests(SynchronousTestCase):
         """
         It goes on with every number, also of the message that is being processed.
         """
-        names = ("sequence", "received", "limit", "told", "maxPayload", "bareSent", "bareReceived")
-        names += ("control", "flags", "acknowledged", "adverts", "_updated", "_updating")
+        names = ["sequence", "received", "limit", "told", "maxPayload", "bareSent", "bareReceived"]
+        names += ["adverts", "_updated", "_updating"]
         plain = Machine(64)
         # A compiled class has neither slots nor a dictionary.
         kept = {*getattr(plain, "__dict__", ()), *getattr(Machine, "__slots__", ())} - {"__dict__"}
-        self.assertLessEqual(kept, {*names, "state"})
-        plain.state = State.CLOSE_WAIT
+        self.assertLessEqual(kept, {*names, "other", "state"})
+        plain.state, plain.other = State.CLOSE_WAIT, (MID.SEND_SM, 1, 5)
         for value, name in enumerate(names, 1000):
             setattr(plain, name, value)
         machine = ZeroCopyMachine(plain)
         self.assertEqual([getattr(machine, name) for name in names], list(range(1000, 1000 + len(names))))
-        self.assertIs(machine.state, State.CLOSE_WAIT)
+        self.assertEqual((machine.state, machine.other), (State.CLOSE_WAIT, (MID.SEND_SM, 1, 5)))
         self.assertEqual((machine.zero.source.most, machine.zero.sink.most), (machine.adverts,) * 2)
 
 

@@ -10,6 +10,7 @@ import socket
 from functools import lru_cache
 from ipaddress import IPv6Address as IPv6AddressValue
 from ipaddress import ip_address
+from math import inf
 from operator import index
 from typing import Any, NamedTuple
 
@@ -87,7 +88,7 @@ def checkTimeout(timeout: float | None) -> None:
     """
     try:
         # NaN fails this comparison too; a delayed call for it would never be sorted right.
-        good = timeout is None or 0 <= timeout < float("inf")
+        good = timeout is None or 0 <= timeout < inf
     except TypeError:
         good = False
     if not good:

@@ -36,6 +36,8 @@ _HEADER: Final = BSDH.size
 #: Bound on how far MSeqAck may lag behind the last MSeq sent; a ring holds fewer messages.
 WINDOW: Final = 0x10000
 _ADVERTS: Final = limits.SDP_ADVERTS
+#: Of a machine that has received nothing but Data.
+_NONE: Final = (0, 0, 0)
 
 
 class State(IntEnum):
@@ -165,31 +167,26 @@ class Machine:
     @ivar received: MSeq of the last message received; not reduced.
     @ivar told: The highest MSeq that the peer knows we have a receive for.
     @ivar maxPayload: Stream bytes that one message to the peer may carry.
-    @ivar control: The message id, after L{receive} returned L{None}; C{flags} and C{acknowledged} (its
-        MSeqAck, not reduced) likewise.
+    @ivar other: The message for which L{receive} has returned L{None}: its id, its flags, and its MSeqAck,
+        not reduced.
     @ivar bareSent: Messages without payload sent; C{bareReceived} received.  NonDiscards counts the others.
     @ivar adverts: The peer's MaxAdverts.
     """
 
     __slots__ = (
-        "__dict__",
         "_updated",
         "_updating",
+        "adverts",
         "bareReceived",
         "bareSent",
         "limit",
         "maxPayload",
+        "other",
         "received",
         "sequence",
         "state",
         "told",
     )
-
-    # Class attributes save slots in each of the many streams that only carry Data.
-    control = 0
-    flags = 0
-    acknowledged = 0
-    adverts = _ADVERTS
 
     def __init__(self, receives: int) -> None:
         # Hello and HelloAck carry MSeq 0, so the first message after them has 1.
@@ -198,6 +195,8 @@ class Machine:
         self.state: State = State.ESTABLISHED
         self.maxPayload = 0
         self.bareSent = self.bareReceived = 0
+        self.other: tuple[int, int, int] = _NONE
+        self.adverts = _ADVERTS
         # C{received} and C{sequence} at the last credit updates received and sent.
         self._updated = self._updating = -1
 
@@ -211,8 +210,7 @@ class Machine:
         """
         self.limit = peerReceives
         self.maxPayload = maxPayload
-        if adverts != self.adverts:
-            self.adverts = adverts
+        self.adverts = adverts
 
     # -- sending: each message is numbered here and then must be sent
 
@@ -313,8 +311,8 @@ class Machine:
         @param buffer: Something whose slices are L{bytes}.
         @param start: Offset of the message.
         @param stop: Offset after it.
-        @return: The stream bytes of a plain Data message, perhaps none; L{None} for any other, with its id in
-            C{control}.
+        @return: The stream bytes of a plain Data message, perhaps none; L{None} for any other, which is
+            C{other} then.
         @raise SDPError: The protocol forbids the message.
         """
         if stop - start < _HEADER:
@@ -366,13 +364,13 @@ class Machine:
         behind = (self.sequence - acknowledged) & M32
         if behind > WINDOW:
             raise SDPError(f"message {acknowledged} is acknowledged but was not sent")
-        self.acknowledged = self.sequence - behind
+        acknowledged = self.sequence - behind
         # A late message may carry fewer receives than a previous one announced; they cannot have been
         # withdrawn.
-        limit = self.acknowledged + bufs
+        limit = acknowledged + bufs
         if limit > self.limit:
             self.limit = limit
-        self.control, self.flags = mid, flags
+        self.other = mid, flags, acknowledged
         body = BODIES.get(mid)
         if body is None or count == _HEADER + body:
             self.bareReceived += 1

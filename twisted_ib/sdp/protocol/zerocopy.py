@@ -79,8 +79,7 @@ class ZeroCopyMachine(Machine):
         self.bareSent, self.bareReceived = plain.bareSent, plain.bareReceived
         self._updated, self._updating = plain._updated, plain._updating
         # The message that is being processed may be the one that needs this machine.
-        self.control, self.flags, self.acknowledged = plain.control, plain.flags, plain.acknowledged
-        self.adverts = plain.adverts
+        self.other, self.adverts = plain.other, plain.adverts
         self.zero = ZeroCopy(plain.adverts)
 
     # -- sending
@@ -239,7 +238,7 @@ class ZeroCopyMachine(Machine):
             zero = self.zero
             zero.sink.checkData()
             if zero.places:
-                self.control, self.flags = _DATA, 0
+                self.other = _DATA, 0, self.other[2]
                 return None
             zero.sink.payloadCame()
         return data
@@ -252,7 +251,7 @@ class ZeroCopyMachine(Machine):
         @raise SDPError: The protocol forbids the message.
         @raise SDPWireError: The message is malformed.
         """
-        kind = byMID.get(self.control)
+        kind = byMID.get(self.other[0])
         if kind is None:
             raise self.unexpected()
         message = kind.parse(buffer, start, stop)
@@ -265,8 +264,8 @@ class ZeroCopyMachine(Machine):
         """
         Return the error of a message that has no handler.
         """
-        kind = byMID.get(self.control)
-        name = f"message {self.control:#04x}" if kind is None else kind.__name__
+        kind = byMID.get(self.other[0])
+        name = f"message {self.other[0]:#04x}" if kind is None else kind.__name__
         return SDPError(f"{name} does not belong here")
 
     def data(self, message: Data) -> None:
@@ -287,7 +286,7 @@ class ZeroCopyMachine(Machine):
         @return: The SrcAvails that the sink will not read.
         @raise SDPError: There is none.
         """
-        return self.zero.source.sendSm(self.acknowledged)
+        return self.zero.source.sendSm(self.other[2])
 
     def rdmaRdCompl(self, message: RdmaRdCompl) -> SentSrcAvail | None:
         """
@@ -300,7 +299,7 @@ class ZeroCopyMachine(Machine):
         # IBTA vol. 1 annex A4 CA4-8, CA4-9: a request by the sink, which the source may ignore.
         if message.flags & Flags.REQ_PIPE:
             source.pipelining = True
-        return source.read(message.length, self.acknowledged)
+        return source.read(message.length, self.other[2])
 
     def rdmaWrCompl(self, message: RdmaWrCompl) -> Any:
         """
@@ -381,7 +380,7 @@ class ZeroCopyMachine(Machine):
             message.rkey,
             message.address,
             message.nonDiscards,
-            self.acknowledged,
+            self.other[2],
             self.sequence - self.bareSent,
         )
 
