@@ -253,13 +253,13 @@ class ConnectTests(SynchronousTestCase):
         """
         C{sdp:}, with REQ and REP, a message and a DisConn each way.
         """
-        self.assertLessEqual(self.perConnection(listenSDP, connectSDP), 316)
+        self.assertLessEqual(self.perConnection(listenSDP, connectSDP), 312)
 
     def test_rdma(self) -> None:
         """
         C{ib:}, whose queue pairs have work queues.
         """
-        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 341)
+        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 337)
 
 
 def requireBytecodes() -> None:
@@ -354,7 +354,7 @@ class BytecodeTests(SynchronousTestCase):
         """
         A connect, an echo and the close.
         """
-        self.assertLessEqual(self.perOne("connects", 10, 40), 11210)
+        self.assertLessEqual(self.perOne("connects", 10, 40), 11150)
 
     def test_bulk(self) -> None:
         """
@@ -374,7 +374,7 @@ class BytecodeTests(SynchronousTestCase):
         The same over C{ib:}, whose queue pairs share the attributes that are equal.
         """
         self.names = "twisted_ib.rdma", "RDMA"
-        self.assertLessEqual(self.perOne("connects", 10, 40), 11660)
+        self.assertLessEqual(self.perOne("connects", 10, 40), 11605)
 
 
 class MessageTests(SynchronousTestCase):
