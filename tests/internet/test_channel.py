@@ -461,7 +461,7 @@ class TurnTests(ChannelTestCase):
         """
         end, asked = self.end(False), []
         #: Of each batch whether it did something, and how many peers it woke.
-        batches = [(True, 1), (False, 0), (True, 0), (False, 0)]
+        batches = [(True, 1), (True, 0), (False, 0)]
         fabric = SimpleNamespace(hot=(1,), rung=7, answerSeconds=1e-6, look=list, pending=None)
 
         def progress() -> bool:
@@ -474,10 +474,10 @@ class TurnTests(ChannelTestCase):
 
         def spin(pending: Any, most: float, answer: float) -> bool:
             """
-            There is one, until the last.
+            One of two.
             """
             asked.append((most, answer))
-            return bool(batches)
+            return len(batches) > 1
 
         channel: Any = end.channel
         device, channel.polling = channel.device, SimpleNamespace(spin=spin)
@@ -528,6 +528,17 @@ class TurnTests(ChannelTestCase):
         end.device.markDirty(Owner(end.device, 0, lambda: states.append(end.device.fabric.asleep)))
         end.turn()
         self.assertEqual((states, end.device.fabric.asleep), ([False], True))
+
+    def test_patient(self) -> None:
+        """
+        Acknowledgements may wait within a turn, which polls for an answer, and not beyond it.
+        """
+        end = self.end(False)
+        end.channel.acquire(Keeper())
+        fabric, states = end.device.fabric, list[bool]()
+        end.device.markDirty(Owner(end.device, 0, lambda: states.append(fabric.patient)))
+        end.turn()
+        self.assertEqual((states, fabric.patient), ([True], False))
 
     def test_polledDoesNotServe(self) -> None:
         """

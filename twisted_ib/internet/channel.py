@@ -342,11 +342,13 @@ class DeviceChannel:
         On a reactor without polling: serve a bounded number of batches, then arm the descriptor.
         """
         self._wanted = False
-        self._inTurn = True
+        fabric = self.device.fabric
+        # Until the device is armed, or left: what waits then is sent.
+        fabric.patient = self._inTurn = True
         try:
             self._guarded(callInContext, self._serve, True)
         finally:
-            self._inTurn = False
+            fabric.patient = self._inTurn = False
             if not self.device.closed:
                 if self._registered and not self.users and not self.attempts:
                     self._leave()
@@ -373,24 +375,25 @@ class DeviceChannel:
         timeout = getattr(self.reactor, "timeout", None)
         device.fabric.look()
         self._rung = device.fabric.rung
-        self._enough = did = False
+        self._enough = False
         for _ in range(BATCHES_PER_TURN):
-            if device.progress():
-                did = True
-            elif not (wait and did and self._await()):
+            if not device.progress():
                 break
             if not last and (self._enough or (timeout is not None and timeout() == 0)):
                 break
+            if wait:
+                self._await()
 
-    def _await(self) -> bool:
+    def _await(self) -> None:
         # Polling keeps the interpreter lock: a thread that computes the answer would wait for it.
         if threadsNeedInterpreter(self.reactor):
-            return False
+            return
         fabric = self.device.fabric
         seconds = fabric.answerSeconds
         if self._rung != fabric.rung:
             self._rung, seconds = fabric.rung, max(seconds, WAKING_SECONDS)
-        return bool(fabric.hot) and self.polling.spin(fabric.pending, seconds, seconds)
+        if fabric.hot:
+            self.polling.spin(fabric.pending, seconds, seconds)
 
     def endTurn(self) -> None:
         """

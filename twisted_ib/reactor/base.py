@@ -166,11 +166,13 @@ class IBReactorBase(_Reactor):
             timeout = self.rest.begin(channels, self.seconds, timeout)
         loop.quiet = False
         found = self._wait(timeout)
+        # Before what came is served, which takes its own time.
+        at = loop.polling.now()
         # The traffic that woke epoll is served in the same turn, as readable descriptors are.
         if self.rest.end(self._channels, self.seconds, timeout, not worked):
             loop.turns += 1
             if timeout != 0:
-                loop.polling.woken()
+                loop.polling.woken(at)
         return found
 
     def inOtherThread(self) -> bool:

@@ -434,12 +434,13 @@ class Waits(World):
         self.sent, self.found = 0, list[bool]()
         self.polled = self.vain = 0.0
 
-    def wait(self, seconds: float, asks: bool = True, most: float = inf) -> bool:
+    def wait(self, seconds: float, asks: bool = True, most: float = inf, serves: float = 0.0) -> bool:
         """
         Wait for what comes after so many seconds.
 
         @param asks: Whether something is sent before.
         @param most: When a timer ends the wait.
+        @param serves: How long what has ended a sleep is served before that is told.
         @return: Whether it was found without a sleep.
         """
         self.sent += asks
@@ -459,7 +460,9 @@ class Waits(World):
             self.vain += took
             self.seconds = max(self.seconds, min(due, began + most) + WAKE)
             if self.learns and seconds <= most:
-                self.polling.woken()
+                at = self.seconds
+                self.seconds += serves
+                self.polling.woken(at)
         return found
 
     def teach(self, seconds: float = REACH_SECONDS / 2 - WAKE) -> None:
@@ -511,6 +514,25 @@ class ReachTests(SynchronousTestCase):
             self.assertEqual((waits.polling.rests, waits.polling.reached), (0, 100 - LESSONS))
             # What is found so does not count as a success of other polls.
             self.assertLess(waits.polling.hits, 0.5 if least > 2 * SPIN_SECONDS else 1)
+
+    def test_spaced(self) -> None:
+        """
+        Answers are polled for where pauses are between the questions, which a timer ends.
+        """
+        waits = Waits()
+        for number in range(2 * LESSONS):
+            self.assertIs(waits.wait(REACH_SECONDS / 2), number >= LESSONS)
+            waits.polling.hits = 0.0
+            self.assertFalse(waits.wait(inf, False, 12 * REACH_SECONDS))
+
+    def test_serving(self) -> None:
+        """
+        An answer has come when the sleep has ended, however long it is served then.
+        """
+        waits = Waits()
+        for _ in range(LESSONS):
+            waits.wait(REACH_SECONDS / 2, serves=REACH_SECONDS)
+        self.assertTrue(waits.wait(REACH_SECONDS / 2))
 
     def test_share(self) -> None:
         """

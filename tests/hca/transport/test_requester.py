@@ -226,7 +226,8 @@ class SendingTests(RequesterCase):
         timed as others are.
         """
         connection = self.connection
-        found = connection.requester.postNow(SEND_ONLY, b"head", b"data", 1, self.now)
+        found = connection.requester.postNow(SEND_ONLY, b"head", b"data", 1)
+        connection.requester.sent(self.now)
         self.assertEqual(found, (0x04, ASK, A, b"head", b"data"))
         self.assertFalse(connection.pending())
         self.assertIsNotNone(connection.deadline())
@@ -234,13 +235,13 @@ class SendingTests(RequesterCase):
         self.acknowledge(ACK, A)
         self.assertEqual(self.end.done, [1])
         self.assertEqual(connection.requester.pacing.roundTrip(), 0.25)
-        self.assertIsNone(connection.requester.postNow(SEND_ONLY, b"", bytes(257), 2, self.now))
+        self.assertIsNone(connection.requester.postNow(SEND_ONLY, b"", bytes(257), 2))
         self.position = 1
         self.post(SEND_ONLY, b"first")
-        self.assertIsNone(connection.requester.postNow(SEND_ONLY, b"", b"second", 3, self.now))
+        self.assertIsNone(connection.requester.postNow(SEND_ONLY, b"", b"second", 3))
         self.assertEqual(self.brief(), [(4, B)])
         connection.close()
-        self.assertIsNone(connection.requester.postNow(SEND_ONLY, b"", b"", 3, self.now))
+        self.assertIsNone(connection.requester.postNow(SEND_ONLY, b"", b"", 3))
 
     def test_halves(self) -> None:
         """

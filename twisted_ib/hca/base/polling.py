@@ -69,6 +69,7 @@ class AdaptivePolling:
     """
     The state of one reactor's polling.
 
+    @ivar now: returns the time, in seconds.
     @ivar pureHits: the moving success rate of polls without yielding, 0 to 1.
     @ivar spins: calls that polled.
     @ivar found: those that succeeded.
@@ -88,7 +89,6 @@ class AdaptivePolling:
         "_asked",
         "_lessons",
         "_longest",
-        "_now",
         "_repaid",
         "_restSeconds",
         "_shySeconds",
@@ -100,6 +100,7 @@ class AdaptivePolling:
         "found",
         "hits",
         "late",
+        "now",
         "pureHits",
         "reach",
         "reached",
@@ -116,7 +117,7 @@ class AdaptivePolling:
         @param now: returns the time, seconds.
         @param giveWay: yields the CPU.
         """
-        self._now = now
+        self.now = now
         self._yield = giveWay
         #: The moving success rate of polls, 0 to 1.
         self.hits = 1.0
@@ -155,7 +156,7 @@ class AdaptivePolling:
         @return: whether there is something to do.
         """
         self.turns = turns = self.turns + 1
-        hits, now = self.hits, self._now
+        hits, now = self.hits, self.now
         # A mask, not a modulus: this line runs before each sleep.
         if hits < 0.5 and turns & (RARE - 1):
             # A stream that is only received costs no more than this.
@@ -218,7 +219,6 @@ class AdaptivePolling:
         self._asked = asked = sent()
         if asked == self._answered:
             self._unasked += 1
-            self._lessons = 0
             self._since = 0.0
             return now
         self._unasked = 0
@@ -234,7 +234,7 @@ class AdaptivePolling:
         @param end: until when, in seconds.
         @param soon: until when it comes as soon as answers do without having been learned, in seconds.
         """
-        giveWay, tick = self._yield, self._now
+        giveWay, tick = self._yield, self.now
         yields, found, began = 0, False, now
         while not found and now <= end and now - began <= SPIN_SECONDS:
             began = now
@@ -263,15 +263,19 @@ class AdaptivePolling:
             self._rest(now)
         return found
 
-    def woken(self) -> None:
+    def woken(self, at: float = 0.0) -> None:
         """
         Learn from a sleep that has followed L{spin} in vain, and that an arrival has ended.
+
+        @param at: when it ended, by C{now}; 0 for just now.
         """
         since, self._since = self._since, 0.0
         self._answered = self._asked
         if not since:
+            # What came answers nothing; a wait that a timer ends teaches nothing either way.
+            self._lessons = 0
             return
-        took = self._now() - since
+        took = (at or self.now()) - since
         if took > REACH_SECONDS:
             self._lessons = 0
             return

@@ -25,9 +25,10 @@ class ReliableConnection:
 
     @ivar remote: the peer's queue pair number.
     @ivar requester: its send side.
+    @ivar responder: its receive side.
     """
 
-    __slots__ = ("_requestsFirst", "_responder", "remote", "requester")
+    __slots__ = ("_requestsFirst", "remote", "requester", "responder")
 
     def __init__(self, parameters: ConnectionParameters, remote: int, user: ConnectionUser) -> None:
         """
@@ -36,7 +37,7 @@ class ReliableConnection:
         """
         self.remote = remote
         self.requester = Requester(parameters, user)
-        self._responder = Responder(parameters, user)
+        self.responder = Responder(parameters, user)
         # Requests and responses take turns: else a peer that reads all the time would keep this
         # end from sending.
         self._requestsFirst = False
@@ -47,7 +48,7 @@ class ReliableConnection:
         one was used.
         """
         self.requester.modify(parameters)
-        self._responder.modify(parameters)
+        self.responder.modify(parameters)
 
     def post(self, opcode: int, header: bytes, payload: Any, length: int, position: int, now: float) -> bool:
         """
@@ -62,7 +63,7 @@ class ReliableConnection:
         """
         code = opcode & _CODE_MASK
         if READ_RESPONSE_FIRST <= code <= ATOMIC_ACKNOWLEDGE:
-            return self._responder.post(code, joined(payload))
+            return self.responder.post(code, joined(payload))
         return self.requester.post(
             code, SOLICITED_EVENT if opcode & SOLICITED else 0, header, joined(payload), position
         )
@@ -73,7 +74,7 @@ class ReliableConnection:
 
         @param syndrome: of a NAK.
         """
-        self._responder.refuse(syndrome)
+        self.responder.refuse(syndrome)
 
     def receive(
         self, opcode: int, psn: int, acknowledge: bool, buffer: Any, start: int, stop: int, now: float
@@ -90,7 +91,7 @@ class ReliableConnection:
         if READ_RESPONSE_FIRST <= code <= ATOMIC_ACKNOWLEDGE:
             self.requester.responded(code, psn, buffer, start, stop, now)
         else:
-            self._responder.asked(opcode, psn, acknowledge, buffer, start, stop)
+            self.responder.asked(opcode, psn, acknowledge, buffer, start, stop)
 
     def continued(self, code: int, psn: int, acknowledge: bool, parts: list[Any]) -> bool:
         """
@@ -102,7 +103,7 @@ class ReliableConnection:
         @param parts: their payloads, of equal size; valid until the user's C{settle}.
         @return: whether they were the expected ones; if not, each must go through L{receive}.
         """
-        return self._responder.continued(code, psn, acknowledge, parts)
+        return self.responder.continued(code, psn, acknowledge, parts)
 
     def isExpected(self, code: int, psn: int) -> bool:
         """
@@ -111,14 +112,14 @@ class ReliableConnection:
         """
         if READ_RESPONSE_FIRST <= code <= ATOMIC_ACKNOWLEDGE:
             return self.requester.isOutstanding(psn)
-        return self._responder.isExpected(psn)
+        return self.responder.isExpected(psn)
 
     @property
     def owes(self) -> bool:
         """
         Whether an acknowledgement is owed, deferred or not.
         """
-        return self._responder.owes
+        return self.responder.owes
 
     def outputs(self, budget: int, now: float, patient: bool = False) -> list[Packet]:
         """
@@ -130,16 +131,16 @@ class ReliableConnection:
         """
         out: list[Packet] = []
         if not self.requester.unsent:
-            self._responder.outputs(budget, out, patient)
+            self.responder.outputs(budget, out, patient)
             return out
         self._requestsFirst = first = not self._requestsFirst
         if first:
             # One packet is kept for the responder: an acknowledgement must not wait for a full
             # window.
             self.requester.outputs(budget - 1, now, out)
-            self._responder.outputs(budget - len(out), out, patient)
+            self.responder.outputs(budget - len(out), out, patient)
         else:
-            self._responder.outputs(budget, out, patient)
+            self.responder.outputs(budget, out, patient)
             self.requester.outputs(budget - len(out), now, out)
         return out
 
@@ -147,7 +148,7 @@ class ReliableConnection:
         """
         @return: whether L{outputs} would make packets.
         """
-        return self._responder.pending() or self.requester.pending()
+        return self.responder.pending() or self.requester.pending()
 
     def deadline(self) -> float | None:
         """
@@ -168,4 +169,4 @@ class ReliableConnection:
         The queue pair is gone: send and accept nothing any more; L{outputs} still has a NAK that is owed.
         """
         self.requester.close()
-        self._responder.close()
+        self.responder.close()

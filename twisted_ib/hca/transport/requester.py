@@ -157,10 +157,10 @@ class Requester:
         self.unsent.append(record)
         return True
 
-    def postNow(self, opcode: int, header: bytes, payload: Any, position: int, now: float) -> Packet | None:
+    def postNow(self, opcode: int, header: bytes, payload: Any, position: int) -> Packet | None:
         """
         Accept a small SEND that may leave at once, as nothing is before it and there is room: L{post} and
-        L{outputs} together, for messages on the critical path.
+        L{outputs} together, for messages on the critical path.  L{sent} follows.
 
         @param opcode: of a SEND in one packet, perhaps with L{SOLICITED_EVENT}.
         @param payload: as that of L{post <twisted_ib.hca.transport.reliable.ReliableConnection.post>}.
@@ -185,7 +185,6 @@ class Requester:
         self._held += record.size
         self._next = self._end = at + 1
         self._sent.append(record)
-        self._sentUntil(at + 1, now)
         return SEND_ONLY, solicited | ACKNOWLEDGE_REQUEST, at & PSN_MASK, record.head, record.body
 
     def pending(self) -> bool:
@@ -273,16 +272,19 @@ class Requester:
             code, flags, psn, header, body = out[-1]
             if not flags & ACKNOWLEDGE_REQUEST:
                 out[-1] = code, flags | ACKNOWLEDGE_REQUEST, psn, header, body
-            self._sentUntil(at, now)
+            self.sent(now)
 
-    def _sentUntil(self, end: int, now: float) -> None:
+    def sent(self, now: float) -> None:
+        """
+        What was made has left: the timers run.
+        """
+        end = self._next
         if end > self._top:
             if self._top == self._una:
                 # Nothing was outstanding: the peer's silence is counted from now on.
                 self._since = now
             self._top = end
-            # One packet at a time is timed, and only on its first transmission (RFC 6298 section
-            # 3, Karn).
+            # One packet at a time is timed, and only on its first transmission (RFC 6298 section 3, Karn).
             if self._timed < 0:
                 self._timed, self._timedAt = end - 1, now
         if self.due is None:
@@ -397,8 +399,7 @@ class Requester:
         return whole
 
     def _progress(self, number: int, now: float) -> None:
-        # The timeout starts anew with each progress (IBTA vol. 1 9.7.6.1.3), and so do the retry
-        # counts.
+        # The timeout starts anew with each progress (IBTA vol. 1 9.7.6.1.3), and so do the retry counts.
         self.pacing.progressed(number - self._counted, now - self._silentAt, now - self._since)
         self._una = self._counted = number
         if self._next < number:

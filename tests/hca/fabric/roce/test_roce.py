@@ -357,6 +357,19 @@ class LinkTests(LinkCase):
         self.receive(link, 2)
         self.assertEqual(link.waiting(), 0)
 
+    def test_pendingOnce(self) -> None:
+        """
+        What a look has found is not asked for again until it is received.
+        """
+        link = self.link(1)
+        self.assertFalse(link.pending())
+        link.send(link.address, UDP_PORT, [bytes(64)], 64)
+        self.assertTrue(link.pending())
+        link._main.recv(64)
+        self.assertTrue(link.pending())
+        link.receive(1)
+        self.assertFalse(link.pending())
+
     def test_forgedWay(self) -> None:
         """
         Packets may be as long as an interface permits, whatever ICMP has reported of the path: anybody can
@@ -599,6 +612,35 @@ class DeviceTests(SynchronousTestCase):
             os._exit(0 if descriptors() <= before else 1)
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.assertEqual(device.fabric.pending(), False)
+
+    def test_reactor(self) -> None:
+        """
+        In the epoll object of a reactor that looks at it by itself each packet ends a sleep, and needs no
+        call; what else there is has its descriptor as before.
+        """
+        device = self.device(ownAddress(1))
+        poller, other = select.epoll(), socket.socketpair()
+        for each in (poller, *other):
+            self.addCleanup(each.close)
+        for _ in range(2):
+            device.fabric.registerWith(poller)
+        poller.poll(0)
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.addCleanup(sender.close)
+        for _ in range(3):
+            sender.sendto(bytes(64), (device.fabric.address, UDP_PORT))
+            self.assertEqual(len(poller.poll(HANG_SECONDS)), 1)
+            self.assertEqual((poller.poll(0), device.fabric.pending()), ([], True))
+        watched = device.fabric.fileno()
+        self.assertEqual(select.select([watched], [], [], 0)[0], [])
+        called: list[bytes] = []
+        device.fabric.watch(other[0].fileno(), lambda: called.append(other[0].recv(1)))
+        other[1].send(b"x")
+        self.assertEqual(select.select([watched], [], [], HANG_SECONDS)[0], [watched])
+        device.fabric.attend()
+        self.assertEqual((called, select.select([watched], [], [], 0)[0]), ([b"x"], []))
+        device.fabric.signal()
+        self.assertEqual(select.select([watched], [], [], HANG_SECONDS)[0], [watched])
 
 
 #: Of a host on a link: connects to another of the link where nobody has the port, and says what came of it,

@@ -23,6 +23,7 @@ from twisted_ib.hca.fabric.roce import qppath
 from twisted_ib.hca.fabric.roce import sessions as roceSessions
 from twisted_ib.hca.queues.queuepair import SEND_SOLICITED, QueuePair
 from twisted_ib.hca.transport import responder, sendwindow
+from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, SEND_ONLY
 
 SEND_FIRST, SEND_MIDDLE, SEND_LAST = 0, 1, 2
 
@@ -402,6 +403,83 @@ class PatienceTests(StreamTests):
         settle(one.device, two.device)
         self.assertTrue(one.path.isDone and two.path.isDone)  # type: ignore[union-attr]
         self.assertIsNone(one.device.deadline())
+
+    def test_together(self) -> None:
+        """
+        After a pause an answer leaves in one call with the acknowledgement of what it answers, where that is
+        no longer and the link takes several; where there is none that leaves at the end of the same batch.
+        """
+        one, two = self.joined()
+        settle(one.device, two.device)
+        link, calls = self.wire.links[THERE], list[list[int]]()
+        send = link.send
+
+        def noted(destination: str, port: int, pieces: list[Any], size: int, *marks: int) -> bool:
+            """
+            Note the opcodes of a call.
+            """
+            data = b"".join(pieces)
+            calls.append([data[at] for at in range(0, len(data), size)])
+            return send(destination, port, pieces, size, *marks)
+
+        link.send = noted  # type: ignore[method-assign]
+        for burst, size, expected in (
+            (62, 64, [[SEND_ONLY, ACKNOWLEDGE]]),
+            (62, 4, [[SEND_ONLY, ACKNOWLEDGE]]),
+            (62, 0, [[SEND_ONLY], [ACKNOWLEDGE]]),
+            (1, 64, [[SEND_ONLY], [ACKNOWLEDGE]]),
+            (62, -1, [[ACKNOWLEDGE]]),
+        ):
+            for coalesces in (False, True):
+                link.burst, self.wire.links[HERE].coalesces = burst, coalesces
+                self.clock.advance(2 * rocePacket.PACKET_PATIENCE_SECONDS)
+                self.post(one, bytes(64))
+                one.device.progress()
+                calls.clear()
+                two.device.fabric.progress()
+                if size >= 0:
+                    two.postInline(b"", bytes(size), size)
+                two.device.ringBells()
+                self.assertEqual(calls, expected, size)
+                settle(one.device, two.device)
+                self.assertTrue(one.path.isDone and two.path.isDone)  # type: ignore[union-attr]
+        self.assertEqual([len(each) for each in self.messages(one)], [64, 64, 4, 4, 0, 0, 64, 64])
+
+    def test_published(self) -> None:
+        """
+        What a peer may answer is counted, and no acknowledgement, alone or with a message.
+        """
+        one, two = self.joined()
+        settle(one.device, two.device)
+        self.wire.log = []
+        counts = [end.device.fabric.published() for end in (one, two)]
+        self.post(one, bytes(64))
+        settle(one.device, two.device)
+        self.clock.advance(2 * rocePacket.PACKET_PATIENCE_SECONDS)
+        for many, sender in ((1, one), (2, two)):
+            for _ in range(many):
+                self.post(sender, bytes(64))
+            settle(one.device, two.device)
+            self.assertGreater(self.acknowledgements(), 0)
+        found = [end.device.fabric.published() for end in (one, two)]
+        self.assertEqual(found, [counts[0] + 2, counts[1] + 2])
+
+    def test_impatient(self) -> None:
+        """
+        Once its caller polls no more what was delayed leaves with the next batch, whatever comes.
+        """
+        one, two = self.joined()
+        settle(one.device, two.device)
+        self.exchange(one, two, 3)
+        self.post(one, bytes(64))
+        one.device.progress()
+        two.device.progress()
+        self.wire.log = []
+        two.device.fabric.patient = False
+        self.post(one, bytes(64))
+        one.device.progress()
+        two.device.progress()
+        self.assertEqual(self.acknowledgements(), 1)
 
     def test_beforeSleep(self) -> None:
         """

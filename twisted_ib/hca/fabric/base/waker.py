@@ -19,7 +19,7 @@ class LinkWaker:
 
     # As the waker of Twisted's reactors, a pipe that a write makes readable; an epoll
     # descriptor joins it with the link's, so that any reactor needs to watch one descriptor only.
-    __slots__ = ("_isWoken", "_link", "_pipe", "_poller", "_watched")
+    __slots__ = ("_isElsewhere", "_isWoken", "_link", "_pipe", "_poller", "_watched")
 
     def __init__(self, link: Any) -> None:
         """
@@ -29,7 +29,7 @@ class LinkWaker:
         self._link = link
         self._pipe: tuple[int, int] | None = None
         self._poller: Any = None
-        self._isWoken = False
+        self._isElsewhere = self._isWoken = False
         self._watched: dict[int, Callable[[], object]] = {}
 
     def watch(self, fd: int, call: Callable[[], object]) -> None:
@@ -41,6 +41,21 @@ class LinkWaker:
         self._watched[fd] = call
         if self._pipe is not None:
             self._register(fd)
+
+    def watchIn(self, poller: Any) -> None:
+        """
+        Have the link end the sleeps of a reactor that looks at it after each, in the place of L{fileno}.
+
+        @param poller: the reactor's C{select.epoll} object.
+        """
+        receiver = self._link.fileno()
+        if receiver < 0 or self._isElsewhere:
+            return
+        self.fileno()
+        self._isElsewhere = True
+        self._poller.unregister(receiver)
+        # epoll(7): edge-triggered, nothing needs to be called for it.
+        poller.register(receiver, select.EPOLLIN | select.EPOLLET)
 
     def fileno(self) -> int:
         """

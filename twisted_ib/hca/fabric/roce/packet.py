@@ -33,7 +33,7 @@ from twisted_ib.hca.fabric.roce.connparams import Proposal, sending
 from twisted_ib.hca.fabric.roce.orphans import Orphan
 from twisted_ib.hca.fabric.roce.peerpath import PeerPath
 from twisted_ib.hca.fabric.roce.portgroup import PortGroup
-from twisted_ib.hca.fabric.roce.qppath import QueuePairPath
+from twisted_ib.hca.fabric.roce.qppath import PACKET_PATIENCE_SECONDS, QueuePairPath
 from twisted_ib.hca.fabric.roce.receive import PacketReceiver
 from twisted_ib.hca.fabric.roce.sessions import ConnectedPaths
 from twisted_ib.hca.fabric.roce.slots import serviceOf
@@ -47,14 +47,12 @@ from twisted_ib.hca.wire.headers import BTH, DETH, QPN_MASK, QUEUE_KEY
 from twisted_ib.hca.wire.icrc import CRC32_LIBRARY
 from twisted_ib.hca.wire.icrcflow import ICRCState
 from twisted_ib.hca.wire.mad.mad import HEADER, communicationHeader
+from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE as ACKNOWLEDGEMENT
 from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
 
 #: How long to poll for an answer before sleeping, in seconds: longer than between processes of one host, as
 #: the peer may have to wake up first.
 PACKET_ANSWER_SECONDS = 0.0002
-#: A stream that was active within this time, in seconds, delays its acknowledgements until nothing more
-#: arrives: one ACK acknowledges all earlier requests (IBTA vol. 1 9.7.5).
-PACKET_PATIENCE_SECONDS = 0.0005
 #: For so long, in seconds, so many path MTUs to addresses, and what their routes were set to, are known.
 PACKET_ROUTE_SECONDS, PACKET_ROUTES = 1.0, 1024
 
@@ -170,6 +168,9 @@ class PacketFabric(AddressDirectory):
     @property
     def packetsSent(self) -> int:
         return self.transmitter.packets
+
+    def published(self) -> int:
+        return self.transmitter.packets - self.transmitter.answers
 
     @property
     def packetsReceived(self) -> int:
@@ -296,7 +297,7 @@ class PacketFabric(AddressDirectory):
         if self._failure is not None:
             self._raise()
         n += self._ringing() if self.transmitter.stalled else len(self.bells)
-        if self._delayedAcks and (not n or self.clock() >= self._owedAt):
+        if self._delayedAcks and (not n or not self.patient or self.clock() >= self._owedAt):
             self._acknowledge()
         return n
 
@@ -375,10 +376,15 @@ class PacketFabric(AddressDirectory):
         path.flushed = now
         path.sentAtOnce = False
         packets = connection.outputs(limits.PACKET_OUTPUTS, now, patient)
-        if len(packets) == 1:
-            self.transmitter.sendOne(path, packets[0])
-        elif packets:
-            self.transmitter.send(path, packets)
+        if packets:
+            transmitter = self.transmitter
+            # One acknowledgement at most: before the requests or behind them.
+            if packets[0][0] == ACKNOWLEDGEMENT or packets[-1][0] == ACKNOWLEDGEMENT:
+                transmitter.answers += 1
+            if len(packets) == 1:
+                transmitter.sendOne(path, packets[0])
+            else:
+                transmitter.send(path, packets)
         if isLast and not (packets and connection.pending()):
             self.sessions.drop(path)
             return
@@ -453,6 +459,9 @@ class PacketFabric(AddressDirectory):
             return True
         found: bool = self.link.pending()
         return found
+
+    def registerWith(self, poller: Any) -> None:
+        self._waker.watchIn(poller)
 
     @property
     def hot(self) -> tuple[Any, ...]:

@@ -45,6 +45,10 @@ PACKET_REASSEMBLIES = 1024
 #: Messages of streams up to so many bytes are sent before the end of a batch.
 PACKET_PROMPT = 1024
 
+#: A stream that was active within this time, in seconds, delays its acknowledgements until nothing more
+#: arrives: one ACK acknowledges all earlier requests (IBTA vol. 1 9.7.5).
+PACKET_PATIENCE_SECONDS = 0.0005
+
 #: A peer has changed its UDP source port when it has repeated so often from another what is expected.
 PACKET_MOVE_REPEATS = 2
 #: Whoever guesses what is expected is not heard: each packet from another port that is not expected puts a
@@ -73,7 +77,7 @@ class QueuePairPath(Waiters):
     @ivar deadline: of the connection's timer, or L{None}.
     @ivar partition: the P_Key of its packets; C{accepted} are those that match it.
     @ivar connection: the transport connection.
-    @ivar requester: its send side, if it is reliable.
+    @ivar requester: its send side, if it is reliable, and C{responder} its receive side.
     @ivar bell: whether a flush is scheduled.
     @ivar retransmits: count of the connection's retransmissions.
     @ivar sentAtOnce: whether a message was sent since the last flush.
@@ -127,6 +131,7 @@ class QueuePairPath(Waiters):
         "queuePair",
         "remote",
         "requester",
+        "responder",
         "retransmits",
         "scheduler",
         "sentAtOnce",
@@ -202,6 +207,7 @@ class QueuePairPath(Waiters):
         terms = connparams.connectionParameters(fabric, queuePair, message)
         self.connection: Any = connection(terms, queuePair.remote, self)
         self.requester: Requester | None = self.connection.requester if isReliable else None
+        self.responder: Any = self.connection.responder if isReliable else None
         link, self.mtu = fabric.link, terms.mtu
         several = terms.mtu * max(1, min(link.burst, limits.PACKET_BURST_BYTES // (terms.mtu + _LEAST)))
         # A whole number of full batches: a few bytes more would need a packet of its own.
@@ -300,15 +306,19 @@ class QueuePairPath(Waiters):
             and opcode & ~SOLICITED == SEND_ONLY
             and not self.sentAtOnce
             and fabric.patient
+            and (not self.responder.owes or now - self.flushed < PACKET_PATIENCE_SECONDS)
             and not fabric.transmitter.stalled
         ):
             # The first message of a batch is mostly the only one: sent at once, it does not wait for the
-            # batch's end.  Further ones share calls of the link.
-            packet = self.requester.postNow(opcode, header, payload, position, now)  # type: ignore[union-attr]
+            # batch's end.  Further ones share calls of the link, and so does one with what acknowledges the
+            # message that it answers.
+            requester: Any = self.requester
+            packet = requester.postNow(opcode, header, payload, position)
             if packet is not None:
                 self.sentAtOnce = True
                 self._position = self._asked = position
                 fabric.transmitter.sendOne(self, packet)
+                requester.sent(now)  # While it is on its way.
                 if not self.bell:
                     self.bell = True
                     fabric.ringLater(self)

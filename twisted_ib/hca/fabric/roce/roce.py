@@ -525,8 +525,8 @@ class RoCELink:
         return True
 
     def pending(self) -> bool:
-        self._ready = ready = self._poller.poll(0) or None
-        return ready is not None
+        self._ready = self._ready or self._poller.poll(0) or None
+        return self._ready is not None
 
     def waiting(self) -> int:
         made = self._main, *(() if self.group is None else self.group.sockets[:1])

@@ -51,12 +51,13 @@ class PacketTransmitter:
     Sends the packets of one HCA.
 
     @ivar packets: count of packets sent.
+    @ivar answers: acknowledgements among them, which nothing answers.
     @ivar stalled: source port -> calls of the link's C{send} that had no room: arguments and number of
         packets.
     @ivar again: when to retry them.
     """
 
-    __slots__ = ("_fabric", "_flows", "_sequence", "again", "link", "packets", "stalled")
+    __slots__ = ("_fabric", "_flows", "_sequence", "again", "answers", "link", "packets", "stalled")
 
     def __init__(self, fabric: Any) -> None:
         self._fabric = fabric
@@ -67,7 +68,7 @@ class PacketTransmitter:
         # pairs.
         self._sequence = fabric.randomBits(24)
         self.again = 0.0
-        self.packets = 0
+        self.packets = self.answers = 0
 
     def send(self, path: QueuePairPath, packets: list[Packet]) -> None:
         """
