@@ -648,7 +648,14 @@ class TurnTests(ReactorTestCase):
                 # After an answer that was polled for.
                 return
             pass_(150e-6)
-            device.work = [1] * device.arrives
+            device.work = [serve] * device.arrives
+
+        def serve() -> int:
+            """
+            As long as the longest wait that teaches it.
+            """
+            pass_(REACH_SECONDS)
+            return 1
 
         self.reactor._wait = sleep
         for posts, device.arrives, reach in ((0, True, 0), (1, False, 0), (1, True, REACH_SECONDS)):

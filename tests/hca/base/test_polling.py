@@ -421,6 +421,7 @@ class Waits(World):
     Waits for arrivals of which each ends a poll or a sleep.
 
     @ivar sent: How much was sent; C{asked}: how often that was asked.
+    @ivar answer: How long an answer takes where polling lasts as long.
     @ivar found: The waits that a poll has ended.
     @ivar polled: Seconds of polling; C{vain}: those of waits that ended in a sleep.
     """
@@ -432,6 +433,7 @@ class Waits(World):
         super().__init__()
         self.learns, self.asked = learns, 0
         self.sent, self.found = 0, list[bool]()
+        self.answer = SPIN_SECONDS
         self.polled = self.vain = 0.0
 
     def wait(self, seconds: float, asks: bool = True, most: float = inf, serves: float = 0.0) -> bool:
@@ -452,7 +454,7 @@ class Waits(World):
             return self.sent
 
         sent = posted if self.learns else None
-        found = self.polling.spin(lambda: self.seconds >= due, most, SPIN_SECONDS, sent)
+        found = self.polling.spin(lambda: self.seconds >= due, most, self.answer, sent)
         took = self.seconds - began
         self.polled += took
         self.found.append(found)
@@ -524,6 +526,22 @@ class ReachTests(SynchronousTestCase):
             self.assertIs(waits.wait(REACH_SECONDS / 2), number >= LESSONS)
             waits.polling.hits = 0.0
             self.assertFalse(waits.wait(inf, False, 12 * REACH_SECONDS))
+
+    def test_slowMedium(self) -> None:
+        """
+        Where polling lasts as long as an answer takes, one that was found is answered: after it nothing is
+        waited for in vain.
+        """
+        waits = Waits()
+        waits.answer = 4 * SPIN_SECONDS
+        waits.polling.hits = 0.0
+        waits.teach(REACH_SECONDS / 2)
+        for _ in range(10):
+            waits.polling.hits = 1.0
+            self.assertTrue(waits.wait(2 * SPIN_SECONDS))
+            waits.polling.hits = 1.0
+            self.assertFalse(waits.wait(inf, False, 12 * REACH_SECONDS))
+        self.assertEqual(waits.polling.rests, 0)
 
     def test_serving(self) -> None:
         """

@@ -200,6 +200,9 @@ class AdaptivePolling:
             # Below a half the weight is larger, so that the rare attempts soon lead back to polling.
             self.hits = hits + ((found and after < end) - hits) * (0.5 if hits < 0.5 else 0.125)
             self.found += found
+            if found and self.reach and answer > SPIN_SECONDS and sent is not None:
+                # What was sent so far has its answer: nothing is waited for until more is sent.
+                self._asked = self._answered = sent()
             if found or sent is None:
                 return found
         end = min(self._answerBy(sent, start, after), start + most)
