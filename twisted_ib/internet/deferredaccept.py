@@ -42,6 +42,8 @@ class HalfOpenAccept:
 
     __slots__ = ("_request", "connection", "number", "port", "proposal")
 
+    readsFirst = False
+
     def __init__(
         self, port: Any, device: Device, connection: IConnection, request: ConnectRequest, greeting: Any
     ) -> None:

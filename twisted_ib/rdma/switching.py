@@ -96,8 +96,7 @@ class Switch(ActiveSide, ABC):
     _served = 0
 
     def __init__(self, former: Former, options: SwitchOptions) -> None:
-        # The device follows.
-        super().__init__(None)
+        # The device, which is all that an active side is made with, follows.
         self.former = former
         self.options = options
         self.privateData = options.privateData

@@ -187,6 +187,7 @@ class Stream:
     # -- implemented by the transport
 
     protocol: Any
+    readsFirst = False
 
     # Types that mypy, whose modules mypyc orders, may need before it has read __init__.
     direct: int

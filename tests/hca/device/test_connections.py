@@ -49,6 +49,8 @@ class User:
     @ivar answer: called with the connection or lookup, and the request.
     """
 
+    readsFirst = False
+
     def __init__(self, answer: Any = None) -> None:
         """
         @param answer: of a listener.

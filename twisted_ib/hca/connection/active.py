@@ -5,7 +5,7 @@ which that fails.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.connection.request import RejectReason
@@ -42,10 +42,10 @@ class ActiveSide:
     _search: Search | None = None
     _isAnswered = False
     connection: IConnection | None = None
-    isOver = False
+    isOver = readsFirst = False
 
-    def __init__(self, device: Any) -> None:
-        self.device: Asking = device
+    def __init__(self, device: Asking) -> None:
+        self.device = device
 
     # -- what a protocol has of its own
 

@@ -139,6 +139,8 @@ class IConnectionUser(Interface):
     while it is the user.
     """
 
+    readsFirst: bool = Attribute("Whether the end waits for messages that have no receive yet.")
+
     def replied(connection: IConnection, reply: ConnectReply) -> None:
         """
         Active: the peer accepts.  Answer with C{connection.ready} or C{reject}.
@@ -164,7 +166,7 @@ class IConnectionUser(Interface):
         """
 
     # Optional: established(connection), passive: the peer is ready; pathLost(reason): the path is gone, and
-    # with it the connection; readsFirst, whether the end waits for messages that have no receive yet.
+    # with it the connection.
 
 
 class IAddressResolver(Interface):

@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from twisted_ib.hca.connection.request import ConnectRequest
     from twisted_ib.structs import Packed
 
-READY_BYTES: Final = 8
-_MARK: Final = b"\xb1receive"
+#: More receives than any number of 64 bits.
+ANY: Final = 1 << 64
+_MARK: Final = b"\xb2receive"
 _FORM: Final[Packed[tuple[bytes, int, int, int]]] = Struct(">8sQII")
 #: The private data of a request of InfiniBand (IBTA vol. 1 12.6.5), which are a Hello's length.
 _REQUEST_BYTES: Final = 92
-#: The last address that has the number's octets and the others behind it.
-_LAST_ADDRESS: Final = (1 << 64) - 8 - READY_BYTES
+#: The last address that has the number's octets.
+_LAST_ADDRESS: Final = (1 << 64) - 8
 
 
 @frozen
@@ -36,12 +37,13 @@ class Receives:
     """
     Those of one side.
 
+    Where both have a key, the one that has asked for the connection begins with a SEND of no octets, which
+    says that it is ready and is no message: siw takes what is sent to it before for an error.
+
     @ivar count: how many it has posted before the connection was made; 0 for any number.
-    @ivar address: where a READ finds how many it has posted in all, in 8 octets, the least first; behind them
-        are L{READY_BYTES} that the side that has asked for the connection writes when it is ready, not all
-        of them 0: siw takes what is sent to it before for an error.
-    @ivar key: the STag for that; 0 for a side that reads no such number, and is told by RDMA WRITEs of no
-        octets, of which each has that number as its address.
+    @ivar address: where a READ finds how many it has posted in all, in 8 octets, the least first.
+    @ivar key: the STag for that; 0 for a side that takes any number and reads none, and is told by RDMA
+        WRITEs of no octets, of which each has that number as its address.
     """
 
     count: int = 0
@@ -84,6 +86,6 @@ def toldIn(privateData: bytes, isHello: bool = False) -> tuple[bytes, Receives |
     if end < 0:
         return privateData, None
     mark, address, key, count = _FORM.unpack_from(privateData, end)
-    if mark != _MARK or address > _LAST_ADDRESS:
+    if mark != _MARK or address > _LAST_ADDRESS or (count and not key):
         return privateData, None
     return privateData[:end] + bytes(_FORM.size if isHello else 0), Receives(count, address, key)

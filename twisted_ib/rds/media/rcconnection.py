@@ -153,6 +153,7 @@ class RCConnection:
     """
 
     asked = 0.0
+    readsFirst = False
 
     def __init__(self, medium: RCMedium, key: Any, channel: DeviceChannel, shared: bool) -> None:
         """

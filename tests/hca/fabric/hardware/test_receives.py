@@ -19,23 +19,25 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.fabric.hardware import test_contract
 from tests.hca.fabric.hardware.test_contract import EndMixin, HardwareRow
-from tests.hca.fabric.hardware.world import READ, SEND, WRITE, AdapterQueuePair, Manager, SendWR
+from tests.hca.fabric.hardware.world import READ, SEND, AdapterQueuePair, Manager, SendWR
 from tests.hca.fabric.iwarp.attacker import AttackTestCase, write
 from tests.hca.hcas import settle
+from tests.rdma.pair import EVERYTHING
 from tests.rdma.test_reactors import OF_ADAPTERS, Talker, streamTests
 from tests.sdp.test_contract import IB
-from tests.support.waiting import HANG_SECONDS
+from tests.support.calls import requireReplaceable
 from twisted_ib.hca.base.timers import Timers
 from twisted_ib.hca.base.traits import IB_PRIVATE_BYTES
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace
-from twisted_ib.hca.connection.receives import Receives, isTold, toldIn
-from twisted_ib.hca.fabric.hardware import connector, hardware, window
-from twisted_ib.hca.fabric.hardware.adapterpath import SLOTS
+from twisted_ib.hca.connection.receives import ANY, Receives, isTold, toldIn
+from twisted_ib.hca.fabric.hardware import connector, hardware
+from twisted_ib.hca.fabric.hardware.adapterpath import SLOTS, AdapterPath
 from twisted_ib.hca.fabric.hardware.rdmacm import Parameters
-from twisted_ib.hca.fabric.hardware.window import COUNT, READY_SECONDS, SHOWN_BYTES, Window
+from twisted_ib.hca.fabric.hardware.window import COUNT, Window
+from twisted_ib.hca.fabric.iwarp.mpaservice import KEEPALIVE
 from twisted_ib.hca.fabric.iwarp.protocol.mpa import Depths, StartupFrame
-from twisted_ib.hca.memory.access import REMOTE
+from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE, REMOTE_READ
 from twisted_ib.hca.wire.opcodes import SEND_ONLY
 from twisted_ib.rdma import handshake
 from twisted_ib.sdp.handshake import Handshake
@@ -43,8 +45,8 @@ from twisted_ib.sdp.protocol.wire import Hello, packAddress
 
 #: Where the peer's number is, and by which key.
 THERE = 0x1000, 9
-#: What is told, one more than the last address, and a Hello.
-TOLD, MOST = Receives().behind(b""), 1 << 64
+#: What is told, and a Hello.
+TOLD = Receives().behind(b"")
 HELLO = Hello(
     buffers=3,
     desiredReceiveBytes=4096,
@@ -94,12 +96,20 @@ class ToldTests(SynchronousTestCase):
         """
         An address from which its octets would reach beyond 64 bits is none, and leaves private data alone.
         """
-        for address in (MOST - SHOWN_BYTES, MOST - SHOWN_BYTES + 1, MOST - 1):
+        for address in (ANY - COUNT.size, ANY - COUNT.size + 1, ANY - 1):
             told = Receives(16, address, 9).behind(b"hello")
-            if address + SHOWN_BYTES > MOST:
+            if address + COUNT.size > ANY:
                 self.assertEqual(toldIn(told), (told, None))
             else:
                 self.assertEqual(toldIn(told), (b"hello", Receives(16, address, 9)))
+
+    def test_noKey(self) -> None:
+        """
+        A number of receives that nobody can read is none: only a side that takes any number has no key.
+        """
+        told = Receives(16, 0x1000).behind(b"hello")
+        self.assertEqual(toldIn(told), (told, None))
+        self.assertEqual(toldIn(Receives(0, 0x1000).behind(b"hello")), (b"hello", Receives(0, 0x1000)))
 
     def test_isTold(self) -> None:
         """
@@ -130,15 +140,22 @@ class WindowTests(SynchronousTestCase):
         Its path takes all.
         """
         self.clock = Clock()
-        fabric = SimpleNamespace(timers=Timers(self.clock.seconds), later=Mock(), clock=self.clock.seconds)
+        fabric = SimpleNamespace(timers=Timers(self.clock.seconds), later=Mock())
         self.path: Any = SimpleNamespace(slots=4, alive=True, waiting={"someone": None}, fabric=fabric)
         self.path.askReceives, self.path.tellReceives = Mock(return_value=True), Mock(return_value=True)
         self.path.tellReady = Mock()
-        self.memory = bytearray(COUNT.size + SHOWN_BYTES)
+        self.memory = bytearray(2 * COUNT.size)
+        self.window = self.made()
+
+    def made(self) -> Window:
+        """
+        @return: a window, whose number a peer that has the key can read, and not write.
+        """
         domain = Mock()
         domain.reg_mr.return_value.rkey = 7
-        self.window = Window(self.path, self.memory, domain, 100, COUNT.size)
-        domain.reg_mr.assert_called_once_with(100 + COUNT.size, SHOWN_BYTES, 7)
+        made = Window(self.path, self.memory, domain, 100, COUNT.size)
+        domain.reg_mr.assert_called_once_with(100 + COUNT.size, COUNT.size, LOCAL_WRITE | REMOTE_READ)
+        return made
 
     def number(self) -> int:
         """
@@ -170,7 +187,7 @@ class WindowTests(SynchronousTestCase):
         """
         window, ask = self.window, self.path.askReceives
         self.assertEqual(window.own, Receives(4, 100 + COUNT.size, 7))
-        window.told(Receives(4, *THERE), False, True)
+        window.told(Receives(4, *THERE), False, 1)
         self.assertEqual((self.send(2), ask.call_args_list), (2, []))
         self.assertEqual((self.send(10), ask.call_args_list), (2, [call(*THERE)]))
         self.answer(7)
@@ -183,10 +200,7 @@ class WindowTests(SynchronousTestCase):
         A side that may not READ does not count, as it would learn of no more.
         """
         window, ask = self.window, self.path.askReceives
-        window.told(Receives(4, *THERE), False, False)
-        self.assertEqual((self.send(10), ask.call_args_list), (10, []))
-        window.told(Receives(4, *THERE), False, True)
-        window.asksNothing()
+        window.told(Receives(4, *THERE), False, 0)
         self.assertEqual((self.send(10), ask.call_args_list), (10, []))
 
     def test_noRoom(self) -> None:
@@ -195,7 +209,7 @@ class WindowTests(SynchronousTestCase):
         """
         ask = self.path.askReceives
         ask.return_value = False
-        self.window.told(Receives(4, *THERE), False, True)
+        self.window.told(Receives(4, *THERE), False, 1)
         self.assertEqual((self.send(10), ask.call_count), (4, 3))
 
     def test_seldom(self) -> None:
@@ -203,7 +217,7 @@ class WindowTests(SynchronousTestCase):
         A peer that posts none is asked ever more seldom, and not where no SEND waits.
         """
         window, fabric, ask = self.window, self.path.fabric, self.path.askReceives
-        window.told(Receives(4, *THERE), False, True)
+        window.told(Receives(4, *THERE), False, 1)
         asked = 0
         for _ in range(2000):
             self.clock.advance(0.0005)
@@ -227,7 +241,7 @@ class WindowTests(SynchronousTestCase):
         one finds it.
         """
         window, tell = self.window, self.path.tellReceives
-        window.told(Receives(), False, True)
+        window.told(Receives(), False, 1)
         for _ in range(5):
             window.posted()
         self.assertEqual(tell.call_args_list, [call(6), call(8)])
@@ -241,32 +255,33 @@ class WindowTests(SynchronousTestCase):
 
     def test_ready(self) -> None:
         """
-        The side that has asked says that it is ready, and the other one waits for that, but not for ever.
+        Nothing is sent before the depths are agreed on; then the side that has asked says that it is ready,
+        and the other one waits for that.
         """
-        window, fabric = self.window, self.path.fabric
-        window.told(Receives(4, *THERE), False, True)
-        self.path.tellReady.assert_called_once_with(0x1000 + COUNT.size, 9)
-        self.assertTrue(window.isReady())
-        for isWritten in (True, False):
-            self.memory[-1] = 0
-            window.told(Receives(4, *THERE), True, True)
-            self.assertFalse(window.isReady())
-            if isWritten:
-                self.memory[-1] = 1
-            else:
-                self.clock.advance(READY_SECONDS)
-            self.clock.advance(0.05)
-            fabric.timers.tick(self.clock.seconds())
-            fabric.later.assert_called_once_with(self.path)
-            fabric.later.reset_mock()
-            self.assertTrue(window.isReady())
-        self.path.tellReady.assert_called_once()
+        window, later = self.window, self.path.fabric.later
+        self.assertEqual((window.isReady, window.isAwaited), (False, False))
+        window.told(Receives(4, *THERE), False, 1)
+        self.path.tellReady.assert_called_once_with()
+        later.assert_called_once_with(self.path)
+        self.assertEqual((window.isReady, window.isAwaited), (True, False))
+        for there in (None, Receives()):
+            other = self.made()
+            other.told(there, True, 1)
+            self.assertEqual((other.isReady, other.isAwaited), (True, False))
+        other = self.made()
+        later.reset_mock()
+        other.told(Receives(4, *THERE), True, 1)
+        self.assertEqual((other.isReady, other.isAwaited, later.called), (False, True, False))
+        other.begin()
+        later.assert_called_once_with(self.path)
+        self.assertEqual((other.isReady, other.isAwaited), (True, False))
+        self.path.tellReady.assert_called_once_with()
 
     def test_untold(self) -> None:
         """
         A peer that has not told is not told, and is sent to as before.
         """
-        self.window.told(None, False, True)
+        self.window.told(None, False, 1)
         for _ in range(10):
             self.window.posted()
         self.assertEqual((self.send(1000), self.path.tellReceives.called), (1000, False))
@@ -303,6 +318,7 @@ class SoftwareTests(AttackTestCase):
         self.device.progress()
         for number in range(9):
             self.assertTrue(stream.post(SEND_ONLY << 24, b"", b"message", 7), number)
+        self.assertFalse(stream.socket.getsockopt(*KEEPALIVE[0][:2]))
 
     def test_limited(self) -> None:
         """
@@ -311,6 +327,9 @@ class SoftwareTests(AttackTestCase):
         """
         made, stream, answer = self.stream(Receives(3, *THERE).behind(b"hello"))
         self.assertEqual(toldIn(answer), (b"", Receives()))
+        # The peer's host may go while a message waits, and TCP has nothing to send.
+        for level, option, value in KEEPALIVE:
+            self.assertEqual(stream.socket.getsockopt(level, option), value)
         waiter = Mock()
 
         def posted(most: int = 9) -> int:
@@ -350,12 +369,12 @@ class ToldContractTests(test_contract.ContractTests):
 
     def test_noRights(self) -> None:
         """
-        The peer of a stream has rights to the number of receives alone, which has a protection domain of its
-        own with the ring.
+        The peer of a stream reads the number of receives alone, which has a protection domain of its own with
+        the ring.
         """
         self.takers()
         shown = [each for each in self.host.regions.values() if each.access & REMOTE]
-        self.assertEqual([each.length for each in shown], [SHOWN_BYTES] * 2)
+        self.assertEqual([each.length for each in shown], [COUNT.size] * 2)
         self.assertEqual(len({id(each.domain) for each in shown}), 2)
 
     def test_room(self) -> None:
@@ -399,6 +418,31 @@ class PacedMixin(EndMixin):
                 server.transport.write(message)
             for end in (client, server):
                 this.assertEqual(list(await end.heard(len(messages))), messages)
+            client.transport.loseConnection()
+            await client.lost
+            await server.lost
+            await port.stopListening()
+
+        self.drive(steps)
+
+    def test_readsLate(self) -> None:
+        """
+        A READ is done when its response is there, also where the adapter completes messages behind it before.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            region = server.transport.registerMemory(1 << 17, EVERYTHING)
+            region.view[:] = bytes(range(256)) * 512
+            for number in range(1, 9):
+                # The ring has something else where the response comes.
+                client.transport.write(bytes([number]) * 40_000)
+            await server.heard(8)
+            done = client.transport.rdmaRead(1 << 17, region.address, region.remoteKey)
+            client.transport.write(b"behind")
+            this.assertEqual(await done, bytes(range(256)) * 512)
+            this.assertEqual((await server.heard(9))[8], b"behind")
             client.transport.loseConnection()
             await client.lost
             await server.lost
@@ -481,7 +525,7 @@ class PacedMixin(EndMixin):
                 this.assertEqual(end.transport.peerPrivateData, b"")
 
         self.drive(steps)
-        this.assertEqual(kinds, {SEND, READ, WRITE})
+        this.assertEqual(kinds, {SEND, READ})
 
     def test_oldServer(self) -> None:
         """
@@ -499,6 +543,29 @@ class PacedMixin(EndMixin):
         self.drive(steps)
         this.assertEqual(kinds, {SEND})
 
+    def test_noWord(self) -> None:
+        """
+        A client whose first word is a message already is ready, and the message comes.
+        """
+        this: Any = self
+        requireReplaceable(AdapterPath, "tellReady")
+        this.patch(AdapterPath, "tellReady", lambda path: None)
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            server.transport.write(b"answer")
+            await self.turn(reactor)
+            this.assertEqual(client.log, [])
+            client.transport.write(b"question")
+            this.assertEqual(list(await server.heard(1)), [b"question"])
+            this.assertEqual(list(await client.heard(1)), [b"answer"])
+            client.transport.loseConnection()
+            await client.lost
+            await server.lost
+            await port.stopListening()
+
+        self.drive(steps)
+
     def test_noReads(self) -> None:
         """
         A server that accepts without READs, as many programs of verbs do, neither waits nor counts.
@@ -510,8 +577,6 @@ class PacedMixin(EndMixin):
             "depths",
             lambda one, message: (0, 0) if isinstance(message, ConnectReply) else depths(one, message),
         )
-        # Nobody waits so long for the word that the client is ready.
-        this.patch(window, "READY_SECONDS", HANG_SECONDS)
         kinds = self.seen()
 
         async def steps(reactor: Any) -> None:
@@ -524,7 +589,7 @@ class PacedMixin(EndMixin):
             await port.stopListening()
 
         self.drive(steps)
-        this.assertEqual(kinds, {SEND, WRITE})
+        this.assertEqual(kinds, {SEND})
 
     def test_oldClient(self) -> None:
         """
@@ -569,7 +634,7 @@ class PacedMixin(EndMixin):
         accept = Manager.accept
 
         def accepted(manager: Manager, id: int, given: Parameters) -> None:
-            data = Receives(SLOTS, MOST - 1, 9).behind(given.privateData[: -len(TOLD)])
+            data = Receives(SLOTS, ANY - 1, 9).behind(given.privateData[: -len(TOLD)])
             accept(manager, id, evolve(given, privateData=data))
 
         this.patch(Manager, "accept", accepted)

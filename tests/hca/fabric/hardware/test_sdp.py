@@ -14,7 +14,7 @@ from tests.hca.fabric.hardware.test_contract import HardwareRow
 from tests.hca.fabric.hardware.world import Host
 from tests.internet.carriers import SDP, StreamContract
 from tests.sdp.test_contract import IB
-from twisted_ib.hca.fabric.hardware.window import SHOWN_BYTES
+from twisted_ib.hca.fabric.hardware.window import COUNT
 from twisted_ib.hca.memory.access import REMOTE
 
 
@@ -51,7 +51,7 @@ class RegisteredContract(StreamContract):
             region = client.transport.registerMemory(bytearray(data))
             # The regions of which a peer has a key are the numbers of receives.
             shown = [each for each in self.host.regions.values() if each.access & REMOTE]
-            self.assertEqual([each.length for each in shown], [SHOWN_BYTES] * 2)
+            self.assertEqual([each.length for each in shown], [COUNT.size] * 2)
             self.assertEqual(len({id(each.domain) for each in shown}), 2)
             done = client.transport.writeRegistered(region)
             client.transport.write(b"behind")

@@ -161,8 +161,8 @@ class CompletionQueue:
     @ivar armed: how often an event was asked for.
     """
 
-    def __init__(self, depth: int, channel: Channel) -> None:
-        self.depth, self.channel = depth, channel
+    def __init__(self, depth: int, channel: Channel, host: Host) -> None:
+        self.depth, self.channel, self.host = depth, channel, host
         self.queue: deque[Completion] = deque()
         self.armed = self.acknowledged = 0
         self.isArmed = False
@@ -173,15 +173,26 @@ class CompletionQueue:
         """
         assert len(self.queue) < self.depth, "the completion queue overruns"
         self.queue.append(completion)
+        self.wake()
+
+    def wake(self) -> None:
+        """
+        Have the event that was asked for.
+        """
         if self.isArmed:
             self.isArmed = False
             self.channel.ring()
 
     def poll(self, most: int) -> list[Completion]:
         """
-        Take some.
+        Take some; a response comes where there is nothing else.
         """
-        return [self.queue.popleft() for _ in range(min(most, len(self.queue)))]
+        found = [self.queue.popleft() for _ in range(min(most, len(self.queue)))]
+        if self.host.reading and not found:
+            requester, peer, request = self.host.reading.popleft()
+            if requester.state == RTS and peer.state == RTS:
+                requester.finish(peer, request)
+        return found
 
     def req_notify(self) -> None:
         """
@@ -400,6 +411,20 @@ class AdapterQueuePair:
         if isOverrun and isReliable:
             return False
         self.waiting.popleft()
+        if self.host.isRNIC and request.opcode == READ:
+            # Linux siw_qp_tx.c, siw_qp_sq_process(): later requests complete before it has its response.
+            self.host.reading.append((self, peer, request))
+            self.given.send_cq.wake()
+        else:
+            self.finish(peer, request)
+        return True
+
+    def finish(self, peer: AdapterQueuePair, request: SendWR) -> None:
+        """
+        Do what a request asks for, and complete it.
+        """
+        takes = request.opcode in (SEND, SEND_IMM, WRITE_IMM)
+        isReliable = self.given.qp_type == RC
         status = self.move(peer, request)
         if not isReliable:
             # What fails at the peer is lost.
@@ -412,7 +437,6 @@ class AdapterQueuePair:
                 self.given.send_cq.push(Completion(flushed.wr_id, self.qp_num, FLUSHED))
         elif takes:
             self.arrive(peer, request)
-        return True
 
     def arrive(self, peer: AdapterQueuePair, request: SendWR) -> None:
         """
@@ -471,6 +495,7 @@ class AdapterQueuePair:
         Destroy it.
         """
         del self.domain.host.queuePairs[self.qp_num]
+        self.state = ERR
 
     def __del__(self) -> None:
         self.host.collected["queue pair"] += 1
@@ -568,7 +593,7 @@ class Context:
         """
         @return: a queue.
         """
-        self.queue = CompletionQueue(depth, channel)
+        self.queue = CompletionQueue(depth, channel, self.host)
         return self.queue
 
     def alloc_pd(self) -> Domain:
@@ -807,6 +832,7 @@ class Host:
         self.mtu, self.address = 5, b"\x7f\0\0\1"
         self.isHeld = self.isFull = self.isGone = self.isBlind = self.isRNIC = False
         self.overruns = self.early = 0
+        self.reading: deque[tuple[AdapterQueuePair, AdapterQueuePair, SendWR]] = deque()
         self.depths = (16, 16)
         self.looks = 0
         self.collected: Counter[str] = Counter()

@@ -27,6 +27,8 @@ class End:
     A consumer, the listener of a service, and the user of its connections.
     """
 
+    readsFirst = False
+
     def __init__(self, device: Device) -> None:
         self.device = device
         self.queuePair: Any = None

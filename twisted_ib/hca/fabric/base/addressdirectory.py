@@ -22,6 +22,13 @@ from twisted_ib.hca.host.addresses import conflict, freePort, normalise, wildcar
 from twisted_ib.hca.wire.grh import isMulticast
 
 
+def _rank(error: BaseException | None) -> int:
+    # Which of a turn's errors is raised: the first of the highest.
+    if error is None:
+        return 0
+    return 1 if isinstance(error, Exception) else 2
+
+
 @frozen(weakref_slot=False)
 class PeerAddress:
     """
@@ -92,7 +99,7 @@ class AddressDirectory(Fabric):
         A user raised in a turn. The turn goes on; the first error is raised at its end, but one that ends the
         program before others.
         """
-        if self._failure is None or (isinstance(self._failure, Exception) > isinstance(error, Exception)):
+        if _rank(error) > _rank(self._failure):
             self._failure = error
 
     def _raise(self) -> None:

@@ -204,7 +204,8 @@ class ConnectedFabric(AddressDirectory):
         self.soonCall(stream.lost, reason)
 
     def _dispatch(self) -> int:
-        # What these ask for is for the next turn: a user may always ask again.  Or close the device.
+        # A call may ask for others, which wait for the next turn, as they may do so again.  It may also close
+        # the device, which takes the others away.
         left = count = len(self.inbox)
         while left and self.inbox:
             left -= 1

@@ -26,7 +26,7 @@ from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.base.path import Waiters
 from twisted_ib.hca.fabric.base.streams import ConnectionPath
 from twisted_ib.hca.fabric.hardware.provider import keep, told
-from twisted_ib.hca.fabric.hardware.window import COUNT, SHOWN_BYTES, Window
+from twisted_ib.hca.fabric.hardware.window import COUNT, Window
 from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE
 from twisted_ib.hca.wire.headers import (
     ATOMIC,
@@ -192,7 +192,8 @@ class AdapterPath(Waiters, ConnectionPath):
         self._region: Any = None
         self._domain: Any = None
         self._base = self._key = 0
-        self._posted = self._head = self._tail = 0
+        # Records that were posted, and those of the latest completion; bounds of the ring.
+        self._posted = self._reached = self._head = self._tail = 0
         # Work requests that the adapter has, and those of this batch.
         self._sent: deque[_Sent] = deque()
         self._batch: list[Any] = []
@@ -230,7 +231,6 @@ class AdapterPath(Waiters, ConnectionPath):
         self.fill()
         if connection is not None and tells:
             self.window = Window(self, self._memory, self._domain, self._base, _COUNT_AT)
-            self.window.told(connection.there, True, connection.asks)
 
     def allocate(self, domain: Any) -> None:
         """
@@ -240,7 +240,7 @@ class AdapterPath(Waiters, ConnectionPath):
         @raise OSError: it takes none.
         """
         self._domain = domain
-        self._memory = mmap.mmap(-1, _COUNT_AT + SHOWN_BYTES)
+        self._memory = mmap.mmap(-1, _COUNT_AT + COUNT.size)
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._region = domain.reg_mr(self._base, len(self._memory), LOCAL_WRITE)
         self._key = self._region.lkey
@@ -456,7 +456,7 @@ class AdapterPath(Waiters, ConnectionPath):
             return False
         flags = _SOLICITED if opcode & SOLICITED else 0
         window = self.window
-        if window is not None and not (window.isReady() and (code not in _SENDING or window.admits())):
+        if window is not None and not (window.isReady and (code not in _SENDING or window.admits())):
             return False
         if code in _SENDING:
             done = self._send(code, flags, header, payload, length)
@@ -627,14 +627,11 @@ class AdapterPath(Waiters, ConnectionPath):
         self.mark()
         return True
 
-    def tellReady(self, address: int, key: int) -> None:
+    def tellReady(self) -> None:
         """
-        Tell the peer that this side is, by a WRITE of its number of receives.
+        Tell the peer that this side is, by a SEND of no octets.
         """
-        self._posted += 1
-        pieces = [(self._base + _COUNT_AT, COUNT.size, self._key)]
-        self._request(_WRITE, pieces, 0, remote_addr=address, rkey=key)
-        self._sending()
+        self._send(SEND_ONLY, 0, b"", b"", 0)
         self.mark()
 
     def tellReceives(self, number: int) -> bool:
@@ -709,14 +706,19 @@ class AdapterPath(Waiters, ConnectionPath):
             self._done(completion.wr_id)
 
     def _done(self, position: int) -> None:
-        # A request that reads has completions of its own, several of one position.
+        # A request that reads has a completion of its own, perhaps one of several of a position, behind which
+        # siw may have those of later requests come (Linux siw_qp_tx.c, siw_qp_sq_process()).
         sent = self._sent
-        while sent and sent[0].position <= position:
+        self._reached = max(position, self._reached)
+        while sent and sent[0].position <= self._reached:
+            if sent[0].response:
+                if sent[0].position != position:
+                    break
+                position = -1
             one = sent.popleft()
             self._tail = one.ring
             if one.response:
                 self._answer(one)
-                break
         self._acknowledge(sent[0].position - 1 if sent else self._posted)
         if self._reading:
             self._ask()
@@ -775,6 +777,11 @@ class AdapterPath(Waiters, ConnectionPath):
                 reason = QueuePairError(f"the adapter failed a receive: {completion.status_str}")
                 self.fabric.doom(self, reason)
             return
+        if self.window is not None and self.window.isAwaited:
+            self.window.begin()
+            if not completion.byte_len:
+                self._receiveAgain(slot)
+                return
         start = self.startOf(slot)
         stop = start + completion.byte_len
         opcode = SEND_ONLY
@@ -790,6 +797,11 @@ class AdapterPath(Waiters, ConnectionPath):
         self._held.append((opcode, slot, start, stop))
         if len(self._held) == 1 and self._isReady and not self._again:
             self._deliver()
+
+    def _receiveAgain(self, slot: int) -> None:
+        self._verbs.post_recv([self._receive(slot)])
+        if self.window is not None:
+            self.window.posted()
 
     def _deliver(self) -> None:
         held = self._held
@@ -822,9 +834,7 @@ class AdapterPath(Waiters, ConnectionPath):
             if held:
                 held.popleft()
             if self._verbs is not None and self.alive and self.queuePair is not None and not self._isOver:
-                self._verbs.post_recv([self._receive(slot)])
-                if self.window is not None:
-                    self.window.posted()
+                self._receiveAgain(slot)
         if self._delivered is not None:
             self._dropHeld()
 

@@ -54,7 +54,7 @@ class AdapterConnection(FabricConnection):
     @ivar id: librdmacm's identifier; 0 once it is destroyed.
     @ivar stream: the path of its queue pair.
     @ivar tells: whether this side tells the peer of its receives, and C{there} those of the peer, if it has
-        told and its number can be read.
+        told.
     """
 
     def __init__(self, connector: Connector, way: PeerPath, id: int, stage: str) -> None:
@@ -67,8 +67,6 @@ class AdapterConnection(FabricConnection):
         self._isAwaiting = self._isEnding = False
         self.tells = False
         self.there: Receives | None = None
-        #: Whether this side may READ, as the peer's number is read.
-        self.asks = True
 
     def behind(self, privateData: bytes, isHello: bool = False) -> bytes:
         """
@@ -86,7 +84,7 @@ class AdapterConnection(FabricConnection):
         if not self._connector.fabric.isRNIC:
             return given.privateData
         data, self.there = toldIn(given.privateData, isHello)
-        self.tells, self.asks = self.there is not None, bool(given.initiatorDepth)
+        self.tells = self.there is not None
         return data
 
     def _attempt(self, call: Callable[..., None], *arguments: Any) -> bool:
@@ -99,15 +97,15 @@ class AdapterConnection(FabricConnection):
         return True
 
     def sendReply(self, reply: ConnectReply) -> bool:
-        connector = self._connector
-        depths = connector.depths(reply)
-        if self.stream.window is not None and not depths[1]:
-            self.stream.window.asksNothing()
+        connector, stream = self._connector, self.stream
+        served, outstanding = connector.depths(reply)
+        if stream.window is not None:
+            stream.window.told(self.there, True, min(outstanding, self.request.responderResources))
         given = Parameters(
             self.behind(reply.privateData),
-            *depths,
+            *(served, outstanding),
             rnrRetryCount=reply.rnrRetryCount,
-            number=self.stream.adapterNumber,
+            number=stream.adapterNumber,
         )
         self._isAwaiting = self._attempt(connector.manager.accept, given)
         return self._isAwaiting
@@ -281,7 +279,7 @@ class Connector(FabricConnector):
         given = notice.parameters
         data = connection.heard(given)
         if connection.stream.window is not None:
-            connection.stream.window.told(connection.there, False, connection.asks)
+            connection.stream.window.told(connection.there, False, given.initiatorDepth)
         reply = ConnectReply(
             privateData=data,
             localQPN=connection.stream.number,
@@ -356,7 +354,7 @@ class Connector(FabricConnector):
         """
         # What came before the word of the end is delivered before it.
         self.fabric.takeAll()
-        if getattr(connection.user, "readsFirst", False):
+        if connection.user is not None and connection.user.readsFirst:
             connection.stream.whenDelivered(partial(self._delivered, connection))
         else:
             self._delivered(connection)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from twisted_ib.hca.connection.receives import READY_BYTES, Receives
-from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE
+from twisted_ib.hca.connection.receives import ANY, Receives
+from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE_READ
 
 if TYPE_CHECKING:
     from twisted_ib.hca.fabric.hardware.adapterpath import AdapterPath
@@ -18,14 +18,7 @@ if TYPE_CHECKING:
 #: The form of both sides' numbers.  Where the least octet is the first anyhow, it is written at once, so that
 #: a READ finds no half of one.
 COUNT: Final[Packed[tuple[int]]] = Struct("<Q")
-#: Octets of the memory that the peer reaches.
-SHOWN_BYTES: Final = COUNT.size + READY_BYTES
-#: How long a passive side waits for its peer's word that it is ready, in seconds.
-READY_SECONDS: Final = 5.0
-#: More SENDs than any number of 64 bits.
-_ANY: Final = 1 << 64
-#: The first and the longest interval at which a peer without receives is asked again, and the word of one
-#: that is not ready looked for, in seconds.
+#: The first and the longest interval at which a peer without receives is asked again, in seconds.
 _AGAIN_SECONDS: Final = 0.0005
 _AGAIN_MOST_SECONDS: Final = 0.05
 
@@ -35,6 +28,9 @@ class Window:
     Those of one connection.
 
     @ivar own: what the peer is told.
+    @ivar isReady: whether the peer takes requests: the depths are agreed on, and where this side is passive
+        and the peer an adapter, that has said so.
+    @ivar isAwaited: whether the peer has yet to say so, by a SEND of no octets.
     @ivar limit: how many SENDs the peer has had receives for, in all; without bound until it tells,
         or if it does not.
     @ivar sent: how many were sent.
@@ -43,7 +39,6 @@ class Window:
     __slots__ = (
         "_again",
         "_at",
-        "_heldSince",
         "_isAsking",
         "_memory",
         "_path",
@@ -52,6 +47,8 @@ class Window:
         "_pushes",
         "_region",
         "_there",
+        "isAwaited",
+        "isReady",
         "limit",
         "own",
         "sent",
@@ -60,69 +57,53 @@ class Window:
     def __init__(self, path: AdapterPath, memory: Any, domain: Any, base: int, at: int) -> None:
         """
         @param path: whose receives are posted.
-        @param memory: the path's, which has L{SHOWN_BYTES} of 0 at C{at}.
+        @param memory: the path's, which has room for the number at C{at}.
         @param domain: the adapter's.
         @param base: the address of the memory.
         @raise OSError: the adapter takes no more memory.
         """
         self._path, self._memory, self._at = path, memory, at
-        rights = LOCAL_WRITE | REMOTE_READ | REMOTE_WRITE
-        self._region = domain.reg_mr(base + at, SHOWN_BYTES, rights)
+        # A domain may have the numbers of several peers: none of them writes.
+        self._region = domain.reg_mr(base + at, COUNT.size, LOCAL_WRITE | REMOTE_READ)
         self._posted = self._pushed = path.slots
         self._show()
         self.own = Receives(path.slots, base + at, self._region.rkey)
         self._there = Receives()
-        self.limit, self.sent = _ANY, 0
-        self._isAsking = self._pushes = False
+        self.limit, self.sent = ANY, 0
+        self.isAwaited = self.isReady = self._isAsking = self._pushes = False
         self._again = _AGAIN_SECONDS
-        # When it began to wait for the peer to be ready; negative if it does not.
-        self._heldSince = -1.0
 
     def _show(self) -> None:
         COUNT.pack_into(self._memory, self._at, self._posted)
 
     # -- the peer's
 
-    def told(self, there: Receives | None, isPassive: bool, asks: bool) -> None:
+    def told(self, there: Receives | None, isPassive: bool, reads: int) -> None:
         """
-        The peer has told of its receives, or not.
+        The depths are agreed on, and the peer has told of its receives or not.
 
         @param isPassive: whether it has asked for the connection, and so says when it is ready; else this
             side does.
-        @param asks: whether this side may READ.
+        @param reads: how many READs this side may have outstanding.
         """
-        if there is None:
-            return
-        if there.key and isPassive:
-            self._heldSince = self._path.fabric.clock()
-        elif there.key:
-            self._path.tellReady(there.address + COUNT.size, there.key)
-        self._there = there
-        self._pushes = not there.key
-        if there.count and (asks or self._pushes):
-            self.limit = there.count
+        if there is not None:
+            self._there, self._pushes = there, not there.key
+            # Without READs it would learn of no more.
+            if there.count and (reads or self._pushes):
+                self.limit = there.count
+            self.isAwaited = isPassive and bool(there.key)
+            if there.key and not isPassive:
+                self._path.tellReady()
+        if not self.isAwaited:
+            self.begin()
 
-    def asksNothing(self) -> None:
+    def begin(self) -> None:
         """
-        This side may not READ after all, and so does not count.
+        The peer takes requests.
         """
-        if not self._pushes:
-            self.limit = _ANY
-
-    def isReady(self) -> bool:
-        """
-        @return: whether the peer takes requests; else the path's waiters are resumed when it does.
-        """
-        if self._heldSince < 0:
-            return True
-        begin, waited = self._at + COUNT.size, self._path.fabric.clock() - self._heldSince
-        if waited >= READY_SECONDS or any(self._memory[begin : begin + READY_BYTES]):
-            self._heldSince, self._again = -1.0, _AGAIN_SECONDS
-            return True
-        if not self._isAsking:
-            self._isAsking = True
-            self._lookAgain()
-        return False
+        self.isReady, self.isAwaited = True, False
+        if self._path.waiting:
+            self._path.fabric.later(self._path)
 
     def admits(self) -> bool:
         """

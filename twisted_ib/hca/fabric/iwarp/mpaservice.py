@@ -56,6 +56,14 @@ if TYPE_CHECKING:
     from twisted_ib.hca.fabric.iwarp.protocol.startup import Startup
     from twisted_ib.structs import Packed
 
+#: Options of a socket to a peer that counts its receives.  A message that waits for one is not in TCP, which
+#: would not see that the peer's host is gone: so it probes after 15 s, every 5 s, six times.
+KEEPALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 6),
+)
 #: A request that finds no room here is offered again after so many seconds, as long as its initiator may
 #: wait for the Reply.
 IWARP_AGAIN_SECONDS = 1.0
@@ -426,7 +434,10 @@ class MPAService(FabricConnector):
             segment = stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
             most = mulpdu(segment, machine.markersOut)
         there = None if stream.startup is None else stream.startup.there
-        stream.open(machine, most, secrets.randbits(8), there.count if there is not None else 0)
+        receives = 0 if there is None else there.count
+        for option in KEEPALIVE if receives else ():
+            stream.socket.setsockopt(*option)
+        stream.open(machine, most, secrets.randbits(8), receives)
 
     # -- ends
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from twisted_ib.errors import QueuePairError
 from twisted_ib.hca.base.operation import SOLICITED
+from twisted_ib.hca.connection.receives import ANY
 from twisted_ib.hca.fabric.iwarp.protocol import ddp
 from twisted_ib.hca.fabric.iwarp.protocol.ddp import (
     FIRST_SEQUENCE,
@@ -86,8 +87,6 @@ _READ_RESPONSES: Final = {
     READ_RESPONSE_ONLY: (True, True),
 }
 
-#: More messages than any number of 64 bits.
-_ANY: Final = 1 << 64
 #: Of a ready-to-receive message, as Linux siw sends it (C{siw_qp.c}, C{siw_qp_mpa_rts()}).
 _READY_STAG: Final = 1
 
@@ -150,7 +149,7 @@ class RDMAPSender:
         self._reads = reads
         self._sequence = self._readSequence = FIRST_SEQUENCE
         # The number of the first Send that waits; none has this one.
-        self._stop, self._admitted = -1, _ANY
+        self._stop, self._admitted = -1, ANY
         # Octets of the Send in progress; where the Write and the Read Response in progress go on.
         self._offset = 0
         self._writeSTag = self._writeOffset = self._responseSTag = self._responseOffset = 0
