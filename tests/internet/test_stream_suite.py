@@ -36,15 +36,17 @@ SKIPS = {
 
 class SDPCreator(EndpointCreator):
     """
-    Endpoints on one device.
+    Endpoints on one device, or on two.
     """
 
-    def __init__(self, device: str, host: str) -> None:
+    def __init__(self, device: str, host: str, client: str = "") -> None:
         """
         @param device: Its name.
         @param host: An address that it has.
+        @param client: The name of the client's device, where that is another.
         """
         self.device, self.host = device, host
+        self.clientDevice = client or device
 
     def server(self, reactor: Any) -> SDPServerEndpoint:
         """
@@ -56,19 +58,19 @@ class SDPCreator(EndpointCreator):
         """
         To that port.
         """
-        return SDPClientEndpoint(reactor, self.host, serverAddress.port, device=self.device)
+        return SDPClientEndpoint(reactor, self.host, serverAddress.port, device=self.clientDevice)
 
 
-def subjectFor(device: str, host: str = "127.0.0.1") -> StreamSubject:
+def subjectFor(device: str, host: str = "127.0.0.1", client: str = "") -> StreamSubject:
     """
-    Describe SDP on one device, which has an address.
+    Describe SDP on one device, which has an address, or from another one to that.
     """
     return StreamSubject(
-        name=f"SDP{device.capitalize()}",
-        endpoints=SDPCreator(device, host),
+        name=f"SDP{client.capitalize()}{device.capitalize()}",
+        endpoints=SDPCreator(device, host, client),
         listen=lambda reactor, factory: listenSDP(reactor, 0, factory, interface=host, device=device),
         connect=lambda reactor, address, factory: connectSDP(
-            reactor, host, address.port if address else _NOBODY, factory, device=device
+            reactor, host, address.port if address else _NOBODY, factory, device=client or device
         ),
         startMessage=lambda port, prefix: f"{prefix} starting on {port.getHost().port}",
         stopMessage=lambda port: f"(SDP Port {port.getHost().port} Closed)",

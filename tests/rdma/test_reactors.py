@@ -119,6 +119,7 @@ class RDMATestsMixin(Driven):
 
     @cvar device: Its name.
     @cvar address: An address that it has.
+    @cvar clientDevice: The name of the client's device, where that is another.
     @cvar failure: What a server hears of a client that fails.
     @cvar isOverTCP: Whether a connection needs the TCP port of its number; L{None} for what the traits say.
     """
@@ -126,8 +127,16 @@ class RDMATestsMixin(Driven):
     requiredInterfaces = (IReactorFDSet, IReactorTime)
     device: str
     address = "127.0.0.1"
+    clientDevice = ""
     failure = "ConnectionLost"
     isOverTCP: bool | None = None
+
+    @property
+    def asks(self) -> str:
+        """
+        The name of the client's device.
+        """
+        return self.clientDevice or self.device
 
     def factory(self, made: list[Talker]) -> Factory:
         """
@@ -150,7 +159,7 @@ class RDMATestsMixin(Driven):
         made: list[Talker] = []
         text = f"ib:0:interface={self.address}:device={self.device}"
         port: Any = await serverFromString(reactor, text).listen(self.factory(made))
-        text = f"ib:{self.address}:{port.getHost().port}:timeout=10:device={self.device}"
+        text = f"ib:{self.address}:{port.getHost().port}:timeout=10:device={self.asks}"
         found: Any = await clientFromString(reactor, text).connect(self.factory([]))
         while not made:
             await self.turn(reactor)
@@ -271,7 +280,7 @@ class RDMATestsMixin(Driven):
                 self.address,
                 port.getHost().port,
                 clients,
-                device=self.device,
+                device=self.asks,
                 privateData=b"q" * 56,
                 maxMessageSize=10,
             )
@@ -307,7 +316,7 @@ class RDMATestsMixin(Driven):
                 reactor, 0, interface=self.address, device=self.device, maxMessageSize=100
             )
             port: Any = await server.listen(self.factory(made))
-            client = RDMAClientEndpoint(reactor, self.address, port.getHost().port, device=self.device)
+            client = RDMAClientEndpoint(reactor, self.address, port.getHost().port, device=self.asks)
             found: Any = await client.connect(self.factory([]))
             done = found.transport.send(b"x" * 101)
             try:
@@ -342,7 +351,7 @@ class RDMATestsMixin(Driven):
                 other.connect(listener.getsockname())
                 bound = other.getsockname()
                 where = self.address, port.getHost().port
-                client = RDMAClientEndpoint(reactor, *where, device=self.device, bindAddress=bound)
+                client = RDMAClientEndpoint(reactor, *where, device=self.asks, bindAddress=bound)
                 if isOverTCP:
                     with this.assertRaises(error.ConnectBindError):
                         await client.connect(self.factory([]))
@@ -368,7 +377,7 @@ class RDMATestsMixin(Driven):
 
         async def steps(reactor: Any) -> None:
             clients = Clients(Plain())
-            connectRDMA(reactor, self.address, 9, clients, device=self.device)
+            connectRDMA(reactor, self.address, 9, clients, device=self.asks)
             reason = await clients.failed
             this.assertIsInstance(reason, error.ConnectionRefusedError)
             this.assertIn(f"nobody listens on RDMA {self.address}:9", str(reason))
@@ -490,15 +499,16 @@ for _kind in (ReactorTests, ArgumentTests):
 
 class _Creator(EndpointCreator):
     """
-    Endpoints on one device, with messages long enough for any write of Twisted's tests.
+    Endpoints on one device, or on two, with messages long enough for any write of Twisted's tests.
     """
 
-    def __init__(self, device: str, host: str) -> None:
+    def __init__(self, device: str, host: str, client: str) -> None:
         """
         @param device: Its name.
         @param host: An address that it has.
+        @param client: The name of the client's device.
         """
-        self.device, self.host = device, host
+        self.device, self.host, self.clientDevice = device, host, client
 
     def server(self, reactor: Any) -> RDMAServerEndpoint:
         """
@@ -516,18 +526,18 @@ class _Creator(EndpointCreator):
             reactor,
             self.host,
             serverAddress.port,
-            device=self.device,
+            device=self.clientDevice,
             maxMessageSize=limits.RDMA_MESSAGE_MOST,
         )
 
 
-def _subject(device: str, host: str, skips: dict[str, str]) -> StreamSubject:
+def _subject(device: str, host: str, skips: dict[str, str], client: str) -> StreamSubject:
     """
-    Describe messages on one device as if they were a stream.
+    Describe messages on one device, or from another one to that, as if they were a stream.
     """
     return StreamSubject(
-        name=f"RDMA{device.capitalize()}",
-        endpoints=_Creator(device, host),
+        name=f"RDMA{client.capitalize()}{device.capitalize()}",
+        endpoints=_Creator(device, host, client or device),
         listen=lambda reactor, factory: listenRDMA(
             reactor, 0, factory, interface=host, device=device, maxMessageSize=limits.RDMA_MESSAGE_MOST
         ),
@@ -536,7 +546,7 @@ def _subject(device: str, host: str, skips: dict[str, str]) -> StreamSubject:
             host,
             address.port if address else 9,
             factory,
-            device=device,
+            device=client or device,
             maxMessageSize=limits.RDMA_MESSAGE_MOST,
         ),
         startMessage=lambda port, prefix: f"{prefix} starting on {port.getHost().port}",
@@ -571,14 +581,16 @@ def streamTests(
     module: str,
     host: str = RDMATestsMixin.address,
     skips: dict[str, str] | None = None,
+    client: str = "",
 ) -> dict[str, type]:
     """
     @param host: An address that the device has.
     @param skips: What it has not: tests' names and reasons.
+    @param client: The name of the client's device, where that is another.
 
     @return: Twisted's own tests of streams, but for C{startTLS}, by name.
     """
-    made = makeStreamTests(_subject(device, host, skips or {}), reactors, module)
+    made = makeStreamTests(_subject(device, host, skips or {}, client), reactors, module)
     return {name: case for name, case in made.items() if "StartTLS" not in name and "TLSProducer" not in name}
 
 

@@ -1,6 +1,6 @@
 """
 The contract of messages, and Twisted's own tests of streams on C{ib:}, and on C{sdp:} over siw, on the
-guest's adapter, both ends in one process: run by trial in the guest.
+guest's adapter, or between that and a software HCA, both ends in one process: run by trial in the guest.
 """
 
 from __future__ import annotations
@@ -29,22 +29,25 @@ def _lacking(test: object) -> None:
     raise SkipTest("siw has no immediate data, and no atomics")
 
 
-def _make(device: str, host: str, kind: str) -> dict[str, type]:
+def _make(device: str, host: str, kind: str, client: str = "") -> dict[str, type]:
     """
+    @param device: the server's.
+    @param host: its address.
     @param kind: that of the adapter, as C{rdma link add} has it.
+    @param client: the client's device, where that is another.
 
     @return: the test cases, by name.
     """
     # librdmacm's end has no private data, which would say that it is a failure.
     members: dict[str, Any] = {"device": device, "address": host, "failure": "ConnectionDone"}
-    members.update(_reactors=IB_REACTORS, __module__=__name__)
+    members.update(clientDevice=client, _reactors=IB_REACTORS, __module__=__name__)
     found: dict[str, type] = {}
     if kind == "siw":
         members.update(test_everything=_lacking, isOverTCP=True)
-        found.update(makeStreamTests(subjectFor(device, host), IB_REACTORS, __name__))
+        found.update(makeStreamTests(subjectFor(device, host, client), IB_REACTORS, __name__))
     case: Any = type("RDMATests", (RDMATestsMixin, ReactorBuilder), members)
     found.update(case.makeTestCaseClasses())
-    found.update(streamTests(device, IB_REACTORS, __name__, host, OF_ADAPTERS))
+    found.update(streamTests(device, IB_REACTORS, __name__, host, OF_ADAPTERS, client))
     return {name: each for name, each in found.items() if HAS_TLS or "TLS" not in name}
 
 

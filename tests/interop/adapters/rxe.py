@@ -172,12 +172,23 @@ class StreamsTests(HardwareTestCase):
         """
         All pass, and none is left out that is not elsewhere.
         """
+        self.contract(GUESTS, self.there)
+
+    def contract(self, device: str, host: str, client: str = "", others: str = "") -> None:
+        """
+        Check that all pass.
+
+        @param device: the server's device.
+        @param host: its address.
+        @param client: the client's device, where that is another.
+        @param others: devices that the guest has besides its adapter, each behind a comma.
+        """
         limit(self, STREAMS_SECONDS)
         self.release()
         adapter, kind = self.peer.value
         variables = (
-            f"DEVICE_OF_MESSAGES='{GUESTS} {self.there} {kind}' TWISTED_IB_TEST_PATIENCE={PATIENCE:g}"
-            f" TWISTED_IB_DEVICES={GUESTS}=hardware:{adapter} PYTHONPATH={SITE}"
+            f"DEVICE_OF_MESSAGES='{device} {host} {kind} {client}' TWISTED_IB_TEST_PATIENCE={PATIENCE:g}"
+            f" TWISTED_IB_DEVICES={GUESTS}=hardware:{adapter}{others} PYTHONPATH={SITE}"
         )
         trial = f"python3 -u -m twisted.trial --temp-directory /tmp/trial {MESSAGES.stem}"
         done = self.guest.run(f"exec env {variables} {trial}", STREAMS_SECONDS)

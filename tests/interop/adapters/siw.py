@@ -9,8 +9,13 @@ from typing import Any
 from twisted.trial.unittest import SkipTest
 
 from tests.interop.adapters import gone, rxe
+from tests.interop.adapters.rxe import GUESTS
 from tests.interop.lab.images import Images, cacheDirectory
 from tests.interop.lab.lab import Peer
+from tests.interop.lab.network import IPV4
+
+#: A device of software in the guest, and the address that it has there.
+SOFTWARE, OTHER = "iwarp0", f"{IPV4}102"
 
 
 class SIWMixin:
@@ -44,6 +49,31 @@ class SIWStreamsTests(SIWMixin, rxe.StreamsTests):
     """
     The contract of messages, and Twisted's own tests of streams on C{ib:} and C{sdp:}, in the guest.
     """
+
+
+class SIWSoftwareStreamsTests(SIWMixin, rxe.StreamsTests):
+    """
+    The same between the adapter and a software RNIC of the guest's other address.
+    """
+
+    def setUp(self) -> None:
+        """
+        The guest has that.
+        """
+        super().setUp()
+        self.guest.must(f"ip addr replace {OTHER}/24 dev eth0")
+
+    def test_contract(self) -> None:
+        """
+        The software asks.
+        """
+        self.contract(GUESTS, self.there, SOFTWARE, f",{SOFTWARE}=iwarp:{OTHER}")
+
+    def test_adapterAsks(self) -> None:
+        """
+        The adapter asks.
+        """
+        self.contract(SOFTWARE, OTHER, GUESTS, f",{SOFTWARE}=iwarp:{OTHER}")
 
 
 class SIWKillTests(SIWMixin, gone.KillTests):
