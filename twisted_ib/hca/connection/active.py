@@ -42,7 +42,8 @@ class ActiveSide:
     _search: Search | None = None
     _isAnswered = False
     connection: IConnection | None = None
-    isOver = readsFirst = False
+    isOver = False
+    readsFirst = False
 
     def __init__(self, device: Asking) -> None:
         self.device = device
