@@ -59,8 +59,8 @@ LOADS = re.compile(
     r"""import_module|__import__|namedAny|namedModule|runpy|modules(\.get\(|\[)["']twisted_ib"""
 )
 
-#: These run programs of the user, and nothing of the package.
-RUNS = {"twisted_ib/tools/run/program.py"}
+#: These run programs of the user, or import what Twisted would, and nothing of the package.
+RUNS = {"twisted_ib/tools/run/program.py", "twisted_ib/tools/run/hooks.py"}
 #: This has C{twisted_ib.PLUGINS} loaded, which are above it.
 PLUGS = {"twisted_ib/hca/device/registry.py"}
 

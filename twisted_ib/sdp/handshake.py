@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPWireError, WireError
@@ -287,13 +287,13 @@ def _join(
         stream.reads = message.responderResources
     queuePair = stream.queuePair
     queuePair.connect(connection.destination, message.localQPN, message)
-    path: Any = queuePair.path
+    path = queuePair.path
     words: LastWords | None = getattr(path, "lastWords", None)
     if words is not None and words.free:
         stream.words = words
         stream.slot = slot = words.free.pop()
         words.cells[slot] = 0
         words.cells[slot - 1] = message.localQPN
-    longest = path.messageBytes - BSDH_BYTES
+    longest = path.messageBytes - BSDH_BYTES  # type: ignore[union-attr]
     if longest < limits.INLINE_MESSAGE:
         stream.longest = longest
