@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
@@ -254,6 +255,34 @@ class StartupTests(SynchronousTestCase):
             self.assertTrue(pool.submit(finds, "twisted_ib.errors").result(HANG_SECONDS))
             self.assertTrue(finds("twisted_ib.limits") and finds("twisted.internet.error"))
         self.assertTrue(finds("twisted_ib.errors"))
+
+    def test_ownClass(self) -> None:
+        """
+        The kernel's names are found in a module that has a class of its own, too, by the thread that asks for
+        them only; then the class is as it was.
+        """
+
+        class Own(ModuleType):
+            """
+            One that a program has made.
+            """
+
+        hooks = Hooks()
+        modules = [ModuleType("socket"), Own("select")]
+        for module in modules:
+            module.poll = "kernel's"
+            hooks.replace(module, "poll", "ours")
+
+        def found() -> list[str]:
+            return [module.poll for module in modules]
+
+        with ThreadPoolExecutor(1) as pool:
+            for _ in range(2):
+                with hooks.plain():
+                    self.assertEqual(found(), ["kernel's"] * 2)
+                    self.assertEqual(pool.submit(found).result(HANG_SECONDS), ["ours"] * 2)
+                self.assertEqual(found(), ["ours"] * 2)
+                self.assertEqual([type(module) for module in modules], [ModuleType, Own])
 
     def test_peers(self) -> None:
         """

@@ -19,6 +19,7 @@ from tests.blocking.case import BlockingTestCase, exactly
 from tests.support.calls import PACKAGE
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import socket as offloading
+from twisted_ib.hca.device.form import compiledModules
 
 #: Octets of a message: all of them differ from those of its neighbours.
 SIZE = 97
@@ -99,7 +100,7 @@ class InterruptTests(BlockingTestCase):
                 break
             count += found
             after(line, found)
-        self.assertGreater(count, 3)
+        self.assertGreater(count, 0 if compiledModules() else 3)
 
     def message(self, line: int) -> bytes:
         """
@@ -161,7 +162,9 @@ class InterruptTests(BlockingTestCase):
         """
         one, other = self.pair()
         for size in (SIZE, SIZE // 2):
-            self.assertGreater(len(list(self.received(one, other, size))), 10)
+            count = len(list(self.received(one, other, size)))
+            # Of compiled modules no line is seen.
+            self.assertGreater(count, 0 if compiledModules() else 10)
 
     def received(self, one: Any, other: Any, size: int) -> Iterator[int]:
         """

@@ -127,9 +127,9 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         _CONNECTION,
-        "if inbox.start or not len(data) == inbox.size <= size:",
-        "len(data) == inbox.size <= size",
-        "(len(data) == inbox.size < size)",
+        "if inbox.start or not len(pieces[0]) == inbox.size <= size:",
+        "len(pieces[0]) == inbox.size <= size",
+        "(len(pieces[0]) == inbox.size < size)",
         "the longer way takes the same",
     ),
     Equivalent(

@@ -136,27 +136,34 @@ class Waiter(Follower):
         return bool(found)
 
 
-class DrivingLock(Protocol):
+class TakenLock(Protocol):
     """
-    The lock of who drives: an C{RLock}, or what stands for one.
+    The lock of who drives, for a thread that waits for it.
     """
 
-    def acquire(self, blocking: bool = ...) -> bool: ...
-    def release(self) -> None: ...
+    def acquire(self, blocking: bool = ...) -> bool:
+        """
+        Take it.
+
+        @return: Whether it was free.
+        """
+
+    def release(self) -> None:
+        """
+        Give it back.
+        """
+
+
+class DrivingLock(TakenLock, Protocol):
+    """
+    The same for who drives: an C{RLock}, or what stands for one.
+    """
+
     def _is_owned(self) -> bool: ...
     def _release_save(self) -> object: ...
     def _acquire_restore(self, held: object, /) -> None: ...
     def __enter__(self) -> object: ...
     def __exit__(self, *exception: object) -> None: ...
-
-
-class TakenLock(Protocol):
-    """
-    The same, for who waits for it.
-    """
-
-    def acquire(self, blocking: bool = ...) -> bool: ...
-    def release(self) -> None: ...
 
 
 class LockQueue(deque[Lock]):
@@ -264,7 +271,7 @@ class NoLock:
 
 class Driving(Protocol):
     """
-    What threads drive that have its lock.
+    A reactor of several threads: its lock, and those that wait for that.
     """
 
     lock: DrivingLock
@@ -327,7 +334,7 @@ class Handlers:
         setattr(signal, _MODULE, _KeptSignals(self, plain))
         for number in plain.valid_signals():
             handler = plain.getsignal(number)
-            if callable(handler) and not isinstance(handler, _Kept):
+            if not (handler is None or isinstance(handler, (int, _Kept))):
                 with sameAction(number):
                     plain.signal(number, _Kept(self, cast("Handler", handler)))
         self._isInstalled = True
@@ -448,15 +455,19 @@ class _KeptSignals:
         self._owner, self._plain = owner, plain
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self._plain, name)
+        return _attribute(self._plain, name)
 
     def signal(self, number: int, handler: object, /) -> object:
         # At once: the program may have it called by one in C.  What is none is refused.
-        kept = _Kept(self._owner, cast("Handler", handler)) if callable(handler) else handler
+        kept = _Kept(self._owner, cast("Handler", handler)) if _isCallable(handler) else handler
         return _handlerOf(self._plain.signal(number, kept))
 
     def getsignal(self, number: int, /) -> object:
         return _handlerOf(self._plain.getsignal(number))
+
+
+_isCallable: Final[Callable[[object], bool]] = callable
+_attribute: Final[Callable[[object, str], object]] = getattr
 
 
 def _handlerOf(found: object) -> object:
