@@ -38,6 +38,37 @@ class MemoryTestCase(SynchronousTestCase):
         self.pd = self.memory.allocateDomain()
 
 
+class NearTests(MemoryTestCase):
+    """
+    L{Memory.near<twisted_ib.hca.memory.memory.Memory.near>}.
+    """
+
+    def test_around(self) -> None:
+        """
+        What is permitted around some bytes ends with the region, or a page away; what L{Memory.check} refuses
+        is refused, and so are no bytes.
+        """
+        region = self.memory.register(bytearray(20000), 0, self.pd, 100000)
+        for address, expected in (
+            (100000, (100000, 104160)),
+            (110000, (105904, 114160)),
+            (119936, (115840, 120000)),
+        ):
+            view, base, *found = self.memory.near(region.key, address, 64, 0, self.pd)
+            self.assertEqual((len(view), base, *found), (20000, 100000, *expected))
+        for key, address, length, access in (
+            (region.key + 1, 110000, 64, 0),
+            (region.key, 99999, 64, 0),
+            (region.key, 119937, 64, 0),
+            (region.key, 110000, 0, 0),
+            (region.key, 110000, 64, int(Access.LOCAL_WRITE)),
+        ):
+            self.assertRaises(MemoryAccessError, self.memory.near, key, address, length, access, self.pd)
+        self.assertRaises(
+            MemoryAccessError, self.memory.near, region.key, 110000, 64, 0, self.memory.allocateDomain()
+        )
+
+
 class RegisterTests(MemoryTestCase):
     """
     Registering and deregistering.

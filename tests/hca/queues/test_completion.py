@@ -72,6 +72,16 @@ class CompletionQueueTests(SynchronousTestCase):
         self.assertEqual([c.workRequestID for c in queue.poll(3)], [4])
         self.assertEqual(queue.poll(3), [])
 
+    def test_takes(self) -> None:
+        """
+        Several may be appended while they leave room for one more, and nobody waits for a notification.
+        """
+        queue = CompletionQueue(5)
+        queue.push(completion(0))
+        self.assertEqual([queue.takes(count) for count in (1, 3, 4, 5)], [True, True, False, False])
+        queue.arm()
+        self.assertFalse(queue.takes(1))
+
     def test_overflow(self) -> None:
         """
         A completion too many is lost, and the queue says so; those before it stay.

@@ -353,9 +353,6 @@ class StreamQueuePair(RecordReceiver):
             return self._refuse(posted)
         return self._deliveredOther(opcode, buffer, start, stop)
 
-    def takesSeveral(self) -> bool:
-        return self.work is not None
-
     def severalDelivered(self, opcode: int, buffer: Buffer, spans: list[tuple[int, int]]) -> int:
         work = self.work
         return 0 if work is None else work.severalDelivered(opcode, buffer, spans)

@@ -4,9 +4,12 @@ The base class of what takes a path's records.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from twisted_ib.compilation import mypyc_attr
+
+if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import Buffer
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -18,7 +21,7 @@ class RecordReceiver:
     # One base class for all: between compiled classes C{delivered} is then a call of C, not of Python.
     __slots__ = ()
 
-    def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> int:
+    def delivered(self, opcode: int, buffer: Buffer, start: int, stop: int) -> int:
         """
         A record arrived.
 
@@ -27,13 +30,7 @@ class RecordReceiver:
         """
         raise NotImplementedError
 
-    def takesSeveral(self) -> bool:
-        """
-        @return: Whether L{severalDelivered} may process any.
-        """
-        return False
-
-    def severalDelivered(self, opcode: int, buffer: Any, spans: list[tuple[int, int]]) -> int:
+    def severalDelivered(self, opcode: int, buffer: Buffer, spans: list[tuple[int, int]]) -> int:
         """
         Several short records of one operation arrived, of which none is to be refused.
 

@@ -11,10 +11,11 @@ when its response has come; completions are in order of posting.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
-from twisted_ib.errors import MemoryAccessError, QueuePairError
+from twisted_ib.errors import MemoryAccessError, QueuePairError, ResourceLimitError
 from twisted_ib.hca.base.operation import (
     ABSENT,
     BAD_RESPONSE,
@@ -34,7 +35,7 @@ from twisted_ib.hca.services.operations.local import LocalOperation
 from twisted_ib.hca.services.operations.operation import Operation, RespondedOperation
 from twisted_ib.hca.services.operations.rows import serviceOperations
 from twisted_ib.hca.services.operations.send import PostedSend
-from twisted_ib.hca.services.sendqueue import SendQueue
+from twisted_ib.hca.services.sendqueue import FLUSHING, SendQueue
 from twisted_ib.hca.wire.headers import NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS, RNR
 from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE
 
@@ -105,6 +106,43 @@ class Requester(SendQueue):
         self._isExpected = False
         self._timer: Timer | None = None
 
+    # -- posting
+
+    def enqueueSends(self, sends: Sequence[PostedSend]) -> None:
+        """
+        Accept SENDs that fit, of a program of C.
+
+        @raise QueuePairError: the queue is closed, or the state forbids it.
+        @raise ResourceLimitError: the queue has not room for all.
+        """
+        work, unsent, onTheWay = self.work, self._unsent, self.onTheWay
+        if work is None:
+            raise QueuePairError("this send queue is closed")
+        state = work.queuePair.state
+        if state < _RTS:
+            raise work.wrongState("send")
+        if len(unsent) + len(onTheWay) + len(sends) > work.capabilities.sends:
+            raise ResourceLimitError(f"the send queue of queue pair {work.queuePair.number} is full")
+        if work.signalAll:
+            for each in sends:
+                each.flags |= _SIGNALED
+        isFirst = not unsent
+        unsent.extend(sends)
+        if state in FLUSHING:
+            self.flush(WCStatus.WR_FLUSH_ERR)
+            return
+        # One that goes alone takes less by pump().
+        if (
+            isFirst
+            and len(sends) > 1
+            and state is _RTS
+            and not (self._pausing or self._resuming or self._asked)
+        ):
+            if not self._waiting and (not onTheWay or self._mayGo(sends[0], work)):
+                self._publishSends(work)
+        if unsent:
+            self.pump()
+
     # -- sending
 
     def resume(self) -> None:
@@ -137,11 +175,6 @@ class Requester(SendQueue):
                     isPlain = not operation.isLast and onTheWay[-1].status is _SUCCESS
                 if not isPlain and not self._mayGo(operation, work):
                     break
-                if len(unsent) > 1 and isPlain and operation.__class__ is PostedSend and not self._resuming:
-                    if self._publishSends(work):
-                        continue
-                    if self._waiting:
-                        break
                 if not operation.carriesData and isinstance(operation, LocalOperation):
                     operation.execute(work)
                     anyDone = True
@@ -164,12 +197,12 @@ class Requester(SendQueue):
                 return
             # A request may have waited for others, which are done now.
 
-    def _publishSends(self, work: WorkQueues) -> int:
-        # Publishes the first requests, as far as _publish() and pump() would do no more: returns how many.
+    def _publishSends(self, work: WorkQueues) -> None:
+        # Publishes the first requests, as far as _publish() and pump() would do no more.
         queuePair, pd = work.queuePair, work.pd
         path, remote = queuePair.path, queuePair.remote
         if path is None or remote <= GSI_QPN or self.transport:
-            return 0
+            return
         unsent, onTheWay, word = self._unsent, self.onTheWay, PostedSend.only << 24 | remote
         post, position, track = path.post, path.position, path.track
         view: Any = None
@@ -211,7 +244,6 @@ class Requester(SendQueue):
                 if not self._isExpected:
                     self._isExpected = True
                     path.expect(queuePair)
-        return n
 
     def _publish(self, operation: Operation, work: WorkQueues) -> bool:
         # Returns False if some records must wait.

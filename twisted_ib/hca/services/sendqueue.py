@@ -7,7 +7,7 @@ L{Requester<twisted_ib.hca.services.requester.Requester>} sends and completes th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, MutableSequence, Sequence
+from collections.abc import Mapping, MutableSequence
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
@@ -21,7 +21,7 @@ from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendFlags, SendOpcode, SendRequest
 from twisted_ib.hca.queues.scatter import locate, total
 from twisted_ib.hca.services.operations.operation import Operation
-from twisted_ib.hca.services.operations.send import Inline, PostedSend
+from twisted_ib.hca.services.operations.send import Inline
 
 if TYPE_CHECKING:
     from twisted_ib.hca.services.work import WorkQueues
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 _RTS = QPState.RTS
 _INLINE_FLAG = int(SendFlags.INLINE)
 _SIGNALED = int(SendFlags.SIGNALED)
-_FLUSHING = frozenset((QPState.SQE, QPState.ERR))
+#: States in which a request is flushed at once.
+FLUSHING = frozenset((QPState.SQE, QPState.ERR))
 
 #: Notifications the consumer waits for: room for more requests; all posted to the medium; all
 #: completed; all that were started completed (SQD).
@@ -100,13 +101,13 @@ class SendQueue:
         # max_rd_atomic is 0: refused when posted.  In SQE and ERR it is accepted and flushed like
         # any other, as a program that posts after an error awaits the completion (IBTA vol. 1
         # 10.3.1).
-        if made.asks and not work.attributes.reads and work.queuePair.state not in _FLUSHING:
+        if made.asks and not work.attributes.reads and work.queuePair.state not in FLUSHING:
             raise QueuePairError(
                 f"queue pair {work.queuePair.number} may not have READs or atomics on the way"
             )
         if work.signalAll:
             made.flags |= _SIGNALED
-        self._append(work, (made,))
+        self._append(work, made)
 
     def _gathered(self, work: WorkQueues, request: SendRequest) -> SendRequest:
         # IBV_SEND_INLINE: the bytes are copied now, so that the program may reuse the buffer when
@@ -137,7 +138,7 @@ class SendQueue:
         # If the queue is full, _append raises; the consumer is told when it is half empty, as by canPost().
         if len(self._unsent) + len(self.onTheWay) >= work.capabilities.sends:
             self._awaited |= _ROOM
-        self._append(work, (Inline(payload, length, immediate, id, solicited),))
+        self._append(work, Inline(payload, length, immediate, id, solicited))
         if self._unsent:
             self._awaited |= _SENT
             return False
@@ -161,30 +162,13 @@ class SendQueue:
             )
         return QueuePairError(f"queue pair {number} does not do {opcode!r}: its service has it not")
 
-    def enqueueSends(self, sends: Sequence[PostedSend]) -> None:
-        """
-        Accept SENDs that the queue pair has, with inline data no longer than it has.
-
-        @raise QueuePairError: the queue is closed, or the state forbids it.
-        @raise ResourceLimitError: the queue has not room for all.
-        """
-        work = self.work
-        if work is None:
-            raise QueuePairError("this send queue is closed")
-        if work.queuePair.state < _RTS:
-            raise work.wrongState("send")
-        if work.signalAll:
-            for each in sends:
-                each.flags |= _SIGNALED
-        self._append(work, sends)
-
-    def _append(self, work: WorkQueues, operations: Sequence[Operation]) -> None:
+    def _append(self, work: WorkQueues, operation: Operation) -> None:
         # A request occupies the queue until it completes, not only until it is sent:
         # libibverbs/verbs.h's max_send_wr counts outstanding requests.
-        if len(self._unsent) + len(self.onTheWay) + len(operations) > work.capabilities.sends:
+        if len(self._unsent) + len(self.onTheWay) >= work.capabilities.sends:
             raise ResourceLimitError(f"the send queue of queue pair {work.queuePair.number} is full")
-        self._unsent.extend(operations)
-        if work.queuePair.state in _FLUSHING:
+        self._unsent.append(operation)
+        if work.queuePair.state in FLUSHING:
             self.flush(WCStatus.WR_FLUSH_ERR)
         else:
             self.pump()
@@ -260,7 +244,7 @@ class SendQueue:
         # reports that instead.
         if true & _DRAINED and queuePair.state == QPState.SQD:
             queuePair.raiseEvent(EventType.SQ_DRAINED)
-        if true & ~_DRAINED and queuePair.state not in _FLUSHING:
+        if true & ~_DRAINED and queuePair.state not in FLUSHING:
             queuePair.consumer.resume()
 
     def _go(self) -> None:

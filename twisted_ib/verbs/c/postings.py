@@ -106,35 +106,6 @@ class PostedQueue:
         A request that was recorded cannot be posted.
         """
 
-    def post(
-        self, requests: Sequence[object], accept: Callable[[Any], None], first: BaseException | None
-    ) -> BaseException | None:
-        """
-        Post requests that were recorded.
-
-        @param accept: L{accept}, or another for one request.
-        @param first: the error that the caller of L{settle} hears of, if there is one already.
-        @return: that error, now.
-        """
-        if len(requests) > 1 and len(requests) > self.room():
-            # Each has its own error.
-            for each in requests:
-                first = self.post([each], accept, first)
-            return first
-        self.taken += len(requests)
-        try:
-            accept(requests)
-            if self.taken >= self.renewal:
-                self.open()
-        # The buffer is no more: also an interrupt in a program that is Python loses no other.
-        except BaseException as error:
-            try:
-                self.fail(QueuePairError(f"a posted request cannot be taken: {error}"))
-            except BaseException as another:
-                return first or another
-            return first if isinstance(error, HCAError) else first or error
-        return first
-
     def __enter__(self) -> None:
         hub.enter()
         try:
@@ -214,7 +185,7 @@ class SendQueue(_QueuePairQueue):
 
     def acceptOther(self, requests: Sequence[SendRequest]) -> None:
         """
-        As L{accept}, with a request that is no L{PostedSend}.
+        As L{accept}, with one that is no L{PostedSend}.
         """
         for each in requests:
             self._enqueue(each, True)
@@ -336,16 +307,24 @@ class PostedSRQ(_Posted, verbs.SRQ):
             structure.self = addressOf(structure)
 
 
+def _failed(queue: PostedQueue, error: BaseException, first: BaseException | None) -> BaseException | None:
+    # A request that was recorded is not posted; the error that the caller of settle() hears of, if any.
+    try:
+        queue.fail(QueuePairError(f"a posted request cannot be taken: {error}"))
+    except BaseException as another:
+        return first or another
+    return first if isinstance(error, HCAError) else first or error
+
+
 def _pieces(buffer: bytearray, start: int, count: int) -> list[SGE]:
     # Of a record: its elements, if they are not just one.
     return [SGE(*each) for each in _PIECE.iter_unpack(buffer[start : start + count * _PIECE_BYTES])]
 
 
-def _sendRequest(buffer: bytearray, at: int, id: int, flags: int, count: int, length: int) -> SendRequest:
+def _sendRequest(buffer: bytearray, start: int, id: int, flags: int, count: int, length: int) -> SendRequest:
     # Of a record of any operation.
-    remote, compare, swap, code, key, immediate = _readRest(buffer, at)
+    remote, compare, swap, code, key, immediate = _readRest(buffer, start - _RECORD_BYTES)
     request = SendRequest(id, OPCODES[code], (), flags, 0, remote, key, compare, swap)
-    start = at + _RECORD_BYTES
     if flags & INLINE:
         request.inline = bytes(buffer[start : start + length])
     else:
@@ -372,44 +351,49 @@ def settle() -> None:
             hub.closes.closePending()
         unexpected: BaseException | None = None
         buffer, at, end = _buffers[posting.turn], 0, lib.twisted_ib_swap()
-        receives: dict[PostedQueue, list[ReceiveRequest]] = {}
+        # What is posted at once, how, and to which queue.
+        batches: list[tuple[PostedQueue, Callable[[Any], None], list[Any]]] = []
+        receives: dict[PostedQueue, list[Any]] = {}
         queue: PostedQueue | None = None
-        sender: SendQueue | None = None
-        sends: list[PostedSend] = []
-        requests: list[ReceiveRequest] = []
+        run: list[Any] = []
         before = 0
         while at < end:
             address, id, size, flags, count, length, isWhole, place, octets, key = _readRecord(buffer, at)
-            start = at + _RECORD_BYTES
+            start, at = at + _RECORD_BYTES, at + size
             if address != before:
-                if sender is not None and sends:
-                    unexpected = sender.post(sends, sender.accept, unexpected)
-                    sends = []
-                before, queue = address, _queues.get(address)
-                sender = queue if isinstance(queue, SendQueue) else None
-                # One that another thread has closed has none.
-                if sender is None and queue is not None:
-                    requests = receives.setdefault(queue, [])
-            if isWhole and sender is not None:
+                before, queue, run = address, _queues.get(address), []
+            # One that another thread has closed has none.
+            if queue is None:
+                pass
+            elif isWhole:
+                if not run:
+                    batches.append((queue, queue.accept, run))
                 if flags & INLINE:
-                    sends.append(PostedSend(id, flags, 0, length, 0, buffer[start : start + length]))
+                    run.append(PostedSend(id, flags, 0, length, 0, buffer[start : start + length]))
                 else:
-                    sends.append(PostedSend(id, flags, place, octets, key, None))
-            elif sender is not None:
-                if sends:
-                    unexpected = sender.post(sends, sender.accept, unexpected)
-                    sends = []
-                request = _sendRequest(buffer, at, id, flags, count, length)
-                unexpected = sender.post([request], sender.acceptOther, unexpected)
-            elif queue is not None:
+                    run.append(PostedSend(id, flags, place, octets, key, None))
+            elif isinstance(queue, SendQueue):
+                request = _sendRequest(buffer, start, id, flags, count, length)
+                batches.append((queue, queue.acceptOther, [request]))
+                run = []
+            else:
                 pieces = [SGE(place, octets, key)] if count == 1 else _pieces(buffer, start, count)
-                requests.append(ReceiveRequest(id, pieces))
-            at += size
-        if sender is not None and sends:
-            unexpected = sender.post(sends, sender.accept, unexpected)
+                receives.setdefault(queue, []).append(ReceiveRequest(id, pieces))
         # After the sends, for which a peer may wait: nothing is received meanwhile, and queues have no order.
-        for receiver, requests in receives.items():
-            unexpected = receiver.post(requests, receiver.accept, unexpected)
+        for queue, run in receives.items():
+            batches.append((queue, queue.accept, run))
+        for queue, accept, requests in batches:
+            n = len(requests)
+            # Each has its own error where they have not room together.
+            for part in [requests] if n == 1 or n <= queue.room() else [[each] for each in requests]:
+                queue.taken += len(part)
+                try:
+                    accept(part)
+                    if queue.taken >= queue.renewal:
+                        queue.open()
+                # The buffer is no more: also an interrupt in a program that is Python loses no other.
+                except BaseException as error:
+                    unexpected = _failed(queue, error, unexpected)
         if unexpected is not None:
             raise unexpected
     finally:

@@ -70,6 +70,20 @@ class _Ends:
         return read(self.target.buf, _PAGE)
 
 
+class _Late:
+    # The mirror of a queue for which receives are posted when they are wanted.
+
+    shown = 0
+
+    def __init__(self, more: Callable[[], bool]) -> None:
+        self.more = more
+
+    def wanted(self) -> None:
+        pass
+
+    show = settle = recall = wanted
+
+
 class RunTests(VerbsTestCase, SynchronousTestCase):
     """
     Stories that are told twice.
@@ -179,6 +193,39 @@ class RunTests(VerbsTestCase, SynchronousTestCase):
                 ends.two.qp._core.path.progress(MANY)
             for slot in range(30, MANY):
                 ends.receive(slot)
+
+        _, received, octets = self.same(story)
+        self.assertEqual(received, [(slot, enums.IBV_WC_SUCCESS, SIZE) for slot in range(MANY)])
+        self.assertEqual([octets[slot * SIZE] for slot in range(MANY)], list(range(1, MANY + 1)))
+
+    def test_lateReceives(self) -> None:
+        """
+        Behind a message that was refused none is received before that has come again.
+        """
+
+        def story(ends: _Ends) -> None:
+            refused: dict[str, int] = ends.two.ctx._device.counters
+            before, rest = refused.get("send_rnr_err", 0), [*range(10, MANY)]
+
+            def more() -> bool:
+                if refused.get("send_rnr_err", 0) == before:
+                    return False
+                late = rest[:]
+                rest.clear()
+                for slot in late:
+                    ends.receive(slot)
+                return bool(late)
+
+            for slot in range(10):
+                ends.receive(slot)
+            ends.two.cq._core.reflect(_Late(more))
+            for slot in range(MANY):
+                ends.send(slot)
+            ends.postings.settle()
+            with hub:
+                ends.two.qp._core.path.progress(MANY)
+            waitUntil(lambda: not rest, lambda: ends.one.cq.poll(0))
+            ends.two.cq._core.reflect(None)
 
         _, received, octets = self.same(story)
         self.assertEqual(received, [(slot, enums.IBV_WC_SUCCESS, SIZE) for slot in range(MANY)])

@@ -119,10 +119,12 @@ class RingPath(HostPath):
     __slots__ = (
         "_acknowledgedHead",
         "_acknowledgedTail",
+        "_beyond",
         "_broken",
         "_bulkWaits",
         "_cells",
         "_head",
+        "_lap",
         "_low",
         "_map",
         "_mask",
@@ -166,6 +168,10 @@ class RingPath(HostPath):
         self._tail = self._head = self._peerHead = 0
         # Positions that held no octets, of both rings.
         self._skipped = self._passed = 0
+        # Where a batch is interrupted, and how far behind that it goes on: on the devices of verbs, which
+        # have no thread of their own, short records may be delivered several at once: all but the first ask.
+        hasThread = getattr(fabric.owner, "thread", True)
+        self._lap, self._beyond = (ring, 0) if hasThread else (-1, ring + 1)
         self._target = NEVER
         self._bulkWaits = False
         self._broken: RingError | None = None
@@ -345,8 +351,7 @@ class RingPath(HostPath):
     def _drain(self, head: int, tail: int, budget: int) -> int:
         # Up to so many records, and no more than the ring holds once.
         if self.owed is not None:
-            # A refusal that found no room comes first: HEAD must not pass a refused record before its
-            # refusal is published.
+            # A refusal that found no room comes first: HEAD must not pass its record before it is published.
             if not self.payOwed():
                 return 0
             self._head = head = self._cells[HEAD] = self._owedEnd
@@ -355,22 +360,19 @@ class RingPath(HostPath):
         size, mask = self._size, self._mask
         peer, cells, source = self._peerCells, self._cells, self._peerMap
         get, waiting = self.taker, self.waiting
-        n, enough, end = 0, head + size, head
+        n, enough, end = 0, head + self._lap, head
         length: int
         word: int
-        last = head
         entry: RecordReceiver | None
         try:
             while True:
-                # TAIL is the peer's to write: a value out of range would have us read bytes twice, or never
-                # written ones.
-                if not head < tail <= head + size:
+                # TAIL is the peer's to write: out of range, bytes would be read twice, or never written ones.
+                if tail <= head or tail - head > size:
                     raise RingError(f"the peer claims to have written up to {tail}")
                 cells[BEGUN] = tail
                 while True:
                     pos = (head & mask) + _FIRST
-                    # The header is read once into locals.  The peer can still change the mapped bytes, so
-                    # nothing is checked in place.
+                    # Read once into locals: the peer can still change the mapped bytes.
                     length, word = _unpack(source, pos)
                     if length < BULK:
                         end = (head + length + 71) & -64
@@ -391,19 +393,11 @@ class RingPath(HostPath):
                     # IBTA vol. 1 9.6: a packet counts only if it comes from the peer of its queue pair.  The
                     # table has this path's queue pairs only, so nothing need be compared.
                     entry = get(word & 0xFFFFFF)
-                    several = 0
-                    if entry is None:
-                        syndrome = self.unknown(word, source, pos, pos + length)
+                    if entry is not None:
+                        syndrome = entry.delivered(word >> 24, source, pos, pos + length)
                     else:
-                        if end < tail and length <= _SHORT and entry.takesSeveral():
-                            several, last = self._several(entry, word, pos, length, end, tail, budget - n)
-                        if several:
-                            n += several - 1
-                            end, syndrome = last, 0
-                        else:
-                            syndrome = entry.delivered(word >> 24, source, pos, pos + length)
-                    # syndrome: that of an RNR NAK or NAK (IBTA vol. 1 9.7.5.2.1); 0 stands for an ACK, of
-                    # which there are no records.
+                        syndrome = self.unknown(word, source, pos, pos + length)
+                    # Of an RNR NAK or NAK (IBTA vol. 1 9.7.5.2.1); 0 is an ACK, which has no record.
                     n += 1
                     if syndrome and not self.refuse(word, syndrome, end):
                         self._owedEnd = end
@@ -417,6 +411,11 @@ class RingPath(HostPath):
                     if head == tail:
                         break
                     if n >= budget or head > enough:
+                        if n < budget and head - enough <= self._beyond:
+                            n += self._several(word, length, tail, budget - n)
+                            head = end = self._head
+                            if head != tail and n < budget:
+                                continue
                         cells[BEGUN] = head
                         return n
                 # A small one that came alone is answered at once: more would have come with it.
@@ -426,17 +425,19 @@ class RingPath(HostPath):
                 if head == tail or n >= budget or head > enough:
                     return n
         except BaseException:
-            # A consumer raised an exception; its record counts as consumed, or it would be delivered for
-            # ever.
+            # A consumer raised: its record counts as consumed, or it would be delivered for ever.
             self._head = cells[HEAD] = cells[BEGUN] = end
             raise
 
-    def _several(
-        self, entry: RecordReceiver, word: int, pos: int, length: int, end: int, tail: int, most: int
-    ) -> tuple[int, int]:
-        # Deliver a record and those behind it that are alike: how many, and where the last one ends.
+    def _several(self, word: int, length: int, tail: int, most: int) -> int:
+        # Deliver what follows of short records that are as the one before, of that length: returns how many.
+        # That one may have been refused: then another takes these.
+        entry: RecordReceiver | None = self.taker(word & QPN_MASK)
+        if entry is None or length > _SHORT:
+            return 0
         source, mask = self._peerMap, self._mask
-        spans, first = [(pos, pos + length)], end
+        first = end = self._head
+        spans: list[tuple[int, int]] = []
         while end < tail and len(spans) < most:
             pos = (end & mask) + _FIRST
             length, other = _unpack(source, pos)
@@ -447,11 +448,14 @@ class RingPath(HostPath):
             end = after
             pos += 8
             spans.append((pos, pos + length))
+        if len(spans) < 2:
+            return 0
         n = entry.severalDelivered(word >> 24, source, spans)
-        if 0 < n < len(spans):
-            # Where the next one begins; these lie in one piece.
-            end = first + spans[n][0] - spans[1][0]
-        return n, end
+        if n < len(spans):
+            # Where the next one begins: these lie in one piece.
+            end = first + spans[n][0] - spans[0][0]
+        self._head = self._cells[HEAD] = end
+        return n
 
     def _acknowledge(self) -> int:
         n = 0
