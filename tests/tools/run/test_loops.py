@@ -279,6 +279,13 @@ assert not hasattr(select, "epoll")
 pair()
 print(hasattr(select, "epoll"), hasattr(select, "poll"))
 """
+_DESCRIPTORS = """
+from multiprocessing.connection import Client, Listener
+for family in ("AF_INET", "AF_UNIX"):
+    with Listener(family=family) as listener, Client(listener.address) as client, listener.accept() as server:
+        client.send("ping")
+        print(server.recv())
+"""
 #: pyOpenSSL, of sockets that are connected, and of some that are not yet; both ends, the client in a thread.
 _OPENSSL = f"""
 import select, sys, threading
@@ -728,6 +735,16 @@ class KindTests(LoopsTestCase):
         A name that the program takes out of a module, as gevent does, stays out.
         """
         self.assertEqual(self.ran(_ABSENT)[0], "False True\n")
+
+    def test_descriptors(self) -> None:
+        """
+        Connections of multiprocessing are descriptors: over TCP they stay, and are counted.
+        """
+        said, summary = self.ran(_DESCRIPTORS)
+        self.assertEqual(said, "ping\n" * 2)
+        self.assertEqual(
+            [(each["kind"], each["connections"]) for each in summary["reasons"]], [("descriptor", 2)]
+        )
 
     def test_openSSL(self) -> None:
         """

@@ -289,8 +289,26 @@ def _socketserver(module: ModuleType) -> None:
 
 
 def _connection(hooks: Hooks, module: ModuleType) -> None:
+    from twisted_ib.tools.run.sockets import countDescriptor
+
     # Its connections are descriptors, with os.read and os.write: they stay TCP.
-    vars(module)["socket"] = hooks.kernelOf("socket")
+    names = vars(module)
+    names["socket"] = hooks.kernelOf("socket")
+    listener, connect = names["SocketListener"], names["SocketClient"]
+    accept: Callable[[object], object] = listener.accept
+
+    def accepting(self: object) -> object:
+        made = accept(self)
+        countDescriptor(getattr(self, "_address", None))
+        return made
+
+    def connecting(address: object) -> object:
+        made: object = connect(address)
+        countDescriptor(address)
+        return made
+
+    listener.accept = accepting
+    names["SocketClient"] = connecting
 
 
 def _openSSL(module: ModuleType) -> None:

@@ -196,6 +196,17 @@ def _count(skt: kernel.socket, made: kernel.socket, why: Reason | None = None) -
         stayed(made, fallback)
 
 
+def countDescriptor(address: object) -> None:
+    """
+    C{multiprocessing} has connected to an address, or accepted there: those of TCP are counted.
+    """
+    if isinstance(address, tuple):
+        from twisted_ib.switch.reason import Fallback, Reason, carried
+
+        why = Fallback("descriptor", "multiprocessing's connections are descriptors")
+        carried("tcp", Reason("default", "both", "tcp", fallback=why))
+
+
 def _setBlocking(self: Carried, flag: bool, /) -> None:
     _Plain.setblocking(self, flag)
     if not flag and foreign:

@@ -25,6 +25,7 @@ _WORDS = {
     "beside": "by blocking sockets beside a loop or reactor",
     "client": "from clients that came over TCP",
     "connect": "without a device",
+    "descriptor": "that multiprocessing has as descriptors",
     "explicit": "asked for TCP by name",
     "failed": "whose SDP failed",
     "foreign": "by sockets of a loop of another kind",
