@@ -41,6 +41,9 @@ CALLED = {
         hca/device/registry.py _addressOfAdapter, hca/device/registry.py _withoutOptions,
         hca/device/registry.py parseRules, hca/fabric/hardware/provider.py loadVerbs,
         hca/fabric/iwarp/protocol/mpa.py _library""",
+    "of a module that is there, or nobody would call": """
+        blocking/tls.py _OpenSSLMemory.pending, blocking/tls.py _OpenSSLRecords.drive,
+        blocking/tls.py carryOpenSSL""",
     "for ib-ss alone, which is told less if it fails": """
         reactor/socketreport.py SocketReport._isOpen, reactor/socketreport.py SocketReport.appear,
         reactor/socketreport.py SocketReport._begin, reactor/socketreport.py SocketReport.rows,

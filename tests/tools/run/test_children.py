@@ -53,6 +53,13 @@ if __name__ == "__main__":
         getattr(process, "join", getattr(process, "wait", None))()
         assert not getattr(process, "exitcode", getattr(process, "returncode", None))
 """
+_AGAIN = """
+import os, ssl, subprocess, sys
+if "AGAIN" not in os.environ:
+    environment = {**os.environ, "AGAIN": ""}
+    sys.exit(subprocess.run([sys.executable, *sys.orig_argv[1:]], env=environment).returncode)
+print("again")
+"""
 #: It runs as it is; what it starts does not.
 _GRANDPARENT = f"""
 import os, sys
@@ -224,6 +231,15 @@ class ChildrenTests(RunTestCase):
         plain = [sys.executable, "-S", "-c", "import sitecustomize, socket; print(socket.socket.__module__)"]
         found = subprocess.run(plain, env=self.environment, capture_output=True, text=True, cwd="/")
         self.assertEqual((found.stdout, found.stderr), ("socket\n", ""))
+
+    def test_again(self) -> None:
+        """
+        A program that starts its own command line, as servers do when their files change, runs in it.
+        """
+        words = ["-m", "twisted_ib.tools.run", "-q", "--summary", "--json", "-c", _AGAIN]
+        said, complaints = self.started(*words).communicate(timeout=HANG_SECONDS)
+        self.assertEqual(said, "again\n", complaints)
+        self.assertEqual(complaints.count('{"pid"'), 2, complaints)
 
 
 class EnvironmentTests(SynchronousTestCase):

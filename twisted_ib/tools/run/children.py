@@ -59,12 +59,23 @@ def _inherited(text: str) -> Inherited | None:
     return Inherited(*words)
 
 
+def _isRun() -> bool:
+    # Whether this is C{ib-run} again, as of a server that starts its own command line when files change.
+    words = iter(sys.orig_argv[1:])
+    for word in words:
+        if word == "-m":
+            return next(words, "") == __package__
+        if not word.startswith("-"):
+            return os.path.basename(word) == "ib-run"
+    return False
+
+
 def begin() -> None:
     """
     Have the program that this interpreter is about to run get what C{ib-run} gives.
     """
     inherited = _inherited(os.environ.get(RUN_CHILDREN, ""))
-    if inherited is None:
+    if inherited is None or _isRun():
         return
     try:
         install(inherited.loop, queues=bool(inherited.queues))
