@@ -416,3 +416,24 @@ class FileIOTests(FileCase):
                 command, pass_fds=(into,), stdout=subprocess.PIPE, check=True, timeout=HANG_SECONDS
             ).stdout
         self.assertEqual((said, os.read(out, 10)), (b"said\n", b"passed"))
+
+    def test_processListens(self) -> None:
+        """
+        A socket that listens does so over TCP alone once a process gets it, by its number or as it inherits
+        all that it may; else it stays.
+        """
+        cases: list[tuple[bool, bool, dict[str, Any]]] = [
+            (True, False, {"pass_fds": True}),
+            (True, True, {"close_fds": False}),
+            (False, False, {"close_fds": False}),
+            (False, True, {"close_fds": True}),
+        ]
+        for isLeft, isInheritable, options in cases:
+            with patched():
+                listener: Any = socket.create_server(("127.0.0.1", 0))
+            with listener, patched():
+                listener.set_inheritable(isInheritable)
+                if "pass_fds" in options:
+                    options = {"pass_fds": (listener.fileno(),)}
+                subprocess.run([sys.executable, "-c", ""], check=True, timeout=HANG_SECONDS, **options)
+                self.assertEqual(listener.sdp is None, isLeft, options)

@@ -22,7 +22,7 @@ from types import FunctionType
 from typing import Any, Final
 
 from twisted_ib.blocking.connection import SEND_BYTES, Connection, failure
-from twisted_ib.blocking.descriptors import keep, leaving, partOf
+from twisted_ib.blocking.descriptors import keep, leaving, offloaded, partOf
 
 _read, _write, _readv, _writev = os.read, os.write, os.readv, os.writev
 _sendfile, _close, _splice = os.sendfile, os.close, getattr(os, "splice", None)
@@ -296,7 +296,8 @@ def close(fd: int) -> None:
 
 def executing(plain: Any) -> Callable[..., None]:
     """
-    See C{subprocess.Popen}: start a process that is given no socket over SDP.
+    See C{subprocess.Popen}: start a process that is given no socket over SDP.  What listens in both does so
+    over TCP alone.
 
     @param plain: its C{_execute_child}.
     """
@@ -305,12 +306,19 @@ def executing(plain: Any) -> Callable[..., None]:
     def execute(popen: Any, *arguments: Any) -> None:
         # Its standard descriptors are integers among the arguments; pass_fds is a tuple or a list.
         given: list[Any] = []
+        inherits = False
         for name, value in zip(names, arguments, strict=False):
             if name in ("p2cread", "c2pwrite", "errwrite"):
                 given.append(value)
             elif name == "pass_fds":
                 given += value
+            elif name == "close_fds":
+                inherits = not value
         keep(given)
+        for descriptor, skt in list(offloaded.items()):
+            listens = skt.sdp is not None and skt.sdp.listens
+            if listens and (descriptor in given or (inherits and skt.get_inheritable())):
+                skt.useTCP()
         plain(popen, *arguments)
 
     return execute
