@@ -296,8 +296,8 @@ def close(fd: int) -> None:
 
 def executing(plain: Any) -> Callable[..., None]:
     """
-    See C{subprocess.Popen}: start a process that is given no socket over SDP.  What listens in both does so
-    over TCP alone.
+    See C{subprocess.Popen}: start a process that is given no socket over SDP.  A socket that listens in
+    both does so over TCP alone.
 
     @param plain: its C{_execute_child}.
     """
