@@ -136,6 +136,7 @@ class LibraryTests(SynchronousTestCase):
             {
                 "names": ["ib0"],
                 "guids": [2, 0, True],
+                "counted": 0,
                 "few": -errno.ENOMEM,
                 "none": [0, 0, 0],
                 "mad": [64, 20],

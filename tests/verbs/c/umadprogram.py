@@ -95,6 +95,7 @@ def devices() -> bytes:
     say("names", [names[index].value.decode() for index in range(library().umad_get_cas_names(names, 4))])
     guids = (c_ulong * 2)()
     say("guids", [library().umad_get_ca_portguids(None, guids, 2), guids[0], guids[1] > 0])
+    say("counted", library().umad_get_ca_portguids(None, None, 0))
     say("few", library().umad_get_ca_portguids(None, guids, 1))
     none = [library().umad_get_cas_names(names, count) for count in (0, -1)]
     say("none", [*none, library().umad_get_smi_gsi_pairs(names, c_size_t(0))])
