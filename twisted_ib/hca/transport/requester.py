@@ -246,11 +246,10 @@ class Requester:
             record = unsent[0]
             if record.__class__ is Record:
                 if at >= limit or (limit < record.end <= at + half and at > self._una):
-                    # Nothing fits, or only a part of what fits wholly after an acknowledgement.
+                    # Nothing fits, or only a part of a record that will fit wholly after an
+                    # acknowledgement.
                     break
-                stop = at + 1
-                if record.end > stop:
-                    stop = min(record.end, limit, at + budget - len(out))
+                stop = at + 1 if record.end == at + 1 else min(record.end, limit, at + budget - len(out))
                 record.cut(at, stop, mtu, out, ask)
                 if stop > ask:
                     ask += every
@@ -579,7 +578,8 @@ class Requester:
 
     def _fail(self, syndrome: int, number: int) -> None:
         if self._ended:
-            return  # A callback has closed the queue pair already.
+            # A callback has closed the queue pair already.
+            return
         position = 0
         for record in (*self._sent, *self.unsent):
             if record.start <= number < record.end:

@@ -1,6 +1,6 @@
 """
 Processes that share an address of RoCE on each of two hosts, as a user without rights:
-C{python -m tests.soak.sharers [--processes 16] [--rounds 50] [--kills 100] [--seed N]}.
+C{python -m tests.soak.killed.sharers [--processes 16] [--rounds 50] [--kills 100] [--seed N]}.
 
 The hosts are network namespaces with a wire, in a user namespace, which needs no rights either; the processes
 are nobody's.  Each of them serves C{rping} to its counterpart on the other host, and is a client of that, at
@@ -43,7 +43,7 @@ from twisted_ib.tools.ping.station import CONNECTING, PEER_SILENCE, VerbsSession
 from twisted_ib.tools.program import ProgramError
 from twisted_ib.verbs.pyverbs import enums
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 #: How soon a process is told of its peer's end, in seconds, and after how many a request is sent again, which
 #: has gone to one that was killed then.
 TOLD_SECONDS, REPEATED_SECONDS = 5.0 * PATIENCE, 4.2
@@ -216,7 +216,7 @@ class Hosts:
         """
         Start a process, in the place of the former one of this number.
         """
-        words = *self._prefixes[host], *NOBODY, sys.executable, "-m", "tests.soak.sharers", "--share"
+        words = *self._prefixes[host], *NOBODY, sys.executable, "-m", "tests.soak.killed.sharers", "--share"
         popen = subprocess.Popen(
             (*words, ADDRESSES[host], ADDRESSES[1 - host]),
             env={**os.environ, "TWISTED_IB_RUN_DIR": self._folders[host], "PYTHONPATH": str(ROOT)},
@@ -252,8 +252,8 @@ class Hosts:
                 assert ended is None, f"{each.host}.{each.number} ended: {ended} {each.complaints}"
             if holds():
                 return
-            left = [f"{each.host}.{each.number}" for each in them]
-            assert time.monotonic() < end, f"not in time: {what}, of {' '.join(left)}"
+            left = [f"{each.host}.{each.number} {each.complaints}" for each in them]
+            assert time.monotonic() < end, f"not in time: {what}, of {', '.join(left)}"
             time.sleep(0.005)
 
     def goOn(self) -> None:
@@ -283,10 +283,11 @@ class Hosts:
             told -= REPEATED_SECONDS
         again = self.start(process.host, process.number)
         self.until("one more listens", lambda: bool(again.port), [again])
+        # Its server, too, has lost its client.
+        other.look()
+        other.complaints.clear()
         other.begin(again.port, *SLOW)
         again.begin(other.port, *SLOW)
-        # Its server, too, has lost its client.
-        other.complaints.clear()
         return told
 
 
@@ -360,7 +361,7 @@ def main() -> int:
 
     @return: the exit status.
     """
-    parser = argparse.ArgumentParser(prog="python -m tests.soak.sharers")
+    parser = argparse.ArgumentParser(prog="python -m tests.soak.killed.sharers")
     parser.add_argument("--processes", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--kills", type=int, default=100)
@@ -375,7 +376,7 @@ def main() -> int:
         if trouble := lacking():
             print(f"there can be no namespaces: {trouble}")
             return SKIPPED
-        words = *ROOTED, sys.executable, "-m", "tests.soak.sharers", *sys.argv[1:], "--inside"
+        words = *ROOTED, sys.executable, "-m", "tests.soak.killed.sharers", *sys.argv[1:], "--inside"
         return subprocess.run(words, env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode
     found, isGood = story(options.processes, options.rounds, options.kills, options.seed)
     print(json.dumps(found), flush=True)

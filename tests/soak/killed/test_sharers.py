@@ -1,5 +1,5 @@
 """
-Processes that share an address, see L{tests.soak.sharers}.
+Processes that share an address, see L{tests.soak.killed.sharers}.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from pathlib import Path
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from tests.soak.sharers import lacking
+from tests.soak.killed.sharers import lacking
 from tests.support.waiting import HANG_SECONDS
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 PROCESSES, ROUNDS, KILLS = 16, 50, 20
 
 
@@ -32,7 +32,7 @@ class SharersTests(SynchronousTestCase):
         if trouble := lacking():
             raise SkipTest(f"there may be no namespaces here: {trouble}")
         words = "--processes", str(PROCESSES), "--rounds", str(ROUNDS), "--kills", str(KILLS)
-        command = sys.executable, "-m", "tests.soak.sharers", *words
+        command = sys.executable, "-m", "tests.soak.killed.sharers", *words
         ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=self.timeout)
         self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
         found = json.loads(ran.stdout)
