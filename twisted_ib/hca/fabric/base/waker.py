@@ -19,7 +19,7 @@ class LinkWaker:
 
     # As the waker of Twisted's reactors, a pipe that a write makes readable; an epoll
     # descriptor joins it with the link's, so that any reactor needs to watch one descriptor only.
-    __slots__ = ("_isElsewhere", "_isWoken", "_link", "_pipe", "_poller", "_watched")
+    __slots__ = ("_elsewhere", "_isWoken", "_link", "_pipe", "_poller", "_watched")
 
     def __init__(self, link: Any) -> None:
         """
@@ -29,7 +29,8 @@ class LinkWaker:
         self._link = link
         self._pipe: tuple[int, int] | None = None
         self._poller: Any = None
-        self._isElsewhere = self._isWoken = False
+        self._elsewhere: Any = None
+        self._isWoken = False
         self._watched: dict[int, Callable[[], object]] = {}
 
     def watch(self, fd: int, call: Callable[[], object]) -> None:
@@ -49,13 +50,14 @@ class LinkWaker:
         @param poller: the reactor's C{select.epoll} object.
         """
         receiver = self._link.fileno()
-        if receiver < 0 or self._isElsewhere:
+        if receiver < 0 or poller is self._elsewhere:
             return
-        self.fileno()
-        self._isElsewhere = True
-        self._poller.unregister(receiver)
         # epoll(7): edge-triggered, nothing needs to be called for it.
         poller.register(receiver, select.EPOLLIN | select.EPOLLET)
+        self.fileno()
+        if self._elsewhere is None:
+            self._poller.unregister(receiver)
+        self._elsewhere = poller
 
     def fileno(self) -> int:
         """
@@ -115,6 +117,7 @@ class LinkWaker:
         Close the descriptors.
         """
         self._watched.clear()
+        self._elsewhere = None
         poller, self._poller = self._poller, None
         if poller is not None:
             poller.close()
