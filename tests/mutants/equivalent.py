@@ -501,8 +501,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     *(
         Equivalent(f"twisted_ib/verbs/c/{path}.py", line, "True", "False", "what fits is looked at once more")
         for path, line in (
-            ("postings", "queue.accept(request, True)"),
-            ("postings", "queue.accept(ReceiveRequest(id, pieces), True)"),
             ("rsocket/stream", "qp._work.postReceive(ReceiveRequest(0), True)"),
             ("rsocket/stream", "qp._work.requester.enqueue(request, True)"),
         )
