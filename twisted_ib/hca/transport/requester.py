@@ -275,7 +275,7 @@ class Requester:
 
     def sent(self, now: float) -> None:
         """
-        What was made has left: the timers run.
+        Run the timers of packets that have left.
         """
         end = self._next
         if end > self._top:

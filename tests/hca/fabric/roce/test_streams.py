@@ -445,6 +445,19 @@ class PatienceTests(StreamTests):
                 self.assertTrue(one.path.isDone and two.path.isDone)  # type: ignore[union-attr]
         self.assertEqual([len(each) for each in self.messages(one)], [64, 64, 4, 4, 0, 0, 64, 64])
 
+    def test_alone(self) -> None:
+        """
+        A message outside of a batch leaves at once, whatever is owed.
+        """
+        one, two = self.joined()
+        settle(one.device, two.device)
+        self.exchange(one, two, 3)
+        self.assertTrue(two.path.connection.owes)  # type: ignore[union-attr]
+        self.clock.advance(2 * rocePacket.PACKET_PATIENCE_SECONDS)
+        self.wire.log = []
+        self.post(two, bytes(64))
+        self.assertEqual([each[4][0] for each in self.wire.log], [SEND_ONLY])
+
     def test_published(self) -> None:
         """
         What a peer may answer is counted, and no acknowledgement, alone or with a message.

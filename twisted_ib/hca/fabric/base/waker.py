@@ -29,7 +29,7 @@ class LinkWaker:
         self._link = link
         self._pipe: tuple[int, int] | None = None
         self._poller: Any = None
-        self._elsewhere: Any = None
+        self._elsewhere: select.epoll | None = None
         self._isWoken = False
         self._watched: dict[int, Callable[[], object]] = {}
 
@@ -43,7 +43,7 @@ class LinkWaker:
         if self._pipe is not None:
             self._register(fd)
 
-    def watchIn(self, poller: Any) -> None:
+    def watchIn(self, poller: select.epoll) -> None:
         """
         Have the link end the sleeps of a reactor that looks at it after each, in the place of L{fileno}.
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from math import inf
 from operator import attrgetter
 from struct import Struct
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from zope.interface import classImplements
 
@@ -40,6 +40,7 @@ from twisted_ib.hca.fabric.roce.slots import serviceOf
 from twisted_ib.hca.fabric.roce.transmit import ACKNOWLEDGE, PacketTransmitter
 from twisted_ib.hca.host.addresses import freePort
 from twisted_ib.hca.host.libc import keepFreed
+from twisted_ib.hca.transport.parameters import Packet
 from twisted_ib.hca.wire.cm.codes import MessageKind
 from twisted_ib.hca.wire.cm.messages import DREQ, REJ, REQ
 from twisted_ib.hca.wire.grh import GRH_BYTES, HOP_LIMIT, isMulticast
@@ -49,6 +50,9 @@ from twisted_ib.hca.wire.icrcflow import ICRCState
 from twisted_ib.hca.wire.mad.mad import HEADER, communicationHeader
 from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE as ACKNOWLEDGEMENT
 from twisted_ib.hca.wire.opcodes import UD_SEND_ONLY
+
+if TYPE_CHECKING:
+    from select import epoll
 
 #: How long to poll for an answer before sleeping, in seconds: longer than between processes of one host, as
 #: the peer may have to wake up first.
@@ -375,7 +379,7 @@ class PacketFabric(AddressDirectory):
         )
         path.flushed = now
         path.sentAtOnce = False
-        packets = connection.outputs(limits.PACKET_OUTPUTS, now, patient)
+        packets: list[Packet] = connection.outputs(limits.PACKET_OUTPUTS, now, patient)
         if packets:
             transmitter = self.transmitter
             # One acknowledgement at most: before the requests or behind them.
@@ -460,7 +464,7 @@ class PacketFabric(AddressDirectory):
         found: bool = self.link.pending()
         return found
 
-    def registerWith(self, poller: Any) -> None:
+    def registerWith(self, poller: epoll) -> None:
         self._waker.watchIn(poller)
 
     @property

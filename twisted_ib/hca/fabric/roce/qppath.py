@@ -29,6 +29,7 @@ from twisted_ib.hca.fabric.base.path import Waiters
 from twisted_ib.hca.fabric.roce import connparams
 from twisted_ib.hca.transport.reliable import ReliableConnection
 from twisted_ib.hca.transport.requester import Requester
+from twisted_ib.hca.transport.responder import Responder
 from twisted_ib.hca.transport.unreliable import UnreliableConnection
 from twisted_ib.hca.wire.grh import HOP_LIMIT
 from twisted_ib.hca.wire.headers import BTH, ICRC, NAK_INVALID_REQUEST, RNR
@@ -207,7 +208,7 @@ class QueuePairPath(Waiters):
         terms = connparams.connectionParameters(fabric, queuePair, message)
         self.connection: Any = connection(terms, queuePair.remote, self)
         self.requester: Requester | None = self.connection.requester if isReliable else None
-        self.responder: Any = self.connection.responder if isReliable else None
+        self.responder: Responder | None = self.connection.responder if isReliable else None
         link, self.mtu = fabric.link, terms.mtu
         several = terms.mtu * max(1, min(link.burst, limits.PACKET_BURST_BYTES // (terms.mtu + _LEAST)))
         # A whole number of full batches: a few bytes more would need a packet of its own.
@@ -306,13 +307,17 @@ class QueuePairPath(Waiters):
             and opcode & ~SOLICITED == SEND_ONLY
             and not self.sentAtOnce
             and fabric.patient
-            and (not self.responder.owes or now - self.flushed < PACKET_PATIENCE_SECONDS)
+            and (
+                not self.bell
+                or now - self.flushed < PACKET_PATIENCE_SECONDS
+                or not ((responder := self.responder) and responder.owes)
+            )
             and not fabric.transmitter.stalled
         ):
             # The first message of a batch is mostly the only one: sent at once, it does not wait for the
             # batch's end.  Further ones share calls of the link, and so does one with what acknowledges the
             # message that it answers.
-            requester: Any = self.requester
+            requester: Requester = self.requester  # type: ignore[assignment]
             packet = requester.postNow(opcode, header, payload, position)
             if packet is not None:
                 self.sentAtOnce = True
