@@ -113,7 +113,8 @@ def share(here: str, there: str) -> None:
             except (HCAError, OSError, ProgramError) as error:
                 said = str(error)
             done += 1
-            os.write(1, f"{_SESSION} {said}\n".encode())
+            # A line of its own, also amid one of the server's thread.
+            os.write(1, f"\n{_SESSION} {said}\n".encode())
     os._exit(0)
 
 
@@ -152,7 +153,8 @@ class Process:
 
     def _read(self, lines: IO[str]) -> None:
         for line in lines:
-            self.said.put((time.monotonic(), line.strip()))
+            if not line.isspace():
+                self.said.put((time.monotonic(), line.strip()))
 
     def look(self) -> None:
         """
