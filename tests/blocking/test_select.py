@@ -341,7 +341,7 @@ class SelectTests(BlockingTestCase):
         A socket that another thread takes its connection from, while one waits for it alone, is looked at
         again as one of several: it has no events of that connection.
         """
-        requireReplaceable(type(self.loop), "sleep")
+        requireReplaceable(type(self.loop), "lead")
         one = self.ours[0]
         descriptor = one.fileno()
 
@@ -353,5 +353,5 @@ class SelectTests(BlockingTestCase):
             return True
 
         self.assertEqual(blocking._waitOne(descriptor, blocking._IN, None, True), 0)
-        self.patch(self.loop, "sleep", away)
+        self.patch(self.loop, "lead", away)
         self.assertIsNone(blocking._waitOne(descriptor, blocking._IN, None, False))
