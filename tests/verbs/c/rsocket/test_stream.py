@@ -241,6 +241,19 @@ class RSocketTests(VerbsTestCase):
         self.assertTrue(hub.wait(hasRoom, HANG_SECONDS))
         self.assertGreater(active.edges, before)
 
+    def test_canWriteAt(self) -> None:
+        """
+        A socket writes into mapped memory while its buffer has room; once it is shut it has an error to say.
+        """
+        active, _ = self.pair()
+        assert active._stream is not None
+        with hub:
+            found = [active.canWriteAt]
+            self.patch(active._stream, "_room", 0)
+            found.append(active.canWriteAt)
+            active.shutdown(Way.WRITE)
+            self.assertEqual([*found, active.canWriteAt], [True, False, True])
+
     def test_ownMemory(self) -> None:
         """
         The kernel is not asked whether a socket's own memory is there.
