@@ -246,8 +246,7 @@ class Requester:
             record = unsent[0]
             if record.__class__ is Record:
                 if at >= limit or (limit < record.end <= at + half and at > self._una):
-                    # Nothing fits, or only a part of a record that will fit wholly after an
-                    # acknowledgement.
+                    # Nothing fits, or only a part of what will fit wholly after an acknowledgement.
                     break
                 stop = at + 1 if record.end == at + 1 else min(record.end, limit, at + budget - len(out))
                 record.cut(at, stop, mtu, out, ask)
