@@ -390,17 +390,21 @@ class UserTests(ChannelTestCase):
     def test_staysWhileUnsaid(self) -> None:
         """
         A channel without users stays while connection management waits for
-        room, and leaves afterwards.
+        room, with the device's deadline, and leaves afterwards.
         """
         for polled in (False, True):
             end = self.end(polled)
             unsent = [True]
             self.patch(end.device.fabric, "unsent", lambda unsent=unsent: unsent[0])
+            ends: list[bool] = []
+            end.device.timers.start(1.0, lambda ends=ends: ends.append(True))
             user = Keeper()
             end.channel.acquire(user)
             end.channel.release(user)
             end.turn()
             self.assertTrue(self.registered(end))
+            end.reactor.advance(1.0)
+            self.assertTrue(ends)
             unsent[0] = False
             end.device.markDirty(end.channel if polled else Owner(end.device))
             end.turn()

@@ -437,7 +437,7 @@ class DeviceChannel:
             return
         self._expireClosing(self.now())
         deadline = None
-        if self.users or self.attempts:
+        if self.users or self.attempts or self.device.fabric.unsent():
             # A delayed call shows in getDelayedCalls().  Half-closed connections that a program left behind,
             # which over TCP the kernel keeps, have one only while another connection reads.
             shows = self._closing and any(getattr(user, "reading", False) for user in self.users)

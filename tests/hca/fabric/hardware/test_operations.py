@@ -414,10 +414,13 @@ class OperationTests(SynchronousTestCase):
         self.assertTrue(one.device.disconnect(one.connection))
         settle(*self.devices)
         self.assertEqual(len(self.connections()), 2)
+        # Its reactor does not leave it.
+        self.assertTrue(one.device.fabric.unsent())
         self.clock.advance(LINGER_SECONDS)
         one.device.tick(self.clock.seconds())
         settle(*self.devices)
         self.assertEqual(self.connections(), [])
+        self.assertFalse(one.device.fabric.unsent())
         # The queue pair is the program's, and its requests are not done.
         self.assertEqual(one.side.statuses(), [])
         one.side.qp.close()

@@ -365,6 +365,12 @@ class AdapterPath(Waiters, ConnectionPath):
         if call is not None:
             call()
 
+    def isLingering(self) -> bool:
+        """
+        @return: whether an end waits for what was posted.
+        """
+        return self._lingering is not None
+
     def _linger(self) -> None:
         if self._lingering is None:
             self._lingering = self.fabric.timers.start(LINGER_SECONDS, self._drain)

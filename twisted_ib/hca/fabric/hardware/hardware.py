@@ -477,6 +477,10 @@ class HardwareFabric(ConnectedFabric):
             return True
         return bool(self._poll()) or any(fd != self.channel.fd for fd, _ in self._poller.poll(0))
 
+    def unsent(self) -> bool:
+        # Behind what was posted the peer hears of the end.
+        return super().unsent() or any(each.isLingering() for each in self.streams.values())
+
     def arm(self) -> bool:
         if not self._isNotified and not self.isClosed:
             self._isNotified = True
