@@ -206,7 +206,9 @@ class Requester(SendQueue):
         unsent, onTheWay, word = self._unsent, self.onTheWay, PostedSend.only << 24 | remote
         post, position, track = path.post, path.position, path.track
         view: Any = None
-        n = base = low = high = key = reached = 0
+        n = base = high = key = reached = 0
+        # Nothing is within, not even no octets at 0.
+        low = 1
         try:
             while unsent:
                 operation = unsent[0]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import select
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from itertools import count
 from time import monotonic
@@ -25,6 +26,7 @@ from twisted_ib.verbs.c import attend
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import AGAIN
 from twisted_ib.verbs.c.handles import Entry, handles
+from twisted_ib.verbs.c.postings import posting, settle
 from twisted_ib.verbs.core.asleep import OWN_SECONDS
 from twisted_ib.verbs.core.hub import hub
 
@@ -287,7 +289,14 @@ class Arrivals:
                 self._follow(paths, fds)
             # Kept until this thread is back: its successor may follow other rings meanwhile.
             watched = self._watched
-        return bool(lib.twisted_ib_await(watched[0], int(seconds * 1e9)))
+        found = bool(lib.twisted_ib_await(watched[0], int(seconds * 1e9)))
+        if posting.owed:
+            try:
+                settle()
+            except Exception:
+                # Their queue pair has failed; this thread serves others.
+                traceback.print_exc()
+        return found
 
     def forget(self) -> None:
         """

@@ -63,8 +63,6 @@ class ProgressThread:
                     isWanted = hub.watch(pause)
                 if self._over.is_set():
                     break
-                if hub.settle is not None:
-                    hub.settle()
                 # Another thread waits or polls: leave the lock to it, and back off exponentially.
                 before, seen = seen, hub.drives
                 n = seen - before

@@ -342,6 +342,16 @@ static void bursts(void)
     IS(send(BURST, IBV_WR_RDMA_WRITE, 0), 0);
     written(round, BURST / 2);
     IS(flushed(from, BURST, 1, IBV_WC_SUCCESS), 0);
+    /* That thread has gone to sleep, and nothing would wake it: nothing is left to it. */
+    for (int number = 0; number < 2; number++) {
+        burst(number + 251, BURST);
+        written(number + 251, BURST);
+    }
+    usleep(50000);
+    burst(253, BURST / 2);
+    while (*(volatile unsigned char *)memory[1][BURST / 2 - 1] != 253)
+        sched_yield();
+    written(253, BURST / 2);
 }
 
 /* The thread that attends is on its way out of Python, and looks once more. */

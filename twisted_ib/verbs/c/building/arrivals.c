@@ -75,10 +75,10 @@ static int twisted_ib_lies(long patience)
     struct timespec pause = {.tv_nsec = patience};
     unsigned posts = twisted_ib_posts;
 
-    if (!twisted_ib_posting.fill || twisted_ib_busy)
+    if (!twisted_ib_posting.owed || twisted_ib_busy)
         return 0;
     nanosleep(&pause, NULL);
-    return twisted_ib_posting.fill && !twisted_ib_busy && posts == twisted_ib_posts;
+    return twisted_ib_posting.owed && !twisted_ib_busy && posts == twisted_ib_posts;
 }
 
 /* Whether a descriptor is readable, and no thread of the program is in Python, where it would read. */
@@ -161,7 +161,7 @@ long twisted_ib_nap(long passed)
  * pays, then with pauses, each an eighth of the time so far.  A long wait is one behind a thread that polls: it has few
  * pauses, as each takes that thread's processor.
  */
-int twisted_ib_await(struct twisted_ib_arrivals *arrivals, long nanoseconds)
+static int twisted_ib_look_out(struct twisted_ib_arrivals *arrivals, long nanoseconds)
 {
     long began = twisted_ib_now(), passed;
     long patience = nanoseconds / PATIENCE < MOST_NAP ? nanoseconds / PATIENCE : MOST_NAP;
@@ -190,4 +190,15 @@ int twisted_ib_await(struct twisted_ib_arrivals *arrivals, long nanoseconds)
             return 1;
     }
     return 0;
+}
+
+/* The same, for the thread that also takes sends that were left: also where a post meets the end of the wait. */
+int twisted_ib_await(struct twisted_ib_arrivals *arrivals, long nanoseconds)
+{
+    int found;
+
+    __atomic_store_n(&twisted_ib_posting.watching, 1, __ATOMIC_SEQ_CST);
+    found = twisted_ib_look_out(arrivals, nanoseconds);
+    __atomic_store_n(&twisted_ib_posting.watching, 0, __ATOMIC_SEQ_CST);
+    return found | (__atomic_load_n(&twisted_ib_posting.owed, __ATOMIC_SEQ_CST) != 0);
 }

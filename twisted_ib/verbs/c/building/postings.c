@@ -46,11 +46,12 @@ struct twisted_ib_record {
  *
  * buffers: one that is filled, the other for Python; size: of each; fill: octets of the one; turn: which it is;
  * attending: threads in Python that take the records before they leave it, or just after; least: octets of a piece that is
- * not short.
+ * not short; watching: whether the thread that serves peers looks for sends that were left, and owed: whether there are
+ * any.
  */
 struct twisted_ib_posting {
     unsigned char *buffers[2];
-    unsigned size, fill, turn, lock, attending, least;
+    unsigned size, fill, turn, lock, attending, least, watching, owed;
 } twisted_ib_posting;
 
 void twisted_ib_block(sigset_t *program);
@@ -244,7 +245,8 @@ static int twisted_ib_attended(void)
 
 /*
  * Whether a poster leaves sends to its own next post or poll, which comes at once: both of its last bursts had more posts
- * than the present one has.  If neither comes, the thread that serves peers takes them.
+ * than the present one has.  If neither comes, the thread that serves peers takes them: only while that one looks for
+ * them is anything left.
  */
 static int twisted_ib_bursts(void)
 {
@@ -259,10 +261,14 @@ static int twisted_ib_bursts(void)
     if (twisted_ib_attended())
         return 1;
     usual = bursts[0] < bursts[1] ? bursts[0] : bursts[1];
-    twisted_ib_polled.owes = twisted_ib_polled.burst < usual && twisted_ib_polled.burst % TOGETHER;
-    if (twisted_ib_polled.owes)
-        __atomic_add_fetch(&twisted_ib_posts, 1, __ATOMIC_RELAXED);
-    return twisted_ib_polled.owes;
+    if (twisted_ib_polled.burst >= usual || !(twisted_ib_polled.burst % TOGETHER))
+        return 0;
+    /* As where another attends: that thread looks once more after it watches no longer. */
+    __atomic_store_n(&twisted_ib_posting.owed, 1, __ATOMIC_SEQ_CST);
+    if (!__atomic_load_n(&twisted_ib_posting.watching, __ATOMIC_SEQ_CST))
+        return 0;
+    __atomic_add_fetch(&twisted_ib_posts, 1, __ATOMIC_RELAXED);
+    return twisted_ib_polled.owes = 1;
 }
 
 /*
@@ -298,6 +304,7 @@ unsigned twisted_ib_swap(void)
     twisted_ib_lock(&program);
     fill = twisted_ib_posting.fill;
     twisted_ib_posting.turn ^= 1;
+    __atomic_store_n(&twisted_ib_posting.owed, 0, __ATOMIC_SEQ_CST);
     __atomic_store_n(&twisted_ib_posting.fill, 0, __ATOMIC_SEQ_CST);
     twisted_ib_unlock(&program);
     return fill;
@@ -327,6 +334,7 @@ __attribute__((constructor)) static void twisted_ib_let_settle(void)
 void twisted_ib_forget(void)
 {
     twisted_ib_posting.fill = twisted_ib_posting.lock = twisted_ib_posting.attending = 0;
+    twisted_ib_posting.watching = twisted_ib_posting.owed = 0;
 }
 
 /* From now on Python takes all requests of a queue; those that are recorded are in the buffer. */

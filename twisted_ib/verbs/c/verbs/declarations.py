@@ -249,6 +249,7 @@ struct twisted_ib_qp {
 };
 struct twisted_ib_posting {
     unsigned char *buffers[2]; unsigned int size; unsigned int fill; unsigned int turn; unsigned int least;
+    unsigned int owed;
     ...;
 };
 extern struct twisted_ib_posting twisted_ib_posting;
