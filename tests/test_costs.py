@@ -374,7 +374,7 @@ class BytecodeTests(SynchronousTestCase):
         The same over C{ib:}, whose queue pairs share the attributes that are equal.
         """
         self.names = "twisted_ib.rdma", "RDMA"
-        self.assertLessEqual(self.perOne("connects", 10, 40), 11605)
+        self.assertLessEqual(self.perOne("connects", 10, 40), 11615)
 
 
 class MessageTests(SynchronousTestCase):

@@ -220,6 +220,7 @@ class ClientTransport(ConnectedTransport):
         first = not self.disconnected
         super().connectionLost(reason)
         if first and not self._told:
+            self._told = True
             # As L{ended}, without its call.
             self._givePortBack()
             callLast(self, self.connector.connectionLost, reason)

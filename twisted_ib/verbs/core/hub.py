@@ -321,7 +321,7 @@ class Hub:
             # From here on no doorbell wakes a sleeper, so look at every path once more: a record may have
             # come just before.  Leaders arm again; one that did so for each that begins to wait would wake
             # that one again, and so on for ever.
-            self._armed = False
+            self._armed = self._rest.isAsleep = False
             for device in self.devices:
                 if not device.closed:
                     device.look()
