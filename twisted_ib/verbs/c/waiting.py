@@ -26,7 +26,6 @@ from twisted_ib.verbs.c import attend
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import AGAIN
 from twisted_ib.verbs.c.handles import Entry, handles
-from twisted_ib.verbs.c.postings import posting, settle
 from twisted_ib.verbs.core.asleep import OWN_SECONDS
 from twisted_ib.verbs.core.hub import hub
 
@@ -290,9 +289,9 @@ class Arrivals:
             # Kept until this thread is back: its successor may follow other rings meanwhile.
             watched = self._watched
         found = bool(lib.twisted_ib_await(watched[0], int(seconds * 1e9)))
-        if posting.owed:
+        if lib.twisted_ib_posting.owed and hub.settle is not None:
             try:
-                settle()
+                hub.settle()
             except Exception:
                 # Their queue pair has failed; this thread serves others.
                 traceback.print_exc()
