@@ -18,6 +18,7 @@ from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.calls import requireReplaceable
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.drive.waiter import DrivingLock, Handlers, LockQueue, handlers
@@ -212,6 +213,52 @@ class HandlersTests(SynchronousTestCase):
         self.assertRaises(ZeroDivisionError, own.install, lambda number: 1 / 0)
         own.install(lambda number: nullcontext())
         self.assertIs(plain.getsignal(NUMBER).owner, own)
+
+    def test_refused(self) -> None:
+        """
+        Where the interpreter takes no handler, as in a program in C whose script runs in another thread than
+        its main one, none waits, and sockets work.
+        """
+        own = Handlers()
+        before = vars(signal)["_signal"]
+        plain = mock.Mock()
+        plain.valid_signals.return_value = {NUMBER}
+        plain.signal.side_effect = ValueError("signal only works in main thread of the main interpreter")
+        with mock.patch.dict(sys.modules, _signal=plain):
+            own.install(lambda number: nullcontext())
+        plain.signal.assert_called_once()
+        self.assertIs(vars(signal)["_signal"], before)
+
+    def test_calledBetween(self) -> None:
+        """
+        The handler of a signal that comes while those that wait are about to be called calls them itself.
+        """
+        lock, asked = mock.Mock(), [1]
+
+        def isOwned() -> bool:
+            if asked:
+                asked.clear()
+                handlers.call()
+            return False
+
+        lock._is_owned.side_effect = isOwned
+        handlers.protect(lock)
+        handlers.waiting[NUMBER] = self.say, None
+        handlers.call()
+        self.assertEqual(self.said, [NUMBER])
+
+    def test_refusesOwner(self) -> None:
+        """
+        An error of a handler that was not yet among those that wait leaves the devices their owner: the
+        thread asks anew.
+        """
+        requireReplaceable(Handlers, "install")
+        loop = BlockingLoop()
+        self.addCleanup(loop.reactor.dispose)
+        loop.owner = 0
+        self.patch(Handlers, "install", lambda own, sameAction: 1 / 0)
+        self.assertRaises(ZeroDivisionError, loop.own)
+        self.assertEqual(loop.owner, 0)
 
     def test_end(self) -> None:
         """

@@ -17,6 +17,7 @@ import socket as kernel
 import sys
 import termios
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from stat import S_ISFIFO
 from types import FunctionType
 from typing import Any, Final
@@ -316,8 +317,11 @@ def executing(plain: Any) -> Callable[..., None]:
                 inherits = not value
         keep(given)
         for descriptor, skt in list(offloaded.items()):
-            listens = skt.sdp is not None and skt.sdp.listens
-            if listens and (descriptor in given or (inherits and skt.get_inheritable())):
+            part, isGiven = skt.sdp, descriptor in given
+            # Another thread may close it.
+            with suppress(OSError):
+                isGiven = isGiven or (inherits and skt.get_inheritable())
+            if isGiven and part is not None and part.listens:
                 skt.useTCP()
         plain(popen, *arguments)
 

@@ -268,8 +268,9 @@ class BlockingLoop:
         """
         me = get_ident()
         if self.owner != me:
-            self.owner = me
+            # A handler that waits for this call is called within it, and may raise.
             handlers.install(sameAction)
+            self.owner = me
             for channel in channelsOf(self.reactor):
                 if not channel.device.closed:
                     channel.device.thread = me

@@ -330,13 +330,17 @@ class Handlers:
         if self._isInstalled or not isMain():
             return
         plain = cast("_Signals", sys.modules["_signal"])
+        try:
+            for number in plain.valid_signals():
+                handler = plain.getsignal(number)
+                if not (handler is None or isinstance(handler, (int, _Kept))):
+                    with sameAction(number):
+                        plain.signal(number, _Kept(self, cast("Handler", handler)))
+        except ValueError:
+            # The first thread that has imported threading, in a C program; or another interpreter's.
+            return
         # What signal.signal and getsignal call, whatever the names by which a program has them.
         setattr(signal, _MODULE, _KeptSignals(self, plain))
-        for number in plain.valid_signals():
-            handler = plain.getsignal(number)
-            if not (handler is None or isinstance(handler, (int, _Kept))):
-                with sameAction(number):
-                    plain.signal(number, _Kept(self, cast("Handler", handler)))
         self._isInstalled = True
 
     def areKept(self) -> bool:
@@ -367,8 +371,9 @@ class Handlers:
         Call those that have waited, unless they still do.
         """
         if self.waiting and not self.areKept() and isMain():
-            number = min(self.waiting)
-            handler, frame = self.waiting.pop(number)
+            # The handler of another signal, between any two of these steps, may have called them all.
+            number = min(self.waiting, default=0)
+            handler, frame = self.waiting.pop(number, (_nothing, None))
             try:
                 handler(number, frame)
             finally:
@@ -464,6 +469,10 @@ class _KeptSignals:
 
     def getsignal(self, number: int, /) -> object:
         return _handlerOf(self._plain.getsignal(number))
+
+
+def _nothing(number: int, frame: FrameType | None) -> None:
+    pass
 
 
 _isCallable: Final[Callable[[object], bool]] = callable

@@ -14,7 +14,7 @@ from tests.support.waiting import HANG_SECONDS
 from tests.tools.run.case import RunTestCase
 from twisted_ib.settings import RUN_CHILDREN
 from twisted_ib.tools.run import startup
-from twisted_ib.tools.run.children import Inherited, inherit
+from twisted_ib.tools.run.children import Inherited, _isRun, inherit
 
 _FOLDER = os.path.dirname(startup.__file__)
 #: A line in one piece, also where output is not buffered (C{PYTHONUNBUFFERED}): all write to one pipe.
@@ -240,6 +240,24 @@ class ChildrenTests(RunTestCase):
         said, complaints = self.started(*words).communicate(timeout=HANG_SECONDS)
         self.assertEqual(said, "again\n", complaints)
         self.assertEqual(complaints.count('{"pid"'), 2, complaints)
+
+
+class CommandTests(SynchronousTestCase):
+    """
+    Tests for how a command line is known that is C{ib-run}'s own.
+    """
+
+    def test_isRun(self) -> None:
+        """
+        By its module or its script, behind the interpreter's options, with their values and together.
+        """
+        module = "-m twisted_ib.tools.run"
+        for words in (module, f"-X dev -W error {module}", f"-Xdev -Bu{module[1:]}", "-I /usr/bin/ib-run -q"):
+            self.patch(sys, "orig_argv", ["python", *words.split()])
+            self.assertTrue(_isRun(), words)
+        for words in ("", "a.py ib-run", f"-c {module}", "-m http.server", f"-X dev a.py {module}", "-"):
+            self.patch(sys, "orig_argv", ["python", *words.split()])
+            self.assertFalse(_isRun(), words)
 
 
 class EnvironmentTests(SynchronousTestCase):

@@ -9,12 +9,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.certificates import certificate
 from tests.support.commands import programOf
 from tests.support.waiting import HANG_SECONDS
 from tests.tools.run.case import RunTestCase
+from twisted_ib.tools.run.hooks import ABSENT, Hooks
 
 #: Connects by blocking sockets; the result has both ends and the listener.
 _PAIR = """
@@ -613,6 +617,27 @@ async def main():
         print("refused")
 asyncio.run(main())
 """
+
+
+class ReplacedTests(SynchronousTestCase):
+    """
+    Tests for L{twisted_ib.tools.run.hooks.Replaced}.
+    """
+
+    def test_now(self) -> None:
+        """
+        What a name stands for is said as it is, also to the thread that finds the kernel's meanwhile: a name
+        that was taken for replaced by the program would be the kernel's for good.
+        """
+        module, hooks = ModuleType("module"), Hooks()
+        vars(module)["name"] = "kernel's"
+        hooks.replace(module, "name", "ours")
+        [replaced] = hooks.replaced
+        with hooks.plain():
+            self.assertEqual((vars(module)["name"], module.name), ("ours", "kernel's"))
+            self.assertEqual(replaced.now(), "ours")
+        del module.name
+        self.assertIs(replaced.now(), ABSENT)
 
 
 class LoopsTestCase(RunTestCase):

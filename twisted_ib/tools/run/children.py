@@ -63,10 +63,17 @@ def _isRun() -> bool:
     # Whether this is C{ib-run} again, as of a server that starts its own command line when files change.
     words = iter(sys.orig_argv[1:])
     for word in words:
-        if word == "-m":
-            return next(words, "") == __package__
         if not word.startswith("-"):
             return os.path.basename(word) == "ib-run"
+        if word == "--check-hash-based-pycs":
+            next(words, "")
+        for at, letter in enumerate(word[1:] if word[:2] != "--" else "", 2):
+            if letter in "cmWX":
+                # The rest of the word, or the next one.
+                value = word[at:] or next(words, "")
+                if letter in "cm":
+                    return letter == "m" and value == __package__
+                break
     return False
 
 

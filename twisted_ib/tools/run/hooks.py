@@ -83,7 +83,8 @@ class Replaced(NamedTuple):
         """
         @return: what it stands for at the moment; L{ABSENT} if the program has taken it out, as gevent does.
         """
-        value: object = getattr(self.module, self.name, ABSENT)
+        # Not as an attribute, which is the kernel's within plain().
+        value: object = vars(self.module).get(self.name, ABSENT)
         return value
 
     def put(self, value: object) -> None:

@@ -395,6 +395,17 @@ class ToldContractTests(test_contract.ContractTests):
 
         self.assertTrue(any(isPosted() for _ in range(9)))
 
+    def test_betweenParts(self) -> None:
+        """
+        Between the parts of a READ the peer is not told of receives: that request would have the number of
+        the parts that follow, and they would be done with it.
+        """
+        path = self.asleep()[2].path
+        path._reading = [1]
+        self.assertFalse(path.tellReceives(1))
+        path._reading = []
+        self.assertTrue(path.tellReceives(1))
+
 
 class PacedMixin(EndMixin):
     """
@@ -443,6 +454,30 @@ class PacedMixin(EndMixin):
             client.transport.write(b"behind")
             this.assertEqual(await done, bytes(range(256)) * 512)
             this.assertEqual((await server.heard(9))[8], b"behind")
+            client.transport.loseConnection()
+            await client.lost
+            await server.lost
+            await port.stopListening()
+
+        self.drive(steps)
+
+    def test_readsInParts(self) -> None:
+        """
+        A READ that the ring asks for in parts is done when all are, though receives are posted meanwhile.
+        """
+        this: Any = self
+
+        async def steps(reactor: Any) -> None:
+            port, client, server = await self.pair(reactor)
+            size = 1 << 20
+            region = server.transport.registerMemory(size, EVERYTHING)
+            region.view[:] = b"".join(bytes([part % 251]) * 4096 for part in range(size // 4096))
+            for round in range(4):
+                done = client.transport.rdmaRead(size, region.address, region.remoteKey)
+                for number in range(2 * SLOTS):
+                    server.transport.write(bytes([number]) * 100)
+                this.assertEqual(bytes(await done), bytes(region.view))
+                await client.heard(2 * SLOTS * (round + 1))
             client.transport.loseConnection()
             await client.lost
             await server.lost

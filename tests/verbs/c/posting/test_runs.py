@@ -11,6 +11,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.support.calls import called
 from tests.support.waiting import waitUntil
 from tests.verbs.c.posting.declared import record, useDeclared
 from tests.verbs.pyverbs.pair import ALL_RIGHTS, End, VerbsTestCase
@@ -230,6 +231,23 @@ class RunTests(VerbsTestCase, SynchronousTestCase):
         _, received, octets = self.same(story)
         self.assertEqual(received, [(slot, enums.IBV_WC_SUCCESS, SIZE) for slot in range(MANY)])
         self.assertEqual([octets[slot * SIZE] for slot in range(MANY)], list(range(1, MANY + 1)))
+
+    def test_inVain(self) -> None:
+        """
+        Where messages are not taken together, as while the queue is to tell of a completion, that is not
+        tried for each of them.
+        """
+        useDeclared(self)
+        ends = _Ends(self, QPCap(MANY, MANY, 2, 2, 0))
+        for slot in range(MANY):
+            ends.receive(slot)
+            ends.send(slot)
+        ends.postings.settle()
+        with hub:
+            ends.two.cq._core.arm(True)
+            calls = called(lambda: ends.two.qp._core.path.progress(MANY))
+        self.assertEqual(calls["_several"], 1)
+        self.assertEqual(len(ends.two.cq.poll(MANY)[1]), MANY)
 
     def test_unmapped(self) -> None:
         """

@@ -646,7 +646,8 @@ class AdapterPath(Waiters, ConnectionPath):
 
         @return: False if there is no room for that now.
         """
-        if len(self._sent) >= SENDS:
+        # Between the parts of a READ its number would be theirs, and they would be done with it.
+        if self._reading or len(self._sent) >= SENDS:
             return False
         self._posted += 1
         self._request(_WRITE, [], 0, remote_addr=number, rkey=0)

@@ -403,8 +403,7 @@ class RingPath(HostPath):
                         self._owedEnd = end
                         cells[BEGUN] = head
                         return n
-                    # HEAD is the cumulative acknowledgement of reliable delivery (IBTA vol. 1 9.7.5 has ACK
-                    # packets instead), stored per record so that the sender gets room early.
+                    # As an ACK (IBTA vol. 1 9.7.5), for each record so that the sender gets room early.
                     self._head = head = cells[HEAD] = end
                     if waiting and peer[HEAD] >= self._target:
                         self.resumeWaiting()
@@ -412,7 +411,8 @@ class RingPath(HostPath):
                         break
                     if n >= budget or head > enough:
                         if n < budget and head - enough <= self._beyond:
-                            n += self._several(word, length, tail, budget - n)
+                            n += (several := self._several(word, length, tail, budget - n))
+                            enough += 0 if several else self._beyond
                             head = end = self._head
                             if head != tail and n < budget:
                                 continue
@@ -431,7 +431,7 @@ class RingPath(HostPath):
 
     def _several(self, word: int, length: int, tail: int, most: int) -> int:
         # Deliver what follows of short records that are as the one before, of that length: returns how many.
-        # That one may have been refused: then another takes these.
+        # None, and it is not tried again in this turn.  That one may have been refused: another takes these.
         entry: RecordReceiver | None = self.taker(word & QPN_MASK)
         if entry is None or length > _SHORT:
             return 0

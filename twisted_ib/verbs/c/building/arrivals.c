@@ -69,16 +69,23 @@ static int twisted_ib_waits(const struct twisted_ib_arrivals *arrivals, long pat
     return 0;
 }
 
+/* Whether sends were left to a thread's next call.  What was taken before their thread said so is none. */
+static int twisted_ib_owes(void)
+{
+    return __atomic_load_n(&twisted_ib_posting.owed, __ATOMIC_SEQ_CST) &&
+           __atomic_load_n(&twisted_ib_posting.fill, __ATOMIC_SEQ_CST);
+}
+
 /* Whether what a thread has posted, and left to its next call, lies there so long: none has come. */
 static int twisted_ib_lies(long patience)
 {
     struct timespec pause = {.tv_nsec = patience};
     unsigned posts = twisted_ib_posts;
 
-    if (!twisted_ib_posting.owed || twisted_ib_busy)
+    if (!twisted_ib_owes() || twisted_ib_busy)
         return 0;
     nanosleep(&pause, NULL);
-    return twisted_ib_posting.owed && !twisted_ib_busy && posts == twisted_ib_posts;
+    return twisted_ib_owes() && !twisted_ib_busy && posts == twisted_ib_posts;
 }
 
 /* Whether a descriptor is readable, and no thread of the program is in Python, where it would read. */
@@ -197,8 +204,9 @@ int twisted_ib_await(struct twisted_ib_arrivals *arrivals, long nanoseconds)
 {
     int found;
 
-    __atomic_store_n(&twisted_ib_posting.watching, 1, __ATOMIC_SEQ_CST);
+    /* Without rings it sleeps on descriptors, which tell nothing of these. */
+    __atomic_store_n(&twisted_ib_posting.watching, arrivals->count != 0, __ATOMIC_SEQ_CST);
     found = twisted_ib_look_out(arrivals, nanoseconds);
     __atomic_store_n(&twisted_ib_posting.watching, 0, __ATOMIC_SEQ_CST);
-    return found | (__atomic_load_n(&twisted_ib_posting.owed, __ATOMIC_SEQ_CST) != 0);
+    return found | twisted_ib_owes();
 }

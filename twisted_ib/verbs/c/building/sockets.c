@@ -149,6 +149,11 @@ static int twisted_ib_milliseconds(const struct timespec *most)
     return most->tv_sec < INT_MAX / 1000 ? most->tv_sec * 1000 + (most->tv_nsec + 999999) / 1000000 : INT_MAX;
 }
 
+/* Linux 5.11; the number is that of all architectures. */
+#ifndef SYS_epoll_pwait2
+#define SYS_epoll_pwait2 441
+#endif
+
 static int led_epoll_pwait2(int set, struct epoll_event *events, int most, const struct timespec *time,
                             const sigset_t *mask)
 {
