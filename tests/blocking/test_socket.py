@@ -663,6 +663,24 @@ class ListenTests(BlockingTestCase):
         skt.close()
         accepted.result(HANG_SECONDS)
 
+    def test_closedUnasked(self) -> None:
+        """
+        A connection that the socket has not taken over, as its call was interrupted, ends with the socket.
+        """
+        listener = self.server()
+        accepted = self.inThread(listener.accept)
+        skt = offloading.socket()
+        skt.setblocking(False)
+        self.assertEqual(skt.connect_ex(listener.getsockname()), errno.EINPROGRESS)
+        made = skt._connecting
+        waitUntil(lambda: made.isOver, made.drive)
+        self.assertIsNotNone(made.connection)
+        skt.close()
+        other = accepted.result(HANG_SECONDS)[0]
+        self.addCleanup(other.close)
+        other.settimeout(HANG_SECONDS)
+        self.assertEqual(other.recv(1), b"")
+
     def test_shutdown(self) -> None:
         """
         C{shutdown} of a socket that listens ends the wait of C{accept}.

@@ -64,9 +64,13 @@ class Connecting:
 
     def cancel(self) -> None:
         """
-        The socket closes, or its timeout has expired.
+        The socket closes, or its timeout has expired.  Also where there is a connection that it has not taken
+        over: the handler of a signal may raise before that.
         """
         self.isOver = True
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.close()
 
     def buildProtocol(self, addr: object) -> Any:
         """

@@ -327,17 +327,18 @@ def _hideOwnFrames(error: BaseException) -> None:
         if raised is error:
             found = raised.__traceback__ = trace
             if trace is not None and isinstance(raised, (OSError, KeyboardInterrupt)):
-                _endAbove(trace, os.path.dirname(os.path.dirname(folder)) + os.sep)
+                _endAbove(trace)
         shown(kind, raised, found)
 
     sys.excepthook = show
 
 
-def _endAbove(trace: TracebackType, package: str) -> None:
+def _endAbove(trace: TracebackType) -> None:
     # The standard library's sockets have no frames below the call that fails, or that Ctrl+C ends.
     last, each = trace, trace.tb_next
     while each is not None:
-        if not each.tb_frame.f_code.co_filename.startswith(package):
+        # By the module: the file of a frame of a compiled one is relative.
+        if not each.tb_frame.f_globals.get("__name__", "").startswith("twisted_ib."):
             last = each
         each = each.tb_next
     last.tb_next = None

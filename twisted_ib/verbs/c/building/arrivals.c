@@ -204,8 +204,7 @@ int twisted_ib_await(struct twisted_ib_arrivals *arrivals, long nanoseconds)
 {
     int found;
 
-    /* Without rings it sleeps on descriptors, which tell nothing of these. */
-    __atomic_store_n(&twisted_ib_posting.watching, arrivals->count != 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&twisted_ib_posting.watching, 1, __ATOMIC_SEQ_CST);
     found = twisted_ib_look_out(arrivals, nanoseconds);
     __atomic_store_n(&twisted_ib_posting.watching, 0, __ATOMIC_SEQ_CST);
     return found | twisted_ib_owes();
