@@ -339,7 +339,7 @@ class Handlers:
         except ValueError:
             # The first thread that has imported threading, in a C program; or another interpreter's.
             return
-        # What signal.signal and getsignal call, whatever the names by which a program has them.
+        # signal.signal and getsignal call this one, whatever the names by which a program has them.
         setattr(signal, _MODULE, _KeptSignals(self, plain))
         self._isInstalled = True
 
@@ -440,7 +440,7 @@ class _Kept:
 
 
 class _Signals(Protocol):
-    # What signal.py calls of its module in C.
+    # The functions of its module in C that signal.py calls.
 
     def signal(self, number: int, handler: object, /) -> object: ...
 

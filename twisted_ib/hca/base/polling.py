@@ -201,7 +201,7 @@ class AdaptivePolling:
             self.hits = hits + ((found and after < end) - hits) * (0.5 if hits < 0.5 else 0.125)
             self.found += found
             if found and self.reach and answer > SPIN_SECONDS and sent is not None:
-                # What was sent so far has its answer: nothing is waited for until more is sent.
+                # All messages so far have their answer: nothing is waited for until more is sent.
                 self._asked = self._answered = sent()
             if found or sent is None:
                 return found
@@ -275,7 +275,7 @@ class AdaptivePolling:
         since, self._since = self._since, 0.0
         self._answered = self._asked
         if not since:
-            # What came answers nothing; a wait that a timer ends teaches nothing either way.
+            # The arrival answers nothing; a wait that a timer ends teaches nothing either way.
             self._lessons = 0
             return
         took = (at or self.now()) - since

@@ -374,7 +374,7 @@ def _take(modules: dict[str, ModuleType]) -> None:
             del sys.modules[name]
 
 
-#: What modules of Twisted, and those of the standard library that it imports, use within functions only, with
+#: Modules that those of Twisted, and of the standard library that it imports, use within functions only, with
 #: the functions that they import by their names.
 _UNUSED: tuple[tuple[str, ...], ...] = (
     ("html", "escape"),

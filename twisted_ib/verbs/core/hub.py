@@ -97,7 +97,7 @@ class Hub:
         self.watch: Callable[[float], bool] | None = None
         self.unwatch: Callable[[], object] | None = None
         self.settle: Callable[[], object] | None = None
-        self.driven = self._attended = self._found = 0.0
+        self.driven = self._attended = 0.0
         # Events that drives handled, and changes that were told by wake(); those of which sleepers know.
         self.drives = self._changes = self._told = 0
         # Polls since the last drive that found what they wanted.
