@@ -16,7 +16,7 @@ from tests.hca.cm.net import PERIOD, Net, answers, ask, flood, listening, send
 from twisted_ib import limits
 from twisted_ib.hca.cm.machine import Connection, Event, State
 from twisted_ib.hca.cm.table import ConnectionTable
-from twisted_ib.hca.wire.cm.messages import REJ, REP, RTU
+from twisted_ib.hca.wire.cm.messages import DREP, REJ, REP, REQ, RTU
 
 
 class AdmissionTests(SynchronousTestCase):
@@ -163,12 +163,21 @@ class AdmissionTests(SynchronousTestCase):
 
     def test_followed(self) -> None:
         """
-        Who follows a table hears of each connection before its REP or RTU is sent, when it is established,
-        and when it has ended, however it does.
+        Who follows a table hears of each connection before its REQ, REP or RTU is sent, when it is
+        established, and when it has ended, however it does.
         """
         table, seen = listening(), []
         table.limitHalfOpen(2, 2)
-        table.follow = lambda one: seen.append((one.localQPN, one.remoteQPN, one.state, len(table.outputs)))
+        kinds: list[type[object]] = []
+
+        def follow(one: Connection, message: object) -> None:
+            """
+            Note it.
+            """
+            kinds.append(type(message))
+            seen.append((one.localQPN, one.remoteQPN, one.state, len(table.outputs)))
+
+        table.follow = follow
         for number, last in enumerate((RTU, REJ, None), 1):
             send(table, ask(number, localCommunicationID=number, localCAGUID=0xA))
             event, connection, _ = table.events.popleft()
@@ -184,14 +193,30 @@ class AdmissionTests(SynchronousTestCase):
                 send(table, last(number, connection.localID))
             after = State.ESTABLISHED if last is RTU else State.IDLE
             self.assertEqual([each[:3] for each in seen[1:]], [(*numbers, after)])
+            self.assertEqual(kinds, [REP, type(None)])
             table.events.clear()
             table.outputs.clear()
             seen.clear()
-        connection = table.connect("peer", ask(9), None, 0.0)
-        table.outputs.clear()
-        send(table, REP(8, connection.localID, localQPN=7, localCAGUID=0xA))
-        connection.ready(0.0)
-        self.assertEqual(seen, [(9, 7, State.REP_RCVD, 0)])
+            kinds.clear()
+        for isAnswered in True, False:
+            connection = table.connect("peer", ask(9), None, 0.0)
+            self.assertEqual(seen, [(9, 0, State.IDLE, 0)])
+            table.outputs.clear()
+            if isAnswered:
+                send(table, REP(8, connection.localID, localQPN=7, localCAGUID=0xA))
+                self.assertEqual(seen[1:], [(9, 7, State.REQ_SENT, 0)])
+                connection.ready(0.0)
+                connection.disconnect(0.0)
+                send(table, DREP(8, connection.localID))
+                self.assertEqual(seen[2:], [(9, 7, State.TIMEWAIT, 2)])
+                self.assertEqual(kinds, [REQ, REP, type(None)])
+            else:
+                connection.disconnect(0.0)
+                self.assertEqual(seen[1:], [(9, 0, State.IDLE, 1)])
+                self.assertEqual(kinds, [REQ, type(None)])
+            table.outputs.clear()
+            seen.clear()
+            kinds.clear()
 
     def test_strangersCost(self) -> None:
         """

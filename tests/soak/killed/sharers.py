@@ -6,8 +6,8 @@ The hosts are network namespaces with a wire, in a user namespace, which needs n
 are nobody's.  Each of them serves C{rping} to its counterpart on the other host, and is a client of that, at
 the same time.  First each client does its rounds, which are validated at both ends.  Then they do so slowly,
 in one session after another, while processes are killed: the oldest of a host, and any.  The counterpart of
-one must be told in L{TOLD_SECONDS}, and all others must lose nothing: no session ends early, no octet is
-another one, and each of them comes to the end of one more, for each L{TURN} kills.
+one must be told in L{TOLD_SECONDS}, its server as its client, and all others must lose nothing: no session
+ends early, no octet is another one, and each of them comes to the end of one more, for each L{TURN} kills.
 
 What was done is printed as a line of JSON.  The status is 1 if anything was lost, 77 where there can be no
 namespaces.
@@ -39,7 +39,7 @@ from tests.support.waiting import HANG_SECONDS, PATIENCE
 from twisted_ib.errors import HCAError
 from twisted_ib.tools.ping.ping import main as ping
 from twisted_ib.tools.ping.rounds import Client
-from twisted_ib.tools.ping.station import CONNECTING, PEER_SILENCE, VerbsSession
+from twisted_ib.tools.ping.station import CONNECTING, VerbsSession
 from twisted_ib.tools.program import ProgramError
 from twisted_ib.verbs.pyverbs import enums
 
@@ -52,10 +52,9 @@ SLOW = 5, 0.5, 0
 #: Kills after which all must have gone on.
 TURN = 10
 DEVICE, SIZE = "roce0", 64
-#: What a server says of a client that was killed between its request and its RTU, and when it says it at the
-#: latest: by a REJ, or as nothing comes.
-HALF_OPEN = re.compile(r"ib-ping: \S+( port \d+)?:? (does not answer|connection refused, reason 6)$")
-HALF_OPEN_SECONDS = PEER_SILENCE + HANG_SECONDS
+#: What a server says of a client that was killed between its request and its RTU: it is told by a DREQ, or by
+#: a REJ.
+HALF_OPEN = re.compile(r"ib-ping: \S+( port \d+)?:? (has disconnected|connection refused, reason [46])$")
 ADDRESSES = "10.78.0.1", "10.78.0.2"
 #: Octets of a frame of the wire.
 FRAME = "9000"
@@ -168,11 +167,7 @@ class Process:
                 self.sessions += 1
             elif line.startswith(_SESSION):
                 self.failed = when, line
-            elif (
-                self.bereaved is not None
-                and when < self.bereaved + HALF_OPEN_SECONDS
-                and HALF_OPEN.match(line)
-            ):
+            elif self.bereaved is not None and when < self.bereaved + TOLD_SECONDS and HALF_OPEN.match(line):
                 self.waits += 1
             else:
                 self.complaints.append(line)

@@ -76,9 +76,6 @@ class HalfOpenLimit:
                     for other in others:
                         if self.strangers.pop(other.localID, None) is not None:
                             self.shown[other.localID] = other
-                follow = peer.table.follow
-                if follow is not None:
-                    follow(connection)
 
     def replace(self, connection: Connection, by: Connection | Parked) -> None:
         """

@@ -44,8 +44,8 @@ class ConnectionContext(Protocol):
     @ivar lossless: whether no message is lost while the peer lives.
     @ivar pack: serializes every message for the medium.
     @ivar padded: the length to which it pads them, or 0.
-    @ivar follow: if not L{None}, called with each connection before its REP or RTU is sent, when it is
-        established, and when it has ended.
+    @ivar follow: if not L{None}, called with each connection: with its REQ or REP before that is sent, with
+        the REP that has come, and with L{None} when it is established by the peer, and when it has ended.
     """
 
     caGUID: int
@@ -53,7 +53,7 @@ class ConnectionContext(Protocol):
     lossless: bool
     pack: Callable[[Any], bytes]
     padded: int
-    follow: Callable[[Connection], object] | None
+    follow: Callable[[Connection, object], object] | None
 
     def send(self, output: Output) -> None:
         """

@@ -76,8 +76,8 @@ class ConnectionTable:
     @ivar draw: draws a communication id; where no stranger can send it is the number of a queue pair.
     @ivar lookups: SIDR exchanges; C{ended}: ids that draw no REJ.
     @ivar quietUntil: until then an RTU may mean a process that had this address before us, and draws no REJ.
-    @ivar follow: if not L{None}, called with each connection before its REP or RTU is sent, when it is
-        established, and when it has ended; where sources can be forged.
+    @ivar follow: see L{ConnectionContext<twisted_ib.hca.cm.machine.ConnectionContext>}; where sources can be
+        forged.
     @ivar parked: those half-open that are kept as octets; C{settled}: those that queue pairs stand for.
     @ivar accepted: connections whose REP was sent and whose RTU is awaited, by their queue pair number.
     @ivar events: queue of L{nextEvent}.
@@ -115,7 +115,7 @@ class ConnectionTable:
         self.arm, self.disarm = self._deadlines.set, self._deadlines.clear
         self.lookups = Lookups(self, randomBits)
         self._timewait, self.ended = Timewait(), Ended()
-        self.follow: Callable[[Connection], object] | None = None
+        self.follow: Callable[[Connection, object], object] | None = None
         self._takers: dict[type[AnyMessage], _Take] = {
             REQ: self._takeREQ,
             REP: self._takeREP,
@@ -349,6 +349,8 @@ class ConnectionTable:
             peer.forget(connection)
             if not (peer.only or peer.connections or peer.calling or peer.waiting):
                 self._peers.pop(peer.source, None)
+        if self.follow is not None and not halfOpen:
+            self.follow(connection, None)
 
     # Messages.
 
@@ -583,8 +585,6 @@ class ConnectionTable:
             self._endTimewait()
         self._timewait.add(connection.peer.startTimewait(connection, now))
         self.ended.add(connection.localID, now)
-        if self.follow is not None:
-            self.follow(connection)
 
     def _endTimewait(self) -> None:
         _, _, ending, key, localQPN = self._timewait.pop()

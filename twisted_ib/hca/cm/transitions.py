@@ -30,6 +30,8 @@ CM_SERVICE_TIMEOUT_CODE = 21
 CM_IF_ASKED = 16
 #: A reserved bit of a DREQ that is ours between processes alone: its sender awaits no DREP.
 DREQ_LAST = 1
+#: The service id of a REQ.
+_SERVICE_ID = slice(8, 16)
 #: When a REQ that found no room comes again, where nothing is repeated unasked: a timeout code, about one
 #: second, as TCP's first SYN (RFC 6298 section 2).
 CM_AGAIN_CODE = 18
@@ -45,6 +47,9 @@ def _sendRequest(connection: Connection, message: REQ | REP | DREQ, now: float) 
     # Most of its private data are zeros, and anybody can have any number of REPs kept.
     connection.output = body.rstrip(b"\0") if table.padded else body
     connection.retriesLeft = connection.timing.retries
+    if table.follow is not None and connection.state is not State.ESTABLISHED:
+        # Before it is sent: the peer of a process that dies then waits for it.
+        table.follow(connection, message)
     table.send((connection.peer.source, message.attribute, body))
     _awaitAnswer(connection, now)
 
@@ -112,15 +117,10 @@ def _request(connection: Connection, request: REQ, now: float) -> None:
 def _reply(connection: Connection, reply: REP, now: float) -> None:
     reply.localCommunicationID = connection.localID
     reply.remoteCommunicationID = connection.remoteID
-    table = connection.peer.table
-    reply.localCAGUID = table.caGUID
-    if table.follow is not None:
-        # Before it is sent: the peer of a process that dies then may take the connection for open.
-        connection.localQPN = reply.localQPN
-        table.follow(connection)
+    reply.localCAGUID = connection.peer.table.caGUID
+    connection.localQPN = reply.localQPN
     # IBTA vol. 1 12.6.8: a REP is acknowledged by the RTU, so it is retransmitted like a REQ.
     _sendRequest(connection, reply, now)
-    connection.localQPN = reply.localQPN
 
 
 def _replyOnly(connection: Connection, reply: REP, now: float) -> None:
@@ -137,7 +137,10 @@ def _replyOnly(connection: Connection, reply: REP, now: float) -> None:
 
 def _replied(connection: Connection, reply: REP, now: float) -> None:
     connection.output = None
-    connection.peer.table.report(_REPLY, connection, reply)
+    table = connection.peer.table
+    if table.follow is not None:
+        table.follow(connection, reply)
+    table.report(_REPLY, connection, reply)
 
 
 def _sendReady(connection: Connection, message: RTU, now: float) -> None:
@@ -148,8 +151,6 @@ def _sendReady(connection: Connection, message: RTU, now: float) -> None:
     # A repeated REP draws the RTU again (Linux cm.c cm_dup_rep_handler). Without private data it can be made
     # from the two ids, so an idle connection keeps no 232 octets for it.
     connection.output = body if message.privateData else None
-    if table.follow is not None:
-        table.follow(connection)
     table.send((connection.peer.source, RTU.attribute, body))
     if table.sourcesForgeable and connection.timing.retries:
         connection.retriesLeft = min(connection.timing.retries, CM_READY_REPEATS)
@@ -259,7 +260,7 @@ def _rejectReply(connection: Connection, message: REJ, now: float) -> None:
 def _rejectTimeout(connection: Connection, message: object, now: float) -> None:
     # No REP yet, so the peer's id is unknown: it finds its connection by our CA GUID and local id (IBTA vol.
     # 1 12.6.7.2 reason 4; Linux cm.c cm_acquire_rejected_id).
-    guid = connection.peer.table.caGUID.to_bytes(8, "big")
+    guid, request = connection.peer.table.caGUID.to_bytes(8, "big"), connection.output or b""
     connection.output = None
     _sendFinal(
         connection,
@@ -267,7 +268,8 @@ def _rejectTimeout(connection: Connection, message: object, now: float) -> None:
             messageRejected=MessageKind.OTHER,
             reason=RejectReason.TIMEOUT,
             additionalInfoLength=len(guid),
-            additionalInfo=guid,
+            # Behind what counts, the service id: processes that share an address know by it whose this is.
+            additionalInfo=guid + request[_SERVICE_ID],
         ),
     )
 

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib.hca.mad.requests import ReceivedMAD
-from twisted_ib.hca.wire.cm.messages import REQ, SIDR_REQ
+from twisted_ib.hca.wire.cm.messages import REJ, REQ, SIDR_REQ
 from twisted_ib.hca.wire.headers import MAD_BYTES
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION
 from twisted_ib.hca.wire.mad.mad import CM_VERSION, HEADER_BYTES, SEND
@@ -60,10 +60,12 @@ class CMAgent:
         """
         A CM message arrived.
         """
-        if mad.attribute not in _UNSOLICITED:
+        queues, device = self._queues, self._device
+        # A REJ may be about a REQ that is queued.
+        isBehind = mad.attribute == REJ.attribute and mad.path in queues
+        if mad.attribute not in _UNSOLICITED and not isBehind:
             self._deliver(mad)
             return
-        queues, device = self._queues, self._device
         if self.requests >= CM_REQUESTS:
             # Of who has most, the sender or one of those that have been silent for longest: their requests
             # are by now given up or about to be repeated.

@@ -4,12 +4,20 @@ The connections of a process that has died.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.bpf import run
+from tests.hca.fabric.roce.test_devices import PORT as SERVICE
+from tests.hca.fabric.roce.test_devices import End
+from tests.hca.memorylink import Datagram, MemoryLink, Wire, deviceOn
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import ID_SHIFT
-from twisted_ib.hca.connection.rdmacm import gidOf
+from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf
+from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.roce import orphans
 from twisted_ib.hca.fabric.roce.orphans import (
     DATAGRAM_BYTES,
@@ -19,7 +27,8 @@ from twisted_ib.hca.fabric.roce.orphans import (
     Orphans,
     hasConnections,
 )
-from twisted_ib.hca.fabric.roce.slots import TABLE_BYTES, program
+from twisted_ib.hca.fabric.roce.packet import PacketFabric
+from twisted_ib.hca.fabric.roce.slots import TABLE_BYTES, program, serviceOf
 from twisted_ib.hca.wire.cm.messages import DREP, DREQ, REJ, REP, AnyMessage, byAttribute
 from twisted_ib.hca.wire.headers import BTH, DETH, QUEUE_KEY
 from twisted_ib.hca.wire.icrcflow import ICRCState
@@ -76,6 +85,19 @@ class RegisterTests(SynchronousTestCase):
             self.assertTrue(hasConnections(self.memory, 1))
             self.one.remove(orphan(number).localID)
         self.assertFalse(hasConnections(self.memory, 1))
+
+    def test_calling(self) -> None:
+        """
+        One that awaits its REP has a row, which is that of the connection when the REP has come.
+        """
+        calling = Orphan(THERE, 3 << ID_SHIFT | 1, 0, 0x30001, 0, 0xFFFF, False, 0xA << 56, 0x1061C06)
+        for each in (calling, orphan(2), calling):
+            self.assertTrue(self.one.add(each))
+        self.assertEqual(self.two.of(1), [calling, orphan(2)])
+        self.assertTrue(self.one.add(orphan(1, THERE)))
+        self.assertEqual(self.two.of(1), [orphan(1, THERE), orphan(2)])
+        self.one.remove(calling.localID)
+        self.assertEqual(self.two.of(1), [orphan(2)])
 
     def test_bound(self) -> None:
         """
@@ -214,6 +236,34 @@ class OrphanTests(SynchronousTestCase):
         self.assertTrue(ending.isDone)
         self.assertEqual(sent, [DREQ(orphan(1).localID, orphan(1).remoteID, 1, bytes(220))] * 2)
 
+    def test_calling(self) -> None:
+        """
+        The peer of one that awaited its REP gets a REJ, by which it finds its end, and another one for each
+        REP that comes yet.
+        """
+        calling = Orphan("192.0.2.2", 3 << ID_SHIFT | 1, 0, 0x30001, 0, 0xFFFF, False, 0xA, 0x1061C06)
+        ending = Orphans(HERE, [calling], 10.0)
+        ((address, datagram),) = ending.outputs(10.0)
+        message = messageOf(datagram)
+        assert isinstance(message, REJ)
+        self.assertEqual(
+            (address, message.reason, message.localCommunicationID), ("192.0.2.2", 4, 3 << 26 | 1)
+        )
+        self.assertEqual(message.additionalInfo[:8], (0xA).to_bytes(8, "big"))
+        self.assertEqual(serviceOf(datagram, 0, len(datagram)), 0x1061C06)
+        self.assertEqual(run(program(), datagram), 0)
+        # The period of a code of 20, and as much as the neighbour may be late.
+        for now in 10.0, 14.8:
+            self.assertFalse(ending.isDone)
+            ending.receive("192.0.2.2", 50000, self.received(REP(9, calling.localID)), now)
+            ((_, datagram),) = ending.outputs(now)
+            message = messageOf(datagram)
+            assert isinstance(message, REJ)
+            self.assertEqual((message.reason, message.remoteCommunicationID), (6, 9))
+        again = ending.deadline()
+        assert again is not None
+        self.assertEqual((ending.outputs(again), ending.isDone, ending.deadline()), ([], True, None))
+
     def test_paced(self) -> None:
         """
         They are ended a few at a time.
@@ -267,3 +317,162 @@ class OrphanTests(SynchronousTestCase):
             self.assertEqual((ending.isDone, ending.outputs(0.1)), (False, []))
         ending.receive("192.0.2.2", 50000, right, 0.1)
         self.assertTrue(ending.isDone)
+
+
+class Neighbour:
+    """
+    Has the address of a process that has died, as a link of a wire.
+    """
+
+    def __init__(self, wire: Wire, clock: Clock, left: list[Orphan]) -> None:
+        """
+        Take its place.
+
+        @param left: its connections.
+        """
+        self.wire, self.clock = wire, clock
+        self.orphans = Orphans(HERE, left, clock.seconds())
+        wire.links[HERE] = self  # type: ignore[assignment]
+
+    def put(self, datagram: Datagram) -> None:
+        """
+        A datagram arrives.
+        """
+        source, _, port, _, data = datagram
+        self.orphans.receive(source, port, data, self.clock.seconds())
+
+    def send(self) -> None:
+        """
+        Send what is due.
+        """
+        for address, datagram in self.orphans.outputs(self.clock.seconds()):
+            self.wire.carry((HERE, address, PORT, 0, datagram))
+
+
+class Waiting(End):
+    """
+    An end that does not answer the REP.
+    """
+
+    def replied(self, connection: Any, reply: Any) -> None:
+        """
+        Note it.
+        """
+        self.log.append("replied")
+
+
+class HandshakeTests(SynchronousTestCase):
+    """
+    A client dies amid a handshake, and a neighbour tells the server.
+    """
+
+    #: Seconds after which a server must have been told, and a step of the time.
+    TOLD, STEP = 5.0, 0.01
+    SERVER = "192.0.2.2"
+
+    def setUp(self) -> None:
+        """
+        A client that shares its address, and a server.
+        """
+        self.clock, self.wire = Clock(), Wire()
+        memory = bytearray(MEMORY_BYTES)
+        self.register = ConnectionRegister(memory, 3)
+        group: Any = SimpleNamespace(slot=3, connections=self.register)
+
+        def make(owner: Any, guid: int, clock: Any) -> PacketFabric:
+            return PacketFabric(owner, guid, clock, MemoryLink(self.wire, HERE), group=group)
+
+        self.client = Device("test", self.clock.seconds, make, capture="")
+        self.addCleanup(self.client.close)
+        self.server = deviceOn(self.wire, self.SERVER, self.clock.seconds)
+        self.addCleanup(self.server.close)
+        self.passive, self.active = End(self.server, 64), Waiting(self.client, 64)
+        self.server.listen(PortSpace.TCP, self.SERVER, SERVICE, self.passive)
+
+    def call(self) -> None:
+        """
+        Send the REQ.
+        """
+        self.client.connect(PortSpace.TCP, self.SERVER, SERVICE, self.active)
+        self.client.progress()
+
+    def die(self) -> Neighbour:
+        """
+        @return: who has the client's address from now on, and what waits there.
+        """
+        waiting = [*self.client.fabric.link.queue]
+        neighbour = Neighbour(self.wire, self.clock, self.register.of(3))
+        for each in waiting:
+            neighbour.put(each)
+        return neighbour
+
+    def told(self, neighbour: Neighbour) -> list[str]:
+        """
+        @return: what the server is told, in time.
+        """
+        end = self.clock.seconds() + self.TOLD
+        while not self.passive.log and self.clock.seconds() < end:
+            neighbour.send()
+            self.server.progress()
+            due = self.server.deadline()
+            if due is not None and due <= self.clock.seconds():
+                self.server.tick(self.clock.seconds())
+            self.clock.advance(self.STEP)
+        return self.passive.log
+
+    def test_asked(self) -> None:
+        """
+        The client has sent its REQ, which the server reads later.
+        """
+        self.call()
+        self.assertEqual(self.told(self.die()), ["rejected 4"])
+
+    def test_replied(self) -> None:
+        """
+        The REP waits for the client.
+        """
+        self.call()
+        self.server.progress()
+        self.assertEqual(len(self.client.fabric.link.queue), 1)
+        self.assertIn(self.told(self.die()), (["rejected 4"], ["rejected 6"]))
+
+    def test_heard(self) -> None:
+        """
+        The client has read the REP, and not answered.
+        """
+        self.call()
+        self.server.progress()
+        self.client.progress()
+        self.assertEqual(self.active.log, ["replied"])
+        self.assertEqual(self.told(self.die()), ["disconnected"])
+
+    def test_lost(self) -> None:
+        """
+        The client has lost the REP, and the server the REJ: the REP comes again.
+        """
+        self.call()
+        self.server.progress()
+        self.client.fabric.link.queue.clear()
+        lost: list[Datagram] = []
+
+        def lose(datagram: Datagram) -> tuple[Datagram, ...]:
+            """
+            The first is lost.
+            """
+            if lost:
+                return (datagram,)
+            lost.append(datagram)
+            return ()
+
+        neighbour = self.die()
+        self.wire.pass_ = lose
+        self.assertEqual(self.told(neighbour), ["rejected 6"])
+        self.assertEqual(len(lost), 1)
+
+    def test_parted(self) -> None:
+        """
+        A client that has given up before leaves nothing to the neighbour.
+        """
+        self.call()
+        self.active.connection.disconnect(self.clock.seconds())
+        self.assertEqual(self.register.of(3), [])

@@ -23,6 +23,7 @@ from zlib import crc32
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from benchmarks.counting import steps
 from tests.contracts.groups import DatagramSide
 from tests.hca.fabric.roce.test_devices import PORT, End
 from tests.support.commands import PATH
@@ -205,7 +206,7 @@ class GroupTests(SynchronousTestCase):
         start = f"roce-{os.geteuid()}-{portgroup.namespaceInode()}-"
         plain.bind(os.path.join(self.directory, f"{start}127.0.0.2"))
         before = set(os.listdir(self.directory))
-        files = {f"{start}{each}{end}" for each in addresses for end in ("", ".2")}
+        files = {f"{start}{each}{end}" for each in addresses for end in ("", ".3")}
         self.assertLessEqual(files, before)
 
         def lost() -> set[str]:
@@ -225,12 +226,12 @@ class GroupTests(SynchronousTestCase):
         self.assertEqual(lost(), set())
         self.patch(portgroup, "SWEPT_ENTRIES", 1024)
         self.patch(portgroup, "DEAD_GROUPS", 1)
-        os.utime(os.path.join(self.directory, f"{start}{addresses[1]}.2"))
+        os.utime(os.path.join(self.directory, f"{start}{addresses[1]}.3"))
         latest = {each for each in files if addresses[1] in each}
         self.assertEqual(lost(), files - latest)
         self.patch(portgroup, "DEAD_GROUPS", 0)
         # One that another user may have made, who could say when it began, counts for nothing.
-        path = os.path.join(self.directory, f"{start}{addresses[1]}.2")
+        path = os.path.join(self.directory, f"{start}{addresses[1]}.3")
         os.chmod(path, 0o640)
         self.assertEqual(lost(), files - latest)
         os.chmod(path, 0o600)
@@ -418,6 +419,19 @@ class DevicesTestCase(SynchronousTestCase):
         waitUntil(done, turn)
 
 
+class Silent(End):
+    """
+    An end that answers no request.
+    """
+
+    def connectionRequested(self, connection: Any, request: Any) -> None:
+        """
+        Note it.
+        """
+        connection.user = self
+        self.log.append("requested")
+
+
 class SharedTests(DevicesTestCase):
     """
     Each has what is its own.
@@ -508,6 +522,29 @@ class SharedTests(DevicesTestCase):
         counts = [each.counters[name] for each in near for name in HANDED]
         self.assertEqual(counts, [1, 1, 0, 1, 1, 0])
 
+    def test_givenUp(self) -> None:
+        """
+        A peer that gives up before it is answered is heard by the process that it has asked, whichever reads
+        that.
+        """
+        far = self.device(ownAddress(8))
+        near = [self.device(self.address) for _ in range(3)]
+        shared = near[0].fabric.group.sockets[0]
+        asked = Silent(near[2], 64)
+        near[2].listen(PortSpace.TCP, self.address, PORT, asked)
+        for reader in near:
+            caller = End(far, 64)
+            far.connect(PortSpace.TCP, self.address, PORT, caller)
+            self.until(lambda: asked.log, far, near[2])
+            self.assertEqual(asked.log, ["requested"])
+            caller.connection.disconnect(far.clock())
+            self.until(lambda: select.select([shared], [], [], 0)[0], far)
+            data, (source, port) = shared.recvfrom(4096)
+            reader.fabric.arrived(source, port, self.address, data, 0, len(data), len(data))
+            self.until(lambda: len(asked.log) > 1, near[2])
+            self.assertEqual(asked.log, ["requested", "rejected 4"])
+            asked.log.clear()
+
     def test_joined(self) -> None:
         """
         Of datagrams that UDP_GRO has joined each goes to its own process.
@@ -528,25 +565,47 @@ class SharedTests(DevicesTestCase):
         self.until(lambda: one.counters["packets_unknown_qp"] == 2, one, two)
         self.assertEqual([each.counters[name] for each in (one, two) for name in HANDED], [0, 2, 2, 2, 0, 2])
 
-    def kernelCalls(self, neighbours: int, mebibytes: int = 4) -> dict[str, int]:
+    def neighbours(self, count: int) -> list[int]:
+        """
+        @return: so many processes, which have the address.
+        """
+        children = []
+        for _ in range(count):
+            receiver, sender = os.pipe()
+            child = os.fork()
+            if not child:
+                try:
+                    link = RoCELink(self.address, isShared=True)
+                    os.write(sender, bytes([link.group.slot]))
+                    signal.pause()
+                finally:
+                    os._exit(1)
+            children.append(child)
+            os.close(sender)
+            self.assertEqual(os.read(receiver, 1), bytes([len(children)]))
+            os.close(receiver)
+        return children
+
+    def spent(self, neighbours: int, mebibytes: int = 4) -> dict[str, int]:
         """
         @return: the system calls of an RDMA WRITE of 1 MiB, several times, to a process with others on its
-            address, both ends together, by name, and the packets sent.
+            address, both ends together, by name, the packets sent, and the bytecodes.
         """
-        far = self.device(ownAddress(8))
-        near = [self.device(self.address) for _ in range(1 + neighbours)]
-        one, two = End(far, 1 << 20), End(near[0], 1 << 20)
-        near[0].listen(PortSpace.TCP, self.address, PORT, two)
+        children = self.neighbours(neighbours)
+        far, near = self.device(ownAddress(8)), self.device(self.address)
+        one, two = End(far, 1 << 20), End(near, 1 << 20)
+        near.listen(PortSpace.TCP, self.address, PORT, two)
         far.connect(PortSpace.TCP, self.address, PORT, one)
-        self.until(lambda: one.log and two.log, far, *near)
+        self.until(lambda: one.log and two.log, far, near)
         remote = {"remoteAddress": two.region.address, "remoteKey": two.region.remoteKey}
 
         def write() -> None:
             for number in range(mebibytes):
                 one.send(number, SendOpcode.RDMA_WRITE, 0, 1 << 20, **remote)
-                self.until(lambda: one.completions, far, near[0])
+                self.until(lambda: one.completions, far, near)
                 self.assertEqual(one.done(), [(number, WCStatus.SUCCESS)])
 
+        write()
         write()
         calls: Counter[str] = Counter()
 
@@ -562,23 +621,29 @@ class SharedTests(DevicesTestCase):
         finally:
             sys.setprofile(None)
         calls["packets"] = far.fabric.packetsSent - before
-        self.assertEqual(sum(device.counters["packets_handed_on"] for device in near), 0)
-        for device in (far, *near):
+        calls += steps(write)
+        self.assertEqual(near.counters["packets_handed_on"], 0)
+        for device in (far, near):
             device.close()
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
         return calls
 
     def test_neighbours(self) -> None:
         """
-        A flow costs the same system calls, and as many packets, with others on the address as without.
+        A flow costs the same system calls and bytecodes, and as many packets, with others on the address as
+        without.
         """
         if compiledModules():
             raise SkipTest("compiled modules: their calls are not counted")
         # A process that waits for a processor acknowledges late, and packets are sent again.
         self.patch(self, "clock", lambda: 1.0)
-        alone = self.kernelCalls(0)
+        alone = self.spent(0)
         # 18 messages for each MiB.
         self.assertEqual(alone["packets"], 4 * 18)
-        self.assertEqual(self.kernelCalls(5), alone)
+        self.assertGreater(alone["bytecodes"], 0)
+        self.assertEqual(self.spent(PROCESSES - 1), alone)
 
     def test_group(self) -> None:
         """
@@ -730,6 +795,31 @@ class Dying(End):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Calling(End):
+    """
+    The end of a process that is killed when it has sent its REQ.
+    """
+
+    def pathReady(self, path: Any) -> None:
+        """
+        The last that it does.
+        """
+        super().pathReady(path)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Hearing(End):
+    """
+    That of one that is killed when it has read the REP.
+    """
+
+    def replied(self, connection: Any, reply: Any) -> None:
+        """
+        The last that it does.
+        """
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 class DeathTests(DevicesTestCase):
     """
     A process is killed that has a connection, to a peer that is idle.
@@ -835,6 +925,31 @@ class DeathTests(DevicesTestCase):
             self.assertEqual(
                 (end.log, os.waitpid(child, 0)[1]), (["replied", "disconnected"], signal.SIGKILL)
             )
+
+    def test_called(self) -> None:
+        """
+        A server whose client is killed in the handshake is told.
+        """
+        neighbour = RoCELink(self.address, isShared=True)
+        self.addCleanup(neighbour.close)
+        far = self.device(ownAddress(8))
+        for kind in (Calling, Hearing) * 5:
+            end = Peer(far, 64)
+            service = far.listen(PortSpace.TCP, ownAddress(8), PORT, end)
+            child = os.fork()
+            if not child:
+                try:
+                    device = self.device(self.address)
+                    device.connect(PortSpace.TCP, ownAddress(8), PORT, kind(device, 64))
+                    self.until(lambda: False, device)
+                finally:
+                    os._exit(1)
+            self.until(lambda end=end: end.log, far)
+            self.assertEqual(os.waitpid(child, 0)[1], signal.SIGKILL)
+            self.assertIn(
+                end.log, [["disconnected"]] if kind is Hearing else [["rejected 4"], ["rejected 6"]]
+            )
+            service.close()
 
     def test_restarted(self) -> None:
         """
@@ -942,7 +1057,7 @@ class DeathTests(DevicesTestCase):
         A file that is not ours, or whose form is another, is not believed.
         """
         link = RoCELink(self.address, isShared=True)
-        (name,) = (each for each in self.left() if each.endswith(".2"))
+        (name,) = (each for each in self.left() if each.endswith(".3"))
         link.close()
         path = os.path.join(self.directory, name)
         for size, mode, isOld in (

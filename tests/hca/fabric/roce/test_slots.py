@@ -22,9 +22,11 @@ from twisted_ib.hca.fabric.roce.slots import (
     packed,
     program,
     requesterOf,
+    requestOf,
     serviceOf,
     slotOf,
 )
+from twisted_ib.hca.wire.cm.messages import REJ
 
 #: BTH and DETH of a MAD for queue pair 1.
 HEAD = "6400ffff000000018000000080010000" + "00000001"
@@ -130,7 +132,8 @@ class SlotTests(SynchronousTestCase):
 
     def test_service(self) -> None:
         """
-        REQ and SIDR_REQ ask for a service id; nothing else does, nor what is cut off.
+        REQ and SIDR_REQ ask for a service id; nothing else does, nor what is cut off.  The REJ of a peer that
+        has given up names the one that it has asked for.
         """
         for attribute, found in ("0010", 0x0000000001061C06), ("0017", 0x0000000001061C06), ("0013", None):
             text = HEAD + CM + attribute + "0000" + "00000000" + IDS + "0000000001061c06"
@@ -138,6 +141,11 @@ class SlotTests(SynchronousTestCase):
             self.assertEqual(serviceOf(data, 0, len(data)), found)
             self.assertIsNone(serviceOf(data, 0, len(data) - 1))
         self.assertIsNone(serviceOf(b"", 0, 0))
+        asked = 0x0000000001061C06.to_bytes(8, "big")
+        given = REJ(9, reason=4, additionalInfoLength=8, additionalInfo=bytes(8) + asked).pack()
+        data = bytes.fromhex(HEAD + CM + "0012" + "0000" + "00000000") + given
+        self.assertEqual((serviceOf(data, 0, len(data)), slotOf(data, 0, len(data))), (0x0000000001061C06, 0))
+        self.assertIsNone(requestOf(data, 0, len(data)))
 
     def test_answer(self) -> None:
         """

@@ -329,10 +329,10 @@ class IPacketFabric(IFabric, IAddressDirectory):
         @return: see L{ILink<twisted_ib.hca.fabric.base.link.ILink>}, within the last second.
         """
 
-    def follow(connection: object) -> None:
+    def follow(connection: object, message: object) -> None:
         """
-        The REP or RTU of a connection will be sent, or it is established, or has ended: another process that
-        shares the address ends it if this one dies.
+        The message of a connection will be sent, or has come, or with L{None} it is established, or has
+        ended: another process that shares the address ends it if this one dies.
         """
 
     def nameSources(parked: Parking) -> None:

@@ -2,9 +2,9 @@
 The connections of a process that died without closing them.  Pure.
 
 The processes that share an address write their connections into memory that they share, a
-L{ConnectionRegister}, before they send the REP or the RTU. If one of them dies, another ends its connections
-as a kernel would: L{Orphans} sends a DREQ for each until the DREP comes, and answers what still comes for
-them (Linux ucma.c ucma_close, cm.c cm_destroy_id).
+L{ConnectionRegister}, before they send the REQ or the REP. If one of them dies, another ends its connections
+as a kernel would: L{Orphans} sends a DREQ for each until the DREP comes, or a REJ where no REP has come, and
+answers what still comes for them (Linux ucma.c ucma_close, cm.c cm_destroy_id).
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ ORPHAN_RETRIES = 5
 ORPHAN_TIMEOUT_CODE = 17
 #: The same for one that awaited its RTU: its REQ may have been forged, in the name of a victim.
 HALF_OPEN_RETRIES = 1
+#: So long, in seconds, a REP is answered by a REJ whose REQ a dead process has sent: it has come once more by
+#: then, if it was read (a timeout code of 20, as Linux cma.c).
+ORPHAN_REPLY_SECONDS = 5.0
 #: Connections of a process that await the RTU and have a row, the latest: strangers can make any number.
 HALF_OPEN_ROWS = 256
 #: How many connections are ended at a time, and the pause in seconds before the next: they may be of one
@@ -41,8 +44,9 @@ HALF_OPEN_ROWS = 256
 ORPHANS_AT_ONCE = 64
 ORPHAN_PAUSE_SECONDS = 0.005
 
-#: A row: the peer's GID, both communication ids and queue pair numbers, P_Key, and how it is used.
-_ROW: Final = struct.Struct("=16sIIIIHBx")
+#: A row: the peer's GID, both communication ids and queue pair numbers, P_Key, how it is used, and where the
+#: REP is awaited our CA GUID and the service id.
+_ROW: Final = struct.Struct("=16sIIIIHBxQQ")
 _COUNT: Final = struct.Struct("=Q")
 _REGION: Final = _COUNT.size + limits.PACKET_CONNECTIONS * _ROW.size
 _FREE: Final = bytes(_ROW.size)
@@ -64,6 +68,7 @@ class Orphan:
     One end of a connection.
 
     @ivar address: the peer's.
+    @ivar remoteID: 0 if the REP is awaited; then C{guid} and C{serviceID} are those of the REQ.
     @ivar isHalfOpen: whether the RTU is awaited.
     """
 
@@ -74,6 +79,8 @@ class Orphan:
     remoteQPN: int
     partition: int
     isHalfOpen: bool = False
+    guid: int = 0
+    serviceID: int = 0
 
 
 def _start(slot: int) -> int:
@@ -134,9 +141,9 @@ class ConnectionRegister:
         localID, halfOpen = orphan.localID, self._halfOpen
         row = self._places.get(localID)
         if row is not None:
-            if orphan.isHalfOpen or localID not in halfOpen:
+            if orphan.isHalfOpen:
                 return True
-            del halfOpen[localID]
+            halfOpen.pop(localID, None)
         elif orphan.isHalfOpen and len(halfOpen) >= HALF_OPEN_ROWS:
             row = self._oldest()
         elif self._free:
@@ -153,6 +160,7 @@ class ConnectionRegister:
         _ROW.pack_into(
             *(self._memory, self._at(row), gidOf(orphan.address), localID, orphan.remoteID, orphan.localQPN),
             *(orphan.remoteQPN, orphan.partition, _IS_HALF_OPEN if orphan.isHalfOpen else _IS_OPEN),
+            *(orphan.guid, orphan.serviceID),
         )
         _COUNT.pack_into(self._memory, _start(self._slot), self._count)
         return True
@@ -203,10 +211,13 @@ class ConnectionRegister:
         start += _COUNT.size
         found = []
         for at in range(start, start + count * _ROW.size, _ROW.size):
-            gid, localID, remoteID, localQPN, remoteQPN, partition, use = _ROW.unpack_from(self._memory, at)
-            if use and localID and remoteID:
+            gid, localID, remoteID, localQPN, remoteQPN, partition, use, *asked = _ROW.unpack_from(
+                self._memory, at
+            )
+            if use and localID:
                 numbers = localID, remoteID, localQPN & QPN_MASK, remoteQPN & QPN_MASK, partition
-                found.append(Orphan(gidText(int.from_bytes(gid, "big")), *numbers, use == _IS_HALF_OPEN))
+                address = gidText(int.from_bytes(gid, "big"))
+                found.append(Orphan(address, *numbers, use == _IS_HALF_OPEN, *asked))
         return found
 
 
@@ -226,25 +237,29 @@ class Orphans:
         self._sequence = 0
         self._cm = ConnectionTable(0, lambda bits: 0)
         self._next = now
+        #: Until then a REP may come, or L{None}.
+        self._until: float | None = None
 
     @property
     def isDone(self) -> bool:
         """
         Whether all have been ended.
         """
-        return not self._left and not len(self._cm)
+        return not self._left and not len(self._cm) and self._until is None
 
     def deadline(self) -> float | None:
         """
         @return: when L{outputs} should be called next, or L{None}.
         """
-        return self._next if self._left else self._cm.deadline(False)
+        return self._next if self._left else self._cm.deadline(False) or self._until
 
     def outputs(self, now: float) -> list[tuple[str, bytes]]:
         """
         @return: what is to be sent: addresses and datagrams, for UDP source port 4791.
         """
         self._cm.tick(now)
+        if self._until is not None and now >= self._until:
+            self._until = None
         if self._left and now >= self._next:
             self._next = now + ORPHAN_PAUSE_SECONDS
             for _ in range(min(len(self._left), ORPHANS_AT_ONCE)):
@@ -257,12 +272,19 @@ class Orphans:
         # The opening is made up, which gives the connection manager all that it needs for the end.
         cm, before = self._cm, self._cm.outputs
         cm.outputs = deque()
+        cm.caGUID = orphan.guid
         request = REQ(
+            serviceID=orphan.serviceID,
             localQPN=orphan.localQPN,
             responseTimeout=ORPHAN_TIMEOUT_CODE,
             requestRetries=HALF_OPEN_RETRIES if orphan.isHalfOpen else ORPHAN_RETRIES,
         )
         connection = cm.connect(orphan.address, request, None, now, orphan.localID)
+        if not orphan.remoteID:
+            cm.outputs = before
+            connection.abandon(now)
+            self._until = now + ORPHAN_REPLY_SECONDS
+            return
         # A CA GUID for each, as two may have one peer's number, of which the first was ended only here.
         reply = REP(
             localCommunicationID=orphan.remoteID,

@@ -264,18 +264,20 @@ class PacketFabric(AddressDirectory):
 
     # -- queue pairs
 
-    def follow(self, connection: Any) -> None:
+    def follow(self, connection: Any, message: object) -> None:
         group, state = self.group, connection.state
         if group is None or self._closed:
             return
-        if state is State.IDLE or state is State.TIMEWAIT:
+        if message is None and state in (State.IDLE, State.TIMEWAIT):
             group.connections.remove(connection.localID)
             return
-        numbers = connection.localID, connection.remoteID, connection.localQPN, connection.remoteQPN
+        remoteID: int = connection.remoteID
+        numbers = connection.localID, remoteID, connection.localQPN, connection.remoteQPN
         address, partition = connection.destination.peer.address, self.owner.partitions.key(0)
         isHalfOpen = HALF_OPEN[state]
-        isKept = group.connections.add(Orphan(address, *numbers, partition, isHalfOpen))
-        if not isKept and not isHalfOpen:
+        asked = (self.guid, message.serviceID) if isinstance(message, REQ) else (0, 0)
+        isKept = group.connections.add(Orphan(address, *numbers, partition, isHalfOpen, *asked))
+        if not isKept and remoteID and not isHalfOpen:
             self.owner.count("connections_unregistered")
 
     # -- receiving

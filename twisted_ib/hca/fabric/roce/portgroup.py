@@ -92,9 +92,9 @@ _FLOCK: Final = struct.Struct("@hhqqi4x")
 #: The octet whose lock is that of the table; below it those of the slots.
 _TABLE_LOCK: Final = SLOTS
 #: What comes with the descriptors, with the number of this form.
-_GREETING: Final = b"twisted_ib RoCE port group 2"
+_GREETING: Final = b"twisted_ib RoCE port group 3"
 #: What follows the name of a group in that of its file, with the same number.
-_FILE: Final = ".2"
+_FILE: Final = ".3"
 _BACKLOG: Final = 128
 #: The longest datagrams that UDP_GRO joins.
 _LONGEST: Final = 65536

@@ -5,10 +5,10 @@ The port has L{SLOTS} sockets (SO_REUSEPORT), and a classic BPF program chooses 
 (socket(7), SO_ATTACH_REUSEPORT_CBPF).  A process owns one slot: the upper L{SLOT_BITS} bits of its queue pair
 numbers and of its communication ids, by which the program finds it.
 
-Slot 0 is nobody's. It gets what begins something, REQ and SIDR_REQ, and what no process is found for. All
-processes read it; the reader hands a request on to the process that listens for its service id, which the
-L{ServiceTable} tells.  So does the reader of what UDP_GRO has joined: the program sees only the first of its
-datagrams.
+Slot 0 is nobody's. It gets what begins something, REQ and SIDR_REQ, the REJ of a peer that has given up its
+REQ, and what no process is found for. All processes read it; the reader hands these on to the process that
+listens for their service id, which the L{ServiceTable} tells.  So does the reader of what UDP_GRO has joined:
+the program sees only the first of its datagrams.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from attrs import frozen
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError, ServiceInUseError
 from twisted_ib.hca.base.operation import GSI_QPN, ID_SHIFT, QPN_SHIFT, SLOT_BITS
-from twisted_ib.hca.wire.cm.messages import REQ, SIDR_REP, SIDR_REQ
+from twisted_ib.hca.wire.cm.messages import REJ, REQ, SIDR_REP, SIDR_REQ
 from twisted_ib.hca.wire.headers import BTH, DETH
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION
 from twisted_ib.hca.wire.mad.mad import HEADER_BYTES, METHOD_AT, RESPONSE
@@ -47,7 +47,9 @@ _BODY: Final = _MAD + HEADER_BYTES
 #: The first word of the body: the sender's communication id, or of a SIDR_REP the request id of its receiver.
 _LOCAL_ID: Final = _BODY
 _REMOTE_ID: Final = _BODY + 4
-_SERVICES: Final = {REQ.attribute: _BODY + 8, SIDR_REQ.attribute: _BODY + 8}
+_REQUESTS: Final = {REQ.attribute: _BODY + 8, SIDR_REQ.attribute: _BODY + 8}
+#: A REJ of somebody who has given up has it behind the CA GUID, if it is from this package.
+_SERVICES: Final = {**_REQUESTS, REJ.attribute: _BODY + 20}
 _QPN_MASK: Final = 0xFFFFFF
 
 _SHORT: Final = struct.Struct(">H")
@@ -113,7 +115,7 @@ def slotOf(buffer: bytes | bytearray | memoryview, start: int, stop: int) -> int
         if slot or not isCommunication(buffer, start, stop):
             return slot
         (attribute,) = _SHORT.unpack_from(buffer, start + _ATTRIBUTE)
-        if attribute in _SERVICES:
+        if attribute in _REQUESTS:
             return 0
         at = start + (_LOCAL_ID if attribute == SIDR_REP.attribute else _REMOTE_ID)
         (number,) = _WORD.unpack_from(buffer, at)
@@ -138,11 +140,17 @@ def _isManagement(buffer: bytes | bytearray | memoryview, start: int) -> bool:
 
 def serviceOf(buffer: bytes | bytearray | memoryview, start: int, stop: int) -> int | None:
     """
-    @return: the service id that a datagram asks for, or L{None} if it is neither a REQ nor a SIDR_REQ.
+    @return: the service id that a datagram is about, or L{None} if it is no REQ, SIDR_REQ or REJ.
     """
+    return _serviceAt(_SERVICES, buffer, start, stop)
+
+
+def _serviceAt(
+    places: dict[int, int], buffer: bytes | bytearray | memoryview, start: int, stop: int
+) -> int | None:
     if not isCommunication(buffer, start, stop):
         return None
-    offset = _SERVICES.get(_SHORT.unpack_from(buffer, start + _ATTRIBUTE)[0])
+    offset = places.get(_SHORT.unpack_from(buffer, start + _ATTRIBUTE)[0])
     if offset is None or start + offset + _LONG.size > stop:
         return None
     found: int = _LONG.unpack_from(buffer, start + offset)[0]
@@ -154,7 +162,7 @@ def requestOf(buffer: bytes | bytearray | memoryview, start: int, stop: int) -> 
     @return: the number that the sender of a REQ or SIDR_REQ has given it, which it has again when it is
         repeated; L{None} if a datagram is neither.
     """
-    if serviceOf(buffer, start, stop) is None:
+    if _serviceAt(_REQUESTS, buffer, start, stop) is None:
         return None
     return bytes(buffer[start + _LOCAL_ID : start + _REMOTE_ID])
 
