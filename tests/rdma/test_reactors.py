@@ -376,13 +376,14 @@ class RDMATestsMixin(Driven):
         this: Any = self
 
         async def steps(reactor: Any) -> None:
+            factory = self.factory([])
+            # The device has the address from now on: over RoCE nobody else answers for a port.
+            port: Any = listenRDMA(reactor, 0, factory, self.address, device=self.device)
             clients = Clients(Plain())
             connectRDMA(reactor, self.address, 9, clients, device=self.asks)
             reason = await clients.failed
             this.assertIsInstance(reason, error.ConnectionRefusedError)
             this.assertIn(f"nobody listens on RDMA {self.address}:9", str(reason))
-            factory = self.factory([])
-            port: Any = listenRDMA(reactor, 0, factory, self.address, device=self.device)
             this.assertRaises(
                 error.CannotListenError,
                 listenRDMA,

@@ -5,6 +5,7 @@ guest's adapter, or between that and a software HCA, both ends in one process: r
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from importlib.util import find_spec
@@ -23,10 +24,43 @@ if not HAS_TLS:
 from tests.internet.stream_suite import makeStreamTests  # noqa: E402
 from tests.internet.test_stream_suite import IB_REACTORS, subjectFor  # noqa: E402
 from tests.rdma.test_reactors import OF_ADAPTERS, RDMATestsMixin, streamTests  # noqa: E402
+from twisted_ib.hca.device import device as devices  # noqa: E402
+from twisted_ib.hca.device.registry import kindOf, openFabric  # noqa: E402
+
+#: That of software, where it is not this one.
+NAMESPACE = os.environ["NAMESPACE_OF_SOFTWARE"]
+_CLONE_NEWNET = 0x40000000
 
 
-def _lacking(test: object) -> None:
-    raise SkipTest("siw has no immediate data, and no atomics")
+def _lacking(reason: str) -> Any:
+    def test(self: object) -> None:
+        raise SkipTest(reason)
+
+    return test
+
+
+def _openApart(name: str, *arguments: Any, **options: Any) -> Any:
+    # Sockets belong to the network namespace in which they are made.
+    if kindOf(name).name == "hardware":
+        return openFabric(name, *arguments, **options)
+    _enter(_THERE)
+    try:
+        return openFabric(name, *arguments, **options)
+    finally:
+        _enter(_HERE)
+
+
+def _enter(namespace: int) -> None:
+    if _libc.setns(namespace, _CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "setns")
+
+
+if NAMESPACE:
+    _libc = ctypes.CDLL(None, use_errno=True)
+    _HERE, _THERE = (
+        os.open(each, os.O_RDONLY | os.O_CLOEXEC) for each in ("/proc/self/ns/net", f"/run/netns/{NAMESPACE}")
+    )
+    devices.openFabric = _openApart
 
 
 def _make(device: str, host: str, kind: str, client: str = "") -> dict[str, type]:
@@ -38,12 +72,18 @@ def _make(device: str, host: str, kind: str, client: str = "") -> dict[str, type
 
     @return: the test cases, by name.
     """
-    # librdmacm's end has no private data, which would say that it is a failure.
-    members: dict[str, Any] = {"device": device, "address": host, "failure": "ConnectionDone"}
+    members: dict[str, Any] = {"device": device, "address": host}
+    if kindOf(device).name == "hardware":
+        # librdmacm's end has no private data, which would say that it is a failure; a server of software has
+        # refused the request itself.
+        members["failure"] = "ConnectionDone"
+    if NAMESPACE:
+        members.update(test_numberTaken=_lacking("no port is both ends' where their addresses are apart"))
     members.update(clientDevice=client, _reactors=IB_REACTORS, __module__=__name__)
     found: dict[str, type] = {}
     if kind == "siw":
-        members.update(test_everything=_lacking, isOverTCP=True)
+        everything = _lacking("siw has no immediate data, and no atomics")
+        members.update(test_everything=everything, isOverTCP=True)
         found.update(makeStreamTests(subjectFor(device, host, client), IB_REACTORS, __name__))
     case: Any = type("RDMATests", (RDMATestsMixin, ReactorBuilder), members)
     found.update(case.makeTestCaseClasses())

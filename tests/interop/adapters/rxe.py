@@ -15,6 +15,7 @@ from tests.interop.case import GuestTestCase
 from tests.interop.lab.anew import limit
 from tests.interop.lab.lab import Lab, theLab
 from tests.interop.lab.machine import Ended, Machine
+from tests.interop.lab.network import IPV4
 from tests.interop.lab.shipped import SITE, ship
 from tests.support.waiting import HANG_SECONDS, PATIENCE
 
@@ -37,6 +38,17 @@ SUMMARY = r"PASSED \(skips=\d+, successes=\d{2,}\)"
 PORT = "7177"
 #: The device in the guest.
 GUESTS = "hw0"
+#: A network namespace of the guest's second card: in the first one rxe has the port of RoCE v2.
+NAMESPACE = "other"
+_APART = f"""
+    [ -e /run/netns/{NAMESPACE} ] || {{{{
+        ip netns add {NAMESPACE}
+        ip link set eth1 netns {NAMESPACE}
+        ip -n {NAMESPACE} addr add {{address}}/24 dev eth1
+        ip -n {NAMESPACE} link set lo up
+    }}}}
+    ip -n {NAMESPACE} link set eth1 mtu {{mtu}} up
+"""
 
 _shipped: list[Any] = []
 
@@ -166,7 +178,13 @@ class NobodyTests(HardwareTestCase):
 class StreamsTests(HardwareTestCase):
     """
     The contract of messages, and Twisted's own tests of streams, in the guest.
+
+    @cvar other: the address of software there.
+    @cvar isApart: whether that has the other network namespace.
     """
+
+    other = f"{IPV4}103"
+    isApart = False
 
     def test_contract(self) -> None:
         """
@@ -174,22 +192,54 @@ class StreamsTests(HardwareTestCase):
         """
         self.contract(GUESTS, self.there)
 
-    def contract(self, device: str, host: str, client: str = "", others: str = "") -> None:
+    def contract(self, device: str, host: str, client: str = "", software: str = "") -> None:
         """
         Check that all pass.
 
         @param device: the server's device.
         @param host: its address.
         @param client: the client's device, where that is another.
-        @param others: devices that the guest has besides its adapter, each behind a comma.
+        @param software: the device of software that is one of them.
         """
         limit(self, STREAMS_SECONDS)
         self.release()
         adapter, kind = self.peer.value
+        others = f",{software}={self.kind}:{self.other}" if software else ""
         variables = (
             f"DEVICE_OF_MESSAGES='{device} {host} {kind} {client}' TWISTED_IB_TEST_PATIENCE={PATIENCE:g}"
             f" TWISTED_IB_DEVICES={GUESTS}=hardware:{adapter}{others} PYTHONPATH={SITE}"
+            f" NAMESPACE_OF_SOFTWARE={NAMESPACE if self.isApart else ''}"
         )
         trial = f"python3 -u -m twisted.trial --temp-directory /tmp/trial {MESSAGES.stem}"
         done = self.guest.run(f"exec env {variables} {trial}", STREAMS_SECONDS)
         self.assertRegex(self.succeeded(done).output, SUMMARY)
+
+
+class SoftwareStreamsTests(StreamsTests):
+    """
+    The same between the adapter and a software HCA of the guest's other address.
+    """
+
+    isApart = True
+
+    def setUp(self) -> None:
+        """
+        The guest has that.
+        """
+        super().setUp()
+        place = _APART if self.isApart else "ip addr replace {address}/24 dev eth0"
+        self.guest.must(place.format(address=self.other, mtu=self.mtu))
+
+    def test_contract(self) -> None:
+        """
+        The software asks.
+        """
+        software = f"{self.kind}0"
+        self.contract(GUESTS, self.there, software, software)
+
+    def test_adapterAsks(self) -> None:
+        """
+        The adapter asks.
+        """
+        software = f"{self.kind}0"
+        self.contract(software, self.other, GUESTS, software)

@@ -9,13 +9,9 @@ from typing import Any
 from twisted.trial.unittest import SkipTest
 
 from tests.interop.adapters import gone, rxe
-from tests.interop.adapters.rxe import GUESTS
 from tests.interop.lab.images import Images, cacheDirectory
 from tests.interop.lab.lab import Peer
 from tests.interop.lab.network import IPV4
-
-#: A device of software in the guest, and the address that it has there.
-SOFTWARE, OTHER = "iwarp0", f"{IPV4}102"
 
 
 class SIWMixin:
@@ -51,29 +47,13 @@ class SIWStreamsTests(SIWMixin, rxe.StreamsTests):
     """
 
 
-class SIWSoftwareStreamsTests(SIWMixin, rxe.StreamsTests):
+class SIWSoftwareStreamsTests(SIWMixin, rxe.SoftwareStreamsTests):
     """
-    The same between the adapter and a software RNIC of the guest's other address.
+    The same between the adapter and a software RNIC of another address of its card.
     """
 
-    def setUp(self) -> None:
-        """
-        The guest has that.
-        """
-        super().setUp()
-        self.guest.must(f"ip addr replace {OTHER}/24 dev eth0")
-
-    def test_contract(self) -> None:
-        """
-        The software asks.
-        """
-        self.contract(GUESTS, self.there, SOFTWARE, f",{SOFTWARE}=iwarp:{OTHER}")
-
-    def test_adapterAsks(self) -> None:
-        """
-        The adapter asks.
-        """
-        self.contract(SOFTWARE, OTHER, GUESTS, f",{SOFTWARE}=iwarp:{OTHER}")
+    other = f"{IPV4}102"
+    isApart = False
 
 
 class SIWKillTests(SIWMixin, gone.KillTests):

@@ -38,10 +38,13 @@ _KERNEL = (
     "console=ttyS0 loglevel=5 panic=-1 tsc=unstable random.trust_cpu=on mitigations=off "
     "interop.ip={ipv4}/24 interop.ip6={ipv6}/64 interop.mtu={mtu}"
 )
+#: The cards of each guest; ports of the second ones have numbers that are so much larger.
+CARDS, PORTS = 2, 100
 #: No offloads: what a capture shows is what a wire would carry.
 _CARD = (
-    "virtio-net-pci,netdev=n0,mac={mac},romfile=,host_mtu={mtu},csum=off,gso=off,guest_csum=off,guest_tso4=off,"
-    "guest_tso6=off,guest_ecn=off,guest_ufo=off"
+    "-netdev tap,id=n{card},ifname={port},script=no,downscript=no,vnet_hdr=off "
+    "-device virtio-net-pci,netdev=n{card},mac=52:54:00:77:{card:02x}:{last:02x},romfile=,host_mtu={mtu},"
+    "csum=off,gso=off,guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off"
 )
 
 
@@ -136,7 +139,7 @@ class Ended:
 
 class Machine:
     """
-    A guest.
+    A guest, whose second card is down, and has no address.
 
     @ivar ipv4: its address.
     @ivar ipv6: its other address.
@@ -155,9 +158,12 @@ class Machine:
         self._lines: list[Lines] = []
         self._numbers = count()
         self._captures = count()
-        card = _CARD.format(mac=f"52:54:00:77:00:{number + 1:02x}", mtu=LARGEST)
+        ports = [network.port(number + PORTS * card) for card in range(CARDS)]
+        cards = " ".join(
+            _CARD.format(card=card, port=port, last=number + 1, mtu=LARGEST)
+            for card, port in enumerate(ports)
+        )
         kernel = _KERNEL.format(ipv4=self.ipv4, ipv6=self.ipv6, mtu=LARGEST)
-        port = network.port(number)
         commands, monitor = directory / f"commands{number}", directory / f"qmp{number}"
         share = images.host / "usr/share"
         options = f"""
@@ -166,7 +172,7 @@ class Machine:
             -kernel {images.kernel} -initrd {images.initial} -append '{kernel}' -serial file:{self.console}
             -drive file={images.root},if=none,id=d0,format=raw,snapshot=on
             -device virtio-blk-pci,drive=d0 -device virtio-rng-pci
-            -netdev tap,id=n0,ifname={port},script=no,downscript=no,vnet_hdr=off -device {card}
+            {cards}
             -device virtio-serial-pci -chardev socket,id=c0,path={commands},server=on,wait=off
             -device virtserialport,chardev=c0,name=interop.0,nr=1
             -qmp unix:{monitor},server=on,wait=off
