@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import socket as kernel
+import sys
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from queue import SimpleQueue
+from subprocess import Popen
 from threading import get_ident
 from time import monotonic
 from types import SimpleNamespace
@@ -35,6 +38,15 @@ from twisted_ib.reactor.loop import EPOLL_EVERY, DeviceLoop
 DATA = bytes(64)
 #: Messages that are counted: so many that each has its part of the turns that ask for everything.
 MESSAGES = 10 * EPOLL_EVERY
+#: A client that makes so many requests, one after another; its arguments are the port and their number.
+_CLIENT = """
+import sys
+from twisted_ib import socket
+skt = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+for _ in range(int(sys.argv[2])):
+    skt.sendall(b"request")
+    assert skt.recv(9) == b"answer"
+"""
 
 
 class Sleeps:
@@ -472,3 +484,53 @@ class CostTests(BlockingTestCase):
         with self.loop:
             self.assertFalse(self.loop.wait(lambda: False, BRIEF_SECONDS / 4))
         self.assertEqual(sleeps.timeouts[0], BRIEF_SECONDS / 4)
+
+
+class HandOverTests(BlockingTestCase):
+    """
+    Threads of a server that hand requests on.
+    """
+
+    def test_workers(self) -> None:
+        """
+        One thread waits for all, unregisters what is ready, and hands it to another one, which registers it
+        again with its answer: that ends no wait, so that there is one for each request.
+        """
+        listener, waits = self.server(), []
+        made = selecting._pollerOf
+        self.patch(selecting, "_pollerOf", lambda shared: waits.append(shared) or made(shared))
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        # Where it has one CPU it goes over SDP as well.
+        environment["TWISTED_IB_CONFIG"] = self.mktemp()
+        with open(environment["TWISTED_IB_CONFIG"], "w") as file:
+            file.write("use sdp connect * *:*\n")
+        environment["TWISTED_IB_CONFIG"] = os.path.abspath(environment["TWISTED_IB_CONFIG"])
+        words = [sys.executable, "-c", _CLIENT, str(listener.getsockname()[1]), str(MESSAGES)]
+        client = Popen(words, env=environment)
+        self.addCleanup(client.wait, HANG_SECONDS)
+        skt, _ = listener.accept()
+        self.addCleanup(skt.close)
+        self.assertIsNotNone(skt.sdp)
+        given: SimpleQueue[bool] = SimpleQueue()
+
+        def work() -> None:
+            """
+            Answer requests.
+            """
+            while given.get():
+                self.assertEqual(skt.recv(9), b"request")
+                skt.sendall(b"answer")
+                epoller.register(skt, selecting._IN)
+
+        with selecting.epoll() as epoller:
+            for each in listener, skt:
+                epoller.register(each, selecting._IN)
+            working = self.inThread(work)
+            for _ in range(MESSAGES):
+                self.assertEqual(epoller.poll(HANG_SECONDS), [(skt.fileno(), selecting._IN)])
+                epoller.unregister(skt)
+                given.put(True)
+            given.put(False)
+            working.result(HANG_SECONDS)
+        self.assertEqual(client.wait(HANG_SECONDS), 0)
+        self.assertLessEqual(len(waits), MESSAGES * 1.1)

@@ -288,6 +288,33 @@ class SelectTests(BlockingTestCase):
         fourth.sendall(b"y")
         self.assertEqual(waiting.result(HANG_SECONDS), [(third.fileno(), asked)])
 
+    def test_epollSleepsOn(self) -> None:
+        """
+        What another thread registers, modifies and unregisters wakes no thread that waits, unless it is ready
+        or the kernel's; a message ends the wait afterwards.
+        """
+        (one, other), (tcp, _), _ = self.pairs
+        listener, asked = self.server(), kernelSelect.EPOLLIN
+        epoll = select.epoll()
+        self.addCleanup(epoll.close)
+        epoll.register(listener, asked)
+        made, woken = blocking._pollerOf, []
+        self.patch(blocking, "_pollerOf", lambda shared: woken.append("wait") or made(shared))
+        wakeUp = self.loop.reactor.wakeUp
+        self.patch(self.loop.reactor, "wakeUp", lambda: woken.append("bell") or wakeUp())
+        waiting = self.inThread(epoll.poll)
+        waitUntil(lambda: self.loop.sleeping)
+        for _ in range(3):
+            epoll.register(one, asked)
+            epoll.modify(one, kernelSelect.EPOLLPRI)
+            epoll.unregister(one)
+        epoll.register(one, asked)
+        # That the kernel has.
+        epoll.register(tcp, asked)
+        self.assertEqual(woken, ["wait"])
+        other.sendall(b"x")
+        self.assertEqual(waiting.result(HANG_SECONDS), [(one.fileno(), asked)])
+
     def test_epollOfKernel(self) -> None:
         """
         An epoll object of a descriptor has the kernel's events of what was registered before.

@@ -231,6 +231,9 @@ def _countDirect(skt: socket, role: str, address: object, made: kernel.socket | 
 
 def _whyDirect(skt: socket, role: str, address: Any) -> Reason:
     # The reason of a socket that has nothing but the kernel's TCP.
+    why = kept.get(skt)
+    if why is not None:
+        return why
     if skt.isDirect:
         return Reason(EXPLICIT, TCP)
     decision = theLoop().reactor.switch.configuration.decide(role, str(address[0]), address[1])

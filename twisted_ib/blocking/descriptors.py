@@ -527,11 +527,6 @@ def letAllGo(loop: BlockingLoop) -> None:
     """
     for part in tuple(loop.held):
         _letGo(part)
-    for each in tuple(_byDescriptor.values()) if loop.forked else ():
-        # TCP crosses a fork: a socket that listens is the kernel's in the child.
-        if each.part is not None and each.part.listens and not each.part.alone:
-            close(each)
-            _byInode.pop(each.inode, None)
 
 
 def _release(part: Connection, isAborted: bool = False) -> None:

@@ -14,11 +14,16 @@ from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
 from twisted_ib.blocking.connection import Connection
+from twisted_ib.blocking.descriptors import Offloaded, offloaded
 from twisted_ib.configuration.words import TCP
+from twisted_ib.drive.process import life
 from twisted_ib.switch.listeners import SocketListeners
+from twisted_ib.switch.reason import Fallback, kept
 
 if TYPE_CHECKING:
     from twisted_ib.blocking.loop import BlockingLoop
+
+_FORKING: Final = Fallback("forking", "the process has forked after it listened: RDMA does not cross a fork")
 
 
 class _Accepting(Factory):
@@ -41,6 +46,7 @@ class Listening(SocketListeners):
 
     @ivar accepted: Connections that wait for C{accept}.
     @ivar sockets: How many sockets have it.
+    @ivar isServed: Whether this process has waited for a client.
     """
 
     listens: Final[Literal[True]] = True
@@ -58,6 +64,8 @@ class Listening(SocketListeners):
         self.backlog = max(backlog, 1)
         self.accepted: deque[Connection] = deque()
         self.sockets = 1
+        self.isServed = False
+        self._offered: tuple[Any, ...] | None = None
         self._besideSocket(loop.reactor.switch, loop.reactor, skt)
 
     def join(self, skt: kernel.socket) -> bool:
@@ -76,6 +84,43 @@ class Listening(SocketListeners):
 
     def logPrefix(self) -> str:
         return "socket"
+
+    def withdraw(self) -> None:
+        """
+        The process has forked, and nobody here waits for a client: its children may serve them, by TCP.  SDP
+        is not offered meanwhile, as nobody would answer.
+        """
+        if self.isServed or self.alone or not self.sdpListeners:
+            return
+        with self.loop:
+            self._at, self._offered = None, self._at
+            self._closeCompanions(Failure(ConnectionAbortedError()))
+            self.switch.fellBack(self.why, _FORKING, self._address.host, self._address.port)
+            self._showWhy()
+            self.loop.changed()
+
+    def serve(self) -> None:
+        """
+        A thread of this process is about to wait for a client: SDP is offered, again if it was withdrawn.
+        """
+        with self.loop:
+            self.isServed = True
+            offered, self._offered = self._offered, None
+            if offered is not None and self.connected:
+                self._at, self.why.fallback = offered, None
+                self._join(self._devices())
+                self._showWhy()
+                self.loop.disturb()
+
+    def _showWhy(self) -> None:
+        self._tellProvider()
+        self.loop.reactor.socketReport.showPeer(self._address.host, self._address.port, self.why, True)
+        skt = offloaded.get(self.descriptor)
+        if skt is not None:
+            # For what looks at the kernel's socket.
+            kept[skt] = self.why
+            if self.why.fallback is None:
+                del kept[skt]
 
     def made(self) -> Connection:
         """
@@ -126,11 +171,13 @@ class Listening(SocketListeners):
             blocks = os.get_blocking(descriptor)
             plain = _socket.socket(skt.family, skt.type, skt.proto, descriptor)
             try:
-                plain.setblocking(False)
+                if blocks:
+                    plain.setblocking(False)
                 found: tuple[int, Any] = plain._accept()  # type: ignore[attr-defined]
                 return found
             finally:
-                plain.setblocking(blocks)
+                if blocks:
+                    plain.setblocking(True)
                 plain.detach()
 
     def drop(self, isAborted: bool = False) -> None:
@@ -155,3 +202,25 @@ class Listening(SocketListeners):
         self.connected = False
         self._closeCompanions(reason)
         self.switch.ports.discard(self)
+
+
+def _forked() -> None:
+    for part in tuple(Offloaded.parts.values()):
+        if part.listens:
+            part.withdraw()
+
+
+def _forkedChild() -> None:
+    # TCP crosses a fork: a socket that listens is the kernel's in the child.
+    for skt in tuple(offloaded.values()):
+        part = skt.sdp
+        if part is not None and part.listens and not part.alone:
+            part.why.fallback, kept[skt] = _FORKING, part.why
+            skt.useTCP()
+    for inode, each in tuple(Offloaded.parts.items()):
+        if each.listens and not each.alone:
+            del Offloaded.parts[inode]
+
+
+# After the loop's own, whose lock nobody has in the child.
+life.atFork(__name__, inParent=_forked, inChild=_forkedChild)

@@ -308,8 +308,10 @@ class BlockingLoop:
             if not device.arm() or (device.traits.packets and reactor.rest.isLate(device)):
                 reactor.wakeUp()
 
-    def _dispatch(self) -> None:
-        # Another thread's condition may hold now: the leader's, too.
+    def dispatch(self) -> None:
+        """
+        Wake the threads whose conditions hold now: the leader, too.
+        """
         tell(self.followers)
         ready = self._leaderReady
         if self.sleeping and ready is not None and ready():
@@ -331,7 +333,7 @@ class BlockingLoop:
             return
         for _ in range(CLOSING_TURNS):
             self.poll()
-        self._dispatch()
+        self.dispatch()
         self.disturb()
 
     def poll(self) -> None:
@@ -340,12 +342,12 @@ class BlockingLoop:
         """
         if not self.leader:
             self.turn(0.0, None)
-            self._dispatch()
+            self.dispatch()
         elif self.sleeping:
             # No more of a turn: epoll's edge-triggered events are for the leader.
             self.reactor.runUntilCurrent()
             if progress(self.reactor._channels):
-                self._dispatch()
+                self.dispatch()
             for channel in self.reactor._channels:
                 self.flush(channel.device)
 

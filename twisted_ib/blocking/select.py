@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from twisted_ib.blocking.loop import BlockingLoop
     from twisted_ib.blocking.socket import socket
 
+    # Returns the descriptors of SDP, and the events of each; and those of the kernel.
+    _Wanted = Callable[[], tuple[Iterable[tuple[int, int]], Iterable[tuple[int, int]]]]
+
 # Now: these names may stand for the ones below later (L{twisted_ib.blocking.patch}).
 _select, _poll, _epoll = kernel.select, kernel.poll, kernel.epoll
 _IN, _OUT, _ERR, _HUP = kernel.POLLIN, kernel.POLLOUT, kernel.POLLERR, kernel.POLLHUP
@@ -102,21 +105,23 @@ class _Watch:
     One wait for descriptors of SDP, and for some of the kernel's.
     """
 
-    def __init__(self, wanted: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]) -> None:
+    def __init__(
+        self, wanted: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]], settles: bool = True
+    ) -> None:
         """
-        @param wanted: The descriptors of SDP and their events.
-        @param others: Those of the kernel.
+        @param wanted: The descriptors of SDP and their events; C{others}: those of the kernel.
+        @param settles: Whether attempts that are over are taken over: by the thread that waits alone.
         """
         self.sockets: list[tuple[int, socket, int]] = []
-        #: Descriptors that the kernel is to be asked for as well, with their events.
-        self.shared = list(others)
+        #: Descriptors that the kernel is to be asked for as well, with their events; whether for others.
+        self.shared, self.isStale = list(others), False
         for descriptor, mask in wanted:
             reference = _held.get(descriptor)
             skt = None if reference is None else reference()
             if skt is None:
                 self.shared.append((descriptor, mask))
                 continue
-            if skt._connecting is not None and skt._connecting.isOver:
+            if settles and skt._connecting is not None and skt._connecting.isOver:
                 skt.settle()
             part = None if skt._sdp is None else skt._sdp.part
             if part is None and skt._connecting is None:
@@ -124,6 +129,8 @@ class _Watch:
                 self.shared.append((descriptor, mask))
                 continue
             if part is not None and part.listens and not part.alone:
+                if not part.isServed:
+                    part.serve()
                 self.shared.append((descriptor, mask))
             self.sockets.append((descriptor, skt, mask))
 
@@ -131,7 +138,20 @@ class _Watch:
         for _, skt, mask in self.sockets:
             if eventsOf(skt, mask):
                 return True
-        return False
+        return self.isStale
+
+    def follow(self, wanted: _Wanted, isStale: Callable[[], bool]) -> bool:
+        """
+        The same where other threads change what is wanted: who waits sleeps on, if the kernel need not be
+        asked for that.
+        """
+        if self.ready():
+            return True
+        if not isStale():
+            return False
+        fresh = _Watch(*wanted(), False)
+        self.sockets, self.isStale = fresh.sockets, set(fresh.shared) != set(self.shared)
+        return self.ready()
 
     def events(self) -> dict[int, int]:
         found = {}
@@ -155,26 +175,23 @@ def _pollerOf(shared: list[tuple[int, int]]) -> kernel.poll:
 
 
 def wait(
-    wanted: Callable[[], tuple[Iterable[tuple[int, int]], Iterable[tuple[int, int]]]],
-    seconds: float | None,
-    isStale: Callable[[], bool] | None = None,
+    wanted: _Wanted, seconds: float | None, isStale: Callable[[], bool] | None = None
 ) -> tuple[dict[int, int], list[tuple[int, int]]]:
     """
     Wait until descriptors are ready.
 
-    @param wanted: Returns the descriptors of SDP, and the events of each; and those of the kernel.
+    @param wanted: Returns the descriptors.
     @param seconds: How long at most; L{None} for any time.
     @param isStale: Returns whether another thread has changed what is wanted; L{None} if none can.
     @return: The events of SDP's descriptors; what the kernel's C{poll} has returned for its own.
     """
     deadline = None if seconds is None else monotonic() + seconds
-    loop = theLoop()
-    with loop:
+    with (loop := theLoop()):
         while True:
             watch = _Watch(*wanted())
             # Without descriptors of the kernel it is a sleep as that of C{recv}.
             poller = _pollerOf(watch.shared) if watch.shared else None
-            ready = watch.ready if isStale is None else lambda: watch.ready() or isStale()  # noqa: B023
+            ready = watch.ready if isStale is None else partial(watch.follow, wanted, isStale)
             inTime = ready() or (poller is not None and bool(poller.poll(0)))
             sleeps = not inTime and seconds != 0
             if sleeps:
@@ -417,11 +434,15 @@ class epoll:
         self.close()
 
     def register(self, fd: Any, eventmask: int = kernel.EPOLLIN | kernel.EPOLLPRI | kernel.EPOLLOUT) -> None:
+        descriptor = _descriptor(fd)
         with self._lock:
-            self._kernel.register(fd, eventmask)
-            descriptor = _descriptor(fd)
+            if self._waiting and descriptor not in self._masks and not _isKernels(offloaded.get(descriptor)):
+                # The kernel's would wake those that wait: see _move().
+                self._moved.add(descriptor)
+            else:
+                self._kernel.register(fd, eventmask)
+                self._moved.discard(descriptor)
             self._masks[descriptor] = eventmask
-            self._moved.discard(descriptor)
         self._changed()
 
     def modify(self, fd: Any, eventmask: int) -> None:
@@ -435,10 +456,9 @@ class epoll:
     def _changed(self) -> None:
         # epoll_wait(2): what one thread registers or modifies, another that waits already waits for.
         if self._waiting:
-            self._changes += 1
-            loop = theLoop()
-            with loop:
-                loop.disturb()
+            with (loop := theLoop()):
+                self._changes += 1
+                loop.dispatch()
 
     def unregister(self, fd: Any) -> None:
         descriptor = _descriptor(fd)

@@ -269,6 +269,8 @@ class socket(kernel.socket, metaclass=_Sockets):
             found = super().accept()
             acceptedTCP(self, found[0], None)
             return found
+        if not listening.isServed:
+            listening.serve()
         timeout = listening.timeoutOf(self)
         deadline = None if timeout is None else monotonic() + timeout
         poller = _poll()

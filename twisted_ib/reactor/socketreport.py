@@ -116,15 +116,17 @@ class SocketReport:
         if self._reasons is not None:
             self._reasons.show(user, self.whyOf(user))
 
-    def showPeer(self, host: str, port: int, why: Reason) -> None:
+    def showPeer(self, host: str, port: int, why: Reason, listens: bool = False) -> None:
         """
         Write the reason of the connections to a peer, which sockets of the program have, into the socket page
         of a process that has one.
+
+        @param listens: It is that of a port of this process instead.
         """
         if self._reasons is None and self._isOpen():
             self.appear()
         if self._reasons is not None:
-            self._reasons.showPeer(host, port, why)
+            self._reasons.showPeer(host, port, why, listens)
 
     # -- rows
 

@@ -194,8 +194,8 @@ class TCPReasons:
         """
         self._page = page
         self._offsets: dict[ref[Any], int] = {}
-        #: Rows that are about all connections to a peer: the reason of each, and where it is.
-        self._peers: dict[tuple[str, int], tuple[str, int]] = {}
+        #: Rows that are about all connections to a peer, or a port: the reason of each, and where it is.
+        self._peers: dict[tuple[str, int, str, int], tuple[str, int]] = {}
         page.add(None, [(_Entry(why), *ANY, *ANY)])
 
     def show(self, user: object, why: Reason | None) -> None:
@@ -216,22 +216,25 @@ class TCPReasons:
         if offset is not None:
             self._offsets[ref(user, self._gone)] = offset
 
-    def showPeer(self, host: str, port: int, why: Reason) -> None:
+    def showPeer(self, host: str, port: int, why: Reason, listens: bool = False) -> None:
         """
         Write the reason of the connections to a peer that no other row is about, once for each reason.
+
+        @param listens: It is that of a port of this process instead.
         """
-        peers, key, text = self._peers, (host, port), str(why)
-        known, gone = peers.get(key), []
+        peers, text = self._peers, str(why)
+        ends = (host, port, "", 0) if listens else (*ANY, host, port)
+        known, gone = peers.get(ends), []
         if known is not None and known[0] == text:
             return
         if known is not None or len(peers) >= limits.PEERS_SHOWN:
-            gone.append(peers.pop(key if known is not None else next(iter(peers)))[1])
+            gone.append(peers.pop(ends if known is not None else next(iter(peers)))[1])
         # Of all of them: not when one was asked.
         whole = copy(why)
         whole.asked = whole.decided = None
-        [offset] = self._page.add(None, [(_Entry(whole), *ANY, *key)], gone)
+        [offset] = self._page.add(None, [(_Entry(whole), *ends)], gone)
         if offset is not None:
-            peers[key] = text, offset
+            peers[ends] = text, offset
 
     def _gone(self, user: ref[Any]) -> None:
         self._page.remove(self._offsets.pop(user))

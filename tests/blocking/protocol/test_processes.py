@@ -1,20 +1,46 @@
 """
-Tests for L{twisted_ib.blocking.descriptors}: which other processes may have a connection.
+Tests for L{twisted_ib.blocking.descriptors} and L{twisted_ib.blocking.listening}: which other processes may
+have a connection, or a listener.
 """
 
 from __future__ import annotations
 
 import os
+import socket as kernel
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from subprocess import PIPE, Popen
 from time import CLOCK_BOOTTIME, clock_gettime_ns
 from types import SimpleNamespace
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from twisted_ib import limits
+from tests.blocking.case import LOOPBACK, BlockingTestCase, exactly
+from tests.support.descriptors import runForked
+from tests.support.waiting import HANG_SECONDS, waitUntil
+from twisted_ib import limits, select
+from twisted_ib import socket as offloading
 from twisted_ib.blocking import descriptors
+from twisted_ib.switch.reason import kept, outcomes
+
+#: A server whose child serves what it listens on; it prints its port, and ends with its input.
+_PREFORK = """
+import os, signal, sys
+from twisted_ib import socket
+listener = socket.create_server(("127.0.0.1", 0))
+assert listener.sdp.sdpListeners
+child = os.fork()
+while not child:
+    accepted, _ = listener.accept()
+    accepted.sendall(b"served")
+    accepted.close()
+print(listener.getsockname()[1], flush=True)
+sys.stdin.read()
+os.kill(child, signal.SIGKILL)
+os.waitpid(child, 0)
+"""
 
 
 def drained(steps: Iterator[None]) -> int:
@@ -228,3 +254,66 @@ class StatusTests(SynchronousTestCase):
         for expected in (6, 7):
             descriptors._fork()
             self.assertEqual(descriptors._forks, expected)
+
+
+class ListenerTests(BlockingTestCase):
+    """
+    Processes that fork after they listen.
+    """
+
+    def test_served(self) -> None:
+        """
+        Children serve clients by TCP, from the first on: nobody waits for an answer of their parent's on SDP.
+        """
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        server = Popen([sys.executable, "-c", _PREFORK], env=environment, stdin=PIPE, stdout=PIPE, text=True)
+        self.addCleanup(server.wait, HANG_SECONDS)
+        assert server.stdin is not None and server.stdout is not None
+        self.addCleanup(server.stdout.close)
+        self.addCleanup(server.stdin.close)
+        address = LOOPBACK, int(server.stdout.readline())
+        for _ in range(2):
+            client = offloading.create_connection(address, HANG_SECONDS)
+            self.addCleanup(client.close)
+            self.assertEqual(exactly(client, 6), b"served")
+            self.assertEqual(kept[client].fallback.kind, "no_listener")  # type: ignore[union-attr]
+
+    def test_withdrawn(self) -> None:
+        """
+        After a fork SDP is offered once a thread here waits for a client, by C{accept} or C{select}, and not
+        before; a fork after that changes nothing.
+        """
+        for waits in (
+            lambda skt: skt.accept()[0],
+            lambda skt: select.select([skt], [], []) and skt.accept()[0],
+        ):
+            listener = self.server()
+            part = listener.sdp
+            runForked(lambda: None)
+            self.assertEqual((part.sdpListeners, part.why.provider), ((), "tcp"))
+            self.assertEqual(part.why.fallback.kind, "forking")
+            # A device that comes now is for the other ports.
+            part.deviceAdded("shm0")
+            self.assertEqual(part.sdpListeners, ())
+            accepted = self.inThread(waits, listener)
+            waitUntil(lambda part=part: part.sdpListeners)
+            self.assertEqual((part.why.provider, part.why.fallback), ("both", None))
+            runForked(lambda: None)
+            self.assertTrue(part.sdpListeners)
+            client = self.client(listener)
+            self.assertIsNotNone(client.sdp)
+            accepted.result(HANG_SECONDS).close()
+
+    def test_why(self) -> None:
+        """
+        The connections that a child accepts are counted as those of a process that has forked.
+        """
+        listener = self.server()
+
+        def serve() -> None:
+            accepted, _ = listener.accept()
+            accepted.close()
+            assert [kind for _, kind, _ in outcomes] == ["forking"], outcomes
+
+        with kernel.create_connection(listener.getsockname()):
+            self.assertEqual(runForked(serve), 0)
