@@ -295,6 +295,14 @@ class CostTests(BlockingTestCase):
         self.assertEqual([not each for each in asked], [True, False, True])
         self.assertEqual(sleeps.timeouts, [])
         listener.accept()[0].close()
+        # Each call gives the interpreter to the threads that want it, and the lock is taken meanwhile.
+        del asked[:]
+        self.loop.driven.inThreads = 1
+        self.loop.reactor._askAt = BRIEF_SECONDS
+        self.loop.driven.turns = 0
+        self.assertEqual(selecting.select([listener], [], [])[0], [listener])
+        self.assertEqual([not each for each in asked], [False, True])
+        listener.accept()[0].close()
 
     def test_onlySDP(self) -> None:
         """

@@ -285,6 +285,40 @@ class LoopTests(BlockingTestCase):
             self.loop._deputy = None
         self.assertEqual(slept, [None, None])
 
+    def test_timedOut(self) -> None:
+        """
+        A deputy whose sleep nothing has ended does not ask the kernel again.
+        """
+        asked: list[float] = []
+
+        class Asked:
+            """
+            In the place of a C{select.poll} object: another one leads, and leaves, in two sleeps.
+            """
+
+            def __init__(self, loop: Any) -> None:
+                self.loop = loop
+
+            def register(self, *_: object) -> None:
+                """
+                Do nothing.
+                """
+
+            unregister = register
+
+            def poll(self, milliseconds: float) -> list[tuple[int, int]]:
+                """
+                Nothing is ready.
+                """
+                asked.append(milliseconds)
+                self.loop._leaves += len(asked) < 3
+                return []
+
+        with self.loop:
+            waiter = module.Waiter(lambda: False, module.GRACE_SECONDS)
+            self.assertIsNone(self.loop._follow(waiter, None, cast(Any, Asked(self.loop))))
+        self.assertEqual(asked, [1, 2, 4])
+
     def test_keepsLeading(self) -> None:
         """
         A thread that receives and sends in turns is woken by no other one for each message: it leads, though

@@ -489,7 +489,8 @@ class BlockingLoop:
                 woken = handlers.aside(self, isDeputy, waiter.sleep, seconds, kernel)
             finally:
                 self.own()
-            if waiter.ready() or (kernel is not None and self._isKernelReady(kernel, waiter.bell)):
+            # A sleep that nothing has ended has asked the kernel, too.
+            if waiter.ready() or (woken and kernel and self._isKernelReady(kernel, waiter.bell)):
                 return True
             waiter.done = False
             if deadline is not None and monotonic() >= deadline:
@@ -511,8 +512,7 @@ class BlockingLoop:
         # A turn that has slept knows.
         if hasTurned and self.reactor.kernelReady is not None:
             return self.reactor.kernelReady
-        own = self.reactor.descriptor
-        return any(descriptor not in (own, bell) for descriptor, _ in kernel.poll(0))
+        return any(each not in (self.reactor.descriptor, bell) for each, _ in kernel.poll(0))
 
     # -- the end
 

@@ -142,8 +142,7 @@ class _Watch:
 
     def follow(self, wanted: _Wanted, isStale: Callable[[], bool]) -> bool:
         """
-        The same where other threads change what is wanted: who waits sleeps on, if the kernel need not be
-        asked for that.
+        C{ready}, where other threads change what is wanted: that is no reason to wake up, but of the kernel's.
         """
         if self.ready():
             return True
@@ -189,10 +188,11 @@ def wait(
     with (loop := theLoop()):
         while True:
             watch = _Watch(*wanted())
-            # Without descriptors of the kernel it is a sleep as that of C{recv}.
             poller = _pollerOf(watch.shared) if watch.shared else None
             ready = watch.ready if isStale is None else partial(watch.follow, wanted, isStale)
-            inTime = ready() or (poller is not None and bool(poller.poll(0)))
+            # That gives the interpreter away: not before the sleep if other threads want it.
+            looks = not loop.driven.inThreads
+            inTime = ready() or (looks and poller is not None and bool(poller.poll(0)))
             sleeps = not inTime and seconds != 0
             if sleeps:
                 inTime = loop.sleep(ready, deadline, poller)
@@ -201,7 +201,7 @@ def wait(
                 loop.poll()
             found = watch.events()
             # Each wait asks for those of the kernel once, unless they have ended it.
-            others = [] if poller is None or (sleeps and found) else poller.poll(0)
+            others = [] if poller is None or (sleeps and looks and found) else poller.poll(0)
             if found or others or not inTime:
                 return found, others
 
