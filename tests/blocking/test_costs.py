@@ -304,6 +304,22 @@ class CostTests(BlockingTestCase):
         self.assertEqual([not each for each in asked], [False, True])
         listener.accept()[0].close()
 
+    def test_acceptTCP(self) -> None:
+        """
+        A client that has come over TCP when it is accepted takes one look at whether the descriptor blocks.
+        """
+        listener, looks = self.server(), []
+        plain = os.get_blocking
+        for seconds in (None, HANG_SECONDS):
+            listener.settimeout(seconds)
+            with kernel.create_connection(listener.getsockname()):
+                self.assertEqual(selecting.select([listener], [], [])[0], [listener])
+                del looks[:]
+                self.patch(os, "get_blocking", lambda fd: looks.append(fd) or plain(fd))
+                calls = called(lambda: listener.accept()[0].close(), PACKAGE)
+                self.assertEqual(looks, [listener.fileno()])
+                self.assertLessEqual(calls.total(), 26)
+
     def test_onlySDP(self) -> None:
         """
         A wait for SDP alone that sleeps is one call of epoll, as C{recv}'s, and asks nothing of the kernel's

@@ -19,7 +19,7 @@ from tests.support.calls import requireReplaceable
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import socket as offloading
 from twisted_ib.blocking.connection import RECEIVE_BYTES, SEND_BYTES
-from twisted_ib.blocking.loop import BlockingLoop
+from twisted_ib.blocking.listening import Listening
 
 
 class OperationCase(Case):
@@ -463,8 +463,8 @@ class ListenerTests(OperationCase):
         A thread whose client over TCP another one has accepted goes on to wait for clients over SDP too,
         whatever its timeout.
         """
-        requireReplaceable(BlockingLoop, "wait")
-        wait = BlockingLoop.wait
+        requireReplaceable(Listening, "acceptTCP")
+        accept = Listening.acceptTCP
         for seconds in (HANG_SECONDS, None):
             listener = self.server()
             listener.settimeout(seconds)
@@ -473,20 +473,19 @@ class ListenerTests(OperationCase):
             later: list[Any] = []
 
             def quicker(
-                loop: BlockingLoop, *arguments: Any, later: Any = later, more: Any = (listener, second)
-            ) -> bool:
-                found = wait(loop, *arguments)
+                part: Listening, skt: Any, later: Any = later, more: Any = (listener, second)
+            ) -> tuple[int, Any]:
                 if not later:
+                    later.append(None)
                     more[1].accept()[0].close()
                     later.append(self.inThread(self.client, more[0]))
-                return found
+                return accept(part, skt)
 
             self.client(listener, socket)
-            patched = self.patch(BlockingLoop, "wait", quicker)
+            self.patch(Listening, "acceptTCP", quicker)
             accepted = listener.accept()[0]
-            patched.restore()
             self.assertIsNotNone(accepted.sdp)
-            self.assertEqual(accepted.getpeername(), later[0].result(HANG_SECONDS).getsockname())
+            self.assertEqual(accepted.getpeername(), later[1].result(HANG_SECONDS).getsockname())
             accepted.close()
 
     def test_backlogs(self) -> None:

@@ -47,6 +47,7 @@ class Listening(SocketListeners):
     @ivar accepted: Connections that wait for C{accept}.
     @ivar sockets: How many sockets have it.
     @ivar isServed: Whether this process has waited for a client.
+    @ivar kind: The family, type and protocol of the socket.
     """
 
     listens: Final[Literal[True]] = True
@@ -65,6 +66,8 @@ class Listening(SocketListeners):
         self.accepted: deque[Connection] = deque()
         self.sockets = 1
         self.isServed = False
+        # Each look makes members of enumerations.
+        self.kind = skt.family, skt.type, skt.proto
         self._offered: tuple[Any, ...] | None = None
         self._besideSocket(loop.reactor.switch, loop.reactor, skt)
 
@@ -152,11 +155,11 @@ class Listening(SocketListeners):
 
     def timeoutOf(self, skt: kernel.socket) -> float | None:
         """
-        Return the timeout of a socket: without one it does as its descriptor (O_NONBLOCK by fcntl(2)).
+        Return the timeout of a socket: without one it does as its descriptor (O_NONBLOCK by fcntl(2)).  Under
+        the loop's lock, without which it does not block for a moment.
         """
         timeout = skt.gettimeout()
-        with self.loop:
-            return timeout if timeout is not None or os.get_blocking(skt.fileno()) else 0.0
+        return timeout if timeout is not None or os.get_blocking(skt.fileno()) else 0.0
 
     def acceptTCP(self, skt: kernel.socket) -> tuple[int, Any]:
         """
@@ -169,7 +172,7 @@ class Listening(SocketListeners):
         # Other threads ask meanwhile whether it blocks.
         with self.loop:
             blocks = os.get_blocking(descriptor)
-            plain = _socket.socket(skt.family, skt.type, skt.proto, descriptor)
+            plain = _socket.socket(*self.kind, descriptor)
             try:
                 if blocks:
                     plain.setblocking(False)

@@ -142,7 +142,7 @@ class _Watch:
 
     def follow(self, wanted: _Wanted, isStale: Callable[[], bool]) -> bool:
         """
-        C{ready}, where other threads change what is wanted: that is no reason to wake up, but of the kernel's.
+        C{ready}, where other threads change what is wanted: no reason to wake up, but the kernel's are.
         """
         if self.ready():
             return True

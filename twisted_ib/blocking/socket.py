@@ -271,17 +271,20 @@ class socket(kernel.socket, metaclass=_Sockets):
             return found
         if not listening.isServed:
             listening.serve()
-        timeout = listening.timeoutOf(self)
+        timeout = self.gettimeout()
         deadline = None if timeout is None else monotonic() + timeout
         poller = _poll()
         if not listening.alone:
             poller.register(self.fileno(), select.POLLIN)
         while True:
             with listening.loop:
-                if timeout == 0.0:
-                    listening.loop.poll()
-                elif not listening.loop.wait(listening.ready, deadline, poller):
-                    raise TimeoutError("timed out")
+                # Most programs have waited in select() before.
+                if timeout == 0.0 or not (listening.ready() or poller.poll(0)):
+                    timeout = listening.timeoutOf(self)
+                    if timeout == 0.0:
+                        listening.loop.poll()
+                    elif not listening.loop.sleep(listening.ready, deadline, poller):
+                        raise TimeoutError("timed out")
                 if listening.accepted:
                     return self._accepted(listening.take())
             if not listening.connected:
@@ -307,7 +310,7 @@ class socket(kernel.socket, metaclass=_Sockets):
 
     def _acceptTCP(self, listening: Listening) -> tuple[kernel.socket, Any]:
         descriptor, address = listening.acceptTCP(self)
-        made = socket(self.family, self.type, self.proto, fileno=descriptor)
+        made = socket(*listening.kind, fileno=descriptor)
         if kernel.getdefaulttimeout() is None and self.gettimeout():
             made.setblocking(True)
         return made, address
