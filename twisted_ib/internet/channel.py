@@ -174,6 +174,7 @@ class DeviceChannel:
         if self.polled:
             self.reactor.addChannel(self)
         else:
+            self.device.fabric.registerWith(None)
             self._readers = readersOf(self.reactor)
             self._readers.add(self)
         self._wantTurn()

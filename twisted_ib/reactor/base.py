@@ -85,9 +85,7 @@ class IBReactorBase(_Reactor):
 
     def addChannel(self, channel: DeviceChannel) -> None:
         self._poll((*self._channels, channel))
-        poller = self._poller
-        if poller is not None:
-            channel.device.fabric.registerWith(poller)
+        channel.device.fabric.registerWith(self._poller)
         super().addReader(channel)
 
     def removeChannel(self, channel: DeviceChannel) -> None:

@@ -8,6 +8,7 @@ import os
 import select
 import shutil
 import socket
+from types import SimpleNamespace
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -195,6 +196,32 @@ class WakerTests(SynchronousTestCase):
         self.assertTrue(self.isReadable())
         self.waker.attend()
         self.assertFalse(self.isReadable())
+
+    def test_moves(self) -> None:
+        """
+        The link ends the sleeps of the reactor that has it now, be it by an epoll object or by the
+        descriptor, and of none before it.
+        """
+        here, there = socket.socketpair()
+        pollers = select.epoll(), select.epoll()
+        waker = LinkWaker(SimpleNamespace(fileno=here.fileno, pending=lambda: False))
+        for each in (here, there, *pollers, waker):
+            self.addCleanup(each.close)
+
+        def ended() -> list[bool]:
+            there.send(b"x")
+            found = [*map(bool, (each.poll(0) for each in pollers))]
+            return [*found, bool(select.select([waker.fileno()], [], [], 0)[0])]
+
+        self.assertEqual(ended(), [False, False, True])
+        for place in (0, 1, None, 1, 0, None):
+            waker.watchIn(None if place is None else pollers[place])
+            self.assertEqual(ended(), [place == 0, place == 1, place is None])
+        # A reactor that is closed has closed its own.
+        waker.watchIn(pollers[0])
+        pollers[0].close()
+        waker.watchIn(None)
+        self.assertTrue(select.select([waker.fileno()], [], [], 0)[0])
 
     def test_watched(self) -> None:
         """

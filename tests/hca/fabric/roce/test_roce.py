@@ -12,16 +12,22 @@ import shutil
 import socket
 import sys
 import time
+from asyncio import SelectorEventLoop
 from collections.abc import Callable
+from selectors import SelectSelector
 from subprocess import CalledProcessError, run
 from typing import Any
 from unittest import SkipTest
+from unittest.mock import Mock
 from zlib import crc32
 
+from twisted.internet.asyncioreactor import AsyncioSelectorReactor
+from twisted.internet.pollreactor import PollReactor
+from twisted.internet.selectreactor import SelectReactor
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.fabric.roce.test_devices import PORT, End
-from tests.support.descriptors import descriptors, descriptorsBefore
+from tests.support.descriptors import closeWakers, descriptors, descriptorsBefore
 from tests.support.ownaddress import ownAddress, ownGroup
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
@@ -41,6 +47,8 @@ from twisted_ib.hca.wire.icrc import icrc
 from twisted_ib.hca.wire.icrcflow import ICRCState
 from twisted_ib.hca.wire.mad.mad import HEADER
 from twisted_ib.hca.wire.rocev2 import datagramPort
+from twisted_ib.internet.channel import DeviceChannel
+from twisted_ib.reactor.asyncioreactor import IBAsyncioReactor
 
 UDP_PORT = 4791
 OK = WCStatus.SUCCESS
@@ -641,6 +649,30 @@ class DeviceTests(SynchronousTestCase):
         self.assertEqual((called, select.select([watched], [], [], 0)[0]), ([b"x"], []))
         device.fabric.signal()
         self.assertEqual(select.select([watched], [], [], HANG_SECONDS)[0], [watched])
+
+    def test_moved(self) -> None:
+        """
+        A device that goes from a reactor with epoll to one without ends the sleeps of that one alone.
+        """
+        device = self.device(ownAddress(1))
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.addCleanup(sender.close)
+        attempt, poller = Mock(), select.epoll()
+        self.addCleanup(poller.close)
+        loops = SelectorEventLoop(), SelectorEventLoop(SelectSelector())
+        for each in loops:
+            self.addCleanup(each.close)
+        asyncios = AsyncioSelectorReactor(loops[0]), IBAsyncioReactor(loops[1])
+        for reactor in (SelectReactor(), PollReactor(), *asyncios):
+            self.addCleanup(closeWakers, reactor)
+            device.fabric.registerWith(poller)
+            poller.poll(0)
+            channel = DeviceChannel(reactor, device)
+            channel.attempt(attempt)
+            sender.sendto(bytes(64), (device.fabric.address, UDP_PORT))
+            self.assertTrue(select.select([channel.fileno()], [], [], HANG_SECONDS)[0])
+            self.assertEqual(poller.poll(0), [])
+            channel.leave()
 
 
 #: Of a host on a link: connects to another of the link where nobody has the port, and says what came of it,

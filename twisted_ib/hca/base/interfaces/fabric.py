@@ -91,10 +91,10 @@ class IFabricProgress(Interface):
         """
 
     # Edge-triggered eventfds that are never read save one system call for each wake-up.
-    def registerWith(poller: epoll) -> None:
+    def registerWith(poller: epoll | None) -> None:
         """
         Register the doorbells with a reactor's C{select.epoll}, where they are never read, instead of behind
-        C{fileno}.
+        C{fileno}; with L{None} there again.
         """
 
     def deadline() -> float | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from twisted_ib.hca.host.libc import KernelEpoll
@@ -43,21 +44,26 @@ class LinkWaker:
         if self._pipe is not None:
             self._register(fd)
 
-    def watchIn(self, poller: select.epoll) -> None:
+    def watchIn(self, poller: select.epoll | None) -> None:
         """
         Have the link end the sleeps of a reactor that looks at it after each, in the place of L{fileno}.
 
-        @param poller: the reactor's C{select.epoll} object.
+        @param poller: the reactor's C{select.epoll} object; L{None} for the descriptor again.
         """
         receiver = self._link.fileno()
-        if receiver < 0 or poller is self._elsewhere:
+        before = self._elsewhere
+        if receiver < 0 or poller is before:
             return
-        # epoll(7): edge-triggered, nothing needs to be called for it.
-        poller.register(receiver, select.EPOLLIN | select.EPOLLET)
         self.fileno()
-        if self._elsewhere is None:
-            self._poller.unregister(receiver)
+        if poller is None:
+            self._poller.register(receiver, select.EPOLLIN)
+        else:
+            # epoll(7): edge-triggered, nothing needs to be called for it.
+            poller.register(receiver, select.EPOLLIN | select.EPOLLET)
         self._elsewhere = poller
+        # The reactor of before may have closed its own.
+        with suppress(ValueError):
+            (self._poller if before is None else before).unregister(receiver)
 
     def fileno(self) -> int:
         """

@@ -466,7 +466,7 @@ class PacketFabric(AddressDirectory):
         found: bool = self.link.pending()
         return found
 
-    def registerWith(self, poller: epoll) -> None:
+    def registerWith(self, poller: epoll | None) -> None:
         self._waker.watchIn(poller)
 
     @property

@@ -412,11 +412,19 @@ class SharedMemoryFabric(HotPaths):
     def signal(self) -> None:
         self._signal.ring()
 
-    def registerWith(self, poller: epoll) -> None:
+    def registerWith(self, poller: epoll | None) -> None:
         """
-        Put the doorbells into a reactor's own C{select.epoll} object instead.
+        Put the doorbells into a reactor's own C{select.epoll} object, or with L{None} into that of L{fileno}.
         """
-        self._reactorPoller = poller
+        before, self._reactorPoller = self._reactorPoller, poller
+        if poller is not before:
+            for peerSocket in self._pairs:
+                bell = None if peerSocket.path is None else peerSocket.bell
+                if bell is not None:
+                    (poller or self._poller).register(bell.fd, select.EPOLLIN | select.EPOLLET)
+                    # The reactor of before may have closed its own.
+                    with suppress(ValueError):
+                        (before or self._poller).unregister(bell.fd)
 
     def watch(self, peerSocket: PeerSocket, events: int) -> None:
         """
