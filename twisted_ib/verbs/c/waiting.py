@@ -32,6 +32,8 @@ from twisted_ib.verbs.core.hub import hub
 _Event = TypeVar("_Event")
 #: One that destroys looks for acknowledgements at least so often, in seconds.
 PAUSE_SECONDS = 0.016
+#: The bit of C{twisted_ib_await}'s result that says that what it watched is to stay.
+_LOOKED = 2
 #: Seconds between two looks at descriptors that tell only what nobody waits for: poll(2) does so unasked, as
 #: that a pipe's other end is closed.
 _GLANCE = 0.05
@@ -251,7 +253,7 @@ class _Ring(Protocol):
     alive: bool
     owed: tuple[int, int, int] | None
 
-    def ends(self) -> tuple[memoryview, memoryview]: ...
+    def ends(self) -> tuple[memoryview, memoryview, memoryview]: ...
 
 
 def _canDeliver(path: _Ring) -> bool:
@@ -269,6 +271,9 @@ class Arrivals:
     def __init__(self) -> None:
         self._paths: list[_Ring] = []
         self._fds: list[int] = []
+        self._isAll = False
+        # What a thread that polls may still look at, by its identity.
+        self._looked: dict[int, object] = {}
         first = {"spin": int(limits.ANSWER_SECONDS * 1e9), "hits": 256}
         # The structure, and what its pointers do not keep.
         self._watched: tuple[Any, ...] = (ffi.new("struct twisted_ib_arrivals *", first),)
@@ -278,24 +283,28 @@ class Arrivals:
         See L{Hub.watch<twisted_ib.verbs.core.hub.Hub>}.
         """
         with hub:
-            paths: list[_Ring] = []
+            every: list[_Ring] = []
             fabrics = [device.fabric for device in hub.devices if not device.closed]
             for fabric in fabrics:
-                paths += filter(_canDeliver, fabric.paths())
+                every += fabric.paths()
+            paths = list(filter(_canDeliver, every))
             # A bell that was rung before says nothing of rings, and would end each pause until it is read.
             fds = [] if paths else [fabric.fileno() for fabric in fabrics]
-            if paths != self._paths or fds != self._fds:
-                self._follow(paths, fds)
+            isAll = len(paths) == len(every)
+            if paths != self._paths or fds != self._fds or isAll is not self._isAll:
+                self._follow(paths, fds, isAll)
             # Kept until this thread is back: its successor may follow other rings meanwhile.
             watched = self._watched
-        found = bool(lib.twisted_ib_await(watched[0], int(seconds * 1e9)))
+        found = lib.twisted_ib_await(watched[0], int(seconds * 1e9))
+        if found & _LOOKED:
+            self._looked[id(watched)] = watched
         if lib.twisted_ib_posting.owed and hub.settle is not None:
             try:
                 hub.settle()
             except Exception:
                 # Their queue pair has failed; this thread serves others.
                 traceback.print_exc()
-        return found
+        return bool(found & ~_LOOKED)
 
     def forget(self) -> None:
         """
@@ -303,18 +312,17 @@ class Arrivals:
         """
         if self._paths:
             with hub:
-                self._follow([], [])
+                self._follow([], [], False)
 
-    def _follow(self, paths: list[_Ring], fds: list[int]) -> None:
+    def _follow(self, paths: list[_Ring], fds: list[int], isAll: bool) -> None:
         # The pointers keep no memory, but these objects do, and the views keep the rings mapped.
-        ends = [path.ends() for path in paths]
-        published = [ffi.from_buffer("uint64_t[]", each) for each, _ in ends]
-        consumed = [ffi.from_buffer("uint64_t[]", each) for _, each in ends]
-        pointers = ffi.new("uint64_t *[]", published), ffi.new("uint64_t *[]", consumed)
+        ends = [[ffi.from_buffer("uint64_t[]", each) for each in path.ends()] for path in paths]
+        pointers = [ffi.new("uint64_t *[]", [each[cell] for each in ends]) for cell in range(3)]
         # A copy: another thread may still read the one before.
         watched = ffi.new("struct twisted_ib_arrivals *", self._watched[0][0])
-        watched.published, watched.consumed, watched.count = *pointers, len(ends)
+        watched.published, watched.consumed, read = pointers
+        watched.read, watched.count = read if isAll else ffi.NULL, len(ends)
         descriptors = ffi.new("int[]", fds)
         watched.fds, watched.watched = descriptors, len(fds)
-        self._watched = watched, published, consumed, pointers, descriptors
-        self._paths, self._fds = paths, fds
+        self._watched = watched, ends, pointers, descriptors
+        self._paths, self._fds, self._isAll = paths, fds, isAll

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 from struct import Struct
 from typing import Any
 from unittest import skipIf
@@ -92,14 +93,33 @@ class LayoutTests(RingTestCase):
         """
         Two cells differ while there are records, and can still be read when the path is closed.
         """
-        published, consumed = self.other.ends()
+        published, consumed, read = self.other.ends()
         self.assertEqual(published[0], consumed[0])
         self.one.post(b"abc")
-        self.assertEqual((published[0], consumed[0]), (64, 0))
+        self.two.post(b"abc")
+        self.assertEqual((published[0], consumed[0], read[0]), (64, 0, 0))
         settle(self.a, self.b)
-        self.assertEqual((published[0], consumed[0]), (64, 64))
+        self.assertEqual((published[0], consumed[0], read[0]), (64, 64, 64))
         self.b.close()
         self.assertEqual((published[0], consumed[0]), (64, 64))
+
+    def test_moved(self) -> None:
+        """
+        The doorbells of a device that goes from one reactor to another end the sleeps of that one alone.
+        """
+        fabric, poller = self.b.fabric, select.epoll()
+        self.addCleanup(poller.close)
+        for place in (poller, None, poller, None):
+            fabric.registerWith(place)
+            poller.poll(0)
+            fabric.attend()
+            self.assertTrue(self.b.arm())
+            self.one.post(b"abc")
+            self.a.flush()
+            own = select.select([fabric.fileno()], [], [], 0)[0]
+            self.assertEqual((bool(poller.poll(0)), bool(own)), (place is not None, place is None))
+            self.b.look()
+            settle(self.a, self.b)
 
     def test_sizes(self) -> None:
         """

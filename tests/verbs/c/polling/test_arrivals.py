@@ -182,6 +182,23 @@ assert not lib.twisted_ib_await(ring, MILLISECOND)
 """
             )
 
+    def test_left(self) -> None:
+        """
+        Sends that were left end it soon, whether there are rings or not.
+        """
+        for rings in (0, 1):
+            self.inC(
+                f"""
+ring.count = {rings}
+def leave():
+    lib.twisted_ib_posting.fill = 64
+    lib.twisted_ib_posting.owed = 1
+threading.Timer(0.01, leave).start()
+assert lib.twisted_ib_await(ring, 3600 * 1000 * MILLISECOND)
+lib.twisted_ib_posting.fill = lib.twisted_ib_posting.owed = 0
+"""
+            )
+
     def test_naps(self) -> None:
         """
         Records lie for 10 microseconds at most, and what a nap of the kernel takes besides, or an eighth of
@@ -271,7 +288,7 @@ hub.devices.clear()
             + """
 from array import array
 from types import SimpleNamespace
-cells = array("Q", [64]), array("Q", [0])
+cells = array("Q", [64]), array("Q", [0]), array("Q", [0])
 device.rings.append(SimpleNamespace(alive=True, owed=None, ends=lambda: tuple(map(memoryview, cells))))
 def looks(structure, nanoseconds):
     if device.rings:
@@ -311,6 +328,38 @@ hub.devices.clear()
 """
         )
 
+    def test_all(self) -> None:
+        """
+        Threads that poll look at the rings only where the devices have nothing else; and what one of them
+        still looks at is kept.
+        """
+        self.inC(
+            _DEVICE
+            + """
+from array import array
+from types import SimpleNamespace
+cells = array("Q", [64]), array("Q", [0]), array("Q", [0])
+device.rings.append(SimpleNamespace(alive=True, owed=None, ends=lambda: tuple(map(memoryview, cells))))
+seen = []
+def looks(structure, nanoseconds):
+    seen.append(structure.read != ffi.NULL)
+    return waiting._LOOKED
+waiting.lib = SimpleNamespace(twisted_ib_await=looks, twisted_ib_posting=lib.twisted_ib_posting)
+for more in [], [SimpleNamespace()], []:
+    device.rings[1:] = more
+    assert not arrivals.watch(0.0)
+assert seen == [True, False, True]
+arrivals.forget()
+for each in cells:
+    try:
+        each.append(0)
+    except BufferError:
+        continue
+    raise AssertionError("a ring that is looked at can be freed")
+hub.devices.clear()
+"""
+        )
+
     def test_forgotten(self) -> None:
         """
         While nothing looks for long no ring is kept mapped; the next look finds it again.
@@ -320,7 +369,7 @@ hub.devices.clear()
             + """
 from array import array
 from types import SimpleNamespace
-cells = array("Q", [64]), array("Q", [0])
+cells = array("Q", [64]), array("Q", [0]), array("Q", [0])
 device.rings.append(SimpleNamespace(alive=True, owed=None, ends=lambda: tuple(map(memoryview, cells))))
 for _ in range(2):
     assert arrivals.watch(3600.0)

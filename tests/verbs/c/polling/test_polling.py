@@ -49,6 +49,12 @@ class PollingTests(PollingTestCase):
         """
         self.story("empty", 100_000)
 
+    def test_quiet(self) -> None:
+        """
+        Polls in vain behind a message do not enter Python while the rings tell that nothing has come.
+        """
+        self.story("quiet", 1)
+
     def test_order(self) -> None:
         """
         Completions are taken from the ring without Python, those beyond its room follow in their order, and a

@@ -476,12 +476,14 @@ class RingPath(HostPath):
             self._acknowledgedHead, self._acknowledgedTail = head, tail
         return n
 
-    def ends(self) -> tuple[memoryview, memoryview]:
+    def ends(self) -> tuple[memoryview, memoryview, memoryview]:
         """
-        @return: Views of two cells: how much the peer has published, and how much this side has consumed.
-            While they differ there are records; a view keeps its cell mapped when the path is closed.
+        @return: Views of three cells: how much the peer has published, how much this side has consumed, and
+            how much the peer has.  While the first two differ there are records; a view keeps its cell mapped
+            when the path is closed.
         """
-        return self.theirs.cells[TAIL : TAIL + 1], self.mine.cells[HEAD : HEAD + 1]
+        here, there = self.mine.cells, self.theirs.cells
+        return there[TAIL : TAIL + 1], here[HEAD : HEAD + 1], there[HEAD : HEAD + 1]
 
     # -- sleeping and waking
 

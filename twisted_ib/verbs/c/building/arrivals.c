@@ -13,6 +13,8 @@ struct twisted_ib_arrivals {
     /* The devices' descriptors, which tell of whatever else comes: new peers, packets. */
     const int *fds;
     unsigned watched;
+    /* Of each ring: how much of ours its peer has consumed; NULL where the devices have more than these rings. */
+    const uint64_t **read;
 };
 
 /* Looks without a pause come as seldom, while less than half of them find something. */
@@ -21,7 +23,10 @@ struct twisted_ib_arrivals {
 #define CROWDED 1000000L
 /* Records that lie as long are taken by no other thread: one that polls would have begun. */
 #define LYING 3000L
-/* The shortest and longest pause between two looks: the kernel adds up to 15 microseconds to each. */
+/*
+ * The shortest and longest pause between two looks: the kernel adds up to 15 microseconds to each.  So sends that were left
+ * lie no longer than twice the longest, whatever the devices are.
+ */
 #define LEAST_NAP 10000L
 #define MOST_NAP 1000000L
 /* The share of a wait that each nap lasts at least, and that records lie; above SHORT, and up to MOST_NAP. */
@@ -180,7 +185,7 @@ static int twisted_ib_look_out(struct twisted_ib_arrivals *arrivals, long nanose
         return 1;
     twisted_ib_be_precise();
     while ((passed = twisted_ib_now() - began) < nanoseconds) {
-        long nap = arrivals->count ? twisted_ib_nap(passed) : nanoseconds;
+        long nap = arrivals->count ? twisted_ib_nap(passed) : MOST_NAP;
         struct timespec pause;
 
         nap = nap < patience && patience > SHORT ? patience : nap;
@@ -199,13 +204,82 @@ static int twisted_ib_look_out(struct twisted_ib_arrivals *arrivals, long nanose
     return 0;
 }
 
-/* The same, for the thread that also takes sends that were left: also where a post meets the end of the wait. */
+/* What that thread watches, while it does; threads that look there, too; and whether one never came back. */
+static const struct twisted_ib_arrivals *twisted_ib_watched;
+static unsigned twisted_ib_lookers, twisted_ib_blind;
+
+/* Yields of the processor for those that still look; and the bit of the result: what is watched is to stay for ever. */
+#define LOOKING 1000
+#define LOOKED 2
+
+/*
+ * The same, for the thread that also takes sends that were left: also where a post meets the end of the wait.  Threads that
+ * poll see meanwhile what it watches.
+ */
 int twisted_ib_await(struct twisted_ib_arrivals *arrivals, long nanoseconds)
 {
     int found;
 
+    __atomic_store_n(&twisted_ib_watched, twisted_ib_blind ? NULL : arrivals, __ATOMIC_SEQ_CST);
     __atomic_store_n(&twisted_ib_posting.watching, 1, __ATOMIC_SEQ_CST);
     found = twisted_ib_look_out(arrivals, nanoseconds);
     __atomic_store_n(&twisted_ib_posting.watching, 0, __ATOMIC_SEQ_CST);
-    return found | twisted_ib_owes();
+    __atomic_store_n(&twisted_ib_watched, NULL, __ATOMIC_SEQ_CST);
+    for (int yields = 0; __atomic_load_n(&twisted_ib_lookers, __ATOMIC_SEQ_CST) && !twisted_ib_blind; yields++) {
+        /* A signal's handler has left the look by siglongjmp(3), or its thread has no processor. */
+        twisted_ib_blind = yields > LOOKING;
+        sched_yield();
+    }
+    return found | twisted_ib_owes() | (twisted_ib_lookers ? LOOKED : 0);
+}
+
+/* How much the peers have consumed of all rings that are watched; 0 if something lies in one of them, or none is. */
+static uint64_t twisted_ib_read(void)
+{
+    const struct twisted_ib_arrivals *arrivals;
+    uint64_t sum = 0;
+
+    if (!__atomic_load_n(&twisted_ib_watched, __ATOMIC_RELAXED))
+        return 0;
+    __atomic_add_fetch(&twisted_ib_lookers, 1, __ATOMIC_SEQ_CST);
+    arrivals = __atomic_load_n(&twisted_ib_watched, __ATOMIC_SEQ_CST);
+    for (unsigned index = 0; arrivals && arrivals->read && index < arrivals->count; index++) {
+        if (*arrivals->published[index] != *arrivals->consumed[index]) {
+            sum = 0;
+            break;
+        }
+        sum += 1 + *arrivals->read[index];
+    }
+    __atomic_sub_fetch(&twisted_ib_lookers, 1, __ATOMIC_SEQ_CST);
+    return sum;
+}
+
+/* Nanoseconds without progress at most, as hub.py has it: descriptors and timers are looked at then. */
+#define ATTENTION 50000L
+/* Looks after which each yields the processor: the peer may need it, which would have answered by then. */
+#define LOOKS 512
+
+/*
+ * Whether a poll has nothing to do: the last progress of its thread has found nothing, no call was made since, and
+ * neither has anything come nor have the peers consumed more.
+ */
+static int twisted_ib_quiet(void)
+{
+    uint64_t read = twisted_ib_read();
+    long now;
+
+    if (!read) {
+        twisted_ib_polled.read = 0;
+        return 0;
+    }
+    now = twisted_ib_now();
+    if (read == twisted_ib_polled.read && twisted_ib_polled.vain && !twisted_ib_posting.fill &&
+        now - twisted_ib_polled.progress < ATTENTION) {
+        if (++twisted_ib_polled.looks > LOOKS)
+            sched_yield();
+        return 1;
+    }
+    twisted_ib_polled.read = read;
+    twisted_ib_polled.progress = now;
+    return 0;
 }

@@ -46,11 +46,13 @@ extern volatile unsigned twisted_ib_busy, twisted_ib_posts;
  * vain since something was found or posted; pause, left: the length of its pause in polls, and what is left of it;
  * stood: polls that left progress to another thread; found: whether the last poll has found something, and calls:
  * what twisted_ib_posts was then; tick: the clock's; owes: whether sends were left to its next poll; burst, bursts, ended:
- * see postings.c; over: whether it has polled since.
+ * see postings.c; over: whether it has polled since; read, progress: what twisted_ib_quiet saw, and when, before its
+ * last progress; looks: how often that was spared since something was found.
  */
 static __thread struct {
-    unsigned posts, taken, vain, pause, left, stood, found, calls, owes, burst, bursts[2], over;
-    long tick, ended;
+    unsigned posts, taken, vain, pause, left, stood, found, calls, owes, burst, bursts[2], over, looks;
+    long tick, ended, progress;
+    uint64_t read;
 } twisted_ib_polled __attribute__((tls_model("initial-exec")));
 
 static struct twisted_ib_ring *twisted_ib_ring_of(struct ibv_cq *cq)
@@ -125,9 +127,14 @@ static int twisted_ib_pauses(const struct twisted_ib_ring *ring)
     return 0;
 }
 
+/* Of arrivals.c. */
+static int twisted_ib_quiet(void);
+
 static void twisted_ib_found(int count)
 {
     twisted_ib_polled.found = count > 0;
+    if (count)
+        twisted_ib_polled.looks = 0;
     twisted_ib_polled.calls = twisted_ib_posts;
 }
 
@@ -146,7 +153,7 @@ static int twisted_ib_poll(struct ibv_cq *cq, int count, struct ibv_wc *wc, int 
         twisted_ib_polled.vain = twisted_ib_polled.pause = twisted_ib_polled.left = 0;
         return 1;
     }
-    return !ring->more && twisted_ib_pauses(ring);
+    return !ring->more && (twisted_ib_pauses(ring) || twisted_ib_quiet());
 }
 
 /* Go on after progress was made. */

@@ -257,7 +257,7 @@ unsigned int twisted_ib_swap(void);
 void twisted_ib_suspend(struct twisted_ib_queue *);
 struct twisted_ib_arrivals {
     const uint64_t **published; const uint64_t **consumed; unsigned int count; long spin;
-    unsigned int hits, turns; const int *fds; unsigned int watched;
+    unsigned int hits, turns; const int *fds; unsigned int watched; const uint64_t **read;
 };
 long twisted_ib_nap(long);
 int twisted_ib_await(struct twisted_ib_arrivals *, long);
