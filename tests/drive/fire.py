@@ -7,7 +7,8 @@ process forks, with children that wait, too; gets signals, whose handler waits; 
 what is waited on is closed.
 
 No wait may end more than L{MOST} seconds after it had to.  A thread beside them that only sleeps tells by
-how much the machine itself is late, which does not count.  A line a minute, and the last one, is what was
+how much the machine itself is late, which does not count, and where a thread is whose wait is over for
+L{OVERDUE} seconds and has not ended.  A line a minute, and the last one, is what was
 done, in JSON; the status is 1 if a wait was late or never ended.
 """
 
@@ -29,19 +30,22 @@ import sys
 import threading
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from time import monotonic, sleep
 from typing import Any
 
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import aio, limits
 from twisted_ib import socket as offloading
+from twisted_ib.blocking.loop import theLoop
 from twisted_ib.errors import HCAError
 from twisted_ib.verbs.core.hub import hub
 
 #: Seconds that a wait may be late.
 MOST = 1.0
+#: Seconds after which it is said where a thread waits, and of how many threads at most.
+OVERDUE, TOLD = 3.0, 40
 #: The shortest and the longest wait, in seconds.
 SHORTEST, LONGEST = 0.05, 3.0
 #: Between two looks at the machine's own lateness, in seconds.
@@ -79,7 +83,7 @@ class Fire:
     The threads, and what they found.
 
     @ivar late: The waits that were late, in words.
-    @ivar waits: How many there were of each kind.
+    @ivar counts: How many there were of each kind.
     @ivar worst: By how much the latest of each kind was late, in seconds.
     @ivar children: When each of the last began and ended, until then at infinity.
     """
@@ -89,7 +93,7 @@ class Fire:
         self.end = float("inf")
         self._lit = threading.Barrier(threads, self._light)
         self.late: list[str] = []
-        self.waits: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self.worst: dict[str, float] = {}
         self.faults: Counter[str] = Counter()
         self.children: deque[list[float]] = deque(maxlen=16)
@@ -97,6 +101,8 @@ class Fire:
         self._beaten = monotonic()
         self._moments: list[tuple[float, int, Moment]] = []
         self._some = threading.Condition()
+        self._pending: dict[int, tuple[str, float]] = {}
+        self._told = 0
 
     def _light(self) -> None:
         self.end = monotonic() + self.seconds
@@ -129,6 +135,27 @@ class Fire:
             self._beaten = began = monotonic()
             select.select((), (), (), _BEAT)
             self._lags.append((began, monotonic() - began - _BEAT))
+            for thread, (kind, due) in dict(self._pending).items():
+                if began - due > OVERDUE and self._told < TOLD:
+                    self._told += 1
+                    self._pending[thread] = kind, float("inf")
+                    print(f"{kind}, {began - due:.2f} s late: {_place(thread)}", file=sys.stderr, flush=True)
+
+    @contextmanager
+    def waits(self, kind: str, seconds: float) -> Iterator[None]:
+        """
+        Within this context the calling thread waits, for so many seconds at most.
+        """
+        me = threading.get_ident()
+        before = self._pending.get(me)
+        self._pending[me] = kind, monotonic() + seconds
+        try:
+            yield
+        finally:
+            if before is None:
+                del self._pending[me]
+            else:
+                self._pending[me] = before
 
     def judge(self, kind: str, began: float, due: float, word: str = "") -> None:
         """
@@ -141,7 +168,7 @@ class Fire:
         machine = max((lag for when, lag in list(self._lags) if when + _BEAT + lag >= began), default=0.0)
         machine = max(machine, now - self._beaten - _BEAT)
         late = now - began - max(due, 0.0) - machine
-        self.waits[kind] += 1
+        self.counts[kind] += 1
         self.worst[kind] = max(self.worst.get(kind, 0.0), round(late, 3))
         if late > MOST:
             self.late.append(f"{kind}: {late:.2f} s late, after {now - began:.2f} of {due:.2f} s {word}")
@@ -203,6 +230,20 @@ class Fire:
         self.judge(kind, began, due, word)
 
 
+def _place(thread: int) -> str:
+    # Where a thread is, and whoever drives the devices.
+    frames, loop = sys._current_frames(), theLoop()
+    of = {"it": thread, "the leader": loop.leader, "the owner": loop.owner}
+    places = [
+        f"{who} in "
+        + " < ".join(f"{each.name}:{each.lineno}" for each in traceback.extract_stack(frame)[:-9:-1])
+        for who, number in of.items()
+        if (frame := frames.get(number)) is not None
+    ]
+    queues = len(loop.lockQueue), len(hub.lockQueue), len(loop.followers), len(hub._sleepers.followers)
+    return f"{'; '.join(places)}; sleeping {loop.sleeping}; {queues} wait; {loop.lock} {hub.lock}"
+
+
 def _draw(rng: random.Random) -> tuple[float, float]:
     # How long one waits, and when something comes, perhaps too late.
     seconds = rng.uniform(SHORTEST, LONGEST)
@@ -223,7 +264,8 @@ def _received(fire: Fire, rng: random.Random, client: Any, server: Any) -> bool:
     moment = None if act is None else fire.after(delay, act)
     began, data = monotonic(), b"-"
     try:
-        data = client.recv(1)
+        with fire.waits("blocking", seconds):
+            data = client.recv(1)
     except TimeoutError:
         pass
     except OSError:
@@ -247,7 +289,7 @@ def sockets(fire: Fire, rng: random.Random) -> None:
                     pass
             began, seconds = monotonic(), rng.uniform(0, SHORTEST)
             listener.settimeout(seconds)
-            with suppress(TimeoutError):
+            with suppress(TimeoutError), fire.waits("accept", seconds):
                 listener.accept()
             fire.judge("accept", began, seconds)
             listener.settimeout(HANG_SECONDS)
@@ -266,7 +308,8 @@ def verbs(fire: Fire, rng: random.Random) -> None:
             with hub:
                 timer = device.timers.start(delay, lambda done=done: done.append(monotonic()))
             began = monotonic()
-            hub.wait(lambda done=done: done, seconds)
+            with fire.waits("verbs", seconds):
+                hub.wait(lambda done=done: done, seconds)
             fire.judge("verbs", began, min(seconds, delay))
             with hub:
                 timer.cancel()
@@ -295,7 +338,7 @@ async def _talk(fire: Fire, rng: random.Random) -> None:
                 loop.call_later(delay, *rng.choice(((other.close,), (other.write, b"x"))))
             else:
                 delay = seconds
-            with suppress(TimeoutError, asyncio.TimeoutError, OSError):
+            with suppress(TimeoutError, asyncio.TimeoutError, OSError), fire.waits("aio", seconds):
                 await asyncio.wait_for(reader.read(1), seconds)
             # Bytes and ends of before may end it sooner.
             fire.judge("aio", began, min(seconds, delay))
@@ -422,7 +465,8 @@ def story(seed: int, seconds: float, threads: int, told: float = 60.0) -> dict[s
         while fire.runs():
             began = monotonic()
             wait = rng.uniform(SHORTEST, SHORTEST * 10)
-            hub.wait(lambda: False, wait)
+            with fire.waits("main", wait + SHORTEST):
+                hub.wait(lambda: False, wait)
             # Handlers within it have their own time.
             fire.judge("main", began, wait + SHORTEST)
             if monotonic() > line:
@@ -445,7 +489,7 @@ def story(seed: int, seconds: float, threads: int, told: float = 60.0) -> dict[s
 def _found(fire: Fire, failed: list[str]) -> dict[str, Any]:
     return {
         "seed": fire.seed,
-        "waits": dict(fire.waits),
+        "waits": dict(fire.counts),
         "worst": fire.worst,
         "late": fire.late[:20],
         "faults": dict(fire.faults),
