@@ -80,6 +80,18 @@ class TurnTests(SynchronousTestCase):
             self.assertEqual([each.said for each in devices], [expected] * 2)
             self.ended(*devices, slept=1.0)
 
+    def test_disarmed(self) -> None:
+        """
+        Devices that are served by other means after a sleep are looked at by that alone.
+        """
+        devices = device(), device()
+        self.begun(*devices)
+        for each in devices:
+            each.said.clear()
+        self.turn.disarm(devices)
+        self.turn.begin(devices, lambda: NOW)
+        self.assertEqual([each.said for each in devices], [[("look",), ("arm",)]] * 2)
+
     def test_unarmed(self) -> None:
         """
         One that has something to do keeps all from sleeping, and all are armed.

@@ -8,13 +8,15 @@ structures.
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from benchmarks.counting import steps
 from tests.gates.falling import mayOnlyFall
 from tests.support.calls import PACKAGE, called
 from tests.support.waiting import waitUntil
+from tests.test_costs import requireBytecodes
 from tests.verbs.c.posting.declared import record, useDeclared
 from tests.verbs.pyverbs.pair import End, VerbsTestCase
 from twisted_ib.verbs.core import hub as hubs
@@ -31,7 +33,7 @@ class CallTests(VerbsTestCase):
 
     #: Of a signalled request, of a receive; of polling for two completions that are there, for two that come
     #: with the peer's answers, and for none.
-    recorded = {"post_send": 13, "post_recv": 6, "poll_cq, arriving": 22, "poll_cq": 5, "poll_cq, none": 9}
+    recorded = {"post_send": 13, "post_recv": 6, "poll_cq, arriving": 20, "poll_cq": 5, "poll_cq, none": 9}
     #: Of taking an event that is there.
     events = 28
 
@@ -46,6 +48,12 @@ class CallTests(VerbsTestCase):
         self.structures = import_module("twisted_ib.verbs.c.verbs.structures")
         self.calls = import_module("twisted_ib.verbs.c.functions")._handlers["verbs"]
         self.ffi = self.structures.ffi
+
+    def ran(self, act: Callable[[], object]) -> int:
+        """
+        @return: How many functions of the package something calls.
+        """
+        return called(act, PACKAGE).total()
 
     def structure(self, kind: str, value: Any) -> Any:
         """
@@ -88,8 +96,8 @@ class CallTests(VerbsTestCase):
             @return: The functions of a call, and its result.
             """
             results: list[int] = []
-            ran: Counter[str] = called(lambda: results.append(self.calls[name](*arguments)), PACKAGE)
-            return ran.total(), results[0]
+            ran = self.ran(lambda: results.append(self.calls[name](*arguments)))
+            return ran, results[0]
 
         def post(name: str) -> tuple[int, int]:
             """
@@ -167,11 +175,11 @@ class CallTests(VerbsTestCase):
             before = hubs.hub.drives
             results: list[int] = []
             call = self.calls["ibv_get_cq_event"]
-            ran: Counter[str] = called(lambda: results.append(call(structure, taken, context)), PACKAGE)
+            ran = self.ran(lambda: results.append(call(structure, taken, context)))
             self.assertEqual((results, hubs.hub.drives - before), ([0], 1))
             self.calls["ibv_ack_cq_events"](taken[0], 1)
             self.wait(two.cq)
-            return ran.total()
+            return ran
 
         # The first message finds the path, and looks at descriptors and timers come now and then.
         event(True)
@@ -192,5 +200,24 @@ class LoopbackCallTests(CallTests):
     """
 
     device = "lo0"
-    recorded = {"post_send": 14, "post_recv": 6, "poll_cq, arriving": 24, "poll_cq": 5, "poll_cq, none": 11}
+    recorded = {"post_send": 14, "post_recv": 6, "poll_cq, arriving": 22, "poll_cq": 5, "poll_cq, none": 11}
     events = 30
+
+
+class CallBytecodeTests(CallTests):
+    """
+    The same in bytecodes.
+    """
+
+    recorded = {
+        "post_send": 866,
+        "post_recv": 369,
+        "poll_cq, arriving": 1138,
+        "poll_cq": 402,
+        "poll_cq, none": 422,
+    }
+    events = 941
+
+    def ran(self, act: Callable[[], object]) -> int:
+        requireBytecodes()
+        return steps(act)["bytecodes"]

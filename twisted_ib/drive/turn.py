@@ -77,8 +77,7 @@ class Turn:
         """
         if self.isAsleep:
             # A signal's handler has raised amid the last sleep: what has rung then rings no more.
-            for each in devices:
-                each.look()
+            self.disarm(devices)
         until, isQuiet, self.isAsleep = inf, True, True
         for each in devices:
             # IBTA vol. 1 11.4.2.2: a completion before the arming raises no event.  All are armed all the
@@ -92,6 +91,14 @@ class Turn:
         if most is not None and most < seconds:
             seconds = most
         return MOST_SECONDS if seconds > MOST_SECONDS else max(seconds, 0.0)
+
+    def disarm(self, devices: Iterable[Driven]) -> None:
+        """
+        Look at the devices, in the place of L{end}: they are served by other means.
+        """
+        self.isAsleep = False
+        for each in devices:
+            each.look()
 
     def end(
         self, devices: Iterable[Driven], now: Callable[[], float], slept: float | None, serves: bool = True

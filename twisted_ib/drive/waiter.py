@@ -218,6 +218,14 @@ class LockQueue(deque[Lock]):
                 self.acquire(lock, isFirst)
             lock.release()
 
+    def giveUp(self, lock: TakenLock) -> None:
+        """
+        A signal's handler has raised while this thread took a lock: release it, should it be taken.
+        """
+        with suppress(RuntimeError):
+            lock.release()
+            self.wake()
+
     def wake(self) -> None:
         """
         The lock is free: wake the first.

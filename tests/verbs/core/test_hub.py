@@ -14,7 +14,7 @@ import time
 from functools import partial
 from pathlib import Path
 from threading import get_ident
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -27,10 +27,12 @@ from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.drive.sleeper import Sleep, Sleeper, awaitReady
 from twisted_ib.errors import UnknownDeviceError, WrongThreadError
 from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.queues.completion import CompletionQueue
 from twisted_ib.verbs.core import asleep
 from twisted_ib.verbs.core import hub as hubModule
 from twisted_ib.verbs.core.asleep import LATE_SECONDS, LEADERS, OWN_SECONDS, Asleep
-from twisted_ib.verbs.core.hub import _TAKEN, Hub, hub, locked
+from twisted_ib.verbs.core.hub import _TAKEN, Hub, hub
+from twisted_ib.verbs.core.locked import locked
 
 
 class HubTests(SynchronousTestCase):
@@ -353,6 +355,54 @@ class HubTests(SynchronousTestCase):
         self.addCleanup(self.near._sleepers.remove, sleeper)
         with self.near:
             self.near.wake()
+
+    def test_interruptedEntry(self) -> None:
+        """
+        A signal's handler that raises while a verb takes the lock, or when it has just taken it, leaves it as
+        it was, free or not.
+        """
+        near, lock = self.near, cast(Any, self.near.lock)
+        queue = CompletionQueue(1)
+
+        def taken(blocking: bool) -> None:
+            self.assertTrue(lock.acquire(blocking))
+            raise ZeroDivisionError
+
+        device, nothing = self.open(near), mock.Mock()
+        calls = (
+            near.enter,
+            near.enterIfFree,
+            partial(near.post, nothing, nothing, nothing, nothing),
+            partial(near.poll, device, queue, 1),
+        )
+        for call in calls:
+            for acquire in (taken, mock.Mock(side_effect=ZeroDivisionError)):
+                near.lock = mock.Mock(acquire=acquire, release=lock.release)
+                self.assertRaises(ZeroDivisionError, call)
+                near.lock = lock
+                self.assertEqual((lock._is_owned(), near._depth), (False, 0))
+            with near:
+                near.lock = mock.Mock(acquire=taken, release=lock.release)
+                self.assertRaises(ZeroDivisionError, call)
+                near.lock = lock
+                self.assertEqual((lock._is_owned(), near._depth), (True, 1))
+            self.assertFalse(lock._is_owned())
+        nothing.assert_not_called()
+
+    def test_disarms(self) -> None:
+        """
+        Devices that a drive has disarmed are looked at once, and not again when they are armed.
+        """
+        device = self.open(self.near)
+        # No look at descriptors and timers is due, which looks at each device, too.
+        self.near._attended = float("inf")
+        with self.near:
+            self.near._arm()
+            looks = self.patch(device, "look", mock.Mock())
+            self.near.drive()
+            self.near._arm()
+            self.assertEqual(cast(Any, device.look).call_count, 1)
+            looks.restore()
 
     def test_follows(self) -> None:
         """

@@ -498,7 +498,11 @@ class Requester(SendQueue):
             work.messagesSent += 1
             # IBTA vol. 1 10.7.3.1: an unsignaled request has no completion if it succeeds.
             if operation.flags & _SIGNALED and operation.id is not None:
-                self._succeed(work, operation, operation.id)
+                # As _succeed(), whose call is saved.
+                number, length = work.queuePair.number, operation.length
+                done = WorkCompletion(operation.id, _SUCCESS, operation.completionOpcode, number, length)
+                if not work.sendCompletions.push(done):
+                    work.completionLost()
 
     def _succeed(self, work: WorkQueues, operation: Operation, id: int) -> None:
         completion = WorkCompletion(

@@ -319,16 +319,17 @@ class Responder:
         """
         work = self.work
         assert work is not None
-        if opcode & UNRELIABLE:
-            return self._misaddressed(work)
-        if self.isFresh and opcode != RESUME and not self._establish(work):
+        if self.isFresh and opcode != RESUME and not (opcode & UNRELIABLE or self._establish(work)):
             return ABSENT
         queuePair = work.queuePair
         # Shortcuts for a stream's message, which is nearly all of the traffic, without a copy of its own, and
         # for a program's small one.  Not while responses are owed: atomics before it must be executed first
         # (IBTA vol. 1 9.4.5).
-        isOnly = (opcode == SEND_ONLY or opcode == _SOLICITED_ONLY) and self._message is None
-        if isOnly and not self._answers.owed:
+        if (
+            (opcode == SEND_ONLY or opcode == _SOLICITED_ONLY)
+            and self._message is None
+            and not self._answers.owed
+        ):
             if not queuePair.posted:
                 if opcode == SEND_ONLY and IncomingSend.takeWhole(work, self._receives, buffer, start, stop):
                     work.messagesReceived += 1
@@ -341,6 +342,8 @@ class Responder:
                 else:
                     queuePair.consumer.received(buffer, start, stop)
                 return 0
+        if opcode & UNRELIABLE:
+            return self._misaddressed(work)
         inside = self._message is not None
         try:
             self._take(work, opcode, buffer, start, stop)

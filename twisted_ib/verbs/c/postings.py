@@ -37,6 +37,8 @@ _RECORD, _REST, _PIECE = Struct("=2Q24xI4x3I8xIQII"), Struct("=16x3Q4xI12x2I4x")
 _readRecord: Callable[[bytearray, int], tuple[int, ...]] = _RECORD.unpack_from
 _readRest: Callable[[bytearray, int], tuple[int, ...]] = _REST.unpack_from
 _RECORD_BYTES, _PIECE_BYTES = _REST.size, _PIECE.size
+#: More requests than any queue has taken.
+_NEVER = 1 << 64
 #: Operations that C records, and those that want a right to READs.
 _READING = frozenset((SendOpcode.RDMA_READ, SendOpcode.ATOMIC_CMP_AND_SWP, SendOpcode.ATOMIC_FETCH_AND_ADD))
 _RECORDED = _READING | {
@@ -47,6 +49,7 @@ _RECORDED = _READING | {
     SendOpcode.SEND_WITH_INV,
 }
 
+_swap: Callable[[], int] = lib.twisted_ib_swap
 #: The records; their C{fill} says whether there are any.
 posting: CData = lib.twisted_ib_posting
 # What is read of the last record may reach beyond its end.
@@ -96,9 +99,11 @@ class PostedQueue:
         if self.suspensions:
             return
         room = self.room()
-        # That of a queue which is nearly full follows its completions, too: see rings.py.
-        self.isShort = 2 * room <= self.depth
-        self.renewal = self.taken + (room + 1) // 2
+        # That of a queue which is nearly full follows its completions, too: see rings.py.  That of a queue of
+        # one request follows these alone.
+        isOne = self.depth == 1
+        self.isShort = isOne or 2 * room <= self.depth
+        self.renewal = _NEVER if isOne else self.taken + (room + 1) // 2
         self._structure.limit = self.taken + room
 
     def fail(self, error: HCAError) -> None:
@@ -343,20 +348,25 @@ def settle() -> None:
     if not posting.fill:
         return
     # As hub.enter().
-    if not hub.lock.acquire(False):
-        hub.lockQueue.acquire(hub.lock)
+    try:
+        if not hub.lock.acquire(False):
+            hub.lockQueue.acquire(hub.lock)
+    except BaseException:
+        hub.lockQueue.giveUp(hub.lock)
+        raise
     hub._depth += 1
     try:
-        if hub.closes.dead:
+        if hub._dead:
             hub.closes.closePending()
         unexpected: BaseException | None = None
-        buffer, at, end = _buffers[posting.turn], 0, lib.twisted_ib_swap()
+        buffer = _buffers[posting.turn]
+        end = _swap()
         # What is posted at once, how, and to which queue.
         batches: list[tuple[PostedQueue, Callable[[Any], None], list[Any]]] = []
         receives: dict[PostedQueue, list[Any]] = {}
         queue: PostedQueue | None = None
         run: list[Any] = []
-        before = 0
+        at = before = 0
         while at < end:
             address, id, size, flags, count, length, isWhole, place, octets, key = _readRecord(buffer, at)
             start, at = at + _RECORD_BYTES, at + size

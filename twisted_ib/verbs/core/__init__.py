@@ -7,6 +7,7 @@ Besides:
   - C{asleep}: the threads that wait, two of which drive the devices
   - C{attendant}: a thread that serves peers while the program is busy elsewhere
   - C{closes}: objects that a program has dropped instead of closing them
+  - C{locked}: the decorator of verbs
   - C{locks}: the hub's lock when the process ends
   - C{pipes}: pipes that a program watches
 """

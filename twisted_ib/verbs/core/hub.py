@@ -15,9 +15,10 @@ import os
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from functools import partial, wraps
+from functools import partial
 from threading import RLock
-from typing import Any, TypeVar, cast
+from time import perf_counter
+from typing import TypeVar
 
 from twisted_ib import limits
 from twisted_ib.drive.process import callAll, life
@@ -35,21 +36,18 @@ from twisted_ib.verbs.core.locks import EndingLock
 Event = TypeVar("Event")
 Link = TypeVar("Link")
 Request = TypeVar("Request")
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 #: Rounds of one drive: where both ends are here, request, response and completion need one each.
-_ROUNDS = 4
+_ROUNDS = range(4)
 #: Seconds between two looks at descriptors and timers while a program polls, in vain and otherwise; a look
 #: costs system calls.
 _ATTENTION, _BUSY_ATTENTION = 50e-6, 250e-6
 #: Empty drives after which a polling program yields the CPU: the peer that is to answer may need it.
 _PATIENCE = 60
-
 #: Seconds that the end of a process waits for datagrams whose path is still looked for.
 END_SECONDS = 1.0
 #: Polls in a row that may take completions without a drive.
 _TAKEN = 16
-
 _LINKS = range(limits.WORK_QUEUE_DEPTH)
 _giveWay: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
 
@@ -102,7 +100,7 @@ class Hub:
         self.drives = self._changes = self._told = 0
         # Polls since the last drive that found what they wanted.
         self._taken = self._empty = 0
-        self._polling = AdaptivePolling(time.perf_counter, _giveWay)
+        self._polling = AdaptivePolling(perf_counter, _giveWay)
 
     # -- devices
 
@@ -150,8 +148,13 @@ class Hub:
         """
         Take the lock; L{leave} must follow.  In a C{with} statement the hub does the same, at a higher cost.
         """
-        if not self.lock.acquire(False):
-            self.lockQueue.acquire(self.lock)
+        try:
+            if not self.lock.acquire(False):
+                self.lockQueue.acquire(self.lock)
+        except BaseException:
+            # A signal's handler has raised: nobody leaves what was not entered.
+            self.lockQueue.giveUp(self.lock)
+            raise
         self._depth += 1
 
     __enter__ = enter
@@ -165,8 +168,12 @@ class Hub:
 
         @return: whether it was free.
         """
-        if not self.lock.acquire(blocking=False):
-            return False
+        try:
+            if not self.lock.acquire(blocking=False):
+                return False
+        except BaseException:
+            self.lockQueue.giveUp(self.lock)
+            raise
         # The RLock let this thread in again: it is inside a verb, interrupted by the garbage collector.
         if self._depth:
             self.lock.release()
@@ -235,8 +242,12 @@ class Hub:
         @raise ResourceLimitError: the chain is longer than any queue.
         """
         # As enter().
-        if not self.lock.acquire(False):
-            self.lockQueue.acquire(self.lock)
+        try:
+            if not self.lock.acquire(False):
+                self.lockQueue.acquire(self.lock)
+        except BaseException:
+            self.lockQueue.giveUp(self.lock)
+            raise
         self._depth += 1
         try:
             if self._dead:
@@ -266,8 +277,12 @@ class Hub:
         @return: the completions, the oldest first; none if the program takes them from the queue's mirror.
         """
         # As enter().
-        if not self.lock.acquire(False):
-            self.lockQueue.acquire(self.lock)
+        try:
+            if not self.lock.acquire(False):
+                self.lockQueue.acquire(self.lock)
+        except BaseException:
+            self.lockQueue.giveUp(self.lock)
+            raise
         self._depth += 1
         try:
             if self._dead:
@@ -276,15 +291,16 @@ class Hub:
                 device.check()
             completions = queue.completions
             mirror = queue.mirror
-            # Completions that were taken are not there.
-            if mirror is not None and mirror.shown:
-                mirror.settle()
-            # Verbs have no thread: polling is what moves data, on this device and on all others.
-            self.drive(completions, count or 1)
             if mirror is not None:
+                # Completions that were taken are not there.
+                if mirror.shown:
+                    mirror.settle()
+                self.drive(completions, count or 1)
                 if completions:
                     self.unshown.add(mirror)
                 return []
+            # Verbs have no thread: polling is what moves data, on this device and on all others.
+            self.drive(completions, count or 1)
             if not completions:
                 return []
             if count == 1:
@@ -318,25 +334,22 @@ class Hub:
         self._taken = 0
         self.drives += 1
         if self._armed:
-            # From here on no doorbell wakes a sleeper, so look at every path once more: a record may have
-            # come just before.  Leaders arm again; one that did so for each that begins to wait would wake
-            # that one again, and so on for ever.
-            self._armed = self._rest.isAsleep = False
-            for device in self.devices:
-                if not device.closed:
-                    device.look()
+            # From here on no doorbell wakes a sleeper, but a record may have come just before.  Leaders arm
+            # again; one that did so for each that begins to wait would wake that one, and so on for ever.
+            self._armed = False
+            self._rest.disarm([each for each in self.devices if not each.closed])
             if not isWaiting:
                 self.wake()
-        total = 0
-        for _ in range(_ROUNDS):
+        total, devices = 0, tuple(self.devices)
+        for _ in _ROUNDS:
             n = 0
-            for device in tuple(self.devices):
+            for device in devices:
                 if not device.closed:
                     n += device.progress()
             total += n
             if not n or len(completions) >= count:
                 break
-        self.driven = now = time.perf_counter()
+        self.driven = now = perf_counter()
         if now - self._attended >= (_BUSY_ATTENTION if total else _ATTENTION) and not isLed:
             self._attended = now
             total += self._attend()
@@ -585,16 +598,3 @@ class Hub:
 hub = Hub()
 life.atFork(__name__, inChild=hub.forked)
 life.atEnd(__name__, hub.end)
-
-
-def locked(function: Function) -> Function:
-    """
-    Decorate a verb: it runs with the hub's lock held.
-    """
-
-    @wraps(function)
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        with hub:
-            return function(*arguments, **keywords)
-
-    return cast(Function, call)

@@ -39,6 +39,7 @@ _READS = (
     "read_sl",
     "read_dlid_path_bits",
 )
+_entryAt = handles.entries.get
 #: The functions of C{struct ibv_cq_ex}.
 _EXTENDED = pointers("start_poll", "next_poll", "end_poll", *_READS)
 _WITH_FLAGS = int(ibv_cq_init_attr_mask.IBV_CQ_INIT_ATTR_MASK_FLAGS)
@@ -145,7 +146,7 @@ def poll_cq(cq: CData, count: int, wc: CData) -> int:
     Make progress; after this completions are fetched in C.
     """
     # As objectOf(), which is asked about failures only.
-    entry = handles.entries.get(int(ffi.cast("uintptr_t", cq)))
+    entry = _entryAt(int(ffi.cast("uintptr_t", cq)))
     if entry is None or entry.kind != "ibv_cq":
         raise HandleError("There is no ibv_cq")
     value: PolledQueue = entry.value

@@ -16,7 +16,8 @@ import attrs
 
 from twisted_ib.hca.queues import requests
 from twisted_ib.hca.queues.requests import Destination, SendRequest
-from twisted_ib.verbs.core.hub import hub, locked
+from twisted_ib.verbs.core.hub import hub
+from twisted_ib.verbs.core.locked import locked
 from twisted_ib.verbs.pyverbs.base.base import (
     PyverbsCM,
     PyverbsObject,

@@ -12,7 +12,8 @@ from twisted_ib.hca.base.states import ATTRIBUTE_NAMES, QPState, QPType, transit
 from twisted_ib.hca.base.traits import Traits
 from twisted_ib.hca.queues.requests import Capabilities, SendOpcode, SendRequest
 from twisted_ib.hca.services.work import WorkQueues, operationsOf
-from twisted_ib.verbs.core.hub import hub, locked
+from twisted_ib.verbs.core.hub import hub
+from twisted_ib.verbs.core.locked import locked
 from twisted_ib.verbs.pyverbs.base.addr import GID, AHAttr
 from twisted_ib.verbs.pyverbs.base.base import checked, named, table
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsUserError
