@@ -21,6 +21,7 @@ import heapq
 import json
 import os
 import random
+import re
 import resource
 import select
 import signal
@@ -44,8 +45,8 @@ from twisted_ib.verbs.core.hub import hub
 
 #: Seconds that a wait may be late.
 MOST = 1.0
-#: Seconds after which it is said where a thread waits, and of how many threads at most.
-OVERDUE, TOLD = 3.0, 40
+#: Seconds after which it is said where a thread waits, and between two of these.
+OVERDUE = 2.0
 #: The shortest and the longest wait, in seconds.
 SHORTEST, LONGEST = 0.05, 3.0
 #: Between two looks at the machine's own lateness, in seconds.
@@ -102,7 +103,7 @@ class Fire:
         self._moments: list[tuple[float, int, Moment]] = []
         self._some = threading.Condition()
         self._pending: dict[int, tuple[str, float]] = {}
-        self._told = 0
+        self._tellAt = 0.0
 
     def _light(self) -> None:
         self.end = monotonic() + self.seconds
@@ -135,11 +136,11 @@ class Fire:
             self._beaten = began = monotonic()
             select.select((), (), (), _BEAT)
             self._lags.append((began, monotonic() - began - _BEAT))
-            for thread, (kind, due) in dict(self._pending).items():
-                if began - due > OVERDUE and self._told < TOLD:
-                    self._told += 1
-                    self._pending[thread] = kind, float("inf")
-                    print(f"{kind}, {began - due:.2f} s late: {_place(thread)}", file=sys.stderr, flush=True)
+            late = [(began - due, kind, thread) for thread, (kind, due) in dict(self._pending).items()]
+            seconds, kind, thread = max(late, default=(0.0, "", 0))
+            if seconds > OVERDUE and began > self._tellAt:
+                self._tellAt = began + OVERDUE
+                print(f"{kind}, {seconds:.2f} s late: {_place(thread)}", file=sys.stderr, flush=True)
 
     @contextmanager
     def waits(self, kind: str, seconds: float) -> Iterator[None]:
@@ -234,6 +235,9 @@ def _place(thread: int) -> str:
     # Where a thread is, and whoever drives the devices.
     frames, loop = sys._current_frames(), theLoop()
     of = {"it": thread, "the leader": loop.leader, "the owner": loop.owner}
+    # As an RLock says it.
+    owner = re.search(r"owner=(\d+)", repr(hub.lock))
+    of["the hub's owner"] = int(owner[1]) if owner else 0
     places = [
         f"{who} in "
         + " < ".join(f"{each.name}:{each.lineno}" for each in traceback.extract_stack(frame)[:-9:-1])

@@ -199,6 +199,50 @@ lib.twisted_ib_posting.fill = lib.twisted_ib_posting.owed = 0
 """
             )
 
+    def test_looks(self) -> None:
+        """
+        Meanwhile threads that poll see in the rings whether there is something, and how much the peers have
+        consumed, where the devices have nothing else; afterwards not, nor in a forked child, where the rings
+        are no more.
+        """
+        self.inC("""
+import mmap, os
+library.ibv_get_device_list(None)
+page = mmap.mmap(-1, mmap.PAGESIZE)
+page.madvise(mmap.MADV_DONTFORK)
+cells = ffi.from_buffer("uint64_t[]", page)
+places = [ffi.new("uint64_t *[]", [cells + each]) for each in range(3)]
+ring.published, ring.consumed, ring.read = places
+def until(expected):
+    while lib.twisted_ib_read() != expected:
+        pass
+assert not lib.twisted_ib_read()
+# It does not end with records while a thread is in Python.
+busy.value += 1
+ended = []
+thread = threading.Thread(target=lambda: ended.append(lib.twisted_ib_await(ring, 3600 * 1000 * MILLISECOND)))
+thread.start()
+until(1)
+cells[2] = 64
+until(65)
+cells[0] = 64
+until(0)
+cells[1] = 64
+until(65)
+child = os.fork()
+if not child:
+    os._exit(lib.twisted_ib_read())
+assert os.waitpid(child, 0)[1] == 0
+ring.read = ffi.NULL
+until(0)
+ring.read = places[2]
+cells[0] = 128
+busy.value -= 1
+thread.join()
+cells[1] = 128
+assert (ended, lib.twisted_ib_read()) == ([1], 0)
+""")
+
     def test_naps(self) -> None:
         """
         Records lie for 10 microseconds at most, and what a nap of the kernel takes besides, or an eighth of

@@ -233,8 +233,17 @@ int twisted_ib_await(struct twisted_ib_arrivals *arrivals, long nanoseconds)
     return found | twisted_ib_owes() | (twisted_ib_lookers ? LOOKED : 0);
 }
 
+/* In a child of fork(2): records, threads that were here, and rings are the parent's. */
+void twisted_ib_forget(void)
+{
+    twisted_ib_posting.fill = twisted_ib_posting.lock = twisted_ib_posting.attending = 0;
+    twisted_ib_posting.watching = twisted_ib_posting.owed = 0;
+    twisted_ib_watched = NULL;
+    twisted_ib_lookers = twisted_ib_blind = 0;
+}
+
 /* How much the peers have consumed of all rings that are watched; 0 if something lies in one of them, or none is. */
-static uint64_t twisted_ib_read(void)
+uint64_t twisted_ib_read(void)
 {
     const struct twisted_ib_arrivals *arrivals;
     uint64_t sum = 0;

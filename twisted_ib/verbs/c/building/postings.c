@@ -330,13 +330,6 @@ __attribute__((constructor)) static void twisted_ib_let_settle(void)
     twisted_ib_settle = twisted_ib_take_all;
 }
 
-/* In a child of fork(2): records, and threads that were here, are the parent's. */
-void twisted_ib_forget(void)
-{
-    twisted_ib_posting.fill = twisted_ib_posting.lock = twisted_ib_posting.attending = 0;
-    twisted_ib_posting.watching = twisted_ib_posting.owed = 0;
-}
-
 /* From now on Python takes all requests of a queue; those that are recorded are in the buffer. */
 void twisted_ib_suspend(struct twisted_ib_queue *queue)
 {

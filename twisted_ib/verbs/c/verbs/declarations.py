@@ -261,6 +261,7 @@ struct twisted_ib_arrivals {
 };
 long twisted_ib_nap(long);
 int twisted_ib_await(struct twisted_ib_arrivals *, long);
+uint64_t twisted_ib_read(void);
 struct ibv_global_route {
     union ibv_gid dgid; uint32_t flow_label; uint8_t sgid_index; uint8_t hop_limit; uint8_t traffic_class;
     ...;
