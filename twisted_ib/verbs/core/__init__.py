@@ -9,5 +9,5 @@ Besides:
   - C{closes}: objects that a program has dropped instead of closing them
   - C{locked}: the decorator of verbs
   - C{locks}: the hub's lock when the process ends
-  - C{pipes}: pipes that a program watches
+  - C{readable}: descriptors that a program watches
 """

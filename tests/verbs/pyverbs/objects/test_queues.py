@@ -293,7 +293,7 @@ class ChannelTests(VerbsTestCase):
         self.assertTrue(self.channel._notices.waiting)
         self.cq.close()
         self.assertFalse(self.channel._notices.waiting)
-        self.assertEqual(select.select([self.channel._notices.pipe.fd], [], [], 0)[0], [])
+        self.assertEqual(select.select([self.channel.event_fd], [], [], 0)[0], [])
 
     def test_channelClosesQueues(self) -> None:
         """

@@ -39,7 +39,7 @@ class Channel:
     def __init__(self) -> None:
         self.value = CMEventChannel()
         fd = self.value.fd
-        # The pipe's end is non-blocking for the device; for programs it is as they make it.
+        # It is non-blocking for the device; for programs it is as they make it.
         os.set_blocking(fd, True)
         self.structure = ffi.new("struct rdma_event_channel *", {"fd": fd})
         handles.add(addressOf(self.structure), "rdma_event_channel", self, self.structure)

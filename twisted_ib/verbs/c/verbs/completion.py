@@ -51,7 +51,7 @@ _MODERATE = int(ibv_cq_attr_mask.IBV_CQ_ATTR_MODERATE)
 @handler
 def ibv_create_comp_channel(context: CData) -> CData:
     value = verbs.CompChannel(objectOf(context, "ibv_context"))
-    # The pipe's end is non-blocking for the device; for programs it is as they make it.
+    # It is non-blocking for the device; for programs it is as they make it.
     fd = value.event_fd
     os.set_blocking(fd, True)
     return new("ibv_comp_channel", value, (context,), context=context, fd=fd)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from twisted_ib.verbs.core.hub import hub
-from twisted_ib.verbs.core.pipes import ReadablePipe
+from twisted_ib.verbs.core.readable import Readable
 from twisted_ib.verbs.pyverbs.base.addr import AHAttr
 from twisted_ib.verbs.pyverbs.base.base import PyverbsObject, checked
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsRDMAError, PyverbsUserError
@@ -78,13 +78,13 @@ class CMEventQueue:
 
     # The queue needs no bound of its own: an identifier has few events in its life, and each listener bounds
     # its waiting requests by its backlog.
-    __slots__ = ("_pipe", "_waiting", "closed")
+    __slots__ = ("_readable", "_waiting", "closed")
 
     def __init__(self) -> None:
         self._waiting: deque[CMEventRecord] = deque()
         #: Whether events are discarded.
         self.closed = False
-        self._pipe: ReadablePipe | None = None
+        self._readable: Readable | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -100,8 +100,8 @@ class CMEventQueue:
         if report.child is not None:
             report.identifier.requestsWaiting += 1
         self._waiting.append(report)
-        if self._pipe is not None:
-            self._pipe.set()
+        if self._readable is not None:
+            self._readable.tell()
         hub.wake()
 
     def take(self) -> CMEventRecord | None:
@@ -129,17 +129,17 @@ class CMEventQueue:
             self._emptied()
         return own
 
-    def attach(self, pipe: ReadablePipe | None) -> None:
+    def attach(self, readable: Readable | None) -> None:
         """
-        Keep a pipe readable while there are events.
+        Keep a descriptor readable while there are events.
         """
-        self._pipe = pipe
-        if pipe is not None and self._waiting:
-            pipe.set()
+        self._readable = readable
+        if readable is not None and self._waiting:
+            readable.set()
 
     def _emptied(self) -> None:
-        if self._pipe is not None and not self._waiting:
-            self._pipe.clear()
+        if self._readable is not None and not self._waiting:
+            self._readable.clear()
 
     def drop(self) -> None:
         """
@@ -159,8 +159,8 @@ class CMEventChannel(VerbsObject):
     def __init__(self) -> None:
         super().__init__()
         self._reports = reports = CMEventQueue()
-        self._pipe: ReadablePipe | None = None
-        # After a fork the pipe and the device are the parent's: a child that read here would take the
+        self._readable: Readable | None = None
+        # After a fork the descriptor and the device are the parent's: a child that read here would take the
         # parent's wake-ups.
         self._process = os.getpid()
         self._opened(reports.drop)
@@ -172,9 +172,9 @@ class CMEventChannel(VerbsObject):
 
     def _closed(self) -> None:
         self._reports.attach(None)
-        pipe, self._pipe = self._pipe, None
-        if pipe is not None:
-            pipe.close()
+        readable, self._readable = self._readable, None
+        if readable is not None:
+            readable.close()
 
     def get_cm_event(self) -> CMEvent:
         """
@@ -207,15 +207,14 @@ class CMEventChannel(VerbsObject):
         """
         with hub:
             self._check()
-            # The pipe is made on first use: most programs never poll, and two descriptors per channel would
-            # count.
-            if self._pipe is None:
-                self._pipe = ReadablePipe()
-                self._reports.attach(self._pipe)
-            return self._pipe.fd
+            # Made on first use: most programs never poll, and a descriptor per channel would count.
+            if self._readable is None:
+                self._readable = Readable()
+                self._reports.attach(self._readable)
+            return self._readable.fd
 
     def __del__(self) -> None:
-        if getattr(self, "_pipe", None) is not None:
+        if getattr(self, "_readable", None) is not None:
             self._closed()
         super().__del__()
 

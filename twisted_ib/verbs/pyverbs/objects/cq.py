@@ -15,7 +15,7 @@ from twisted_ib.hca.base import attributes
 from twisted_ib.hca.host.libc import KernelEpoll
 from twisted_ib.hca.queues.completion import CompletionQueue
 from twisted_ib.verbs.core.hub import hub
-from twisted_ib.verbs.core.pipes import ReadablePipe
+from twisted_ib.verbs.core.readable import Readable
 from twisted_ib.verbs.pyverbs.base.base import checked, table
 from twisted_ib.verbs.pyverbs.base.errors import PyverbsError, PyverbsRDMAError
 from twisted_ib.verbs.pyverbs.base.verb import (
@@ -32,24 +32,25 @@ from twisted_ib.verbs.pyverbs.objects.device import Context
 
 class _CQEvents:
     """
-    Completion queues with an event that the program has not fetched, and a pipe that is readable meanwhile.
+    Completion queues with an event that the program has not fetched, and a descriptor that is readable
+    meanwhile.
 
     @ivar waiting: these queues, in the order of their events.
-    @ivar pipe: readable while there are any, or after L{wake}.
+    @ivar readable: so while there are any, or after L{wake}.
     """
 
     def __init__(self) -> None:
         self.waiting: deque[CompletionQueue] = deque()
-        self.pipe = ReadablePipe()
+        self.readable = Readable()
 
     def add(self, queue: CompletionQueue) -> None:
         self.waiting.append(queue)
-        self.wake()
+        self.readable.tell()
         # A verb of another thread makes completions too, as when it flushes the queue pair.
         hub.wake()
 
     def wake(self) -> None:
-        self.pipe.set()
+        self.readable.set()
 
     def take(self) -> CompletionQueue | None:
         queue = self.waiting.popleft() if self.waiting else None
@@ -58,7 +59,7 @@ class _CQEvents:
 
     def _settle(self) -> None:
         if not self.waiting:
-            self.pipe.clear()
+            self.readable.clear()
 
     def forget(self, queue: CompletionQueue) -> None:
         # Else get_cq_event would return a queue that is destroyed.
@@ -69,7 +70,7 @@ class _CQEvents:
     def close(self) -> None:
         # Before the descriptors are closed: others may get their numbers at once.
         hub.watchers.discard(self)
-        self.pipe.close()
+        self.readable.close()
 
 
 class CompChannel(VerbsObject):
@@ -91,7 +92,7 @@ class CompChannel(VerbsObject):
         context._check()
         self.context: Context | None = context
         self._device = device = context._device
-        # Each takes two descriptors of the process.
+        # Each takes a descriptor of the process.
         if device in _channels and _channels[device] >= limits.COMPLETION_CHANNELS:
             raise ResourceLimitError(f"a device has at most {limits.COMPLETION_CHANNELS} completion channels")
         self._notices = notices = _CQEvents()
@@ -125,7 +126,7 @@ class CompChannel(VerbsObject):
                 # single number for completions that are here and for doorbells that lead to some.  Made on
                 # demand, as most programs block in get_cq_event.
                 self._poller = poller = KernelEpoll()
-                poller.register(self._notices.pipe.fd, select.EPOLLIN)
+                poller.register(self._notices.readable.fd, select.EPOLLIN)
                 poller.register(self._device.fabric.fileno(), select.EPOLLIN)
                 # From now on the hub arms the doorbells for this program, as for a thread in wait().
                 hub.watchers.add(self._notices)
@@ -139,7 +140,7 @@ class CompChannel(VerbsObject):
         thread that drives the devices.  Not in pyverbs.
         """
         self._check()
-        return self._notices.pipe.fd
+        return self._notices.readable.fd
 
     def get_cq_event(self, expected_cq: Any) -> None:
         """

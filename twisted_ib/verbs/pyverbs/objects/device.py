@@ -27,7 +27,7 @@ from twisted_ib.hca.device.registry import deviceNames, place, traitsOf
 from twisted_ib.hca.services.work import capabilitiesOf
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.core.locked import locked
-from twisted_ib.verbs.core.pipes import ReadablePipe
+from twisted_ib.verbs.core.readable import Readable
 from twisted_ib.verbs.pyverbs.base.addr import GID
 from twisted_ib.verbs.pyverbs.base.base import PyverbsObject, table
 from twisted_ib.verbs.pyverbs.base.devicetext import (
@@ -151,15 +151,15 @@ class AsyncEvents:
     object, such as L{AsyncEvents.add}.
 
     @ivar lost: events dropped because the queue was full.
-    @ivar pipe: readable while there are events, or L{None}.
+    @ivar readable: so while there are events, or L{None}.
     """
 
-    __slots__ = ("__weakref__", "_events", "lost", "pipe")
+    __slots__ = ("__weakref__", "_events", "lost", "readable")
 
     def __init__(self) -> None:
         self._events: deque[tuple[EventType, Any]] = deque()
         self.lost = 0
-        self.pipe: ReadablePipe | None = None
+        self.readable: Readable | None = None
 
     def __len__(self) -> int:
         return len(self._events)
@@ -174,7 +174,8 @@ class AsyncEvents:
             self.lost += 1
         else:
             self._events.append((kind, element))
-        self.settle()
+            if self.readable is not None:
+                self.readable.tell()
 
     def take(self) -> tuple[EventType, Any] | None:
         """
@@ -194,20 +195,20 @@ class AsyncEvents:
 
     def settle(self) -> None:
         """
-        Make C{pipe} readable, or not.
+        Make C{readable} so, or not.
         """
-        if self.pipe is not None:
+        if self.readable is not None:
             if len(self):
-                self.pipe.set()
+                self.readable.set()
             else:
-                self.pipe.clear()
+                self.readable.clear()
 
     def close(self) -> None:
         """
-        Close C{pipe}.
+        Close C{readable}.
         """
-        if self.pipe is not None:
-            self.pipe.close()
+        if self.readable is not None:
+            self.readable.close()
 
 
 def _deviceEvent(kind: EventType, element: Any) -> None:
@@ -456,10 +457,10 @@ class Context(VerbsObject):
         """
         with hub:
             self._check()
-            if self._events.pipe is None:
-                self._events.pipe = ReadablePipe()
+            if self._events.readable is None:
+                self._events.readable = Readable()
                 self._events.settle()
-            return self._events.pipe.fd
+            return self._events.readable.fd
 
     def get_async_event(self) -> AsyncEvent:
         """
