@@ -483,7 +483,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         "twisted_ib/verbs/c/verbs/queues.py",
-        'made.pd = objectOf(attr.pd, "ibv_pd") if attr.comp_mask & _S.IBV_SRQ_INIT_ATTR_PD else None',
+        "made.pd = pdAt(attr.pd) if attr.comp_mask & _S.IBV_SRQ_INIT_ATTR_PD else None",
         "attr.comp_mask & _S.IBV_SRQ_INIT_ATTR_PD",
         "(attr.comp_mask | _S.IBV_SRQ_INIT_ATTR_PD)",
         "without that bit it is EINVAL, whatever the domain",

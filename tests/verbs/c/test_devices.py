@@ -53,7 +53,7 @@ from unittest.mock import MagicMock, Mock
 sys.modules["_twisted_ib_verbs"] = MagicMock()
 from twisted_ib.verbs.c.verbs import device
 
-device.objectOf = device.given = device.nextEvent = Mock()
+device.contextAt = device.nextEvent = Mock()
 device.handles = Mock(report=Mock(return_value=0))
 print(device.ibv_get_async_event(Mock(), Mock()) == device.AGAIN)
 """

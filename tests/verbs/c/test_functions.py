@@ -198,11 +198,13 @@ def handled(tree: ast.Module) -> Iterator[str]:
     """
     The names of the handlers of a module, without importing it.
     """
-    constants: dict[str, Any] = {}
+    constants: dict[str, list[Any]] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict | ast.Tuple):
-            with contextlib.suppress(ValueError):
-                constants[ast.unparse(node.targets[0])] = ast.literal_eval(node.value)
+            # Of a dictionary the keys.
+            names = node.value.keys if isinstance(node.value, ast.Dict) else node.value.elts
+            with contextlib.suppress(TypeError, ValueError):
+                constants[ast.unparse(node.targets[0])] = [ast.literal_eval(each) for each in names if each]
         elif isinstance(node, ast.FunctionDef):
             for each in node.decorator_list:
                 if ast.unparse(each) == "handler":

@@ -143,13 +143,6 @@ class Handles:
         """
         return address in self.entries
 
-    def optional(self, address: int, *kinds: str) -> Any:
-        """
-        @return: the object at an address; L{None} for a null pointer.
-        @raise HandleError: there is none, or it is of another kind (EINVAL).
-        """
-        return self.get(address, *kinds) if address else None
-
     def structure(self, address: int) -> object:
         """
         @return: what was given as the structure at an address.

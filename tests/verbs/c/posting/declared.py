@@ -133,14 +133,16 @@ class TextsTestCase(SynchronousTestCase):
     Functions that say what codes mean.
 
     @cvar module: Theirs, in L{twisted_ib.verbs.c}.
-    @ivar handlers: It.
+    @ivar handlers: Those of its library.
     """
 
     module: str
 
     def setUp(self) -> None:
         useDeclared(self)
-        self.handlers: Any = import_module(f"twisted_ib.verbs.c.{self.module}")
+        import_module(f"twisted_ib.verbs.c.{self.module}")
+        known = import_module("twisted_ib.verbs.c.functions")._handlers
+        self.handlers: Any = SimpleNamespace(**known[self.module.partition(".")[0]])
         self._string = import_module("twisted_ib.verbs.c.pointers").FFI().string
 
     def said(self, name: str, *arguments: int) -> str:

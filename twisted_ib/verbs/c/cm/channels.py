@@ -18,7 +18,7 @@ from twisted_ib.verbs.c.cm.structures import Channel, Endpoint, channelOf, endpo
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import AGAIN, handler
 from twisted_ib.verbs.c.handles import handles
-from twisted_ib.verbs.c.pointers import CData, addressOf, given, lasting
+from twisted_ib.verbs.c.pointers import CData, addressOf, lasting
 from twisted_ib.verbs.c.verbs.address import writeAddress
 from twisted_ib.verbs.c.waiting import awaitEvent, nextEvent, rest
 from twisted_ib.verbs.pyverbs import CMID, CMEvent, ConnParam, UDParam, enums
@@ -191,8 +191,7 @@ def rdma_get_cm_event(channel: CData, event: CData) -> int:
     if attend.isEnding() or (getattr(_thread, "waitsFor", None) == address and not handles.has(address)):
         rest()
         return AGAIN
-    found = channelOf(channel)
-    given(event)
+    found = channelOf(channel, event)
     _thread.waitsFor = address
     try:
         taken = takeEvent(found)

@@ -5,13 +5,14 @@ Connections: listening, connecting, accepting, rejecting and disconnecting; mult
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 
 from twisted_ib.verbs.c.cm.channels import acknowledgeLast, complete, takeEvent
 from twisted_ib.verbs.c.cm.queues import copyAttributes, createQP, followQP
 from twisted_ib.verbs.c.cm.structures import Endpoint, endpointOf, octets, socketAddress
 from twisted_ib.verbs.c.errors import HandleError
-from twisted_ib.verbs.c.functions import AGAIN, handler
-from twisted_ib.verbs.c.pointers import CData, given
+from twisted_ib.verbs.c.functions import AGAIN, handler, handlers
+from twisted_ib.verbs.c.pointers import CData
 from twisted_ib.verbs.pyverbs import AddrInfo, ConnParam, JoinMCAttrEx, enums
 from twisted_ib.verbs.pyverbs.cm.call import Stage
 
@@ -23,12 +24,6 @@ _RETRIES = 7
 _MOST_DATA = 255
 
 
-def _ofQueuePair(endpoint: Endpoint, param: CData) -> tuple[int, int]:
-    # librdmacm cma.c, rdma_connect and rdma_accept: with a queue pair the program's values are not looked at.
-    qp = endpoint.cmid.qp
-    return (int(param.srq), param.qp_num) if qp is None else (0, qp.qp_num)
-
-
 def _parameters(endpoint: Endpoint, param: CData) -> ConnParam | None:
     before = endpoint.connectData
     if not param and not before:
@@ -36,13 +31,16 @@ def _parameters(endpoint: Endpoint, param: CData) -> ConnParam | None:
     made = ConnParam(enums.RDMA_MAX_RESP_RES, enums.RDMA_MAX_INIT_DEPTH, retry=_RETRIES, rnr_retry=_RETRIES)
     data = before
     if param:
+        # librdmacm cma.c, rdma_connect and rdma_accept: with a queue pair the program's values are not looked
+        # at.
+        qp = endpoint.cmid.qp
         made = ConnParam(
             param.responder_resources,
             param.initiator_depth,
             param.flow_control,
             param.retry_count,
             param.rnr_retry_count,
-            *_ofQueuePair(endpoint, param),
+            *((int(param.srq), param.qp_num) if qp is None else (0, qp.qp_num)),
         )
         data += octets(param.private_data, param.private_data_len)
     made.data_len = min(len(data), _MOST_DATA)
@@ -65,8 +63,7 @@ def rdma_get_request(listener: CData, id: CData) -> int:
     Wait for a request to a synchronous identifier; the identifier that answers it has a queue pair if the
     listener has attributes for one.
     """
-    endpoint = endpointOf(listener)
-    given(id)
+    endpoint = endpointOf(listener, id)
     if not endpoint.isSynchronous:
         raise HandleError("The identifier is not synchronous")
     acknowledgeLast(endpoint)
@@ -149,24 +146,13 @@ def rdma_disconnect(id: CData) -> int:
     return complete(endpoint)
 
 
-@handler
-def rdma_set_local_ece(id: CData, ece: CData) -> int:
-    """
-    Vendor options for a request: there are none.
-    """
-    endpointOf(id)
-    given(ece)
-    raise HandleError("There are no vendor options", errno.EOPNOTSUPP)
+@handlers("rdma_set_local_ece", "rdma_get_remote_ece")
+def _withoutOptions(name: str) -> Callable[[CData, CData], int]:
+    def refuse(id: CData, ece: CData) -> int:
+        endpointOf(id, ece)
+        raise HandleError("There are no vendor options", errno.EOPNOTSUPP)
 
-
-@handler
-def rdma_get_remote_ece(id: CData, ece: CData) -> int:
-    """
-    Vendor options of the peer: there are none.
-    """
-    endpointOf(id)
-    given(ece)
-    raise HandleError("There are no vendor options", errno.EOPNOTSUPP)
+    return refuse
 
 
 # -- multicast groups
@@ -187,8 +173,7 @@ def rdma_join_multicast(id: CData, addr: CData, context: CData) -> int:
 
 @handler
 def rdma_join_multicast_ex(id: CData, attr: CData, context: CData) -> int:
-    endpoint = endpointOf(id)
-    given(attr)
+    endpoint = endpointOf(id, attr)
     # Which attributes are there is for the verb to say; without an address there is none to read.
     group = _group(attr.addr) if attr.comp_mask & _MASK.RDMA_CM_JOIN_MC_ATTR_ADDRESS else AddrInfo()
     request = JoinMCAttrEx(group, attr.comp_mask, attr.join_flags)

@@ -135,8 +135,7 @@ def rdma_migrate_id(id: CData, channel: CData) -> int:
 
 @handler
 def rdma_set_option(id: CData, level: int, optname: int, optval: CData, optlen: int) -> int:
-    endpoint = endpointOf(id)
-    given(optval)
+    endpoint = endpointOf(id, optval)
     if level != enums.RDMA_OPTION_ID or optname not in _OPTIONS:
         raise HandleError("There is no such option", errno.ENOSYS)
     if optlen != _OPTIONS[optname]:

@@ -17,7 +17,7 @@ from twisted_ib.verbs.c.cm.structures import Endpoint, endpointOf, endpoints
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import handler
 from twisted_ib.verbs.c.handles import handles
-from twisted_ib.verbs.c.pointers import CData, addressOf, given
+from twisted_ib.verbs.c.pointers import CData, addressOf
 from twisted_ib.verbs.c.verbs.address import writeAddress
 from twisted_ib.verbs.c.verbs.completion import ibv_create_comp_channel, ibv_create_cq
 from twisted_ib.verbs.c.verbs.queues import (
@@ -26,7 +26,7 @@ from twisted_ib.verbs.c.verbs.queues import (
     ibv_create_qp,
     ibv_create_srq,
 )
-from twisted_ib.verbs.c.verbs.structures import objectOf
+from twisted_ib.verbs.c.verbs.structures import qpAt
 from twisted_ib.verbs.pyverbs import QPAttr, enums
 
 _M = enums.ibv_qp_attr_mask
@@ -137,7 +137,7 @@ def _create(endpoint: Endpoint, attr: CData, make: Callable[[CData], CData]) -> 
             attr.srq = _verbs("ibv_srq", own.srq)
         made = make(attr)
         try:
-            endpoint.cmid.take_qp(objectOf(made, "ibv_qp"))
+            endpoint.cmid.take_qp(qpAt(made))
         except BaseException:
             handles.remove(addressOf(made), "ibv_qp")
             raise
@@ -153,7 +153,7 @@ def followQP(endpoint: Endpoint) -> None:
     identifier that it was made on to the one that a request has come with.
     """
     own = endpoint.structure
-    qp = objectOf(_verbs("ibv_qp", own.qp), "ibv_qp") if own.qp else None
+    qp = qpAt(_verbs("ibv_qp", own.qp)) if own.qp else None
     if qp is None or endpoint.cmid.qp is qp:
         return
     for other in endpoints.withQP(qp):
@@ -163,16 +163,14 @@ def followQP(endpoint: Endpoint) -> None:
 
 @handler
 def rdma_create_qp(id: CData, pd: CData, attr: CData) -> int:
-    endpoint = endpointOf(id)
-    given(attr)
+    endpoint = endpointOf(id, attr)
     createQP(endpoint, pd, attr)
     return 0
 
 
 @handler
 def rdma_create_qp_ex(id: CData, attr: CData) -> int:
-    endpoint = endpointOf(id)
-    given(attr)
+    endpoint = endpointOf(id, attr)
     extended = _verbs("ibv_qp_init_attr_ex", attr)
     if not extended.comp_mask & enums.IBV_QP_INIT_ATTR_PD or not extended.pd:
         extended.comp_mask |= enums.IBV_QP_INIT_ATTR_PD
@@ -205,8 +203,7 @@ def _fill(found: QPAttr, target: CData, bits: int) -> None:
 
 @handler
 def rdma_init_qp_attr(id: CData, attr: CData, mask: CData) -> int:
-    endpoint = endpointOf(id)
-    given(attr, mask)
+    endpoint = endpointOf(id, attr, mask)
     target = _verbs("ibv_qp_attr", attr)
     found, bits = endpoint.cmid.init_qp_attr(target.qp_state)
     _fill(found, target, bits)
@@ -219,8 +216,7 @@ def rdma_init_qp_attr(id: CData, attr: CData, mask: CData) -> int:
 
 @handler
 def rdma_create_srq(id: CData, pd: CData, attr: CData) -> int:
-    endpoint = endpointOf(id)
-    given(attr)
+    endpoint = endpointOf(id, attr)
     own = endpoint.structure
     if own.srq:
         raise HandleError("The identifier has a shared receive queue")
@@ -231,8 +227,7 @@ def rdma_create_srq(id: CData, pd: CData, attr: CData) -> int:
 
 @handler
 def rdma_create_srq_ex(id: CData, attr: CData) -> int:
-    endpoint = endpointOf(id)
-    given(attr)
+    endpoint = endpointOf(id, attr)
     own, extended = endpoint.structure, _verbs("ibv_srq_init_attr_ex", attr)
     if own.srq or not extended.comp_mask & enums.IBV_SRQ_INIT_ATTR_TYPE:
         raise HandleError("The identifier has a shared receive queue, or its type is missing")

@@ -21,6 +21,7 @@ from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.pointers import CData, addressOf, given
 from twisted_ib.verbs.c.verbs.device import openContext
 from twisted_ib.verbs.c.verbs.memory import domainOf
+from twisted_ib.verbs.c.verbs.structures import Kind
 from twisted_ib.verbs.pyverbs import CMID, PD, QP, CMEventChannel, Context, enums
 from twisted_ib.verbs.pyverbs.cm.addrinfo import Address
 
@@ -239,20 +240,8 @@ def _opened(value: Context) -> tuple[CData, CData]:
 # -- arguments
 
 
-def endpointOf(pointer: CData) -> Endpoint:
-    """
-    @raise HandleError: it is no identifier, or was destroyed (EINVAL).
-    """
-    found: Endpoint = handles.get(addressOf(pointer), "rdma_cm_id")
-    return found
-
-
-def channelOf(pointer: CData) -> Channel:
-    """
-    @raise HandleError: it is no event channel, or was destroyed (EINVAL).
-    """
-    found: Channel = handles.get(addressOf(pointer), "rdma_event_channel")
-    return found
+endpointOf: Kind[Endpoint] = Kind("rdma_cm_id")
+channelOf: Kind[Channel] = Kind("rdma_event_channel")
 
 
 def socketAddress(pointer: CData) -> sockaddr.SocketAddress:

@@ -11,7 +11,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from threading import Thread
 from typing import Final
@@ -27,7 +27,7 @@ from twisted_ib.hca.device.registry import deviceNames, traitsOf
 from twisted_ib.verbs.c import attend
 from twisted_ib.verbs.c.chosen import chosenDevice
 from twisted_ib.verbs.c.errors import HandleError
-from twisted_ib.verbs.c.functions import handler
+from twisted_ib.verbs.c.functions import handler, handlers
 from twisted_ib.verbs.c.pointers import CData, given
 from twisted_ib.verbs.c.umad.buffers import hold, isHeld, release, textOf
 from twisted_ib.verbs.core.hub import hub
@@ -161,20 +161,10 @@ def _fillPort(device: Device, target: CData) -> None:
     target.link_layer = _LINK_LAYERS[port.linkLayer]
 
 
-@handler
-def umad_init() -> int:
-    """
-    Nothing.
-    """
-    return 0
-
-
-@handler
-def umad_done() -> int:
-    """
-    Nothing: devices stay until the process ends.
-    """
-    return 0
+@handlers("umad_init", "umad_done")
+def _idle(name: str) -> Callable[[], int]:
+    # Devices stay until the process ends.
+    return lambda: 0
 
 
 @handler

@@ -10,7 +10,7 @@ from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.errors import unsupported
 from twisted_ib.verbs.c.functions import handler
 from twisted_ib.verbs.c.pointers import CData, given
-from twisted_ib.verbs.c.verbs.structures import new, objectOf
+from twisted_ib.verbs.c.verbs.structures import contextAt, new, pdAt
 from twisted_ib.verbs.pyverbs.enums.queues import ibv_wc_flags
 from twisted_ib.verbs.pyverbs.objects.ah import addressOfSender, readGRH
 
@@ -72,16 +72,14 @@ def _header(grh: CData) -> bytes:
 
 @handler
 def ibv_create_ah(pd: CData, attr: CData) -> CData:
-    domain = objectOf(pd, "ibv_pd")
-    given(attr)
+    domain = pdAt(pd, attr)
     value = verbs.AH(domain, attr=readAddress(attr))
     return new("ibv_ah", value, (pd,), context=pd.context, pd=pd, handle=value.handle)
 
 
 @handler
 def ibv_init_ah_from_wc(context: CData, port: int, wc: CData, grh: CData, attr: CData) -> int:
-    objectOf(context, "ibv_context")
-    given(wc, attr)
+    contextAt(context, wc, attr)
     ffi.memmove(attr, bytes(ffi.sizeof(attr[0])), ffi.sizeof(attr[0]))
     if wc.wc_flags & ibv_wc_flags.IBV_WC_GRH:
         made = addressOfSender(_received(wc), readGRH(_header(grh)), port)
@@ -93,8 +91,7 @@ def ibv_init_ah_from_wc(context: CData, port: int, wc: CData, grh: CData, attr: 
 
 @handler
 def ibv_create_ah_from_wc(pd: CData, wc: CData, grh: CData, port: int) -> CData:
-    domain = objectOf(pd, "ibv_pd")
-    given(wc)
+    domain = pdAt(pd, wc)
     header = _header(grh) if wc.wc_flags & ibv_wc_flags.IBV_WC_GRH else b""
     value = verbs.AH(domain, wc=_received(wc), grh=header, port_num=port)
     return new("ibv_ah", value, (pd,), context=pd.context, pd=pd, handle=value.handle)
@@ -105,6 +102,5 @@ def ibv_resolve_eth_l2_from_gid(context: CData, attr: CData, mac: CData, vid: CD
     """
     Nothing: the device has no Ethernet of its own.
     """
-    objectOf(context, "ibv_context")
-    given(attr, mac)
+    contextAt(context, attr, mac)
     raise unsupported()

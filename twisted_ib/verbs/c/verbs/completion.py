@@ -17,7 +17,7 @@ from twisted_ib.verbs.c.handles import handles
 from twisted_ib.verbs.c.pointers import CData, addressOf, given
 from twisted_ib.verbs.c.postings import posting, settle
 from twisted_ib.verbs.c.rings import CompletionRing, RingedCQ, RingedCQEX
-from twisted_ib.verbs.c.verbs.structures import new, objectOf, optional, pointers
+from twisted_ib.verbs.c.verbs.structures import channelAt, contextAt, cqAt, new, pdAt, pointers
 from twisted_ib.verbs.c.waiting import nextEvent
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.enums.queues import (
@@ -50,7 +50,7 @@ _MODERATE = int(ibv_cq_attr_mask.IBV_CQ_ATTR_MODERATE)
 
 @handler
 def ibv_create_comp_channel(context: CData) -> CData:
-    value = verbs.CompChannel(objectOf(context, "ibv_context"))
+    value = verbs.CompChannel(contextAt(context))
     # It is non-blocking for the device; for programs it is as they make it.
     fd = value.event_fd
     os.set_blocking(fd, True)
@@ -59,8 +59,8 @@ def ibv_create_comp_channel(context: CData) -> CData:
 
 @handler
 def ibv_create_cq(context: CData, cqe: int, cq_context: CData, channel: CData, vector: int) -> CData:
-    owner = objectOf(context, "ibv_context")
-    value = RingedCQ(owner, cqe, None, optional(channel, "ibv_comp_channel"), vector)
+    owner = contextAt(context)
+    value = RingedCQ(owner, cqe, None, channelAt.optional(channel), vector)
     return ffi.cast("struct ibv_cq *", _ringed(value, context, channel, cq_context, []))
 
 
@@ -81,16 +81,15 @@ def _ringed(
 
 @handler
 def create_cq_ex(context: CData, attr: CData) -> CData:
-    owner = objectOf(context, "ibv_context")
-    given(attr)
+    owner = contextAt(context, attr)
     made = verbs.CqInitAttrEx(
         attr.cqe,
-        optional(attr.channel, "ibv_comp_channel"),
+        channelAt.optional(attr.channel),
         attr.comp_vector,
         attr.wc_flags,
         attr.comp_mask,
         attr.flags,
-        objectOf(attr.parent_domain, "ibv_pd") if attr.comp_mask & _WITH_PD else None,
+        pdAt(attr.parent_domain) if attr.comp_mask & _WITH_PD else None,
     )
     value = RingedCQEX(owner, made)
     parents = [attr.parent_domain] if attr.comp_mask & _WITH_PD else []
@@ -103,7 +102,7 @@ def create_cq_ex(context: CData, attr: CData) -> CData:
 
 @handler
 def ibv_resize_cq(cq: CData, cqe: int) -> int:
-    value = objectOf(cq, "ibv_cq")
+    value = cqAt(cq)
     value.resize(cqe)
     cq.cqe = value.cqe
     return 0
@@ -111,8 +110,7 @@ def ibv_resize_cq(cq: CData, cqe: int) -> int:
 
 @handler
 def modify_cq(cq: CData, attr: CData) -> int:
-    value = objectOf(cq, "ibv_cq")
-    given(attr)
+    value = cqAt(cq, attr)
     if attr.attr_mask != _MODERATE:
         raise HandleError(f"There are no attributes {attr.attr_mask:#x} of a completion queue")
     value.modify(attr.moderate.cq_count, attr.moderate.cq_period)
@@ -121,8 +119,7 @@ def modify_cq(cq: CData, attr: CData) -> int:
 
 @handler
 def ibv_get_cq_event(channel: CData, cq: CData, cq_context: CData) -> int:
-    value = objectOf(channel, "ibv_comp_channel")
-    given(cq, cq_context)
+    value = channelAt(channel, cq, cq_context)
     queue = nextEvent(value.event_fd, value.take_event)
     if queue is None:
         return AGAIN
@@ -145,8 +142,8 @@ def poll_cq(cq: CData, count: int, wc: CData) -> int:
     """
     Make progress; after this completions are fetched in C.
     """
-    # As objectOf(), which is asked about failures only.
-    entry = _entryAt(int(ffi.cast("uintptr_t", cq)))
+    # As cqAt(), which is asked about failures only.
+    entry = handles.entries.get(int(ffi.cast("uintptr_t", cq)))
     if entry is None or entry.kind != "ibv_cq":
         raise HandleError("There is no ibv_cq")
     value: PolledQueue = entry.value
@@ -160,12 +157,12 @@ def poll_cq(cq: CData, count: int, wc: CData) -> int:
 
 @handler
 def req_notify_cq(cq: CData, solicited: int) -> int:
-    objectOf(cq, "ibv_cq").req_notify(bool(solicited))
+    cqAt(cq).req_notify(bool(solicited))
     return 0
 
 
 def _extended(cq: CData) -> verbs.CQEX:
-    value = objectOf(cq, "ibv_cq")
+    value = cqAt(cq)
     if not isinstance(value, verbs.CQEX):
         raise HandleError("The completion queue is not an extended one")
     return value

@@ -22,7 +22,7 @@ from twisted_ib.verbs.c.errors import HandleError, unsupported
 from twisted_ib.verbs.c.functions import AGAIN, handler, handlers
 from twisted_ib.verbs.c.handles import Entry, handles
 from twisted_ib.verbs.c.pointers import CData, addressOf, given, lasting
-from twisted_ib.verbs.c.verbs.structures import copyFields, copyPart, objectOf, pointers
+from twisted_ib.verbs.c.verbs.structures import contextAt, copyFields, copyPart, deviceAt, pointers
 from twisted_ib.verbs.c.waiting import nextEvent
 from twisted_ib.verbs.pyverbs.objects.deviceattr import DeviceAttr, PortAttr
 
@@ -139,13 +139,13 @@ def ibv_free_device_list(list: CData) -> None:
 
 @handler
 def ibv_get_device_name(device: CData) -> CData:
-    objectOf(device, "ibv_device")
+    deviceAt(device)
     return ffi.cast("char *", device.name)
 
 
 @handler
 def ibv_get_device_guid(device: CData) -> int:
-    found = objectOf(device, "ibv_device")
+    found = deviceAt(device)
     # The HCA gets its GUID when it is opened.
     try:
         with verbs.Context(name=found.name.decode()) as context:
@@ -156,12 +156,12 @@ def ibv_get_device_guid(device: CData) -> int:
 
 @handler
 def ibv_get_device_index(device: CData) -> int:
-    return objectOf(device, "ibv_device").index
+    return deviceAt(device).index
 
 
 @handler
 def ibv_open_device(device: CData) -> CData:
-    name = objectOf(device, "ibv_device").name.decode()
+    name = deviceAt(device).name.decode()
     return openContext(name, verbs.Context(name=name))
 
 
@@ -185,8 +185,7 @@ def fillDevice(attr: DeviceAttr, target: CData) -> None:
 
 @handler
 def ibv_query_device(context: CData, attr: CData) -> int:
-    found = objectOf(context, "ibv_context")
-    given(attr)
+    found = contextAt(context, attr)
     fillDevice(found.query_device(), attr)
     return 0
 
@@ -196,8 +195,7 @@ def query_device_ex(context: CData, input: CData, attr: CData, size: int) -> int
     """
     The attributes of a device, with the extended ones, as far as the program's structure has them.
     """
-    found = objectOf(context, "ibv_context")
-    given(attr)
+    found = contextAt(context, attr)
     made = ffi.new("struct ibv_device_attr_ex *")
     extended = found.query_device_ex()
     fillDevice(extended.orig_attr, ffi.addressof(made, "orig_attr"))
@@ -213,8 +211,7 @@ def query_device_ex(context: CData, input: CData, attr: CData, size: int) -> int
 
 @handler
 def ibv_query_port(context: CData, port: int, attr: CData) -> int:
-    found = objectOf(context, "ibv_context")
-    given(attr)
+    found = contextAt(context, attr)
     copyFields(found.query_port(port), ffi.cast("struct ibv_port_attr *", attr), _OLD_PORT_FIELDS)
     return 0
 
@@ -224,8 +221,7 @@ def query_port(context: CData, port: int, attr: CData, size: int) -> int:
     """
     The attributes of a port, as far as the program's structure has them.
     """
-    found = objectOf(context, "ibv_context")
-    given(attr)
+    found = contextAt(context, attr)
     made = ffi.new("struct ibv_port_attr *")
     copyFields(found.query_port(port), made, _PORT_FIELDS)
     copyPart(attr, made, size)
@@ -245,8 +241,7 @@ def isUsable(context: verbs.Context, index: int) -> bool:
 
 @handler
 def ibv_query_gid(context: CData, port: int, index: int, gid: CData) -> int:
-    found = objectOf(context, "ibv_context")
-    given(gid)
+    found = contextAt(context, gid)
     made = found.query_gid(port, index).raw
     ffi.memmove(gid, made if isUsable(found, index) else bytes(len(made)), len(made))
     return 0
@@ -260,8 +255,7 @@ def _fillEntry(made: verbs.GIDEntry, entry: CData) -> None:
 @handler
 def _ibv_query_gid_ex(context: CData, port: int, index: int, entry: CData, flags: int, size: int) -> int:
     # An entry of the GID table.
-    found = objectOf(context, "ibv_context")
-    given(entry)
+    found = contextAt(context, entry)
     made = ffi.new("struct ibv_gid_entry *")
     _fillEntry(found.query_gid_ex(port, index, flags), made)
     if not isUsable(found, index):
@@ -273,8 +267,7 @@ def _ibv_query_gid_ex(context: CData, port: int, index: int, entry: CData, flags
 @handler
 def _ibv_query_gid_table(context: CData, entries: CData, most: int, flags: int, size: int) -> int:
     # All entries of the GID table.
-    found = objectOf(context, "ibv_context")
-    given(entries)
+    found = contextAt(context, entries)
     # The errors of a table that is too small, and of flags, are those of the entries that are shown.
     whole = found.query_gid_table(attributes.GIDS, flags)
     table = [each for each in whole if isUsable(found, each.gid_index)]
@@ -293,29 +286,26 @@ def ibv_query_gid_type(context: CData, port: int, index: int, type: CData) -> in
     """
     The kind of a GID, as sysfs has it.
     """
-    found = objectOf(context, "ibv_context")
-    given(type)
+    found = contextAt(context, type)
     type[0] = found.query_gid_type(port, index)
     return 0
 
 
 @handler
 def ibv_query_pkey(context: CData, port: int, index: int, pkey: CData) -> int:
-    found = objectOf(context, "ibv_context")
-    given(pkey)
+    found = contextAt(context, pkey)
     pkey[0] = found.query_pkey(port, index)
     return 0
 
 
 @handler
 def ibv_get_pkey_index(context: CData, port: int, pkey: int) -> int:
-    return objectOf(context, "ibv_context").get_pkey_index(port, pkey)
+    return contextAt(context).get_pkey_index(port, pkey)
 
 
 @handler
 def ibv_get_async_event(context: CData, event: CData) -> int:
-    found = objectOf(context, "ibv_context")
-    given(event)
+    found = contextAt(context, event)
     taken = nextEvent(found.async_fd, found.take_async_event)
     if taken is None:
         return AGAIN

@@ -18,7 +18,7 @@ from twisted_ib.verbs.c.errors import HandleError, unsupported
 from twisted_ib.verbs.c.functions import handler, handlers
 from twisted_ib.verbs.c.pointers import CData, addressOf, given
 from twisted_ib.verbs.c.verbs.memory import bindInfo
-from twisted_ib.verbs.c.verbs.structures import objectOf
+from twisted_ib.verbs.c.verbs.structures import ahAt, mwAt, qpAt
 from twisted_ib.verbs.c.verbs.work import elements
 from twisted_ib.verbs.pyverbs.base.wr import storedImmediate
 
@@ -26,7 +26,7 @@ Function = TypeVar("Function", bound=Callable[..., None])
 
 
 def _queuePair(qp: CData) -> verbs.QPEx:
-    value = objectOf(qp, "ibv_qp")
+    value = qpAt(qp)
     if not isinstance(value, verbs.QPEx):
         raise HandleError("The queue pair was created without IBV_QP_INIT_ATTR_SEND_OPS_FLAGS")
     return value
@@ -59,7 +59,7 @@ def _builder(function: Function) -> Function:
 
 @handler
 def ibv_qp_to_qp_ex(qp: CData) -> CData:
-    value = objectOf(qp, "ibv_qp")
+    value = qpAt(qp)
     # Not an error: programs ask so whether it has one.
     return ffi.cast("struct ibv_qp_ex *", qp) if isinstance(value, verbs.QPEx) else ffi.NULL
 
@@ -138,7 +138,7 @@ def wr_atomic_write(qp: CData, rkey: int, addr: int, atomic_wr: CData) -> None:
 def wr_bind_mw(qp: CData, mw: CData, rkey: int, info: CData) -> None:
     value = _begun(qp)
     given(info)
-    value.wr_bind_mw(objectOf(mw, "ibv_mw"), rkey, bindInfo(info))
+    value.wr_bind_mw(mwAt(mw), rkey, bindInfo(info))
 
 
 @handler
@@ -175,7 +175,7 @@ def wr_set_inline_data_list(qp: CData, count: int, list: CData) -> None:
 @handler
 @_builder
 def wr_set_ud_addr(qp: CData, ah: CData, qpn: int, qkey: int) -> None:
-    _queuePair(qp).wr_set_ud_addr(objectOf(ah, "ibv_ah"), qpn, qkey)
+    _queuePair(qp).wr_set_ud_addr(ahAt(ah), qpn, qkey)
 
 
 @handler

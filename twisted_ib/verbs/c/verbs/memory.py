@@ -4,14 +4,16 @@ Protection domains, memory regions and windows, thread domains, device memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from _twisted_ib_verbs import ffi
 
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.errors import unsupported
-from twisted_ib.verbs.c.functions import handler
+from twisted_ib.verbs.c.functions import handler, handlers
 from twisted_ib.verbs.c.handles import handles
-from twisted_ib.verbs.c.pointers import CData, addressOf, given
-from twisted_ib.verbs.c.verbs.structures import new, objectOf, pointers
+from twisted_ib.verbs.c.pointers import CData, addressOf
+from twisted_ib.verbs.c.verbs.structures import contextAt, dmAt, mrAt, mwAt, new, pdAt, pointers, qpAt, tdAt
 from twisted_ib.verbs.pyverbs.enums.device import IBV_ACCESS_OPTIONAL_RANGE, ibv_rereg_mr_flags
 
 #: The functions that the headers' inline ones call.
@@ -40,13 +42,12 @@ def domainOf(context: CData, value: verbs.PD) -> CData:
 
 @handler
 def ibv_alloc_pd(context: CData) -> CData:
-    return domainOf(context, verbs.PD(objectOf(context, "ibv_context")))
+    return domainOf(context, verbs.PD(contextAt(context)))
 
 
 @handler
 def alloc_td(context: CData, attr: CData) -> CData:
-    objectOf(context, "ibv_context")
-    given(attr)
+    contextAt(context, attr)
     if attr.comp_mask:
         raise unsupported()
     return new("ibv_td", ThreadDomain(), (context,), context=context)
@@ -57,11 +58,10 @@ def alloc_parent_domain(context: CData, attr: CData) -> CData:
     """
     Allocate a parent domain: another name of a protection domain.
     """
-    owner = objectOf(context, "ibv_context")
-    given(attr)
-    pd = objectOf(attr.pd, "ibv_pd")
+    owner = contextAt(context, attr)
+    pd = pdAt(attr.pd)
     if attr.td:
-        objectOf(attr.td, "ibv_td")
+        tdAt(attr.td)
     # Its allocators are never called: the device needs no memory of the program.
     value = verbs.ParentDomain(owner, verbs.ParentDomainInitAttr(pd))
     parents = (context, attr.pd, attr.td)
@@ -84,9 +84,8 @@ def _region(pd: CData, value: verbs.MR, length: int, addr: CData, *parents: CDat
 
 
 def _register(pd: CData, addr: CData, length: int, access: int, iova: int | None) -> CData:
-    domain = objectOf(pd, "ibv_pd")
     # Null would be new memory of the device's.
-    given(addr)
+    domain = pdAt(pd, addr)
     # man ibv_reg_mr(3): rights of this range are hints, ignored where they are not known.
     rights = access & ~IBV_ACCESS_OPTIONAL_RANGE & 0xFFFFFFFF
     value = verbs.MREx(domain, length, rights, address=addressOf(addr), iova=iova)
@@ -98,14 +97,9 @@ def ibv_reg_mr(pd: CData, addr: CData, length: int, access: int) -> CData:
     return _register(pd, addr, length, access, None)
 
 
-@handler
-def ibv_reg_mr_iova(pd: CData, addr: CData, length: int, iova: int, access: int) -> CData:
-    return _register(pd, addr, length, access, iova)
-
-
-@handler
-def ibv_reg_mr_iova2(pd: CData, addr: CData, length: int, iova: int, access: int) -> CData:
-    return _register(pd, addr, length, access, iova)
+@handlers("ibv_reg_mr_iova", "ibv_reg_mr_iova2")
+def _registering(name: str) -> Callable[[CData, CData, int, int, int], CData]:
+    return lambda pd, addr, length, iova, access: _register(pd, addr, length, access, iova)
 
 
 @handler
@@ -113,10 +107,10 @@ def ibv_rereg_mr(mr: CData, flags: int, pd: CData, addr: CData, length: int, acc
     """
     Change a region; if it fails, with C{IBV_REREG_MR_ERR_INPUT}, which is -1, the region is as before.
     """
-    value = objectOf(mr, "ibv_mr")
+    value = mrAt(mr)
     # Without this bit the domain is not looked at.
     moves = bool(flags & ibv_rereg_mr_flags.IBV_REREG_MR_CHANGE_PD)
-    domain = objectOf(pd, "ibv_pd") if moves else None
+    domain = pdAt(pd) if moves else None
     value.rereg(flags, domain, addressOf(addr), length, access & ~IBV_ACCESS_OPTIONAL_RANGE)
     if flags & ibv_rereg_mr_flags.IBV_REREG_MR_CHANGE_TRANSLATION:
         mr.addr, mr.length = addr, length
@@ -129,10 +123,8 @@ def ibv_rereg_mr(mr: CData, flags: int, pd: CData, addr: CData, length: int, acc
 
 @handler
 def alloc_dm(context: CData, attr: CData) -> CData:
-    owner = objectOf(context, "ibv_context")
-    given(attr)
-    wanted = verbs.AllocDmAttr(attr.length, attr.log_align_req, attr.comp_mask)
-    value = verbs.DM(owner, wanted)
+    owner = contextAt(context, attr)
+    value = verbs.DM(owner, verbs.AllocDmAttr(attr.length, attr.log_align_req, attr.comp_mask))
     return new("ibv_dm", value, (context,), context=context, handle=value.handle, **_COPIES)
 
 
@@ -141,30 +133,28 @@ def reg_dm_mr(pd: CData, dm: CData, offset: int, length: int, access: int) -> CD
     """
     Register device memory, which has no address.
     """
-    domain, memory = objectOf(pd, "ibv_pd"), objectOf(dm, "ibv_dm")
+    domain, memory = pdAt(pd), dmAt(dm)
     value = verbs.DMMR(domain, length, access & ~IBV_ACCESS_OPTIONAL_RANGE, memory, offset)
     return _region(pd, value, length, ffi.NULL, dm)
 
 
 @handler
 def memcpy_to_dm(dm: CData, offset: int, host: CData, length: int) -> int:
-    part = objectOf(dm, "ibv_dm").copied(offset, length, "Failed to copy to device memory")
-    given(host)
+    part = dmAt(dm, host).copied(offset, length, "Failed to copy to device memory")
     ffi.memmove(part, host, length)
     return 0
 
 
 @handler
 def memcpy_from_dm(host: CData, dm: CData, offset: int, length: int) -> int:
-    part = objectOf(dm, "ibv_dm").copied(offset, length, "Failed to copy from device memory")
-    given(host)
+    part = dmAt(dm, host).copied(offset, length, "Failed to copy from device memory")
     ffi.memmove(host, part, length)
     return 0
 
 
 @handler
 def alloc_mw(pd: CData, type: int) -> CData:
-    value = verbs.MW(objectOf(pd, "ibv_pd"), int(type))
+    value = verbs.MW(pdAt(pd), int(type))
     return new(
         "ibv_mw",
         value,
@@ -182,13 +172,12 @@ def bindInfo(info: CData) -> verbs.MWBindInfo:
     @param info: a C{struct ibv_mw_bind_info}.
     @return: the part of a region.
     """
-    return verbs.MWBindInfo(objectOf(info.mr, "ibv_mr"), info.addr, info.length, info.mw_access_flags)
+    return verbs.MWBindInfo(mrAt(info.mr), info.addr, info.length, info.mw_access_flags)
 
 
 @handler
 def bind_mw(qp: CData, mw: CData, bind: CData) -> int:
-    queue, window = objectOf(qp, "ibv_qp"), objectOf(mw, "ibv_mw")
-    given(bind)
+    queue, window = qpAt(qp), mwAt(mw, bind)
     with queue.sends:
         queue.bind_mw(window, verbs.MWBind(bindInfo(bind.bind_info), bind.send_flags, bind.wr_id))
     mw.rkey = window.rkey

@@ -4,16 +4,19 @@ Queue pairs and shared receive queues.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from _twisted_ib_verbs import ffi
 
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.errors import unsupported
-from twisted_ib.verbs.c.functions import handler
+from twisted_ib.verbs.c.functions import handler, handlers
 from twisted_ib.verbs.c.handles import handles
-from twisted_ib.verbs.c.pointers import CData, addressOf, given
+from twisted_ib.verbs.c.pointers import CData, addressOf
 from twisted_ib.verbs.c.postings import PostedQP, PostedQPEX, PostedSRQ
 from twisted_ib.verbs.c.verbs.address import gidOf, readAddress, writeAddress
-from twisted_ib.verbs.c.verbs.structures import copyFields, objectOf, optional, pointers
+from twisted_ib.verbs.c.verbs.structures import contextAt, copyFields, cqAt, pdAt, pointers, qpAt, srqAt
 from twisted_ib.verbs.pyverbs.enums.queues import (
     ibv_qp_attr_mask,
     ibv_qp_init_attr_mask,
@@ -71,20 +74,16 @@ def _sizes(cap: CData) -> verbs.QPCap:
     return verbs.QPCap(*(getattr(cap, name) for name in _SIZES))
 
 
-def initAttr(attr: CData) -> verbs.QPInitAttr:
-    """
-    @param attr: a C{struct ibv_qp_init_attr}.
-    @return: the attributes of a new queue pair.
-    @raise HandleError: a queue in it is none (EINVAL).
-    """
-    return verbs.QPInitAttr(
-        qp_type=attr.qp_type,
-        scq=optional(attr.send_cq, "ibv_cq"),
-        rcq=optional(attr.recv_cq, "ibv_cq"),
-        srq=optional(attr.srq, "ibv_srq"),
-        cap=_sizes(attr.cap),
-        sq_sig_all=1 if attr.sq_sig_all else 0,
-    )
+def _plain(attr: CData) -> dict[str, Any]:
+    # What both kinds of attributes of a new queue pair have.
+    return {
+        "qp_type": attr.qp_type,
+        "scq": cqAt.optional(attr.send_cq),
+        "rcq": cqAt.optional(attr.recv_cq),
+        "srq": srqAt.optional(attr.srq),
+        "cap": _sizes(attr.cap),
+        "sq_sig_all": 1 if attr.sq_sig_all else 0,
+    }
 
 
 def queuePair(context: CData, pd: CData, attr: CData, value: verbs.QP, extended: bool = False) -> CData:
@@ -100,20 +99,13 @@ def queuePair(context: CData, pd: CData, attr: CData, value: verbs.QP, extended:
     whole = ffi.new("struct twisted_ib_qp *", {"qp": _BUILDERS} if extended else {})
     structure = ffi.addressof(whole.qp, "qp_base")
     if isinstance(value, PostedQP):
-        value.reflect(whole, optional(attr.srq, "ibv_srq"))
+        value.reflect(whole, srqAt.optional(attr.srq))
     if extended and _HAS_ATOMIC_WRITE:
         last = ffi.cast("void **", addressOf(whole) + _ATOMIC_WRITE)
         last[0] = pointers("wr_atomic_write")["wr_atomic_write"]
-    structure.context = context
-    structure.qp_context = attr.qp_context
-    structure.pd = pd
-    structure.send_cq = attr.send_cq
-    structure.recv_cq = attr.recv_cq
-    structure.srq = attr.srq
-    structure.handle = value.handle
-    structure.qp_num = value.qp_num
-    structure.qp_type = attr.qp_type
-    structure.state = value.qp_state
+    structure.context, structure.pd, structure.state = context, pd, value.qp_state
+    copyFields(attr, structure, ("qp_context", "send_cq", "recv_cq", "srq", "qp_type"))
+    copyFields(value, structure, ("handle", "qp_num"))
     parents = (context, pd, attr.send_cq, attr.recv_cq, attr.srq)
     handles.add(addressOf(structure), "ibv_qp", value, whole, map(addressOf, parents))
     return structure
@@ -121,28 +113,21 @@ def queuePair(context: CData, pd: CData, attr: CData, value: verbs.QP, extended:
 
 @handler
 def ibv_create_qp(pd: CData, attr: CData) -> CData:
-    domain = objectOf(pd, "ibv_pd")
-    given(attr)
-    return queuePair(pd.context, pd, attr, PostedQP(domain, initAttr(attr)))
+    domain = pdAt(pd, attr)
+    return queuePair(pd.context, pd, attr, PostedQP(domain, verbs.QPInitAttr(**_plain(attr))))
 
 
 @handler
 def create_qp_ex(context: CData, attr: CData) -> CData:
-    owner = objectOf(context, "ibv_context")
-    given(attr)
+    owner = contextAt(context, attr)
     mask = attr.comp_mask
     if mask & _FOREIGN:
         raise unsupported()
-    plain = initAttr(attr)
-    domain = objectOf(attr.pd, "ibv_pd") if mask & _E.IBV_QP_INIT_ATTR_PD else None
+    plain = _plain(attr)
+    domain = pdAt(attr.pd) if mask & _E.IBV_QP_INIT_ATTR_PD else None
     extended = bool(mask & _E.IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
     made = verbs.QPInitAttrEx(
-        qp_type=plain.qp_type,
-        scq=plain.send_cq,
-        rcq=plain.recv_cq,
-        srq=plain.srq,
-        cap=_sizes(attr.cap),
-        sq_sig_all=plain.sq_sig_all,
+        **plain,
         comp_mask=mask,
         pd=domain,
         create_flags=attr.create_flags,
@@ -155,8 +140,7 @@ def create_qp_ex(context: CData, attr: CData) -> CData:
 
 @handler
 def ibv_modify_qp(qp: CData, attr: CData, mask: int) -> int:
-    value = objectOf(qp, "ibv_qp")
-    given(attr)
+    value = qpAt(qp, attr)
     made = verbs.QPAttr(port_num=0)
     for name, bit in _ATTRIBUTES.items():
         # Programs leave what the mask does not have as it was on the stack.
@@ -176,8 +160,7 @@ def ibv_modify_qp(qp: CData, attr: CData, mask: int) -> int:
 
 @handler
 def ibv_query_qp(qp: CData, attr: CData, mask: int, init: CData) -> int:
-    value = objectOf(qp, "ibv_qp")
-    given(attr, init)
+    value = qpAt(qp, attr, init)
     made, created = value.query(mask)
     copyFields(made, attr, _ATTRIBUTES)
     attr.sq_draining = made.sq_draining
@@ -194,23 +177,16 @@ def ibv_query_qp(qp: CData, attr: CData, mask: int, init: CData) -> int:
 
 @handler
 def ibv_query_qp_data_in_order(qp: CData, op: int, flags: int) -> int:
-    return objectOf(qp, "ibv_qp").query_data_in_order(int(op), flags)
+    return qpAt(qp).query_data_in_order(int(op), flags)
 
 
-@handler
-def ibv_attach_mcast(qp: CData, gid: CData, lid: int) -> int:
-    value = objectOf(qp, "ibv_qp")
-    given(gid)
-    value.attach_mcast(gidOf(gid), lid)
-    return 0
+@handlers("ibv_attach_mcast", "ibv_detach_mcast")
+def _multicast(name: str) -> Callable[[CData, CData, int], int]:
+    def call(qp: CData, gid: CData, lid: int) -> int:
+        getattr(qpAt(qp, gid), name.removeprefix("ibv_"))(gidOf(gid), lid)
+        return 0
 
-
-@handler
-def ibv_detach_mcast(qp: CData, gid: CData, lid: int) -> int:
-    value = objectOf(qp, "ibv_qp")
-    given(gid)
-    value.detach_mcast(gidOf(gid), lid)
-    return 0
+    return call
 
 
 @handler
@@ -218,8 +194,7 @@ def ibv_set_ece(qp: CData, ece: CData) -> int:
     """
     Choose a vendor's options, of which there are none.
     """
-    value = objectOf(qp, "ibv_qp")
-    given(ece)
+    value = qpAt(qp, ece)
     value.set_ece(verbs.ECE(ece.vendor_id, ece.options, ece.comp_mask))
     return 0
 
@@ -229,8 +204,7 @@ def ibv_query_ece(qp: CData, ece: CData) -> int:
     """
     A vendor's options, of which there are none.
     """
-    value = objectOf(qp, "ibv_qp")
-    given(ece)
+    value = qpAt(qp, ece)
     value.query_ece()
     return 0
 
@@ -252,26 +226,23 @@ def _receiveSizes(attr: CData) -> verbs.SrqAttr:
 
 @handler
 def ibv_create_srq(pd: CData, attr: CData) -> CData:
-    domain = objectOf(pd, "ibv_pd")
-    given(attr)
+    domain = pdAt(pd, attr)
     return _receiveQueue(pd, attr, PostedSRQ(domain, verbs.SrqInitAttr(_receiveSizes(attr.attr))))
 
 
 @handler
 def create_srq_ex(context: CData, attr: CData) -> CData:
-    owner = objectOf(context, "ibv_context")
-    given(attr)
+    owner = contextAt(context, attr)
     made = verbs.SrqInitAttrEx(*(getattr(attr.attr, name) for name in _RECEIVE_SIZES))
     made.comp_mask = attr.comp_mask
     made.srq_type = attr.srq_type if attr.comp_mask & _S.IBV_SRQ_INIT_ATTR_TYPE else 0
-    made.pd = objectOf(attr.pd, "ibv_pd") if attr.comp_mask & _S.IBV_SRQ_INIT_ATTR_PD else None
+    made.pd = pdAt(attr.pd) if attr.comp_mask & _S.IBV_SRQ_INIT_ATTR_PD else None
     return _receiveQueue(attr.pd, attr, PostedSRQ(owner, made))
 
 
 @handler
 def ibv_modify_srq(srq: CData, attr: CData, mask: int) -> int:
-    value = objectOf(srq, "ibv_srq")
-    given(attr)
+    value = srqAt(srq, attr)
     with value.receives:
         value.modify(_receiveSizes(attr), mask)
     return 0
@@ -279,7 +250,6 @@ def ibv_modify_srq(srq: CData, attr: CData, mask: int) -> int:
 
 @handler
 def ibv_query_srq(srq: CData, attr: CData) -> int:
-    value = objectOf(srq, "ibv_srq")
-    given(attr)
+    value = srqAt(srq, attr)
     copyFields(value.query(), attr, _RECEIVE_SIZES)
     return 0

@@ -5,7 +5,7 @@ Structures of C: their addresses, their fields, and the objects behind them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from _twisted_ib_verbs import ffi, lib
 
@@ -13,11 +13,12 @@ from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import handlers
 from twisted_ib.verbs.c.handles import handles
-from twisted_ib.verbs.c.pointers import CData, addressOf
+from twisted_ib.verbs.c.pointers import CData, addressOf, given
 
 if TYPE_CHECKING:
     from twisted_ib.verbs.c.postings import PostedQP, PostedQPEX, PostedSRQ
 
+T = TypeVar("T")
 _cast, _entries = ffi.cast, handles.entries
 #: Octets by which a program's structure may be longer than this library's.
 LARGEST_STRUCTURE = 1 << 16
@@ -51,84 +52,53 @@ def new(kind: str, value: object, parents: Iterable[CData] = (), **fields: objec
     return structure
 
 
-@overload
-def objectOf(pointer: CData, kind: Literal["ibv_device"]) -> verbs.Device: ...
-
-
-@overload
-def objectOf(pointer: CData, kind: Literal["ibv_context"]) -> verbs.Context: ...
-
-
-@overload
-def objectOf(pointer: CData, kind: Literal["ibv_pd"]) -> verbs.PD: ...
-
-
-@overload
-def objectOf(pointer: CData, kind: Literal["ibv_td"]) -> object: ...
-
-
-@overload
-def objectOf(pointer: CData, kind: Literal["ibv_mr"]) -> verbs.MR: ...
-
-
-@overload
-def objectOf(pointer: CData, kind: Literal["ibv_dm"]) -> verbs.DM: ...
-
-
-@overload
-def objectOf(pointer: CData, kind: Literal["ibv_mw"]) -> verbs.MW: ...
-
-
-@overload
-def objectOf(pointer: CData, kind: Literal["ibv_comp_channel"]) -> verbs.CompChannel: ...
-
-
-@overload
-def objectOf(pointer: CData, kind: Literal["ibv_cq"]) -> verbs.CQ: ...
-
-
-@overload
-def objectOf(pointer: CData, kind: Literal["ibv_qp"]) -> PostedQP | PostedQPEX: ...
-
-
-@overload
-def objectOf(pointer: CData, kind: Literal["ibv_srq"]) -> PostedSRQ: ...
-
-
-@overload
-def objectOf(pointer: CData, kind: Literal["ibv_ah"]) -> verbs.AH: ...
-
-
-def objectOf(pointer: CData, kind: str) -> object:
+class Kind(Generic[T]):
     """
-    @return: the object of a structure.
-    @raise HandleError: it is not of this kind, or was destroyed (EINVAL).
+    The objects with structures of one kind.
     """
-    # Each call of a program has one of these at least: addressOf() and get() are asked about failures only.
-    entry = _entries.get(int(_cast("uintptr_t", pointer)))
-    if entry is None or entry.kind != kind:
-        return handles.get(addressOf(pointer), kind)
-    return entry.value
+
+    def __init__(self, name: str) -> None:
+        """
+        @param name: of the structure in C.
+        """
+        self.name = name
+
+    def __call__(self, pointer: CData, *others: CData) -> T:
+        """
+        @param others: further pointers of a call, none of which may be null.
+        @return: the object of a structure.
+        @raise HandleError: it is not of this kind, or was destroyed, or a further pointer is null (EINVAL).
+        """
+        # Each call of a program has one of these at least: addressOf() and get() are for failures only.
+        entry = _entries.get(int(_cast("uintptr_t", pointer)))
+        if entry is None or entry.kind != self.name:
+            found: T = handles.get(addressOf(pointer), self.name)
+        else:
+            found = entry.value
+        if others:
+            given(*others)
+        return found
+
+    def optional(self, pointer: CData) -> T | None:
+        """
+        @return: the object of a structure; L{None} for a null pointer.
+        @raise HandleError: it is not of this kind, or was destroyed (EINVAL).
+        """
+        return self(pointer) if pointer else None
 
 
-@overload
-def optional(pointer: CData, kind: Literal["ibv_comp_channel"]) -> verbs.CompChannel | None: ...
-
-
-@overload
-def optional(pointer: CData, kind: Literal["ibv_cq"]) -> verbs.CQ | None: ...
-
-
-@overload
-def optional(pointer: CData, kind: Literal["ibv_srq"]) -> verbs.SRQ | None: ...
-
-
-def optional(pointer: CData, kind: str) -> object:
-    """
-    @return: the object of a structure; L{None} for a null pointer.
-    @raise HandleError: it is not of this kind, or was destroyed (EINVAL).
-    """
-    return handles.optional(addressOf(pointer), kind)
+deviceAt: Kind[verbs.Device] = Kind("ibv_device")
+contextAt: Kind[verbs.Context] = Kind("ibv_context")
+pdAt: Kind[verbs.PD] = Kind("ibv_pd")
+tdAt: Kind[object] = Kind("ibv_td")
+mrAt: Kind[verbs.MR] = Kind("ibv_mr")
+dmAt: Kind[verbs.DM] = Kind("ibv_dm")
+mwAt: Kind[verbs.MW] = Kind("ibv_mw")
+channelAt: Kind[verbs.CompChannel] = Kind("ibv_comp_channel")
+cqAt: Kind[verbs.CQ] = Kind("ibv_cq")
+qpAt: Kind[PostedQP | PostedQPEX] = Kind("ibv_qp")
+srqAt: Kind[PostedSRQ] = Kind("ibv_srq")
+ahAt: Kind[verbs.AH] = Kind("ibv_ah")
 
 
 def copyFields(source: object, target: object, names: Iterable[str]) -> None:

@@ -4,7 +4,9 @@ Texts of codes, and rates.
 
 from __future__ import annotations
 
-from twisted_ib.verbs.c.functions import handler
+from collections.abc import Callable
+
+from twisted_ib.verbs.c.functions import handlers
 from twisted_ib.verbs.c.pointers import CData, lasting
 
 #: Of what has no text.
@@ -93,45 +95,33 @@ _RATES: tuple[tuple[int, int | None, int], ...] = (
 _NO_LIMIT = 0
 
 
-def _text(texts: tuple[str, ...], code: int) -> CData:
-    return lasting(texts[code] if 0 <= code < len(texts) else _UNKNOWN)
+_TEXTS = {
+    "ibv_node_type_str": _NODES,
+    "ibv_port_state_str": _PORTS,
+    "ibv_event_type_str": _EVENTS,
+    "ibv_wc_status_str": _STATUSES,
+}
+#: The columns of what is known and of what is asked for, and the answer where there is none.
+_CONVERSIONS = {
+    "ibv_rate_to_mult": (0, 1, -1),
+    "mult_to_ibv_rate": (1, 0, _NO_LIMIT),
+    "ibv_rate_to_mbps": (0, 2, -1),
+    "mbps_to_ibv_rate": (2, 0, _NO_LIMIT),
+}
 
 
-@handler
-def ibv_node_type_str(node_type: int) -> CData:
-    return _text(_NODES, node_type)
+@handlers(*_TEXTS)
+def _text(name: str) -> Callable[[int], CData]:
+    texts = _TEXTS[name]
+    return lambda code: lasting(texts[code] if 0 <= code < len(texts) else _UNKNOWN)
 
 
-@handler
-def ibv_port_state_str(port_state: int) -> CData:
-    return _text(_PORTS, port_state)
+@handlers(*_CONVERSIONS)
+def _conversion(name: str) -> Callable[[int], int]:
+    known, asked, otherwise = _CONVERSIONS[name]
 
+    def convert(value: int) -> int:
+        found = next((row[asked] for row in _RATES if row[known] == value), None)
+        return otherwise if found is None else found
 
-@handler
-def ibv_event_type_str(event: int) -> CData:
-    return _text(_EVENTS, event)
-
-
-@handler
-def ibv_wc_status_str(status: int) -> CData:
-    return _text(_STATUSES, status)
-
-
-@handler
-def ibv_rate_to_mult(rate: int) -> int:
-    return next((mult for code, mult, _ in _RATES if code == rate and mult is not None), -1)
-
-
-@handler
-def mult_to_ibv_rate(mult: int) -> int:
-    return next((code for code, each, _ in _RATES if each == mult), _NO_LIMIT)
-
-
-@handler
-def ibv_rate_to_mbps(rate: int) -> int:
-    return next((mbps for code, _, mbps in _RATES if code == rate), -1)
-
-
-@handler
-def mbps_to_ibv_rate(mbps: int) -> int:
-    return next((code for code, _, each in _RATES if each == mbps), _NO_LIMIT)
+    return convert

@@ -15,7 +15,7 @@ from twisted_ib.verbs.c.functions import handler
 from twisted_ib.verbs.c.pointers import CData, given
 from twisted_ib.verbs.c.postings import settle
 from twisted_ib.verbs.c.verbs.memory import bindInfo
-from twisted_ib.verbs.c.verbs.structures import objectOf
+from twisted_ib.verbs.c.verbs.structures import ahAt, mwAt, qpAt, srqAt
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.base.posting import FLAGS, INLINE, INVALIDATING, OPCODES, gather, windowBind
 from twisted_ib.verbs.pyverbs.base.wr import storedImmediate
@@ -68,10 +68,10 @@ def _sendRequest(qp: verbs.QP, wr: CData) -> tuple[SendRequest, CData]:
         request.compare, request.swap = target.compare_add, target.swap
     elif code == _BIND:
         bind = wr.bind_mw
-        request.bind = windowBind(objectOf(bind.mw, "ibv_mw"), bindInfo(bind.bind_info), bind.rkey)
+        request.bind = windowBind(mwAt(bind.mw), bindInfo(bind.bind_info), bind.rkey)
     elif qp._core.type is QPType.UD:
         target = wr.wr.ud
-        handle = objectOf(target.ah, "ibv_ah")._core
+        handle = ahAt(target.ah)._core
         request.destination = Destination(handle, target.remote_qpn, target.remote_qkey)
     return request, wr.next
 
@@ -92,7 +92,7 @@ def post_send(qp: CData, wr: CData, bad: CData) -> int:
     if not wr:
         settle()
         return 0
-    value = objectOf(qp, "ibv_qp")
+    value = qpAt(qp)
     # bad is written to by a failure only: programs compare it with what they have put there.
     with value.sends:
         enqueue = value._work.requester.enqueue
@@ -108,7 +108,7 @@ def post_recv(qp: CData, wr: CData, bad: CData) -> int:
     if not wr:
         settle()
         return 0
-    value = objectOf(qp, "ibv_qp")
+    value = qpAt(qp)
     with value.receives:
         hub.post(value._work.postReceive, _receiveRequest, wr, partial(_refused, bad))
     return 0
@@ -122,7 +122,7 @@ def post_srq_recv(srq: CData, wr: CData, bad: CData) -> int:
     if not wr:
         settle()
         return 0
-    value = objectOf(srq, "ibv_srq")
+    value = srqAt(srq)
     with value.receives:
         hub.post(value._core.post, _receiveRequest, wr, partial(_refused, bad))
     return 0

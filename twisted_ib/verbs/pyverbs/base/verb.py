@@ -146,13 +146,6 @@ class VerbsObject(PyverbsCM):
         if self._closer is None:
             raise PyverbsUserError(f"This {type(self).__name__} is closed")
 
-    def _closeChildren(self) -> None:
-        # Where C{ibv_destroy_*} would return EBUSY, pyverbs closes dependants first.  The order matters: a QP
-        # before its CQs and its PD, windows before regions.
-        for child in sorted(self._children, key=_rank):
-            child.close()
-        self._children.clear()
-
     def _closed(self) -> None:
         """
         It is gone: drop what it refers to.
@@ -169,7 +162,11 @@ class VerbsObject(PyverbsCM):
                 return
             # A dropped QP may be all that makes this CQ or PD busy.
             hub.closes.closePending()
-            self._closeChildren()
+            # Where C{ibv_destroy_*} would return EBUSY, pyverbs closes dependants first.  The order matters:
+            # a QP before its CQs and its PD, windows before regions.
+            for child in sorted(self._children, key=lambda each: each.rank):
+                child.close()
+            self._children.clear()
             closer = self._closer
             try:
                 closer()
@@ -186,10 +183,6 @@ class VerbsObject(PyverbsCM):
         if closer is not None and hub is not None:
             self._closer = None
             hub.closes.closeLater(closer)
-
-
-def _rank(child: VerbsObject) -> int:
-    return child.rank
 
 
 def check(condition: bool, message: str) -> None:

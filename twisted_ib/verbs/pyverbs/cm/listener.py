@@ -173,9 +173,7 @@ class Listener:
         self._identifier.report(_REQUEST, child=child, privateData=data)
 
     def requestWithdrawn(self, connection: Any) -> None:
-        """
-        Ignored: the request ended before or after the life of its identifier, which has its own notice.
-        """
+        pass  # It ended before or after the life of its identifier, which has its own notice.
 
     # -- helpers of these
 

@@ -97,19 +97,7 @@ class _Sized(PyverbsObject):
 
 
 @attrs.define(eq=False, slots=False)
-class QPInitAttr(_Sized):
-    """
-    The attributes of a new queue pair (C{struct ibv_qp_init_attr}).
-
-    @ivar qp_type: one of C{ibv_qp_type}.
-    @ivar qp_context: any object, for the program.
-    @ivar send_cq: the completion queue of sends (the parameter C{scq}), or None.
-    @ivar recv_cq: the completion queue of receives (the parameter C{rcq}), or None.
-    @ivar srq: the shared receive queue, or None.
-    @ivar cap: the sizes; zeros if None was given.
-    @ivar sq_sig_all: 1 if each send request generates a completion, signaled or not.
-    """
-
+class _InitAttr(_Sized):
     qp_type: int = attrs.field(default=ibv_qp_type.IBV_QPT_UD, converter=u32)
     qp_context: object = None
     send_cq: PyverbsObject | None = attrs.field(default=None, alias="scq", validator=_object)
@@ -130,11 +118,29 @@ class QPInitAttr(_Sized):
             ("QP type", named(ibv_qp_type, self.qp_type, "IBV_QPT_")),
             ("SQ sig. all", self.sq_sig_all),
         ]
-        return table(rows, 20) + "QP caps:\n" + table(self._cap.rows(), 20, 4)
+        return table(rows, 20) + "QP caps:\n"
 
 
 @attrs.define(eq=False, slots=False)
-class QPInitAttrEx(_Sized):
+class QPInitAttr(_InitAttr):
+    """
+    The attributes of a new queue pair (C{struct ibv_qp_init_attr}).
+
+    @ivar qp_type: one of C{ibv_qp_type}.
+    @ivar qp_context: any object, for the program.
+    @ivar send_cq: the completion queue of sends (the parameter C{scq}), or None.
+    @ivar recv_cq: the completion queue of receives (the parameter C{rcq}), or None.
+    @ivar srq: the shared receive queue, or None.
+    @ivar cap: the sizes; zeros if None was given.
+    @ivar sq_sig_all: 1 if each send request generates a completion, signaled or not.
+    """
+
+    def __str__(self) -> str:
+        return super().__str__() + table(self._cap.rows(), 20, 4)
+
+
+@attrs.define(eq=False, slots=False)
+class QPInitAttrEx(_InitAttr):
     """
     The attributes of a new queue pair, with the extended ones (C{struct ibv_qp_init_attr_ex}).
 
@@ -148,12 +154,6 @@ class QPInitAttrEx(_Sized):
     @ivar send_ops_flags: the operations that will be posted, bits of C{ibv_qp_create_send_ops_flags}.
     """
 
-    qp_type: int = attrs.field(default=ibv_qp_type.IBV_QPT_UD, converter=u32)
-    qp_context: object = None
-    send_cq: PyverbsObject | None = attrs.field(default=None, alias="scq", validator=_object)
-    recv_cq: PyverbsObject | None = attrs.field(default=None, alias="rcq", validator=_object)
-    srq: PyverbsObject | None = attrs.field(default=None, validator=_object)
-    _cap: QPCap = attrs.field(default=None, converter=_sizes)
     sq_sig_all: int = attrs.field(default=0, converter=u32)
     comp_mask: int = attrs.field(default=0, converter=u32)
     pd: PyverbsObject | None = attrs.field(default=None, validator=_object)
@@ -164,12 +164,6 @@ class QPInitAttrEx(_Sized):
     hash_conf: PyverbsObject | None = attrs.field(default=None, validator=_object)
     ind_table: PyverbsObject | None = attrs.field(default=None, validator=_object)
     send_ops_flags: int = attrs.field(default=0, converter=u32)
-
-    max_send_wr = _Size()
-    max_recv_wr = _Size()
-    max_send_sge = _Size()
-    max_recv_sge = _Size()
-    max_inline_data = _Size()
 
     def mask_to_str(self, mask: int) -> str:
         """
@@ -184,10 +178,6 @@ class QPInitAttrEx(_Sized):
         return flagged(ibv_qp_create_flags, flags, "IBV_QP_CREATE_")
 
     def __str__(self) -> str:
-        rows = [
-            ("QP type", named(ibv_qp_type, self.qp_type, "IBV_QPT_")),
-            ("SQ sig. all", self.sq_sig_all),
-        ]
         more = [
             ("comp mask", self.mask_to_str(self.comp_mask)),
             ("create flags", self.flags_to_str(self.create_flags)),
@@ -195,7 +185,7 @@ class QPInitAttrEx(_Sized):
             ("Source QPN", self.source_qpn),
         ]
         sizes = [("  " + name, value) for name, value in self._cap.rows()]
-        return table(rows, 20) + "QP caps:\n" + table(sizes, 20) + table(more, 20)
+        return super().__str__() + table(sizes, 20) + table(more, 20)
 
 
 def _nowhere() -> AHAttr:
