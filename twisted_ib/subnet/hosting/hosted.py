@@ -143,7 +143,9 @@ class HostedSubnet:
 
     def take(self, port: Port, packet: Packet) -> bytes | None:
         if packet.isRepress:
-            self._repress(port, bytes(packet.octets))
+            end, octets = port.node.end(port), bytes(packet.octets)
+            if self._sma.permits(end, octets, self._clock.seconds()):
+                self._traps.repressed(end, octets)
             return None
         isManagers = self.manager is not None and self.manager.take(port, packet)
         if isManagers or self._deliver(port, packet):
@@ -184,11 +186,6 @@ class HostedSubnet:
         told.
         """
         setSM(port, isSM)
-
-    def _repress(self, port: Port, octets: bytes) -> None:
-        end = port.node.end(port)
-        if self._sma.permits(end, octets, self._clock.seconds()):
-            self._traps.repressed(end, octets)
 
     def _get(self, port: Port, attribute: int, modifier: int = 0) -> bytes:
         smp = bytearray(MAD_BYTES)

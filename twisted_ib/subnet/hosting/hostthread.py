@@ -59,8 +59,8 @@ class _Call:
 class Loop:
     """
     As much of a reactor as the host of a subnet needs, for one thread, which drives it as it would a device:
-    see L{IReactorFDSet<twisted.internet.interfaces.IReactorFDSet>} and see
-    L{IReactorTime<twisted.internet.interfaces.IReactorTime>}.
+    see L{IReactorFDSet<twisted.internet.interfaces.IReactorFDSet>}, see
+    L{IReactorTime<twisted.internet.interfaces.IReactorTime>}, see L{Driven<twisted_ib.drive.turn.Driven>}.
 
     @ivar deadline: The timers'; C{tick} likewise.
     """
@@ -88,18 +88,12 @@ class Loop:
         self._change(descriptor, select.EPOLLIN, 0)
 
     def removeReader(self, descriptor: Descriptor) -> None:
-        """
-        Undo L{addReader}, before the descriptor is closed.
-        """
         self._change(descriptor, 0, select.EPOLLIN)
 
     def addWriter(self, descriptor: Descriptor) -> None:
         self._change(descriptor, select.EPOLLOUT, 0)
 
     def removeWriter(self, descriptor: Descriptor) -> None:
-        """
-        Undo L{addWriter}, before the descriptor is closed.
-        """
         self._change(descriptor, 0, select.EPOLLOUT)
 
     def _change(self, descriptor: Descriptor, more: int, less: int) -> None:
@@ -127,21 +121,13 @@ class Loop:
         self._turn.end((self,), time.monotonic, seconds)
 
     def arm(self) -> bool:
-        """
-        Nothing comes but by descriptors, and epoll has them.
-        """
+        # Nothing comes but by descriptors, and epoll has them.
         return True
 
     def look(self) -> bool:
-        """
-        @return: Whether a descriptor has ended the sleep.
-        """
         return bool(self._ready)
 
     def progress(self) -> int:
-        """
-        Serve those that have.
-        """
         for fd, events in self._ready:
             # One that was served before may have removed it.
             if events & select.EPOLLOUT and fd in self._watched:

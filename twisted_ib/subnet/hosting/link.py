@@ -281,9 +281,7 @@ class SubnetLink:
             self._forget()
 
     def forked(self) -> None:
-        """
-        In a forked child: the port is the parent's.
-        """
+        # The port is the parent's.
         self._device = self._fabric = None
         self._pair.close()
 

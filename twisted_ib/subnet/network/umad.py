@@ -284,9 +284,6 @@ class UmadServer:
         self.gone(client.number)
         return data
 
-    def _getPort(self, client: _Client, data: bytes) -> bytes:
-        return _PORT.pack(client.port.lid, client.port.state)
-
     def _getVendor(self, client: _Client, data: bytes) -> bytes:
         info = self._subnet.nodeInfo(client.port)
         # NodeInfo: VendorID, DeviceID, Revision (IBTA vol. 1 14.2.5.3); a version of firmware as ibsim's.
@@ -296,15 +293,6 @@ class UmadServer:
     def _getGID(self, client: _Client, data: bytes) -> bytes:
         return self._subnet.portInfo(client.port, 0)[8:16] + client.port.guid.to_bytes(8, "big")
 
-    def _getGUID(self, client: _Client, data: bytes) -> bytes:
-        return client.port.guid.to_bytes(8, "big")
-
-    def _getNodeInfo(self, client: _Client, data: bytes) -> bytes:
-        return self._subnet.nodeInfo(client.port)
-
-    def _getPortInfo(self, client: _Client, data: bytes) -> bytes:
-        return self._subnet.portInfo(client.port, data[0])
-
     def _setIsSM(self, client: _Client, data: bytes) -> bytes | None:
         manager = _ISSM.unpack_from(data)[0] != 0
         if manager and self._managed(client.port, client):
@@ -312,9 +300,6 @@ class UmadServer:
             return None
         self._setManager(client, manager)
         return data
-
-    def _getPartitions(self, client: _Client, data: bytes) -> bytes:
-        return self._subnet.partitions(client.port)
 
     def gone(self, number: int) -> None:
         """
@@ -473,14 +458,14 @@ class UmadServer:
 
 _CONTROLS: Final[dict[int, Callable[[UmadServer, _Client, bytes], bytes | None]]] = {
     DISCONNECT: UmadServer._disconnect,
-    GET_PORT: UmadServer._getPort,
+    GET_PORT: lambda own, client, data: _PORT.pack(client.port.lid, client.port.state),
     GET_VENDOR: UmadServer._getVendor,
     GET_GID: UmadServer._getGID,
-    GET_GUID: UmadServer._getGUID,
-    GET_NODEINFO: UmadServer._getNodeInfo,
-    GET_PORTINFO: UmadServer._getPortInfo,
+    GET_GUID: lambda own, client, data: client.port.guid.to_bytes(8, "big"),
+    GET_NODEINFO: lambda own, client, data: own._subnet.nodeInfo(client.port),
+    GET_PORTINFO: lambda own, client, data: own._subnet.portInfo(client.port, data[0]),
     SET_ISSM: UmadServer._setIsSM,
-    GET_PKEYS: UmadServer._getPartitions,
+    GET_PKEYS: lambda own, client, data: own._subnet.partitions(client.port),
 }
 
 

@@ -229,8 +229,7 @@ class SubnetFabric:
 
     def tracedPaths(self, base: Any) -> Any:
         """
-        See L{IFabricObserver<twisted_ib.hca.fabric.base.link.IFabricObserver>}: the classes of paths are
-        replaced as for a capture.
+        The classes of paths are replaced as for a capture.
         """
         return type(
             "SubnetPath", (SubnetPath, base), {"port": self.port, "violated": staticmethod(self.violated)}
@@ -240,16 +239,10 @@ class SubnetFabric:
 
     @property
     def hot(self) -> Any:
-        """
-        See L{IFabricProgress<twisted_ib.hca.base.interfaces.IFabricProgress>}.
-        """
         return self._records.hot
 
     @property
     def patient(self) -> bool:
-        """
-        See L{IFabricProgress<twisted_ib.hca.base.interfaces.IFabricProgress>}.
-        """
         return bool(self._records.patient)
 
     @patient.setter
@@ -258,16 +251,10 @@ class SubnetFabric:
 
     @property
     def rung(self) -> int:
-        """
-        See L{IFabricProgress<twisted_ib.hca.base.interfaces.IFabricProgress>}.
-        """
         return int(self._records.rung)
 
     @property
     def sleeps(self) -> int:
-        """
-        See L{IFabricProgress<twisted_ib.hca.base.interfaces.IFabricProgress>}.
-        """
         return int(self._records.sleeps)
 
     def octets(self) -> tuple[int, int] | None:
@@ -333,9 +320,6 @@ class SubnetFabric:
 
     @property
     def generation(self) -> int:
-        """
-        See L{ISubnetDirectory}.
-        """
         return int(self.port.generation)
 
     def route(self, lid: int) -> int:

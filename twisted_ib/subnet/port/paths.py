@@ -173,9 +173,7 @@ class SubnetPath(_Path):
             del self._numbers[queuePair.remote]
 
     def modified(self, queuePair: BoundQueuePair) -> None:
-        """
-        See L{IPath<twisted_ib.hca.base.interfaces.IPath>}: its partition may be another one.
-        """
+        # Its partition may be another one.
         number, key = queuePair.number, queuePair.partition
         if self._told.get(number) != key:
             self._told[number] = key

@@ -71,8 +71,9 @@ _WHOLE: Final = RMPPHeader(RMPP_VERSION)
 
 class Administration:
     """
-    Subnet administration of one subnet manager; see
-    L{IAdministration<twisted_ib.subnet.sm.interfaces.IAdministration>}.
+    Subnet administration of one subnet manager: see
+    L{IAdministration<twisted_ib.subnet.sm.interfaces.IAdministration>}, and for its transfers see
+    L{Agents<twisted_ib.hca.mad.dispatch.Agents>}.
     """
 
     def __init__(
@@ -114,22 +115,16 @@ class Administration:
         return self._now
 
     def addressOf(self, lid: int) -> int:
-        """
-        @return: the address of a peer for transfers: its LID, which is its path too.
-        """
+        # A peer is its LID, which is its path too.
         return lid
 
     def takesTransfer(self, mad: ReceivedMAD) -> bool:
-        """
-        @return: false: no request is a transfer.
-        """
+        # No request is a transfer.
         self.count("sa_unexpected")
         return False
 
     def requestOf(self, mad: ReceivedMAD) -> None:
-        """
-        @return: L{None}: no response is a transfer.
-        """
+        pass  # No response is a transfer.
 
     # -- the manager
 
@@ -209,7 +204,10 @@ class Administration:
         if found is not None:
             return found
         # A LID with path bits.
-        return next((port for port in model.ends() if _hasLID(port, lid)), None)
+        for port in model.ends():
+            if port.lid and lid >> port.info.lmc == port.lid >> port.info.lmc:
+                return port
+        return None
 
     def _requested(self, packet: Packet, mad: Mad, port: Port) -> None:
         key = mad.header.key  # type: ignore[union-attr]
@@ -301,66 +299,39 @@ class Administration:
             respTimeVal=_RESPONSE_TIME,
         )
 
-    def _join(self, request: Request) -> MCMemberRecord:
-        return self.groups.join(request)
-
-    def _leave(self, request: Request) -> MCMemberRecord:
-        return self.groups.leave(request)
-
-    def _register(self, request: Request) -> ServiceRecord:
-        return self.services.register(request)
-
-    def _delete(self, request: Request) -> ServiceRecord:
-        return self.services.delete(request)
-
-    def _inform(self, request: Request) -> InformInfo:
-        return self.events.inform(request)
-
-    def _findPaths(self, request: Request) -> list[int]:
-        return self.paths.find(request)
-
-    def _findGroups(self, request: Request) -> list[int]:
-        return _selected(MCMemberRecord, request, self.groups.records(request))
-
-    def _findServices(self, request: Request) -> list[int]:
-        return _selected(ServiceRecord, request, self.services.records(request))
-
-    def _findSubscriptions(self, request: Request) -> list[int]:
-        return _selected(InformInfoRecord, request, self.events.records(request))
-
 
 def _share(keys: tuple[int, ...], port: Port) -> bool:
     return bool(sharedKey(port.keys, keys))
 
 
-def _selected(kind: type[Attribute], request: Request, records: Iterable[int]) -> list[int]:
-    return bounded(kind, filter(Query(kind, request).matches, records))
+_Find = Callable[["Administration", Request], list[int]]
 
 
-def _stored(kind: type[Attribute]) -> Callable[[Administration, Request], list[int]]:
-    return lambda administration, request: administration.store.find(kind, request)
+def _stored(kind: type[Attribute]) -> tuple[type[Attribute], _Find]:
+    return kind, lambda own, request: own.store.find(kind, request)
 
 
-def _hasLID(port: Port, lid: int) -> bool:
-    lmc = port.info.lmc
-    return bool(port.lid) and lid >> lmc == port.lid >> lmc
+def _selected(
+    kind: type[Attribute], records: Callable[[Administration, Request], Iterable[int]]
+) -> tuple[type[Attribute], _Find]:
+    return kind, lambda own, asked: bounded(kind, filter(Query(kind, asked).matches, records(own, asked)))
 
 
 _METHODS: Final = frozenset((GET, SET, GET_TABLE, DELETE))
 #: By method and attribute: what answers with one record, whatever there is.
 _ROWS: Final[dict[tuple[int, int], Callable[[Administration, Request], Attribute]]] = {
     (GET, ClassPortInfo.ID): Administration._classPortInfo,
-    (SET, MCMemberRecord.ID): Administration._join,
-    (DELETE, MCMemberRecord.ID): Administration._leave,
-    (SET, ServiceRecord.ID): Administration._register,
-    (DELETE, ServiceRecord.ID): Administration._delete,
-    (SET, InformInfo.ID): Administration._inform,
+    (SET, MCMemberRecord.ID): lambda own, request: own.groups.join(request),
+    (DELETE, MCMemberRecord.ID): lambda own, request: own.groups.leave(request),
+    (SET, ServiceRecord.ID): lambda own, request: own.services.register(request),
+    (DELETE, ServiceRecord.ID): lambda own, request: own.services.delete(request),
+    (SET, InformInfo.ID): lambda own, request: own.events.inform(request),
 }
 #: By attribute: what finds the records that a Get or GetTable selects.
-_QUERIES: Final[dict[int, tuple[type[Attribute], Callable[[Administration, Request], list[int]]]]] = {
-    **{kind.ID: (kind, _stored(kind)) for kind in KINDS},
-    PathRecord.ID: (PathRecord, Administration._findPaths),
-    MCMemberRecord.ID: (MCMemberRecord, Administration._findGroups),
-    ServiceRecord.ID: (ServiceRecord, Administration._findServices),
-    InformInfoRecord.ID: (InformInfoRecord, Administration._findSubscriptions),
+_QUERIES: Final[dict[int, tuple[type[Attribute], _Find]]] = {
+    **{kind.ID: _stored(kind) for kind in KINDS},
+    PathRecord.ID: (PathRecord, lambda own, request: own.paths.find(request)),
+    MCMemberRecord.ID: _selected(MCMemberRecord, lambda own, request: own.groups.records(request)),
+    ServiceRecord.ID: _selected(ServiceRecord, lambda own, request: own.services.records(request)),
+    InformInfoRecord.ID: _selected(InformInfoRecord, lambda own, request: own.events.records(request)),
 }

@@ -157,13 +157,11 @@ class Events:
             isFull = len(self) >= limits.SA_SUBSCRIPTIONS
             if isFull or self._owned[guid] >= limits.SA_PORT_SUBSCRIPTIONS:
                 raise Refusal(SAStatus.NO_RESOURCES)
-            self._subscriptions[key] = _Subscription(self._enum(guid), info, request.isTrusted)
+            taken = {each.enum for other, each in self._subscriptions.items() if other.guid == guid}
+            enum = next(each for each in range(len(taken) + 1) if each not in taken)
+            self._subscriptions[key] = _Subscription(enum, info, request.isTrusted)
             self._owned[guid] += 1
         return asked
-
-    def _enum(self, guid: int) -> int:
-        taken = {each.enum for key, each in self._subscriptions.items() if key.guid == guid}
-        return next(enum for enum in range(len(taken) + 1) if enum not in taken)
 
     def _remove(self, key: Key) -> None:
         del self._subscriptions[key]

@@ -146,7 +146,9 @@ class Manager:
         """
         if self._isResigned:
             self._isResigned = False
-            self._discover()
+            self._election.state = SMState.DISCOVERING
+            self._heavy = True
+            self._earliest = 0.0
             self._advance(now)
 
     def look(self, now: float) -> None:
@@ -165,11 +167,6 @@ class Manager:
         if not self._isResigned:
             self._isResigned = True
             self._relinquish()
-
-    def _discover(self) -> None:
-        self._election.state = SMState.DISCOVERING
-        self._heavy = True
-        self._earliest = 0.0
 
     def _cancel(self) -> None:
         self._requests.cancel()

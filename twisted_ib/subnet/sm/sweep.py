@@ -92,11 +92,7 @@ class Discovery:
     # -- nodes
 
     def _arrived(self, route: bytes, origin: Port | None, data: bytes | None) -> None:
-        """
-        The NodeInfo at the end of a route has come.
-
-        @param origin: the port at the other end of the last link.
-        """
+        # The NodeInfo at the end of a route has come; C{origin} is the other end of its last link.
         info = None if data is None else NodeInfo.parse(data)
         if info is None or not _isValid(info):
             self.isComplete = False
