@@ -1,18 +1,22 @@
 """
-Each program once on each device; when a server is taken for one that waits for its clients.
+Each program once on each device, and on C{roce0} beside other processes; when a server is taken for one that
+waits for its clients.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from attrs import field, frozen
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from tests.cprograms.lab import Lab, LabError, activity, lacking, missing, sides
+from tests.cprograms.lab import Here, Lab, LabError, Running, activity, lacking, missing, sides
 from tests.cprograms.programs import DEVICES, PROGRAMS, Program
+from tests.support.commands import PATH, running
 from tests.support.waiting import HANG_SECONDS, waitUntil
 
 #: A thread that is busy, while the main thread sleeps.
@@ -22,6 +26,15 @@ def work():
     while True:
         pass
 Thread(target=work).start()
+"""
+
+#: Has an address, and does nothing.
+_NEIGHBOUR = """
+import signal
+from twisted_ib.hca.fabric.roce.roce import RoCELink
+link = RoCELink(sys.argv[1], isShared=True)
+print(link.group.slot, flush=True)
+signal.pause()
 """
 
 
@@ -65,20 +78,37 @@ class ProgramTests(SynchronousTestCase):
     skip = lacking()
 
 
-def _test(program: Program, device: str) -> Callable[[ProgramTests], None]:
+@frozen
+class _Beside(Here):
+    # A process that has a neighbour, which was there before it.
+    case: SynchronousTestCase = field(kw_only=True)
+
+    def start(self, command: Sequence[str], directory: str) -> Running:
+        environment = {**os.environ, "TWISTED_IB_RUN_DIR": directory}
+        neighbour = running(self.case, "-c", PATH + _NEIGHBOUR, self.address, env=environment)
+        assert neighbour.stdout is not None
+        self.case.assertEqual(neighbour.stdout.readline(), "1\n")
+        return super().start(command, directory)
+
+
+def _test(program: Program, device: str, isShared: bool) -> Callable[[ProgramTests], None]:
     def test(self: ProgramTests) -> None:
         reason = missing(program)
         if reason is not None:
             raise SkipTest(reason)
+        server, client = sides(device)
+        if isShared:
+            server, client = (_Beside(device, each.address, case=self) for each in (server, client))
         try:
-            Lab(*sides(device)).run(program)
+            Lab(server, client).run(program)
         except LabError as error:
             self.fail(str(error))
 
-    test.__doc__ = f"{program.name} on {device}."
+    test.__doc__ = f"{program.name} on {device}{', beside others' if isShared else ''}."
     return test
 
 
 for _program in PROGRAMS:
     for _device in DEVICES:
-        setattr(ProgramTests, f"test_{_program.name}_{_device}", _test(_program, _device))
+        setattr(ProgramTests, f"test_{_program.name}_{_device}", _test(_program, _device, False))
+    setattr(ProgramTests, f"test_{_program.name}_roce0_shared", _test(_program, "roce0", True))

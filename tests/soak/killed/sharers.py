@@ -312,8 +312,11 @@ def story(processes: int, rounds: int, kills: int, seed: int) -> tuple[dict[str,
     found: dict[str, object] = {"uid": "65534", "processes": 2 * processes, "seed": seed}
     with ExitStack() as stack:
         hosts = Hosts(stack)
-        everyone = [hosts.start(host, number) for host in (0, 1) for number in range(processes)]
-        hosts.until("all listen", lambda: all(each.port for each in everyone), everyone)
+        for number in range(processes):
+            # Not all at once: a busy machine starts a few at a time.
+            both = [hosts.start(host, number) for host in (0, 1)]
+            hosts.until("both listen", lambda both=both: all(each.port for each in both), both)
+        everyone = [*hosts.processes]
         for each in everyone:
             each.begin(hosts.counterpart(each).port, rounds)
         hosts.goOn()
