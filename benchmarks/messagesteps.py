@@ -211,11 +211,11 @@ def _machine(runs: int) -> tuple[float, float]:
     @return: ns of a header made, and of one parsed.
     """
     sender, receiver = Machine(64), Machine(64)
-    sender.opened(_PLENTY, 1 << 16)
-    receiver.opened(_PLENTY, 1 << 16)
+    sender.limit = _PLENTY
+    receiver.limit = _PLENTY
     made = least(runs, lambda: sender.header(SIZE, 64))
     first = Machine(64)
-    first.opened(64, 1 << 16)
+    first.limit = 64
     message = (first.header(SIZE, 64) or b"") + bytes(SIZE)
 
     def parse() -> None:

@@ -44,6 +44,14 @@ DATA = bytes(64)
 TURNS = 6
 #: What a turn takes, whatever else the machine does.
 TURN_SECONDS = 0.001
+#: The modules of the objects that each connection of C{sdp:} has.
+OWN = {
+    "twisted_ib.sdp.port",
+    "twisted_ib.sdp.protocol.machine",
+    "twisted_ib.hca.queues.queuepair",
+    "twisted_ib.hca.cm.machine",
+    "twisted_ib.internet.connector",
+}
 #: Turns within which connections are made.
 CONNECT_TURNS = 2000
 
@@ -253,13 +261,13 @@ class ConnectTests(SynchronousTestCase):
         """
         C{sdp:}, with REQ and REP, a message and a DisConn each way.
         """
-        self.assertLessEqual(self.perConnection(listenSDP, connectSDP), 312)
+        self.assertLessEqual(self.perConnection(listenSDP, connectSDP), 304)
 
     def test_rdma(self) -> None:
         """
         C{ib:}, whose queue pairs have work queues.
         """
-        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 337)
+        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 334)
 
 
 def requireBytecodes() -> None:
@@ -335,26 +343,26 @@ class BytecodeTests(SynchronousTestCase):
         """
         A message and its echo on one more connection of many.
         """
-        self.assertLessEqual(self.perOne("crowd", 20, 60), 1124)
+        self.assertLessEqual(self.perOne("crowd", 20, 60), 1114)
 
     def test_trips(self) -> None:
         """
         A message and its echo after the one before, with the turns of the reactor.
         """
-        self.assertLessEqual(self.perOne("trips", 10, 30), 1832)
+        self.assertLessEqual(self.perOne("trips", 10, 30), 1825)
 
     def test_packets(self) -> None:
         """
         The same on UDP, two packets each way, with a device at each end.
         """
         ends = ownAddress(1), ownAddress(2)
-        self.assertLessEqual(self.perOne("trips", 10, 30, "roce0", *ends), 6640)
+        self.assertLessEqual(self.perOne("trips", 10, 30, "roce0", *ends), 6625)
 
     def test_connects(self) -> None:
         """
         A connect, an echo and the close.
         """
-        self.assertLessEqual(self.perOne("connects", 10, 40), 11150)
+        self.assertLessEqual(self.perOne("connects", 10, 40), 11090)
 
     def test_bulk(self) -> None:
         """
@@ -365,16 +373,36 @@ class BytecodeTests(SynchronousTestCase):
         stream = Stream(self.names)
         self.addCleanup(stream.place.close)
         found = perOne(stream.stream(1 << 20), 2, 6, 1 << 20, False)
-        self.assertLessEqual(found["bytecodes"], 11000)
+        self.assertLessEqual(found["bytecodes"], 10950)
         self.assertLessEqual(found["C calls"], 190)
         self.assertLessEqual(found["allocated"], (1 << 20) + 16 * 64)
+
+    def test_idle(self) -> None:
+        """
+        An open connection that has had an echo: the bytes of the objects of this package that it has at both
+        ends.
+        """
+        requireBytecodes()
+        ownRunDirectory(self)
+        stream = Stream(self.names)
+        self.addCleanup(stream.place.close)
+        connect = stream.idle(len(DATA))
+        connect(1)
+
+        def size() -> int:
+            gc.collect()
+            return sum(sys.getsizeof(each) for each in gc.get_objects() if type(each).__module__ in OWN)
+
+        before, count = size(), 10
+        connect(count)
+        self.assertLessEqual((size() - before) / count, 1064)
 
     def test_messageConnects(self) -> None:
         """
         The same over C{ib:}, whose queue pairs share the attributes that are equal.
         """
         self.names = "twisted_ib.rdma", "RDMA"
-        self.assertLessEqual(self.perOne("connects", 10, 40), 11615)
+        self.assertLessEqual(self.perOne("connects", 10, 40), 11600)
 
 
 class MessageTests(SynchronousTestCase):
@@ -642,8 +670,8 @@ class WorkRequestBytecodeTests(WorkRequestTests):
     The same in bytecodes.
     """
 
-    send = 1096, 513, 769, 232
-    write = 1218, 638, 769
+    send = 1093, 511, 766, 232
+    write = 1215, 589, 766
 
     def count(self, *steps: Any) -> tuple[int, ...]:
         """

@@ -52,7 +52,8 @@ class _Stream:
     """
 
     reads = 16
-    longest = limits.INLINE_MESSAGE
+    longest = maxPayload = limits.INLINE_MESSAGE
+    adverts = limits.SDP_ADVERTS
 
     def __init__(self) -> None:
         """
@@ -61,6 +62,12 @@ class _Stream:
         self.queuePair = _QueuePair()
         self.machine = Machine(24)
         self.connection: Any = None
+
+    def limitPayload(self, count: int) -> None:
+        """
+        So many bytes at a time.
+        """
+        self.maxPayload = count
 
 
 class _Connection:
@@ -164,7 +171,7 @@ class ActiveTests(SynchronousTestCase):
         handshake.replied(stream, connection, message)
         self.assertEqual(stream.queuePair.connected, (connection.destination, 0x654321))
         self.assertEqual(stream.machine.credits(), 7)
-        self.assertEqual(stream.machine.maxPayload, 4080)
+        self.assertEqual(stream.maxPayload, 4080)
         self.assertIs(stream.connection, connection)
         self.assertIs(connection.user, stream)
         self.assertEqual(stream.longest, limits.INLINE_MESSAGE)
@@ -179,7 +186,7 @@ class ActiveTests(SynchronousTestCase):
         message = ConnectReply(privateData=wire.HelloAck(buffers=7, actualReceiveBytes=1 << 20).pack())
         handshake.replied(stream, _Connection(), message)
         self.assertEqual(stream.longest, 15 * 4096 - 16)
-        self.assertEqual(stream.machine.maxPayload, limits.INLINE_MESSAGE)
+        self.assertEqual(stream.maxPayload, limits.INLINE_MESSAGE)
 
     def test_badReplies(self) -> None:
         """
@@ -284,7 +291,7 @@ class PassiveTests(SynchronousTestCase):
             handshake.accepted(stream, connection, request, handshake.requested(request))
             self.assertEqual(stream.queuePair.connected, (connection.destination, 0x123456))
             self.assertEqual(stream.machine.credits(), 24)
-            self.assertEqual(stream.machine.maxPayload, payload)
+            self.assertEqual(stream.maxPayload, payload)
 
     def test_adverts(self) -> None:
         """
@@ -306,7 +313,7 @@ class PassiveTests(SynchronousTestCase):
             request.privateData = bytes(private)
             request.responderResources = reads
             handshake.accepted(stream, _Connection(), request, handshake.requested(request))
-            self.assertEqual((stream.machine.adverts, stream.reads), expected)
+            self.assertEqual((stream.adverts, stream.reads), expected)
 
 
 class GIDTests(SynchronousTestCase):

@@ -43,7 +43,7 @@ class Extensions:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        stream.machine = self.machine = ZeroCopyMachine(stream.machine)
+        stream.machine = self.machine = ZeroCopyMachine(stream.machine, stream.adverts)
         self.keyed: StreamRDMA | None = None
         self.zeroCopySend = ZeroCopySend(self)
         self.zeroCopyReceive = ZeroCopyReceive(self)
@@ -182,8 +182,8 @@ class Extensions:
         # both.
         payload = min(size - wire.BSDH_BYTES, limits.INLINE_MESSAGE)
         # Growth only: a smaller answer cannot shrink receives that were announced in Hello and are posted.
-        if payload > self.machine.maxPayload:
-            self.machine.maxPayload = payload
+        if payload > self.stream.maxPayload:
+            self.stream.limitPayload(payload)
 
     # -- ends
 

@@ -275,12 +275,13 @@ def _join(
     adverts: int,
 ) -> None:
     payload = receiveBytes - BSDH_BYTES
-    # Also when equal: all streams then share one integer object.
-    if payload >= limits.INLINE_MESSAGE:
-        payload = limits.INLINE_MESSAGE
+    if payload < limits.INLINE_MESSAGE:
+        stream.limitPayload(payload)
     stream.connection = connection
     connection.user = stream
-    stream.machine.opened(receives, payload, adverts)
+    stream.machine.limit = receives
+    if adverts != _ADVERTS:
+        stream.adverts = adverts
     # IBTA vol. 1 12.7: the peer's responder resources bound the READs that we have outstanding (OFED
     # announces 4).
     if message.responderResources < READ_DEPTH:

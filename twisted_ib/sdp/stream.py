@@ -47,6 +47,7 @@ from twisted_ib.sdp.protocol.machine import (
     Action,
     Input,
     Machine,
+    Other,
     State,
     unpackHeader,
 )
@@ -106,8 +107,11 @@ class Stream:
     @ivar extensions: Zero copy, modes and urgent data, or L{None} if unused.
     @ivar ahead: Bytes that a producer may write beyond C{bufferSize}, which is while it is resumed.
     @ivar longest: Payload of the longest message that the path carries well.
+    @ivar maxPayload: Stream bytes that one message to the peer may carry, see L{limitPayload}.
+    @ivar adverts: The peer's MaxAdverts.
     @ivar reads: READs that the peer serves at a time, once connected.
-    @ivar prompt: The most bytes of a batch's first write that is sent as it is; a longer one may pause.
+    @ivar prompt: The most bytes of a batch's first write that is sent as it is, in one message; a longer one
+        may pause.
     @ivar direct: C{prompt} if at the end of a batch there was no producer, no close, no C{extensions} and
         nothing to be sent, so that such a write needs nothing there; else 0.
     @ivar batch: The batch of the last such write.
@@ -153,7 +157,8 @@ class Stream:
 
     # Defaults of most connections; a transport has a dictionary for those that change.
     attached = True
-    longest = _MESSAGE
+    longest = maxPayload = _MESSAGE
+    adverts = limits.SDP_ADVERTS
     messageBytes = _MESSAGE
     reads = READ_DEPTH
     disconnSent = False
@@ -306,10 +311,7 @@ class Stream:
             sequence = machine.sequence + 1
             if (
                 # IBTA vol. 1 annex A4 CA4-82: data needs three credits, as in Machine.header.
-                machine.limit - sequence >= 2
-                and length <= machine.maxPayload
-                and queuePair.pending is None
-                and queuePair.state is _RTS
+                machine.limit - sequence >= 2 and queuePair.pending is None and queuePair.state is _RTS
             ):
                 machine.sequence = sequence
                 received, receives = machine.received, queuePair.posted
@@ -388,6 +390,15 @@ class Stream:
             self.corked = True
             self.channel.device.markDirty(self)
 
+    def limitPayload(self, count: int) -> None:
+        """
+        Let one message to the peer carry so many stream bytes at most.
+        """
+        self.maxPayload = count
+        if self.prompt:
+            self.prompt = count
+        self.direct = min(self.direct, count)
+
     def _sync(self) -> None:
         if self.buffer is not None and self.room >= 0:
             self.buffer.size = self.buffer.limit - self.room
@@ -404,7 +415,8 @@ class Stream:
             if self.pendingControl is not None:
                 # An owed RdmaWrCompl belongs before these bytes in the stream.
                 return
-        most, longest = machine.maxPayload, self.longest
+        most = self.maxPayload
+        longest = min(most, self.longest)
         left = limits.MESSAGES_PER_FLUSH
         while buffer.size:
             if not left:
@@ -420,7 +432,7 @@ class Stream:
                 break
             if not queuePair.canPost():
                 break
-            payload, n = buffer.take(most if most < longest else longest)
+            payload, n = buffer.take(longest)
             header = machine.header(n, queuePair.posted)
             assert header is not None
             queuePair.postInline(header, payload, n)
@@ -667,12 +679,7 @@ class Stream:
                 length = self.writtenLength
                 machine, queuePair = self.machine, self.queuePair
                 sequence = machine.sequence + 1
-                if (
-                    machine.limit - sequence >= 2
-                    and length <= machine.maxPayload
-                    and queuePair.pending is None
-                    and queuePair.state is _RTS
-                ):
+                if machine.limit - sequence >= 2 and queuePair.pending is None and queuePair.state is _RTS:
                     machine.sequence = sequence
                     received, receives = machine.received, queuePair.posted
                     machine.told = received + receives
@@ -691,8 +698,9 @@ class Stream:
         machine = self.machine
         try:
             data = machine.receive(buffer, start, stop)
-            if data is None:
-                self._controlReceived(machine.other[0], buffer, start, stop)
+            if not isinstance(data, bytes):
+                self._controlReceived(data, buffer, start, stop)
+                return None
         except (SDPError, SDPWireError) as error:
             self.violated(error)
             return None
@@ -727,13 +735,17 @@ class Stream:
         if full > queuePair.posted:
             queuePair.posted = full
 
-    def _controlReceived(self, mid: int, buffer: Any, start: int, stop: int) -> None:
+    def _controlReceived(self, other: Other, buffer: Any, start: int, stop: int) -> None:
+        mid = other[0]
         carries = stop - start - BSDH_BYTES - BODIES.get(mid, stop) > 0
         if self.queuePair.posted < _LOW and not self._replace(carries):
             return
         isExtended, handler = HANDLERS.get(mid, UNEXPECTED)
         if isExtended:
-            self.openExtensions().take(handler, buffer, start, stop)
+            extensions = self.openExtensions()
+            # Of the machine before, where this message is the first that needs them.
+            extensions.machine.other = other
+            extensions.take(handler, buffer, start, stop)
         else:
             handler(self, buffer, start, stop)
         if self.queuePair.path is None:

@@ -283,7 +283,7 @@ class ZeroCopySend:
             header = machine.urgentHeader(queuePair.posted)
             payload: bytes | memoryview = item.byte
         else:
-            count = min(item.left, machine.maxPayload)
+            count = min(item.left, stream.maxPayload)
             header = machine.header(count, queuePair.posted)
             payload = item.view[item.at : item.at + count]
         if header is None:
@@ -412,7 +412,7 @@ class ZeroCopySend:
         target.moving += 1
         # IBTA vol. 1 annex A4: the source may complete a SinkAvail early when less than a message's payload
         # is left.
-        if target.length - target.written < self._extensions.machine.maxPayload:
+        if target.length - target.written < self._stream.maxPayload:
             target.closed = True
         item.at += count
         item.moving += 1

@@ -440,6 +440,32 @@ class EntryTests(RendezvousTestCase):
         looking.connect(found).close()
         self.assertEqual(looking.find(3), None)
 
+    def test_replacedForEver(self) -> None:
+        """
+        Of a directory that is replaced before each look no more are looked into than L{search.LOOKS}.
+        """
+        self.hca(1)
+        looks: list[str] = []
+
+        class Replaced(Search):
+            """
+            Looks into another directory each time.
+            """
+
+            def _refresh(self) -> bool:
+                if len(looks) == 2 * search.LOOKS:
+                    return False
+                [path] = {directory.path for directory in self._directories}
+                looks.append(f"{path}.{len(looks)}")
+                os.rename(path, looks[-1])
+                os.mkdir(path, 0o700)
+                return super()._refresh()
+
+        looking = Replaced(self.environment)
+        self.addCleanup(looking.close)
+        self.assertIs(looking.find(2), None)
+        self.assertEqual(len(looks), search.LOOKS)
+
     def test_searchMakesNothing(self) -> None:
         """
         A command that only looks leaves nothing behind, finds what comes

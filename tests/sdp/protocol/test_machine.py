@@ -43,7 +43,7 @@ def opened(receives: int = 64, peerReceives: int = 64) -> Machine:
     @return: A machine after the handshake.
     """
     machine = Machine(receives)
-    machine.opened(peerReceives, 65536)
+    machine.limit = peerReceives
     return machine
 
 
@@ -209,7 +209,7 @@ class SendTests(SynchronousTestCase):
                 (100, 199, alone),
                 (99, 199, alone),
             ):
-                machine._updated, machine._updating = updated, updating
+                machine._updates = updated, updating
                 self.assertEqual(machine.owesUpdate(receives), expected, (known, receives, updated, updating))
 
     def test_everyMessageTells(self) -> None:
@@ -241,7 +241,7 @@ class SendTests(SynchronousTestCase):
         machines = (Machine(3), Machine(3))
         posted = [3, 3]
         for machine in machines:
-            machine.opened(3, 65536)
+            machine.limit = 3
         for first, what, more in steps:
             me = int(first)
             posted[me] += more
@@ -282,15 +282,14 @@ class ReceiveTests(SynchronousTestCase):
 
     def test_data(self) -> None:
         """
-        The bytes of a Data message, perhaps none; any other leaves its id.
+        The bytes of a Data message, perhaps none; of any other its id, its flags, and what it acknowledges.
         """
         machine = opened()
         self.assertEqual(receive(machine, message(payload=b"abc")), b"abc")
         self.assertEqual(receive(machine, message(2)), b"")
-        self.assertIsNone(receive(machine, message(3, mid=MID.DISCONN)))
-        self.assertEqual(machine.other[0], MID.DISCONN)
-        self.assertIsNone(receive(machine, message(4, mid=0x77)))
-        self.assertEqual((machine.other[0], machine.received), (0x77, 4))
+        self.assertEqual(receive(machine, message(3, mid=MID.DISCONN)), (MID.DISCONN, 0, 0))
+        self.assertEqual(receive(machine, message(4, mid=0x77)), (0x77, 0, 0))
+        self.assertEqual(machine.received, 4)
 
     def test_tooShort(self) -> None:
         """
@@ -369,12 +368,13 @@ class ReceiveTests(SynchronousTestCase):
         """
         for flags in (Flags.OOB_PEND, Flags.OOB_PRES, Flags.OOB_PEND | Flags.OOB_PRES):
             machine = opened()
-            self.assertIsNone(receive(machine, message(flags=flags, payload=b"!")))
-            self.assertEqual(machine.other[:2], (MID.DATA, flags))
-        self.assertIsNone(receive(opened(), message(flags=Flags.OOB_PEND)))
+            self.assertEqual(receive(machine, message(flags=flags, payload=b"!")), (MID.DATA, flags, 0))
+        pending = Flags.OOB_PEND
+        self.assertEqual(receive(opened(), message(flags=pending)), (MID.DATA, pending, 0))
         self.assertIn("flags", self.refused(message(flags=Flags.OOB_PRES)))
         self.assertIn("flags", self.refused(message(flags=Flags.REQ_PIPE, payload=b"a")))
-        self.assertIsNone(receive(opened(), message(flags=Flags.REQ_PIPE, mid=MID.RDMA_RD_COMPL)))
+        asks = message(flags=Flags.REQ_PIPE, mid=MID.RDMA_RD_COMPL)
+        self.assertEqual(receive(opened(), asks), (MID.RDMA_RD_COMPL, Flags.REQ_PIPE, 0))
 
     def test_wrap(self) -> None:
         """
@@ -414,7 +414,7 @@ class ReceiveTests(SynchronousTestCase):
                     error = self.assertRaises(SDPError, receive, machine, data)
                     self.assertEqual(str(error), "data after the peer's DisConn")
                 elif flags:
-                    self.assertIsNone(receive(machine, data), state)
+                    self.assertEqual(receive(machine, data), (MID.DATA, flags, 0), state)
                 else:
                     expected = b"a" if state in (State.ESTABLISHED, State.FIN_WAIT1) else b""
                     self.assertEqual(receive(machine, data), expected, state)

@@ -196,7 +196,7 @@ class FlushTests(ReviewedTestCase):
         for pair in self.pairs():
             one, two = pair.connected()
             third, fourth = pair.connected()
-            one.machine.maxPayload = 1000
+            one.limitPayload(1000)
             one.buffer = SendBuffer()
             one.append = one.buffer.pieces.append
             for _ in range(10):

@@ -349,7 +349,7 @@ class SendTests(PairTestCase):
         No message is longer than the peer's receives.
         """
         raw, stream = self.pair.raw()
-        stream.machine.maxPayload = 100
+        stream.limitPayload(100)
         stream.write(b"x" * 250)
         stream.write(b"y" * 120)
         self.settle()

@@ -125,10 +125,10 @@ class Game:
         self.waiting = [0, 0]
         for end in self.ends:
             end.setZeroCopyThresholds(LEAST)
-            end.machine.adverts = adverts
+            end.adverts = adverts
             if end.extensions is not None:
                 end.machine.zero.source.most = end.machine.zero.sink.most = adverts
-            end.machine.maxPayload = payload
+            end.limitPayload(payload)
         self.regions = [
             end.registerMemory(SOURCE) if k else end.registerMemory(len(SOURCE))
             for k, end in enumerate(self.ends)

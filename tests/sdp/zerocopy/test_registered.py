@@ -353,7 +353,7 @@ class ModeTests(RegisteredTestCase):
         """
         one, two = self.pair.connected()
         for end in (one, two):
-            end.machine.adverts = 1
+            end.adverts = 1
         one.setZeroCopyThresholds(LEAST)
         kinds = self.sent(one)
         region = one.registerMemory(BYTES)
@@ -601,14 +601,14 @@ class PeerTests(RegisteredTestCase):
         """
         raw, stream = self.pair.raw(5)
         raw.queuePair.posted = 1000
-        stream.machine.maxPayload = 1024
+        stream.limitPayload(1024)
         stream.write(b"x" * 10_000)
         self.settle()
         self.assertEqual(raw.kinds(), ["DATA"] * 3 + ["CH_RCV_BUF"])
         self.assertEqual(raw.messages[-1][16:], (65552).to_bytes(4, "big"))
         raw.send(MID.CH_RCV_BUF_ACK, (4096).to_bytes(4, "big"), buffers=100)
         self.settle()
-        self.assertEqual((stream.machine.maxPayload, raw.stream), (4080, b"x" * 10_000))
+        self.assertEqual((stream.maxPayload, raw.stream), (4080, b"x" * 10_000))
         raw.send(MID.CH_RCV_BUF_ACK, (4096).to_bytes(4, "big"), buffers=100)
         self.lost(stream, "nothing was asked")
 
@@ -618,12 +618,12 @@ class PeerTests(RegisteredTestCase):
         """
         raw, stream = self.pair.raw(5)
         raw.queuePair.posted = 1000
-        stream.machine.maxPayload = 1024
+        stream.limitPayload(1024)
         stream.write(b"x" * 10_000)
         self.settle()
         raw.send(MID.CH_RCV_BUF_ACK, (100).to_bytes(4, "big"), buffers=100)
         self.settle()
-        self.assertEqual(stream.machine.maxPayload, 1024)
+        self.assertEqual(stream.maxPayload, 1024)
 
     def test_badKey(self) -> None:
         """
@@ -702,7 +702,7 @@ class PeerTests(RegisteredTestCase):
         may not come while one stands.
         """
         raw, stream = self.pair.raw()
-        stream.machine.adverts = 4
+        stream.adverts = 4
         stream.setZeroCopyThresholds(LEAST)
         region = stream.registerMemory(BYTES)
         ends: list[Any] = []
@@ -722,7 +722,7 @@ class PeerTests(RegisteredTestCase):
         A SrcAvail to an application that has closed is answered with a reset.
         """
         raw, stream = self.pair.raw()
-        raw.machine.opened(64, 65536)
+        raw.machine.limit = 64
         stream.loseConnection()
         self.settle()
         self.assertEqual(stream.heard.calls, ["ConnectionDone"])

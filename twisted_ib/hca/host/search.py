@@ -38,6 +38,8 @@ _ELSEWHERE = "in another network namespace"
 
 #: Services, and multicast groups, whose look-up is cached while the run directories do not change.
 LOOKUPS_REMEMBERED = 1024
+#: How often L{Search.find} looks into directories that were made since: somebody may replace them for ever.
+LOOKS = 8
 
 # inode(7): mtime has the granularity of the kernel's tick, up to 10 ms, so two changes within one tick look
 # the same. A result is cached only if the last change is older than this, and no second one can hide behind
@@ -240,13 +242,14 @@ class Search:
         self._check()
         name = f"hca-{guid:016x}"
         # Again after new directories were opened: the HCA's process may have made the first one since.
-        while True:
+        for _ in range(LOOKS):
             for directory in self._directories:
                 status = directory.status(name)
                 if status is not None and self.allows(status.st_uid):
                     return Entry(guid, name, directory)
             if not self._refresh():
-                return None
+                break
+        return None
 
     def connect(self, entry: Entry) -> socket.socket:
         """

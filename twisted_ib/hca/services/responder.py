@@ -325,11 +325,8 @@ class Responder:
         # Shortcuts for a stream's message, which is nearly all of the traffic, without a copy of its own, and
         # for a program's small one.  Not while responses are owed: atomics before it must be executed first
         # (IBTA vol. 1 9.4.5).
-        if (
-            (opcode == SEND_ONLY or opcode == _SOLICITED_ONLY)
-            and self._message is None
-            and not self._answers.owed
-        ):
+        isOnly = opcode == SEND_ONLY or opcode == _SOLICITED_ONLY
+        if isOnly and self._message is None and not self._answers.owed:
             if not queuePair.posted:
                 if opcode == SEND_ONLY and IncomingSend.takeWhole(work, self._receives, buffer, start, stop):
                     work.messagesReceived += 1

@@ -65,12 +65,15 @@ class RCCarrier:
                 return True
         payload = message.payload
         length = message.size
+        path = self.path
+        # As confirmed(), whose call each message would pay.
+        confirmed = self.received if path is None or path.pending is None else self.confirmed()
         # The header acknowledges too, as Linux ib_send.c piggybacks it (rds_ib_piggyb_ack).
         self.owing = 0
         if session.shared:
             header = _pack(
                 message.sequence,
-                self.confirmed(),
+                confirmed,
                 length,
                 message.sourcePort,
                 message.destinationPort,
@@ -87,7 +90,7 @@ class RCCarrier:
         # same.
         header = packChecksummed(
             message.sequence,
-            self.confirmed(),
+            confirmed,
             length,
             message.sourcePort,
             message.destinationPort,

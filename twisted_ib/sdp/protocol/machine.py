@@ -17,7 +17,6 @@ from enum import IntEnum
 from struct import Struct
 from typing import Any, Final, NoReturn
 
-from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import SDPError
 from twisted_ib.hca.base import machine as tables
@@ -35,9 +34,10 @@ PLAIN: Final = _DATA << 8
 _HEADER: Final = BSDH.size
 #: Bound on how far MSeqAck may lag behind the last MSeq sent; a ring holds fewer messages.
 WINDOW: Final = 0x10000
-_ADVERTS: Final = limits.SDP_ADVERTS
-#: Of a machine that has received nothing but Data.
-_NONE: Final = (0, 0, 0)
+#: Of a machine that has neither received nor sent a credit update.
+_NEVER: Final = (-1, -1)
+#: A message that is no plain Data: its id, its flags, and its MSeqAck, not reduced.
+Other = tuple[int, int, int]
 
 
 class State(IntEnum):
@@ -163,25 +163,17 @@ class Machine:
     Protocol state of one connection.
 
     @ivar sequence: MSeq of the last message sent; not reduced modulo 2^32.
-    @ivar limit: The highest MSeq that the peer has a receive for.
+    @ivar limit: The highest MSeq that the peer has a receive for; Bufs of its Hello or HelloAck at first.
     @ivar received: MSeq of the last message received; not reduced.
     @ivar told: The highest MSeq that the peer knows we have a receive for.
-    @ivar maxPayload: Stream bytes that one message to the peer may carry.
-    @ivar other: The message for which L{receive} has returned L{None}: its id, its flags, and its MSeqAck,
-        not reduced.
     @ivar bareSent: Messages without payload sent; C{bareReceived} received.  NonDiscards counts the others.
-    @ivar adverts: The peer's MaxAdverts.
     """
 
     __slots__ = (
-        "_updated",
-        "_updating",
-        "adverts",
+        "_updates",
         "bareReceived",
         "bareSent",
         "limit",
-        "maxPayload",
-        "other",
         "received",
         "sequence",
         "state",
@@ -193,24 +185,9 @@ class Machine:
         self.sequence = self.received = self.limit = 0
         self.told = receives
         self.state: State = State.ESTABLISHED
-        self.maxPayload = 0
         self.bareSent = self.bareReceived = 0
-        self.other: tuple[int, int, int] = _NONE
-        self.adverts = _ADVERTS
         # C{received} and C{sequence} at the last credit updates received and sent.
-        self._updated = self._updating = -1
-
-    def opened(self, peerReceives: int, maxPayload: int, adverts: int = 1) -> None:
-        """
-        Start after the exchange of Hello and HelloAck.
-
-        @param peerReceives: The peer's Bufs.
-        @param maxPayload: The smaller of the peer's receive size without BSDH and our own limit.
-        @param adverts: The peer's MaxAdverts.
-        """
-        self.limit = peerReceives
-        self.maxPayload = maxPayload
-        self.adverts = adverts
+        self._updates: tuple[int, int] = _NEVER
 
     # -- sending: each message is numbered here and then must be sent
 
@@ -253,7 +230,7 @@ class Machine:
         left = self.told - self.received
         if receives <= left or left >= 3:
             return receives - left >= 2
-        answers = self._updated == self.received and self._updating == self.sequence
+        answers = self._updates == (self.received, self.sequence)
         return left <= 0 or receives > 3 or not answers
 
     def update(self, receives: int) -> bytes | None:
@@ -268,7 +245,8 @@ class Machine:
         # IBTA vol. 1 annex A4 CA4-82: the last credit may be used, since this raises the peer's count.
         if self.limit - sequence < 0 or received + receives <= self.told:
             return None
-        self.sequence = self._updating = sequence
+        self.sequence = sequence
+        self._updates = self._updates[0], sequence
         self.bareSent += 1
         self.told = received + receives
         return _pack(_DATA, 0, receives, _HEADER, sequence & M32, received & M32)
@@ -304,15 +282,14 @@ class Machine:
 
     # -- receiving
 
-    def receive(self, buffer: Any, start: int, stop: int) -> bytes | None:
+    def receive(self, buffer: Any, start: int, stop: int) -> bytes | Other:
         """
         Process a received message.
 
         @param buffer: Something whose slices are L{bytes}.
         @param start: Offset of the message.
         @param stop: Offset after it.
-        @return: The stream bytes of a plain Data message, perhaps none; L{None} for any other, which is
-            C{other} then.
+        @return: The stream bytes of a plain Data message, perhaps none; or what any other is.
         @raise SDPError: The protocol forbids the message.
         """
         if stop - start < _HEADER:
@@ -325,8 +302,7 @@ class Machine:
         kind, bufs, length, sequence, acknowledged = unpackHeader(buffer, start)
         received = self.received + 1
         if kind != PLAIN or length != stop - start or sequence != received & M32:
-            self._receiveOther(kind, bufs, length, sequence, acknowledged, stop - start)
-            return None
+            return self._receiveOther(kind, bufs, length, sequence, acknowledged, stop - start)
         self.received = received
         sent = self.sequence
         # Modulo 2^32 an MSeqAck of something not sent yet is a huge distance: a peer cannot create credits.
@@ -341,7 +317,7 @@ class Machine:
         data: bytes = buffer[start + 16 : stop]
         if not data:
             self.bareReceived += 1
-            self._updated = received
+            self._updates = received, self._updates[1]
         # Empty Data is legal after a DisConn: credits still flow for the other direction.
         elif self.state is not _ESTABLISHED and self.state is not _FIN_WAIT1:
             self._late()
@@ -350,7 +326,7 @@ class Machine:
 
     def _receiveOther(
         self, kind: int, bufs: int, length: int, sequence: int, acknowledged: int, count: int
-    ) -> None:
+    ) -> Other:
         mid, flags = kind >> 8, kind & 0xFF
         received = self.received + 1
         # RC delivers each Send once and in order (IBTA vol. 1 9.7), so a gap or a repeat in MSeq is the
@@ -370,12 +346,12 @@ class Machine:
         limit = acknowledged + bufs
         if limit > self.limit:
             self.limit = limit
-        self.other = mid, flags, acknowledged
         body = BODIES.get(mid)
         if body is None or count == _HEADER + body:
             self.bareReceived += 1
         elif mid == _DATA and self.state not in (_ESTABLISHED, _FIN_WAIT1):
             self._late()
+        return mid, flags, acknowledged
 
     def _late(self) -> None:
         if self.state == State.CLOSE_WAIT or self.state == State.LAST_ACK:

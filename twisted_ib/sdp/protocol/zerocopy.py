@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from twisted_ib.errors import SDPError
-from twisted_ib.sdp.protocol.machine import Action, Input, Machine, State
+from twisted_ib.sdp.protocol.machine import Action, Input, Machine, Other, State
 from twisted_ib.sdp.protocol.sinkadverts import ReceivedSrcAvail, SinkAdverts
 from twisted_ib.sdp.protocol.sourceadverts import SentSrcAvail, SourceAdverts
 from twisted_ib.sdp.protocol.wire import (
@@ -44,8 +44,8 @@ class ZeroCopy:
     @ivar source: The sending half; C{sink} is the receiving one.
     @ivar cap: The highest MSeqAck that may be sent, while a SrcAvailCancel is in progress; else L{None}.
     @ivar pend: Whether the next message has to carry OOB_PEND.
-    @ivar places: Whether L{Machine.receive<twisted_ib.sdp.protocol.machine.Machine.receive>} returns L{None}
-        for all Data, because the application supplies buffers for it.
+    @ivar places: Whether all Data is to L{ZeroCopyMachine.receive} as other messages, because the application
+        supplies buffers for it.
     """
 
     __slots__ = ("cap", "pend", "places", "sink", "source")
@@ -62,25 +62,25 @@ class ZeroCopyMachine(Machine):
     Protocol state of one connection that uses more than Data.
 
     @ivar zero: Advertisements and pending notices.
+    @ivar other: The last message that is no plain Data.
     """
 
-    __slots__ = ("zero",)
+    __slots__ = ("other", "zero")
 
-    def __init__(self, plain: Machine) -> None:
+    def __init__(self, plain: Machine, adverts: int) -> None:
         """
         @param plain: The connection's machine so far, which must not be used any more.
+        @param adverts: The peer's MaxAdverts.
         """
         # An object of its own, rather than another class for the old one: compiled callers keep the methods
         # of the class that an object was made of.
         super().__init__(0)
         self.sequence, self.received = plain.sequence, plain.received
         self.limit, self.told = plain.limit, plain.told
-        self.state, self.maxPayload = plain.state, plain.maxPayload
+        self.state, self._updates = plain.state, plain._updates
         self.bareSent, self.bareReceived = plain.bareSent, plain.bareReceived
-        self._updated, self._updating = plain._updated, plain._updating
-        # The message that is being processed may be the one that needs this machine.
-        self.other, self.adverts = plain.other, plain.adverts
-        self.zero = ZeroCopy(plain.adverts)
+        self.other: Other = (0, 0, 0)
+        self.zero = ZeroCopy(adverts)
 
     # -- sending
 
@@ -232,21 +232,23 @@ class ZeroCopyMachine(Machine):
 
     # -- receiving
 
-    def receive(self, buffer: Any, start: int, stop: int) -> bytes | None:
+    def receive(self, buffer: Any, start: int, stop: int) -> bytes | Other:
         data = Machine.receive(self, buffer, start, stop)
-        if data:
+        if not isinstance(data, bytes):
+            self.other = data
+        elif data:
             zero = self.zero
             zero.sink.checkData()
             if zero.places:
                 self.other = _DATA, 0, self.other[2]
-                return None
+                return self.other
             zero.sink.payloadCame()
         return data
 
     def parse(self, buffer: Any, start: int, stop: int) -> SDPMessage:
         """
-        Parse a message for which L{receive} returned L{None}, other than DisConn, AbortConn and buffer
-        resizing.  The method of its name must be called with it.
+        Parse C{other}, unless it is DisConn, AbortConn or about the size of buffers.  The method of its name
+        must be called with it.
 
         @raise SDPError: The protocol forbids the message.
         @raise SDPWireError: The message is malformed.
@@ -270,7 +272,7 @@ class ZeroCopyMachine(Machine):
 
     def data(self, message: Data) -> None:
         """
-        Process Data that L{receive} did not.
+        Process Data that L{receive} has not.
 
         @raise SDPError: The mode permits none.
         """

@@ -15,7 +15,7 @@ from unittest import skipIf
 from tests.hca.hcas import HCATestCase, Taker, settle, turn
 from twisted_ib import limits
 from twisted_ib.errors import PathLostError
-from twisted_ib.hca.base.operation import MANAGEMENT, word
+from twisted_ib.hca.base.operation import MANAGEMENT, REFERENCE, word
 from twisted_ib.hca.fabric.shm.ring import (
     BULK,
     HEAD,
@@ -32,7 +32,7 @@ from twisted_ib.hca.fabric.shm.ring import (
 )
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.host import libc
-from twisted_ib.hca.wire.opcodes import SEND_ONLY
+from twisted_ib.hca.wire.opcodes import READ_RESPONSE_ONLY, SEND_ONLY
 
 MISSING = libc.available()
 HEADER = Struct("<II")
@@ -250,6 +250,24 @@ class LayoutTests(RingTestCase):
         settle(self.a, self.b)
         self.assertEqual(len(self.two.records), n + 1)
         self.assertTrue(self.one.post(bytes(BULK)))
+
+    def test_alone(self) -> None:
+        """
+        What is published while a short record is delivered that came alone has its own batch, so that an
+        answer does not wait; behind one that refers to memory, which takes long, it is of the same.
+        """
+        for opcode, count in ((SEND_ONLY, 1), (READ_RESPONSE_ONLY | REFERENCE, 3)):
+            more = [b"third", b"second"]
+
+            def publish(data: bytes, opcode: int = opcode, more: list[bytes] = more) -> None:
+                if more:
+                    self.one.post(more.pop(), opcode)
+
+            self.two.upcall = publish
+            self.one.post(b"first", opcode)
+            self.assertEqual(self.other.progress(limits.RECORDS_PER_TURN), count)
+            settle(self.a, self.b)
+        self.assertEqual(self.two.records, [b"first", b"second", b"third"] * 2)
 
     def test_bulkTurn(self) -> None:
         """

@@ -4,9 +4,14 @@ The datagram medium of a fabric of packets.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from zope.interface import Attribute, Interface
+
+from twisted_ib import limits
+
+#: Of longer datagrams no two fit into a call of L{ILink.send}.
+SEVERAL_BYTES: Final = limits.PACKET_BURST_BYTES // 2
 
 
 class ILink(Interface):

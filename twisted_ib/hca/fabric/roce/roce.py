@@ -25,7 +25,7 @@ from twisted_ib import limits
 from twisted_ib.errors import DeviceError, NoRouteError, ResourceLimitError
 from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.base.operation import GSI_QPN
-from twisted_ib.hca.fabric.base.link import ILink
+from twisted_ib.hca.fabric.base.link import SEVERAL_BYTES, ILink
 from twisted_ib.hca.fabric.roce.portgroup import PortGroup, attachProgram, joinGroup
 from twisted_ib.hca.fabric.roce.slots import HANDED_ON, Handed
 from twisted_ib.hca.host.addresses import interfaceOf, normalise, routeMTU
@@ -399,7 +399,7 @@ class RoCELink:
                 return self._failed(error, sender, pieces, [], where)
             return True
         ancillary = self._marks(trafficClass, hopLimit) if trafficClass or hopLimit != HOP_LIMIT else []
-        if size < _BUFFER_BYTES // 2 and self.burst > 1 and len(pieces) > 1:  # Several may fit.
+        if size <= SEVERAL_BYTES and self.burst > 1 and len(pieces) > 1:
             ancillary.append((_SOL_UDP, _UDP_SEGMENT, _SHORT.pack(size)))
         try:
             sender.sendmsg(pieces, ancillary, 0, where)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
 from twisted_ib.hca.base.operation import GSI_QPN, SOLICITED
+from twisted_ib.hca.fabric.base.link import SEVERAL_BYTES
 from twisted_ib.hca.transport.parameters import Packet
 from twisted_ib.hca.wire.headers import BTH, ICRC, PSN_MASK, RETH
 from twisted_ib.hca.wire.icrcflow import ICRCState, crc32
@@ -38,11 +39,10 @@ _packICRC: Final = ICRC.pack
 _BACKWARD: Final = 0x40000000
 _PAD_SHIFT: Final = 4
 _LEAST: Final = BTH.size + ICRC.size
+_SEVERAL: Final = SEVERAL_BYTES
 _NOTIFICATION: Final = bytes(16)
 #: A packet with so many bytes is one piece for the link: a copy costs less than its pieces.
 _JOINED: Final = limits.DATAGRAM_BYTES + RETH.size
-#: Of longer packets no two fit into a call.
-_ALONE: Final = limits.PACKET_BURST_BYTES // 2
 _PADS: Final = (b"", b"\0", b"\0\0", b"\0\0\0")
 
 
@@ -78,10 +78,10 @@ class PacketTransmitter:
         # two directions of a connection are independent.
         if packets[0][0] == ACKNOWLEDGEMENT:
             packets.append(packets.pop(0))  # A shorter packet can only end a UDP_SEGMENT batch.
-        if len(packets[0][4]) > _ALONE:
+        if len(packets[0][4]) > _SEVERAL:
             number = 0
             for parts in packets:
-                if len(parts[4]) <= _ALONE:
+                if len(parts[4]) <= _SEVERAL:
                     break
                 self.sendOne(path, parts)
                 number += 1

@@ -42,6 +42,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
 from twisted_ib.errors import PathLostError, PeerEndedError, RingError
+from twisted_ib.hca.base.operation import REFERENCE
 from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.base.lastwords import Cells, LastWords, lastWords
 from twisted_ib.hca.fabric.base.path import AWAKE, RecordPath
@@ -88,6 +89,8 @@ _FIRST: Final = PAGE + LEAD
 #: On a path from an HCA to itself the accepting end numbers its offers from here on, so that a number is
 #: valid at one end only.
 _TWIN_OFFERS: Final = 1 << 31
+#: In the word of a record that stands for the bytes that it refers to.
+_REFERS: Final = REFERENCE << 24
 #: A message of SDP without bytes of a stream: its header alone (IBTA vol. 1 annex A4).
 _BARE: Final = 16
 #: Larger than any position.
@@ -418,8 +421,9 @@ class RingPath(HostPath):
                                 continue
                         cells[BEGUN] = head
                         return n
-                # A small one that came alone is answered at once: more would have come with it.
-                if n == 1 and length < BULK:
+                # A small one that came alone is answered at once: more would have come with it.  One that
+                # refers to memory is as bulk: its copy has taken long.
+                if n == 1 and length < BULK and not word & _REFERS:
                     return n
                 tail = peer[TAIL]
                 if head == tail or n >= budget or head > enough:

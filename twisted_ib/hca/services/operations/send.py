@@ -89,8 +89,7 @@ class IncomingSend(IncomingMessage):
         if receive is None:
             return False
         pieces = receive.pieces
-        if pieces and count <= pieces[0].length:
-            piece = pieces[0]
+        if pieces and count <= (piece := pieces[0]).length:
             pd = work.pd if work.shared is None else work.shared.pd
             try:
                 view, offset = pd.memory.check(piece.key, piece.address, count, LOCAL_WRITE, pd)
