@@ -261,13 +261,13 @@ class ConnectTests(SynchronousTestCase):
         """
         C{sdp:}, with REQ and REP, a message and a DisConn each way.
         """
-        self.assertLessEqual(self.perConnection(listenSDP, connectSDP), 304)
+        self.assertLessEqual(self.perConnection(listenSDP, connectSDP), 306)
 
     def test_rdma(self) -> None:
         """
         C{ib:}, whose queue pairs have work queues.
         """
-        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 334)
+        self.assertLessEqual(self.perConnection(listenRDMA, connectRDMA), 336)
 
 
 def requireBytecodes() -> None:
@@ -343,20 +343,20 @@ class BytecodeTests(SynchronousTestCase):
         """
         A message and its echo on one more connection of many.
         """
-        self.assertLessEqual(self.perOne("crowd", 20, 60), 1114)
+        self.assertLessEqual(self.perOne("crowd", 20, 60), 1116)
 
     def test_trips(self) -> None:
         """
         A message and its echo after the one before, with the turns of the reactor.
         """
-        self.assertLessEqual(self.perOne("trips", 10, 30), 1825)
+        self.assertLessEqual(self.perOne("trips", 10, 30), 1828)
 
     def test_packets(self) -> None:
         """
         The same on UDP, two packets each way, with a device at each end.
         """
         ends = ownAddress(1), ownAddress(2)
-        self.assertLessEqual(self.perOne("trips", 10, 30, "roce0", *ends), 6625)
+        self.assertLessEqual(self.perOne("trips", 10, 30, "roce0", *ends), 6630)
 
     def test_connects(self) -> None:
         """
@@ -395,7 +395,7 @@ class BytecodeTests(SynchronousTestCase):
 
         before, count = size(), 10
         connect(count)
-        self.assertLessEqual((size() - before) / count, 1064)
+        self.assertLessEqual((size() - before) / count, 1048)
 
     def test_messageConnects(self) -> None:
         """

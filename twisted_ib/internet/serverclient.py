@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IProtocol
 from twisted.internet.protocol import Protocol
 from twisted.python.failure import Failure
 
-from twisted_ib.internet.addressing.addresses import Address, End, sharedAddress
+from twisted_ib.internet.addressing.addresses import HIGHEST_PORT, Address, End, sharedAddress
 from twisted_ib.internet.addressing.endpoints import EndpointFactory
 from twisted_ib.internet.logcontext import callLast, upcalls
 from twisted_ib.internet.transport import Computed, Transport
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from twisted_ib.internet.channel import DeviceChannel
 
 #: Their attributes, for C{__slots__}.
-SERVER_FIELDS = ("_protocolName", "_settling", "server", "sessionno")
-CLIENT_FIELDS = ("_settling", "connector")
+SERVER_FIELDS = ("_session", "_settling", "server")
+CLIENT_FIELDS = ("_peerPort", "_settling", "connector")
 
 
 class ConnectedTransport(Transport):
@@ -117,8 +117,7 @@ class ServerTransport(ConnectedTransport):
     The transport of a passive side.
 
     @ivar server: The port that accepted it.
-    @ivar sessionno: Its number among that port's connections.
-    @ivar _protocolName: The name of the protocol's class; empty before there is one.
+    @ivar _session: C{sessionno} and the peer's port number: a port may have many, and one integer takes half.
     """
 
     __slots__ = ()
@@ -127,8 +126,7 @@ class ServerTransport(ConnectedTransport):
         self, channel: DeviceChannel, local: Address, peer: Address, server: Any, sessionno: int
     ) -> None:
         self.server = server
-        self.sessionno = sessionno
-        self._protocolName = ""
+        self._session = sessionno << 16
         self._settling = None
         super().__init__(channel, local, peer)  # type: ignore[call-arg]
 
@@ -140,9 +138,23 @@ class ServerTransport(ConnectedTransport):
         """
         proceed = self.begin(protocol)
         self._prefix = self._getLogPrefix(self.protocol)
-        self._protocolName = self.protocol.__class__.__name__
         if proceed:
             self.protocol.makeConnection(self)
+
+    @property
+    def sessionno(self) -> int:
+        """
+        Its number among that port's connections.
+        """
+        return self._session >> 16
+
+    @property
+    def _peerPort(self) -> int:
+        return self._session & HIGHEST_PORT
+
+    @_peerPort.setter
+    def _peerPort(self, port: int) -> None:
+        self._session |= port
 
     # Public attributes of twisted.internet.tcp.Server, computed from those that are here anyway.
     client: Any = Computed(lambda end: (end._peerHost, end._peerPort))
@@ -153,8 +165,11 @@ class ServerTransport(ConnectedTransport):
         return "-" if self._prefix is None else f"{self._prefix},{self.sessionno},{self.hostname}"
 
     def _repr(self) -> str:
-        name = self._protocolName
-        return f"<{name} #{self.sessionno} on {self._localPort}>" if name else ""
+        if self._prefix is None:
+            return ""
+        # Once the protocol has gone, by what it was called in the log.
+        name = self._prefix if self.protocol is None else self.protocol.__class__.__name__
+        return f"<{name} #{self.sessionno} on {self._localPort}>"
 
     def __repr__(self) -> str:
         return str(self.repstr)

@@ -33,7 +33,6 @@ FIELDS = (
     "_localHost",
     "_localPort",
     "_peerHost",
-    "_peerPort",
     "_prefix",
     "connected",
 )

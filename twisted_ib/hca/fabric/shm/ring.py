@@ -421,8 +421,7 @@ class RingPath(HostPath):
                                 continue
                         cells[BEGUN] = head
                         return n
-                # A small one that came alone is answered at once: more would have come with it.  One that
-                # refers to memory is as bulk: its copy has taken long.
+                # A small one alone is answered at once: more would have come with it.  A reference is bulk.
                 if n == 1 and length < BULK and not word & _REFERS:
                     return n
                 tail = peer[TAIL]
