@@ -170,8 +170,7 @@ class DrivenReactor(IBReactor):
             events = self._poller.poll(0, most)
         else:
             loop = self.blockingLoop
-            loop.sleeping = True
-            loop.busy = 0
+            loop.sleeping, loop.busy = True, 0
             if loop.orphans:
                 # Abandoned since the turn began: there is no wake-up for it.
                 limit = 0.0
@@ -282,8 +281,7 @@ class BlockingLoop:
         """
         if not self.forked:
             self.orphans.append(close)
-            if self.sleeping:
-                self.reactor.wakeUp()
+            self.disturb()
 
     def _closeOrphans(self) -> None:
         while self.orphans:
@@ -295,27 +293,32 @@ class BlockingLoop:
         """
         return active_count() - 1 - len(self.followers)
 
-    # -- after a call that changed something
-
     def flush(self, device: Device) -> None:
         """
         Send what was written.
         """
         device.flush()
         if self.sleeping:
-            reactor = self.reactor
+            reactor, isArmed = self.reactor, device.arm()
+            if not isArmed:
+                # Mostly an acknowledgement: this thread takes it, and wakes those whose message it finds.
+                if device.progress() and self.dispatch():
+                    return
+                isArmed = device.arm() and not reactor._newTimedCalls
             # The leader polls no path while it sleeps, nor knows of a packet's timer that began since.
-            if not device.arm() or (device.traits.packets and reactor.rest.isLate(device)):
+            if not isArmed or (device.traits.packets and reactor.rest.isLate(device)):
                 reactor.wakeUp()
 
-    def dispatch(self) -> None:
+    def dispatch(self) -> bool:
         """
-        Wake the threads whose conditions hold now: the leader, too.
+        Wake the threads whose conditions hold now, and return whether the leader is one of them.
         """
-        tell(self.followers)
-        ready = self._leaderReady
-        if self.sleeping and ready is not None and ready():
+        if self.followers:
+            tell(self.followers)
+        isReady = self.sleeping and self._leaderReady is not None and bool(self._leaderReady())
+        if isReady:
             self.reactor.wakeUp()
+        return isReady
 
     def disturb(self) -> None:
         """
@@ -350,8 +353,6 @@ class BlockingLoop:
                 self.dispatch()
             for channel in self.reactor._channels:
                 self.flush(channel.device)
-
-    # -- waiting
 
     def wait(
         self, ready: Callable[[], object], deadline: float | None = None, kernel: select.poll | None = None
@@ -513,8 +514,6 @@ class BlockingLoop:
         if hasTurned and self.reactor.kernelReady is not None:
             return self.reactor.kernelReady
         return any(each not in (self.reactor.descriptor, bell) for each, _ in kernel.poll(0))
-
-    # -- the end
 
     def close(self, forGood: bool = False) -> None:
         """

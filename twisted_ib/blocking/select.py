@@ -217,10 +217,10 @@ def _waitOne(descriptor: int, mask: int, deadline: float | None, isNow: bool) ->
     offload = None if skt is None or skt._connecting is not None else skt._sdp
     if skt is None or offload is None:
         return None
-    part, loop = offload.part, theLoop()
-    if part is None or part.listens or part.loop is not loop:
+    part = offload.part
+    if part is None or part.listens or part.loop.forked:
         return None
-    ready = partial(eventsOf, skt, mask)
+    loop, ready = part.loop, partial(eventsOf, skt, mask)
     with loop:
         found = ready()
         if found:

@@ -487,8 +487,37 @@ class LoopTests(TurnCase):
             loop.sleeping = sleeping
             loop.flush(channel)
             loop.sleeping = False
-            self.assertEqual(channel.said, ["flush", "arm"] if sleeping else ["flush"])
+            asleep = ["flush", "arm"] if armed else ["flush", "arm", "progress", "arm"]
+            self.assertEqual(channel.said, asleep if sleeping else ["flush"])
             self.assertEqual(bool(woken), isWoken, (sleeping, armed, packets, due))
+
+    def test_flushServes(self) -> None:
+        """
+        What a flush finds while the leader sleeps it serves itself: the leader is woken by what it waits for,
+        and by new delayed calls, and other threads by what they wait for.
+        """
+        for isReady, delays, isWoken in ((False, False, False), (True, False, True), (False, True, True)):
+            channel = Channel(armed=False)
+            reactor = self.turning(channel)
+            loop, waiter = reactor.blockingLoop, Waiter(lambda channel=channel: channel.armed, 0.0)
+            woken = self.woken(loop)
+
+            def progress(channel: Any = channel, reactor: Any = reactor, delays: bool = delays) -> int:
+                channel.said.append("progress")
+                channel.armed = True
+                if delays:
+                    reactor.callLater(0, lambda: None)
+                return 1
+
+            channel.__dict__["progress"] = progress
+            loop.followers.append(waiter)
+            loop.sleeping, loop._leaderReady = True, lambda isReady=isReady: isReady
+            loop.flush(channel)
+            loop.sleeping = False
+            loop.followers.clear()
+            # A leader that is woken arms it itself.
+            self.assertEqual(channel.said, ["flush", "arm", "progress", "arm"][: 3 if isReady else 4])
+            self.assertEqual((len(woken), waiter.done), (isWoken, True))
 
     def test_disturb(self) -> None:
         """
