@@ -23,7 +23,7 @@ SKIPPED = 77
 RECORDED = {
     ".": 34,
     "aio": 34,
-    "blocking": 52,
+    "blocking": 50,
     "configuration": 2,
     "dask": 11,
     "hca": 77,
