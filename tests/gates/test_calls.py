@@ -33,7 +33,7 @@ class CallTests(VerbsTestCase):
 
     #: Of a signalled request, of a receive; of polling for two completions that are there, for two that come
     #: with the peer's answers, and for none.
-    recorded = {"post_send": 13, "post_recv": 6, "poll_cq, arriving": 20, "poll_cq": 5, "poll_cq, none": 9}
+    recorded = {"post_send": 12, "post_recv": 6, "poll_cq, arriving": 20, "poll_cq": 5, "poll_cq, none": 9}
     #: Of taking an event that is there.
     events = 28
 
@@ -200,7 +200,7 @@ class LoopbackCallTests(CallTests):
     """
 
     device = "lo0"
-    recorded = {"post_send": 14, "post_recv": 6, "poll_cq, arriving": 22, "poll_cq": 5, "poll_cq, none": 11}
+    recorded = {"post_send": 13, "post_recv": 6, "poll_cq, arriving": 22, "poll_cq": 5, "poll_cq, none": 11}
     events = 30
 
 
@@ -210,8 +210,8 @@ class CallBytecodeTests(CallTests):
     """
 
     recorded = {
-        "post_send": 866,
-        "post_recv": 369,
+        "post_send": 818,
+        "post_recv": 365,
         "poll_cq, arriving": 1138,
         "poll_cq": 402,
         "poll_cq, none": 422,

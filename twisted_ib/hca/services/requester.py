@@ -131,15 +131,16 @@ class Requester(SendQueue):
         if state in FLUSHING:
             self.flush(WCStatus.WR_FLUSH_ERR)
             return
-        # One that goes alone takes less by pump().
-        if (
-            isFirst
-            and len(sends) > 1
-            and state is _RTS
-            and not (self._pausing or self._resuming or self._asked)
-        ):
-            if not self._waiting and (not onTheWay or self._mayGo(sends[0], work)):
+        isPlain = isFirst and state is _RTS and not (self._pausing or self._resuming or self._asked)
+        if isPlain and not self._waiting and (not onTheWay or onTheWay[-1].status is _SUCCESS):
+            if len(sends) > 1:
                 self._publishSends(work)
+            # As pump() has it, in fewer steps.
+            elif self._publish(sends[0], work):
+                del unsent[0]
+                onTheWay.append(sends[0])
+                if sends[0].status is not _SUCCESS:
+                    self._complete()
         if unsent:
             self.pump()
 

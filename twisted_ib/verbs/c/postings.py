@@ -321,19 +321,21 @@ def _failed(queue: PostedQueue, error: BaseException, first: BaseException | Non
     return first if isinstance(error, HCAError) else first or error
 
 
-def _pieces(buffer: bytearray, start: int, count: int) -> list[SGE]:
+def _pieces(buffer: bytearray, record: int, count: int) -> list[SGE]:
     # Of a record: its elements, if they are not just one.
+    start = record + _RECORD_BYTES
     return [SGE(*each) for each in _PIECE.iter_unpack(buffer[start : start + count * _PIECE_BYTES])]
 
 
-def _sendRequest(buffer: bytearray, start: int, id: int, flags: int, count: int, length: int) -> SendRequest:
+def _sendRequest(buffer: bytearray, record: int, id: int, flags: int, count: int, length: int) -> SendRequest:
     # Of a record of any operation.
-    remote, compare, swap, code, key, immediate = _readRest(buffer, start - _RECORD_BYTES)
+    remote, compare, swap, code, key, immediate = _readRest(buffer, record)
     request = SendRequest(id, OPCODES[code], (), flags, 0, remote, key, compare, swap)
     if flags & INLINE:
+        start = record + _RECORD_BYTES
         request.inline = bytes(buffer[start : start + length])
     else:
-        request.pieces = _pieces(buffer, start, count)
+        request.pieces = _pieces(buffer, record, count)
     if code in INVALIDATING:
         request.invalidateKey = immediate
     else:
@@ -369,7 +371,7 @@ def settle() -> None:
         at = before = 0
         while at < end:
             address, id, size, flags, count, length, isWhole, place, octets, key = _readRecord(buffer, at)
-            start, at = at + _RECORD_BYTES, at + size
+            at += size
             if address != before:
                 before, queue, run = address, _queues.get(address), []
             # One that another thread has closed has none.
@@ -379,15 +381,16 @@ def settle() -> None:
                 if not run:
                     batches.append((queue, queue.accept, run))
                 if flags & INLINE:
+                    start = at - size + _RECORD_BYTES
                     run.append(PostedSend(id, flags, 0, length, 0, buffer[start : start + length]))
                 else:
                     run.append(PostedSend(id, flags, place, octets, key, None))
             elif isinstance(queue, SendQueue):
-                request = _sendRequest(buffer, start, id, flags, count, length)
+                request = _sendRequest(buffer, at - size, id, flags, count, length)
                 batches.append((queue, queue.acceptOther, [request]))
                 run = []
             else:
-                pieces = [SGE(place, octets, key)] if count == 1 else _pieces(buffer, start, count)
+                pieces = [SGE(place, octets, key)] if count == 1 else _pieces(buffer, at - size, count)
                 receives.setdefault(queue, []).append(ReceiveRequest(id, pieces))
         # After the sends, for which a peer may wait: nothing is received meanwhile, and queues have no order.
         for queue, run in receives.items():
