@@ -38,7 +38,7 @@ from docs.links import isInterface, urlOf
 _ROOT = Path(__file__).resolve().parent.parent
 _OWN = "twisted_ib"
 #: Modules beside the faces that no program imports.
-INSIDE = (f"{_OWN}.compilation", f"{_OWN}.layouts", f"{_OWN}.structs")
+INSIDE = (f"{_OWN}.compilation", f"{_OWN}.layouts", f"{_OWN}.records", f"{_OWN}.structs")
 
 
 class Inventory(SphinxInventory):

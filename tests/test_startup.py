@@ -11,6 +11,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
@@ -19,7 +21,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from tests.support.commands import PATH
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS
-from twisted_ib.tools.run.hooks import Hooks
+from twisted_ib.tools.run.hooks import Hooks, Later, specNear
 from twisted_ib.tools.run.native.again import lacking
 
 _LIST = "import json, sys; print(json.dumps(sorted(sys.modules)))"
@@ -99,6 +101,8 @@ _BLOCKING = (
     "email",
     "html",
     "http",
+    "logging",
+    "platform",
     "ssl",
     "multiprocessing",
     "lzma",
@@ -248,7 +252,8 @@ class StartupTests(SynchronousTestCase):
 
         def finds(name: str) -> bool:
             path = sys.modules[name.rpartition(".")[0]].__path__
-            return hooks.find_spec(name, path) is not None
+            spec = hooks.find_spec(name, path)
+            return spec is not None and not isinstance(spec.loader, SourceFileLoader)
 
         with hooks.plain(), hooks.plain(), ThreadPoolExecutor(1) as pool:
             self.assertFalse(finds("twisted_ib.errors"))
@@ -283,6 +288,46 @@ class StartupTests(SynchronousTestCase):
                     self.assertEqual(pool.submit(found).result(HANG_SECONDS), ["ours"] * 2)
                 self.assertEqual(found(), ["ours"] * 2)
                 self.assertEqual([type(module) for module in modules], [ModuleType, Own])
+
+    def test_near(self) -> None:
+        """
+        What is found for a module at once is what all others find; a package, a module that is compiled or in
+        one of several folders, and those of other packages are left to them.
+        """
+        import twisted_ib.blocking
+
+        own, path = "twisted_ib.blocking.loop", list(twisted_ib.blocking.__path__)
+        theirs, found = PathFinder.find_spec(own, path), specNear(own, path)
+        assert found is not None and theirs is not None
+        if Path(str(theirs.origin)).suffix == ".py":
+            self.assertEqual((found, found.cached), (theirs, theirs.cached))
+        folder = Path(self.mktemp())
+        (folder / "package").mkdir(parents=True)
+        for name in ("package.py", "compiled.py", "compiled.cpython-311.so", "text.py"):
+            (folder / name).touch()
+        PathFinder.find_spec("twisted_ib.text", [str(folder)])
+        for name in ("package", "compiled", "absent"):
+            self.assertIsNone(specNear(f"twisted_ib.{name}", [str(folder)]))
+        self.assertIsNotNone(specNear("twisted_ib.text", [str(folder)]))
+        self.assertIsNone(specNear("twisted_ib.text", [str(folder), "other"]))
+        self.assertIsNone(specNear("other.text", [str(folder)]))
+        self.assertIsNone(specNear("twisted_ib.text", ["folder.zip"]))
+
+    def test_packages(self) -> None:
+        """
+        To other threads a package that is left for later is one: they may import a module of it meanwhile.
+        """
+        folder = Path(self.mktemp()) / "left"
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").touch()
+        (folder / "module.py").write_text("value = 1")
+        self.patch(sys, "path", [str(folder.parent), *sys.path])
+        self.addCleanup(lambda: [sys.modules.pop(name, None) for name in ("left", "left.module")])
+        sys.modules["left"] = later = Later("left")
+        self.assertFalse(hasattr(later, "__path__"))
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(import_module, "left.module").result(HANG_SECONDS)
+        self.assertEqual((found.value, later.module), (1, found))
 
     def test_peers(self) -> None:
         """

@@ -21,7 +21,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from attrs import Attribute, field, fields
 
 T = TypeVar("T")
-_FIELD: Final = "twisted_ib.field"
+#: Where a field of attrs has its L{Field}.
+FIELD: Final = "twisted_ib.field"
 _OCTET: Final = 8
 #: What C{struct} calls a number of so many bits.
 _CODES: Final = {8: "B", 16: "H", 32: "I", 64: "Q"}
@@ -30,6 +31,7 @@ _LARGEST: Final = 64
 
 # For whoever checks types: getattr says of nothing what it is.
 _valueOf: Final[Callable[[object, str], object]] = getattr
+_made: Final[Callable[[object, str, None], dict[str, tuple[object, object, Field | None]] | None]] = getattr
 _fields: Final[Callable[[object, str], Sequence[Attribute[object]]]] = getattr
 
 
@@ -61,8 +63,7 @@ class Record(Shown):
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        names = [each.name for each in _fields(type(self), "__attrs_attrs__")]
-        return all(_valueOf(self, name) == _valueOf(other, name) for name in names)
+        return all(_valueOf(self, name) == _valueOf(other, name) for name in _placesOf(type(self)))
 
 
 class FrozenRecord(Record):
@@ -73,7 +74,7 @@ class FrozenRecord(Record):
     __slots__ = ()
 
     def __hash__(self) -> int:
-        return hash(tuple([_valueOf(self, each.name) for each in _fields(type(self), "__attrs_attrs__")]))
+        return hash(tuple([_valueOf(self, name) for name in _placesOf(type(self))]))
 
 
 class Field(NamedTuple):
@@ -192,21 +193,30 @@ def declared(place: Field, default: Any, converter: Callable[[int], object] | No
     """
     @return: a field of attrs that knows its place.
     """
-    return field(default=default, converter=converter, metadata={_FIELD: place._replace(default=default)})
+    return field(default=default, converter=converter, metadata={FIELD: place._replace(default=default)})
 
 
 def placed(**declarations: Any) -> tuple[Field, ...]:
     """
     @param declarations: of the fields of a class which does not declare them itself.
     """
-    return tuple(each.metadata[_FIELD]._replace(name=name) for name, each in declarations.items())
+    return tuple(each.metadata[FIELD]._replace(name=name) for name, each in declarations.items())
 
 
 def fieldsOf(kind: Any) -> tuple[Field, ...]:
     """
     @return: the declared fields of a class, in its order.
     """
-    return placed(**{each.name: each for each in fields(kind) if _FIELD in each.metadata})
+    found = _placesOf(kind).items()
+    return tuple(place._replace(name=name) for name, place in found if place is not None)
+
+
+def _placesOf(kind: Any) -> dict[str, Field | None]:
+    # Of all its fields.  For those of twisted_ib.records attrs is not asked.
+    made = _made(kind, "__fields__", None)
+    if made is None:
+        return {each.name: each.metadata.get(FIELD) for each in fields(kind)}
+    return {name: place for name, (_, _, place) in made.items()}
 
 
 def ofTuple(kind: type[T], size: int) -> Codec[T]:
@@ -407,7 +417,7 @@ class Codec(Generic[T]):
         """
         words = "".join(f"{word.name}, " for word in self._words)
         read = self.reading()
-        if self.kind is dict or any(each.kw_only for each in getattr(self.kind, "__attrs_attrs__", ())):
+        if self.kind is dict or not getattr(self.kind, "__match_args__", True):
             read = [f"{each.name}={value}" for each, value in zip(self.fields, read, strict=True)]
         taken = ", ".join([*read, *([self._keeping(at)] if keeps and self.free else [])])
         lines = [*head.splitlines(), f" ({words}) = unpack(buffer, {at})", f" return cls({taken})"]

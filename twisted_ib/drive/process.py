@@ -14,10 +14,10 @@ import os
 import sys
 from _thread import get_ident
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted_ib import limits
-from twisted_ib.errors import ResourceLimitError
+from twisted_ib.errors import DeviceClosedError, ResourceLimitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, MutableSet
@@ -179,6 +179,17 @@ def forEach(found: MutableSet[_One], call: Callable[[_One], object]) -> Call:
         found.clear()
 
     return tellAll
+
+
+class Forked:
+    """
+    Stands in a forked child for a resource of its parent: a mapping, a socket, the other end of a path.
+    """
+
+    def _fail(self, *arguments: Any) -> Any:
+        raise DeviceClosedError("this device belongs to the process that this one was forked from")
+
+    __call__ = __getattr__ = __getitem__ = __len__ = __setitem__ = _fail
 
 
 #: Of this process.

@@ -1,5 +1,5 @@
 """
-Tests for L{twisted_ib.hca.device.programname}.
+Tests for L{twisted_ib.hca.device.form}.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
-from twisted_ib.hca.device.programname import programName
+from twisted_ib.hca.device.form import programName
 
 
 class ProgramNameTests(SynchronousTestCase):

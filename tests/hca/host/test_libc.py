@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import resource
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import skipUnless
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -146,7 +146,7 @@ class NumberTests(SynchronousTestCase):
         """
         Each makes what it is called.
         """
-        numbers = libc._SYSTEM_CALLS[platform.machine()]
+        numbers = libc._SYSTEM_CALLS[os.uname().machine]
         for name, arguments, made in (
             ("memfd_create", (b"x", 0), "/memfd:x (deleted)"),
             ("eventfd", (0, 0), "anon_inode:[eventfd]"),
@@ -204,7 +204,7 @@ class NumberTests(SynchronousTestCase):
         Where the kernel cannot be called it is ENOSYS, by the call's name.
         """
         for place, name, value in (
-            (platform, "machine", lambda: "riscv64"),
+            (os, "uname", lambda: SimpleNamespace(machine="riscv64")),
             (libc, "ctypes", None),
             (sys, "platform", "sunos5"),
         ):
@@ -212,7 +212,7 @@ class NumberTests(SynchronousTestCase):
             self.patch(place, name, value)
             error = self.assertRaises(OSError, libc._systemCall, "eventfd", 0, 0)
             self.assertEqual((error.errno, "eventfd" in str(error)), (38, True))
-            if place is not platform:
+            if place is not os:
                 error = self.assertRaises(OSError, libc.inotify, [("/", libc.IN_ATTRIB)])
                 self.assertEqual((error.errno, "inotify" in str(error)), (38, True))
             self.patch(place, name, kept)
@@ -250,12 +250,12 @@ class AvailableTests(SynchronousTestCase):
         Linux, an x86-64 processor and a 64-bit Python are needed.
         """
         self.patch(libc, "_probe", lambda: None)
-        self.patch(platform, "machine", lambda: "x86_64")
+        self.patch(os, "uname", lambda: SimpleNamespace(machine="x86_64"))
         self.patch(sys, "maxsize", 1 << 32)
         self.assertEqual(self.missing(), ())
         self.patch(sys, "maxsize", (1 << 31) - 1)
         self.assertEqual(self.missing(), ("a 64-bit Python",))
-        self.patch(platform, "machine", lambda: "riscv64")
+        self.patch(os, "uname", lambda: SimpleNamespace(machine="riscv64"))
         self.assertEqual(self.missing(), ("an x86-64 processor", "a 64-bit Python"))
         self.patch(sys, "platform", "sunos5")
         self.assertEqual(self.missing(), ("Linux (memory files and eventfd)",))
@@ -265,7 +265,7 @@ class AvailableTests(SynchronousTestCase):
         The first limit of a file's size, which counts now, has to allow the segment; calls have to work.
         """
         self.patch(libc, "_probe", lambda: None)
-        self.patch(platform, "machine", lambda: "x86_64")
+        self.patch(os, "uname", lambda: SimpleNamespace(machine="x86_64"))
         for soft, size, missing in (
             (resource.RLIM_INFINITY, 1 << 40, ()),
             (4096, 4096, ()),

@@ -518,11 +518,38 @@ asyncio.run(main())
 
 
 #: Sockets, and then what Twisted has been imported without.
+_FTP = """
+import socket
+class FTPServer:
+    def __init__(self):
+        self.socket = socket.socket()
+        self.socket.bind(("127.0.0.1", 0))
+        self.listen(9)
+    def listen(self, number):
+        self.socket.listen(number)
+class MultiprocessFTPServer(FTPServer):
+    pass
+"""
+_FTP_SERVED = """
+import socket
+from pyftpdlib.servers import FTPServer, MultiprocessFTPServer
+for kind in (FTPServer, MultiprocessFTPServer):
+    server = kind()
+    one = socket.create_connection(server.socket.getsockname())
+    print(kind.__name__, getattr(one, "sdp", None) is not None)
+"""
 _LATER = f"""
 import sys
 {_PAIR}
 pair()
 assert not {{"asyncio", "http.cookiejar", "email", "pickle", "twisted.internet.unix"}} & set(sys.modules)
+assert not {{"logging", "platform"}} & set(sys.modules)
+from twisted.logger import STDLibLogObserver
+from twisted.logger._stdlib import fromStdlibLogLevelMapping as levels
+observer = STDLibLogObserver()
+import logging
+assert observer.logger is logging.getLogger("twisted")
+assert all(levels[level] is levels[logging.getLevelName(level)] for level in (10, 20, 30, 40, 50))
 from twisted.internet import defer
 async def five(): return 5
 defer.ensureDeferred(five()).addCallback(print)
@@ -700,7 +727,7 @@ class KindTests(LoopsTestCase):
 
     def test_later(self) -> None:
         """
-        So are asyncio and cookies, of which Twisted has names.
+        So are asyncio, cookies and logging, of which Twisted has names.
         """
         self.assertEqual(self.ran(_LATER)[0], "5\n7\n")
 
@@ -728,6 +755,20 @@ class KindTests(LoopsTestCase):
         self.assertEqual(said, "True True True\nNone True None None None\n", complaints)
         self.assertEqual(complaints.count("ib-run: trio has a loop of its own\n"), 1, complaints)
         self.assertEqual(list(json.loads(complaints.splitlines()[-1])["notes"]), ["trio"])
+
+    def test_foreignFirst(self) -> None:
+        """
+        One that a program imports before all others, even C{socket}, works as it does behind them.
+        """
+        folder = self.folder / "gevent"
+        folder.mkdir()
+        (folder / "hub.py").write_text("class Hub: pass")
+        (folder / "__init__.py").write_text("from gevent.hub import Hub")
+        said, summary = self.ran(
+            "import sys\nassert 'socket' not in sys.modules\nfrom gevent import Hub\nHub()\nimport socket\n"
+            "print(socket.create_server(('127.0.0.1', 0)).fileno() > 2)"
+        )
+        self.assertEqual((said, list(summary["notes"])), ("True\n", ["gevent"]))
 
     def test_unusedForeign(self) -> None:
         """
@@ -803,11 +844,21 @@ class KindTests(LoopsTestCase):
         """
         A server that forks after it listens has the kernel's sockets, and they are counted so.
         """
-        (self.folder / "gunicorn.py").write_text("")
-        _, summary = self.ran(f"import gunicorn\n{_PAIR}\npair()")
-        self.assertEqual(
-            [(each["kind"], each["connections"]) for each in summary["reasons"]], [("forking", 2)]
-        )
+        for name in ("gunicorn", "websockify"):
+            (self.folder / f"{name}.py").write_text("")
+            _, summary = self.ran(f"import {name}\n{_PAIR}\npair()")
+            self.assertEqual(
+                [(each["kind"], each["connections"]) for each in summary["reasons"]], [("forking", 2)]
+            )
+
+    def test_forkingClass(self) -> None:
+        """
+        So has a server of a class that does, and no other one of its module.
+        """
+        (self.folder / "pyftpdlib").mkdir()
+        (self.folder / "pyftpdlib" / "__init__.py").write_text("")
+        (self.folder / "pyftpdlib" / "servers.py").write_text(_FTP)
+        self.assertEqual(self.ran(_FTP_SERVED)[0], "FTPServer True\nMultiprocessFTPServer False\n")
 
     def test_forks(self) -> None:
         """

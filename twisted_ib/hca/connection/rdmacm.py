@@ -14,11 +14,10 @@ from ipaddress import IPv6Address, ip_address
 from struct import Struct
 from typing import TYPE_CHECKING
 
-import attrs
-
 from twisted_ib import limits
 from twisted_ib.errors import WireError
 from twisted_ib.layouts import Record
+from twisted_ib.records import define
 
 if TYPE_CHECKING:
     from twisted_ib.structs import Packed
@@ -159,7 +158,7 @@ def packHeader(source: str, sourcePort: int, destination: str) -> bytes:
     return _HEADER.pack(0, version << 4, sourcePort, here, there)
 
 
-@attrs.define(eq=False, repr=False)  # Not frozen, as requests.
+@define(eq=False, repr=False)  # Not frozen, as requests.
 class RDMACMHeader(Record):
     """
     The header in the private data of a REQ or SIDR_REQ.

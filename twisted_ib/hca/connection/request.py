@@ -16,6 +16,7 @@ from enum import IntEnum
 import attrs
 
 from twisted_ib.layouts import Record, Shown
+from twisted_ib.records import define
 
 GID_BYTES = 16
 ZERO_GID = bytes(GID_BYTES)
@@ -113,7 +114,7 @@ class SIDRStatus(IntEnum):
     VERSION_UNSUPPORTED = 5
 
 
-@attrs.define(slots=False, eq=False, repr=False)
+@define(slots=False, eq=False, repr=False)
 class ConnectRequest(Record):
     """
     A request for a reliable connection: C{struct rdma_conn_param} of the active side, and the service.
@@ -173,7 +174,7 @@ class ConnectRequest(Record):
     reserved: int = 0
 
 
-@attrs.define(slots=False, eq=False, repr=False)
+@define(slots=False, eq=False, repr=False)
 class ConnectReply(Record):
     """
     The acceptance of a L{ConnectRequest}; fields of the same name mean the same, of the passive side.
@@ -200,7 +201,7 @@ class ConnectReply(Record):
     reserved: int = 0
 
 
-@attrs.define(eq=False, repr=False)
+@define(eq=False, repr=False)
 class Rejection(Record):
     """
     The refusal of a request or of a reply.
@@ -212,7 +213,7 @@ class Rejection(Record):
     privateData: bytes = b""
 
 
-@attrs.define(eq=False, repr=False)
+@define(eq=False, repr=False)
 class LookupRequest(Record):
     """
     Asks for the queue pair of a datagram service (IBTA vol. 1 12.11).
@@ -226,7 +227,7 @@ class LookupRequest(Record):
     requestRetries: int = 0
 
 
-@attrs.define(eq=False, repr=False)
+@define(eq=False, repr=False)
 class LookupReply(Record):
     """
     The answer to a L{LookupRequest}.

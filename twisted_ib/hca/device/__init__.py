@@ -9,9 +9,8 @@ Besides:
 
   - C{counters}: the counters of an HCA, under the names of Linux rxe's C{hw_counters} and under its own
   - C{device}: its addresses and its peers', its objects, its progress
-  - C{form}: the form in which this package runs
+  - C{form}: the form in which this package runs, and the name of the program
   - C{objects}: the objects of one HCA other than queue pairs and memory
-  - C{programname}: the name of a program, from its command line
   - C{progress}: the progress of a device
   - C{receivebudget}: the budget for received bytes that one HCA's consumers hold for paused readers
   - C{tcpcounterparts}: services that accompany TCP listeners, found without opening a device

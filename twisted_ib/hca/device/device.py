@@ -56,9 +56,8 @@ from twisted_ib.hca.device.addressing.resolution import Resolution
 from twisted_ib.hca.device.addressing.subnet import SubnetResolution
 from twisted_ib.hca.device.connections import Manager, Services
 from twisted_ib.hca.device.counters import Traffic, counters
-from twisted_ib.hca.device.form import compiledModules, isFreeThreaded
+from twisted_ib.hca.device.form import compiledModules, isFreeThreaded, programName
 from twisted_ib.hca.device.objects import Objects
-from twisted_ib.hca.device.programname import programName
 from twisted_ib.hca.device.progress import DeviceProgress
 from twisted_ib.hca.device.receivebudget import ReceiveBudget
 from twisted_ib.hca.device.registry import DEFAULT_DEVICE, addDevice, openFabric, removeDevice

@@ -29,11 +29,10 @@ import struct
 from enum import Enum, IntEnum, IntFlag
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import attrs
-
 from twisted_ib import errors, limits
 from twisted_ib.errors import HandshakeError, LayoutError
 from twisted_ib.layouts import FrozenRecord
+from twisted_ib.records import frozen
 
 if TYPE_CHECKING:
     from twisted_ib.structs import Packed
@@ -104,7 +103,7 @@ def _cut(text: str, limit: int) -> bytes:
     return text.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore").encode("utf-8")
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class Hello(FrozenRecord):
     """
     A side's identity, layout and capabilities.
@@ -165,7 +164,7 @@ class Hello(FrozenRecord):
         return cls(guid, pid, ringBytes, slackBytes, HandshakeFlags(offers), program)
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class Refuse(FrozenRecord):
     """
     The refusal of a handshake.
@@ -212,7 +211,7 @@ class Subject(Enum):
     SOCKETS = b"sockets"
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class Query(FrozenRecord):
     """
     A request for information about an HCA.
@@ -241,7 +240,7 @@ class Query(FrozenRecord):
             raise HandshakeError("an asker's query is about something unknown here") from None
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class QueryAnswer(FrozenRecord):
     """
     The answer of an HCA.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import platform
 import select
 import socket
 import sys
@@ -100,8 +99,9 @@ def _systemCall(name: str, *arguments: object) -> int:
 
     @raise OSError: the kernel refuses, or the call cannot be made from here.
     """
-    number = _SYSTEM_CALLS.get(platform.machine(), {}).get(name)
-    if ctypes is None or number is None or sys.platform != "linux":
+    isLinux = ctypes is not None and sys.platform == "linux"
+    number = _SYSTEM_CALLS.get(os.uname().machine, {}).get(name) if isLinux else None
+    if number is None:
         raise OSError(38, f"no way to call {name} from this Python")
     call = ctypes.CDLL(None, use_errno=True).syscall
     # syscall(2): arguments and result are long; ctypes would cut them to int.
@@ -389,7 +389,7 @@ def available(size: int = mmap.PAGESIZE) -> tuple[str, ...]:
     if sys.platform != "linux":
         return ("Linux (memory files and eventfd)",)
     missing = []
-    if platform.machine() not in ("x86_64", "AMD64"):
+    if os.uname().machine != "x86_64":
         # The ring relies on x86's order of stores (Intel SDM vol. 3, "Memory Ordering"); on Arm the tail
         # could become visible before the payload.
         missing.append("an x86-64 processor")

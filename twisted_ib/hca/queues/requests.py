@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from enum import IntEnum, IntFlag
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError, ResourceLimitError
 from twisted_ib.layouts import FrozenRecord, Record
+from twisted_ib.records import define, frozen
 
 if TYPE_CHECKING:
     from twisted_ib.hca.memory.regions import MemoryRegion
@@ -57,7 +56,7 @@ class SendFlags(IntFlag):
     IP_CSUM = 16
 
 
-@attrs.define(eq=False, repr=False)
+@define(eq=False, repr=False)
 class SGE(Record):
     """
     An element of a scatter/gather list (C{struct ibv_sge}): a piece of registered memory.
@@ -87,7 +86,7 @@ def checkPieces(pieces: Sequence[SGE], most: int) -> None:
             raise QueuePairError(f"a piece of memory has not {piece.length} bytes")
 
 
-@attrs.frozen(slots=True, eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class WindowBind(FrozenRecord):
     """
     The parameters of a BIND_MW: see L{Windows.bind<twisted_ib.hca.memory.windows.Windows.bind>}.
@@ -108,7 +107,7 @@ class WindowBind(FrozenRecord):
     key: int | None = None
 
 
-@attrs.frozen(slots=True, eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class Destination(FrozenRecord):
     """
     The destination of a datagram.
@@ -123,7 +122,7 @@ class Destination(FrozenRecord):
     key: int
 
 
-@attrs.define(eq=False, repr=False)
+@define(eq=False, repr=False)
 class SendRequest(Record):
     """
     A work request for the send queue (C{struct ibv_send_wr}).
@@ -191,7 +190,7 @@ class SendRequest(Record):
 ATOMIC_BYTES = 8
 
 
-@attrs.define(eq=False, repr=False)
+@define(eq=False, repr=False)
 class ReceiveRequest(Record):
     """
     A work request for the receive queue (C{struct ibv_recv_wr}).
@@ -204,7 +203,7 @@ class ReceiveRequest(Record):
     pieces: Sequence[SGE] = ()
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class Capabilities(FrozenRecord):
     """
     The sizes of a queue pair's work queues (C{struct ibv_qp_cap}).
@@ -238,7 +237,7 @@ class Capabilities(FrozenRecord):
                 raise ResourceLimitError(f"a queue pair has 0 to {most} {name}, not {value}")
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen(eq=False, repr=False)
 class Attributes(FrozenRecord):
     """
     Attributes of a connected queue pair, as set by L{QueuePair.modify

@@ -18,11 +18,10 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from attrs import frozen
-
 from twisted_ib import limits
 from twisted_ib.errors import SDPWireError
 from twisted_ib.layouts import Codec, FrozenRecord, bits, fieldsOf, named, octets
+from twisted_ib.records import frozen
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Self

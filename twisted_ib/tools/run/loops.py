@@ -39,7 +39,7 @@ _LOOP_CLASSES = ("SelectorEventLoop", *(("EventLoop",) if sys.version_info >= (3
 _OURS = "twisted_ib.reactor.asyncioreactor"
 #: Modules that connect in their own way, and how.
 _FOREIGN = {
-    "gunicorn": "forks after it listens, and RDMA does not cross a fork",
+    **dict.fromkeys(("gunicorn", "websockify"), "forks after it listens, and RDMA does not cross a fork"),
     "grpc": "connects by its own core",
 }
 #: Loops of other kinds, which libraries import for programs that have another one (httpx): the module and its
@@ -262,16 +262,23 @@ def _replaceSelect(hooks: Hooks, module: ModuleType) -> None:
             hooks.replace(sys.modules[owner], name, getattr(module, name))
 
 
-def _socketserver(module: ModuleType) -> None:
-    mixin: Any = vars(module)["ForkingMixIn"]
+def _leaveForking(name: str, method: str, module: ModuleType) -> None:
+    kind: Any = vars(module).get(name)
+    if kind is None:
+        return
 
     # RDMA connections do not cross a fork, and the children of this server use those of their parent.
-    def activate(server: Any) -> None:
+    def listen(server: Any, *arguments: object) -> object:
         if hasattr(server.socket, "useTCP"):
             server.socket.useTCP()
-        super(mixin, server).server_activate()
+        found: object = getattr(super(kind, server), method)(*arguments)
+        return found
 
-    mixin.server_activate = activate
+    setattr(kind, method, listen)
+
+
+def _socketserver(module: ModuleType) -> None:
+    _leaveForking("ForkingMixIn", "server_activate", module)
     plain: Any = vars(module)["TCPServer"]
     begin: Callable[[object], None] = plain.server_activate
 
@@ -324,6 +331,7 @@ def _hookSockets(hooks: Hooks) -> None:
     hooks.after["select"] = hooks.after["selectors"] = _select
     hooks.after[_SELECT] = partial(_replaceSelect, hooks)
     hooks.after["socketserver"] = _socketserver
+    hooks.after["pyftpdlib.servers"] = partial(_leaveForking, "MultiprocessFTPServer", "listen")
     hooks.after["multiprocessing.connection"] = partial(_connection, hooks)
     hooks.after["OpenSSL.SSL"] = _openSSL
 
@@ -386,6 +394,9 @@ def _foreign(text: str, module: ModuleType) -> None:
 
 
 def _ofRun(name: str, called: str, text: str, module: ModuleType) -> None:
+    # First: what the program imports gets its sockets from a module that imports it.
+    import socket  # noqa: F401
+
     from twisted_ib.tools.run.sockets import foreign, leaveTo
 
     def first() -> None:

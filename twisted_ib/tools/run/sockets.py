@@ -30,7 +30,7 @@ _Plain = kernel.socket
 #: block.
 foreign: list[str] = []
 #: Servers that fork after they listen: RDMA does not cross a fork.
-FORKING = ("gunicorn",)
+FORKING = ("gunicorn", "websockify")
 _full: type[Carried] | None = None
 _hooks: Hooks | None = None
 _loading = Lock()

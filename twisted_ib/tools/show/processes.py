@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from twisted_ib.hca.base.socketrows import ANY, COLUMNS, CONNECTION, LISTEN, LISTENER, TCP_STATES
-from twisted_ib.hca.device.programname import programName
+from twisted_ib.hca.device.form import programName
 
 #: Processes asked at the same time.
 ASKED_AT_ONCE = 32

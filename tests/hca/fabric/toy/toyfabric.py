@@ -17,9 +17,9 @@ from typing import Any
 from zope.interface import implementer
 
 from twisted_ib import limits
+from twisted_ib.drive.process import Forked
 from twisted_ib.errors import PathLostError
 from twisted_ib.hca.base.interfaces import IFabric, IHostDirectory
-from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.base.neighbours import Neighbours, PeerIdentity, ThreadDirectory
 from twisted_ib.hca.fabric.base.path import RecordPath
 from twisted_ib.hca.wire.headers import QPN_MASK

@@ -18,11 +18,11 @@ from attrs import define
 from zope.interface import classImplements
 
 from twisted_ib import limits
+from twisted_ib.drive.process import Forked
 from twisted_ib.errors import PathLostError, QueuePairError
 from twisted_ib.hca.base.interfaces import IPath
 from twisted_ib.hca.base.operation import LATER, REFUSAL, RESUME, RNR_EXHAUSTED, SILENT, SOLICITED
 from twisted_ib.hca.base.states import QPState
-from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.base.path import Waiters
 from twisted_ib.hca.fabric.base.streams import ConnectionPath
 from twisted_ib.hca.fabric.hardware.provider import keep, told

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from zope.interface import classImplements
 
 from twisted_ib import limits
+from twisted_ib.drive.process import Forked
 from twisted_ib.errors import PathLostError, QueuePairError
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.hca.base.interfaces import IPath
 from twisted_ib.hca.base.operation import ABSENT, LATER, REFUSAL, RESUME, SOLICITED
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import Timer
-from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.base.path import Waiters
 from twisted_ib.hca.fabric.base.streams import ConnectionPath
 from twisted_ib.hca.fabric.iwarp.protocol.ddp import LAST_BIT, TAGGED_BIT, UNTAGGED, Opcode

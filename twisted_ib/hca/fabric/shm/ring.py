@@ -41,9 +41,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
+from twisted_ib.drive.process import Forked
 from twisted_ib.errors import PathLostError, PeerEndedError, RingError
 from twisted_ib.hca.base.operation import REFERENCE
-from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.base.lastwords import Cells, LastWords, lastWords
 from twisted_ib.hca.fabric.base.path import AWAKE, RecordPath
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell

@@ -29,8 +29,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
+from twisted_ib.drive.process import Forked
 from twisted_ib.errors import HandshakeError, PathLostError, RingError
-from twisted_ib.hca.fabric.base.forked import Forked
 from twisted_ib.hca.fabric.shm.hotpaths import HostPath
 
 if TYPE_CHECKING:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import attrs
-
 from twisted_ib import limits
 from twisted_ib.hca.connection.request import (
     ANY_PATH,
@@ -21,6 +19,7 @@ from twisted_ib.hca.connection.request import (
 )
 from twisted_ib.hca.wire.cm.layout import CMMessage, infoAt, lastOctets
 from twisted_ib.layouts import Codec, bits, flag, octets, placed, scattered, split, within
+from twisted_ib.records import define
 
 #: A path in a REQ. Connections between the same two ports share one, so the latest are cached.
 PATH = Codec(
@@ -43,7 +42,7 @@ PATH = Codec(
 )
 
 
-@attrs.define(slots=False, eq=False, repr=False)
+@define(slots=False, eq=False, repr=False)
 class REQ(ConnectRequest, CMMessage):
     """
     Request for communication, from the active side (IBTA vol. 1 12.6.5).
@@ -90,7 +89,7 @@ class REQ(ConnectRequest, CMMessage):
     communicationID: int = 0
 
 
-@attrs.define(eq=False, repr=False)
+@define(eq=False, repr=False)
 class MRA(CMMessage):
     """
     Message receipt acknowledgement: the answer to a REQ, REP or LAP will be late (IBTA vol. 1 12.6.6).
@@ -111,7 +110,7 @@ class MRA(CMMessage):
     reserved: int = 0
 
 
-@attrs.define(eq=False, repr=False)
+@define(eq=False, repr=False)
 class REJ(CMMessage):
     """
     A connection is refused or given up (IBTA vol. 1 12.6.7).
@@ -136,7 +135,7 @@ class REJ(CMMessage):
     reserved: int = 0
 
 
-@attrs.define(slots=False, eq=False, repr=False)
+@define(slots=False, eq=False, repr=False)
 class REP(ConnectReply, CMMessage):
     """
     Reply to a REQ, from the passive side (IBTA vol. 1 12.6.8).
@@ -169,7 +168,7 @@ class REP(ConnectReply, CMMessage):
     reserved: int = 0
 
 
-@attrs.define(eq=False, repr=False)
+@define(eq=False, repr=False)
 class RTU(CMMessage):
     """
     Ready to use: the third message of opening, from the active side (IBTA vol. 1 12.6.9).
@@ -184,7 +183,7 @@ class RTU(CMMessage):
     privateData: bytes = lastOctets(privateDataBytes)
 
 
-@attrs.define(eq=False, repr=False)
+@define(eq=False, repr=False)
 class DREQ(CMMessage):
     """
     Disconnect request, from either side (IBTA vol. 1 12.6.10).
@@ -214,7 +213,7 @@ class DREP(RTU):
     attribute: ClassVar[int] = 0x0016
 
 
-@attrs.define(eq=False, repr=False)
+@define(eq=False, repr=False)
 class SIDR_REQ(CMMessage):
     """
     Asks for the queue pair of a datagram service.
@@ -231,7 +230,7 @@ class SIDR_REQ(CMMessage):
     reserved: int = 0
 
 
-@attrs.define(eq=False, repr=False)
+@define(eq=False, repr=False)
 class SIDR_REP(CMMessage):
     """
     The answer to a SIDR_REQ.
@@ -256,7 +255,7 @@ class SIDR_REP(CMMessage):
     privateData: bytes = lastOctets(privateDataBytes)
 
 
-@attrs.define(eq=False, repr=False)
+@define(eq=False, repr=False)
 class LAP(CMMessage):
     """
     Load alternate path, for an open connection (IBTA vol. 1 12.8).
@@ -294,7 +293,7 @@ class LAP(CMMessage):
     reserved: int = 0
 
 
-@attrs.define(eq=False, repr=False)
+@define(eq=False, repr=False)
 class APR(CMMessage):
     """
     Alternate path response, the answer to a LAP.
