@@ -8,12 +8,12 @@ from __future__ import annotations
 import gc
 import mmap
 import os
-import platform
 import resource
 import signal
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 from unittest import skipIf
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -484,7 +484,7 @@ class LibraryTests(SynchronousTestCase):
         """
         So are other processors and systems.
         """
-        self.patch(platform, "machine", lambda: "aarch64")
+        self.patch(os, "uname", lambda: SimpleNamespace(machine="aarch64"))
         self.assertIn("an x86-64 processor", self.missing())
         self.patch(sys, "platform", "darwin")
         self.assertIn("Linux", self.missing())
