@@ -11,6 +11,9 @@ from __future__ import annotations
 import socket
 import struct
 import sys
+
+# Programs replace those of socket (win_inet_pton).
+from _socket import inet_ntop
 from typing import TYPE_CHECKING
 
 import attrs
@@ -121,11 +124,11 @@ def _parse(message: bytes, port: int) -> TCPListener | None:
 
 def _text(packed: bytes) -> str:
     if len(packed) == 4:
-        return socket.inet_ntop(socket.AF_INET, packed)
+        return inet_ntop(socket.AF_INET, packed)
     # An IPv6 socket that is bound to an IPv4 address (RFC 4291 section 2.5.5.2, IPv4-mapped).
     if packed.startswith(_MAPPED):
-        return socket.inet_ntop(socket.AF_INET, packed[12:])
-    return socket.inet_ntop(socket.AF_INET6, packed)
+        return inet_ntop(socket.AF_INET, packed[12:])
+    return inet_ntop(socket.AF_INET6, packed)
 
 
 def _read(family: int, port: int) -> list[TCPListener]:

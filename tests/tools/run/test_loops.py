@@ -889,6 +889,14 @@ class KindTests(LoopsTestCase):
         """
         self.assertEqual(self.ran(_REPLACED)[0], "True\n")
 
+    def test_replacedConversion(self) -> None:
+        """
+        A program that puts its own in the place of a conversion of addresses (win_inet_pton) is carried.
+        """
+        broken = "import socket\nsocket.inet_ntop = lambda: None"
+        _, summary = self.ran(f"{broken}\n{_PAIR}\npair()")
+        self.assertEqual((summary["sdp"], summary["tcp"]), (2, 0))
+
     def test_iWARP(self) -> None:
         """
         Over a device whose connections are TCP's go those of blocking sockets and of a loop: the device's own

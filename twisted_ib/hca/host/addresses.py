@@ -10,6 +10,9 @@ import ipaddress
 import os
 import socket
 import struct
+
+# Programs replace those of socket (win_inet_pton).
+from _socket import inet_ntop, inet_pton
 from collections.abc import Container, Iterator
 from functools import lru_cache
 from random import SystemRandom
@@ -285,7 +288,7 @@ def routeMTU(destination: str, source: str, interface: int = 0) -> int:
     @return: octets; 0 if it was given none, or the kernel does not tell.
     """
     family = socket.AF_INET6 if ":" in destination else socket.AF_INET
-    values = [(_RTA_DST, socket.inet_pton(family, destination)), (_RTA_SRC, socket.inet_pton(family, source))]
+    values = [(_RTA_DST, inet_pton(family, destination)), (_RTA_SRC, inet_pton(family, source))]
     bits = 8 * len(values[0][1])
     if interface:
         values.append((_RTA_OIF, _NUMBER.pack(interface)))
@@ -371,5 +374,5 @@ def _parseAddress(message: bytes) -> tuple[str, int] | None:
     packed = values.get(_IFA_LOCAL, values.get(_IFA_ADDRESS))
     if packed is None or len(packed) not in (4, 16):
         return None
-    text = socket.inet_ntop(family, packed)
+    text = inet_ntop(family, packed)
     return f"{text}%{index}" if family == socket.AF_INET6 and scope == _SCOPE_LINK else text, index

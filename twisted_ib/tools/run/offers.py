@@ -12,6 +12,9 @@ import os
 import socket
 import stat
 import sys
+
+# Programs replace those of socket (win_inet_pton).
+from _socket import inet_pton
 from typing import TYPE_CHECKING
 
 from twisted_ib.configuration.file import isConfigured
@@ -66,7 +69,7 @@ def _numeric(family: int, address: object) -> tuple[str, int] | None:
     if host == "localhost" and family == socket.AF_INET:
         host = "127.0.0.1"
     try:
-        socket.inet_pton(family, host)
+        inet_pton(family, host)
     except (OSError, ValueError):
         return None
     return None if ":" in host and "." in host else (host, port)
