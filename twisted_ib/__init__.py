@@ -21,6 +21,7 @@ Modules:
   - C{rdma}: RDMA messaging for Twisted, on any reactor with C{IReactorFDSet} and C{IReactorTime}
   - C{rds}: Reliable Datagram Sockets (RDS), wire compatible with Linux, for Twisted
   - C{reactor}: the reactors C{ib} and C{ib-asyncio}
+  - C{records}: classes of attrs whose constructors are made by their first objects
   - C{sdp}: The Sockets Direct Protocol (IBTA vol. 1 annex A4)
   - C{select}: the C{select} module over sockets of SDP
   - C{selectors}: the C{selectors} module over sockets of SDP

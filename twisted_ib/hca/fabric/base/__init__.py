@@ -5,7 +5,6 @@ queue pair 1 of a path, and the C{link} of packets.
 Besides:
 
   - C{fabric}: the base of all fabrics, whatever carries their records
-  - C{forked}: a forked child's use of its parent's device
   - C{lastwords}: what a process leaves in shared memory about its streams, to be read when it has died
   - C{management}: queue pairs 0 and 1 of a path
   - C{path}: paths of records to a peer's HCA
