@@ -230,15 +230,15 @@ class DatagramResponder:
         self.work: WorkQueues | None = work
         self._receives = Receives(work)
 
-    def enqueue(self, request: ReceiveRequest) -> None:
+    def enqueue(self, *requests: ReceiveRequest) -> None:
         """
-        Accept a receive; the caller checked the state.
+        Accept receives; the caller checked the state.
 
-        @raise ResourceLimitError: the queue is full.
+        @raise ResourceLimitError: the queue has not room for all.
         """
         work = self.work
         assert work is not None
-        self._receives.add(request)
+        self._receives.add(*requests)
         if work.queuePair.state == QPState.ERR:
             self.flush()
 

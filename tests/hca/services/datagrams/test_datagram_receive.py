@@ -37,6 +37,19 @@ class ReceiveTests(DatagramTestCase):
         self.assertEqual(self.target.view[:46].tobytes(), bytes.fromhex(HEAD.format(32) + "0102030405 00"))
         self.assertEqual(route(self.target.view)[:2], (guidGID(0xA1), guidGID(0xB1)))
 
+    def test_together(self) -> None:
+        """
+        Receives that are posted together, as a list of a C program: all, or none where they have not room.
+        """
+        several = [ReceiveRequest(each, [piece(self.target)]) for each in range(3)]
+        self.b.work.postReceives(several)
+        for _ in several:
+            self.put(record("01020304", 28))
+        self.assertEqual([found[0] for found in self.got()], [0, 1, 2])
+        room = self.b.work.responder.room()
+        self.assertRaises(ResourceLimitError, self.b.work.postReceives, several * room)
+        self.assertEqual(self.b.work.responder.room(), room)
+
     def test_immediate(self) -> None:
         """
         The immediate is in the completion.
