@@ -78,7 +78,7 @@ class PacketPath(RecordPath):
 
     def postReserved(self, word: int, body: Any, refusal: bool) -> bool:
         if word >> 24 == ACKNOWLEDGE and (syndrome := REFUSAL.unpack(body)[0]) != ABSENT:
-            self.connection.refuse(syndrome)
+            self.connection.responder.refuse(syndrome)
         return True
 
     def position(self) -> int:

@@ -167,7 +167,7 @@ class RequestTests(ResponderCase):
         """
         self.request(0x00, A, bytes(256), False)
         self.request(0x01, C, bytes(256), False)
-        self.assertTrue(self.connection.continued(0x01, B, False, [bytes(256)] * 2))
+        self.assertTrue(self.connection.responder.continued(0x01, B, False, [bytes(256)] * 2))
         self.assertEqual(self.sent(), [])
         self.request(0x02, D, b"x")
         self.assertEqual(self.sent(), [acknowledge(0x1F, D, 1)])
@@ -536,9 +536,9 @@ class AnswerTests(ResponderCase):
         """
         self.end.isHolding = True
         self.read(A, 1)
-        self.connection.refuse(NAK_REMOTE_ACCESS)
+        self.connection.responder.refuse(NAK_REMOTE_ACCESS)
         self.assertEqual(self.sent(), [acknowledge(0x62, A, 1)])
-        self.connection.refuse(NAK_REMOTE_ACCESS)
+        self.connection.responder.refuse(NAK_REMOTE_ACCESS)
         self.assertEqual(self.sent(), [])
 
     def test_atomic(self) -> None:

@@ -140,23 +140,15 @@ class Connection:
 
     @property
     def destination(self) -> Any:
-        """
-        Where messages are sent, and the only source they are accepted from.
-        """
+        # And the only source that messages are accepted from.
         return self.peer.source
 
     @property
     def ackSeconds(self) -> float:
-        """
-        The path's ACK timeout.
-        """
         return self.timing.ackSeconds
 
     @property
     def isDelayed(self) -> bool:
-        """
-        Whether the peer has answered our REQ by an MRA, whose time is not over.
-        """
         return self.state is State.MRA_REQ_RCVD
 
     def accept(self, reply: ConnectReply, now: float, isConfirmed: bool = True) -> bool:
@@ -170,16 +162,10 @@ class Connection:
         return self.feed(given, replyMessage(reply), now) or self._missed(Input.ACCEPT)
 
     def reject(self, reason: int, privateData: bytes, now: float) -> bool:
-        """
-        Answer REQUEST or REPLY with a REJ.
-        """
         message = REJ(reason=reason, privateData=privateData)
         return self.feed(Input.REJECT, message, now) or self._missed(Input.REJECT)
 
     def ignore(self, now: float) -> bool:
-        """
-        Passive: forget a REQUEST, so that the peer's retransmission is a new one.
-        """
         return self.feed(Input.IGNORE, None, now) or self._missed(Input.IGNORE)
 
     def sendMRA(self, now: float, serviceTimeout: int = 24, privateData: bytes = b"") -> bool:
@@ -192,11 +178,6 @@ class Connection:
         return self.feed(Input.SEND_MRA, message, now) or self._missed(Input.SEND_MRA)
 
     def ready(self, now: float, privateData: bytes = b"", isConfirmed: bool = True) -> bool:
-        """
-        Active: answer REPLY with an RTU.
-
-        @param isConfirmed: see L{accept}.
-        """
         table = self.peer.table
         if not isConfirmed and table.lossless:
             return self.feed(_OPEN, None, now) or self._missed(Input.READY)

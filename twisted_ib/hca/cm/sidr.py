@@ -250,9 +250,7 @@ def _unreachable(lookup: Lookup, message: object, now: float) -> None:
 
 
 def _drop(lookup: Lookup, message: object, now: float) -> None:
-    """
-    No message, no event.
-    """
+    pass  # No message, no event.
 
 
 Action = Callable[[Lookup, Any, float], None]

@@ -410,12 +410,7 @@ class Device(DeviceProgress):
         self.counters[name] += 1
 
     def warn(self, text: str) -> None:
-        """
-        Warn the operator of this process of something that is not an error of a call.  In Twisted the channel
-        replaces this by the log.
-
-        @param text: a sentence.
-        """
+        # In Twisted the channel replaces this by the log.
         warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def inUse(self) -> dict[str, int]:
@@ -455,10 +450,6 @@ class Device(DeviceProgress):
         return found
 
     def describe(self) -> dict[str, Any]:
-        """
-        @return: the output of C{ib-devinfo} for this HCA: plain values, for JSON, at most
-            L{limits.ANSWER_BYTES}.
-        """
         beside = {"icrc": self.fabric.icrc} if self.traits.packets else {}
         if isFreeThreaded():
             beside["c_libraries"] = "do not start on a free-threaded Python yet"
@@ -478,9 +469,6 @@ class Device(DeviceProgress):
         }
 
     def describeSockets(self) -> Iterator[dict[str, Any]]:
-        """
-        @return: the output of C{ib-ss} for this process, page by page, each for one answer.
-        """
         rows = () if self.socketRows is None else self.socketRows()
         return pages(self._identity(), COLUMNS, rows)
 
@@ -677,12 +665,7 @@ class Device(DeviceProgress):
         self.queuePairs[owner.number].proposal = owner.proposal
 
     def arrivedEarly(self, number: int, address: str, psn: int) -> None:
-        """
-        A packet for a reserved queue pair number arrived: it counts as the RTU, if its PSN is plausible.
-
-        @param address: the packet's source.
-        @param psn: 24 bits.
-        """
+        # It counts as the RTU, if its PSN is plausible.
         # A packet of another source proves nothing about the peer of the REP.
         connection = self.cm.parked.awaited(number, lambda path: path.peer.address == address)
         if connection is None:

@@ -88,9 +88,7 @@ def _iwarp(
 
 
 def _hardware(owner: Any, guid: int, clock: Callable[[], float], address: str, adapter: str) -> IFabric:
-    """
-    @param adapter: the name by which libibverbs knows it.
-    """
+    # C{adapter} is its name in libibverbs.
     from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
 
     return HardwareFabric(owner, guid, clock, address, adapter)
@@ -459,11 +457,6 @@ def fabricOf(name: str) -> str | None:
     return None if device is None else device[0].name
 
 
-def _optionsOf(name: str) -> dict[str, bool]:
-    device = DEVICES.get(name)
-    return {} if device is None else dict.fromkeys(device[2], True)
-
-
 def addressOf(name: str) -> str | None:
     """
     The own address of a device; L{None} if it has none, or none yet.
@@ -586,7 +579,7 @@ def openFabric(
         # A program that binds another address than the device's must not be served silently at a third.
         if address is not None and own != normalise(address):
             raise DeviceError(f"device {name} has the address {own}, not {address}")
-        named: dict[str, object] = dict(_optionsOf(name))
+        named: dict[str, object] = dict.fromkeys(DEVICES[name][2], True) if name in DEVICES else {}
         if kind.locate is not None:
             named["adapter"] = DEVICES[name][1]
         return kind.open(owner, guid, clock, address=own, **named)

@@ -103,8 +103,34 @@ def _cut(text: str, limit: int) -> bytes:
     return text.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore").encode("utf-8")
 
 
+class Body(FrozenRecord):
+    """
+    The contents of a message, behind its head.
+
+    @cvar KIND: its number in the head.
+    """
+
+    __slots__ = ()
+
+    KIND: ClassVar[int]
+
+    def pack(self) -> bytes:
+        """
+        @return: the message.
+        @raise HandshakeError: it would be too long.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def parse(cls, body: memoryview) -> Body:
+        """
+        @raise HandshakeError: it is malformed.
+        """
+        raise NotImplementedError
+
+
 @frozen(eq=False, repr=False)
-class Hello(FrozenRecord):
+class Hello(Body):
     """
     A side's identity, layout and capabilities.
 
@@ -135,9 +161,6 @@ class Hello(FrozenRecord):
         return 2 if self.offers & HandshakeFlags.EVENTFD else 1
 
     def pack(self) -> bytes:
-        """
-        @return: The message.
-        """
         program = _cut(self.program, limits.PROGRAM_BYTES)
         fixed = _HELLO.pack(
             self.guid, self.pid, self.ringBytes, self.slackBytes, int(self.offers), len(program)
@@ -146,11 +169,6 @@ class Hello(FrozenRecord):
 
     @classmethod
     def parse(cls, body: memoryview) -> Hello:
-        """
-        Parse a body.
-
-        @raise HandshakeError: it is malformed.
-        """
         if len(body) < _HELLO.size:
             raise HandshakeError(f"a peer's hello is too short ({len(body)} bytes)")
         guid, pid, ringBytes, slackBytes, offers, length = _HELLO.unpack_from(body)
@@ -165,7 +183,7 @@ class Hello(FrozenRecord):
 
 
 @frozen(eq=False, repr=False)
-class Refuse(FrozenRecord):
+class Refuse(Body):
     """
     The refusal of a handshake.
 
@@ -179,19 +197,11 @@ class Refuse(FrozenRecord):
     text: str
 
     def pack(self) -> bytes:
-        """
-        @return: The message.
-        """
         text = _cut(self.text, REFUSAL_BYTES)
         return _message(self.KIND, _REFUSE.pack(self.reason, len(text)) + text)
 
     @classmethod
     def parse(cls, body: memoryview) -> Refuse:
-        """
-        Parse a body.
-
-        @raise HandshakeError: it is malformed.
-        """
         if len(body) < _REFUSE.size:
             raise HandshakeError("a peer's refusal is too short")
         reason, length = _REFUSE.unpack_from(body)
@@ -212,7 +222,7 @@ class Subject(Enum):
 
 
 @frozen(eq=False, repr=False)
-class Query(FrozenRecord):
+class Query(Body):
     """
     A request for information about an HCA.
     """
@@ -222,18 +232,10 @@ class Query(FrozenRecord):
     subject: Subject = Subject.DEVICE
 
     def pack(self) -> bytes:
-        """
-        @return: The message.
-        """
         return _message(self.KIND, self.subject.value)
 
     @classmethod
     def parse(cls, body: memoryview) -> Query:
-        """
-        Parse a body.
-
-        @raise HandshakeError: the subject is unknown here.
-        """
         try:
             return cls(Subject(bytes(body)))
         except ValueError:
@@ -241,7 +243,7 @@ class Query(FrozenRecord):
 
 
 @frozen(eq=False, repr=False)
-class QueryAnswer(FrozenRecord):
+class QueryAnswer(Body):
     """
     The answer of an HCA.
 
@@ -253,10 +255,6 @@ class QueryAnswer(FrozenRecord):
     content: dict[str, Any]
 
     def pack(self) -> bytes:
-        """
-        @return: The message.
-        @raise HandshakeError: it would be longer than L{limits.ANSWER_BYTES}.
-        """
         body = json.dumps(self.content).encode("ascii")
         if len(body) > limits.ANSWER_BYTES - _HEAD.size:
             raise HandshakeError(f"an answer of {len(body)} bytes is too long")
@@ -264,11 +262,6 @@ class QueryAnswer(FrozenRecord):
 
     @classmethod
     def parse(cls, body: memoryview) -> QueryAnswer:
-        """
-        Parse a body.
-
-        @raise HandshakeError: it is no JSON object.
-        """
         try:
             content = json.loads(bytes(body))
         # RFC 8259 section 9 lets a parser limit nesting: Python's runs into its recursion limit.

@@ -74,9 +74,7 @@ class _Kind:
     """
 
     def __init__(self, attribute: type[Attribute], selected: tuple[str, ...], sticks: bool = True) -> None:
-        """
-        @param selected: the counters, or the table with all of them.
-        """
+        # C{selected}: the counters, or the table with all of them.
         self.attribute, self.sticks = attribute, sticks
         fields = {each.name: each for each in layoutOf(attribute).fields}
         field = fields[selected[0]]

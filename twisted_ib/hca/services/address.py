@@ -142,8 +142,10 @@ class AddressPath:
         # order.
         if path is not None and not self._waiting and path.post(word, header, payload, length):
             return
-        if not self._addressPaths.mayWait(len(self._waiting)):
-            self._addressPaths.lose(1)
+        # Two bounds: one address must not use up the device's share, nor many dead ones together.
+        paths = self._addressPaths
+        if len(self._waiting) >= limits.DATAGRAMS_QUEUED or paths.waiting >= DATAGRAMS_WAITING:
+            paths.lose(1)
             return
         # A full queue is not reported to the sender: IBTA vol. 1 9.8.3 promises no delivery for
         # UD, and a send queue that waited for one receiver would block the datagrams to all
@@ -281,13 +283,6 @@ class AddressPaths:
         # path is found; what waits must still go, so the last user is not the end of the entry.
         if not addressPath.inUse:
             self._byKey.pop(addressPath.key, None)
-
-    def mayWait(self, count: int) -> bool:
-        """
-        Whether one more datagram may wait where C{count} wait already.
-        """
-        # Two bounds: one address must not use up the device's share, nor many dead ones together.
-        return count < limits.DATAGRAMS_QUEUED and self.waiting < DATAGRAMS_WAITING
 
     def lose(self, count: int) -> None:
         """

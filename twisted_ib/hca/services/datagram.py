@@ -108,7 +108,8 @@ class Datagram(Operation):
 
 class DatagramRequester(SendQueue):
     """
-    The send queue of a UD queue pair: requests complete when they are sent.
+    The send queue of a UD queue pair: requests complete when they are sent.  See
+    L{Requester<twisted_ib.hca.services.requester.Requester>}.
     """
 
     __slots__ = ()
@@ -119,12 +120,6 @@ class DatagramRequester(SendQueue):
     # -- posting
 
     def enqueue(self, request: SendRequest, fits: bool = False) -> None:
-        """
-        See L{SendQueue.enqueue}.
-
-        @raise QueuePairError: the destination is missing or not valid, or the queue pair does not support
-            the opcode.
-        """
         work = self.work
         if work is not None and request.opcode in work.operations:
             _checkDestination(request.destination, work)
@@ -133,25 +128,17 @@ class DatagramRequester(SendQueue):
     def enqueueInline(
         self, payload: Any, length: int, immediate: int | None, id: int | None, solicited: bool = False
     ) -> bool:
-        """
-        Refuse: a datagram needs a request, which has its destination.
-
-        @raise QueuePairError: always.
-        """
+        # A datagram needs a request, which has its destination.
         assert self.work is not None
         raise QueuePairError(f"queue pair {self.work.queuePair.number} sends datagrams, which need requests")
 
     # -- sending
 
     def pathFound(self) -> None:
-        """
-        Nothing: address handles have paths, this queue pair has none.
-        """
+        pass  # Address handles have paths, this queue pair has none.
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> None:
-        """
-        Ignore a response: a datagram has none.
-        """
+        pass  # A datagram has no response.
 
     def pump(self) -> None:
         work, unsent = self.work, self._unsent
@@ -196,9 +183,6 @@ class DatagramRequester(SendQueue):
             status = WCStatus.WR_FLUSH_ERR
 
     def close(self) -> None:
-        """
-        Forget everything.
-        """
         self.work = None
         self._unsent.clear()
 

@@ -71,7 +71,8 @@ _RTS = QPState.RTS
 
 class Requester(SendQueue):
     """
-    Sends, repeats and completes the requests of one send queue.
+    Sends, repeats and completes the requests of one send queue: see
+    L{Waiter<twisted_ib.hca.base.interfaces.roles.Waiter>}.
 
     An operation starts in C{_unsent}; when its last record is in the medium, or when it cannot be sent, it
     moves to C{onTheWay}; when everything before it is done and its own result is known, it completes.
@@ -147,9 +148,6 @@ class Requester(SendQueue):
     # -- sending
 
     def resume(self) -> None:
-        """
-        The medium has room again.
-        """
         self._waiting = False
         self._go()
 
@@ -397,7 +395,9 @@ class Requester(SendQueue):
             # a READ before it is outstanding it goes on retrying: completions are in order, so
             # that it could not fail yet.
             exhausted = operation.rnrRefusals >= attributes.rnrRetries
-            if exhausted and attributes.rnrRetries != _FOR_EVER and not self._answerBefore(operation):
+            asked = self._asked
+            isBehind = asked[0].position < operation.position if asked else False
+            if exhausted and attributes.rnrRetries != _FOR_EVER and not isBehind:
                 self._fail(operation, WCStatus.RNR_RETRY_EXC_ERR)
                 return
             operation.rnrRefusals += 1
@@ -437,10 +437,6 @@ class Requester(SendQueue):
         if self._unsent and self._unsent[0].position >= position:
             return self._unsent[0]
         return None
-
-    def _answerBefore(self, operation: Operation) -> bool:
-        asked = self._asked
-        return asked[0].position < operation.position if asked else False
 
     def _repeat(self, operation: Operation, seconds: float | None) -> None:
         # Go back to an operation and send it and all behind it again.  Without a time the wait

@@ -340,7 +340,9 @@ class Responder:
                     queuePair.consumer.received(buffer, start, stop)
                 return 0
         if opcode & UNRELIABLE:
-            return self._misaddressed(work)
+            # A record of another service is dropped silently, as in Linux rxe_recv.c check_type_state().
+            work.count("unreliable_misaddressed")
+            return 0
         inside = self._message is not None
         try:
             self._take(work, opcode, buffer, start, stop)
@@ -386,12 +388,6 @@ class Responder:
         self.isFresh = False
         work.established()
         return self.work is not None and work.queuePair.state != QPState.ERR
-
-    def _misaddressed(self, work: WorkQueues) -> int:
-        # A record of another service is dropped silently, as in Linux rxe_recv.c
-        # check_type_state().
-        work.count("unreliable_misaddressed")
-        return 0
 
     def _rewind(self) -> None:
         # The message in progress will come again from its beginning: give its receive back.

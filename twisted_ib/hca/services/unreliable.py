@@ -106,9 +106,7 @@ class UnreliableRequester(Requester):
             self._tell()
 
     def delivered(self, opcode: int, buffer: Any, start: int, stop: int) -> None:
-        """
-        Ignore a response: a UC requester expects none.
-        """
+        pass  # A UC requester expects no response.
 
     def _stop(self, work: WorkQueues, reason: Exception) -> None:
         work.queuePair.stop(reason)

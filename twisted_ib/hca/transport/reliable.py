@@ -68,14 +68,6 @@ class ReliableConnection:
             code, SOLICITED_EVENT if opcode & SOLICITED else 0, header, joined(payload), position
         )
 
-    def refuse(self, syndrome: int) -> None:
-        """
-        The queue pair cannot complete its oldest response: the memory is gone.
-
-        @param syndrome: of a NAK.
-        """
-        self.responder.refuse(syndrome)
-
     def receive(
         self, opcode: int, psn: int, acknowledge: bool, buffer: Any, start: int, stop: int, now: float
     ) -> None:
@@ -92,18 +84,6 @@ class ReliableConnection:
             self.requester.responded(code, psn, buffer, start, stop, now)
         else:
             self.responder.asked(opcode, psn, acknowledge, buffer, start, stop)
-
-    def continued(self, code: int, psn: int, acknowledge: bool, parts: list[Any]) -> bool:
-        """
-        Middle packets of a message came, with consecutive PSNs.
-
-        @param code: their opcode.
-        @param psn: the PSN of the first.
-        @param acknowledge: whether one of them has AckReq.
-        @param parts: their payloads, of equal size; valid until the user's C{settle}.
-        @return: whether they were the expected ones; if not, each must go through L{receive}.
-        """
-        return self.responder.continued(code, psn, acknowledge, parts)
 
     def isExpected(self, code: int, psn: int) -> bool:
         """

@@ -222,9 +222,12 @@ class Responder:
 
     def continued(self, code: int, psn: int, acknowledge: bool, parts: list[Any]) -> bool:
         """
-        Middle packets of a message came: L{asked} for all of them at once.
+        Middle packets of a message came, with consecutive PSNs: L{asked} for all of them at once.
 
-        @return: whether they were expected; if not, nothing has changed.
+        @param psn: the PSN of the first.
+        @param acknowledge: whether one of them has AckReq.
+        @param parts: their payloads, of equal size; valid until the user's C{settle}.
+        @return: whether they were the expected ones; if not, nothing has changed.
         """
         number, mtu = self._expected, self._terms.mtu
         if (
@@ -438,7 +441,7 @@ class Responder:
 
     def refuse(self, syndrome: int) -> None:
         """
-        The user cannot make the rest of its oldest response.
+        The user cannot make the rest of its oldest response: the memory is gone.
 
         @param syndrome: of a NAK.
         """

@@ -32,7 +32,7 @@ _REQUESTS: Final = requests(UNRELIABLE)
 
 class UnreliableConnection:
     """
-    One end of an unreliable connection (UC), with the interface of L{ReliableConnection
+    One end of an unreliable connection (UC): see L{ReliableConnection
     <twisted_ib.hca.transport.reliable.ReliableConnection>}.
 
     @ivar remote: the peer's queue pair number.
@@ -68,19 +68,12 @@ class UnreliableConnection:
         self._inside = 0
 
     def modify(self, parameters: ConnectionParameters) -> None:
-        """
-        The parameters have changed; the first PSN counts only if nothing was posted.
-        """
+        # The first PSN counts only if nothing was posted.
         if self._end == self._terms.firstPSN:
             self._end = self._next = parameters.firstPSN
         self._terms = parameters
 
     def post(self, opcode: int, header: bytes, payload: Any, length: int, position: int, now: float) -> bool:
-        """
-        Accept a record of the queue pair.
-
-        @return: False if there is no room now.
-        """
         if self._held >= limits.TRANSPORT_BYTES or len(self._unsent) >= limits.TRANSPORT_RECORDS:
             self._full = True
             return False
@@ -99,18 +92,11 @@ class UnreliableConnection:
         return True
 
     def isExpected(self, code: int, psn: int) -> bool:
-        """
-        @param code: the opcode of a packet.
-        @return: whether it has the PSN of the next one.
-        """
         return psn == self._expected & PSN_MASK
 
     def receive(
         self, opcode: int, psn: int, acknowledge: bool, buffer: Any, start: int, stop: int, now: float
     ) -> None:
-        """
-        A packet came.
-        """
         code = opcode & _CODE_MASK
         row = _REQUESTS.get(code)
         if row is None:
@@ -140,9 +126,7 @@ class UnreliableConnection:
     owes = False
 
     def outputs(self, budget: int, now: float, patient: bool = False) -> list[Packet]:
-        """
-        Make packets; a record counts as acknowledged when all its packets are made.
-        """
+        # A record counts as acknowledged when all its packets are made.
         out: list[Packet] = []
         unsent, mtu, position = self._unsent, self._terms.mtu, -1
         while unsent and len(out) < budget:
@@ -167,25 +151,14 @@ class UnreliableConnection:
         return [(code | UNRELIABLE, flags, psn, header, body) for code, flags, psn, header, body in out]
 
     def pending(self) -> bool:
-        """
-        @return: whether L{outputs} would make packets.
-        """
         return bool(self._unsent)
 
     def deadline(self) -> float | None:
-        """
-        @return: L{None}: there are no timers.
-        """
         return None
 
     def tick(self, now: float, isGone: bool = False) -> None:
-        """
-        Nothing: there are no timers.
-        """
+        pass  # There are no timers.
 
     def close(self) -> None:
-        """
-        The queue pair is gone: send nothing any more.
-        """
         self._unsent.clear()
         self._held = 0

@@ -385,7 +385,8 @@ _FINAL = (DeviceError, LayoutError, PeerIdentityError, PeerRefusedError)
 
 class PendingPaths:
     """
-    The queue pairs that wait for the path to one HCA.
+    The queue pairs that wait for the path to one HCA: see
+    L{PathUser<twisted_ib.hca.base.interfaces.roles.PathUser>}.
     """
 
     __slots__ = ("_paths", "_pause", "_search", "_timer", "key", "waiting")
@@ -418,9 +419,6 @@ class PendingPaths:
             self._search = search
 
     def pathReady(self, path: ITwinPath) -> None:
-        """
-        Give the path to all waiting queue pairs.
-        """
         self._search = None
         twin = path.twin
         # A path to this HCA itself without its other end is being torn down.
@@ -435,9 +433,6 @@ class PendingPaths:
         self._tell(give)
 
     def connectFailed(self, error: Exception) -> None:
-        """
-        Retry later, or give up if the error is final.
-        """
         self._search = None
         self.prune()
         if isinstance(error, _FINAL):

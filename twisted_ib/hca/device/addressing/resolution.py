@@ -222,14 +222,10 @@ class Resolution:
         """
 
     def pathAccepted(self, path: IPeerPath) -> None:
-        """
-        See L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>}.
-        """
+        pass
 
     def pathLost(self, path: IPeerPath) -> None:
-        """
-        Forget a path.
-        """
+        pass
 
     def isProven(self, path: DatagramPath) -> bool:
         """

@@ -56,7 +56,8 @@ class PeerAddress:
 @mypyc_attr(allow_interpreted_subclasses=True)
 class AddressDirectory(Fabric):
     """
-    The half of a fabric that deals with services and peers, and with its descriptor.
+    The half of a fabric that deals with services and peers, and with its descriptor: see
+    L{IAddressDirectory<twisted_ib.hca.base.interfaces.IAddressDirectory>}.
 
     @ivar address: the HCA's IP address, as text without a scope.
     @ivar gid: the same as a GID.
@@ -79,9 +80,6 @@ class AddressDirectory(Fabric):
 
     @property
     def gidSlots(self) -> int:
-        """
-        How many slots of the GID table the address fills.
-        """
         return self.traits.gidSlots
 
     # -- turns
@@ -117,27 +115,15 @@ class AddressDirectory(Fabric):
     # -- the descriptor
 
     def signal(self) -> None:
-        """
-        Make L{fileno} readable: there is something to do.
-        """
         self._waker.signal()
 
     def attend(self) -> None:
-        """
-        Reset L{signal}.
-        """
         self._waker.attend()
 
     def watch(self, fd: int, call: Callable[[], object]) -> None:
-        """
-        Have L{attend} call C{call} while another descriptor is readable.
-        """
         self._waker.watch(fd, call)
 
     def fileno(self) -> int:
-        """
-        @return: a descriptor that is readable when there is work.
-        """
         return self._waker.fileno()
 
     # -- services
@@ -149,14 +135,7 @@ class AddressDirectory(Fabric):
         return address
 
     def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
-        """
-        Listen for a service id.
-
-        @param address: the device's, or the wildcard of its IP version.
-        @param inode: ignored, since no TCP socket belongs to it here.
-        @raise ServiceInUseError: the device listens for it already.
-        @raise NoRouteError: the address is not the device's.
-        """
+        # No TCP socket belongs to it here: the inode is ignored.
         address = self._check(address)
         # As bind(2) of TCP: a wildcard address conflicts with every address of the same port.
         for service, other in self._services:
@@ -165,31 +144,18 @@ class AddressDirectory(Fabric):
         self._services.add((serviceID, address))
 
     def publishAny(self, prefix: int, address: str) -> int:
-        """
-        Listen at a free port.
-
-        @return: the port.
-        """
         address = self._check(address)
         port = freePort({service - prefix for service, _ in self._services})
         self._services.add((prefix + port, address))
         return port
 
     def withdraw(self, serviceID: int, address: str) -> None:
-        """
-        Undo L{publish} or L{publishAny}.
-        """
         self._services.discard((serviceID, normalise(address).partition("%")[0]))
 
     # -- peers
 
     def resolve(self, serviceID: int, address: str, user: Any) -> CompletedSearch:
-        """
-        Find the path to an address; whether anybody listens there shows in the answer to a REQ.
-
-        @param user: gets C{pathReady(path)} before this returns.
-        @raise NoRouteError: the address is of another IP version, or multicast.
-        """
+        # Whether anybody listens there shows in the answer to a REQ.
         address = normalise(address).partition("%")[0]
         # As connect(2) does on Linux: the wildcard address means this host.
         if address == wildcard(self.address):
@@ -200,12 +166,6 @@ class AddressDirectory(Fabric):
         return CompletedSearch()
 
     def reachGID(self, gid: int, user: Any) -> CompletedSearch:
-        """
-        Find the path to a GID, of a peer or of a multicast group.
-
-        @param user: gets C{pathReady(path)} before this returns.
-        @raise NoRouteError: it is no IP address that can be reached from here.
-        """
         address = gidText(gid)
         if (":" in address) != (":" in self.address) or not gid:
             raise NoRouteError(f"GID {address} cannot be reached from {self.address}")
@@ -213,9 +173,6 @@ class AddressDirectory(Fabric):
         return CompletedSearch()
 
     def reachPeer(self, gid: int, user: Any) -> CompletedSearch:
-        """
-        Find the path to the GID that a program gives a queue pair with its peer's number; as L{reachGID}.
-        """
         return self.reachGID(gid, user)
 
     def pathTo(self, address: str) -> Any:

@@ -74,10 +74,6 @@ class Fabric:
         fabric.pathClass = observer.tracedPaths(fabric.pathClass)
 
     def octets(self) -> tuple[int, int] | None:
-        """
-        @return: How many octets its paths have sent and received since it was opened; L{None} if that is not
-            counted.
-        """
         return None
 
     def published(self) -> int:
@@ -87,26 +83,16 @@ class Fabric:
         return bool(self.delayed)
 
     def allocate(self, size: int) -> Any:
-        """
-        @return: L{None}: no peer maps memory here.
-        """
         return None
 
     def registerWith(self, poller: Any) -> None:
-        """
-        No effect: the descriptor is enough.
-        """
+        pass  # The descriptor is enough.
 
     def deadline(self) -> float | None:
-        """
-        @return: L{None}: nothing waits for a time.
-        """
         return None
 
     def tick(self, now: float) -> None:
-        """
-        No effect: there are no timers.
-        """
+        pass  # There are no timers.
 
     def pending(self) -> bool:
         raise NotImplementedError

@@ -247,9 +247,6 @@ class ThreadDirectory(Fabric):
         return path
 
     def paths(self) -> list[Any]:
-        """
-        @return: The paths to living peers.
-        """
         return list(self._ends)
 
     def withdrawAll(self) -> None:

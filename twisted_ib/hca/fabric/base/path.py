@@ -99,11 +99,10 @@ class PendingResume:
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Waiters:
     """
-    Those that wait for room in a path's medium: see
-    L{IPeerPath<twisted_ib.hca.base.interfaces.IPeerPath>}.
+    Those that wait for room in a path's medium: see L{IPath<twisted_ib.hca.base.interfaces.IPath>}.
 
     @ivar waiting: They, in order, connection management first; each has C{resume()}.
-    @ivar peerSleep: See L{IPath}: not known.
+    @ivar peerSleep: Not known.
     """
 
     __slots__ = ("waiting",)
@@ -112,9 +111,7 @@ class Waiters:
     peerSleep: Sequence[int] = AWAKE
 
     def alert(self) -> None:
-        """
-        No effect: whether the peer sleeps is not known.
-        """
+        pass  # Whether the peer sleeps is not known.
 
     def wantSpace(self, waiter: Waiter) -> None:
         self.waiting[waiter] = None
@@ -206,11 +203,6 @@ class RecordPath(Waiters):
         return self
 
     def bind(self, queuePair: BoundQueuePair, message: Any = None) -> RecordPath:
-        """
-        Enter a queue pair into the table.
-
-        @return: The path itself.
-        """
         # IBTA vol. 1 9.6: HCAs compare a packet's source with the queue pair's peer.  Here a peer cannot
         # even name a queue pair that is bound to another path.
         if queuePair.number in self.absent:
@@ -224,27 +216,16 @@ class RecordPath(Waiters):
         return self
 
     def modified(self, queuePair: BoundQueuePair) -> None:
-        """
-        No effect: records depend on no attribute of a queue pair.
-        """
+        pass  # Records depend on no attribute of a queue pair.
 
     def prepareRequest(self, request: Any) -> None:
-        """
-        Put into a request the parameters that a fabric of packets negotiates (PSN, path MTU).
-
-        @param request: a L{ConnectRequest<twisted_ib.hca.connection.request.ConnectRequest>}, to be
-            changed.
-        """
+        pass
 
     def prepareReply(self, reply: Any, request: Any) -> Any:
         return None
 
     def readReply(self, reply: Any, number: int) -> None:
-        """
-        Take these parameters from the peer's reply.
-
-        @param number: The queue pair that the request named.
-        """
+        pass
 
     def _enter(self, queuePair: BoundQueuePair) -> None:
         number = queuePair.number
@@ -330,26 +311,15 @@ class RecordPath(Waiters):
         return 0, 0
 
     def offer(self, segment: Segment) -> int:
-        """
-        @return: 0: nothing is shared.
-        """
         return 0
 
     def withdraw(self, segment: Segment) -> None:
-        """
-        No effect: nothing is shared.
-        """
+        pass  # Nothing is shared.
 
     def offered(self, number: int) -> memoryview | None:
-        """
-        @return: L{None}: nothing is shared, whatever a peer writes.
-        """
         return None
 
     def peerProcess(self) -> int:
-        """
-        @return: 0: no process whose memory can be read is known.
-        """
         return 0
 
     def rouse(self) -> bool | None:

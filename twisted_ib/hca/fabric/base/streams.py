@@ -172,14 +172,9 @@ class ConnectedFabric(AddressDirectory):
         self._waker = LinkWaker(self._poller)
 
     def leave(self, group: int) -> None:
-        """
-        No effect: nothing was joined.
-        """
+        pass  # Nothing was joined.
 
     def paths(self) -> list[Any]:
-        """
-        @return: the paths of connected queue pairs.
-        """
         return [stream for stream in self.streams.values() if stream.queuePair is not None]
 
     def later(self, stream: Any) -> None:
@@ -214,9 +209,6 @@ class ConnectedFabric(AddressDirectory):
         return count
 
     def ringBells(self) -> None:
-        """
-        The batch ends: send what was posted.
-        """
         if self.bells:
             bells, self.bells = self.bells, []
             for stream in bells:
@@ -224,9 +216,6 @@ class ConnectedFabric(AddressDirectory):
 
     @property
     def hot(self) -> tuple[Any, ...]:
-        """
-        The fabrics that are worth polling: this one, if it has connections.
-        """
         return (self,) if self.streams else ()
 
     def deadline(self) -> float | None:
@@ -246,60 +235,42 @@ def pathRecord(here: str, there: str) -> PathRecord:
 
 class ConnectionPath:
     """
-    A path without datagrams: that of a queue pair's own connection, or the one to its peer's address.
+    A path without datagrams: that of a queue pair's own connection, or the one to its peer's address.  See
+    L{IPath<twisted_ib.hca.base.interfaces.IPath>}.
     """
 
     __slots__ = ()
 
     def forget(self, number: int) -> None:
-        """
-        No effect: a connection has one queue pair.
-        """
+        pass  # A connection has one queue pair.
 
     def expect(self, requester: Any) -> None:
-        """
-        No effect: nothing is refused for want of a queue pair.
-        """
+        pass  # Nothing is refused for want of a queue pair.
 
     def modified(self, queuePair: BoundQueuePair) -> None:
-        """
-        No effect: what was agreed on is not changed.
-        """
+        pass  # What was agreed on is not changed.
 
     def respond(self, word: int, record: bytes, partition: int) -> bool:
-        """
-        Drop a datagram: there are none here.
-        """
+        # There are no datagrams here.
         return True
 
     def sendManagement(self, attribute: int, body: bytes, transaction: int = 0) -> None:
-        """
-        No effect: there is no queue pair 1 here.
-        """
+        pass  # There is no queue pair 1 here.
 
     def unsent(self) -> int:
-        """
-        @return: 0: messages of connection management do not wait here.
-        """
         return 0
 
     # Only the descriptor of the fabric says that something has come.
     pending = unsent
 
     def prepareRequest(self, request: ConnectRequest) -> None:
-        """
-        No effect: a connection negotiates no attributes of packets.
-        """
+        pass  # A connection negotiates no attributes of packets.
 
     def prepareReply(self, reply: ConnectReply, request: ConnectRequest) -> None:
-        """
-        No effect.
-        """
+        pass
 
     def readReply(self, reply: ConnectReply, number: int) -> None:
-        """
-        No effect.
-        """
+        pass
 
 
 @implementer(IPeerPath)
@@ -324,21 +295,15 @@ class PeerPath(ConnectionPath):
         return path
 
     def unbind(self, queuePair: BoundQueuePair) -> None:
-        """
-        No effect: nothing is bound to this path.
-        """
+        pass  # Nothing is bound to this path.
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
-        """
-        Drop a datagram: there are none here.
-        """
+        # There are no datagrams here.
         self.fabric.count("datagrams_unsendable")
         return True
 
     def wantSpace(self, waiter: Waiter) -> None:
-        """
-        No effect: nothing waits for space.
-        """
+        pass  # Nothing waits for space.
 
     wantNoSpace = wantSpace
 
@@ -559,11 +524,9 @@ class FabricConnection:
 
 class FabricConnector:
     """
-    The common part of the connectors of such fabrics: there are no datagrams.
+    The common part of the connectors of such fabrics, which have no datagrams: see
+    L{IConnector<twisted_ib.hca.connection.interfaces.IConnector>}.
     """
 
     def sendLookup(self, path: IPeerPath, request: LookupRequest, user: Any, now: float) -> ILookup:
-        """
-        Refuse: see L{IConnector}.
-        """
         raise NoRouteError(f"{path.fabric.name} has no datagrams, and no services of them")

@@ -291,22 +291,13 @@ class IWARPFabric(ConnectedFabric):
         return stream
 
     def reachGID(self, gid: int, user: PathUser) -> CompletedSearch:
-        """
-        Refuse: there is no way to a queue pair but by a request to connect.
-
-        @raise NoRouteError: always.
-        """
+        # There is no way to a queue pair but by a request to connect.
         raise NoRouteError(
             f"iWARP has no datagrams, and its queue pairs are connected by the connection manager:"
             f" {gidText(gid)} has a TCP port to connect to, no queue pairs to address"
         )
 
     def join(self, group: int) -> None:
-        """
-        Refuse.
-
-        @raise NoRouteError: always.
-        """
         raise NoRouteError("iWARP has no multicast")
 
     def adopt(

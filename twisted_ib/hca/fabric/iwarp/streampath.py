@@ -336,9 +336,7 @@ class StreamPath(Waiters, ConnectionPath):
         return opcode == RESUME
 
     def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
-        """
-        See L{IPath.postReserved}: a refusal, which has another form here.
-        """
+        # It is a refusal, which has another form here.
         return self._postNone(word >> 24, body)
 
     def position(self) -> int:

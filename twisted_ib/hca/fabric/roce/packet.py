@@ -212,12 +212,6 @@ class PacketFabric(AddressDirectory):
     # -- peers
 
     def join(self, group: int) -> None:
-        """
-        Receive what is sent to a multicast group.
-
-        @raise NoRouteError: it is no multicast address of this IP version.
-        @raise HCAError: the link cannot join it.
-        """
         self.link.join(self._group(group))
 
     def leave(self, group: int) -> None:
@@ -283,12 +277,6 @@ class PacketFabric(AddressDirectory):
     # -- receiving
 
     def progress(self, budget: int = limits.RECORDS_PER_TURN) -> int:
-        """
-        Process what has arrived.
-
-        @param budget: datagrams at most, or a few more.
-        @return: how much was done, or will be at the end of the batch.
-        """
         if self._busy or self._closed:
             return 0
         self._busy = True

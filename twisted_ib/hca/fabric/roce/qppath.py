@@ -220,9 +220,6 @@ class QueuePairPath(Waiters):
 
     @property
     def recordBytes(self) -> int:
-        """
-        Whole packets.
-        """
         return limits.INLINE_MESSAGE // self.mtu * self.mtu
 
     # -- the queue pair
@@ -231,9 +228,7 @@ class QueuePairPath(Waiters):
         return self._way.bind(queuePair, message)
 
     def modified(self, queuePair: BoundQueuePair) -> None:
-        """
-        See L{IPath.modified}: with RTS come the first PSN and the timeouts.
-        """
+        # With RTS come the first PSN and the timeouts.
         if queuePair.partition != self.partition:
             self.partition = queuePair.partition
             self.accepted = partners(self.partition)
@@ -257,14 +252,10 @@ class QueuePairPath(Waiters):
         self.mark()
 
     def forget(self, number: int) -> None:
-        """
-        No effect: see L{PeerPath.forget}.
-        """
+        pass
 
     def expect(self, requester: Any) -> None:
-        """
-        No effect: the transport finds a silent peer by its timeout.
-        """
+        pass  # The transport finds a silent peer by its timeout.
 
     @property
     def isDone(self) -> bool:
@@ -296,7 +287,7 @@ class QueuePairPath(Waiters):
         if opcode == ACKNOWLEDGE:
             syndrome = REFUSAL.unpack(payload)[0]
             if syndrome != ABSENT:  # No such queue pair: dropped silently on a wire (Linux rxe_recv.c).
-                self.connection.refuse(syndrome)
+                self.connection.responder.refuse(syndrome)
                 self.mark()
             return True
         position = self._position + 1

@@ -259,7 +259,9 @@ class PacketReceiver:
                     # is nothing else.
                     parts, word = self._run(flow, view, at, stop, size, number)
                     several = len(parts)
-                    if several > 1 and session.connection.continued(opcode, psn & PSN_MASK, word, parts):
+                    if several > 1 and session.connection.responder.continued(
+                        opcode, psn & PSN_MASK, word, parts
+                    ):
                         if joining is not None and joining is not session:
                             joining.settle()  # Two connections may share a source port.
                         joining = session

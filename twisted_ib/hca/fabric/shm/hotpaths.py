@@ -111,12 +111,6 @@ class HotPaths(Fabric):
     # -- progress
 
     def progress(self, budget: int = limits.RECORDS_PER_TURN) -> int:
-        """
-        Deliver what has arrived.
-
-        @param budget: Records per path at most, so that a fast sender cannot starve others.
-        @return: How many records were consumed.
-        """
         n = 0
         for path in self.hot:
             if not path.alive:
@@ -137,9 +131,6 @@ class HotPaths(Fabric):
         return n
 
     def ringBells(self) -> None:
-        """
-        End the batch: wake peers that sleep and have something to consume.
-        """
         bells = self.bells
         if not bells:
             return
@@ -198,11 +189,6 @@ class HotPaths(Fabric):
         return sum([path.published() for paths in (self.hot, self._asleep) for path in paths])
 
     def arm(self) -> bool:
-        """
-        Put every hot path to sleep.
-
-        @return: False if one has work after all; that path is hot again.
-        """
         if self._brokenPaths:
             return False
         hot = self.hot

@@ -276,6 +276,7 @@ class PeerSockets:
     """
     The peer sockets of one HCA, each watched in an epoll object together with its peer's pidfd.
 
+    @ivar bySocket: They, by descriptor; C{byProcess} likewise by their peers' pidfds.
     @ivar greeting: Those whose handshake goes on, oldest first.
     @ivar poller: The C{select.epoll} object.
     """
@@ -283,14 +284,14 @@ class PeerSockets:
     def __init__(self, poller: epoll) -> None:
         self.poller = poller
         self.greeting: dict[PeerSocket, None] = {}
-        self._bySocket: dict[int, PeerSocket] = {}
-        self._byProcess: dict[int, PeerSocket] = {}
+        self.bySocket: dict[int, PeerSocket] = {}
+        self.byProcess: dict[int, PeerSocket] = {}
 
     def __len__(self) -> int:
-        return len(self._bySocket)
+        return len(self.bySocket)
 
     def __iter__(self) -> Iterator[PeerSocket]:
-        return iter(self._bySocket.values())
+        return iter(self.bySocket.values())
 
     def add(self, peerSocket: PeerSocket) -> None:
         """
@@ -308,8 +309,8 @@ class PeerSockets:
             except BaseException:
                 self.poller.unregister(peerSocket.fd)
                 raise
-            self._byProcess[pidfd] = peerSocket
-        self._bySocket[peerSocket.fd] = peerSocket
+            self.byProcess[pidfd] = peerSocket
+        self.bySocket[peerSocket.fd] = peerSocket
         self.greeting[peerSocket] = None
 
     def watch(self, peerSocket: PeerSocket, events: int) -> None:
@@ -317,7 +318,7 @@ class PeerSockets:
         Watch a socket for other events than before.
         """
         # The path may outlive the watch for a moment: epoll_ctl(2) would fail with ENOENT.
-        if peerSocket.fd in self._bySocket:
+        if peerSocket.fd in self.bySocket:
             self.poller.modify(peerSocket.fd, events)
 
     def remove(self, peerSocket: PeerSocket) -> bool:
@@ -326,7 +327,7 @@ class PeerSockets:
 
         @return: False if it was not watched.
         """
-        if self._bySocket.pop(peerSocket.fd, None) is None:
+        if self.bySocket.pop(peerSocket.fd, None) is None:
             return False
         self.greeting.pop(peerSocket, None)
         # Before the descriptor is closed: epoll(7) keeps watching an open file that a forked child still
@@ -334,21 +335,9 @@ class PeerSockets:
         self.poller.unregister(peerSocket.fd)
         pidfd = peerSocket.liveness.fd
         if pidfd >= 0:
-            del self._byProcess[pidfd]
+            del self.byProcess[pidfd]
             self.poller.unregister(pidfd)
         return True
-
-    def ofSocket(self, fd: int) -> PeerSocket | None:
-        """
-        @return: The peer socket with this descriptor, or L{None}.
-        """
-        return self._bySocket.get(fd)
-
-    def ofProcess(self, fd: int) -> PeerSocket | None:
-        """
-        @return: The peer socket whose peer has this pidfd, or L{None}.
-        """
-        return self._byProcess.get(fd)
 
     # -- handshakes
 

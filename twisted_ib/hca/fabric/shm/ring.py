@@ -258,11 +258,7 @@ class RingPath(HostPath):
         return bool(end - head <= _WINDOW_BYTES // 2 and self._room >= 0)
 
     def _skips(self, tail: int, end: int, room: int) -> bool:
-        """
-        Count the positions from a record's end to that of the ring, if it has room with them.
-
-        @return: Whether it has.
-        """
+        # Count the positions from a record's end to that of the ring, if it has room with them.
         last = (tail | self._mask) + 1
         if last - self._peerHead > room and not self._hasRoom(last, room):
             return False

@@ -169,11 +169,7 @@ class SharedRegions:
         return False
 
     def _leave(self) -> bool:
-        """
-        Leave the messages in the socket, and watch it for its end only.
-
-        @return: False if the peer has hung up.
-        """
+        # Leave the messages in the socket, and watch it for its end only.  False if the peer has hung up.
         self._listen(False)
         return not awaitReady(self._socket, 0, select.POLLRDHUP)
 

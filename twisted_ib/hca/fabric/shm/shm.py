@@ -161,13 +161,6 @@ class SharedMemoryFabric(HotPaths):
         else:
             self._lookAt = self.clock() + LOOK_SECONDS
 
-    def _stirred(self) -> None:
-        # Something has happened to the run directory, or to our socket in it.
-        with suppress(OSError):
-            os.read(self.rendezvous.watch, 4096)
-        # The removal may still be under way, and would take an entry that is made too early with it.
-        self._lookAt = self.clock() + LOOK_PAUSE_SECONDS
-
     def _look(self) -> None:
         self._lookAt = None
         if self.rendezvous.isLost():
@@ -453,13 +446,17 @@ class SharedMemoryFabric(HotPaths):
                 self._listeners.accept(fd, self._called)
                 continue
             if fd == self.rendezvous.watch:
-                self._stirred()
+                # Something has happened to the run directory, or to our socket in it.
+                with suppress(OSError):
+                    os.read(fd, 4096)
+                # The removal may still be under way, and would take an entry that is made too early with it.
+                self._lookAt = self.clock() + LOOK_PAUSE_SECONDS
                 continue
-            peerSocket = self._pairs.ofSocket(fd)
+            peerSocket = self._pairs.bySocket.get(fd)
             if peerSocket is not None:
                 self._readable(peerSocket)
                 continue
-            peerSocket = self._pairs.ofProcess(fd)
+            peerSocket = self._pairs.byProcess.get(fd)
             if peerSocket is not None:
                 self._lose(peerSocket, PeerEndedError("the peer's process died"))
             elif fd in self._others:
@@ -600,11 +597,7 @@ class SharedMemoryFabric(HotPaths):
         self._lose(path.peerSocket, error)
 
     def _clear(self) -> int:
-        """
-        End the paths that are broken, and close those buried that no upcall uses any more.
-
-        @return: How many paths were ended.
-        """
+        # End broken paths, and close those buried that no upcall uses any more.  The number of those ended.
         n = self._closeBroken()
         buried, self._detached = self._detached, []
         for path in buried:
@@ -641,9 +634,6 @@ class SharedMemoryFabric(HotPaths):
         return found
 
     def tick(self, now: float) -> None:
-        """
-        Time out handshakes, dial again, and resume accepting.
-        """
         self._listeners.tick(now)
         if self._lookAt is not None and now >= self._lookAt:
             self._look()

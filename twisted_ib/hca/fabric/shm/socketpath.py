@@ -169,11 +169,7 @@ class SocketPath(HostPath):
         return True
 
     def _put(self, head: bytes, pieces: list[Any], total: int) -> bool:
-        """
-        Send a packet.
-
-        @return: False if the kernel has no room for it.
-        """
+        # False if the kernel has no room for it.
         try:
             self._send([head, *pieces], (), _SEND_FLAGS)
         except BlockingIOError:
@@ -214,13 +210,6 @@ class SocketPath(HostPath):
     # -- up
 
     def progress(self, budget: int) -> int:
-        """
-        Deliver what has arrived, resume waiters for room, complete requests that the peer has consumed.
-
-        @param budget: How many packets at most.
-        @return: How many packets were read, waiters resumed and requests completed.
-        @raise RingError: the peer sent something that is no record.
-        """
         # An upcall may end up here again; records are delivered in order, so the outer call goes on with
         # them.
         if self.busy or self._ended:
