@@ -255,13 +255,11 @@ class PacketReceiver:
                     self._owner.count("packets_marked")
                     fabric.transmitter.notify(session, now)
                 if end < stop and opcode in _MIDDLES and not isMarked and not flags & _SPECIAL:
-                    # A run of Middle packets of one message is checked and delivered at once: bulk transfer
-                    # is nothing else.
+                    # Middle packets of one message are delivered at once: bulk transfer is nothing else.
                     parts, word = self._run(flow, view, at, stop, size, number)
                     several = len(parts)
-                    if several > 1 and session.connection.responder.continued(
-                        opcode, psn & PSN_MASK, word, parts
-                    ):
+                    responder = session.connection.responder
+                    if several > 1 and responder.continued(opcode, psn & PSN_MASK, word, parts):
                         if joining is not None and joining is not session:
                             joining.settle()  # Two connections may share a source port.
                         joining = session
