@@ -22,7 +22,6 @@ MODULES = (
     "siw",
     "adapters.rxe",
     "adapters.rping",
-    "adapters.rdmacore",
     "adapters.gone",
     "adapters.siw",
     "adapters.pair",

@@ -62,8 +62,8 @@ if NAMESPACE:
         os.open(each, os.O_RDONLY | os.O_CLOEXEC) for each in ("/proc/self/ns/net", f"/run/netns/{NAMESPACE}")
     )
     devices.openFabric = _openApart
-    # Of Twisted's tests, for macOS alone: after a client's end the server writes, which over RoCE may not be made
-    # yet, as that waits for the answer to its reply (RTU).
+    # For macOS alone: after a client has ended its server writes, which over RoCE may not be made
+    # yet, as that waits for the answer to the reply (RTU).
     ConnectableProtocol.writeToDetectPeerDisconnection = lambda self: None
 
 
