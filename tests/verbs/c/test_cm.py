@@ -46,6 +46,29 @@ channels._structure = lambda event, its: (events.index(event), its is endpoint)
 print(channels.takeEvent(Mock(), Mock(side_effect=events)), [each.close.call_count for each in events])
 """
 
+#: A call of a program that does not wait makes progress, which brings an event.
+_LATER = """
+import sys
+from unittest.mock import MagicMock, Mock
+sys.modules.update(_twisted_ib_verbs=MagicMock())
+from twisted_ib.verbs.c import waiting
+from twisted_ib.verbs.c.errors import HandleError
+
+events = []
+def drive(take, *arguments):
+    events.append("event")
+    return take()
+waiting.lib.twisted_ib_own_sleep = lambda: Mock(interrupted=0, slept=0)
+waiting.isNonBlocking = lambda fd: True
+waiting.hub = MagicMock(lieDown=drive)
+for isLater in False, True:
+    for _ in range(2):
+        try:
+            print(waiting.nextEvent(0, lambda: events.pop() if events else None, isLater))
+        except HandleError as error:
+            print(error.number, len(events))
+"""
+
 #: The same of an event of a connection, and of one for datagrams.
 _KINDS = """
 import sys
@@ -75,6 +98,14 @@ class EventTests(SynchronousTestCase):
         """
         done = subprocess.run([sys.executable, "-c", _KINDS], capture_output=True, text=True, check=False)
         self.assertEqual((done.stdout, done.stderr), ("['connection', 'datagrams']\n", ""))
+
+    def test_later(self) -> None:
+        """
+        An event that a call without waiting has brought itself is for the next one, where that is wanted.
+        """
+        done = subprocess.run([sys.executable, "-c", _LATER], capture_output=True, text=True, check=False)
+        expected = ["event", "event", f"{errno.EAGAIN} 1", "event"]
+        self.assertEqual((done.stdout.splitlines(), done.stderr), (expected, ""))
 
     def test_destroyed(self) -> None:
         """

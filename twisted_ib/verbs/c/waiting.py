@@ -90,13 +90,15 @@ def getUp() -> bool:
     return True
 
 
-def nextEvent(fd: int, take: Callable[[], _Event | None]) -> _Event | None:
+def nextEvent(fd: int, take: Callable[[], _Event | None], isLater: bool = False) -> _Event | None:
     """
     Take an event, or prepare the sleep until there is one.
 
     @param fd: the descriptor of the events; a program that has made it non-blocking wants EAGAIN in place of
         waiting.
     @param take: fetches an event, if there is one; called with the hub's lock held.
+    @param isLater: whether a call that does not wait leaves an event that it brings itself to the next one:
+        the program polls its completions first, which have come with that, and before it.
     @return: the event; L{None} if there is none yet: the handler is to return
         L{AGAIN<twisted_ib.verbs.c.functions.AGAIN>}.
     @raise HandleError: there is none, and the program does not want to wait (EAGAIN); or a signal has come
@@ -112,6 +114,12 @@ def nextEvent(fd: int, take: Callable[[], _Event | None]) -> _Event | None:
     # As read(2), which does not ask again either: a call that has slept waits.
     # One that is called again as an object was destroyed in this moment has not.
     isWaiting = getUp() or not isNonBlocking(fd)
+    if isLater and not isWaiting:
+        with hub:
+            present = take()
+        if present is not None:
+            return present
+        take = _nothing
     # Others do not take for a thread that a signal's handler may have sleep no more: they look.
     found = hub.lieDown(take, None if isWaiting and not isInterrupted else 0.0, lambda: awaitReady(fd, 0))
     if isinstance(found, Sleep):
@@ -121,6 +129,10 @@ def nextEvent(fd: int, take: Callable[[], _Event | None]) -> _Event | None:
     if found is None:
         raise HandleError("A signal has come", errno.EINTR) if isInterrupted else _noEvent()
     return found
+
+
+def _nothing() -> None:
+    return None
 
 
 def nextOf(

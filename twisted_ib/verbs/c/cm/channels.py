@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import attrs
 from _twisted_ib_cm import ffi
@@ -194,7 +195,9 @@ def rdma_get_cm_event(channel: CData, event: CData) -> int:
     found = channelOf(channel, event)
     _thread.waitsFor = address
     try:
-        taken = takeEvent(found)
+        # As on an adapter, where completions do not wait for a call: libfabric takes what it has not polled
+        # for failed once it hears of the end of a connection.
+        taken = takeEvent(found, partial(nextEvent, isLater=True))
     except (HCAError, OSError):
         if attend.isEnding() or not handles.has(address):
             # It was destroyed in this moment.
