@@ -18,7 +18,7 @@ from struct import Struct
 from struct import error as structError
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from attrs import Attribute, field, fields
+from attrs import Attribute, field
 
 T = TypeVar("T")
 #: Where a field of attrs has its L{Field}.
@@ -32,6 +32,7 @@ _LARGEST: Final = 64
 # For whoever checks types: getattr says of nothing what it is.
 _valueOf: Final[Callable[[object, str], object]] = getattr
 _made: Final[Callable[[object, str, None], dict[str, tuple[object, object, Field | None]] | None]] = getattr
+_given: Final[Callable[[object, str, object], object]] = getattr
 _fields: Final[Callable[[object, str], Sequence[Attribute[object]]]] = getattr
 
 
@@ -211,11 +212,11 @@ def fieldsOf(kind: Any) -> tuple[Field, ...]:
     return tuple(place._replace(name=name) for name, place in found if place is not None)
 
 
-def _placesOf(kind: Any) -> dict[str, Field | None]:
+def _placesOf(kind: object) -> dict[str, Field | None]:
     # Of all its fields.  For those of twisted_ib.records attrs is not asked.
     made = _made(kind, "__fields__", None)
     if made is None:
-        return {each.name: each.metadata.get(FIELD) for each in fields(kind)}
+        return {each.name: each.metadata.get(FIELD) for each in _fields(kind, "__attrs_attrs__")}
     return {name: place for name, (_, _, place) in made.items()}
 
 
@@ -417,7 +418,7 @@ class Codec(Generic[T]):
         """
         words = "".join(f"{word.name}, " for word in self._words)
         read = self.reading()
-        if self.kind is dict or not getattr(self.kind, "__match_args__", True):
+        if self.kind is dict or not _given(self.kind, "__match_args__", True):
             read = [f"{each.name}={value}" for each, value in zip(self.fields, read, strict=True)]
         taken = ", ".join([*read, *([self._keeping(at)] if keeps and self.free else [])])
         lines = [*head.splitlines(), f" ({words}) = unpack(buffer, {at})", f" return cls({taken})"]

@@ -14,13 +14,15 @@ import os
 import sys
 from _thread import get_ident
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, ResourceLimitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, MutableSet
+
+    from typing_extensions import Never
 
     Call = Callable[[], object]
 
@@ -186,7 +188,7 @@ class Forked:
     Stands in a forked child for a resource of its parent: a mapping, a socket, the other end of a path.
     """
 
-    def _fail(self, *arguments: Any) -> Any:
+    def _fail(self, *arguments: object) -> Never:
         raise DeviceClosedError("this device belongs to the process that this one was forked from")
 
     __call__ = __getattr__ = __getitem__ = __len__ = __setitem__ = _fail
