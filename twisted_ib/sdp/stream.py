@@ -157,7 +157,8 @@ class Stream:
 
     # Defaults of most connections; a transport has a dictionary for those that change.
     attached = True
-    longest = maxPayload = _MESSAGE
+    longest = _MESSAGE
+    maxPayload = _MESSAGE
     adverts = limits.SDP_ADVERTS
     messageBytes = _MESSAGE
     reads = READ_DEPTH

@@ -131,11 +131,6 @@ class Body(Protocol):
             self.written += len(data)
 
     def connectionLost(self, reason: Failure | None = None) -> None:
-        """
-        Note how the body ended.
-
-        @param reason: L{ResponseDone} if it is complete.
-        """
         assert reason is not None and reason.value is not None
         if not self.ended.called:
             self.ended.callback(reason.value)

@@ -163,9 +163,7 @@ class ChildEnd:
         self.ended.callback(status)
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        The reactor ends: nobody waits any more.
-        """
+        pass  # The reactor ends: nobody waits any more.
 
 
 def passSignals(pid: int) -> None:

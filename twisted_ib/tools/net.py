@@ -211,9 +211,7 @@ class _User:
     """
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        The reactor stops, and the command with it.
-        """
+        pass  # The reactor stops, and the command with it.
 
 
 async def _active(reactor: Any, device: Any, seconds: float) -> bool:

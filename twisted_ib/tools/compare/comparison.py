@@ -240,12 +240,6 @@ class Comparison:
         )
 
 
-def _checkPlot(path: str) -> None:
-    # Before half a minute of measuring.
-    if not os.path.isdir(os.path.dirname(path) or os.curdir):
-        raise ProgramError(f"{path}: there is no such folder")
-
-
 def compare(options: Namespace) -> int:
     """
     Measure, and show the results.
@@ -253,8 +247,9 @@ def compare(options: Namespace) -> int:
     @return: the exit status: 0 only if no subject failed.
     @raise ProgramError: nothing could be compared.
     """
-    if options.plot:
-        _checkPlot(options.plot)
+    # Before half a minute of measuring.
+    if options.plot and not os.path.isdir(os.path.dirname(options.plot) or os.curdir):
+        raise ProgramError(f"{options.plot}: there is no such folder")
     comparison = Comparison(options)
     if not options.json:
         rounds, seconds = options.rounds, options.seconds

@@ -117,11 +117,6 @@ class Child(ProcessProtocol):
                     self.ready.callback(None)
 
     def processEnded(self, reason: Failure) -> None:
-        """
-        Note the child's end.
-
-        @param reason: L{ProcessDone} for exit status 0.
-        """
         if self._missing:
             self._missing = 0
             said = [line.strip() for line in self._lines if line.strip()]

@@ -39,7 +39,7 @@ _SHOWN_ERROR = 300
 
 class Client:
     """
-    One run of a test.
+    One run of a test: see L{Owner<twisted_ib.tools.perf.link.Owner>}.
     """
 
     def __init__(self, reactor: Any, test: Test, terms: Parameters, progress: Progress) -> None:
@@ -138,14 +138,9 @@ class Client:
         return answer
 
     def made(self, link: Link) -> None:
-        """
-        Do nothing: the client speaks first.
-        """
+        pass  # The client speaks first.
 
     def heard(self, link: Link, message: dict[str, Any]) -> None:
-        """
-        Process the server's answer.
-        """
         answered = self._answers.pop(link, None)
         # Nothing was asked: the other end does not follow the protocol.
         if answered is None:
@@ -154,9 +149,6 @@ class Client:
             answered.callback(message)
 
     def lost(self, link: Link, reason: Failure) -> None:
-        """
-        Handle the end of a connection.
-        """
         if link.strange:
             self._fail(ProgramError(f"the server at {self._where} is no ib-perf"))
         elif not self._over:

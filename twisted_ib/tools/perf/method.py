@@ -256,19 +256,13 @@ class OneSided(Send):
         link.memory = Memory(region, address, key)
 
     async def begin(self, ask: Ask, what: str) -> None:
-        """
-        Do nothing: the server has no phases.
-        """
+        pass  # The server has no phases.
 
     async def end(self, ask: Ask, moved: int) -> None:
-        """
-        Do nothing.
-        """
+        pass
 
     async def before(self, link: Link, message: bytes) -> None:
-        """
-        Do nothing: there is no echo to test.
-        """
+        pass  # There is no echo to test.
 
     def request(self, link: Link, size: int) -> Callable[[], Deferred[Any]]:
         """
@@ -296,9 +290,6 @@ class Write(OneSided):
     access = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
 
     async def before(self, link: Link, message: bytes) -> None:
-        """
-        Put the message into the client's memory.
-        """
         link.memory.region.view[: len(message)] = message
 
     def request(self, link: Link, size: int) -> Callable[[], Deferred[Any]]:
@@ -325,15 +316,11 @@ class Read(OneSided):
     access = Access.LOCAL_WRITE | Access.REMOTE_READ
 
     def fill(self, region: RDMARegion, terms: Parameters) -> None:
-        """
-        Put the test data into the server's memory; the client can make the same.
-        """
+        # The client can make the same data.
         region.view[:] = pattern(terms)
 
     async def before(self, link: Link, message: bytes) -> None:
-        """
-        Clear the client's memory, so that stale bytes cannot pass for data read.
-        """
+        # Stale bytes cannot pass for data read.
         link.memory.region.view[: len(message)] = bytes(len(message))
 
     def request(self, link: Link, size: int) -> Callable[[], Deferred[Any]]:

@@ -120,7 +120,7 @@ class PerfSession:
 
 class Server(Factory):
     """
-    Waits for one client.
+    Waits for one client: see L{Owner<twisted_ib.tools.perf.link.Owner>}.
     """
 
     noisy = False
@@ -169,16 +169,10 @@ class Server(Factory):
     # -- from the connections
 
     def made(self, link: Link) -> None:
-        """
-        Start the timeout of a new connection.
-        """
         seconds = limits.PERF_HELLO_SECONDS
         self._strangers[link] = self._reactor.callLater(seconds, link.transport.abortConnection)
 
     def heard(self, link: Link, message: dict[str, Any]) -> None:
-        """
-        Process a message of the dialogue.
-        """
         try:
             if link not in self._strangers:
                 self._known(link, message)
@@ -226,9 +220,6 @@ class Server(Factory):
             call.cancel()
 
     def lost(self, link: Link, reason: Failure) -> None:
-        """
-        Handle the end of a connection.
-        """
         self._met(link)
         session = self._session
         if session is None or self._ended.called:

@@ -66,44 +66,53 @@ def checkMemory(connections: int, size: int) -> None:
         raise ProgramError(f"{connections} connections with messages of {size} bytes need too much memory")
 
 
-class CmatoseConnection(PingConnection):
+class Line(PingConnection):
     """
-    One connection.
+    A queue pair with memory for the messages of the command line.
+
+    @cvar head: octets in front of those that arrive.
     """
 
-    def __init__(self, station: VerbsSession, cmid: CMID, options: Namespace) -> None:
+    head = 0
+
+    def __init__(
+        self,
+        station: VerbsSession,
+        cmid: CMID,
+        options: Namespace,
+        datagrams: bool = False,
+        receives: bool = True,
+    ) -> None:
         """
         Register memory, and post all receives.
 
-        @raise ProgramError: there is none, or a queue pair cannot be created.
+        @param receives: whether there are any.
+        @raise ProgramError: memory or a queue pair cannot be had.
         """
         # cmatose.c: with -C 0 nothing is sent, but a queue pair of depth 0 cannot be created.
         depth = max(options.count, 1)
-        super().__init__(station, cmid, depth, depth)
+        super().__init__(station, cmid, depth, depth, datagrams)
         self._count, self._size = options.count, options.size
         self._sent = self._received = 0
         try:
-            if options.timeout is not None:
-                # cmatose.c -a: the timeout goes into the REQ, so it has to be set before connecting.
-                cmid.set_option(enums.RDMA_OPTION_ID, enums.RDMA_OPTION_ID_ACK_TIMEOUT, options.timeout, 1)
+            self._prepare(options)
             if self._count:
                 self._outbox = self.register(self._size, 0)
                 self._outbox.write(content(self._size), self._size)
-                inbox = self.register(self._size, enums.IBV_ACCESS_LOCAL_WRITE)
-                # All receives before the connection is made: with rnr_retry 0 a single RNR NAK would end it.
                 # One buffer for all, as nobody reads the contents.
-                for _ in range(self._count):
-                    self.receive(inbox)
+                self._inbox = self.register(self.head + self._size, enums.IBV_ACCESS_LOCAL_WRITE)
+                # Before the connection is made: with rnr_retry 0 a single RNR NAK would end it.
+                for _ in range(self._count if receives else 0):
+                    self.receive(self._inbox)
         except BaseException:
             self.close()
             raise
 
-    def send(self) -> None:
-        """
-        Post all messages.
-        """
-        for _ in range(self._count):
-            self.post(self.request(self._outbox, self._size, enums.IBV_WR_SEND))
+    def _prepare(self, options: Namespace) -> None:
+        pass
+
+    def _arrived(self, wc: WC) -> None:
+        pass
 
     def transferred(self, sent: int, received: int) -> Steps[None]:
         """
@@ -113,8 +122,27 @@ class CmatoseConnection(PingConnection):
             wc = yield from self.completion()
             if wc.opcode == enums.IBV_WC_RECV:
                 self._received += 1
+                self._arrived(wc)
             else:
                 self._sent += 1
+
+
+class CmatoseConnection(Line):
+    """
+    One connection.
+    """
+
+    def _prepare(self, options: Namespace) -> None:
+        if options.timeout is not None:
+            # cmatose.c -a: the timeout goes into the REQ, so it has to be set before connecting.
+            self.cmid.set_option(enums.RDMA_OPTION_ID, enums.RDMA_OPTION_ID_ACK_TIMEOUT, options.timeout, 1)
+
+    def send(self) -> None:
+        """
+        Post all messages.
+        """
+        for _ in range(self._count):
+            self.post(self.request(self._outbox, self._size, enums.IBV_WR_SEND))
 
 
 class PingProgram(Generic[OneLine]):
@@ -249,33 +277,17 @@ def checkMTU(station: VerbsSession, count: int, size: int) -> None:
         raise ProgramError(f"a datagram of {size} bytes is longer than the MTU, {mtu}")
 
 
-class DatagramConnection(PingConnection):
+class DatagramConnection(Line):
     """
     A datagram queue pair.
     """
 
+    head = _GRH_BYTES
+
     def __init__(self, station: VerbsSession, cmid: CMID, options: Namespace, receives: bool = True) -> None:
-        """
-        @param receives: whether to post all receives.
-        @raise ProgramError: memory or a queue pair cannot be had.
-        """
-        depth = max(options.count, 1)
-        super().__init__(station, cmid, depth, depth, True)
-        self._count, self._size = options.count, options.size
         self._way: AH | None = None
         self._number = self._key = 0
-        self._sent = self._received = 0
-        try:
-            if self._count:
-                self._outbox = self.register(self._size, 0)
-                self._outbox.write(content(self._size), self._size)
-                # One buffer for all receives: only the last header matters, for the reply.
-                self._inbox = self.register(self._size + _GRH_BYTES, enums.IBV_ACCESS_LOCAL_WRITE)
-                for _ in range(self._count if receives else 0):
-                    self.receive(self._inbox)
-        except BaseException:
-            self.close()
-            raise
+        super().__init__(station, cmid, options, True, receives)
 
     def aim(self) -> None:
         """
@@ -333,33 +345,13 @@ class DatagramConnection(PingConnection):
             if not self.station.wait(lambda: bool(addressPaths.waiting <= most), PEER_SILENCE):
                 raise ProgramError(f"{self.peer} takes no datagrams")
 
-    def sent(self) -> Steps[None]:
-        """
-        Wait until all sends have completed.
-        """
-        return self._transferred(self._count, 0)
-
-    def received(self) -> Steps[None]:
-        """
-        Wait until all datagrams have been received.
-        """
-        return self._transferred(0, self._count)
-
-    def _transferred(self, sent: int, received: int) -> Steps[None]:
-        while self._sent < sent or self._received < received:
-            wc = yield from self.completion()
-            if wc.opcode != enums.IBV_WC_RECV:
-                self._sent += 1
-                continue
-            self._received += 1
-            # udaddy.c: the server learns the client's address from the first datagram.
-            if self._way is None:
-                self.aimBack(wc)
+    def _arrived(self, wc: WC) -> None:
+        # udaddy.c: the server learns the client's address from the first datagram.
+        if self._way is None:
+            self.aimBack(wc)
 
     def close(self) -> None:
-        # The base's constructor may call this before the attribute is set.
-        if getattr(self, "_way", None) is not None:
-            assert self._way is not None
+        if self._way is not None:
             self._way.close()
         super().close()
 
@@ -381,10 +373,10 @@ class Udaddy(PingProgram[DatagramConnection]):
 
     def _serve(self) -> None:
         self._accept()
-        self._each("received")
+        self._each("transferred", 0, self._options.count)
         for line in self._lines:
             line.send()
-        self._each("sent")
+        self._each("transferred", self._options.count, 0)
 
     def _ask(self) -> None:
         self._connect(None)
@@ -392,10 +384,10 @@ class Udaddy(PingProgram[DatagramConnection]):
             # The SIDR_REP named queue pair and Q_Key of the server (IBTA vol. 1 12.11).
             line.aim()
             line.send()
-        self._each("received")
+        self._each("transferred", 0, self._options.count)
 
 
-class Mckey:
+class Mckey(PingProgram[DatagramConnection]):
     """
     A sender or receiver of C{mckey}.
     """
@@ -405,10 +397,7 @@ class Mckey:
         @raise ProgramError: the address is no group, or datagrams would be too long or need too much memory.
         """
         checkMTU(station, options.count, options.size)
-        checkMemory(options.connections, options.size)
-        self._station = station
-        self._options = options
-        self._lines: list[DatagramConnection] = []
+        super().__init__(station, options)
         self._joined: list[DatagramConnection] = []
         try:
             self._group = AddrInfo(options.group, port_space=options.space, flags=enums.RAI_PASSIVE)
@@ -416,11 +405,6 @@ class Mckey:
             raise ProgramError(f"{options.group}: {reason(error)}") from None
 
     def run(self) -> None:
-        """
-        Run the program.
-
-        @raise ProgramError: something fails.
-        """
         options = self._options
         for _ in range(options.connections):
             cmid = self._station.call(options.own, options.group, 0, options.space)
@@ -453,24 +437,19 @@ class Mckey:
         self._station.wait(lambda: False, SETTLING)
         for line in self._lines:
             line.send()
-        for line in self._lines:
-            self._station.finish(line, line.sent())
+        self._each("transferred", self._options.count, 0)
 
     def _receive(self) -> None:
         write(f"joined {self._options.group}")
         # No timeout: nothing tells when somebody begins to send, and mckey.c waits for ever, too.
         for line in self._lines:
-            self._station.finish(line, line.received(), None)
+            self._station.finish(line, line.transferred(0, self._options.count), None)
 
     def close(self) -> None:
-        """
-        Leave the group, and close everything.
-        """
         for line in self._joined:
             try:
                 line.cmid.leave_multicast(self._group)
             except PyverbsError:
                 # The device is gone, and the membership with it.
                 pass
-        for line in self._lines:
-            line.close()
+        super().close()

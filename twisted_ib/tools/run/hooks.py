@@ -354,10 +354,7 @@ class Later(ModuleType):
     """
 
     def __init__(self, name: str, *functions: str, **known: object) -> None:
-        """
-        @param functions: those that are imported by their names.
-        @param known: what is used while Twisted is imported.
-        """
+        # C{functions} are imported by their names, C{known} is used while Twisted is imported.
         super().__init__(name)
         vars(self).update((each, partial(self._call, each)) for each in functions)
         vars(self).update(known)

@@ -89,14 +89,10 @@ def socketsOf(told: SocketsAnswer, programOf: Callable[[int], str]) -> list[dict
     found = []
     for page in told.pages:
         # The kernel's pid, where it gives one: a process could claim another's.
-        head = {"pid": told.pid or _ownNumber(page), "program": _program(page, told.pid, programOf)}
+        pid = told.pid or (page["pid"] if _isCount(page.get("pid")) else None)
+        head = {"pid": pid, "program": _program(page, told.pid, programOf)}
         found += [{**head, **row} for row in _rows(page)]
     return found
-
-
-def _ownNumber(page: dict[str, Any]) -> int | None:
-    pid = page.get("pid")
-    return pid if _isCount(pid) else None
 
 
 def _program(page: dict[str, Any], pid: int, programOf: Callable[[int], str]) -> str:
