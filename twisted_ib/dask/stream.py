@@ -106,9 +106,7 @@ class FrameStream(Protocol):
         self._wake()
 
     def stopProducing(self) -> None:
-        """
-        Do nothing: see C{connectionLost}.
-        """
+        pass  # See C{connectionLost}.
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         # The regions were closed with the connection.

@@ -557,9 +557,7 @@ class _Removal:
     """
 
     def deviceAdded(self, name: str) -> None:
-        """
-        Do nothing: a device is opened when it is needed, and closed when it is gone.
-        """
+        pass  # A device is opened when it is needed, and closed when it is gone.
 
     deviceGoing = deviceAdded
 

@@ -10,8 +10,7 @@ The steps after the REP are the transport's.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet import error
 from twisted.internet.defer import Deferred
@@ -39,35 +38,8 @@ if TYPE_CHECKING:
     from twisted_ib.hca.connection import ConnectRequest
     from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.internet.batchedcalls import Shared
+    from twisted_ib.internet.port import Handshake
     from twisted_ib.internet.serverclient import ClientTransport
-
-
-class Handshake(Protocol):
-    """
-    The requests and replies of a protocol, as its active side sees them; of a module or an object.
-    """
-
-    @property
-    def PORT_SPACE(self) -> int:
-        """
-        The RDMA-CM port space.
-        """
-
-    @property
-    def UNCONFIRMED(self) -> Collection[int]:
-        """
-        The vendors whose passive sides need no RTU.
-        """
-
-    def request(self, transport: Any, local: Any, peer: Any, /) -> ConnectRequest:
-        """
-        Return the request of a transport.
-        """
-
-    def replied(self, transport: Any, connection: Any, reply: Any, /) -> object:
-        """
-        Check the reply to it.
-        """
 
 
 #: Rounds of REQs, about eight seconds each, before a connect without a timeout gives up: about as long as

@@ -64,7 +64,7 @@ _CONNECTION_DONE = Failure(main.CONNECTION_DONE)
 
 class Handshake(Protocol):
     """
-    The requests and replies of a protocol, as its passive side sees them; of a module or an object.
+    The requests and replies of a protocol, of a module or an object.
     """
 
     @property
@@ -76,7 +76,17 @@ class Handshake(Protocol):
     @property
     def UNCONFIRMED(self) -> Collection[int]:
         """
-        The vendors whose active sides send no RTU.
+        The vendors whose active sides send no RTU, and whose passive sides need none.
+        """
+
+    def request(self, transport: Any, local: Any, peer: Any, /) -> ConnectRequest:
+        """
+        Return the request of a transport.
+        """
+
+    def replied(self, transport: Any, connection: Any, reply: Any, /) -> object:
+        """
+        Check the reply to it.
         """
 
     def requested(self, request: ConnectRequest, /) -> Any:
@@ -437,14 +447,10 @@ class Port(base.BasePort):
         self._cancelTurn()
 
     def startWriting(self) -> None:
-        """
-        Do nothing: a port does not write.
-        """
+        pass  # A port does not write.
 
     def stopWriting(self) -> None:
-        """
-        Do nothing: a port does not write.
-        """
+        pass  # A port does not write.
 
     def _cancelTurn(self) -> None:
         turn, self._turn = self._turn, None
@@ -470,9 +476,6 @@ class Port(base.BasePort):
     stopListening = loseConnection
 
     def connectionLost(self, reason: Failure) -> None:
-        """
-        Close the port and reject the waiting REQs.
-        """
         self._say(f"({self._type} Port {self._realPortNumber} Closed)")
         self._realPortNumber = None
         base.BasePort.connectionLost(self, reason)

@@ -112,9 +112,7 @@ class _Parser:
     """
 
     def __init__(self, prefix: str, load: Callable[[], Any], server: str, client: str) -> None:
-        """
-        @param load: Imports and returns the package that has C{server} and C{client}.
-        """
+        # C{load} imports and returns the package that has C{server} and C{client}.
         self.prefix = prefix
         self._load = load
         self._server = server
@@ -177,9 +175,7 @@ class EndpointParser(_Parser):
         backlog: str = "50",
         device: str | None = None,
     ) -> Any:
-        """
-        C{PORT[:interface=ADDR][:backlog=N][:device=NAME]}; port 0 is any free one.
-        """
+        # PORT[:interface=ADDR][:backlog=N][:device=NAME]; port 0 is any free one.
         number = _number("port", port, 0, _HIGHEST_PORT)
         waiting = _number("backlog", backlog, 0)
         make = getattr(self._load(), self._server)
@@ -194,9 +190,7 @@ class EndpointParser(_Parser):
         bindAddress: str | None = None,
         device: str | None = None,
     ) -> Any:
-        """
-        C{HOST:PORT[:timeout=S][:bindAddress=ADDR][:device=NAME]}.
-        """
+        # HOST:PORT[:timeout=S][:bindAddress=ADDR][:device=NAME].
         if not host:
             raise ValueError(f"no host before port {port}")
         number = _number("port", port, 1, _HIGHEST_PORT)
@@ -240,9 +234,7 @@ class FramedParser(EndpointParser):
         *,
         framing: str = "messages",
     ) -> Any:
-        """
-        C{PORT[:interface=ADDR][:backlog=N][:device=NAME][:framing=NAME]}.
-        """
+        # PORT[:interface=ADDR][:backlog=N][:device=NAME][:framing=NAME].
         return self._framing(framing)._parseServer(reactor, port, interface, backlog, device)
 
     def _parseClient(
@@ -256,9 +248,7 @@ class FramedParser(EndpointParser):
         *,
         framing: str = "messages",
     ) -> Any:
-        """
-        C{HOST:PORT[:timeout=S][:bindAddress=ADDR][:device=NAME][:framing=NAME]}.
-        """
+        # HOST:PORT[:timeout=S][:bindAddress=ADDR][:device=NAME][:framing=NAME].
         return self._framing(framing)._parseClient(reactor, host, port, timeout, bindAddress, device)
 
 

@@ -70,8 +70,9 @@ class Computed:
 class Transport(_ConsumerMixin, _LogOwner):
     """
     One connection as Twisted sees it; all methods belong to the reactor's thread: see
-    L{ITransport<twisted.internet.interfaces.ITransport>} and see
-    L{IPushProducer<twisted.internet.interfaces.IPushProducer>}.
+    L{ITCPTransport<twisted.internet.interfaces.ITCPTransport>}, see
+    L{IPushProducer<twisted.internet.interfaces.IPushProducer>}, and as a reactor closes all that it has, see
+    L{IReadWriteDescriptor<twisted.internet.interfaces.IReadWriteDescriptor>}.
 
     Attributes that few connections change stand in the class: an idle connection stays small.
 
@@ -154,9 +155,6 @@ class Transport(_ConsumerMixin, _LogOwner):
         self.startWriting()
 
     def abortConnection(self) -> None:
-        """
-        Discard queued data and reset the connection (C{ITCPTransport}).
-        """
         if get_ident() != self.thread:
             raise misused(self.channel.device)
         if self.disconnected or self._aborting:
@@ -267,20 +265,14 @@ class Transport(_ConsumerMixin, _LogOwner):
         self.loseConnection()
 
     def fileno(self) -> int:
-        """
-        Return -1: a connection has no descriptor.
-        """
+        # A connection has no descriptor.
         return -1
 
     def doRead(self) -> None:
-        """
-        Do nothing: data comes from the device.
-        """
+        pass  # Data comes from the device.
 
     def doWrite(self) -> None:
-        """
-        Do nothing: data goes to the device.
-        """
+        pass  # Data goes to the device.
 
     def getHandle(self) -> Any:
         """

@@ -158,9 +158,7 @@ class Connection(ActiveSide):
         owner.machine.connectedReceived(self, buffer, start, stop, owner.clock())
 
     def resume(self) -> None:
-        """
-        See L{IConsumer}: packets that find no room are lost, and nobody waits.
-        """
+        pass  # Packets that find no room are lost, and nobody waits.
 
     # -- the end
 
@@ -253,9 +251,7 @@ class Connections:
             made.ended()
 
     def requestWithdrawn(self, connection: IConnection) -> None:
-        """
-        See L{IServiceListener}: each request is answered at once.
-        """
+        pass  # Each request is answered at once.
 
     def close(self) -> None:
         """

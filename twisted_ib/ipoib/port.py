@@ -47,6 +47,7 @@ class _Port:
 
     _TYPE = ""
 
+    port = 0
     _stack: IPStack | None = None
     _stopped: Deferred[None] | None = None
     _closing: Any = None
@@ -65,6 +66,26 @@ class _Port:
         if ILoggingContext.providedBy(self.protocol):
             return str(self.protocol.logPrefix())
         return type(self.protocol).__name__
+
+    def startListening(self) -> None:
+        """
+        Open the port.
+
+        @raise CannotListenError: the number is taken, or the interface cannot be had.
+        """
+        try:
+            stack = stackFor(self.reactor, self.device, self.interface)
+        except (HCAError, ValueError) as e:
+            raise listenError(self.interface, self.port, self.device, e) from None
+        self.openOn(stack)
+
+    def openOn(self, stack: IPStack) -> None:
+        """
+        Open the port on a stack.
+
+        @raise CannotListenError: the number is taken, or the address is not the interface's.
+        """
+        raise NotImplementedError
 
     def stopListening(self) -> Deferred[None]:
         """
@@ -170,24 +191,7 @@ class IPoIBPort(_Port):
 
     # -- opening and closing
 
-    def startListening(self) -> None:
-        """
-        Open the port.
-
-        @raise CannotListenError: the number is taken, or the interface cannot be had.
-        """
-        try:
-            stack = stackFor(self.reactor, self.device, self.interface)
-        except (HCAError, ValueError) as e:
-            raise listenError(self.interface, self.port, self.device, e) from None
-        self.openOn(stack)
-
     def openOn(self, stack: IPStack) -> None:
-        """
-        Open the port on a stack.
-
-        @raise CannotListenError: the number is taken, or the address is not the interface's.
-        """
         host = self.interface.partition("/")[0] or _ANY[self.version]
         self.address = None if host in _ANY.values() else ip_address(host).packed
         number = 0
@@ -348,9 +352,6 @@ class IPoIBPort(_Port):
     # -- broadcast and multicast
 
     def setBroadcastAllowed(self, enabled: bool) -> None:
-        """
-        Allow broadcasts, or forbid them as they are at first.
-        """
         self._isBroadcasting = bool(enabled)
         self.forgetFlows()
 
@@ -380,15 +381,9 @@ class IPoIBPort(_Port):
         return Deferred.fromCoroutine(set())
 
     def getLoopbackMode(self) -> bool:
-        """
-        @return: whether multicast datagrams also go to members on this interface, the sender among them.
-        """
         return self.isLooping
 
     def setLoopbackMode(self, mode: bool) -> None:
-        """
-        Set what L{getLoopbackMode} returns: true at first.
-        """
         self.isLooping = bool(mode)
 
     def getTTL(self) -> int:
@@ -478,22 +473,7 @@ class RawIPoIBPort(_Port):
 
     _TYPE = "IPoIB"
 
-    def startListening(self) -> None:
-        """
-        Open the port.
-
-        @raise CannotListenError: the interface cannot be had.
-        """
-        try:
-            stack = stackFor(self.reactor, self.device, self.interface)
-        except (HCAError, ValueError) as e:
-            raise listenError(self.interface, 0, self.device, e) from None
-        self.openOn(stack)
-
     def openOn(self, stack: IPStack) -> None:
-        """
-        Open the port on a stack.
-        """
         stack.addRawPort(self)
         self._stack = stack
         self.connected = True

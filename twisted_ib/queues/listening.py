@@ -80,9 +80,7 @@ class _Handshake:
     """
 
     def __init__(self, pair: socket.socket, authkey: bytes | None, woken: int) -> None:
-        """
-        @param woken: an eventfd(2) that is told when C{isKnown} or C{error} is set.
-        """
+        # C{woken} is an eventfd(2), told when C{isKnown} or C{error} is set.
         self.pair = pair
         self.deadline = time.monotonic() + limits.QUEUE_HANDSHAKE_SECONDS
         self.isKnown = authkey is None

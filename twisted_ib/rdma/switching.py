@@ -149,9 +149,7 @@ class Switch(ActiveSide, ABC):
         self.drained()
 
     def stopProducing(self) -> None:
-        """
-        The former transport ends, which it tells its protocol too.
-        """
+        pass  # The former transport ends, which it tells its protocol too.
 
     # -- what may happen meanwhile
 

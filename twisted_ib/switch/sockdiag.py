@@ -181,8 +181,9 @@ def serving(found: list[TCPListener], address: str) -> list[TCPListener]:
         return best
     if ":" in address:
         return [each for each in found if each.address == "::"]
-    # As ipv6_only_sock() of Linux (include/linux/ipv6.h) decides it.
-    return [each for each in found if _takesIPv4(each)]
+    # As ipv6_only_sock() of Linux (include/linux/ipv6.h) decides it.  RFC 3493 section 5.3: IPV6_V6ONLY is
+    # off by default there.
+    return [each for each in found if each.address == "0.0.0.0" or (each.address == "::" and not each.v6only)]
 
 
 def reached(found: list[TCPListener], address: str, scope: int = 0) -> list[TCPListener]:
@@ -202,8 +203,3 @@ def reached(found: list[TCPListener], address: str, scope: int = 0) -> list[TCPL
     best = [each for each in best if each.isV6 == lowest]
     # From /proc the interface is unknown, so that several cannot be told apart.
     return [] if len(best) > 1 and best[0].interface is None else best
-
-
-def _takesIPv4(listener: TCPListener) -> bool:
-    # RFC 3493 section 5.3: IPV6_V6ONLY is off by default on Linux.
-    return listener.address == "0.0.0.0" or (listener.address == "::" and not listener.v6only)

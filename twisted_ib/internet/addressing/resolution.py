@@ -129,9 +129,7 @@ class _Collector:
         self.done: Deferred[list[str]] = Deferred()
 
     def resolutionBegan(self, resolutionInProgress: IHostResolution) -> None:
-        """
-        Do nothing: this resolution is never cancelled.
-        """
+        pass  # This resolution is never cancelled.
 
     def addressResolved(self, address: IAddress) -> None:
         host = canonical(address.host)  # type: ignore[attr-defined]

@@ -99,7 +99,8 @@ class Peers:
         # Any port may claim an address of its own and name this peer: capabilities are taken away only by an
         # answer that was asked for, and if no other address has them.
         isLess = bool(peer.capabilities & ~capabilities)
-        if not isLess or (neighbour.state is State.REACHABLE and not self._isCapable(peer, capabilities)):
+        more = [each for each in peer.neighbours if each.hardware[0] & ~capabilities]
+        if not isLess or (neighbour.state is State.REACHABLE and not more):
             peer.capabilities = capabilities
         previous = neighbour.peer
         if previous is not peer:
@@ -111,11 +112,6 @@ class Peers:
             # It was asked alone, and has answered only what all were asked: the path may be another.
             self.resolve(port)
         return peer
-
-    @staticmethod
-    def _isCapable(peer: Peer, capabilities: int) -> bool:
-        # Whether other addresses say that it can do more.
-        return any(each.hardware[0] & ~capabilities for each in peer.neighbours)
 
     def detach(self, neighbour: Neighbour) -> None:
         """

@@ -35,9 +35,7 @@ class Descriptor:
         return "subnet"
 
     def connectionLost(self, reason: object) -> None:
-        """
-        The reactor ends; the owner closes the descriptor.
-        """
+        pass  # The reactor ends; the owner closes the descriptor.
 
 
 def isPending(timer: Any) -> bool:

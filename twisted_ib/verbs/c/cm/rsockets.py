@@ -362,9 +362,7 @@ def rgetsockname(socket: int, addr: CData, length: CData) -> int:
 
 
 def _octetsOf(level: int, name: int) -> int:
-    """
-    @return: how many octets an option has: an C{int}, or C{struct linger}.
-    """
+    # An C{int}, or C{struct linger}.
     return ffi.sizeof("int") * (2 if (level, name) == (sockets.SOL_SOCKET, sockets.SO_LINGER) else 1)
 
 

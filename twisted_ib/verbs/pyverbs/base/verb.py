@@ -147,9 +147,7 @@ class VerbsObject(PyverbsCM):
             raise PyverbsUserError(f"This {type(self).__name__} is closed")
 
     def _closed(self) -> None:
-        """
-        It is gone: drop what it refers to.
-        """
+        pass  # It is gone: drop what it refers to.
 
     def close(self) -> None:
         """

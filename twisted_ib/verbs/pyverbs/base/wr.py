@@ -92,9 +92,7 @@ def storedImmediate(value: int) -> int:
 class _HasRkey(Protocol):
     @property
     def rkey(self) -> int:
-        """
-        Its present rkey.
-        """
+        pass
 
 
 class SGE(PyverbsCM):

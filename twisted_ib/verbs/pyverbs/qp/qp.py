@@ -146,19 +146,13 @@ class _Consumer:
     """
 
     def failed(self, reason: Exception) -> None:
-        """
-        Nothing to do: completions and asynchronous events tell the program.
-        """
+        pass  # Completions and asynchronous events tell the program.
 
     def forked(self) -> None:
-        """
-        Nothing to do: the objects are the parent's.
-        """
+        pass  # The objects are the parent's.
 
     def resume(self) -> None:
-        """
-        Nothing to do: verbs report a full queue at once (ENOMEM).
-        """
+        pass  # Verbs report a full queue at once (ENOMEM).
 
 
 class QP(VerbsObject):
