@@ -57,7 +57,7 @@ RECORDED = {
     "switch": 76,
     "tools": 55,
     "twisted_ib": 38,
-    "verbs/c": 17,
+    "verbs/c": 16,
     "verbs/core": 3,
     "verbs/pyverbs": 35,
 }

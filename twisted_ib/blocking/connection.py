@@ -129,9 +129,7 @@ class Connection:
             self.stream.startReading()
 
     def writeConnectionLost(self) -> None:
-        """
-        The DisConn has left.
-        """
+        pass  # The DisConn has left.
 
     def connectionLost(self, reason: Failure) -> None:
         # Behind an end of stream there is nothing that could be lost; a send is EPIPE then, as over TCP.

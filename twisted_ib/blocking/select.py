@@ -409,15 +409,10 @@ class epoll:
 
     @property
     def closed(self) -> bool:
-        """
-        Whether it is closed.
-        """
         return self._kernel.closed
 
     def fileno(self) -> int:
-        """
-        Return the kernel's descriptor, which knows of no SDP.
-        """
+        # The kernel's, which knows of no SDP.
         return self._kernel.fileno()
 
     def close(self) -> None:

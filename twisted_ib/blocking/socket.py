@@ -150,8 +150,9 @@ class socket(kernel.socket, metaclass=_Sockets):
         return self._connect(address, False)
 
     def _connect(self, address: Any, isRaising: bool) -> int:
-        if self._connecting is not None:
-            return self._connectAgain(self._connecting, address, isRaising)
+        if (before := self._connecting) is not None:
+            before.drive()
+            return self._concluded(before, address, isRaising) if before.isOver else errno.EALREADY
         if self._sdp is not None:
             part = self._sdp.part
             return part.connectAgain() if isinstance(part, Connection) else errno.EISCONN
@@ -178,7 +179,8 @@ class socket(kernel.socket, metaclass=_Sockets):
         return connectTCP(self, super().connect if isRaising else super().connect_ex, address, made)
 
     def _attempts(self, loop: BlockingLoop, where: tuple[Any, ...], timeout: float | None) -> Connecting:
-        return SwitchedConnecting(loop, where, self._boundPair(), timeout)
+        name = super().getsockname()
+        return SwitchedConnecting(loop, where, (name[0], name[1]) if name[1] else ("", 0), timeout)
 
     def _refused(self, reason: OSError, isRaising: bool) -> int:
         if isRaising:
@@ -196,10 +198,6 @@ class socket(kernel.socket, metaclass=_Sockets):
                 # Else another thread's call has found it.
                 self._carry(made.connection)
         return True
-
-    def _connectAgain(self, made: Connecting, address: Any, isRaising: bool) -> int:
-        made.drive()
-        return self._concluded(made, address, isRaising) if made.isOver else errno.EALREADY
 
     def _concluded(self, made: Connecting, address: Any, isRaising: bool) -> int:
         if self._isConnected(made):
@@ -224,10 +222,6 @@ class socket(kernel.socket, metaclass=_Sockets):
 
     def _target(self, address: Any) -> tuple[Any, ...] | None:
         return target(address, self.family)
-
-    def _boundPair(self) -> tuple[str, int]:
-        name = super().getsockname()
-        return (name[0], name[1]) if name[1] else ("", 0)
 
     # -- listening
 

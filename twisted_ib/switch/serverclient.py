@@ -29,9 +29,7 @@ class _Handled:
     __slots__ = ()
 
     def getHandle(self) -> ConnectionHandle:
-        """
-        Return an object with the useful part of a socket's methods.
-        """
+        # It has the useful part of a socket's methods.
         transport = cast("RedirectedServer | RedirectedClient", self)
         try:
             return transport._handle

@@ -180,6 +180,13 @@ class Capture:
 
     # -- flows
 
+    def flow(self, key: tuple[int, int, int]) -> Flow | None:
+        """
+        @param key: (requester's GUID, responder's GUID, responder's QPN).
+        @return: the flow, or L{None}.
+        """
+        return self.flows.get(key)
+
     def begin(
         self,
         key: tuple[int, int, int],

@@ -189,7 +189,7 @@ class PathTrace:
         if code == ACKNOWLEDGE:
             self._refusal(record, (self.peer, self.me), True)
         elif code in RESPONSES:
-            flow = self.capture.flows.get((self.peer, self.me, self._mine.get(number, 0)))
+            flow = self.capture.flow((self.peer, self.me, self._mine.get(number, 0)))
             if flow is not None:
                 self.capture.seenFrom(self.trace.interface, False)
                 self._respond(flow, code, self._referred(opcode, record))
@@ -250,7 +250,7 @@ class PathTrace:
         if code == ACKNOWLEDGE:
             self._refusal(record, (self.me, self.peer), False)
         elif code in RESPONSES:
-            flow = self.capture.flows.get((self.me, self.peer, remote))
+            flow = self.capture.flow((self.me, self.peer, remote))
             if flow is not None and (data is not None or not opcode & REFERENCE):
                 self.capture.seenFrom(self.trace.interface, True)
                 self._respond(flow, code, record if data is None else data)
@@ -295,12 +295,14 @@ class PathTrace:
         if len(record) != REFUSAL.size:
             return
         syndrome, number, position = REFUSAL.unpack(record)
-        flow = self.capture.flows.get((*ends, number))
+        flow = self.capture.flow((*ends, number))
         if flow is not None:
             self.capture.seenFrom(self.trace.interface, not mine)
             # Positions are the requester's: here they are known only if its own HCA is shown too.
-            isKnown = not mine or self.path.taker.__class__ is not _Tap
-            flow.refused(syndrome, position if isKnown or not position else None)
+            flow.refused(syndrome, position if self._knowsPositions(mine) or not position else None)
+
+    def _knowsPositions(self, mine: bool) -> bool:
+        return not mine or self.path.taker.__class__ is not _Tap
 
     def _respond(self, flow: Flow, code: int, data: Buffer | None) -> None:
         row = OPCODES[code]
@@ -318,7 +320,7 @@ class PathTrace:
     ) -> Flow | None:
         capture, code = self.capture, opcode & OPERATION_MASK
         capture.seenFrom(self.trace.interface, outbound)
-        flow = capture.flows.get(key)
+        flow = capture.flow(key)
         # RESUME is no packet: a requester on a wire starts again with an old PSN.
         if code == RESUME:
             if flow is not None:

@@ -48,9 +48,7 @@ class IResolvingDevice(IDevice, Protocol):
 
     @property
     def fabric(self) -> IDeviceFabric:
-        """
-        See L{IDeviceFabric}.
-        """
+        pass  # See L{IDeviceFabric}.
 
 
 class Resolution:
