@@ -229,6 +229,19 @@ class TCPTests(VisibilityTestCase):
         found = self.peers(2, 3, 2)
         self.assertEqual(sorted(where for where, _ in found), ["127.0.0.1:2", "127.0.0.1:3"])
 
+    def test_ports(self) -> None:
+        """
+        A port of the program's has a row beside that of a peer of the same number, with the last reason.
+        """
+        self.peers(1)
+        for kind in "forking", "listen":
+            why = Reason("default", "both", "tcp", None, Fallback(kind, f"for {kind}"))
+            self.reactor.socketReport.showPeer("127.0.0.1", 1, why, True)
+            found = {(row["local"], row["remote"], row["fallback"]) for row in pageRows()}
+            mine = [each for each in found if each[0] == "127.0.0.1:1"]
+            self.assertEqual([each[2] for each in mine], [f"for {kind}"])
+            self.assertIn(("*:0", "127.0.0.1:1", "for no_listener"), found)
+
     def test_switched(self) -> None:
         """
         A port and a client that the switch has made; an accepted connection has none.  The rows go with them.
