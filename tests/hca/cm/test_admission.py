@@ -204,12 +204,12 @@ class AdmissionTests(SynchronousTestCase):
             table.outputs.clear()
             if isAnswered:
                 send(table, REP(8, connection.localID, localQPN=7, localCAGUID=0xA))
-                self.assertEqual(seen[1:], [(9, 7, State.REQ_SENT, 0)])
                 connection.ready(0.0)
+                self.assertEqual(seen[1:], [(9, 7, State.REP_RCVD, 0)])
                 connection.disconnect(0.0)
                 send(table, DREP(8, connection.localID))
                 self.assertEqual(seen[2:], [(9, 7, State.TIMEWAIT, 2)])
-                self.assertEqual(kinds, [REQ, REP, type(None)])
+                self.assertEqual(kinds, [REQ, RTU, type(None)])
             else:
                 connection.disconnect(0.0)
                 self.assertEqual(seen[1:], [(9, 0, State.IDLE, 1)])

@@ -315,7 +315,7 @@ def story(processes: int, rounds: int, kills: int, seed: int) -> tuple[dict[str,
         for number in range(processes):
             # Not all at once: a busy machine starts a few at a time.
             both = [hosts.start(host, number) for host in (0, 1)]
-            hosts.until("both listen", lambda both=both: all(each.port for each in both), both)
+            hosts.until("both listen", lambda: all(each.port for each in hosts.processes), both)
         everyone = [*hosts.processes]
         for each in everyone:
             each.begin(hosts.counterpart(each).port, rounds)

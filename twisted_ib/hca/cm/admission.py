@@ -76,6 +76,8 @@ class HalfOpenLimit:
                     for other in others:
                         if self.strangers.pop(other.localID, None) is not None:
                             self.shown[other.localID] = other
+                if peer.table.follow is not None and connection.state is State.ESTABLISHED:
+                    peer.table.follow(connection, None)
 
     def replace(self, connection: Connection, by: Connection | Parked) -> None:
         """

@@ -44,8 +44,8 @@ class ConnectionContext(Protocol):
     @ivar lossless: whether no message is lost while the peer lives.
     @ivar pack: serializes every message for the medium.
     @ivar padded: the length to which it pads them, or 0.
-    @ivar follow: if not L{None}, called with each connection: with its REQ or REP before that is sent, with
-        the REP that has come, and with L{None} when it is established by the peer, and when it has ended.
+    @ivar follow: if not L{None}, called with each connection and its REQ, REP or RTU before that is sent, and
+        with L{None} when the peer has established it, and when it has ended.
     """
 
     caGUID: int

@@ -76,8 +76,7 @@ class ConnectionTable:
     @ivar draw: draws a communication id; where no stranger can send it is the number of a queue pair.
     @ivar lookups: SIDR exchanges; C{ended}: ids that draw no REJ.
     @ivar quietUntil: until then an RTU may mean a process that had this address before us, and draws no REJ.
-    @ivar follow: see L{ConnectionContext<twisted_ib.hca.cm.machine.ConnectionContext>}; where sources can be
-        forged.
+    @ivar follow: see C{ConnectionContext}; where sources can be forged.
     @ivar parked: those half-open that are kept as octets; C{settled}: those that queue pairs stand for.
     @ivar accepted: connections whose REP was sent and whose RTU is awaited, by their queue pair number.
     @ivar events: queue of L{nextEvent}.
@@ -342,15 +341,16 @@ class ConnectionTable:
             self.accepted[connection.localQPN] = connection
         if state is _TIMEWAIT or state is _IDLE:
             # Where nothing is lost or repeated, nothing of the connection is on its way any more.
-            if state is _TIMEWAIT and not self.lossless:
-                self._startTimewait(connection, now)
+            if not self.lossless:
+                if state is _TIMEWAIT:
+                    self._startTimewait(connection, now)
+                if self.follow is not None:
+                    self.follow(connection, None)
             self._connections.pop(connection.localID, None)
             peer: Peer = connection.peer
             peer.forget(connection)
             if not (peer.only or peer.connections or peer.calling or peer.waiting):
                 self._peers.pop(peer.source, None)
-        if self.follow is not None and not halfOpen:
-            self.follow(connection, None)
 
     # Messages.
 

@@ -137,10 +137,7 @@ def _replyOnly(connection: Connection, reply: REP, now: float) -> None:
 
 def _replied(connection: Connection, reply: REP, now: float) -> None:
     connection.output = None
-    table = connection.peer.table
-    if table.follow is not None:
-        table.follow(connection, reply)
-    table.report(_REPLY, connection, reply)
+    connection.peer.table.report(_REPLY, connection, reply)
 
 
 def _sendReady(connection: Connection, message: RTU, now: float) -> None:
@@ -151,6 +148,8 @@ def _sendReady(connection: Connection, message: RTU, now: float) -> None:
     # A repeated REP draws the RTU again (Linux cm.c cm_dup_rep_handler). Without private data it can be made
     # from the two ids, so an idle connection keeps no 232 octets for it.
     connection.output = body if message.privateData else None
+    if table.follow is not None:
+        table.follow(connection, message)
     table.send((connection.peer.source, RTU.attribute, body))
     if table.sourcesForgeable and connection.timing.retries:
         connection.retriesLeft = min(connection.timing.retries, CM_READY_REPEATS)

@@ -88,7 +88,7 @@ class RegisterTests(SynchronousTestCase):
 
     def test_calling(self) -> None:
         """
-        One that awaits its REP has a row, which is that of the connection when the REP has come.
+        One that awaits its REP has a row, which is that of the connection when the RTU is sent.
         """
         calling = Orphan(THERE, 3 << ID_SHIFT | 1, 0, 0x30001, 0, 0xFFFF, False, 0xA << 56, 0x1061C06)
         for each in (calling, orphan(2), calling):
@@ -444,7 +444,7 @@ class HandshakeTests(SynchronousTestCase):
         self.server.progress()
         self.client.progress()
         self.assertEqual(self.active.log, ["replied"])
-        self.assertEqual(self.told(self.die()), ["disconnected"])
+        self.assertEqual(self.told(self.die()), ["rejected 4"])
 
     def test_lost(self) -> None:
         """

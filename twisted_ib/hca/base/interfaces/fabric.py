@@ -331,7 +331,7 @@ class IPacketFabric(IFabric, IAddressDirectory):
 
     def follow(connection: object, message: object) -> None:
         """
-        The message of a connection will be sent, or has come, or with L{None} it is established, or has
+        The message of a connection, REQ, REP or RTU, will be sent, or with L{None} it is established, or has
         ended: another process that shares the address ends it if this one dies.
         """
 

@@ -68,7 +68,8 @@ class Orphan:
     One end of a connection.
 
     @ivar address: the peer's.
-    @ivar remoteID: 0 if the REP is awaited; then C{guid} and C{serviceID} are those of the REQ.
+    @ivar remoteID: 0 if the REP is awaited, or has no answer; then C{guid} and C{serviceID} are those of the
+        REQ.
     @ivar isHalfOpen: whether the RTU is awaited.
     """
 
