@@ -362,7 +362,7 @@ class BytecodeTests(SynchronousTestCase):
         """
         A connect, an echo and the close.
         """
-        self.assertLessEqual(self.perOne("connects", 10, 40), 11090)
+        self.assertLessEqual(self.perOne("connects", 10, 40), 11110)
 
     def test_bulk(self) -> None:
         """
@@ -670,8 +670,8 @@ class WorkRequestBytecodeTests(WorkRequestTests):
     The same in bytecodes.
     """
 
-    send = 1093, 511, 766, 232
-    write = 1215, 589, 766
+    send = 1095, 511, 766, 232
+    write = 1217, 589, 766
 
     def count(self, *steps: Any) -> tuple[int, ...]:
         """

@@ -216,7 +216,7 @@ class CallBytecodeTests(CallTests):
         "poll_cq": 402,
         "poll_cq, none": 422,
     }
-    events = 941
+    events = 946
 
     def ran(self, act: Callable[[], object]) -> int:
         requireBytecodes()

@@ -143,7 +143,7 @@ def poll_cq(cq: CData, count: int, wc: CData) -> int:
     Make progress; after this completions are fetched in C.
     """
     # As cqAt(), which is asked about failures only.
-    entry = handles.entries.get(int(ffi.cast("uintptr_t", cq)))
+    entry = _entryAt(int(ffi.cast("uintptr_t", cq)))
     if entry is None or entry.kind != "ibv_cq":
         raise HandleError("There is no ibv_cq")
     value: PolledQueue = entry.value
