@@ -22,6 +22,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.blocking.case import BlockingTestCase
+from twisted_ib import limits
 from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.inbox import Inbox
 from twisted_ib.sdp.pendingsends import SendBuffer
@@ -45,7 +46,8 @@ class Stream:
     def __init__(self) -> None:
         self.said: list[Any] = []
         self.flushed = self.rung = self.thread = 0
-        self.reading = self.direct = True
+        self.reading = True
+        self.direct = limits.INLINE_MESSAGE
         self.corked = False
         self.buffer: Any = None
         self.written: Any = None
@@ -799,7 +801,7 @@ class SendTests(ConnectionCase):
         """
         inTheWay: dict[str, Callable[[Any, Stream], object]] = {
             "nothing": lambda one, stream: None,
-            "not direct": lambda one, stream: setattr(stream, "direct", False),
+            "not direct": lambda one, stream: setattr(stream, "direct", 0),
             "written": lambda one, stream: setattr(stream, "written", b"before"),
             "pending": lambda one, stream: setattr(stream.queuePair, "pending", b"before"),
             "marked": lambda one, stream: setattr(one, "isMarked", True),
@@ -824,6 +826,17 @@ class SendTests(ConnectionCase):
             one, stream = self.made()
             self.loop.poll()
             self.assertIs(one.sendDirect(octets, 0.0), len(octets) == SEND)
+
+    def test_directLong(self) -> None:
+        """
+        What does not fit into one message is not posted as one: the stream cuts it.
+        """
+        for octets in (bytes(limits.INLINE_MESSAGE), bytes(limits.INLINE_MESSAGE + 1)):
+            one, stream = self.made()
+            self.loop.poll()
+            del stream.said[:]
+            self.assertTrue(one.sendDirect(octets, 0.0))
+            self.assertEqual(stream.said[0][0], "posted" if len(octets) <= stream.direct else "send")
 
     def test_directAlert(self) -> None:
         """
