@@ -73,6 +73,7 @@ else:
         kind.__init__ = _first(kind, isFrozen)
         if isFrozen:
             kind.__setattr__ = kind.__delattr__ = _refuse
+            kind.__setstate__ = _restore
         return kind
 
     def _declared(value):
@@ -84,6 +85,11 @@ else:
 
     def _refuse(self, *_):
         raise FrozenInstanceError
+
+    def _restore(self, state):
+        # Of copy and pickle, for which object has no other way than __setattr__.
+        for name, value in state[1].items():
+            object.__setattr__(self, name, value)
 
     def _first(kind, isFrozen):
         def __init__(self, *values, **named):

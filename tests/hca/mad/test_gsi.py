@@ -10,7 +10,7 @@ from typing import Any
 from tests.hca.mad.cases import MADTestCase, OnPackets
 from tests.sdp.fakes import FakePath
 from twisted_ib.hca.mad import gsi
-from twisted_ib.hca.wire.cm.messages import REQ, RTU
+from twisted_ib.hca.wire.cm.messages import REJ, REQ, RTU
 from twisted_ib.hca.wire.mad import cm
 
 
@@ -119,6 +119,20 @@ class CMAgentTests(OnPackets, MADTestCase):
         # Two are left, which one turn answers.
         agent.endOfBatch()
         self.assertEqual((device.came, device.dirty, agent.requests), ([5, 2, 4, 3], 2, 0))
+
+    def test_givenUp(self) -> None:
+        """
+        The REJ of a peer that gives up a REQ comes behind that, if it is queued; one that answers ours at once.
+        """
+        agent = gsi.CMAgent(device := Answering())
+        path = device.paths[0]
+        agent.received(requestFrom(path, 1))
+        for local, remote in ((2, 0), (3, 7)):
+            data = cm.wrap(REJ.attribute, REJ(local, remote).pack(), 5).pack()
+            agent.received(SimpleNamespace(path=path, attribute=REJ.attribute, data=data))
+        self.assertEqual(device.came, [3])
+        agent.endOfBatch()
+        self.assertEqual(device.came, [3, 1, 2])
 
     def test_flooder(self) -> None:
         """

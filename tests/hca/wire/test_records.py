@@ -4,8 +4,10 @@ Tests of L{twisted_ib.records}.
 
 from __future__ import annotations
 
+import pickle
 import weakref
 from collections.abc import Callable
+from copy import copy, deepcopy
 from enum import IntEnum
 from typing import Any, ClassVar
 
@@ -14,6 +16,7 @@ from attrs.exceptions import FrozenInstanceError
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import records
+from twisted_ib.hca.queues.requests import Capabilities
 from twisted_ib.layouts import Codec, FrozenRecord, Record, bits, fieldsOf, named
 
 
@@ -164,3 +167,12 @@ class RecordTests(SynchronousTestCase):
         self.assertRaises(FrozenInstanceError, delattr, made, "two")
         self.assertEqual({made: 3}[self.ours["Plain"](two=1)], 3)
         self.assertRaises(TypeError, hash, self.ours["Loose"]())
+
+    def test_copied(self) -> None:
+        """
+        Those of a module are copied and pickled as attrs' are.
+        """
+        made = Capabilities(sends=7)
+        for found in (copy(made), deepcopy(made), pickle.loads(pickle.dumps(made))):
+            self.assertEqual((found, type(found)), (made, Capabilities))
+            self.assertIsNot(found, made)

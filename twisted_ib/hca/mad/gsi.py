@@ -27,6 +27,8 @@ CM_QUEUES_LOOKED_AT = 8
 
 #: CM messages that a source without a connection may send.
 _UNSOLICITED: Final = frozenset((REQ.attribute, SIDR_REQ.attribute))
+#: The receiver's communication id in a REJ.
+_REMOTE_ID: Final = slice(HEADER_BYTES + 4, HEADER_BYTES + 8)
 
 
 class CMAgent:
@@ -61,8 +63,8 @@ class CMAgent:
         A CM message arrived.
         """
         queues, device = self._queues, self._device
-        # A REJ may be about a REQ that is queued.
-        isBehind = mad.attribute == REJ.attribute and mad.path in queues
+        # A peer that has given up its REQ names no connection of ours, as that REQ may be queued.
+        isBehind = mad.attribute == REJ.attribute and mad.path in queues and not any(mad.data[_REMOTE_ID])
         if mad.attribute not in _UNSOLICITED and not isBehind:
             self._deliver(mad)
             return

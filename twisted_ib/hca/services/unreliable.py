@@ -27,6 +27,9 @@ from twisted_ib.hca.services.responder import Responder
 from twisted_ib.hca.wire.opcodes import OPCODES, SERVICE_MASK, UNRELIABLE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from twisted_ib.hca.services.operations.send import PostedSend
     from twisted_ib.hca.services.work import WorkQueues
 
 #: How long, in seconds, messages of an unreliable connection wait for the path to the peer.
@@ -54,6 +57,11 @@ class UnreliableRequester(Requester):
         super().__init__(work)
         # Whether the peer is lost; what is sent is lost, too.
         self._gone = False
+
+    def enqueueSends(self, sends: Sequence[PostedSend]) -> None:
+        super().enqueueSends(sends)
+        if self._gone:
+            self.pump()
 
     def pump(self) -> None:
         super().pump()

@@ -13,6 +13,7 @@ from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SGE, SendFlags, SendOpcode
 from twisted_ib.hca.services import unreliable
 from twisted_ib.hca.services.address import AddressVector
+from twisted_ib.hca.services.operations.send import PostedSend
 
 SEND, SEND_IMM = SendOpcode.SEND, SendOpcode.SEND_WITH_IMM
 WRITE, WRITE_IMM = SendOpcode.RDMA_WRITE, SendOpcode.RDMA_WRITE_WITH_IMM
@@ -213,6 +214,16 @@ class GoneTests(UnreliableTestCase):
         self.a.path.lost(self.lost())
         self.assertEqual(self.a.statuses(), [(id, OK) for id in range(4)])
         self.assertTrue(self.a.work.requester.drained())
+
+    def test_alone(self) -> None:
+        """
+        One that a program posts alone, behind the loss, completes as those that it posts together.
+        """
+        self.a.path.lost(self.lost())
+        for each in ([7], [8, 9]):
+            self.a.qp.work.requester.enqueueSends([PostedSend(id, 2, 0, 3, 0, b"abc") for id in each])
+            self.p.settle()
+        self.assertEqual(self.a.statuses(), [(7, OK), (8, OK), (9, OK)])
 
     @staticmethod
     def lost() -> Exception:
