@@ -122,7 +122,7 @@ class CMAgentTests(OnPackets, MADTestCase):
 
     def test_givenUp(self) -> None:
         """
-        The REJ of a peer that gives up a REQ comes behind that, if it is queued; one that answers ours at once.
+        The REJ of a peer that gives up a REQ comes behind that, if it is queued; one that answers at once.
         """
         agent = gsi.CMAgent(device := Answering())
         path = device.paths[0]

@@ -52,12 +52,11 @@ def _openApart(name: str, *arguments: Any, **options: Any) -> Any:
 
 
 def _enter(namespace: int) -> None:
-    if _libc.setns(namespace, _CLONE_NEWNET):
+    if ctypes.CDLL(None, use_errno=True).setns(namespace, _CLONE_NEWNET):
         raise OSError(ctypes.get_errno(), "setns")
 
 
 if NAMESPACE:
-    _libc = ctypes.CDLL(None, use_errno=True)
     _HERE, _THERE = (
         os.open(each, os.O_RDONLY | os.O_CLOEXEC) for each in ("/proc/self/ns/net", f"/run/netns/{NAMESPACE}")
     )
