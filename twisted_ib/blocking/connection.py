@@ -414,21 +414,21 @@ class Connection:
                     return False
                 if data.__class__ is not bytes or stream.written is not None or len(data) > SEND_BYTES:
                     return False
-                if self.isMarked or stream.queuePair.pending is not None:
+                queuePair = stream.queuePair
+                if self.isMarked or queuePair.pending is not None:
                     return False
                 if loop.owner != get_ident():
                     loop.own()
-                path = stream.queuePair.path
+                path = queuePair.path
                 if path is not None and path.peerSleep[0] & 1:
-                    # It wakes up while this goes on.
-                    path.alert()
+                    path.alert()  # It wakes up while this goes on.
                 self._turns = turns
                 # Of a batch of its own: Stream.write and DeviceProgress.flush, without what they ask.
-                if (length := len(data)) <= stream.direct:
-                    stream.written, stream.writtenLength = data, length
-                    stream.postWritten([stream])
-                else:
+                if len(data) > stream.direct:
                     stream.send(data)
+                else:
+                    stream.written, stream.writtenLength = data, len(data)
+                    stream.postWritten([stream])
                 device = stream.channel.device
                 if stream.corked or loop.sleeping:
                     loop.flush(device)

@@ -8,7 +8,7 @@ entry in L{TRANSITIONS} does nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
 from twisted_ib.hca.base.machine import Machine, ignored, listed
@@ -30,8 +30,8 @@ CM_SERVICE_TIMEOUT_CODE = 21
 CM_IF_ASKED = 16
 #: A reserved bit of a DREQ that is ours between processes alone: its sender awaits no DREP.
 DREQ_LAST = 1
-#: The service id of a REQ.
-_SERVICE_ID = slice(8, 16)
+#: Where the service id of a REQ begins.
+_SERVICE_ID: Final = 8
 #: When a REQ that found no room comes again, where nothing is repeated unasked: a timeout code, about one
 #: second, as TCP's first SYN (RFC 6298 section 2).
 CM_AGAIN_CODE = 18
@@ -268,7 +268,7 @@ def _rejectTimeout(connection: Connection, message: object, now: float) -> None:
             reason=RejectReason.TIMEOUT,
             additionalInfoLength=len(guid),
             # Behind what counts, the service id: processes that share an address know by it whose this is.
-            additionalInfo=guid + request[_SERVICE_ID],
+            additionalInfo=guid + request[_SERVICE_ID : _SERVICE_ID + 8],
         ),
     )
 

@@ -27,8 +27,8 @@ CM_QUEUES_LOOKED_AT = 8
 
 #: CM messages that a source without a connection may send.
 _UNSOLICITED: Final = frozenset((REQ.attribute, SIDR_REQ.attribute))
-#: The receiver's communication id in a REJ.
-_REMOTE_ID: Final = slice(HEADER_BYTES + 4, HEADER_BYTES + 8)
+#: Where the receiver's communication id begins in a REJ.
+_REMOTE_ID: Final = HEADER_BYTES + 4
 
 
 class CMAgent:
@@ -64,7 +64,8 @@ class CMAgent:
         """
         queues, device = self._queues, self._device
         # A peer that has given up its REQ names no connection of ours, as that REQ may be queued.
-        isBehind = mad.attribute == REJ.attribute and mad.path in queues and not any(mad.data[_REMOTE_ID])
+        isBehind = mad.attribute == REJ.attribute and mad.path in queues
+        isBehind = isBehind and not any(mad.data[_REMOTE_ID : _REMOTE_ID + 4])
         if mad.attribute not in _UNSOLICITED and not isBehind:
             self._deliver(mad)
             return
