@@ -371,7 +371,7 @@ class IdleTests(CrowdTestCase):
         """
         # An instance has room for each attribute that early instances of its class had: those of tests that
         # ran before in this process would count here (CPython 3.11 to 3.13, Objects/dictobject.c).
-        self.patch(pair, "Kept", type("Kept", (pair.Kept,), {"__slots__": ()}))
+        self.patch(pair, "Kept", type("Kept", (pair.Kept,), {"__slots__": ("_peerPort",)}))
         self.crowd(20, Echo)
         gc.collect()
         count = 400
