@@ -12,7 +12,6 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
-from importlib.machinery import PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
@@ -21,7 +20,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from tests.support.commands import PATH
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS
-from twisted_ib.tools.run.hooks import Hooks, Later, specNear
+from twisted_ib.tools.run.hooks import Hooks, Later
 from twisted_ib.tools.run.native.again import lacking
 
 _LIST = "import json, sys; print(json.dumps(sorted(sys.modules)))"
@@ -241,6 +240,20 @@ class StartupTests(SynchronousTestCase):
             unused = () if program == _RUN else (*UNUSED, *_UNUSED_BY.get(program, ()))
             self.assertEqual([name for name in names if name in unused], [], program)
 
+    def test_rules(self) -> None:
+        """
+        Rules are read without anything of Twisted, of which parts are left for later.
+        """
+        ownRunDirectory(self)
+        rules = Path(self.mktemp())
+        rules.write_text("use tcp connect * 192.0.2.1:*\n")
+        command = [sys.executable, "-m", "twisted_ib.tools.run", "-q", "-c", f"pass\n{_LIST}"]
+        environment = _environment() | {"TWISTED_IB_CONFIG": str(rules.absolute())}
+        said = subprocess.run(command, capture_output=True, check=True, timeout=HANG_SECONDS, env=environment)
+        names = json.loads(said.stdout.splitlines()[-1])
+        self.assertIn("twisted_ib.switch.rules.configuration", names)
+        self.assertEqual([name for name in names if name.startswith("twisted.")], [])
+
     def test_within(self) -> None:
         """
         What a module that has the kernel's names imports has them, too, by itself; not so what another thread
@@ -252,8 +265,7 @@ class StartupTests(SynchronousTestCase):
 
         def finds(name: str) -> bool:
             path = sys.modules[name.rpartition(".")[0]].__path__
-            spec = hooks.find_spec(name, path)
-            return spec is not None and not isinstance(spec.loader, SourceFileLoader)
+            return hooks.find_spec(name, path) is not None
 
         with hooks.plain(), hooks.plain(), ThreadPoolExecutor(1) as pool:
             self.assertFalse(finds("twisted_ib.errors"))
@@ -288,30 +300,6 @@ class StartupTests(SynchronousTestCase):
                     self.assertEqual(pool.submit(found).result(HANG_SECONDS), ["ours"] * 2)
                 self.assertEqual(found(), ["ours"] * 2)
                 self.assertEqual([type(module) for module in modules], [ModuleType, Own])
-
-    def test_near(self) -> None:
-        """
-        What is found for a module at once is what all others find; a package, a module that is compiled or in
-        one of several folders, and those of other packages are left to them.
-        """
-        import twisted_ib.blocking
-
-        own, path = "twisted_ib.blocking.loop", list(twisted_ib.blocking.__path__)
-        theirs, found = PathFinder.find_spec(own, path), specNear(own, path)
-        assert found is not None and theirs is not None
-        if Path(str(theirs.origin)).suffix == ".py":
-            self.assertEqual((found, found.cached), (theirs, theirs.cached))
-        folder = Path(self.mktemp())
-        (folder / "package").mkdir(parents=True)
-        for name in ("package.py", "compiled.py", "compiled.cpython-311.so", "text.py"):
-            (folder / name).touch()
-        PathFinder.find_spec("twisted_ib.text", [str(folder)])
-        for name in ("package", "compiled", "absent"):
-            self.assertIsNone(specNear(f"twisted_ib.{name}", [str(folder)]))
-        self.assertIsNotNone(specNear("twisted_ib.text", [str(folder)]))
-        self.assertIsNone(specNear("twisted_ib.text", [str(folder), "other"]))
-        self.assertIsNone(specNear("other.text", [str(folder)]))
-        self.assertIsNone(specNear("twisted_ib.text", ["folder.zip"]))
 
     def test_packages(self) -> None:
         """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
     from functools import partial
 
-    from attrs import NOTHING, field, make_class
+    from attrs import NOTHING, Factory, field, make_class
     from attrs.exceptions import FrozenInstanceError
 
     from twisted_ib.layouts import FIELD
@@ -52,7 +52,8 @@ else:
         return define(kind, isFrozen=True, **options)
 
     def _made(kind, *, eq, repr, slots=True, kw_only=False, isFrozen=False):
-        assert not (eq or repr)
+        # What is not known here is attrs' own.
+        assert not (eq or repr) and (slots or not isFrozen)
         names = [name for name, said in kind.__annotations__.items() if not said.startswith("ClassVar")]
         own = {name: _declared(vars(kind).get(name, NOTHING)) for name in names}
         inherited = getattr(kind, "__fields__", {})
@@ -79,6 +80,7 @@ else:
     def _declared(value):
         # Its default, what converts it, and its place in a layout.
         if type(value) is not _DECLARED:
+            assert type(value) is not Factory
             return value, None, None
         place = value.metadata[FIELD]
         return place.default, value.converter, place

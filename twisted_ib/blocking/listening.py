@@ -155,8 +155,8 @@ class Listening(SocketListeners):
 
     def timeoutOf(self, skt: kernel.socket) -> float | None:
         """
-        Return the timeout of a socket: without one it does as its descriptor (O_NONBLOCK by fcntl(2)).  Under
-        the loop's lock, without which it does not block for a moment.
+        Return the timeout of a socket: without one it does as its descriptor (O_NONBLOCK by fcntl(2)).  The
+        caller has the loop's lock: L{acceptTCP} makes the descriptor non-blocking for a moment.
         """
         timeout = skt.gettimeout()
         return timeout if timeout is not None or os.get_blocking(skt.fileno()) else 0.0

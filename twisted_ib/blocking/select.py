@@ -109,12 +109,15 @@ class _Watch:
         self, wanted: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]], settles: bool = True
     ) -> None:
         """
-        @param wanted: The descriptors of SDP and their events; C{others}: those of the kernel.
+        @param wanted: The descriptors of SDP and their events.
+        @param others: Those of the kernel.
         @param settles: Whether attempts that are over are taken over: by the thread that waits alone.
         """
         self.sockets: list[tuple[int, socket, int]] = []
-        #: Descriptors that the kernel is to be asked for as well, with their events; whether for others.
-        self.shared, self.isStale = list(others), False
+        #: Descriptors that the kernel is to be asked for as well, with their events.
+        self.shared = list(others)
+        #: Whether these have changed since.
+        self.isStale = False
         for descriptor, mask in wanted:
             reference = _held.get(descriptor)
             skt = None if reference is None else reference()

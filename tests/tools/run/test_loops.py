@@ -517,7 +517,7 @@ asyncio.run(main())
 """
 
 
-#: Sockets, and then what Twisted has been imported without.
+#: The servers of pyftpdlib, as far as they listen.
 _FTP = """
 import socket
 class FTPServer:

@@ -13,8 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-
-from twisted.logger import Logger
+from typing import TYPE_CHECKING
 
 from twisted_ib.configuration.file import SYSTEM_FOLDER, readFirst
 from twisted_ib.configuration.words import SDP
@@ -25,7 +24,15 @@ from twisted_ib.switch.rules.policy import Decision, Policy, policyOf
 from twisted_ib.switch.rules.rulelog import ERROR, MATCH, WARNING, RuleLog
 from twisted_ib.switch.rules.sighup import startFolder
 
-_log = Logger()
+if TYPE_CHECKING:
+    from twisted.logger import Logger
+
+
+def _log() -> Logger:
+    # Imported here: ib-run reads the rules before it imports Twisted, of which it leaves parts for later.
+    from twisted.logger import Logger
+
+    return Logger()
 
 
 def simplePolicy(environ: Mapping[str, str]) -> Policy | None:
@@ -109,7 +116,7 @@ class Configuration:
         contents = policy.contents
         self._ruleLog = RuleLog(() if contents is None else contents.logs, self.program)
         for warning in () if contents is None else contents.warnings:
-            _log.warn("{line}", line=warning)
+            _log().warn("{line}", line=warning)
             self.log(WARNING, warning)
 
     def reload(self) -> bool:
@@ -126,13 +133,13 @@ class Configuration:
         old = self.policy
         self._policy = policy
         self._taken(policy)
-        _log.info("rules: {source}", source=policy.source or policy.default.reason)
+        _log().info("rules: {source}", source=policy.source or policy.default.reason)
         # One listener's error must not keep the others on the old rules.
         for listener in tuple(self._listeners):
             try:
                 listener(old, policy)
             except Exception:
-                _log.failure("while new rules were told")
+                _log().failure("while new rules were told")
         return True
 
     def onChange(self, listener: Callable[[Policy, Policy], None]) -> None:
@@ -170,5 +177,5 @@ class Configuration:
         else:
             lines = (f"{error.filename}: {error.strerror}",)
         for line in lines:
-            _log.error("{line}; {result}", line=line, result=result)
+            _log().error("{line}; {result}", line=line, result=result)
             self.log(ERROR, f"{line}; {result}")

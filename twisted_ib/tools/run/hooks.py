@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
-from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
-from importlib.util import find_spec, spec_from_file_location
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from threading import RLock, get_ident
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
@@ -29,10 +29,6 @@ Path: TypeAlias = "Sequence[str] | None"
 
 #: Packages whose modules have the kernel's sockets: faces of their own carry their connections.
 _LOOPS = ("asyncio.", "twisted.internet.")
-#: Packages of many modules, which are searched for here first.
-_NEAR = ("twisted", "twisted_ib")
-#: Their modules that are text alone, by the folder.
-_texts: dict[str, set[str]] = {}
 #: The module that all of those are there with that connect over SDP.
 _DEVICES = "twisted_ib.hca.device.device"
 #: Modules that are executed with the kernel's names: they derive classes from these, or keep them.
@@ -149,8 +145,8 @@ class Hooks:
                 return None
             # While one of these is imported, all that it imports sees the kernel's names, too.
             if get_ident() in self._plain and not f"{name}.".startswith(_LOOPS):
-                return specNear(name, path)
-        spec = specNear(name, path) or specBeside(self, name, path, target)
+                return None
+        spec = specBeside(self, name, path, target)
         if spec is not None and spec.loader is not None and hasattr(spec.loader, "exec_module"):
             spec.loader = cast("Loader", _Loader(spec.loader, self))
         return spec
@@ -241,28 +237,6 @@ class Hooks:
             vars(copy).update((each, value) for each, value in vars(module).items() if each.isupper())
             vars(copy)["__getattr__"] = find
         return self._copies[name]
-
-
-def specNear(name: str, path: Path) -> ModuleSpec | None:
-    """
-    @return: what others would find for a module that is text in the only folder of its package, in fewer
-        steps, as a program with sockets has three hundred of them; L{None} for any other.
-    """
-    # Another kind of folder has a finder of its own; zip files, and what a program puts in front.
-    if name.partition(".")[0] not in _NEAR or type(path) is not list or len(path) != 1:
-        return None
-    folder, last = path[0], name.rpartition(".")[2]
-    if type(sys.path_importer_cache.get(folder)) is not FileFinder:
-        return None
-    if folder not in _texts:
-        # Folders and compiled modules come first, and have names without or with other ends.
-        names = [name.partition(".") for name in os.listdir(folder)]
-        _texts[folder] = {stem for stem, _, end in names if end == "py"}
-        _texts[folder].difference_update(stem for stem, _, end in names if end != "py")
-    if last not in _texts[folder]:
-        return None
-    place = f"{folder}/{last}.py"
-    return spec_from_file_location(name, place, loader=SourceFileLoader(name, place))
 
 
 def specBeside(own: object, name: str, path: Path, target: ModuleType | None = None) -> ModuleSpec | None:

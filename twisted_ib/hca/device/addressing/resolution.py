@@ -48,7 +48,9 @@ class IResolvingDevice(IDevice, Protocol):
 
     @property
     def fabric(self) -> IDeviceFabric:
-        pass  # See L{IDeviceFabric}.
+        """
+        The device's fabric.
+        """
 
 
 class Resolution:

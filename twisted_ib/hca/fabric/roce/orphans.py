@@ -34,8 +34,8 @@ ORPHAN_RETRIES = 5
 ORPHAN_TIMEOUT_CODE = 17
 #: The same for one that awaited its RTU: its REQ may have been forged, in the name of a victim.
 HALF_OPEN_RETRIES = 1
-#: So long, in seconds, a REP is answered by a REJ whose REQ a dead process has sent: it has come once more by
-#: then, if it was read (a timeout code of 20, as Linux cma.c).
+#: For so many seconds a REP is answered by a REJ if the process that sent its REQ is dead: it has come once
+#: more by then, if it was read (a timeout code of 20, as Linux cma.c).
 ORPHAN_REPLY_SECONDS = 5.0
 #: Connections of a process that await the RTU and have a row, the latest: strangers can make any number.
 HALF_OPEN_ROWS = 256

@@ -39,7 +39,6 @@ _packICRC: Final = ICRC.pack
 _BACKWARD: Final = 0x40000000
 _PAD_SHIFT: Final = 4
 _LEAST: Final = BTH.size + ICRC.size
-_SEVERAL: Final = SEVERAL_BYTES
 _NOTIFICATION: Final = bytes(16)
 #: A packet with so many bytes is one piece for the link: a copy costs less than its pieces.
 _JOINED: Final = limits.DATAGRAM_BYTES + RETH.size
@@ -78,10 +77,10 @@ class PacketTransmitter:
         # two directions of a connection are independent.
         if packets[0][0] == ACKNOWLEDGEMENT:
             packets.append(packets.pop(0))  # A shorter packet can only end a UDP_SEGMENT batch.
-        if len(packets[0][4]) > _SEVERAL:
+        if len(packets[0][4]) > SEVERAL_BYTES:
             number = 0
             for parts in packets:
-                if len(parts[4]) <= _SEVERAL:
+                if len(parts[4]) <= SEVERAL_BYTES:
                     break
                 self.sendOne(path, parts)
                 number += 1

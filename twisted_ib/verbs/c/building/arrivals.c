@@ -204,11 +204,11 @@ static int twisted_ib_look_out(struct twisted_ib_arrivals *arrivals, long nanose
     return 0;
 }
 
-/* What that thread watches, while it does; threads that look there, too; and whether one never came back. */
+/* What that thread watches, while it does; and threads that look there, too. */
 static const struct twisted_ib_arrivals *twisted_ib_watched;
-static unsigned twisted_ib_lookers, twisted_ib_blind;
+static unsigned twisted_ib_lookers;
 
-/* Yields of the processor for those that still look; and the bit of the result: what is watched is to stay for ever. */
+/* Yields of the processor for those that still look; and the bit of the result: what was watched is to stay for ever. */
 #define LOOKING 1000
 #define LOOKED 2
 
@@ -218,19 +218,18 @@ static unsigned twisted_ib_lookers, twisted_ib_blind;
  */
 int twisted_ib_await(struct twisted_ib_arrivals *arrivals, long nanoseconds)
 {
-    int found;
+    /* Not while one still looks at what was watched before: a signal's handler may have left it by siglongjmp(3). */
+    int found, shown = !__atomic_load_n(&twisted_ib_lookers, __ATOMIC_SEQ_CST);
 
-    __atomic_store_n(&twisted_ib_watched, twisted_ib_blind ? NULL : arrivals, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&twisted_ib_watched, shown ? arrivals : NULL, __ATOMIC_SEQ_CST);
     __atomic_store_n(&twisted_ib_posting.watching, 1, __ATOMIC_SEQ_CST);
     found = twisted_ib_look_out(arrivals, nanoseconds);
     __atomic_store_n(&twisted_ib_posting.watching, 0, __ATOMIC_SEQ_CST);
     __atomic_store_n(&twisted_ib_watched, NULL, __ATOMIC_SEQ_CST);
-    for (int yields = 0; __atomic_load_n(&twisted_ib_lookers, __ATOMIC_SEQ_CST) && !twisted_ib_blind; yields++) {
-        /* A signal's handler has left the look by siglongjmp(3), or its thread has no processor. */
-        twisted_ib_blind = yields > LOOKING;
+    for (int yields = 0; shown && yields < LOOKING && __atomic_load_n(&twisted_ib_lookers, __ATOMIC_SEQ_CST); yields++)
         sched_yield();
-    }
-    return found | twisted_ib_owes() | (twisted_ib_lookers ? LOOKED : 0);
+    shown = shown && __atomic_load_n(&twisted_ib_lookers, __ATOMIC_SEQ_CST);
+    return found | twisted_ib_owes() | (shown ? LOOKED : 0);
 }
 
 /* In a child of fork(2): records, threads that were here, and rings are the parent's. */
@@ -239,7 +238,7 @@ void twisted_ib_forget(void)
     twisted_ib_posting.fill = twisted_ib_posting.lock = twisted_ib_posting.attending = 0;
     twisted_ib_posting.watching = twisted_ib_posting.owed = 0;
     twisted_ib_watched = NULL;
-    twisted_ib_lookers = twisted_ib_blind = 0;
+    twisted_ib_lookers = 0;
 }
 
 /* How much the peers have consumed of all rings that are watched; 0 if something lies in one of them, or none is. */

@@ -36,7 +36,7 @@ class _CQEvents:
     meanwhile.
 
     @ivar waiting: these queues, in the order of their events.
-    @ivar readable: so while there are any, or after L{wake}.
+    @ivar readable: a descriptor that is readable while there are any, or after L{wake}.
     """
 
     def __init__(self) -> None:

@@ -151,7 +151,7 @@ class AsyncEvents:
     object, such as L{AsyncEvents.add}.
 
     @ivar lost: events dropped because the queue was full.
-    @ivar readable: so while there are events, or L{None}.
+    @ivar readable: a descriptor that is readable while there are events, or L{None}.
     """
 
     __slots__ = ("__weakref__", "_events", "lost", "readable")
@@ -195,7 +195,7 @@ class AsyncEvents:
 
     def settle(self) -> None:
         """
-        Make C{readable} so, or not.
+        Have C{readable} follow the events.
         """
         if self.readable is not None:
             if len(self):
