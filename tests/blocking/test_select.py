@@ -315,6 +315,44 @@ class SelectTests(BlockingTestCase):
         other.sendall(b"x")
         self.assertEqual(waiting.result(HANG_SECONDS), [(one.fileno(), asked)])
 
+    def test_epollRefuses(self) -> None:
+        """
+        While another thread waits, an epoll object refuses what the kernel's would.
+        """
+        one, _ = self.sdp
+        epoll = select.epoll()
+        epoll._waiting = 1
+        self.assertRaises(TypeError, epoll.register, one, "in")
+        self.assertEqual(epoll._masks, {})
+        epoll.close()
+        self.assertRaises(ValueError, epoll.register, one, kernelSelect.EPOLLIN)
+
+    def test_epollOneShot(self) -> None:
+        """
+        Of two threads that wait, one has the event of EPOLLONESHOT.
+        """
+        one, other = self.sdp
+        epoll, told = select.epoll(), []
+        self.addCleanup(epoll.close)
+        mask = kernelSelect.EPOLLIN | kernelSelect.EPOLLONESHOT
+
+        def take() -> None:
+            while not epoll.closed:
+                told.extend(epoll.poll(0.01))
+
+        epoll.register(one, 0)
+        waiting = [self.inThread(take) for _ in range(2)]
+        for number in range(1, 51):
+            waitUntil(lambda: epoll._waiting == 2)
+            epoll.modify(one, mask)
+            other.sendall(b"x")
+            waitUntil(lambda number=number: len(told) >= number)
+            self.assertEqual(one.recv(1), b"x")
+        epoll.close()
+        for each in waiting:
+            each.exception(HANG_SECONDS)
+        self.assertEqual([event for event in told if event[0] == one.fileno()], [(one.fileno(), 1)] * 50)
+
     def test_epollOfKernel(self) -> None:
         """
         An epoll object of a descriptor has the kernel's events of what was registered before.

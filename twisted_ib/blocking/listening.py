@@ -93,9 +93,9 @@ class Listening(SocketListeners):
         The process has forked, and nobody here waits for a client: its children may serve them, by TCP.  SDP
         is not offered meanwhile, as nobody would answer.
         """
-        if self.isServed or self.alone or not self.sdpListeners:
-            return
         with self.loop:
+            if self.isServed or self.alone or not self.sdpListeners:
+                return
             self._at, self._offered = None, self._at
             self._closeCompanions(Failure(ConnectionAbortedError()))
             self.switch.fellBack(self.why, _FORKING, self._address.host, self._address.port)
@@ -174,7 +174,8 @@ class Listening(SocketListeners):
             blocks = os.get_blocking(descriptor)
             plain = _socket.socket(*self.kind, descriptor)
             try:
-                if blocks:
+                # A default timeout (socket.setdefaulttimeout) is that of this object, too.
+                if blocks or plain.gettimeout():
                     plain.setblocking(False)
                 found: tuple[int, Any] = plain._accept()  # type: ignore[attr-defined]
                 return found

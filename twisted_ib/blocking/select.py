@@ -14,6 +14,7 @@ import selectors
 from collections.abc import Callable, Iterable
 from functools import partial
 from math import ceil
+from operator import index
 from threading import RLock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -432,8 +433,9 @@ class epoll:
         self.close()
 
     def register(self, fd: Any, eventmask: int = kernel.EPOLLIN | kernel.EPOLLPRI | kernel.EPOLLOUT) -> None:
-        descriptor = _descriptor(fd)
+        descriptor, eventmask = _descriptor(fd), index(eventmask)
         with self._lock:
+            self._kernel.fileno()  # ValueError once it is closed.
             if self._waiting and descriptor not in self._masks and not _isKernels(offloaded.get(descriptor)):
                 # The kernel's would wake those that wait: see _move().
                 self._moved.add(descriptor)
@@ -499,11 +501,7 @@ class epoll:
             timeout = None if deadline is None else max(0.0, deadline - monotonic())
 
     def _wait(self, deadline: float | None, maxevents: int) -> tuple[list[tuple[int, int]], bool]:
-        """
-        Wait for SDP too.
-
-        @return: The events; whether the time is over.
-        """
+        # Wait for SDP too; return the events, and whether the time is over.
         masks = self._masks
         seen = 0
 
@@ -534,12 +532,15 @@ class epoll:
                 found[descriptor] = events
         isOver = not (found or more)
         for descriptor in list(found):
-            mask = masks.get(descriptor)
-            if mask is None:
-                # Another thread has unregistered it.
-                del found[descriptor]
-            elif mask & kernel.EPOLLONESHOT:
-                self.modify(descriptor, mask & ~0xFFFF)
+            with self._lock:
+                mask = masks.get(descriptor)
+                if mask is None or (mask & kernel.EPOLLONESHOT and not mask & 0xFFFF):
+                    # Another thread has unregistered it, or has its one event.
+                    del found[descriptor]
+                elif mask & kernel.EPOLLONESHOT:
+                    masks[descriptor] = mask & ~0xFFFF
+                    if descriptor not in self._moved:
+                        self._kernel.modify(descriptor, mask & ~0xFFFF)
         result = list(found.items())
         if more and any(descriptor == mine for descriptor, _ in more):
             others = self._kernel.poll(0, maxevents)

@@ -304,6 +304,28 @@ class ListenerTests(BlockingTestCase):
             self.assertIsNotNone(client.sdp)
             accepted.result(HANG_SECONDS).close()
 
+    def test_forkedAmid(self) -> None:
+        """
+        A fork that meets the first thread that waits for a client leaves SDP offered.
+        """
+        part = self.server().sdp
+        with self.loop:
+            withdrawn = self.inThread(part.withdraw)
+            waitUntil(lambda: self.loop.lockQueue)
+            part.serve()
+        withdrawn.result(HANG_SECONDS)
+        self.assertTrue(part.sdpListeners)
+
+    def test_defaultTimeout(self) -> None:
+        """
+        The timeout of new sockets is not that of C{accept} where the socket does not block.
+        """
+        listener = self.server()
+        listener.setblocking(False)
+        self.addCleanup(kernel.setdefaulttimeout, kernel.getdefaulttimeout())
+        kernel.setdefaulttimeout(HANG_SECONDS)
+        self.assertRaises(BlockingIOError, listener.accept)
+
     def test_why(self) -> None:
         """
         The connections that a child accepts are counted as those of a process that has forked.
