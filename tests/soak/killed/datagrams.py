@@ -14,22 +14,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from pathlib import Path
-from threading import Thread
-from typing import IO, Any
+from typing import Any
 
 from attrs import define, field
 
+from tests.soak.killed.talking import begin, follow, tell
 from tests.support.ownaddress import ownAddress
 from tests.support.waiting import HANG_SECONDS
 
-ROOT = Path(__file__).resolve().parents[3]
 FIRST_PORT = 4000
 #: With an address, a port, how many datagrams, and the peers' addresses and ports: says what has come, again
 #: and again: of each peer the number that came last, and how many came twice, or were missed.
@@ -103,23 +100,19 @@ class Process:
         """
         Read what it says.
         """
-        assert self.popen.stdout is not None
-        Thread(target=self._read, args=(self.popen.stdout,), daemon=True).start()
+        follow(self.popen, self._take)
 
-    def _read(self, lines: IO[str]) -> None:
-        for line in lines:
-            if line.startswith("{"):
-                self.found = json.loads(line)
-            else:
-                self.complaints.append(line)
+    def _take(self, line: str) -> None:
+        if line.startswith("{"):
+            self.found = json.loads(line)
+        else:
+            self.complaints.append(line)
 
     def begin(self) -> None:
         """
         Let it send.
         """
-        assert self.popen.stdin is not None
-        self.popen.stdin.write("\n")
-        self.popen.stdin.flush()
+        tell(self.popen)
 
     def has(self, other: Process, number: int) -> bool:
         """
@@ -134,8 +127,7 @@ class Story:
     """
 
     def __init__(self, stack: ExitStack, processes: int, datagrams: int) -> None:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ib-"))
-        self._environment = {**os.environ, "TWISTED_IB_RUN_DIR": folder, "PYTHONPATH": str(ROOT)}
+        self._folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ib-"))
         self._stack, self._datagrams = stack, datagrams
         ports = range(FIRST_PORT, FIRST_PORT + processes)
         self._names = [[f"{ownAddress(host + 1)}:{port}" for port in ports] for host in (0, 1)]
@@ -149,17 +141,7 @@ class Story:
     def _start(self, host: int, name: str) -> None:
         address, port = name.split(":")
         words = sys.executable, "-c", _TALK, address, port, str(self._datagrams), *self._names[1 - host]
-        popen = subprocess.Popen(
-            words,
-            env=self._environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self._stack.callback(popen.wait)
-        self._stack.callback(popen.kill)
-        self.living.append(Process(host, name, popen))
+        self.living.append(Process(host, name, begin(self._stack, words, self._folder)))
 
     def until(self, holds: Any) -> None:
         """

@@ -28,12 +28,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from threading import Thread
-from typing import IO
 
 from attrs import define, field
 
+from tests.soak.killed.talking import ROOT, begin, follow, tell
 from tests.suites.projects import SKIPPED
 from tests.support.waiting import HANG_SECONDS, PATIENCE
 from twisted_ib.errors import HCAError
@@ -43,7 +42,6 @@ from twisted_ib.tools.ping.station import CONNECTING, VerbsSession
 from twisted_ib.tools.program import ProgramError
 from twisted_ib.verbs.pyverbs import enums
 
-ROOT = Path(__file__).resolve().parents[3]
 #: How soon a process is told of its peer's end, in seconds, and after how many a request is sent again, which
 #: has gone to one that was killed then.
 TOLD_SECONDS, REPEATED_SECONDS = 5.0 * PATIENCE, 4.2
@@ -147,13 +145,11 @@ class Process:
         """
         Read what it says.
         """
-        assert self.popen.stdout is not None
-        Thread(target=self._read, args=(self.popen.stdout,), daemon=True).start()
+        follow(self.popen, self._take)
 
-    def _read(self, lines: IO[str]) -> None:
-        for line in lines:
-            if not line.isspace():
-                self.said.put((time.monotonic(), line.strip()))
+    def _take(self, line: str) -> None:
+        if not line.isspace():
+            self.said.put((time.monotonic(), line.strip()))
 
     def look(self) -> None:
         """
@@ -176,10 +172,8 @@ class Process:
         """
         Let its client begin.
         """
-        assert self.popen.stdin is not None
         self.failed = None
-        self.popen.stdin.write(f"{port} {rounds} {pause} {sessions}\n")
-        self.popen.stdin.flush()
+        tell(self.popen, port, rounds, pause, sessions)
 
 
 class Hosts:
@@ -214,17 +208,8 @@ class Hosts:
         Start a process, in the place of the former one of this number.
         """
         words = *self._prefixes[host], *NOBODY, sys.executable, "-m", "tests.soak.killed.sharers", "--share"
-        popen = subprocess.Popen(
-            (*words, ADDRESSES[host], ADDRESSES[1 - host]),
-            env={**os.environ, "TWISTED_IB_RUN_DIR": self._folders[host], "PYTHONPATH": str(ROOT)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self._stack.callback(popen.wait)
-        self._stack.callback(popen.kill)
-        made = Process(host, number, popen)
+        words = *words, ADDRESSES[host], ADDRESSES[1 - host]
+        made = Process(host, number, begin(self._stack, words, self._folders[host]))
         self.processes.append(made)
         return made
 

@@ -387,7 +387,7 @@ _UNUSED: tuple[tuple[str, ...], ...] = (
     ("textwrap",),
     *((f"twisted.internet.{each}",) for each in ("process", "udp", "unix")),
 )
-#: What C{logging} calls its levels: Twisted has a table of them.
+#: The levels of C{logging} by their numbers: Twisted has a table of them.
 _LEVELS = {10: "DEBUG", 20: "INFO", 30: "WARNING", 40: "ERROR", 50: "CRITICAL"}
 #: The same of TLS.
 _TLS = (("twisted.protocols.tls", "TLSMemoryBIOFactory"), ("twisted.internet.ssl",))

@@ -284,7 +284,7 @@ class Arrivals:
         self._paths: list[_Ring] = []
         self._fds: list[int] = []
         self._isAll = False
-        # What a thread that polls may still look at, by the identity of the tuple.
+        # A thread that polls may still look at these, by the identity of the tuple.
         self._looked: dict[int, object] = {}
         first = {"spin": int(limits.ANSWER_SECONDS * 1e9), "hits": 256}
         # The structure, and what its pointers do not keep.

@@ -39,6 +39,23 @@ bell, ringer = socket.socketpair()
 device, arrivals = Device(), waiting.Arrivals()
 hub.devices[device] = 1
 """
+#: The same, of one ring.
+_RING = (
+    _DEVICE
+    + """
+from array import array
+from types import SimpleNamespace
+cells = array("Q", [64]), array("Q", [0]), array("Q", [0])
+device.rings.append(SimpleNamespace(alive=True, owed=None, ends=lambda: tuple(map(memoryview, cells))))
+def assertHeld():
+    for each in cells:
+        try:
+            each.append(0)
+        except BufferError:
+            continue
+        raise AssertionError("a ring that is looked at can be freed")
+"""
+)
 
 
 class StoryTestCase(SynchronousTestCase):
@@ -328,22 +345,13 @@ hub.devices.clear()
         own.
         """
         self.inC(
-            _DEVICE
+            _RING
             + """
-from array import array
-from types import SimpleNamespace
-cells = array("Q", [64]), array("Q", [0]), array("Q", [0])
-device.rings.append(SimpleNamespace(alive=True, owed=None, ends=lambda: tuple(map(memoryview, cells))))
 def looks(structure, nanoseconds):
     if device.rings:
         device.rings.clear()
         assert not arrivals.watch(0.0)
-        for each in cells:
-            try:
-                each.append(0)
-            except BufferError:
-                continue
-            raise AssertionError("a ring that is looked at can be freed")
+        assertHeld()
     return lib.twisted_ib_await(structure, nanoseconds)
 waiting.lib = SimpleNamespace(twisted_ib_await=looks, twisted_ib_posting=lib.twisted_ib_posting)
 assert arrivals.watch(1.0)
@@ -378,12 +386,8 @@ hub.devices.clear()
         still looks at is kept.
         """
         self.inC(
-            _DEVICE
+            _RING
             + """
-from array import array
-from types import SimpleNamespace
-cells = array("Q", [64]), array("Q", [0]), array("Q", [0])
-device.rings.append(SimpleNamespace(alive=True, owed=None, ends=lambda: tuple(map(memoryview, cells))))
 seen = []
 def looks(structure, nanoseconds):
     seen.append(structure.read != ffi.NULL)
@@ -394,12 +398,7 @@ for more in [], [SimpleNamespace()], []:
     assert not arrivals.watch(0.0)
 assert seen == [True, False, True]
 arrivals.forget()
-for each in cells:
-    try:
-        each.append(0)
-    except BufferError:
-        continue
-    raise AssertionError("a ring that is looked at can be freed")
+assertHeld()
 hub.devices.clear()
 """
         )
@@ -409,12 +408,8 @@ hub.devices.clear()
         While nothing looks for long no ring is kept mapped; the next look finds it again.
         """
         self.inC(
-            _DEVICE
+            _RING
             + """
-from array import array
-from types import SimpleNamespace
-cells = array("Q", [64]), array("Q", [0]), array("Q", [0])
-device.rings.append(SimpleNamespace(alive=True, owed=None, ends=lambda: tuple(map(memoryview, cells))))
 for _ in range(2):
     assert arrivals.watch(3600.0)
     arrivals.forget()

@@ -75,7 +75,7 @@ def _sizes(cap: CData) -> verbs.QPCap:
 
 
 def _plain(attr: CData) -> dict[str, Any]:
-    # What both kinds of attributes of a new queue pair have.
+    # Both kinds of attributes of a new queue pair have these.
     return {
         "qp_type": attr.qp_type,
         "scq": cqAt.optional(attr.send_cq),
