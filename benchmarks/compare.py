@@ -316,7 +316,10 @@ class Comparison:
         """
         Whether a row means something for a subject.
         """
-        if subject.family != row.family:
+        if row.family not in (
+            subject.family,
+            *(each for each in BASELINES if BASELINES[each] == subject.name),
+        ):
             return False
         if subject.workloads is not None and workloadOf(row, subject) not in subject.workloads:
             return False

@@ -9,8 +9,6 @@ same round.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from argparse import ArgumentParser
 from pathlib import Path
 from statistics import median
@@ -18,30 +16,20 @@ from statistics import median
 from attrs import evolve, frozen
 
 from benchmarks.conditions import describe, inWords
-from benchmarks.pairs import PLACEMENTS, Pair, environmentFor
+from benchmarks.pairs import PLACEMENTS, Pair
 from benchmarks.rows import Row
-from benchmarks.transports import Subject, byName
-from twisted_ib.tools.compare.subjects import SWITCHED
+from benchmarks.transports import TO_TCP, Subject, byName
 
 KIB = 1024
 #: Bytes of the round trips, and of the writes of the stream.
 SIZES = (1, 64, KIB, 4 * KIB, 16 * KIB, 64 * KIB)
 STREAM = 64 * KIB
-#: No devices but those that are named: the C{ib} reactor leaves connections to TCP.
-_RULES = "use tcp server * *:*\nuse tcp client * *:*\n"
 _TCP = byName["tcp"]
 _BLOCKING = evolve(byName["blocking-tcp"], name="blocking", title="blocking TCP")
 _TWISTED = evolve(_TCP, name="twisted", title="Twisted's TCP")
-_BEFORE = evolve(_TCP, name="before", title="ib reactor, TCP before the switch", reactor="ib")
-_AFTER = evolve(
-    _BEFORE,
-    name="after",
-    title="after the switch",
-    server=SWITCHED + _TCP.server,
-    client=SWITCHED + _TCP.client,
-    noDelay=False,
-)
-_CRC = evolve(_AFTER, name="crc", title="after the switch, with CRC")
+_BEFORE = evolve(_TCP, name="before", title="ib reactor, TCP before the switch", reactor="ib", rules=TO_TCP)
+_AFTER = evolve(byName["iwarp"], name="after", title="after the switch")
+_CRC = evolve(byName["iwarp-crc"], name="crc", title="after the switch, with CRC")
 _EPOLL = evolve(_AFTER, name="epoll", title="after the switch, epoll reactor", reactor="epoll")
 SUBJECTS = (_BLOCKING, _TWISTED, _BEFORE, _AFTER, _CRC, _EPOLL)
 
@@ -106,21 +94,6 @@ def rows() -> list[Row]:
     return [*trips, Row("stream", f"stream of {words(STREAM)}", "stream", STREAM, (), {})]
 
 
-def environment(subject: Subject, folder: str) -> dict[str, str]:
-    """
-    @param folder: An empty one.
-
-    @return: The environment of both processes.
-    """
-    found = environmentFor()
-    found["XDG_CONFIG_HOME"] = folder
-    found["TWISTED_IB_CONFIG"] = os.path.join(folder, "ib.conf")
-    Path(found["TWISTED_IB_CONFIG"]).write_text(_RULES)
-    if subject is _CRC:
-        found["TWISTED_IB_DEVICES"] = "iwarp0=iwarp:127.0.0.1:crc=yes"
-    return found
-
-
 def table(figures: dict[tuple[str, str], list[float]], subjects: tuple[Subject, ...]) -> list[str]:
     """
     @return: The lines of both tables.
@@ -158,16 +131,15 @@ def main() -> None:
         # Nobody is always the first.
         first = turn % len(subjects)
         for subject in subjects[first:] + subjects[:first]:
-            with tempfile.TemporaryDirectory(prefix="tib-") as folder:
-                pair = Pair(subject, environment(subject, folder))
-                try:
-                    pair.place(PLACEMENTS[options.placement])
-                    for row in rows():
-                        found = pair.run(row, options.seconds, 60)
-                        figure = found["MB/s" if row.name == "stream" else "p50"]
-                        figures.setdefault((row.name, subject.name), []).append(figure)
-                finally:
-                    pair.end()
+            pair = Pair(subject)
+            try:
+                pair.place(PLACEMENTS[options.placement])
+                for row in rows():
+                    found = pair.run(row, options.seconds, 60)
+                    figure = found["MB/s" if row.name == "stream" else "p50"]
+                    figures.setdefault((row.name, subject.name), []).append(figure)
+            finally:
+                pair.end()
     lines = table(figures, subjects)
     print("\n".join(lines))
     if options.markdown:

@@ -109,6 +109,21 @@ def workloadOf(row: Row, subject: Subject) -> str:
     return row.registered if row.registered and hasMemory else row.workload
 
 
+def settings(subject: Subject, folder: str) -> dict[str, str]:
+    """
+    The rules and devices of a subject that has its own, as the environment of its processes names them.
+
+    @param folder: One of its own, for the rules.
+    """
+    found = {}
+    if subject.rules:
+        found["TWISTED_IB_CONFIG"] = os.path.join(folder, "ib.conf")
+        Path(found["TWISTED_IB_CONFIG"]).write_text(subject.rules)
+    if subject.devices:
+        found["TWISTED_IB_DEVICES"] = subject.devices
+    return found
+
+
 class Pair(processes.Pair):
     """
     Server and client of one subject, which run its program of this folder.
@@ -122,7 +137,8 @@ class Pair(processes.Pair):
 
         @param environment: See L{environmentFor}.
         """
-        super().__init__(subject, tempfile.mkdtemp(prefix="compare-"), environment or environmentFor())
+        folder = tempfile.mkdtemp(prefix="compare-")
+        super().__init__(subject, folder, {**(environment or environmentFor()), **settings(subject, folder)})
         self.start()
         try:
             self.ready(monotonic() + START_SECONDS)

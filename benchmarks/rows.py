@@ -94,7 +94,13 @@ class Row:
 BULK_CEILING = 3500.0
 
 #: The subject that should reach the targets of a family's rows.
-_FOREMOST = {"packets": "sdp-roce", "datagrams": "rds-ib", "processes": "queues"}
+_FOREMOST = {
+    "packets": "sdp-roce",
+    "switched": "iwarp",
+    "datagrams": "rds-ib",
+    "processes": "queues",
+    "verbs": "verbs-shm0",
+}
 
 _LATENCY = (("p50", "us", False), ("p99", "us", False), ("p99.9", "us", False))
 _RATE = (("MB/s", "MB/s", True),)
@@ -155,6 +161,22 @@ def _packets(name: str, title: str, workload: str, size: int, targets: Targets) 
     return Row(name, title, workload, size, metrics, targets, family="packets")
 
 
+def _switched(name: str, title: str, workload: str, size: int, targets: Targets) -> Row:
+    """
+    A row of connections that have switched to iWARP, beside blocking TCP.
+    """
+    metrics = _BULK if workload == "stream" else _LATENCY[:2]
+    return Row(name, title, workload, size, metrics, targets, family="switched")
+
+
+def _verbs(name: str, title: str, workload: str) -> Row:
+    """
+    Work requests one after the other.
+    """
+    targets = {("split", "p50"): Target(12, "most")}
+    return Row(name, title, workload, 64, _LATENCY[:2], targets, family="verbs")
+
+
 def _messages(name: str, title: str, size: int) -> Row:
     """
     Messages in one direction, beside strings on TCP.
@@ -189,6 +211,7 @@ ROWS: tuple[Row, ...] = (
         True,
     ),
     _roundTrip("rt1m", "1 MiB round trip", MIB, _times("p50", split=4)),
+    _roundTrip("rt4m", "4 MiB round trip", 4 * MIB, _times("p50", split=3)),
     _stream("stream64", "stream, 64 B writes", 64, 1.6),
     _stream("stream1k", "stream, 1 KiB writes", KIB, 2.5),
     _stream("stream16k", "stream, 16 KiB writes", 16 * KIB, 4.0),
@@ -274,6 +297,10 @@ ROWS: tuple[Row, ...] = (
     _packets("roce64-asleep", "RoCEv2: 64 B round trip, asleep", "spaced", 64, _times("p50", split=0.6)),
     # No less than it was: README.md says what keeps it from more.
     _packets("roce1m", "RoCEv2: stream, 1 MiB writes", "stream", MIB, _times("MB/s", split=0.29)),
+    _switched("iwarp64", "iWARP: 64 B round trip", "roundTrip", 64, {}),
+    _switched("iwarp64k", "iWARP: stream, 64 KiB writes", "stream", 64 * KIB, _times("MB/s", split=0.9)),
+    _verbs("verbs-send", "verbs: 64 B SEND, posted and polled", "send"),
+    _verbs("verbs-write", "verbs: 64 B RDMA WRITE, posted and polled", "write"),
     Row(
         "dg64",
         "datagrams: 64 B round trip",

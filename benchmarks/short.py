@@ -26,7 +26,7 @@ from benchmarks.summary import FALLEN, Results, short
 from benchmarks.transports import BEFORE
 
 #: Those whose times it compares.
-SUBJECTS = ("sdp-ib", "ib", "sdp-roce", "rds-ib")
+SUBJECTS = ("sdp-ib", "ib", "sdp-roce", "rds-ib", "iwarp", "verbs-shm0")
 #: When it begins no further row, in seconds from its start, and the timed part of a row.
 SECONDS, ROW_SECONDS = 140.0, 0.05
 #: The most rounds.

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from attrs import evolve, frozen
 
 from twisted_ib.tools.compare import subjects
+from twisted_ib.tools.compare.subjects import SWITCHED
 
 #: Ends the names of subjects with another tree's code: another commit's, the compiled form of this one, or
 #: that other commit's once more.
@@ -29,6 +30,8 @@ _PACKETS = ("roundTrip", "spaced", "stream")
 _DATAGRAMS = ("roundTrip", "messages")
 #: The workloads of connections between a program's processes.
 _PROCESSES = ("roundTrip",)
+#: The workloads of work requests.
+_VERBS = ("send", "write")
 
 
 @frozen
@@ -45,6 +48,9 @@ class Subject(subjects.Subject):
     @ivar family: Which rows it runs: those of the same family.
     @ivar part: The folder of C{twisted_ib} that it needs and an older tree may lack; C{""} if none.
     @ivar tree: The folder whose code it runs; C{""} for this checkout.
+    @ivar rules: Those of the offload protocol switch in both processes, a line each; C{""} for those of the
+        environment.
+    @ivar devices: The devices of both processes, as C{TWISTED_IB_DEVICES} names them; C{""} likewise.
     """
 
     program: str = "worker"
@@ -54,13 +60,15 @@ class Subject(subjects.Subject):
     family: str = ""
     part: str = ""
     tree: str = ""
+    rules: str = ""
+    devices: str = ""
 
     @property
     def isOurs(self) -> bool:
         """
         Whether it runs code of this project, which another tree may have otherwise.
         """
-        return self.server.startswith(("sdp", "ib", "rds", "ipoib", "queues"))
+        return self.server.startswith(("sdp", "ib", "rds", "ipoib", "queues", "verbs", SWITCHED))
 
     @property
     def base(self) -> str:
@@ -149,7 +157,43 @@ def _ofProcesses(name: str, title: str, package: str = "", part: str = "") -> Su
 
 _TCP = ("tcp:0:interface=127.0.0.1:backlog=1024", "tcp:127.0.0.1:{port}")
 _SDP = ("sdp:0:interface=127.0.0.1:backlog=1024", "sdp:127.0.0.1:{port}")
+#: The C{ib} reactor leaves connections to TCP.
+TO_TCP = "use tcp server * *:*\nuse tcp client * *:*\n"
 _IB = ("ib:0:interface=127.0.0.1:backlog=1024", "ib:127.0.0.1:{port}")
+
+
+def _ofVerbs(device: str) -> Subject:
+    """
+    A subject of L{benchmarks.verbs}.
+    """
+    return Subject(
+        name=f"verbs-{device}",
+        title=f"verbs, {device}",
+        reactor="",
+        server=f"verbs {device}",
+        client=f"{device} {{port}}",
+        program="verbs",
+        workloads=_VERBS,
+        family="verbs",
+        part="verbs/pyverbs",
+    )
+
+
+def _ofSwitched(name: str, title: str, devices: str = "") -> Subject:
+    """
+    A subject whose connections of TCP switch to iWARP before they are measured.
+    """
+    return Subject(
+        name,
+        title,
+        "ib",
+        SWITCHED + _TCP[0],
+        SWITCHED + _TCP[1],
+        workloads=_LINK,
+        family="switched",
+        rules=TO_TCP,
+        devices=devices,
+    )
 
 
 def _overRoCE(server: str, client: str) -> tuple[str, str]:
@@ -163,7 +207,15 @@ def _overRoCE(server: str, client: str) -> tuple[str, str]:
 
 
 #: The baseline of every ratio, in the same round, by family.
-BASELINES = {"": "tcp", "packets": "blocking-tcp", "datagrams": "int32", "processes": "pipe"}
+BASELINES = {
+    "": "tcp",
+    "packets": "blocking-tcp",
+    "switched": "blocking-tcp",
+    "datagrams": "int32",
+    "processes": "pipe",
+    "verbs": "verbs-lo0",
+}
+
 BASELINE = BASELINES[""]
 #: Of the UCX library.
 UCX_PROGRAM = "ucx_perftest"
@@ -233,6 +285,10 @@ SUBJECTS: tuple[Subject, ...] = (
         "rds roce0 127.0.0.5",
         "rds roce0 127.0.0.6 127.0.0.5",
     ),
+    _ofSwitched("iwarp", "TCP on ib, switched to iWARP"),
+    _ofSwitched("iwarp-crc", "the same with CRC", "iwarp0=iwarp:127.0.0.1:crc=yes"),
+    _ofVerbs("lo0"),
+    _ofVerbs("shm0"),
 )
 
 byName: dict[str, Subject] = {subject.name: subject for subject in SUBJECTS}

@@ -14,13 +14,14 @@ import signal
 import subprocess
 import sys
 from argparse import Namespace
+from pathlib import Path
 from time import monotonic
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from benchmarks import compare, conditions, footprint, sockets, transports
+from benchmarks import compare, conditions, footprint, sockets, transports, verbs
 from benchmarks.clients import COLD_BUFFERS, chunksOf, latencies
-from benchmarks.pairs import ROOT, environmentFor, isCompiled, workloadOf
+from benchmarks.pairs import ROOT, environmentFor, isCompiled, settings, workloadOf
 from benchmarks.rows import COMPILED_TARGETS, ROWS, Target
 from benchmarks.rows import byName as rowByName
 from benchmarks.summary import Results, Verdict, _isLoss
@@ -39,6 +40,7 @@ TARGETS = {
     ("rt64", "contended", "p50"): 1.5,
     ("rt64k", "split", "p50"): 6,
     ("rt1m", "split", "p50"): 4,
+    ("rt4m", "split", "p50"): 3,
     ("stream64", "split", "MB/s"): 1.6,
     ("stream1k", "split", "MB/s"): 2.5,
     ("stream16k", "split", "MB/s"): 4,
@@ -53,6 +55,7 @@ TARGETS = {
     ("echo1000", "split", "msg/s"): 6,
     ("echo10000", "split", "msg/s"): 6,
     ("connects", "split", "conn/s"): 4,
+    ("iwarp64k", "split", "MB/s"): 0.9,
 }
 #: The upper bounds.
 BOUNDS = {
@@ -61,6 +64,8 @@ BOUNDS = {
     ("echo10000", "split", "CPU cost"): 1.5,
     ("idle", "split", "memory"): 3,
     ("idle", "split", "CPU"): 0.25,
+    ("verbs-send", "split", "p50"): 12,
+    ("verbs-write", "split", "p50"): 12,
 }
 
 
@@ -123,6 +128,36 @@ class RowTests(SynchronousTestCase):
         self.assertFalse(runs("ib", "stream1m"))
         self.assertFalse(runs("uvloop", "threads"))
         self.assertFalse(runs("ucx", "echo1000"))
+
+    def test_baselineOfTwo(self):
+        """
+        A subject may be the baseline of more families than its own, and runs no other row of theirs.
+        """
+        baseline = subjectByName["blocking-tcp"]
+        ran = {row.family for row in ROWS if compare.Comparison._runs(baseline, row)}
+        self.assertEqual(ran, {"packets", "switched"})
+
+    def test_settings(self):
+        """
+        A subject's own rules and devices are those of its processes: connections of TCP are not offloaded
+        before they switch.
+        """
+        subject, folder = subjectByName["iwarp-crc"], self.mktemp()
+        os.mkdir(folder)
+        found = settings(subject, folder)
+        self.assertEqual(found["TWISTED_IB_DEVICES"], "iwarp0=iwarp:127.0.0.1:crc=yes")
+        for role in ("server", "client"):
+            self.assertIn(f"use tcp {role} * *:*\n", Path(found["TWISTED_IB_CONFIG"]).read_text())
+        self.assertEqual(settings(subjectByName["sdp-ib"], folder), {})
+
+    def test_verbs(self):
+        """
+        Each request of the rows of verbs is measured by the other program as well: without the other end.
+        """
+        for row in ("verbs-send", "verbs-write"):
+            figures = verbs.measure("lo0", {"workload": rowByName[row].workload, "seconds": 0.01})
+            self.assertGreaterEqual(figures["count"], 1)
+            self.assertLessEqual(figures["p50"], figures["p99"])
 
 
 class VerdictTests(SynchronousTestCase):
