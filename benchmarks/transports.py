@@ -24,6 +24,8 @@ _PATH = "{folder}/{name}"
 _LOOP = ("roundTrip", "stream", "cold", "crowd", "scale", "connects", "idle")
 _LINK = ("roundTrip", "stream", "cold")
 _UCX = ("roundTrip", "stream", "rdmaWrite", "rdmaRead")
+#: The workloads in which Twisted's asyncio reactor has a part of its own, whatever the transport.
+_THREADS = ("threads", "throughThread")
 #: The workloads over packets.
 _PACKETS = ("roundTrip", "spaced", "stream")
 #: The workloads of messages.
@@ -226,6 +228,7 @@ SUBJECTS: tuple[Subject, ...] = (
     Subject("ib", "ib: on ib", "ib", *_IB, messages=True),
     Subject("sdp-epoll", "sdp: on epoll", "epoll", *_SDP),
     Subject("sdp-asyncio", "sdp: on asyncio", "asyncio", *_SDP),
+    Subject("tcp-asyncio", "TCP on asyncio", "asyncio", *_TCP, noDelay=True, workloads=_THREADS),
     Subject("tcp-nagle", "TCP, Nagle", "epoll", *_TCP),
     Subject("unix", "UNIX", "epoll", "unix:{path}:backlog=1024", "unix:{folder}/{name}"),
     Subject("asyncio", "asyncio", "", "asyncio", "{port}", program="loops", workloads=_LOOP),
