@@ -12,6 +12,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -54,6 +55,8 @@ from twisted_ib.hca.wire.icrcflow import ICRCState
 from twisted_ib.hca.wire.mad.classes import OrganizationHeader
 from twisted_ib.hca.wire.mad.mad import GET, SET, Mad
 
+#: inotify(7): a file was opened.
+_IN_OPEN = 0x20
 HANDED = "packets_handed_on", "packets_taken_over", "packets_unknown_qp"
 #: With a file system of 1 MiB as its run directory, and an address.
 _FULL = """
@@ -313,6 +316,25 @@ class GroupTests(SynchronousTestCase):
         self.assertEqual(held, [True])
         self.link()
         self.assertEqual(pauses, [])
+
+    def test_answersToItsEnd(self) -> None:
+        """
+        Who joins holds the directories' lock while it waits for an answer: a process that ends, and waits for
+        that lock, still gives it.
+        """
+        one = self.link()
+        opened = libc.inotify([(os.path.join(self.directory, "lock"), _IN_OPEN)])
+        self.addCleanup(libc.endInotify, opened)
+        ending = threading.Thread(target=one.close)
+        with portgroup._directories() as (directory,):
+            os.read(opened, 4096)
+            ending.start()
+            self.assertTrue(select.select([opened], [], [], HANG_SECONDS)[0])
+            group = portgroup._ask(directory, one.group._name, self.address)
+        ending.join()
+        assert group is not None
+        self.addCleanup(group.close)
+        self.assertTrue(group.isAlone())
 
     def test_silent(self) -> None:
         """

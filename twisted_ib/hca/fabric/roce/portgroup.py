@@ -336,13 +336,9 @@ class PortGroup:
         Give the slot back and close everything; in a forked child close its descriptors only.
         """
         if self._thread is not None and self._pid == os.getpid():
-            os.write(self._wake, (1).to_bytes(8, "little"))
-            self._thread.join()
-            # Of a free slot nobody reads: it must not fill more than a socket's usual buffer.
-            with suppress(OSError), KernelSocket(socket.AF_INET, socket.SOCK_DGRAM) as usual:
-                size = usual.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
-                self.main.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
             with suppress(HCAError, OSError), _directories() as directories:
+                # Not before: who holds the lock may wait for an answer of the thread.
+                self._end(self._thread)
                 self.connections.clear(self.slot)
                 if self.isAlone():
                     for directory in directories:
@@ -351,7 +347,17 @@ class PortGroup:
                             directory.remove(self._name + _FILE)
                 # Meanwhile nobody looks, who would find the port taken, and no group.
                 self._release()
+            if self._thread is not None:
+                self._end(self._thread)
         self._release()
+
+    def _end(self, thread: threading.Thread) -> None:
+        os.write(self._wake, (1).to_bytes(8, "little"))
+        thread.join()
+        # Of a free slot nobody reads: it must not fill more than a socket's usual buffer.
+        with suppress(OSError), KernelSocket(socket.AF_INET, socket.SOCK_DGRAM) as usual:
+            size = usual.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+            self.main.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
 
     def _release(self) -> None:
         self._thread = None
