@@ -134,6 +134,7 @@ class GuestTestCase(SynchronousTestCase):
     @cvar ipv6: whether the addresses are IPv6.
     @cvar kind: that of the device of this side, the first of its kind.
     @cvar peer: the guest's device.
+    @cvar rights: what starts the processes of this side with fewer rights.
     @ivar host: the address of this side, and C{there} the guest's.
     @ivar file: the capture.
     """
@@ -142,6 +143,7 @@ class GuestTestCase(SynchronousTestCase):
     ipv6 = False
     kind = "roce"
     peer = Peer.RXE
+    rights: tuple[str, ...] = ()
     lab: Lab
 
     def run(self, result: Any) -> None:
@@ -203,7 +205,8 @@ class GuestTestCase(SynchronousTestCase):
     def _program(self, command: list[str], directory: Path, environment: dict[str, str]) -> Program:
         variables = dict(os.environ, TWISTED_IB_RUN_DIR=str(directory), PYTHONUNBUFFERED="1")
         variables["TWISTED_IB_DEVICES"] = f"{self.kind}0={self.kind}:{self.host}"
-        program = Program(self.lab.network.within(command), variables | environment, self.directory)
+        command = self.lab.network.within([*self.rights, *command])
+        program = Program(command, variables | environment, self.directory)
         self.addCleanup(program.finish, 0)
         return program
 

@@ -8,19 +8,22 @@ import sys
 import time
 from typing import TypeVar
 
-from tests.interop.case import LISTENING, TROUBLE, GuestTestCase, InteropTestCase, Program
+from tests.interop.case import DEVICE, LISTENING, TROUBLE, GuestTestCase, InteropTestCase, Program
 from tests.interop.lab.machine import Ended
 from tests.interop.lab.wire import Seen
+from tests.soak.killed.sharers import NOBODY
 from tests.support.commands import PATH
 from tests.support.waiting import HANG_SECONDS
 
 #: Octets of a round; the first and the last are rping's limits.
 SIZES = (23, 64, 1000, 5000, 65535)
 ROUNDS = 100
-#: Where nobody listens.
-NOBODY = "7999"
+#: Where nobody listens, and where an idle client's server does.
+UNUSED, PORT = "7999", "7176"
 #: How long a round of tests may take: a guest that is emulated is slow.
 SECONDS = 2 * HANG_SECONDS
+#: The status of a process of the guest that is killed after its time.
+KILLED = 124
 #: How soon a refused connect has to end, and how soon a process whose peer is gone.
 REFUSED_SECONDS, GONE_SECONDS = 8, HANG_SECONDS
 #: The same where another process has the dead one's address.
@@ -31,6 +34,30 @@ USUAL, LARGE = (1500, 1024), (9000, 4096)
 SHARERS, SHARED_ROUNDS = 16, 50
 #: Ports of their servers, and of those in the guest.
 SHARERS_PORT, SHARED_PORT = 7200, 7300
+#: How often a server is killed whose client is idle.
+DEATHS = 20
+#: Takes one client, and what that asks with, and answers nothing.
+_SILENT = """
+import sys
+from twisted_ib.verbs import pyverbs as verbs
+from twisted_ib.verbs.pyverbs import enums
+
+device, here, port = sys.argv[1:]
+info = verbs.AddrInfo(here, None, port, None, enums.RDMA_PS_TCP, enums.RAI_PASSIVE)
+with verbs.CMID(info, device=device) as listener:
+    listener.listen(1)
+    print("listens")
+    cmid = listener.get_request()
+    cq = verbs.CQ(verbs.Context(cmid=cmid), 4)
+    cmid.create_qp(verbs.QPInitAttr(enums.IBV_QPT_RC, scq=cq, rcq=cq, cap=verbs.QPCap(1, 1)))
+    mr = verbs.MR(cmid.pd, 4096, enums.IBV_ACCESS_LOCAL_WRITE)
+    cmid.qp.post_recv(verbs.RecvWR(1, 1, [verbs.SGE(mr.buf, 4096, mr.lkey)]))
+    cmid.accept(verbs.ConnParam(resources=1, depth=1))
+    while not cq.poll(1)[0]:
+        pass
+    print("is asked")
+    sys.stdin.read()
+"""
 #: Is a server, and a client when it is told to.
 _BOTH = """
 from threading import Thread
@@ -98,6 +125,14 @@ class RPingPrograms(GuestTestCase):
         """
         said = [line for line in ended.errors.splitlines() if "waits for clients" not in line]
         self.assertEqual(len(said), 1, ended.errors)
+
+    def told(self, number: int) -> None:
+        """
+        Check that a client in the guest ends, as it is told that the connection does.
+        """
+        ended = self.guest.finish(number, TOLD_SECONDS)
+        self.assertNotEqual(ended.status, KILLED, ended.text)
+        self.assertIn("DISCONNECT", ended.text)
 
     def done(self, number: int) -> None:
         """
@@ -278,8 +313,10 @@ class DisturbedTests(RPingTestCase):
 
 class SharedTests(RPingTestCase):
     """
-    Processes of ours that share an address.
+    Processes of ours that share an address, as a user without rights.
     """
+
+    rights = NOBODY
 
     def test_both(self) -> None:
         """
@@ -340,7 +377,7 @@ class RefusedTests(RPingTestCase):
         C{ib-ping} says so at once, in one sentence.
         """
         began = time.monotonic()
-        ended = self.client("-p", NOBODY, "-C", "1").finish(SECONDS)
+        ended = self.client("-p", UNUSED, "-C", "1").finish(SECONDS)
         self.assertLess(time.monotonic() - began, REFUSED_SECONDS)
         self.assertNotIn(ended.status, (0, -1))
         self.assertEqual(ended.output, "")
@@ -353,7 +390,7 @@ class RefusedTests(RPingTestCase):
         C{rping} hears so from a device on which there are other services.
         """
         server = self.server("-C", "1")
-        ended = self.guest.finish(self.remoteClient("-p", NOBODY, "-C", "1"), REFUSED_SECONDS)
+        ended = self.guest.finish(self.remoteClient("-p", UNUSED, "-C", "1"), REFUSED_SECONDS)
         self.assertIn("REJECTED, error 8", ended.output + ended.errors)
         self.assertEqual(self._reason(True), 8)
         self.assertIsNone(server.process.poll())
@@ -455,9 +492,7 @@ class GoneTests(RPingTestCase):
         client = self.remoteClient(*self.options)
         self._rounds()
         server.kill()
-        ended = self.guest.finish(client, TOLD_SECONDS)
-        self.assertNotEqual(ended.status, -1, ended.text)
-        self.assertIn("DISCONNECT", ended.text)
+        self.told(client)
         self.assertIsNone(neighbour.process.poll())
 
     def test_link(self) -> None:
@@ -470,3 +505,55 @@ class GoneTests(RPingTestCase):
         self.guest.must("ip link set eth0 down")
         self._said(client.finish(GONE_SECONDS))
         self.guest.must(f"ip link set eth0 up; ip addr add {self.guest.ipv6}/64 dev eth0 nodad")
+
+
+class IdleTests(RPingTestCase):
+    """
+    Our server is killed, and its client in the guest waits for it: an idle Linux peer asks nothing.
+    """
+
+    def setUp(self) -> None:
+        """
+        The last acknowledgment may come late.
+        """
+        super().setUp()
+        self.lost = True
+
+    def _silent(self) -> Program:
+        """
+        @return: a server that will answer nothing, and listens by now.
+        """
+        server = self.program([sys.executable, "-c", PATH + _SILENT, DEVICE, self.host, PORT])
+        self.until(server, "listens")
+        return server
+
+    def _idle(self, server: Program) -> int:
+        """
+        @return: its client, which has asked.
+        """
+        client = self.remoteClient("-p", PORT, "-C", "1")
+        self.until(server, "is asked")
+        return client
+
+    def test_neighbour(self) -> None:
+        """
+        A process that shares the address, and does nothing else, tells the client.
+        """
+        neighbour = self.server("-p", "7175")
+        for _ in range(DEATHS):
+            server = self._silent()
+            client = self._idle(server)
+            server.kill()
+            self.told(client)
+        self.assertIsNone(neighbour.process.poll())
+
+    def test_restarted(self) -> None:
+        """
+        The server that is started again tells it.
+        """
+        server = self._silent()
+        for _ in range(DEATHS):
+            client = self._idle(server)
+            server.kill()
+            server = self._silent()
+            self.told(client)

@@ -18,7 +18,7 @@ from tests.interop.lab.images import Images, cacheDirectory
 from tests.interop.lab.lab import SIW, Peer
 from tests.interop.lab.machine import Ended
 from tests.interop.lab.wire import malformedOf
-from tests.interop.rping import GONE_SECONDS, NOBODY, ROUNDS, SECONDS, Rounds, RPingPrograms, addSizes
+from tests.interop.rping import GONE_SECONDS, ROUNDS, SECONDS, UNUSED, Rounds, RPingPrograms, addSizes
 from tests.support.captures import TSHARK, crcsOf
 from tests.support.commands import PATH, programOf
 from tests.support.waiting import PATIENCE
@@ -178,7 +178,7 @@ class RefusedTests(SIWTestCase, RPingPrograms):
         C{ib-ping} says so at once, in one sentence.
         """
         began = time.monotonic()
-        ended = self.client("-p", NOBODY, "-C", "1").finish(SECONDS)
+        ended = self.client("-p", UNUSED, "-C", "1").finish(SECONDS)
         self.assertLess(time.monotonic() - began, ERROR_SECONDS)
         self.assertNotIn(ended.status, (0, -1))
         self.assertEqual((ended.output, len(ended.errors.splitlines())), ("", 1), ended.errors)
@@ -190,7 +190,7 @@ class RefusedTests(SIWTestCase, RPingPrograms):
         C{rping} hears so from an address at which there are other services.  It does not end then.
         """
         server = self.server("-C", "1")
-        client = self.start(f"timeout 3 rping -c -a {self.host} -p {NOBODY} -C 1")
+        client = self.start(f"timeout 3 rping -c -a {self.host} -p {UNUSED} -C 1")
         ended = self.guest.finish(client, SECONDS)
         self.assertIn("Connection refused", ended.output + ended.errors)
         self.assertIsNone(server.process.poll())
