@@ -28,12 +28,13 @@ class PauseTests(SynchronousTestCase):
         isAwaited: bool,
         driven: float,
         drives: int = 1,
-        isWanted: bool | None = None,
+        isWatched: bool = False,
+        served: int | None = None,
         unwatch: Callable[[], object] | None = None,
     ) -> tuple[list[float], int]:
         """
         @param drives: of the program in each pause.
-        @param isWanted: what a pause in C finds; L{None} if it is in Python.
+        @param isWatched: whether pauses are in C; C{served}: what each of them serves.
         @param unwatch: called before each pause in Python.
         @param isAwaited: whether another thread waits.
         @param driven: when the program has driven last.
@@ -44,15 +45,15 @@ class PauseTests(SynchronousTestCase):
         hub.attend.return_value = False
         found: list[float] = []
 
-        def wait(pause: float) -> bool | None:
+        def wait(pause: float) -> int | None:
             found.append(pause)
-            return isWanted
+            return served
 
-        if isWanted is not None:
+        if isWatched:
             hub.watch = wait
         thread = ProgressThread.__new__(ProgressThread)
         thread._over = SimpleNamespace(  # type: ignore[assignment]
-            wait=self.fail if isWanted is not None and not isAwaited else wait,
+            wait=self.fail if isWatched and not isAwaited else wait,
             is_set=lambda: len(found) == count,
         )
         self.patch(attendant, "hub", hub)
@@ -80,11 +81,13 @@ class PauseTests(SynchronousTestCase):
     def test_wanted(self) -> None:
         """
         Records that no thread takes end a pause in C, and are served although a thread has polled a moment
-        ago.  But not beside a thread that waits, which is woken for them.
+        ago; what has come and was no work is looked at once more, and what was served is followed by another
+        such pause.  But not beside a thread that waits, which is woken for them.
         """
         recent = time.perf_counter() + 60
-        self.assertEqual(self.pauses(5, False, recent, isWanted=True), ([LEAST_PAUSE] * 5, 4))
-        for case in ((False, recent, 1, False), (True, 0.0, 1, True)):
+        for n, times in ((0, 4), (2, 0)):
+            self.assertEqual(self.pauses(5, False, recent, 1, True, n), ([LEAST_PAUSE] * 5, times))
+        for case in ((False, recent, 1, True, None), (True, 0.0, 1, True, 2)):
             found, served = self.pauses(5, *case)
             self.assertEqual((found[1], served), (2 * LEAST_PAUSE, 0))
 
@@ -94,7 +97,7 @@ class PauseTests(SynchronousTestCase):
         """
         for isAwaited, times in ((True, 5), (False, 0)):
             unwatch = mock.Mock()
-            self.pauses(5, isAwaited, 0.0, 1, True, unwatch)
+            self.pauses(5, isAwaited, 0.0, 1, True, 0, unwatch)
             self.assertEqual(unwatch.call_count, times)
         sleeper, hub = Sleeper(), Hub()
         self.addCleanup(sleeper.close)

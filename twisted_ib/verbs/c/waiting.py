@@ -27,11 +27,14 @@ from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.functions import AGAIN
 from twisted_ib.verbs.c.handles import Entry, handles
 from twisted_ib.verbs.core.asleep import OWN_SECONDS
+from twisted_ib.verbs.core.attendant import LEAST_PAUSE
 from twisted_ib.verbs.core.hub import hub
 
 _Event = TypeVar("_Event")
 #: One that destroys looks for acknowledgements at least so often, in seconds.
 PAUSE_SECONDS = 0.016
+#: Times in a row that the thread which serves peers does so before it sees whether it is to end.
+_TURNS = range(64)
 #: The bit of C{twisted_ib_await}'s result that says that what it watched is to stay.
 _LOOKED = 2
 #: Seconds between two looks at descriptors that tell only what nobody waits for: poll(2) does so unasked, as
@@ -290,33 +293,58 @@ class Arrivals:
         # The structure, and what its pointers do not keep.
         self._watched: tuple[Any, ...] = (ffi.new("struct twisted_ib_arrivals *", first),)
 
-    def watch(self, seconds: float) -> bool:
+    def watch(self, seconds: float) -> int | None:
         """
         See L{Hub.watch<twisted_ib.verbs.core.hub.Hub>}.
         """
-        with hub:
-            every: list[_Ring] = []
-            fabrics = [device.fabric for device in hub.devices if not device.closed]
-            for fabric in fabrics:
-                every += fabric.paths()
-            paths = list(filter(_canDeliver, every))
-            # A bell that was rung before says nothing of rings, and would end each pause until it is read.
-            fds = [] if paths else [fabric.fileno() for fabric in fabrics]
-            isAll = len(paths) == len(every)
-            if paths != self._paths or fds != self._fds or isAll is not self._isAll:
-                self._follow(paths, fds, isAll)
-            # Kept until this thread is back: its successor may follow other rings meanwhile.
-            watched = self._watched
-        found = lib.twisted_ib_await(watched[0], int(seconds * 1e9))
-        if found & _LOOKED:
-            self._looked[id(watched)] = watched
-        if lib.twisted_ib_posting.owed and hub.settle is not None:
+        total: int | None = None
+        try:
+            for _ in _TURNS:
+                with hub:
+                    n = 0 if total is None else hub.drive()
+                    # Kept until this thread is back: its successor may follow other rings meanwhile.
+                    watched = self._present()
+                    # As late as can be: a program that looks at its memory answers what has just come.
+                    if total is not None:
+                        self._settle()
+                if total is not None:
+                    total += n
+                    if not n or hub.isAwaited:
+                        break
+                    seconds = LEAST_PAUSE
+                found = lib.twisted_ib_await(watched[0], int(seconds * 1e9))
+                if found & _LOOKED:
+                    self._looked[id(watched)] = watched
+                if not found & ~_LOOKED:
+                    break
+                total = total or 0
+        finally:
+            if lib.twisted_ib_serves_no_more():
+                self._settle()
+        return total
+
+    @staticmethod
+    def _settle() -> None:
+        if lib.twisted_ib_posting.fill and hub.settle is not None:
             try:
                 hub.settle()
             except Exception:
                 # Their queue pair has failed; this thread serves others.
                 traceback.print_exc()
-        return bool(found & ~_LOOKED)
+
+    def _present(self) -> tuple[Any, ...]:
+        # What is to be watched now.  The hub's lock is held.
+        every: list[_Ring] = []
+        fabrics = [device.fabric for device in hub.devices if not device.closed]
+        for fabric in fabrics:
+            every += fabric.paths()
+        paths = list(filter(_canDeliver, every))
+        # A bell that was rung before says nothing of rings, and would end each pause until it is read.
+        fds = [] if paths else [fabric.fileno() for fabric in fabrics]
+        isAll = len(paths) == len(every)
+        if paths != self._paths or fds != self._fds or isAll is not self._isAll:
+            self._follow(paths, fds, isAll)
+        return self._watched
 
     def forget(self) -> None:
         """

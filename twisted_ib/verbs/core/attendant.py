@@ -53,24 +53,27 @@ class ProgressThread:
         pause, seen = LEAST_PAUSE, hub.drives
         try:
             while True:
-                isWanted = False
+                served: int | None = None
                 # A thread that sleeps in wait() is woken for what comes.
                 if hub.watch is None or hub.isAwaited:
                     if hub.unwatch is not None:
                         hub.unwatch()
                     self._over.wait(pause)
                 else:
-                    isWanted = hub.watch(pause)
+                    served = hub.watch(pause)
                 if self._over.is_set():
                     break
                 # Another thread waits or polls: leave the lock to it, and back off exponentially.
                 before, seen = seen, hub.drives
                 n = seen - before
                 isServed = n > FEW_DRIVES or (n and time.perf_counter() - hub.driven < LEAST_PAUSE)
-                if hub.isAwaited or (isServed and not isWanted):
+                if hub.isAwaited or (isServed and served is None):
                     pause = min(2 * pause, MOST_PAUSE)
                     continue
                 pause = LEAST_PAUSE
+                # More of it comes soon, as an answer to what was served: the next pause is one in C, too.
+                if served:
+                    continue
                 while not self._over.is_set() and hub.attend(sleeper):
                     pass
                 seen = hub.drives

@@ -62,9 +62,9 @@ class Hub:
     @ivar drives: how often L{drive} ran.
     @ivar driven: when it ran last, by C{time.perf_counter}.
     @ivar watchers: programs that watch a descriptor in place of L{wait}; C{wake()} has one of them drive.
-    @ivar watch: waits for so many seconds, or until something has come that no thread takes, and says whether
-        it has; without the lock.  L{None} where nothing does.  Only the thread that serves peers calls it,
-        and for a moment perhaps its successor too.
+    @ivar watch: waits for so many seconds, or until something has come that no thread takes; drives then, and
+        says how much that was, or L{None}; without the lock.  L{None} where nothing does.  Only the thread
+        that serves peers calls it, and for a moment perhaps its successor too.
     @ivar unwatch: has C{watch} keep no memory until it is called again; L{None} where nothing does.
     @ivar settle: posts what a program has left to another thread; L{None} where none does.
     @ivar unshown: mirrors of completion queues that lack completions: they get them before the lock is
@@ -92,7 +92,7 @@ class Hub:
         self._sleepers = Sleepers()
         self._leaders = self._sleepers.leaders
         self.watchers: set[Wakes] = set()
-        self.watch: Callable[[float], bool] | None = None
+        self.watch: Callable[[float], int | None] | None = None
         self.unwatch: Callable[[], object] | None = None
         self.settle: Callable[[], object] | None = None
         self.driven = self._attended = 0.0

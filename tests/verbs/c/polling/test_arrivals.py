@@ -29,7 +29,7 @@ import socket
 from twisted_ib.verbs.c import waiting
 from twisted_ib.verbs.core.hub import hub
 class Device:
-    closed, rings = False, []
+    closed, rings, progress = False, [], lambda self: 0
     fabric = property(lambda self: self)
     def paths(self):
         return list(self.rings)
@@ -38,6 +38,8 @@ class Device:
 bell, ringer = socket.socketpair()
 device, arrivals = Device(), waiting.Arrivals()
 hub.devices[device] = 1
+# It has no timers.
+hub._attended = float("inf")
 """
 #: The same, of one ring.
 _RING = (
@@ -216,6 +218,28 @@ lib.twisted_ib_posting.fill = lib.twisted_ib_posting.owed = 0
 """
             )
 
+    def test_serves(self) -> None:
+        """
+        From what ends it until its thread calls it again or serves no more, posts are left to that thread and
+        polls give way to it; what was posted then ends the next wait at once.
+        """
+        self.inC("""
+posting = lib.twisted_ib_posting
+def served():
+    return posting.attending, busy.value
+published[0] = 64
+assert lib.twisted_ib_await(ring, 3600 * 1000 * MILLISECOND) and served() == (1, 1)
+consumed[0] = 64
+assert not lib.twisted_ib_await(ring, MILLISECOND) and served() == (0, 0)
+for fill in 64, 0:
+    consumed[0] = 0
+    assert lib.twisted_ib_await(ring, 3600 * 1000 * MILLISECOND)
+    consumed[0], posting.fill = 64, fill
+    assert lib.twisted_ib_await(ring, MILLISECOND) == (fill > 0) and served() == (fill > 0,) * 2
+    assert lib.twisted_ib_serves_no_more() == (fill > 0) and served() == (0, 0)
+    assert not lib.twisted_ib_serves_no_more() and served() == (0, 0)
+""")
+
     def test_looks(self) -> None:
         """
         Meanwhile threads that poll see in the rings whether there is something, and how much the peers have
@@ -324,17 +348,61 @@ while path.postReserved(word(SEND_ONLY, 18), b"", True):
     pass
 for number in 21, 22:
     peer.post(word(SEND_ONLY, number), b"", b"x", 1)
-assert arrivals.watch(3600.0)
+assert arrivals.watch(3600.0) is not None
 path.progress(1)
 assert path.owed and not path.pending() and not path.progress(1)
-assert not arrivals.watch(0.001)
+assert arrivals.watch(0.001) is None
 there.cells[HEAD] = path.position()
 assert path.progress(2) and not path.owed
-assert not arrivals.watch(0.001)
+assert arrivals.watch(0.001) is None
 peer.post(word(SEND_ONLY, 23), b"", b"x", 1)
-assert arrivals.watch(3600.0)
+assert arrivals.watch(3600.0) is not None
 path.alive = False
-assert not arrivals.watch(0.001)
+assert arrivals.watch(0.001) is None
+hub.devices.clear()
+"""
+        )
+
+    def test_answered(self) -> None:
+        """
+        What the program posts while the thread serves is posted before that waits again, also where its queue
+        pair fails; and an error of a device leaves nothing to a thread that is no more.
+        """
+        self.inC(
+            _RING
+            + """
+import contextlib, io
+posting, settled = lib.twisted_ib_posting, []
+def answer():
+    if cells[0] == cells[1]:
+        return 0
+    assert posting.attending == busy.value == 1
+    cells[1][0] = posting.fill = 64
+    return 1
+def settle():
+    settled.append(lib.twisted_ib_swap())
+    raise ValueError
+def looks(structure, nanoseconds):
+    assert not posting.fill
+    return lib.twisted_ib_await(structure, nanoseconds)
+waiting.lib = SimpleNamespace(
+    twisted_ib_await=looks,
+    twisted_ib_posting=posting,
+    twisted_ib_serves_no_more=lib.twisted_ib_serves_no_more,
+)
+device.progress, hub.settle = answer, settle
+with contextlib.redirect_stderr(io.StringIO()) as said:
+    assert arrivals.watch(3600.0) == 1
+assert settled == [64] and "ValueError" in said.getvalue()
+assert (posting.attending, busy.value) == (0, 0)
+def fail():
+    posting.fill = 64
+    raise OSError
+cells[0][0], device.progress = 128, fail
+with contextlib.suppress(OSError), contextlib.redirect_stderr(said):
+    arrivals.watch(3600.0)
+assert settled == [64, 64] and (posting.attending, busy.value) == (0, 0)
+hub.settle = int
 hub.devices.clear()
 """
         )
@@ -350,11 +418,15 @@ hub.devices.clear()
 def looks(structure, nanoseconds):
     if device.rings:
         device.rings.clear()
-        assert not arrivals.watch(0.0)
+        assert arrivals.watch(0.0) is None
         assertHeld()
     return lib.twisted_ib_await(structure, nanoseconds)
-waiting.lib = SimpleNamespace(twisted_ib_await=looks, twisted_ib_posting=lib.twisted_ib_posting)
-assert arrivals.watch(1.0)
+waiting.lib = SimpleNamespace(
+    twisted_ib_await=looks,
+    twisted_ib_posting=lib.twisted_ib_posting,
+    twisted_ib_serves_no_more=lib.twisted_ib_serves_no_more,
+)
+assert arrivals.watch(1.0) is not None
 for each in cells:
     each.append(0)
 hub.devices.clear()
@@ -369,13 +441,13 @@ hub.devices.clear()
         self.inC(
             _DEVICE
             + """
-assert not arrivals.watch(0.001)
+assert arrivals.watch(0.001) is None
 ringer.send(b"!")
-assert arrivals.watch(3600.0)
+assert arrivals.watch(3600.0) is not None
 arrivals.forget()
-assert arrivals.watch(3600.0)
+assert arrivals.watch(3600.0) is not None
 device.closed = True
-assert not arrivals.watch(0.001)
+assert arrivals.watch(0.001) is None
 hub.devices.clear()
 """
         )
@@ -392,10 +464,14 @@ seen = []
 def looks(structure, nanoseconds):
     seen.append(structure.read != ffi.NULL)
     return waiting._LOOKED
-waiting.lib = SimpleNamespace(twisted_ib_await=looks, twisted_ib_posting=lib.twisted_ib_posting)
+waiting.lib = SimpleNamespace(
+    twisted_ib_await=looks,
+    twisted_ib_posting=lib.twisted_ib_posting,
+    twisted_ib_serves_no_more=lib.twisted_ib_serves_no_more,
+)
 for more in [], [SimpleNamespace()], []:
     device.rings[1:] = more
-    assert not arrivals.watch(0.0)
+    assert arrivals.watch(0.0) is None
 assert seen == [True, False, True]
 arrivals.forget()
 assertHeld()
@@ -411,7 +487,7 @@ hub.devices.clear()
             _RING
             + """
 for _ in range(2):
-    assert arrivals.watch(3600.0)
+    assert arrivals.watch(3600.0) is not None
     arrivals.forget()
     for each in cells:
         each.append(0)

@@ -212,15 +212,45 @@ static unsigned twisted_ib_lookers;
 #define LOOKING 1000
 #define LOOKED 2
 
+/* Whether this thread makes progress since its wait has found something. */
+static __thread int twisted_ib_serving;
+
+/*
+ * From now on posts are left to this thread, and polls in vain give way to it, as to one that is in a call: what a peer has
+ * written to memory is answered at once, and who answers is not to wait for Python's lock.
+ */
+static void twisted_ib_serve(void)
+{
+    twisted_ib_serving = 1;
+    __atomic_add_fetch(&twisted_ib_busy, 1, __ATOMIC_RELAXED);
+    twisted_ib_attend();
+}
+
+/* End that: whether there are records that nobody else takes. */
+int twisted_ib_serves_no_more(void)
+{
+    if (!twisted_ib_serving)
+        return 0;
+    twisted_ib_serving = 0;
+    __atomic_sub_fetch(&twisted_ib_busy, 1, __ATOMIC_RELAXED);
+    return twisted_ib_attends_no_more();
+}
+
 /*
  * The same, for the thread that also takes sends that were left: also where a post meets the end of the wait.  Threads that
- * poll see meanwhile what it watches.
+ * poll see meanwhile what it watches.  If it finds something, this thread serves until it is called again, or serves no
+ * more.
  */
 int twisted_ib_await(struct twisted_ib_arrivals *arrivals, long nanoseconds)
 {
-    /* Not while one still looks at what was watched before: a signal's handler may have left it by siglongjmp(3). */
-    int found, shown = !__atomic_load_n(&twisted_ib_lookers, __ATOMIC_SEQ_CST);
+    int found, shown;
 
+    if (twisted_ib_serves_no_more()) {
+        twisted_ib_serve();
+        return 1;
+    }
+    /* Not while one still looks at what was watched before: a signal's handler may have left it by siglongjmp(3). */
+    shown = !__atomic_load_n(&twisted_ib_lookers, __ATOMIC_SEQ_CST);
     __atomic_store_n(&twisted_ib_watched, shown ? arrivals : NULL, __ATOMIC_SEQ_CST);
     __atomic_store_n(&twisted_ib_posting.watching, 1, __ATOMIC_SEQ_CST);
     found = twisted_ib_look_out(arrivals, nanoseconds);
@@ -229,7 +259,10 @@ int twisted_ib_await(struct twisted_ib_arrivals *arrivals, long nanoseconds)
     for (int yields = 0; shown && yields < LOOKING && __atomic_load_n(&twisted_ib_lookers, __ATOMIC_SEQ_CST); yields++)
         sched_yield();
     shown = shown && __atomic_load_n(&twisted_ib_lookers, __ATOMIC_SEQ_CST);
-    return found | twisted_ib_owes() | (shown ? LOOKED : 0);
+    found |= twisted_ib_owes();
+    if (found)
+        twisted_ib_serve();
+    return found | (shown ? LOOKED : 0);
 }
 
 /* In a child of fork(2): records, threads that were here, and rings are the parent's. */

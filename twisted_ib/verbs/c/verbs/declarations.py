@@ -249,7 +249,7 @@ struct twisted_ib_qp {
 };
 struct twisted_ib_posting {
     unsigned char *buffers[2]; unsigned int size; unsigned int fill; unsigned int turn; unsigned int least;
-    unsigned int owed;
+    unsigned int attending; unsigned int owed;
     ...;
 };
 extern struct twisted_ib_posting twisted_ib_posting;
@@ -261,6 +261,7 @@ struct twisted_ib_arrivals {
 };
 long twisted_ib_nap(long);
 int twisted_ib_await(struct twisted_ib_arrivals *, long);
+int twisted_ib_serves_no_more(void);
 uint64_t twisted_ib_read(void);
 struct ibv_global_route {
     union ibv_gid dgid; uint32_t flow_label; uint8_t sgid_index; uint8_t hop_limit; uint8_t traffic_class;
