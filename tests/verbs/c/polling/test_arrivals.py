@@ -102,16 +102,25 @@ assert lib.twisted_ib_await(ring, 3600 * 1000 * MILLISECOND)
     def test_patient(self) -> None:
         """
         In a long wait, one behind a program that polls, records are left to that for a while: each pause, and
-        the time that they lie, is a sixteenth of it, and no more than a millisecond.
+        the time that they lie, is a sixteenth of it, and no more than a millisecond.  A program that has not
+        polled since the last look takes none: they are served at once, also if it has polled before.
         """
         self.inC("""
 import time
 published[0] = 64
 for wait, least in (4, 0.0005), (16, 0.002), (3600 * 1000, 0.002):
-    before = time.monotonic()
-    while not lib.twisted_ib_await(ring, wait * MILLISECOND):
-        pass
+    while True:
+        lib.twisted_ib_polling, before = 1, time.monotonic()
+        if lib.twisted_ib_await(ring, wait * MILLISECOND):
+            break
     assert time.monotonic() - before >= least, wait
+    assert not lib.twisted_ib_polling
+# A millisecond for each of two pauses behind a poll, else two of 10 microseconds; the machine may be busy.
+def seconds(polling):
+    lib.twisted_ib_polling, before = polling, time.monotonic()
+    assert lib.twisted_ib_await(ring, 3600 * 1000 * MILLISECOND)
+    return time.monotonic() - before
+assert any(seconds(0) < 0.002 for _ in range(1000))
 """)
 
     def test_busy(self) -> None:
@@ -288,18 +297,21 @@ assert (ended, lib.twisted_ib_read()) == ([1], 0)
         """
         Records lie for 10 microseconds at most, and what a nap of the kernel takes besides, or an eighth of
         the time since the last ones; the longest pause behind a program that polls has 60 naps at most.
+        While a thread polls each takes its processor: they are fewer.
         """
         self.inC("""
-def naps(pause):
+def naps(pause, polled=False):
     passed, found = 0, []
     while passed < pause:
-        found.append(lib.twisted_ib_nap(passed))
-        assert found[-1] <= max(10_000, passed / 8) and found[-1] <= MILLISECOND, (passed, found)
+        found.append(lib.twisted_ib_nap(passed, polled))
+        least = 30_000 if polled else 10_000
+        assert found[-1] <= max(least, passed / 8) and found[-1] <= MILLISECOND, (passed, found)
         passed += found[-1]
     return len(found)
 assert 8 <= naps(200_000) <= 20, naps(200_000)
+assert naps(200_000, True) <= 7, naps(200_000, True)
 assert naps(16 * MILLISECOND) <= 60, naps(16 * MILLISECOND)
-assert lib.twisted_ib_nap(3600 * 1000 * MILLISECOND) == MILLISECOND
+assert lib.twisted_ib_nap(3600 * 1000 * MILLISECOND, False) == MILLISECOND
 """)
 
     def test_precise(self) -> None:

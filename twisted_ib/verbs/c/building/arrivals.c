@@ -32,6 +32,8 @@ struct twisted_ib_arrivals {
 /* The share of a wait that each nap lasts at least, and that records lie; above SHORT, and up to MOST_NAP. */
 #define PATIENCE 16
 #define SHORT (2 * LEAST_NAP)
+/* The shortest pause while a thread polls, which takes what comes, and has a processor that a look would take from it. */
+#define POLLED_NAP (3 * LEAST_NAP)
 /* The shortest slice of a processor that the kernel gives, in nanoseconds. */
 #define SLICE 100000
 /* The pause while another thread is to read a descriptor. */
@@ -160,18 +162,19 @@ static int twisted_ib_spin(struct twisted_ib_arrivals *arrivals, long began, lon
     return found;
 }
 
-/* The pause before the next look at rings, so many nanoseconds after the first. */
-long twisted_ib_nap(long passed)
+/* The pause before the next look at rings, so many nanoseconds after the first, and whether a thread polls. */
+long twisted_ib_nap(long passed, int polled)
 {
-    long nap = passed / 8;
+    long nap = passed / 8, least = polled ? POLLED_NAP : LEAST_NAP;
 
-    return nap < LEAST_NAP ? LEAST_NAP : nap > MOST_NAP ? MOST_NAP : nap;
+    return nap < least ? least : nap > MOST_NAP ? MOST_NAP : nap;
 }
 
 /*
  * Wait until something has come that no thread takes, but only so many nanoseconds: at first without a pause, if that
  * pays, then with pauses, each an eighth of the time so far.  A long wait is one behind a thread that polls: it has few
- * pauses, as each takes that thread's processor.
+ * pauses, as each takes that thread's processor.  But between two looks none may have polled: what comes then is for one
+ * that looks at its memory, or does something else.
  */
 static int twisted_ib_look_out(struct twisted_ib_arrivals *arrivals, long nanoseconds)
 {
@@ -185,10 +188,13 @@ static int twisted_ib_look_out(struct twisted_ib_arrivals *arrivals, long nanose
         return 1;
     twisted_ib_be_precise();
     while ((passed = twisted_ib_now() - began) < nanoseconds) {
-        long nap = arrivals->count ? twisted_ib_nap(passed) : MOST_NAP;
+        int polled = twisted_ib_polling;
+        long nap = arrivals->count ? twisted_ib_nap(passed, polled) : MOST_NAP;
+        long lying = polled || patience < SHORT ? patience : SHORT;
         struct timespec pause;
 
-        nap = nap < patience && patience > SHORT ? patience : nap;
+        twisted_ib_polling = 0;
+        nap = nap < lying && lying > SHORT ? lying : nap;
         nap = nap < nanoseconds - passed ? nap : nanoseconds - passed;
         pause = (struct timespec){nap / 1000000000L, nap % 1000000000L};
         if (ppoll(fds, arrivals->watched, &pause, NULL) > 0) {
@@ -198,7 +204,7 @@ static int twisted_ib_look_out(struct twisted_ib_arrivals *arrivals, long nanose
             pause = (struct timespec){.tv_nsec = READING};
             nanosleep(&pause, NULL);
         }
-        if (twisted_ib_waits(arrivals, patience) || twisted_ib_lies(patience))
+        if (twisted_ib_waits(arrivals, lying) || twisted_ib_lies(lying))
             return 1;
     }
     return 0;

@@ -33,6 +33,9 @@ struct twisted_ib_cq {
 /* Of interpreter.c: threads that are in Python for a call, and posts. */
 extern volatile unsigned twisted_ib_busy, twisted_ib_posts;
 
+/* Whether a thread has polled in vain since the thread that serves peers has looked: that clears it. */
+volatile unsigned twisted_ib_polling;
+
 /* Polls in a row that take completions without making progress, as hub.py has it for Python's. */
 #define TAKEN 16
 
@@ -153,6 +156,8 @@ static int twisted_ib_poll(struct ibv_cq *cq, int count, struct ibv_wc *wc, int 
         twisted_ib_polled.vain = twisted_ib_polled.pause = twisted_ib_polled.left = 0;
         return 1;
     }
+    if (!twisted_ib_polling)
+        twisted_ib_polling = 1;
     return !ring->more && (twisted_ib_pauses(ring) || twisted_ib_quiet());
 }
 

@@ -259,7 +259,8 @@ struct twisted_ib_arrivals {
     const uint64_t **published; const uint64_t **consumed; unsigned int count; long spin;
     unsigned int hits, turns; const int *fds; unsigned int watched; const uint64_t **read;
 };
-long twisted_ib_nap(long);
+extern volatile unsigned int twisted_ib_polling;
+long twisted_ib_nap(long, int);
 int twisted_ib_await(struct twisted_ib_arrivals *, long);
 int twisted_ib_serves_no_more(void);
 uint64_t twisted_ib_read(void);
