@@ -162,6 +162,40 @@ class ConnectingTests(SwitchTestsBuilder):
 
         self.play(scenario)
 
+    def test_offeredNoMore(self) -> None:
+        """
+        A server that has not answered, and offers SDP no more, is not waited for: TCP carries the connection.
+        One look alone says nothing.
+        """
+        attempted, looks = self.attempted(), []
+        stands = offload.Offload.stands
+
+        def looking(each: offload.Offload) -> bool:
+            looks.append(stands(each))
+            # The first finds what is about to be again.
+            return looks[-1] and len(looks) > 1
+
+        async def scenario(reactor: Any) -> None:
+            client = Client()
+            port = reactor.listenTCP(0, Server(), interface="127.0.0.1")
+            reactor.connectTCP("127.0.0.1", port.getHost().port, client)
+            await attempted
+            self.patch(offload.Offload, "stands", looking)
+            while len(looks) < 3:
+                await deferLater(reactor, 0.01, lambda: None)
+            self.assertEqual((client.log, looks), ([], [True] * 3))
+            port._closeCompanions(Failure(error.ConnectionDone()))
+            self.assertEqual(await client.done, "made")
+            self.assertEqual(looks[-2:], [False] * 2)
+            self.assertEqual(looks.count(False), 2)
+            why = explain(client.answer.transport)
+            self.assertEqual((why.provider, why.fallback.kind), ("tcp", "refused"))
+            # It did not cost its time.
+            self.assertNotIn("switch_fallback_timeout", reactor.switch.counters)
+            await port.stopListening()
+
+        self.play(scenario)
+
     def test_noFallback(self) -> None:
         """
         Under a rule C{sdp} the reason of the last attempt is the connect's: its type where it is an error of

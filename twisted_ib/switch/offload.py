@@ -18,6 +18,7 @@ from twisted_ib.internet.addressing.addresses import Address, End, withPort
 from twisted_ib.internet.connector import Attempt
 from twisted_ib.sdp.handshake import SDP_HANDSHAKE
 from twisted_ib.switch.candidates import Candidate
+from twisted_ib.switch.connecting import LOOK_SECONDS
 from twisted_ib.switch.reason import Fallback
 
 if TYPE_CHECKING:
@@ -81,12 +82,15 @@ class Offload:
 
     handshake = SDP_HANDSHAKE
 
-    def __init__(self, attempt: Connect, candidates: list[Candidate], seconds: float | None) -> None:
+    def __init__(
+        self, attempt: Connect, candidates: list[Candidate], seconds: float | None, looks: bool
+    ) -> None:
         """
         Begin the first attempt.
 
         @param candidates: At least one, in the order to try.
         @param seconds: Limit of all attempts together; L{None} for the connector's own.
+        @param looks: Whether it calls L{look} itself.
         """
         self.attempt = attempt
         self.switch = attempt.switch
@@ -98,7 +102,10 @@ class Offload:
         self._cancelled = False
         self._candidates = candidates
         self._reasons: list[Exception] = []
-        self._timer = None if seconds is None else self.reactor.callLater(seconds, self._tooLate)
+        self._timer: Any = None
+        self._left, self._isGone = seconds or 0.0, False
+        if seconds is not None:
+            self._arm(looks and candidates[0].counterpart is not None)
         self._next()
 
     def _next(self) -> None:
@@ -106,6 +113,30 @@ class Offload:
         self.device = self.candidate.device
         self.switch.beginning.add(self.attempt.face)
         self._attempt: Any = _SwitchedAttempt(self)  # type: ignore[arg-type]
+
+    def _arm(self, looks: bool) -> None:
+        seconds = min(self._left, LOOK_SECONDS) if looks else self._left
+        self._left -= seconds
+        self._timer = self.reactor.callLater(seconds, self._late)
+
+    def _late(self) -> None:
+        if self._left <= 0:
+            self._tooLate()
+            return
+        self._arm(True)
+        self.look()
+
+    def look(self) -> None:
+        """
+        There is no answer yet: give the attempt up if the server offers SDP no more.
+
+        A process that has forked after it listened may never look at what has come before: its children
+        answer by TCP.  One that has accepted may have gone as well: its answer has come at the second look.
+        """
+        wasGone, self._isGone = self._isGone, not self.stands()
+        if wasGone and self._isGone:
+            self._isGone = False
+            self._end(error.ConnectionRefusedError(string="it offers SDP no more"))
 
     def _tooLate(self) -> None:
         self._candidates = []
