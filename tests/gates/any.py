@@ -23,7 +23,7 @@ SKIPPED = 77
 RECORDED = {
     ".": 31,
     "aio": 34,
-    "blocking": 50,
+    "blocking": 48,
     "configuration": 2,
     "dask": 11,
     "hca": 77,
@@ -54,7 +54,7 @@ RECORDED = {
     "subnet/sa": 8,
     "subnet/sm": 1,
     "subnet/sma": 9,
-    "switch": 76,
+    "switch": 75,
     "tools": 55,
     "twisted_ib": 38,
     "verbs/c": 16,

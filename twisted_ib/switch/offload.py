@@ -22,6 +22,8 @@ from twisted_ib.switch.connecting import LOOK_SECONDS
 from twisted_ib.switch.reason import Fallback
 
 if TYPE_CHECKING:
+    from twisted.internet.interfaces import IDelayedCall
+
     from twisted_ib.hca.base.interfaces import IPeerPath
     from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.internet.batchedcalls import Shared
@@ -102,7 +104,7 @@ class Offload:
         self._cancelled = False
         self._candidates = candidates
         self._reasons: list[Exception] = []
-        self._timer: Any = None
+        self._timer: IDelayedCall | None = None
         self._left, self._isGone = seconds or 0.0, False
         if seconds is not None:
             self._arm(looks and candidates[0].counterpart is not None)
