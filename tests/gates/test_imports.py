@@ -22,7 +22,7 @@ CALLED = {
         blocking/patch.py _ofConnection, blocking/patch.py _ofServers, blocking/patch.py _ofProcesses,
         blocking/patch.py patch, blocking/select.py _theLoop,
         hca/device/device.py Device.sa, internet/strings.py nearest, internet/strings.py _enter,
-        rdma/switching.py switchToRDMA, rds/networks.py _relayFor, rds/networks.py _mediumFor,
+        rds/networks.py _relayFor, rds/networks.py _mediumFor,
         rds/streams/streamsocket.py listenRDS, reactor/asyncioreactor.py install,
         reactor/base.py IBReactorBase._hasRules, reactor/base.py IBReactorBase.socketReport,
         reactor/base.py IBReactorBase.switch, reactor/base.py IBReactorBase.listenRDMA,

@@ -25,10 +25,10 @@ from twisted_ib.hca.wire.cm.messages import RTU
 from twisted_ib.internet import connector as connectorModule
 from twisted_ib.internet import port as portModule
 from twisted_ib.internet.addressing.addresses import addressOf
-from twisted_ib.rdma import handshake, switchingsocket
+from twisted_ib.rdma import handshake
 from twisted_ib.rdma import port as rdmaPort
 from twisted_ib.rdma.port import connectRDMA, listenRDMA
-from twisted_ib.rdma.switchingstream import FIRST_RETRY_SECONDS, SERVICE, StreamSwitch
+from twisted_ib.rdma.switching import FIRST_RETRY_SECONDS, SOCKET_SERVICE, STREAM_SERVICE, StreamSwitch
 
 
 class Clients(Told):
@@ -435,12 +435,12 @@ class RetryTests(SynchronousTestCase):
             self.assertEqual(made._fail.call_count, failures)
             if not failures:
                 made.rejected(made.connection, Mock(reason=RejectReason.INVALID_SERVICE_ID))
-                self.assertEqual((made._fail.call_count, made._retry), (1, None))
+                self.assertEqual((made._fail.call_count, made._later), (1, None))
         # While the stream is there, it is repeated.
         made = self.made()
         made.connection, made.former = Mock(), Mock()
         made.rejected(made.connection, Mock(reason=RejectReason.INVALID_SERVICE_ID))
-        self.assertEqual((made._fail.call_count, made._retry), (0, made.former.reactor.callLater()))
+        self.assertEqual((made._fail.call_count, made._later), (0, made.former.reactor.callLater()))
 
     def test_strangers(self) -> None:
         """
@@ -468,7 +468,7 @@ class RetryTests(SynchronousTestCase):
         """
         The services are such that no program listens on by a port: an operating system's.
         """
-        services = [each.to_bytes(8, "big") for each in (SERVICE, switchingsocket.SERVICE)]
+        services = [each.to_bytes(8, "big") for each in (STREAM_SERVICE, SOCKET_SERVICE)]
         self.assertEqual(services, [b"\x02SDPR\0\0\0", b"\x02MPAS\0\0\0"])
 
 

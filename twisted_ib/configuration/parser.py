@@ -28,19 +28,9 @@ from types import MappingProxyType
 from attrs import define, field
 
 from twisted_ib import limits, settings
+from twisted_ib.configuration import syntax
 from twisted_ib.configuration.lexer import Line, SyntaxMismatch, Token
 from twisted_ib.configuration.patterns import Pattern
-from twisted_ib.configuration.syntax import (
-    AddressRange,
-    Contents,
-    DeviceStatement,
-    Log,
-    Route,
-    Rule,
-    Timeouts,
-    parseAddress,
-    parseOption,
-)
 from twisted_ib.configuration.words import ROLE_WORDS, VERDICTS
 from twisted_ib.errors import RulesError
 
@@ -56,7 +46,7 @@ _SECONDS = re.compile(r"(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,9})?").fullmatch
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}").fullmatch
 
 
-def _network(text: str, word: Token) -> AddressRange | None:
+def _network(text: str, word: Token) -> syntax.AddressRange | None:
     if text == "*":
         return None
     # RFC 3986 section 3.2.2: brackets around an IPv6 address, here with or without the prefix length inside.
@@ -65,16 +55,16 @@ def _network(text: str, word: Token) -> AddressRange | None:
     address, slash, length = text.partition("/")
     if address.startswith("[") and address.endswith("]"):
         address = address[1:-1]
-    parsed = parseAddress(address)
+    parsed = syntax.parseAddress(address)
     if parsed is None:
         raise word.wrong("an IPv4 or IPv6 address or *")
     version, value = parsed
     width = 32 if version == 4 else 128
     if not slash:
-        return AddressRange(version, value, width)
+        return syntax.AddressRange(version, value, width)
     if not _NUMBER(length) or int(length) > width:
         raise word.wrong(f"a prefix length from 0 to {width} after the /")
-    return AddressRange(version, value, int(length))
+    return syntax.AddressRange(version, value, int(length))
 
 
 def _ports(text: str, word: Token) -> tuple[int, int]:
@@ -103,11 +93,11 @@ class _Parser:
     fabrics: Mapping[str, bool]
     options: Mapping[str, tuple[str, ...]]
     adapters: Container[str]
-    rules: list[Rule] = field(factory=list)
-    devices: list[DeviceStatement] = field(factory=list)
-    routes: list[Route] = field(factory=list)
-    logs: list[Log] = field(factory=list)
-    timeouts: Timeouts = field(factory=Timeouts)
+    rules: list[syntax.Rule] = field(factory=list)
+    devices: list[syntax.DeviceStatement] = field(factory=list)
+    routes: list[syntax.Route] = field(factory=list)
+    logs: list[syntax.Log] = field(factory=list)
+    timeouts: syntax.Timeouts = field(factory=syntax.Timeouts)
     warnings: list[str] = field(factory=list)
     errors: list[tuple[int, int, str]] = field(factory=list)
     named: list[tuple[int, Token]] = field(factory=list)
@@ -144,12 +134,14 @@ class _Parser:
         # A warning only, as libsdp accepts such a rule; it never matches.
         if first > last:
             self.warn(line.where, f"ports {first}-{last} never match: the first is greater than the last")
-        self.rules.append(Rule(verdict, role, Pattern.parse(program), network, first, last, line.where))
+        self.rules.append(
+            syntax.Rule(verdict, role, Pattern.parse(program), network, first, last, line.where)
+        )
 
     def warn(self, where: str, text: str) -> None:
         self.warnings.append(f"{where}: {text}")
 
-    def checked(self, network: AddressRange, where: str) -> AddressRange:
+    def checked(self, network: syntax.AddressRange, where: str) -> syntax.AddressRange:
         # libsdp match.c: 0.0.0.0 with any length is every address.
         if network.version == 4 and network.value == 0:
             return network
@@ -181,7 +173,7 @@ class _Parser:
                 level = int(amount.text)
             else:
                 raise word.wrong("destination or min-level")
-        self.logs.append(Log(destination, file, level, line.where))
+        self.logs.append(syntax.Log(destination, file, level, line.where))
 
     def device(self, line: Line, number: int) -> None:
         name = line.take("a device's name")
@@ -194,7 +186,7 @@ class _Parser:
             raise line.missing("an adapter's name" if isAdapter else "an IPv4 or IPv6 address of this host")
         if isAdapter and address is not None and not _NAME(address.text):
             raise address.wrong("an adapter's name, as rxe0")
-        if not isAdapter and address is not None and parseAddress(address.text) is None:
+        if not isAdapter and address is not None and syntax.parseAddress(address.text) is None:
             raise address.wrong("an IPv4 or IPv6 address")
         options = self.optionsOf(line, self.options.get(fabric.text, ()))
         earlier = next((device for device in self.devices if device.name == name.text), None)
@@ -207,13 +199,13 @@ class _Parser:
             raise name.wrong(f"at most {POLICY_DEVICES} devices")
         self.known[name.text] = fabric.text
         text = None if address is None else address.text
-        self.devices.append(DeviceStatement(name.text, fabric.text, text, line.where, options))
+        self.devices.append(syntax.DeviceStatement(name.text, fabric.text, text, line.where, options))
 
     def optionsOf(self, line: Line, names: tuple[str, ...]) -> tuple[tuple[str, bool], ...]:
         # The rest of a device statement, of a fabric with options of these names.
         found: dict[str, bool] = {}
         while (word := line.next()) is not None:
-            option = parseOption(word.text)
+            option = syntax.parseOption(word.text)
             if option is None or option[0] not in names:
                 choices = ", ".join(f"{name}=yes|no" for name in names)
                 raise word.wrong(choices or "the end of the line")
@@ -233,7 +225,7 @@ class _Parser:
             raise devices[POLICY_DEVICES].wrong(f"at most {POLICY_DEVICES} devices")
         self.named += ((number, device) for device in devices)
         names = tuple(dict.fromkeys(device.text for device in devices))
-        self.routes.append(Route(network, names, line.where))
+        self.routes.append(syntax.Route(network, names, line.where))
 
     def timeout(self, line: Line, number: int) -> None:
         kind = line.choose("sdp", "retry", "short").text
@@ -266,7 +258,7 @@ def parse(
     fabrics: Mapping[str, bool],
     options: Mapping[str, tuple[str, ...]] = _NO_OPTIONS,
     adapters: Container[str] = (),
-) -> Contents:
+) -> syntax.Contents:
     """
     Parse a file.
 
@@ -295,7 +287,7 @@ def parse(
     if reading.errors:
         errors = sorted(reading.errors)[: limits.POLICY_ERRORS]
         raise RulesError(*(f"{name}:{number}:{column}: {error}" for number, column, error in errors))
-    return Contents(
+    return syntax.Contents(
         name,
         tuple(reading.rules),
         tuple(reading.devices),

@@ -21,8 +21,6 @@ Modules:
   - C{successor}: the two transports of a connection that switches to RDMA
   - C{switching}: a connection of bytes goes on as one of messages, RDMA READ and WRITE, as C{startTLS} lets
     one go on encrypted
-  - C{switchingsocket}: switching to RDMA a connection of Twisted's TCP, on any reactor
-  - C{switchingstream}: switching to RDMA a connection that SDP carries
   - C{transport}: the Twisted transport for messages and RDMA
 """
 

@@ -4,7 +4,7 @@ one go on encrypted.
 
 Both ends agree to switch in their own protocol; then each calls it at the same point, after its last byte.
 A L{Switch} waits until what was written has been sent, and then connects a queue pair to the peer's: over the
-path of the former transport (L{twisted_ib.rdma.switchingstream}), or over its TCP connection itself.
+path of the former transport (L{StreamSwitch}), or over its TCP connection itself.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ from zope.interface import implementer
 from twisted_ib import limits
 from twisted_ib.errors import HCAError, NotSwitchableError, SwitchError, SwitchTimeoutError
 from twisted_ib.hca.base.traits import IB_PRIVATE_BYTES
-from twisted_ib.hca.connection import RejectReason
+from twisted_ib.hca.connection import ConnectRequest, RejectReason
 from twisted_ib.hca.connection.active import ActiveSide
-from twisted_ib.hca.connection.rdmacm import HEADER_BYTES
+from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, RDMACMHeader
 from twisted_ib.interfaces import IRDMATransport, ISDPTransport
 from twisted_ib.internet import failures
+from twisted_ib.internet.channel import channelFor
 from twisted_ib.internet.transport import CONNECTION_DONE
 from twisted_ib.rdma import handshake
 from twisted_ib.rdma.port import checkMessageSize, checkPrivateData
 from twisted_ib.rdma.successor import (
     Former,
+    FormerSocket,
     FormerTransport,
     Keeper,
     SwitchedTransport,
@@ -42,12 +44,24 @@ from twisted_ib.rdma.successor import (
 )
 
 if TYPE_CHECKING:
+    from twisted.internet.interfaces import IDelayedCall
+
     from twisted_ib.hca.base.interfaces import IPeerPath
     from twisted_ib.hca.connection import ConnectReply, ConnectRequest, Rejection
     from twisted_ib.hca.connection.interfaces import IConnection
     from twisted_ib.hca.device.device import Device
+    from twisted_ib.hca.fabric.base.streams import IAdoptedPath
     from twisted_ib.internet.channel import DeviceChannel
 
+#: The device for a TCP connection; it need not have been added.
+DEVICE = "iwarp0"
+#: The service ids: a number that an operating system assigns (IBTA vol. 1 annex A3: the first byte is 0x02;
+#: Linux cm.c IB_CM_ASSIGN_SERVICE_ID), "SDPR" over SDP and "MPAS" over TCP, and the 24 bits of the passive
+#: side's queue pair.
+STREAM_SERVICE = 0x02 << 56 | int.from_bytes(b"SDPR", "big") << 24
+SOCKET_SERVICE = 0x02 << 56 | int.from_bytes(b"MPAS", "big") << 24
+#: Seconds until a REQ is repeated that came before the passive side's call, doubled each time.
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 0.01, 0.5
 #: Seconds after which a switch fails, unless it is told otherwise.
 SWITCH_SECONDS = 10.0
 #: Private data of each end: what a REQ with its RDMA-CM header and a REP hold (IBTA vol. 1 12.6).  MPA would
@@ -94,6 +108,8 @@ class Switch(ActiveSide, ABC):
     serviceID = 0
     _isSending = False
     _served = 0
+    #: What L{drained} has left to a later turn.
+    _later: IDelayedCall | None = None
 
     def __init__(self, former: Former, options: SwitchOptions) -> None:
         # The device, which is all that an active side is made with, follows.
@@ -129,11 +145,16 @@ class Switch(ActiveSide, ABC):
         All that was written has been sent: connect.
         """
 
-    @abstractmethod
     def discard(self) -> None:
         """
         End what L{drained} has begun, and the former transport.
         """
+        self.serveNoMore()
+        if self._later is not None and self._later.active():
+            self._later.cancel()
+        if self.transport is not None:
+            self.transport.abandon()
+        self.former.connectionLost(Failure(error.ConnectionAborted()))
 
     # -- IPullProducer of the former transport
 
@@ -405,11 +426,132 @@ def switchToRDMA(
         initiator = hasattr(transport, "connector")
     checkPrivateData(privateData, INITIATOR_BYTES if initiator else RESPONDER_BYTES)
     options = SwitchOptions(initiator, leftover, privateData, timeout, maxMessageSize)
-    # Imported on demand: a program pays for what it uses.
-    if isStream:
-        from twisted_ib.rdma.switchingstream import StreamSwitch
+    return (StreamSwitch if isStream else SocketSwitch)(transport, options).begin()
 
-        return StreamSwitch(transport, options).begin()
-    from twisted_ib.rdma.switchingsocket import SocketSwitch
 
-    return SocketSwitch(transport, options).begin()
+class SocketSwitch(Switch):
+    """
+    A connection of Twisted's TCP that switches, on any reactor: its socket goes on as iWARP.
+
+    Each end takes the socket from the reactor and gives it to a device C{iwarp0} of the address that the
+    connection has here.  The initiator then sends MPA's Request, and the other end answers: RFC 5044 section
+    7.1 lets MPA begin on a connection that has carried other octets before.
+    """
+
+    kind = FormerSocket
+
+    _adopted: IAdoptedPath | None = None
+
+    def begun(self) -> None:
+        # From now on MPA reads the connection.
+        self.former.stopReading()
+
+    def drained(self) -> None:
+        # Not within doWrite(): the reactor would find that the descriptor has gone.
+        self._later = self.former.reactor.callLater(0, self._take)
+
+    def _take(self) -> None:
+        former = self.former
+        try:
+            channel = channelFor(former.reactor, DEVICE, self.host.host)
+            transport = self.open(channel)
+            options, service = self.options, 0
+            if not options.isInitiator:
+                service = SOCKET_SERVICE | transport.queuePair.number
+                self.serve(service)
+            adopt = channel.device.fabric.adopt
+            taken = former.takeSocket()
+            self._adopted = path = adopt(taken, options.leftover, service, options.seconds, self._ended)
+            if options.isInitiator:
+                self.pathReady(path)
+        except (HCAError, OSError) as e:
+            self.failed(e)
+
+    def _ended(self) -> None:
+        # Until there is a queue pair nobody else is told.
+        self.failed("the TCP connection has ended")
+
+    def discard(self) -> None:
+        adopted, self._adopted = self._adopted, None
+        if adopted is not None:
+            adopted.close()
+        super().discard()
+
+    def connectionRequested(self, connection: IConnection, request: ConnectRequest) -> None:
+        """
+        MPA's Request came.
+        """
+        # MPA has no such header: the addresses are those of the connection.
+        header = RDMACMHeader(self.peer.host, self.peer.port, self.host.host)
+        request.privateData = header.pack() + request.privateData
+        self.answer(connection, request)
+
+
+class StreamSwitch(Switch):
+    """
+    A connection over SDP that switches: a second queue pair over the path that there is.
+
+    Nothing new is on the wire: the passive side serves a private service id, made of the number of its
+    stream's queue pair, and the active side sends a REQ for it.  With the REP the stream has done its work,
+    and closes in order, unnoticed.
+    """
+
+    kind = FormerTransport
+
+    _delay = FIRST_RETRY_SECONDS
+    _isStreamOver = False
+
+    def begun(self) -> None:
+        # The peer's end of stream must be seen, and is none before it has switched.
+        self.former.startReading()
+
+    def drained(self) -> None:
+        stream = self.former
+        self._path, self._remote = stream.connection.destination, stream.queuePair.remote
+        try:
+            self.open(stream.channel)
+            if self.options.isInitiator:
+                self._ask()
+            else:
+                self.serve(STREAM_SERVICE | stream.queuePair.number)
+        except HCAError as e:
+            self.failed(e)
+
+    # -- the active side
+
+    def _ask(self) -> None:
+        self._later = None
+        self.serviceID = STREAM_SERVICE | self._remote
+        self.pathReady(self._path)
+
+    def rejected(self, connection: IConnection, rejection: Rejection) -> None:
+        # Perhaps the passive side's application has not called yet.
+        late = rejection.reason == RejectReason.INVALID_SERVICE_ID
+        if connection is not self.connection or not late or self._isStreamOver:
+            super().rejected(connection, rejection)
+            return
+        self.connection = None
+        self._later = self.former.reactor.callLater(self._delay, self._ask)
+        self._delay = min(2 * self._delay, LAST_RETRY_SECONDS)
+
+    def formerLost(self, reason: Failure) -> None:
+        # The peer closes it when it has switched, and its end may overtake the REP or the RTU.
+        if self.connection is not None and reason.check(error.ConnectionDone):
+            self._isStreamOver = True
+        else:
+            super().formerLost(reason)
+
+    def connectionRequested(self, connection: IConnection, request: ConnectRequest) -> None:
+        """
+        A REQ came for the service.
+        """
+        assert self.channel is not None
+        now = self.channel.now()
+        # The number of a queue pair is no secret: only the peer of this stream is answered.
+        if connection.destination.peer != self._path.peer:
+            connection.reject(RejectReason.INVALID_SERVICE_ID, b"", now)
+            return
+        if request.unsupported is not None:
+            connection.reject(request.unsupported, b"", now)
+            return
+        self.answer(connection, request)

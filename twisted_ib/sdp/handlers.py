@@ -13,29 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPError
+from twisted_ib.sdp.protocol import wire
 from twisted_ib.sdp.protocol.machine import Input
-from twisted_ib.sdp.protocol.wire import (
-    BSDH_BYTES,
-    MID,
-    AbortConn,
-    ChRcvBuf,
-    ChRcvBufAck,
-    Data,
-    DisConn,
-    ModeChange,
-    RdmaRdCompl,
-    RdmaWrCompl,
-    SDPMessage,
-    SendSm,
-    SinkAvail,
-    SinkAvailCancel,
-    SinkCancelAck,
-    SrcAvail,
-    SrcAvailCancel,
-    SuspComm,
-    SuspCommAck,
-    Transition,
-)
 
 if TYPE_CHECKING:
     from twisted_ib.sdp.extensions import Extensions
@@ -50,7 +29,7 @@ HANDLERS: dict[int, tuple[bool, Any]] = {}
 UNEXPECTED: tuple[bool, Any] = True, None
 
 
-def control(message: type[SDPMessage]) -> Callable[[_Control], _Control]:
+def control(message: type[wire.SDPMessage]) -> Callable[[_Control], _Control]:
     """
     Make a function the handler of a control message, which needs no extensions.
 
@@ -64,7 +43,7 @@ def control(message: type[SDPMessage]) -> Callable[[_Control], _Control]:
     return enter
 
 
-def extended(message: type[SDPMessage]) -> Callable[[_Extended], _Extended]:
+def extended(message: type[wire.SDPMessage]) -> Callable[[_Extended], _Extended]:
     """
     Make a function the handler of a message of zero copy, modes or urgent data.
 
@@ -84,14 +63,14 @@ def extended(message: type[SDPMessage]) -> Callable[[_Extended], _Extended]:
 # Not parsed: every connection ends by one of these, and they have no field of their own.
 
 
-def _hasBody(mid: MID, start: int, stop: int) -> SDPError:
-    return SDPError(f"message {mid:#04x} has a body of {stop - start - BSDH_BYTES} bytes")
+def _hasBody(mid: wire.MID, start: int, stop: int) -> SDPError:
+    return SDPError(f"message {mid:#04x} has a body of {stop - start - wire.BSDH_BYTES} bytes")
 
 
-@control(DisConn)
+@control(wire.DisConn)
 def _disConn(stream: Stream, buffer: Any, start: int, stop: int) -> None:
-    if stop - start != BSDH_BYTES:
-        raise _hasBody(MID.DISCONN, start, stop)
+    if stop - start != wire.BSDH_BYTES:
+        raise _hasBody(wire.MID.DISCONN, start, stop)
     # Revoke the SinkAvails first: the peer writes nothing after its DisConn, and a callback below may end the
     # connection.
     if stream.extensions is not None:
@@ -99,112 +78,112 @@ def _disConn(stream: Stream, buffer: Any, start: int, stop: int) -> None:
     stream.act(stream.machine.feed(Input.DISCONN))
 
 
-@control(AbortConn)
+@control(wire.AbortConn)
 def _abortConn(stream: Stream, buffer: Any, start: int, stop: int) -> None:
-    if stop - start != BSDH_BYTES:
-        raise _hasBody(MID.ABORT_CONN, start, stop)
+    if stop - start != wire.BSDH_BYTES:
+        raise _hasBody(wire.MID.ABORT_CONN, start, stop)
     stream.act(stream.machine.feed(Input.ABORTCONN))
 
 
 # -- sizes of buffers
 
 
-@control(ChRcvBuf)
+@control(wire.ChRcvBuf)
 def _chRcvBuf(stream: Stream, buffer: Any, start: int, stop: int) -> None:
     # Refused by answering the size in force, as OpenIB always does (sdp_rcvd.c sdp_rcvd_resize_buff_ack).
-    ChRcvBuf.parse(buffer, start, stop)
-    stream.sendControl(MID.CH_RCV_BUF_ACK, ChRcvBufAck.layout.struct.pack(limits.INLINE_MESSAGE))
+    wire.ChRcvBuf.parse(buffer, start, stop)
+    stream.sendControl(wire.MID.CH_RCV_BUF_ACK, wire.ChRcvBufAck.layout.struct.pack(limits.INLINE_MESSAGE))
 
 
-@control(ChRcvBufAck)
+@control(wire.ChRcvBufAck)
 def _chRcvBufAck(stream: Stream, buffer: Any, start: int, stop: int) -> None:
-    answer = ChRcvBufAck.parse(buffer, start, stop)
+    answer = wire.ChRcvBufAck.parse(buffer, start, stop)
     stream.openExtensions().sizeAnswered(answer.receiveBytes)
 
 
 # -- sockets that move
 
 
-@control(SuspComm)
+@control(wire.SuspComm)
 def _suspComm(stream: Stream, buffer: Any, start: int, stop: int) -> None:
     # OpenIB parses SuspComm and never answers, OFED logs it: the peer would then wait for ever.
-    service = SuspComm.parse(buffer, start, stop).serviceID
+    service = wire.SuspComm.parse(buffer, start, stop).serviceID
     raise SDPError(f"SuspComm: the peer moves to service {service:#x}, where we do not follow")
 
 
-@control(SuspCommAck)
+@control(wire.SuspCommAck)
 def _suspCommAck(stream: Stream, buffer: Any, start: int, stop: int) -> None:
-    SuspCommAck.parse(buffer, start, stop)
+    wire.SuspCommAck.parse(buffer, start, stop)
     raise SDPError("SuspCommAck, but nothing was suspended")
 
 
 # -- stream bytes, perhaps urgent
 
 
-@extended(Data)
-def _data(extensions: Extensions, message: Data) -> None:
+@extended(wire.Data)
+def _data(extensions: Extensions, message: wire.Data) -> None:
     extensions.carried(message, extensions.machine.data)
 
 
 # -- SrcAvail, from its source
 
 
-@extended(SrcAvail)
-def _srcAvail(extensions: Extensions, message: SrcAvail) -> None:
+@extended(wire.SrcAvail)
+def _srcAvail(extensions: Extensions, message: wire.SrcAvail) -> None:
     extensions.carried(message, extensions.machine.srcAvail)
 
 
-@extended(SrcAvailCancel)
-def _srcAvailCancel(extensions: Extensions, message: SrcAvailCancel) -> None:
+@extended(wire.SrcAvailCancel)
+def _srcAvailCancel(extensions: Extensions, message: wire.SrcAvailCancel) -> None:
     extensions.machine.srcAvailCancel()
 
 
-@extended(RdmaWrCompl)
-def _rdmaWrCompl(extensions: Extensions, message: RdmaWrCompl) -> None:
+@extended(wire.RdmaWrCompl)
+def _rdmaWrCompl(extensions: Extensions, message: wire.RdmaWrCompl) -> None:
     place = extensions.machine.rdmaWrCompl(message)
     extensions.zeroCopyReceive.filled(place, message.length)
 
 
-@extended(SinkCancelAck)
-def _sinkCancelAck(extensions: Extensions, message: SinkCancelAck) -> None:
+@extended(wire.SinkCancelAck)
+def _sinkCancelAck(extensions: Extensions, message: wire.SinkCancelAck) -> None:
     extensions.zeroCopyReceive.withdrawn(extensions.machine.sinkCancelAck(), True)
 
 
 # -- SinkAvail and reports, from the sink
 
 
-@extended(SinkAvail)
-def _sinkAvail(extensions: Extensions, message: SinkAvail) -> None:
+@extended(wire.SinkAvail)
+def _sinkAvail(extensions: Extensions, message: wire.SinkAvail) -> None:
     result = extensions.carried(message, extensions.machine.sinkAvail)
     # Not as Data: what the voided SrcAvails offered can be written into the SinkAvail.
     extensions.zeroCopySend.unoffer(result[1], False)
 
 
-@extended(SinkAvailCancel)
-def _sinkAvailCancel(extensions: Extensions, message: SinkAvailCancel) -> None:
+@extended(wire.SinkAvailCancel)
+def _sinkAvailCancel(extensions: Extensions, message: wire.SinkAvailCancel) -> None:
     extensions.machine.sinkAvailCancel()
 
 
-@extended(RdmaRdCompl)
-def _rdmaRdCompl(extensions: Extensions, message: RdmaRdCompl) -> None:
+@extended(wire.RdmaRdCompl)
+def _rdmaRdCompl(extensions: Extensions, message: wire.RdmaRdCompl) -> None:
     machine = extensions.machine
     offer = machine.rdmaRdCompl(message)
     oldest = machine.zero.source.offers[0] if offer is None else offer
     extensions.zeroCopySend.wasRead(oldest.user, message.length, offer is not None)
 
 
-@extended(SendSm)
-def _sendSm(extensions: Extensions, message: SendSm) -> None:
+@extended(wire.SendSm)
+def _sendSm(extensions: Extensions, message: wire.SendSm) -> None:
     extensions.zeroCopySend.unoffer(extensions.machine.sendSm(), True)
 
 
 # -- modes
 
 
-@extended(ModeChange)
-def _modeChange(extensions: Extensions, message: ModeChange) -> None:
+@extended(wire.ModeChange)
+def _modeChange(extensions: Extensions, message: wire.ModeChange) -> None:
     machine, receiver = extensions.machine, extensions.zeroCopyReceive
     # Checked before the machine, since the change itself drops the SrcAvails that we are reading.
-    if message.transition is Transition.PIPELINED_TO_COMBINED:
+    if message.transition is wire.Transition.PIPELINED_TO_COMBINED:
         receiver.checkReports(machine.other[2])
     receiver.withdrawn(machine.modeChange(message), False)

@@ -84,34 +84,6 @@ class AdaptivePolling:
     @ivar restUntil: there is none of it before this time.
     """
 
-    __slots__ = (
-        "_answered",
-        "_asked",
-        "_lessons",
-        "_longest",
-        "_repaid",
-        "_restSeconds",
-        "_shySeconds",
-        "_since",
-        "_unasked",
-        "_yield",
-        "crowd",
-        "crowded",
-        "found",
-        "hits",
-        "late",
-        "now",
-        "pureHits",
-        "reach",
-        "reached",
-        "restUntil",
-        "rests",
-        "shyUntil",
-        "spins",
-        "turns",
-        "yields",
-    )
-
     def __init__(self, now: Callable[[], float], giveWay: Callable[[], object]) -> None:
         """
         @param now: returns the time, seconds.

@@ -25,8 +25,6 @@ class HalfOpenLimit:
     @ivar shown: the same of sources with one.
     """
 
-    __slots__ = ("_inAll", "_least", "_parked", "_perSource", "halfOpen", "shown", "strangers")
-
     def __init__(self, perSource: int, inAll: int, parked: ParkedConnections | None = None) -> None:
         """
         @param perSource: half-open connections that one peer may have.

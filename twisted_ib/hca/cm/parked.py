@@ -129,11 +129,6 @@ class ParkedConnections:
     @ivar proposal: makes what C{IPeerPath.prepareReply} has returned of its octets.
     """
 
-    __slots__ = (
-        *("_connections", "_peers", "_sources", "_table"),
-        *("count", "limit", "look", "nameOf", "ofListener", "proposal", "sourceOf"),
-    )
-
     def __init__(
         self, table: ConnectionTable, connections: dict[int, Connection], peers: dict[object, Peer]
     ) -> None:

@@ -214,8 +214,6 @@ class SettledConnections:
     @ivar woken: those that a message has made objects again.
     """
 
-    __slots__ = ("_connections", "_peers", "_report", "count", "queuePairs", "woken")
-
     def __init__(
         self,
         connections: dict[int, Connection],

@@ -312,18 +312,6 @@ class Lookups:
     @ivar deadlines: of those that were asked.
     """
 
-    __slots__ = (
-        "_answered",
-        "_asked",
-        "_inAll",
-        "_perSource",
-        "_randomBits",
-        "_waiting",
-        "_waitingInAll",
-        "deadlines",
-        "table",
-    )
-
     def __init__(self, table: LookupContext, randomBits: Callable[[int], int]) -> None:
         """
         @param randomBits: given a number of bits, a random integer of so many.

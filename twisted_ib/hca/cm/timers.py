@@ -149,8 +149,6 @@ class Timewait:
     @ivar ids: their local communication ids.
     """
 
-    __slots__ = ("heap", "ids")
-
     def __init__(self) -> None:
         self.heap: list[TimewaitEntry] = []
         self.ids: set[int] = set()
@@ -193,8 +191,6 @@ class Ended:
     Ids of connections that both ends knew: a REP or RTU for one of them was only overtaken by what ended it,
     and its sender knows of the end.  They outlast TIMEWAIT, which reserves numbers and is as short as a path.
     """
-
-    __slots__ = ("_times",)
 
     def __init__(self) -> None:
         self._times: dict[int, float] = {}

@@ -50,8 +50,6 @@ class CMTransactions:
     The transaction ids of one HCA's CM messages.
     """
 
-    __slots__ = ("_agent", "_known")
-
     def __init__(self, randomBits: Callable[[int], int]) -> None:
         """
         @param randomBits: returns that many random bits.

@@ -16,8 +16,6 @@ class ReceiveBudget:
     The bytes held by each consumer.
     """
 
-    __slots__ = ("_count", "heldBytes", "holders")
-
     def __init__(self, count: Callable[[str], None]) -> None:
         #: The sum.
         self.heldBytes = 0

@@ -45,8 +45,6 @@ class CMAgent:
     @ivar requests: how many are queued.
     """
 
-    __slots__ = ("_device", "_queues", "requests")
-
     def __init__(self, device: IManagedDevice) -> None:
         """
         @param device: an L{IFabricOwner<twisted_ib.hca.base.interfaces.IFabricOwner>} with C{mads}, C{cm} and

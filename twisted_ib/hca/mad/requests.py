@@ -188,25 +188,6 @@ class Request:
     A MAD, or a transfer of MADs, that waits for its response.
     """
 
-    __slots__ = (
-        "_agents",
-        "_answered",
-        "_followed",
-        "_header",
-        "_left",
-        "_octets",
-        "_timeout",
-        "_timer",
-        "_way",
-        "_word",
-        "address",
-        "asked",
-        "key",
-        "patience",
-        "receiving",
-        "sending",
-    )
-
     def __init__(
         self,
         agents: Agents,

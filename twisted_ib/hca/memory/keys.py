@@ -168,8 +168,6 @@ class MemoryKeys:
     Two keys that are in use never share their index.
     """
 
-    __slots__ = ("_inUse", "_indices", "_randomBits")
-
     def __init__(self, randomBits: Callable[[int], int]) -> None:
         self._randomBits = randomBits
         self._indices = RandomIndices(randomBits)

@@ -68,17 +68,6 @@ class Memory:
         there is none.
     """
 
-    __slots__ = (
-        "_keys",
-        "_randomBits",
-        "_registered",
-        "domains",
-        "empty",
-        "regions",
-        "registrar",
-        "windows",
-    )
-
     def __init__(self, randomBits: Callable[[int], int]) -> None:
         """
         @param randomBits: the source of entropy: C{randomBits(n)} gives an n-bit number.

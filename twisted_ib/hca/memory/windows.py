@@ -85,8 +85,6 @@ class Windows:
     See L{Memory<twisted_ib.hca.memory.memory.Memory>}.
     """
 
-    __slots__ = ("_keys", "_served", "byKey")
-
     def __init__(self, keys: MemoryKeys) -> None:
         """
         @param keys: issues the keys of the device's memory.

@@ -23,17 +23,8 @@ from twisted_ib import limits
 from twisted_ib.errors import WireError
 from twisted_ib.hca.base.machine import Machine, ignored
 from twisted_ib.hca.wire.grh import isMulticast
+from twisted_ib.ipoib.protocol import wire
 from twisted_ib.ipoib.protocol.ip import ALL_NODES, UNSPECIFIED, NeighbourMessage, solicitedNode
-from twisted_ib.ipoib.protocol.wire import (
-    ARP_HEADER,
-    GROUP_QPN,
-    IPV6_HEADER,
-    NO_HARDWARE,
-    ARPOperation,
-    ARPPacket,
-    Buffer,
-    parseHardwareAddress,
-)
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.timers import Timer, Timers
@@ -188,7 +179,7 @@ class Neighbours:
         @return: the GID of the port that has an address; 0 if that is not known.
         """
         neighbour = self.entries.get(address)
-        return parseHardwareAddress(neighbour.hardware)[2] if neighbour and neighbour.hardware else 0
+        return wire.parseHardwareAddress(neighbour.hardware)[2] if neighbour and neighbour.hardware else 0
 
     def introduce(self, address: bytes, hardware: bytes, now: float) -> Neighbour:
         """
@@ -324,7 +315,7 @@ class Discovery:
             return
         peer = neighbour.peer if isUnicast else None
         if len(target) == 4:
-            self._sendARP(peer, ARPOperation.REQUEST, source, NO_HARDWARE, target)
+            self._sendARP(peer, wire.ARPOperation.REQUEST, source, wire.NO_HARDWARE, target)
         elif peer is not None:
             self._sendND(peer, NeighbourMessage(source, target, target, self.hardware, True))
         else:
@@ -338,22 +329,22 @@ class Discovery:
         """
         for address in self.routes.own:
             if len(address) == 4:
-                self._sendARP(None, ARPOperation.REQUEST, address, NO_HARDWARE, address)
+                self._sendARP(None, wire.ARPOperation.REQUEST, address, wire.NO_HARDWARE, address)
             else:
                 message = NeighbourMessage(address, ALL_NODES, address, self.hardware, False, isOverride=True)
                 self._sendND(None, message)
 
     def _sendARP(
-        self, peer: Peer | None, operation: ARPOperation, sender: bytes, hardware: bytes, target: bytes
+        self, peer: Peer | None, operation: wire.ARPOperation, sender: bytes, hardware: bytes, target: bytes
     ) -> None:
-        frame = ARP_HEADER + ARPPacket(operation, self.hardware, sender, hardware, target).pack()
+        frame = wire.ARP_HEADER + wire.ARPPacket(operation, self.hardware, sender, hardware, target).pack()
         if peer is None:
             self._user.broadcast(frame)
         else:
             self._user.request(peer, frame)
 
     def _sendND(self, peer: Peer | None, message: NeighbourMessage) -> None:
-        frame = IPV6_HEADER + message.pack()
+        frame = wire.IPV6_HEADER + message.pack()
         if peer is None:
             self._user.multicast(message.destination, frame)
         else:
@@ -361,31 +352,31 @@ class Discovery:
 
     # -- hearing
 
-    def arpReceived(self, sourceGID: int, buffer: Buffer, start: int, stop: int, now: float) -> None:
+    def arpReceived(self, sourceGID: int, buffer: wire.Buffer, start: int, stop: int, now: float) -> None:
         """
         An ARP packet arrived.
 
         @param sourceGID: the port that has sent it; 0 if that is not known.
         """
         try:
-            packet = ARPPacket.parse(buffer, start, stop)
+            packet = wire.ARPPacket.parse(buffer, start, stop)
         except WireError:
             self._user.count("arp_malformed")
             return
         sender, target = packet.sender, packet.target
         if not self._isForeign(sender, packet.senderHardware, sourceGID, "arp_malformed"):
             return
-        isRequest = packet.operation == ARPOperation.REQUEST
+        isRequest = packet.operation == wire.ARPOperation.REQUEST
         if not isRequest or target not in self.routes.own:
-            isAnswer = packet.operation == ARPOperation.REPLY and target in self.routes.own
+            isAnswer = packet.operation == wire.ARPOperation.REPLY and target in self.routes.own
             self._learn(sender, packet.senderHardware, isAnswer)
         elif sender == _NO_ADDRESS or self.routes.isOnLink(sender):
             # RFC 5227 section 1.1: who asks whether an address is in use has none, but a hardware address to
             # be answered at.  All those who do are one neighbour, which nothing is sent to.
             peer = self._neighbours.introduce(sender, packet.senderHardware, now).peer
-            self._sendARP(peer, ARPOperation.REPLY, target, packet.senderHardware, sender)
+            self._sendARP(peer, wire.ARPOperation.REPLY, target, packet.senderHardware, sender)
 
-    def messageReceived(self, sourceGID: int, buffer: Buffer, start: int, stop: int, now: float) -> None:
+    def messageReceived(self, sourceGID: int, buffer: wire.Buffer, start: int, stop: int, now: float) -> None:
         """
         A neighbour solicitation or advertisement arrived.
 
@@ -439,10 +430,10 @@ class Discovery:
         # this interface's addresses for theirs, a group is no neighbour, and a port speaks for itself alone.
         fault = "address_conflict" if address in self.routes.own else ""
         if hardware is not None:
-            _, qpn, gid = parseHardwareAddress(hardware)
+            _, qpn, gid = wire.parseHardwareAddress(hardware)
             if gid == self._gid:
                 fault = "own_source"
-            elif not _LEAST_QPN <= qpn < GROUP_QPN or not gid or isMulticast(gid):
+            elif not _LEAST_QPN <= qpn < wire.GROUP_QPN or not gid or isMulticast(gid):
                 fault = malformed
             elif sourceGID not in (0, gid):
                 fault = "source_mismatch"

@@ -21,28 +21,8 @@ from twisted_ib.hca.host.entries import connect
 from twisted_ib.hca.host.fdpassing import closeAll, receiveWithDescriptors, sendWithDescriptors
 from twisted_ib.hca.host.liveness import checkPeer
 from twisted_ib.hca.host.rundirectory import RunDirectory, allowedUids
+from twisted_ib.subnet.hosting import messages
 from twisted_ib.subnet.hosting.hostthread import HostThread, noFork
-from twisted_ib.subnet.hosting.messages import (
-    ATTACHED,
-    INTO,
-    MAD,
-    MESSAGE_BYTES,
-    OUT,
-    PORT,
-    REFUSED,
-    WAYS,
-    WAYS_BYTES,
-    Ways,
-    guidNamed,
-    kindOf,
-    packAttach,
-    packMAD,
-    packManages,
-    packViolated,
-    parseAttached,
-    parseMAD,
-    parsePort,
-)
 from twisted_ib.subnet.hosting.place import Place, entryOf, runDirectories, subnetName
 from twisted_ib.subnet.hosting.server import MESSAGES_PER_TURN
 
@@ -93,7 +73,7 @@ class SubnetLink:
         self._passed = device.passed if device.isWatching else None
         #: The latest that the host has said, and what the device knows of it.
         self._settings = self._known = PortChange(state=PortState.DOWN)
-        self._ways = self._current = Ways()
+        self._ways = self._current = messages.Ways()
         #: Whether the port comes up again under another host, and whether that has still to answer; its LID
         #: before, and when it is Down meanwhile.
         self._isComing = self._isAsked = False
@@ -167,19 +147,19 @@ class SubnetLink:
         @return: whether a message of the host says that the device is attached.
         @raise DeviceError: it is refused.
         """
-        kind = kindOf(octets)
-        if kind == REFUSED:
+        kind = messages.kindOf(octets)
+        if kind == messages.REFUSED:
             raise DeviceError(f"the subnet refuses the device: {octets[1:].decode(errors='replace')}")
-        if kind == ATTACHED:
-            self.guid = parseAttached(octets)
-        return kind == ATTACHED
+        if kind == messages.ATTACHED:
+            self.guid = messages.parseAttached(octets)
+        return kind == messages.ATTACHED
 
     def _request(self, lid: int) -> bytes:
-        return packAttach(self.guid, lid, self._description, self._passed is not None)
+        return messages.packAttach(self.guid, lid, self._description, self._passed is not None)
 
     def _next(self, pair: socket.socket, end: float) -> bytes | None:
         while awaitReady(pair, end - time.monotonic()):
-            received = receiveWithDescriptors(pair, MESSAGE_BYTES)
+            received = receiveWithDescriptors(pair, messages.MESSAGE_BYTES)
             if received is not None:
                 if not received[0]:
                     raise PathLostError("the host of the subnet has ended")
@@ -249,7 +229,7 @@ class SubnetLink:
         return guid in self._current.devices
 
     def named(self, description: str) -> int:
-        return guidNamed(self._current.devices.items(), description)
+        return messages.guidNamed(self._current.devices.items(), description)
 
     def lidOf(self, guid: int) -> int:
         found = self._current.devices.get(guid)
@@ -257,7 +237,7 @@ class SubnetLink:
 
     def send(self, packet: Packet) -> None:
         with suppress(PathLostError):
-            sendWithDescriptors(self._pair, packMAD(packet))
+            sendWithDescriptors(self._pair, messages.packMAD(packet))
 
     def setSM(self, isSM: bool) -> None:
         """
@@ -268,12 +248,12 @@ class SubnetLink:
         """
         self._isSM = isSM
         with suppress(PathLostError):
-            if not sendWithDescriptors(self._pair, packManages(isSM)):
+            if not sendWithDescriptors(self._pair, messages.packManages(isSM)):
                 raise DeviceError(f"the host of subnet {self._name} does not read")
 
     def violated(self, count: int, violation: KeyViolation) -> None:
         with suppress(PathLostError):
-            sendWithDescriptors(self._pair, packViolated(count, violation))
+            sendWithDescriptors(self._pair, messages.packViolated(count, violation))
 
     def close(self) -> None:
         self._stop()
@@ -299,7 +279,7 @@ class SubnetLink:
         """
         try:
             for _ in range(MESSAGES_PER_TURN):
-                received = receiveWithDescriptors(self._pair, MESSAGE_BYTES, 1)
+                received = receiveWithDescriptors(self._pair, messages.MESSAGE_BYTES, 1)
                 if received is None:
                     return
                 octets, descriptors = received
@@ -319,25 +299,25 @@ class SubnetLink:
                 self._late = time.monotonic()
 
     def _said(self, octets: bytes, descriptors: list[int]) -> None:
-        kind, device = kindOf(octets), self._device
+        kind, device = messages.kindOf(octets), self._device
         if self._isAsked:
             self._isAsked = not self._answered(octets)
             if not self._isAsked:
                 self._stop()
                 if self._isSM:
                     self.setSM(True)
-        elif kind == PORT:
-            self._settings = parsePort(octets)
+        elif kind == messages.PORT:
+            self._settings = messages.parsePort(octets)
             self._tell()
-        elif kind == WAYS and descriptors:
-            if os.fstat(descriptors[0]).st_size > WAYS_BYTES:
+        elif kind == messages.WAYS and descriptors:
+            if os.fstat(descriptors[0]).st_size > messages.WAYS_BYTES:
                 raise WireError("the subnet is too large")
-            self._ways = Ways(os.pread(descriptors[0], WAYS_BYTES, 0))
+            self._ways = messages.Ways(os.pread(descriptors[0], messages.WAYS_BYTES, 0))
             self._tell()
-        elif kind == MAD and device is not None:
-            device.received(parseMAD(octets))
-        elif kind in (INTO, OUT) and self._passed is not None:
-            self._passed(kind == OUT, parseMAD(octets))
+        elif kind == messages.MAD and device is not None:
+            device.received(messages.parseMAD(octets))
+        elif kind in (messages.INTO, messages.OUT) and self._passed is not None:
+            self._passed(kind == messages.OUT, messages.parseMAD(octets))
 
     def _reattach(self) -> None:
         self._forget()
@@ -368,7 +348,7 @@ class SubnetLink:
 
     def _down(self) -> None:
         self._isComing = False
-        self._settings, self._ways = PortChange(state=PortState.DOWN), Ways()
+        self._settings, self._ways = PortChange(state=PortState.DOWN), messages.Ways()
         self._tell()
 
     def _stop(self) -> None:

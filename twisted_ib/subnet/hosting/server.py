@@ -23,29 +23,10 @@ from twisted_ib.hca.host.fdpassing import receiveWithDescriptors, sendWithDescri
 from twisted_ib.hca.host.liveness import Liveness, PeerCredentials, checkPeer
 from twisted_ib.hca.wire.mad.classes import SUBNET_CLASSES
 from twisted_ib.hca.wire.mad.mad import CLASS_AT
+from twisted_ib.subnet.hosting import messages
 from twisted_ib.subnet.hosting.attached import AttachedPort
 from twisted_ib.subnet.hosting.descriptors import Descriptor, cancel
 from twisted_ib.subnet.hosting.hosted import HostedSubnet
-from twisted_ib.subnet.hosting.messages import (
-    INTO,
-    MAD,
-    MANAGES,
-    MESSAGE_BYTES,
-    OUT,
-    VIOLATED,
-    WAYS,
-    Reached,
-    kindOf,
-    packAttached,
-    packMAD,
-    packPort,
-    packWays,
-    parseAttach,
-    parseMAD,
-    parseManages,
-    parseViolated,
-    refusal,
-)
 from twisted_ib.subnet.hosting.place import Place
 from twisted_ib.subnet.network.graph import Port
 from twisted_ib.subnet.network.smi import Packet
@@ -89,7 +70,9 @@ class _Client:
         isKnown = packet.octets[CLASS_AT] not in SUBNET_CLASSES or self.credentials.uid == os.geteuid()
         if isKnown and self.attached is not None:
             with suppress(PathLostError):
-                sendWithDescriptors(self.pair, packMAD(packet, OUT if isOutbound else INTO))
+                sendWithDescriptors(
+                    self.pair, messages.packMAD(packet, messages.OUT if isOutbound else messages.INTO)
+                )
 
     def portChanged(self, change: PortChange) -> None:
         before, self._change = self._change, change
@@ -104,7 +87,7 @@ class _Client:
     def received(self, packet: Packet) -> None:
         # Lost if it is not read, as a datagram.
         with suppress(PathLostError):
-            sendWithDescriptors(self.pair, packMAD(packet))
+            sendWithDescriptors(self.pair, messages.packMAD(packet))
 
     def close(self) -> None:
         self.pair.close()
@@ -122,14 +105,14 @@ class _Client:
         if self.attached is None:
             return
         if self._change is not None:
-            if not sendWithDescriptors(self.pair, packPort(self._change)):
+            if not sendWithDescriptors(self.pair, messages.packPort(self._change)):
                 self.isBlocked = True
                 return
             self._change = None
         if self._isRerouted:
             fd = _memory(self._server.waysOf(self.attached))
             try:
-                self.isBlocked = not sendWithDescriptors(self.pair, bytes((WAYS,)), [fd])
+                self.isBlocked = not sendWithDescriptors(self.pair, bytes((messages.WAYS,)), [fd])
             finally:
                 os.close(fd)
             self._isRerouted = self.isBlocked
@@ -187,7 +170,7 @@ class SubnetServer:
         """
         try:
             for _ in range(MESSAGES_PER_TURN):
-                received = receiveWithDescriptors(client.pair, MESSAGE_BYTES)
+                received = receiveWithDescriptors(client.pair, messages.MESSAGE_BYTES)
                 if received is None:
                     break
                 if not received[0]:
@@ -245,16 +228,16 @@ class SubnetServer:
     def _said(self, client: _Client, octets: bytes) -> None:
         if client.attached is None:
             self._attach(client, octets)
-        elif kindOf(octets) == VIOLATED:
-            client.attached.violated(*parseViolated(octets))
-        elif kindOf(octets) == MANAGES:
-            isSM = parseManages(octets)
+        elif messages.kindOf(octets) == messages.VIOLATED:
+            client.attached.violated(*messages.parseViolated(octets))
+        elif messages.kindOf(octets) == messages.MANAGES:
+            isSM = messages.parseManages(octets)
             if self._mayManage(client):
                 client.attached.setSM(isSM)
-        elif kindOf(octets) != MAD:
+        elif messages.kindOf(octets) != messages.MAD:
             raise WireError("a device sends no such message")
         else:
-            packet, port = parseMAD(octets), client.attached.port
+            packet, port = messages.parseMAD(octets), client.attached.port
             if packet.octets[CLASS_AT] in SUBNET_CLASSES and not self._mayManage(client):
                 return
             packet.slid = packet.slid if port.hasLID(packet.slid) else port.lid
@@ -268,7 +251,7 @@ class SubnetServer:
         return isOurs
 
     def _attach(self, client: _Client, octets: bytes) -> None:
-        asked = parseAttach(octets)
+        asked = messages.parseAttach(octets)
         if any(asked.guid in (port.guid, port.node.guid + 1) for port in self._subnet.graph.ports()):
             raise ResourceLimitError(f"the subnet has a port with GUID {asked.guid:016x}")
         # Its node has the GUID below.
@@ -281,7 +264,7 @@ class SubnetServer:
         client.isWatching = asked.isWatching
         client.attached = attached = self._subnet.attach(client, asked.guid, asked.description, asked.lid)
         # The first that it is told, before any MAD that passes.
-        sendWithDescriptors(client.pair, packAttached(attached.guid))
+        sendWithDescriptors(client.pair, messages.packAttached(attached.guid))
         cancel(client.deadline)
         self._attended(True)
         client.portChanged(attached.settings())
@@ -351,7 +334,7 @@ class SubnetServer:
                         lid = FIRST_MULTICAST_LID + index
                         groups[lid] = forwarding.group(source, lid)
         devices = {
-            guid: Reached(
+            guid: messages.Reached(
                 each.port.lid,
                 forwarding.connects(source, each.port),
                 each.port.node.description,
@@ -361,7 +344,7 @@ class SubnetServer:
             # Of a port that comes up again, under a new host, nothing is known yet: its connections go on.
             if not (_comesUp(source) or _comesUp(each.port))
         }
-        return packWays(ways, devices, groups)
+        return messages.packWays(ways, devices, groups)
 
     # -- the end
 
@@ -394,4 +377,4 @@ def _comesUp(port: Port) -> bool:
 
 def _tell(pair: socket.socket, error: Exception) -> None:
     with suppress(PathLostError):
-        sendWithDescriptors(pair, refusal(str(error)))
+        sendWithDescriptors(pair, messages.refusal(str(error)))

@@ -50,8 +50,6 @@ class Forwarding:
     @ivar generation: grows with each change.
     """
 
-    __slots__ = ("_groups", "_ways", "generation")
-
     def __init__(self) -> None:
         self.generation = 0
         self._ways: dict[tuple[Port, int], Port | None] = {}

@@ -389,8 +389,6 @@ class Graph:
     @ivar nodes: by GUID, in the order in which they came.
     """
 
-    __slots__ = ("nodes",)
-
     def __init__(self) -> None:
         self.nodes: dict[int, Node] = {}
 

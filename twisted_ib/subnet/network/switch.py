@@ -34,19 +34,6 @@ class Switch:
         set them.
     """
 
-    __slots__ = (
-        "defaultNotPrimary",
-        "defaultPort",
-        "defaultPrimary",
-        "lifeTime",
-        "linear",
-        "mappings",
-        "multicast",
-        "multicastTop",
-        "stateChange",
-        "top",
-    )
-
     def __init__(
         self, linearEntries: int = LINEAR_ENTRIES, multicastEntries: int = MULTICAST_ENTRIES
     ) -> None:

@@ -49,7 +49,7 @@ from twisted_ib.subnet.sa.services import Services
 from twisted_ib.subnet.sa.store import KINDS, Query, Store, bounded, octetsOf
 
 if TYPE_CHECKING:
-    from twisted_ib.subnet.sm.interfaces import IManager
+    from twisted_ib.subnet.sm.manager import Manager
     from twisted_ib.subnet.sm.model import Port
 
 #: ClassPortInfo: UD multicast and matching of CapabilityMask; MulticastFDBTop, the whole of PortInfo with
@@ -77,7 +77,7 @@ class Administration:
     """
 
     def __init__(
-        self, manager: IManager, randomBits: Callable[[int], int], count: Callable[[str], object]
+        self, manager: Manager, randomBits: Callable[[int], int], count: Callable[[str], object]
     ) -> None:
         """
         @param randomBits: makes transaction ids: as many random bits as asked for.

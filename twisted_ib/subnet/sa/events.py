@@ -32,7 +32,7 @@ from twisted_ib.subnet.sa.request import Refusal, Request, sharedKey
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.timers import Timer, Timers
-    from twisted_ib.subnet.sm.interfaces import IManager
+    from twisted_ib.subnet.sm.manager import Manager
     from twisted_ib.subnet.sm.model import Port
 
 #: How often a Report is repeated, and how long it waits at least and at most each time, seconds.
@@ -96,7 +96,7 @@ class Events:
 
     def __init__(
         self,
-        manager: IManager,
+        manager: Manager,
         timers: Timers,
         randomBits: Callable[[int], int],
         count: Callable[[str], object],

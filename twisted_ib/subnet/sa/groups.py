@@ -29,7 +29,7 @@ from twisted_ib.subnet.sa.paths import LIFE_TIME
 from twisted_ib.subnet.sa.request import RANKS, Refusal, Request, choose, meets, mtuOf, rateOf, sharedKey
 
 if TYPE_CHECKING:
-    from twisted_ib.subnet.sm.interfaces import IManager
+    from twisted_ib.subnet.sm.manager import Manager
     from twisted_ib.subnet.sm.model import Model, Port
     from twisted_ib.subnet.sm.partitions import Group as Configured
 
@@ -128,7 +128,7 @@ class Groups:
     The groups of a subnet.
     """
 
-    def __init__(self, manager: IManager, happened: Callable[[Trap, int, int], object]) -> None:
+    def __init__(self, manager: Manager, happened: Callable[[Trap, int, int], object]) -> None:
         """
         @param happened: called with a trap, an MGID and a P_Key: only ports of that partition are told.
         """

@@ -18,7 +18,7 @@ from twisted_ib.subnet.sa.request import Refusal, Request
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.timers import Timer, Timers
-    from twisted_ib.subnet.sm.interfaces import IManager
+    from twisted_ib.subnet.sm.manager import Manager
 
 #: The identity of a service: its ID, the GID of its port, and the partition in which it is.
 Key = tuple[int, int, int]
@@ -38,7 +38,7 @@ class Services:
     The services of a subnet.
     """
 
-    def __init__(self, manager: IManager, timers: Timers) -> None:
+    def __init__(self, manager: Manager, timers: Timers) -> None:
         self._manager = manager
         self._timers = timers
         self._services: dict[Key, _Service] = {}

@@ -79,7 +79,7 @@ class Options:
 
 class Manager:
     """
-    One subnet manager: see L{IManager<twisted_ib.subnet.sm.interfaces.IManager>}.
+    One subnet manager.
 
     Besides those of L{Requests} and L{Discovery} these are counted:
 
@@ -90,9 +90,9 @@ class Manager:
       - C{sm_no_lid}, C{sm_no_pkey}: a port for which no LID is left, a P_Key for which its table has no room;
       - C{sm_too_many_groups}: a multicast group beyond L{limits.SM_GROUPS}.
 
-    @ivar model: the subnet.
-    @ivar key: the SM_Key.
-    @ivar administration: takes MADs of class 0x03 while this one is the master.
+    @ivar model: the subnet, always the same object: L{Model.replace} changes it.
+    @ivar key: the SM_Key of trusted requesters.
+    @ivar administration: takes MADs of class 0x03, and is told what happens, while this one is the master.
     @ivar sweeps: how many heavy ones there were.
     """
 
@@ -196,6 +196,11 @@ class Manager:
         return answers + self._requests.outgoing()
 
     def send(self, packet: Packet) -> None:
+        """
+        Send a MAD from the subnet manager's port.
+
+        @param packet: with the peer's LID in C{dlid} and queue pair in C{destination}; C{slid} is filled in.
+        """
         if len(self._answers) >= limits.SM_ANSWERS:
             self._count("sm_overrun")
             return
@@ -519,6 +524,14 @@ class Manager:
     # -- multicast groups
 
     def setGroup(self, mlid: int, members: Iterable[int], senders: Iterable[int] = ()) -> None:
+        """
+        A multicast group has other members: the forwarding tables of switches are made so.
+
+        @param mlid: its multicast LID.
+        @param members: GUIDs of ports that receive; those that are not in the subnet are ignored until they
+            are.
+        @param senders: the same of ports that only send.  Neither: the group is no more.
+        """
         present = {**dict.fromkeys(senders, False), **dict.fromkeys(members, True)}
         if mlid not in _MULTICAST_LIDS:
             raise ValueError(f"{mlid:#x} is no multicast LID")

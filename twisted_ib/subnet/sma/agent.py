@@ -110,8 +110,6 @@ class SMA:
     The subnet management agents of a subnet's nodes, with what they remember: running M_Key leases.
     """
 
-    __slots__ = ("_leases",)
-
     def __init__(self) -> None:
         self._leases: dict[Port, float] = {}
 
@@ -312,8 +310,6 @@ class Traps:
     The traps of a subnet's nodes.  C{trap_no_manager} counts those of ports without a subnet manager,
     C{trap_dropped} those for which there is no room.
     """
-
-    __slots__ = ("_count", "_entries", "_randomBits")
 
     def __init__(self, randomBits: Callable[[int], int], count: Callable[[str], object]) -> None:
         """

@@ -171,6 +171,34 @@ class ConnectedFabric(AddressDirectory):
         self._poller = KernelEpoll()
         self._waker = LinkWaker(self._poller)
 
+    # -- services
+
+    def listen(self, serviceID: int) -> int:
+        """
+        Have requests for a service id taken at this device's address.
+
+        @param serviceID: with port 0 for any that is free.
+        @return: its port.
+        @raise ServiceInUseError: the port is taken, by whomever.
+        """
+        raise NotImplementedError
+
+    def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
+        super().publish(serviceID, address)
+        try:
+            self.listen(serviceID)
+        except BaseException:
+            super().withdraw(serviceID, address)
+            raise
+
+    def publishAny(self, prefix: int, address: str) -> int:
+        address = self._check(address)
+        port = self.listen(prefix)
+        self._services.add((prefix + port, address))
+        return port
+
+    # -- paths and turns
+
     def leave(self, group: int) -> None:
         pass  # Nothing was joined.
 

@@ -20,8 +20,6 @@ class LinkWaker:
 
     # As the waker of Twisted's reactors, a pipe that a write makes readable; an epoll
     # descriptor joins it with the link's, so that any reactor needs to watch one descriptor only.
-    __slots__ = ("_elsewhere", "_isWoken", "_link", "_pipe", "_poller", "_watched")
-
     def __init__(self, link: Any) -> None:
         """
         @param link: has C{fileno()}, negative if it has none, and C{pending()}, as an

@@ -168,23 +168,8 @@ class HardwareFabric(ConnectedFabric):
             # Without a descriptor to ask with the connect says it.
             return True
 
-    def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
-        """
-        Listen for a service id, by librdmacm.
-
-        @param address: the device's, or the wildcard of its IP version.
-        @param inode: ignored.
-        @raise ServiceInUseError: the kernel has a listener there.
-        @raise NoRouteError: the address is not the device's.
-        """
-        super().publish(serviceID, address)
-        try:
-            self._listen(serviceID)
-        except BaseException:
-            super().withdraw(serviceID, address)
-            raise
-
-    def _listen(self, serviceID: int) -> int:
+    def listen(self, serviceID: int) -> int:
+        # By librdmacm: the kernel may have a listener there.
         try:
             return self.connector.listen(serviceID, self.address)
         except OSError as error:
@@ -192,12 +177,6 @@ class HardwareFabric(ConnectedFabric):
             raise ServiceInUseError(
                 f"port {port} of adapter {self.adapter} cannot be listened on: {error.strerror}"
             ) from None
-
-    def publishAny(self, prefix: int, address: str) -> int:
-        address = self._check(address)
-        port = self._listen(prefix)
-        self._services.add((prefix + port, address))
-        return port
 
     def withdraw(self, serviceID: int, address: str) -> None:
         super().withdraw(serviceID, address)

@@ -198,29 +198,9 @@ class IWARPFabric(ConnectedFabric):
         """
         return isFreeOfTCP(self.where(self.address, port))
 
-    def publish(self, serviceID: int, address: str, inode: int = 0) -> None:
-        """
-        Listen for a service id, at the TCP port of its number.
-
-        @param address: the device's, or the wildcard of its IP version.
-        @param inode: ignored: that socket's port is taken.
-        @raise ServiceInUseError: the TCP port is taken.
-        @raise NoRouteError: the address is not the device's.
-        """
-        super().publish(serviceID, address)
-        try:
-            self._listen(serviceID & ~_PORT, serviceID & _PORT)
-        except BaseException:
-            super().withdraw(serviceID, address)
-            raise
-
-    def publishAny(self, prefix: int, address: str) -> int:
-        address = self._check(address)
-        port = self._listen(prefix, 0)
-        self._services.add((prefix + port, address))
-        return port
-
-    def _listen(self, prefix: int, port: int) -> int:
+    def listen(self, serviceID: int) -> int:
+        # At the TCP port of its number.
+        prefix, port = serviceID & ~_PORT, serviceID & _PORT
         other = self._listeners.get(port)
         if other is not None:
             space = other.serviceID >> 16

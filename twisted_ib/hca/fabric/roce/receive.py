@@ -112,8 +112,6 @@ class Sieve:
     forgets what it has seen after C{SIFTED_REQUESTS} others, twice that at most.
     """
 
-    __slots__ = ("_before", "_count", "_seen")
-
     def __init__(self) -> None:
         self._before, self._seen, self._count = bytearray(_SIFTED_BYTES), bytearray(_SIFTED_BYTES), 0
 

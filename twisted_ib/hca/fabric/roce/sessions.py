@@ -24,8 +24,6 @@ class ConnectedPaths:
     @ivar lingering: paths that outlive their queue pair.
     """
 
-    __slots__ = ("_clock", "_deadlines", "byNumber", "lingering")
-
     def __init__(self, clock: Callable[[], float]) -> None:
         """
         @param clock: returns the time in seconds.

@@ -53,22 +53,6 @@ class PeerSocket:
     @ivar pages: Answer pages still to be sent to a query, or L{None}.
     """
 
-    __slots__ = (
-        "bell",
-        "credentials",
-        "fabric",
-        "fd",
-        "guid",
-        "handshake",
-        "liveness",
-        "pages",
-        "path",
-        "segment",
-        "server",
-        "socket",
-        "users",
-    )
-
     def __init__(
         self, fabric: SharedMemoryFabric, rendezvous: Rendezvous, pair: socket.socket, guid: int, now: float
     ) -> None:

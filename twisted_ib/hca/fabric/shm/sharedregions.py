@@ -55,18 +55,6 @@ class SharedRegions:
     @ivar next: The number of the next segment offered.
     """
 
-    __slots__ = (
-        "_gone",
-        "_mine",
-        "_mineBytes",
-        "_offersUnread",
-        "_path",
-        "_socket",
-        "_theirBytes",
-        "_theirs",
-        "next",
-    )
-
     def __init__(self, path: RingPath, pair: socket.socket) -> None:
         """
         @param pair: the peer socket, on which nothing else is sent any more.

@@ -65,8 +65,6 @@ class SocketPage:
     @ivar texts: The number of each text that rows name.
     """
 
-    __slots__ = ("_end", "_header", "_heads", "fd", "free", "texts")
-
     def __init__(self, pid: int, program: str) -> None:
         self.fd = -1
         self._header = packHeader(Header(pid, program))
@@ -223,8 +221,6 @@ class ShownSockets:
     @ivar gone: The rows of those that have ended in this batch.
     @ivar page: The page, once there is one.
     """
-
-    __slots__ = ("_open", "gone", "name", "page", "unshown", "users")
 
     def __init__(self, name: str, users: dict[Any, int | None], openPage: Callable[[], SocketPage]) -> None:
         self.name = name

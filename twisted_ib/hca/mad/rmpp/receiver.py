@@ -47,23 +47,6 @@ class Receiver:
     @ivar held: bytes that wait.
     """
 
-    __slots__ = (
-        "_asking",
-        "_at",
-        "_early",
-        "_end",
-        "_expected",
-        "_idle",
-        "_idleAt",
-        "_latest",
-        "_pieces",
-        "_window",
-        "count",
-        "deadline",
-        "held",
-        "status",
-    )
-
     def __init__(
         self, at: int, now: float, idle: float = segments.RMPP_IDLE_SECONDS, *, isAnswer: bool = False
     ) -> None:

@@ -73,29 +73,6 @@ class Sender:
     @ivar count: segments of all.
     """
 
-    __slots__ = (
-        "_at",
-        "_budget",
-        "_data",
-        "_doubt",
-        "_draw",
-        "_end",
-        "_head",
-        "_idleAt",
-        "_isLong",
-        "_left",
-        "_repeatsOne",
-        "_sent",
-        "_timeout",
-        "_tossed",
-        "_turns",
-        "_window",
-        "acknowledged",
-        "count",
-        "deadline",
-        "status",
-    )
-
     def __init__(
         self,
         head: bytes,

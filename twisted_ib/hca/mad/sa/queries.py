@@ -78,8 +78,6 @@ class PathCache:
     that was not used for longest is forgotten.
     """
 
-    __slots__ = ("_found", "generation")
-
     def __init__(self) -> None:
         self._found: OrderedDict[PathKey, tuple[float, PathRecord]] = OrderedDict()
         #: Moves on with every L{clear}, so that an answer to a request of before is not remembered.
