@@ -303,6 +303,53 @@ static void signals(void)
     IS(ibv_close_device(context), 0);
 }
 
+/* What Linux finds no place for: a source GID in an empty slot, and a region that covers no page. */
+static void places(void)
+{
+    static char memory[8192] __attribute__((aligned(4096)));
+    struct ibv_context *context = opened();
+    struct ibv_pd *pd = MADE(ibv_alloc_pd(context));
+    struct ibv_cq *cq = MADE(ibv_create_cq(context, 8, NULL, NULL, 0));
+    struct ibv_qp *qp = MADE(queue_pair(pd, cq, NULL));
+    struct ibv_ah_attr address = {.is_global = 1, .port_num = 1};
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
+    struct ibv_port_attr port;
+    union ibv_gid gid;
+    struct ibv_ah *handle;
+    struct ibv_mr *mr;
+
+    IS(ibv_query_port(context, 1, &port), 0);
+    IS(ibv_query_gid(context, 1, 0, &address.grh.dgid), 0);
+    /* The table's last slot is empty, on a host of a few addresses. */
+    address.grh.sgid_index = port.gid_tbl_len > 255 ? 255 : port.gid_tbl_len - 1;
+    IS(ibv_query_gid(context, 1, address.grh.sgid_index, &gid), 0);
+    IS(gid.global.interface_id | gid.global.subnet_prefix, 0);
+    errno = 0;
+    IS(ibv_create_ah(pd, &address) == NULL, 1);
+    IS(errno, EINVAL);
+    IS(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS), 0);
+    attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .min_rnr_timer = 12,
+                                .ah_attr = address};
+    IS(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN
+                     | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER), EINVAL);
+    IS(qp->state, IBV_QPS_INIT);
+    for (int slot = 0; slot < 2; slot++) {
+        address.grh.sgid_index = slot;
+        handle = MADE(ibv_create_ah(pd, &address));
+        IS(ibv_destroy_ah(handle), 0);
+    }
+    errno = 0;
+    IS(ibv_reg_mr(pd, memory, 0, IBV_ACCESS_LOCAL_WRITE) == NULL, 1);
+    IS(errno, EINVAL);
+    errno = 0;
+    IS(ibv_reg_mr(pd, NULL, 0, IBV_ACCESS_LOCAL_WRITE) == NULL, 1);
+    IS(errno, EINVAL);
+    mr = MADE(ibv_reg_mr(pd, memory + 8, 0, IBV_ACCESS_LOCAL_WRITE));
+    IS(mr->length, 0);
+    IS(ibv_dereg_mr(mr), 0);
+    IS(ibv_close_device(context), 0);
+}
+
 int main(int count, char **words)
 {
     const char *story = count > 1 ? words[1] : "";
@@ -321,6 +368,8 @@ int main(int count, char **words)
         acknowledged();
     else if (!strcmp(story, "signals"))
         signals();
+    else if (!strcmp(story, "places"))
+        places();
     else
         return 2;
     return !!failures;

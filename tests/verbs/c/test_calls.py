@@ -277,6 +277,12 @@ class OrderTests(ProgramTestCase):
         """
         self.assertEqual(self.story("states"), "")
 
+    def test_places(self) -> None:
+        """
+        A source GID that is not there, and a region of no page, are EINVAL.
+        """
+        self.assertEqual(self.story("places"), "")
+
     def test_forks(self) -> None:
         """
         A child is refused by name, once.

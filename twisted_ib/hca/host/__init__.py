@@ -10,5 +10,6 @@ commands ask a process what it has in use, and C{socketpage} is where they read 
 Besides:
 
   - C{addresses}: IP addresses of this host, as text
+  - C{neighbours}: whether the kernel knows the next hop to an address
   - C{libc}: the Linux calls that the shared-memory fabric needs, also where Python lacks them
 """

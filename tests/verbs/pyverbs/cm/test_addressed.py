@@ -16,7 +16,7 @@ from tests.verbs.pyverbs.cm.case import CMTestCase, Kind, attributes
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.device.registry import addDevice
 from twisted_ib.verbs.pyverbs import PD, AddrInfo, Context, enums
-from twisted_ib.verbs.pyverbs.cm import call, identifier
+from twisted_ib.verbs.pyverbs.cm import call, identifier, nexthop
 from twisted_ib.verbs.pyverbs.cm.addrinfo import Address
 from twisted_ib.verbs.pyverbs.objects.ah import readGRH
 
@@ -69,6 +69,81 @@ class ConnectionTests(OnAddress, test_cmid.ConnectionTests):
         self.expect(self.far, Kind.RDMA_CM_EVENT_ESTABLISHED)
         found = [(attr.rq_psn, attr.sq_psn) for attr in (end.query_qp(-1)[0] for end in (active, passive))]
         self.assertEqual((found, drawn), ([(0xABCDE1, 0xABCDE2), (0xABCDE2, 0xABCDE1)], [24, 24]))
+
+    def hops(self, *looks: bool | OSError) -> list[tuple[str, str]]:
+        """
+        What the kernel says of the next hop, look by look.
+
+        @return: what is asked for, as it comes.
+        """
+        asked = []
+        left = iter(looks)
+
+        def made(*addresses: str) -> mock.Mock:
+            """
+            Make a next hop, if there is a route.
+            """
+            asked.append(addresses)
+            if isinstance(looks[0], OSError):
+                raise looks[0]
+            return mock.Mock(isKnown=lambda: next(left))
+
+        self.patch(nexthop, "NextHop", made)
+        return asked
+
+    def towards(self, host: str) -> AddrInfo:
+        """
+        An address of a peer.
+        """
+        return AddrInfo(dst=host, dst_service="7471", port_space=self.space)
+
+    def test_searched(self) -> None:
+        """
+        The address is resolved once the kernel knows the next hop; until then no route can be.
+        """
+        asked = self.hops(False, False, False, True)
+        active = self.made(self.near, port_space=self.space)
+        active.resolve_addr(self.towards("192.0.2.77"))
+        self.refused(errno.EINVAL, active.resolve_route)
+        self.expect(self.near, Kind.RDMA_CM_EVENT_ADDR_RESOLVED)
+        active.resolve_route()
+        self.expect(self.near, Kind.RDMA_CM_EVENT_ROUTE_RESOLVED)
+        self.assertEqual(asked, [("192.0.2.77", self.host)])
+
+    def test_nobody(self) -> None:
+        """
+        An address whose next hop the kernel does not find in time is an error; another one may follow.
+        """
+        self.hops(False, False, False, True)
+        active = self.made(self.near, port_space=self.space)
+        for timeout in (0, 1):
+            active.resolve_addr(self.towards("192.0.2.77"), timeout)
+            self.expect(self.near, Kind.RDMA_CM_EVENT_ADDR_ERROR, -errno.ETIMEDOUT)
+        active.resolve_addr(self.towards("192.0.2.78"))
+        self.expect(self.near, Kind.RDMA_CM_EVENT_ADDR_RESOLVED)
+
+    def test_noRoute(self) -> None:
+        """
+        Without a route the call fails, and another address may follow.
+        """
+        self.hops(OSError(errno.ENETUNREACH, "no"))
+        active = self.made(self.near, port_space=self.space)
+        self.refused(errno.ENETUNREACH, active.resolve_addr, self.towards("192.0.2.77"))
+        active.resolve_addr(self.towards(self.host))
+        self.expect(self.near, Kind.RDMA_CM_EVENT_ADDR_RESOLVED)
+
+    def test_closedInSearch(self) -> None:
+        """
+        An identifier that is closed looks no more.
+        """
+        self.hops(False)
+        active = self.made(self.near, port_space=self.space)
+        active.resolve_addr(self.towards("192.0.2.77"))
+        timers = active._id.device.timers
+        (timer,) = [each for each in timers._heap if each.expired == active._id._search.look]
+        active.close()
+        self.assertIsNone(timer.expired)
+        self.quiet(self.near)
 
     def test_eachFamily(self) -> None:
         """

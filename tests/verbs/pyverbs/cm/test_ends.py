@@ -346,7 +346,7 @@ class OrderTests(CMTestCase):
 
         expected = {
             "bind": {Stage.IDLE: Stage.BOUND},
-            "resolve address": {Stage.BOUND: Stage.RESOLVED},
+            "resolve address": {Stage.BOUND: Stage.RESOLVING},
             "resolve route": {Stage.RESOLVED: Stage.ROUTED},
             "connect": {Stage.ROUTED: Stage.REQ_SENT},
             "listen": {Stage.BOUND: Stage.LISTENING},

@@ -102,10 +102,13 @@ class RegionTests(VerbsTestCase):
 
     def test_empty(self) -> None:
         """
-        A region of nothing has no address.
+        A region of nothing covers no page: EINVAL; within a page it does.
         """
-        mr = MR(self.pd)
-        self.assertEqual((mr.buf, mr.length), (0, 0))
+        self.refused(errno.EINVAL, MR, self.pd)
+        self.refused(errno.EINVAL, MREx, self.pd)
+        other = MR(self.pd, standard.PAGESIZE)
+        mr = MR(self.pd, 0, 0, other.buf + 8)
+        self.assertEqual((mr.buf, mr.length), (other.buf + 8, 0))
         self.assertEqual(mr.read(0, 0), b"")
         self.assertRaises(PyverbsUserError, mr.read, 1, 0)
 

@@ -19,6 +19,8 @@ from twisted_ib.verbs.pyverbs.cm.addrinfo import Address, resolve
 
 #: The host for itself, whichever process or device.
 _LOOPBACKS = "127.0.0.1", "::1"
+#: rdma-core's own: librdmacm/cma.c, rdma_create_ep.
+_RESOLVE_MILLISECONDS = 2000
 #: The parts of each C{struct rdma_addrinfo} that is not freed.
 _results: dict[int, list[CData]] = {}
 
@@ -39,11 +41,17 @@ def bind(endpoint: Endpoint, source: sockaddr.SocketAddress) -> None:
         endpoint.showDevice()
 
 
-def resolveAddress(endpoint: Endpoint, source: sockaddr.SocketAddress | None, destination: CData) -> None:
+def resolveAddress(
+    endpoint: Endpoint,
+    source: sockaddr.SocketAddress | None,
+    destination: CData,
+    milliseconds: int = _RESOLVE_MILLISECONDS,
+) -> None:
     """
     Check that an address is reachable.
 
     @param destination: a pointer to a C{struct sockaddr}.
+    @param milliseconds: how long the kernel may look for the next hop.
     """
     target = socketAddress(destination)
     info = AddrInfo()
@@ -51,7 +59,7 @@ def resolveAddress(endpoint: Endpoint, source: sockaddr.SocketAddress | None, de
     wildcard = Address("0.0.0.0" if target.address.version == 4 else "::", 0)
     info.source = wildcard if source is None else source.address
     endpoint.isIB = target.family == sockaddr.AF_IB
-    endpoint.cmid.resolve_addr(info)
+    endpoint.cmid.resolve_addr(info, milliseconds)
     length = sockaddr.LENGTHS[target.family]
     ffi.memmove(ffi.addressof(endpoint.structure.route.addr, "dst_storage"), destination, length)
     complete(endpoint)
@@ -66,7 +74,7 @@ def rdma_bind_addr(id: CData, addr: CData) -> int:
 @handler
 def rdma_resolve_addr(id: CData, src: CData, dst: CData, timeout_ms: int) -> int:
     endpoint = endpointOf(id)
-    resolveAddress(endpoint, socketAddress(src) if src else None, dst)
+    resolveAddress(endpoint, socketAddress(src) if src else None, dst, timeout_ms)
     return 0
 
 

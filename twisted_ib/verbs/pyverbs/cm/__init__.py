@@ -11,4 +11,5 @@ Besides:
   - C{identifier}: the endpoints of the communication manager, as sockets are those of TCP
   - C{listener}: the port of a bound identifier, and the listening identifier
   - C{negotiation}: the parameters that two ends of a reliable connection negotiate
+  - C{nexthop}: the search for the next hop to a peer, of devices whose peers the kernel finds
 """

@@ -74,6 +74,7 @@ class Stage(IntEnum):
     The stages, after C{enum rdma_cm_state} of Linux cma.c.
 
     @cvar BOUND: bound to an address of this host.
+    @cvar RESOLVING: the kernel looks for the next hop to the destination.
     @cvar RESOLVED: the destination is reachable.
     @cvar ROUTED: the route is known.
     @cvar CALLED: a request was received and not answered.
@@ -93,13 +94,14 @@ class Stage(IntEnum):
     OVER = 8
     LISTENING = 9
     CLOSED = 10
+    RESOLVING = 11
 
 
 #: Command -> (stages that permit it, next stage).  Linux cma.c checks the same with C{cma_comp_exch}: a
 #: command in any other stage is EINVAL.
 STEPS: dict[str, tuple[frozenset[Stage], Stage]] = {
     "bind": (frozenset((Stage.IDLE,)), Stage.BOUND),
-    "resolve address": (frozenset((Stage.BOUND,)), Stage.RESOLVED),
+    "resolve address": (frozenset((Stage.BOUND,)), Stage.RESOLVING),
     "resolve route": (frozenset((Stage.RESOLVED,)), Stage.ROUTED),
     "connect": (frozenset((Stage.ROUTED,)), Stage.REQ_SENT),
     "listen": (frozenset((Stage.BOUND,)), Stage.LISTENING),

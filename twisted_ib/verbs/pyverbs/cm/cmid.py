@@ -346,15 +346,16 @@ class CMID(VerbsObject):
         follows.
 
         @param rai: its destination is the address; its source is bound to, if the identifier is not bound.
-        @param timeout_ms: milliseconds; ignored, as the answer is immediate.
-        @raise PyverbsRDMAError: wrong stage (EINVAL), or unreachable (ENODEV; synchronous only).
+        @param timeout_ms: milliseconds that the kernel may look for the next hop, where it finds the peers.
+        @raise PyverbsRDMAError: wrong stage (EINVAL), no route (ENETUNREACH), or unreachable (ENODEV or
+            ETIMEDOUT; synchronous only).
         """
-        self._resolveAddress(checked(rai, AddrInfo))
+        self._resolveAddress(checked(rai, AddrInfo), timeout_ms / 1000)
         self._complete()
 
     @verb("Failed to Resolve Address")
-    def _resolveAddress(self, info: AddrInfo) -> None:
-        self._get().resolveAddress(info.source, info.destination)
+    def _resolveAddress(self, info: AddrInfo, seconds: float) -> None:
+        self._get().resolveAddress(info.source, info.destination, seconds)
 
     def resolve_route(self, timeout_ms: int = 2000) -> None:
         """

@@ -30,6 +30,7 @@ from twisted_ib.verbs.pyverbs.cm.event import CMEventQueue, CMEventRecord
 from twisted_ib.verbs.pyverbs.cm.groups import Groups
 from twisted_ib.verbs.pyverbs.cm.listener import Listener, namesNone
 from twisted_ib.verbs.pyverbs.cm.negotiation import PACKET_LIFETIME
+from twisted_ib.verbs.pyverbs.cm.nexthop import Search, searched
 from twisted_ib.verbs.pyverbs.enums.cm import rdma_cm_event_type, rdma_port_space
 from twisted_ib.verbs.pyverbs.enums.queues import ibv_qp_attr_mask, ibv_qp_state, ibv_qp_type
 from twisted_ib.verbs.pyverbs.objects.cq import CQ, CompChannel
@@ -43,6 +44,8 @@ _E, _S = rdma_cm_event_type, ibv_qp_state
 #: RFC 6335 section 6: the dynamic ports.
 _FIRST_EPHEMERAL_PORT = 49152
 _PORTS = 1 << 16
+#: By default the next hop is looked for as long as pyverbs does.
+RESOLVE_SECONDS = 2.0
 
 
 class Binding:
@@ -189,6 +192,7 @@ class Identifier:
         self.transport: Connected | Datagrams = Datagrams(self) if self.isDatagram else Connected(self)
         self._channels: list[CompChannel] = []
         self._listener: Listener | None = None
+        self._search: Search | None = None
         self._groups = Groups(self)
 
     @property
@@ -320,12 +324,16 @@ class Identifier:
     def _isOurs(device: Any, address: Address) -> bool:
         return bool(device.hasGID(gidNumber(address.host)) or device.isLocal(address.host))
 
-    def resolveAddress(self, source: Address | None, destination: Address | None) -> None:
+    def resolveAddress(
+        self, source: Address | None, destination: Address | None, seconds: float = RESOLVE_SECONDS
+    ) -> None:
         """
         Check that a destination is reachable: an address of this host, a multicast group, or a peer's IP
         address.
 
         @param source: the address to bind to, if the identifier is not bound.
+        @param seconds: how long the kernel may look for the next hop.
+        @raise PyverbsRDMAError: there is no route (ENETUNREACH).
         """
         if destination is None:
             raise invalid("Failed to Resolve Address: there is no destination")
@@ -348,6 +356,23 @@ class Identifier:
             self.stage = Stage.BOUND
             self.report(_E.RDMA_CM_EVENT_ADDR_ERROR, status=-errno.ENODEV)
             return
+        try:
+            self._search = searched(device, destination, seconds, self._resolved)
+        except OSError as error:
+            # Linux addr.c, rdma_resolve_ip: without a route it has not begun.
+            self.stage = Stage.BOUND
+            number = error.errno or errno.ENETUNREACH
+            raise PyverbsRDMAError(f"Failed to Resolve Address: {error.strerror}", number) from None
+
+    def _resolved(self, isFound: bool) -> None:
+        destination, device = self.destination, self.device
+        if not isFound:
+            # Linux addr.c, process_one_req.
+            self.stage = Stage.BOUND
+            self.report(_E.RDMA_CM_EVENT_ADDR_ERROR, status=-errno.ETIMEDOUT)
+            return
+        assert self.source is not None and destination is not None
+        self.stage = Stage.RESOLVED
         host = self.source.host
         if namesNone(device, self.source) and not destination.isMulticast:
             # A peer that is addressed by its HCA's own GID must see such a GID as the source as well.
@@ -360,8 +385,7 @@ class Identifier:
         self.report(_E.RDMA_CM_EVENT_ADDR_RESOLVED)
 
     def _isReachable(self, device: Any, address: Address) -> bool:
-        # There is no cheap way to ask whether a remote host is up: the REQ's retries answer that, so only the
-        # IP version is checked.
+        # Whether a remote host is up the REQ's retries say: the kernel knows the next hop only.
         if device.address is not None:
             return (":" in device.address) == (":" in address.host)
         # Only RDMA_PS_IB has GIDs as addresses; elsewhere fe80: is an IPv6 link-local address of the host.
@@ -546,6 +570,8 @@ class Identifier:
             # A closed device has freed everything by itself; in a forked child it is the parent's.
             if not binding.device.closed:
                 self._letGo()
+                if self._search is not None:
+                    self._search.cancel()
                 self.transport.close(binding.device)
                 self.destroyQP()
         finally:

@@ -9,6 +9,7 @@ from typing import Any
 
 from twisted_ib.hca.base import attributes
 from twisted_ib.hca.base.traits import LinkLayer
+from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.services.address import AddressVector
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.base.addr import GRH, AHAttr, GlobalRoute
@@ -29,21 +30,25 @@ _MAPPED = bytes(10) + b"\xff\xff"
 _HOPS = 0xFF
 
 
-def addressVector(attr: AHAttr, linkLayer: LinkLayer, message: str) -> AddressVector:
+def addressVector(attr: AHAttr, device: Device, message: str) -> AddressVector:
     """
-    @param linkLayer: of the port.
+    @param device: whose port it is sent from.
     @param message: the verb, for the error.
     @return: the address, as the core has it.
     @raise PyverbsRDMAError: it has no GRH, or no such port or source GID (EINVAL).
     """
     # IBTA vol. 1 annex A17: RoCE addresses are GIDs; the port says so by IBV_QPF_GRH_REQUIRED.
     isGlobal = bool(attr.is_global)
-    check(isGlobal or linkLayer is LinkLayer.INFINIBAND, f"{message}: an address needs a GRH here")
+    isInfiniBand = device.port.linkLayer is LinkLayer.INFINIBAND
+    check(isGlobal or isInfiniBand, f"{message}: an address needs a GRH here")
     check(attr.port_num == attributes.PORT, f"{message}: there is no port {attr.port_num}")
     if not isGlobal:
         return AddressVector(0, lid=attr.dlid, serviceLevel=attr.sl & 0xF, port=attr.port_num, isGlobal=False)
     route = attr.gr
-    check(route.sgid_index < attributes.GIDS, f"{message}: there is no GID {route.sgid_index}")
+    # Linux core/verbs.c, rdma_check_ah_attr: an empty slot of the table is as bad as none.  GID 0 is always
+    # there; the host's addresses are read for the others.
+    isThere = not route.sgid_index or route.sgid_index < len(device.gids())
+    check(isThere, f"{message}: there is no GID {route.sgid_index}")
     return AddressVector(
         gid=int(IPv6Address(bytes.fromhex(route.dgid.replace(":", "")))),
         sourceIndex=route.sgid_index,
@@ -172,7 +177,7 @@ class AH(VerbsObject):
                 isLocal = device.port.linkLayer is LinkLayer.INFINIBAND
                 check(isLocal, "Failed to create AH: the WC has no GRH")
                 attr = AHAttr(wc.slid, wc.sl, wc.dlid_path_bits, 0, 0, given["port_num"])
-        vector = addressVector(attr, device.port.linkLayer, "Failed to create AH")
+        vector = addressVector(attr, device, "Failed to create AH")
         self._core = core = device.objects.createAddressHandle(pd._core, vector)
         self.pd: PD | None = pd
         self._opened(closing(device, device.objects.destroyAddressHandle, core), pd)

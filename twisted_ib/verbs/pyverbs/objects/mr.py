@@ -92,7 +92,9 @@ class MR(VerbsObject):
             # librdmacm/rdma_verbs.h: rdma_reg_msgs, rdma_reg_read and rdma_reg_write all add it.
             access |= _LOCAL_WRITE
         pd._check()
-        check(length >= 0, f"{self._failed}. length: {length}")
+        # Linux core/umem.c, ib_umem_get: it covers a page at least, as one of no octets within a page does.
+        within = (address or 0) % PAGESIZE
+        check(length > 0 or (not length and within > 0), f"{self._failed}. length: {length}")
         if access & _UNSUPPORTED:
             raise unsupported(f"{self._failed}. length: {length}, access flags: {access}")
         # IBTA vol. 1 10.6.3: remote write and atomic rights need local write; the core checks that.

@@ -327,8 +327,7 @@ class QP(VerbsObject):
             address: AHAttr = values["ah_attr"]
             # The path that the communication manager has resolved is kept: address resolution need not run
             # again, and with its GID alone a host with several HCAs would be ambiguous.
-            linkLayer = self._device.port.linkLayer
-            values["ah_attr"] = address.path or addressVector(address, linkLayer, "Failed to modify QP")
+            values["ah_attr"] = address.path or addressVector(address, self._device, "Failed to modify QP")
         # IBTA vol. 1 10.3.1: the core checks the transition table before it changes anything.
         core.modify(state, **values)
         if state is QPState.RESET:
