@@ -146,6 +146,7 @@ class Here:
     @ivar prefix: words before its command, as of C{ip netns exec}.
     @ivar tool: the command C{ib-run}.
     @ivar environment: by default that of the tests.
+    @ivar runDirectory: by default where a program runs; it must outlive all who have it.
     """
 
     device: str
@@ -153,6 +154,7 @@ class Here:
     prefix: tuple[str, ...] = ()
     tool: tuple[str, ...] = (sys.executable, "-c", programOf("run.run"))
     environment: Mapping[str, str] | None = None
+    runDirectory: str | None = None
 
     @property
     def words(self) -> dict[str, str]:
@@ -166,15 +168,16 @@ class Here:
         words = ("stdbuf", "-oL", *self.tool, *options, *command)
         environment = os.environ if self.environment is None else self.environment
         output = tempfile.TemporaryFile(dir=directory)
+        runDirectory = self.runDirectory or directory
         process = subprocess.Popen(
             [*self.prefix, *words],
-            env={**environment, "TWISTED_IB_RUN_DIR": directory},
+            env={**environment, "TWISTED_IB_RUN_DIR": runDirectory},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=directory,
         )
-        return _Running(self.device, self.address, process, output, command[0], directory)
+        return _Running(self.device, self.address, process, output, command[0], runDirectory)
 
 
 def sides(device: str) -> tuple[Here, Here]:
@@ -192,7 +195,7 @@ class _Running:
     process: subprocess.Popen[bytes]
     output: IO[bytes]
     name: str
-    directory: str
+    runDirectory: str
     begun: float = field(factory=time.monotonic)
     bound: float = -1.0
     asleep: int = 0
@@ -215,7 +218,7 @@ class _Running:
             return _isBound(self.process.pid, "tcp", port, _LISTEN)
         # The program binds its address and listens at once, and nothing shows that: then it sleeps, or polls.
         if self.device == "shm0":
-            isBound = any(Path(self.directory).glob("svc-*"))
+            isBound = any(Path(self.runDirectory).glob("svc-*"))
         else:
             isBound = _isBound(self.process.pid, "udp", _ROCE, address=self.address)
         if not isBound:

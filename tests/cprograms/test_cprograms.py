@@ -84,7 +84,8 @@ class _Beside(Here):
     case: SynchronousTestCase = field(kw_only=True)
 
     def start(self, command: Sequence[str], directory: str) -> Running:
-        environment = {**os.environ, "TWISTED_IB_RUN_DIR": directory}
+        assert self.runDirectory is not None
+        environment = {**os.environ, "TWISTED_IB_RUN_DIR": self.runDirectory}
         neighbour = running(self.case, "-c", PATH + _NEIGHBOUR, self.address, env=environment)
         assert neighbour.stdout is not None
         self.case.assertEqual(neighbour.stdout.readline(), "1\n")
@@ -98,7 +99,13 @@ def _test(program: Program, device: str, isShared: bool) -> Callable[[ProgramTes
             raise SkipTest(reason)
         server, client = sides(device)
         if isShared:
-            server, client = (_Beside(device, each.address, case=self) for each in (server, client))
+            # The neighbours end with the test.
+            folder = Path(self.mktemp()).resolve()
+            folder.mkdir(mode=0o700)
+            server, client = (
+                _Beside(device, each.address, runDirectory=str(folder), case=self)
+                for each in (server, client)
+            )
         try:
             Lab(server, client).run(program)
         except LabError as error:

@@ -167,7 +167,7 @@ class GuestTestCase(SynchronousTestCase):
         self.file = self.directory / "capture.pcap"
         self._capture: str | None = self.guest.capture(self.file)
         self._running: list[int] = []
-        self._neighbours: set[Path] = set()
+        self._lacksNeighbour = hasNeighbour() and self.kind == "roce"
         self.addCleanup(self._clean)
 
     def tearDown(self) -> None:
@@ -199,30 +199,28 @@ class GuestTestCase(SynchronousTestCase):
         """
         @return: a process on this side, which has the device.
         """
-        self.neighbour(self.directory)
-        return self._program(command, self.directory, environment)
+        self.neighbour()
+        return self._program(command, environment)
 
-    def _program(self, command: list[str], directory: Path, environment: dict[str, str]) -> Program:
-        variables = dict(os.environ, TWISTED_IB_RUN_DIR=str(directory), PYTHONUNBUFFERED="1")
+    def _program(self, command: list[str], environment: dict[str, str]) -> Program:
+        variables = dict(os.environ, TWISTED_IB_RUN_DIR=str(self.directory), PYTHONUNBUFFERED="1")
         variables["TWISTED_IB_DEVICES"] = f"{self.kind}0={self.kind}:{self.host}"
         command = self.lab.network.within([*self.rights, *command])
         program = Program(command, variables | environment, self.directory)
         self.addCleanup(program.finish, 0)
         return program
 
-    def neighbour(self, directory: Path) -> None:
+    def neighbour(self) -> None:
         """
         Have another process share the address of those that follow, where there is to be one: none of them is
         the first.
-
-        @param directory: the run directory.
         """
-        if not hasNeighbour() or self.kind != "roce" or directory in self._neighbours:
+        if not self._lacksNeighbour:
             return
-        self._neighbours.add(directory)
+        self._lacksNeighbour = False
         words = "--device", DEVICE, "-s", "-d", "-a", self.host, "-p", NEIGHBOUR_PORT
         command = [sys.executable, "-c", programOf("ping.ping"), *words]
-        self.until(self._program(command, directory, {}), "waits for clients")
+        self.until(self._program(command, {}), "waits for clients")
 
     def ping(self, *arguments: str, device: str | None = None) -> Program:
         """

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from unittest import TestSuite
 
 from attrs import define, field, frozen
@@ -99,7 +98,7 @@ class _Here(Here):
     case: InteropTestCase = field(kw_only=True)
 
     def start(self, command: Sequence[str], directory: str) -> Running:
-        self.case.neighbour(Path(directory))
+        self.case.neighbour()
         return super().start(command, directory)
 
 
@@ -129,7 +128,8 @@ class ProgramTests(InteropTestCase):
         self.lost = program.name in _ENDS_EARLY
         self.looped = _LOOPED.get((program.name, isClient), 0)
         prefix = tuple(self.lab.network.within([]))
-        places: list[Side] = [There(self.guest), _Here(DEVICE, self.host, prefix, case=self)]
+        here = _Here(DEVICE, self.host, prefix, runDirectory=str(self.directory), case=self)
+        places: list[Side] = [There(self.guest), here]
         server, client = places if isClient else reversed(places)
         try:
             Lab(server, client).run(program)
