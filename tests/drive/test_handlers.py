@@ -149,6 +149,35 @@ class HandlersTests(SynchronousTestCase):
             self.assertEqual(handlers.aside(driving, False, handlers.areKept), False)
         self.assertFalse(handlers.areKept())
 
+    def test_asideInOrder(self) -> None:
+        """
+        A thread that takes the lock again is one of those that wait for it in order, and does not sleep on
+        the lock itself; it has it as often as before.
+        """
+        lock, owned = self.lock, cast("Any", self.lock)._is_owned
+        asked: list[bool] = []
+
+        def acquire(blocking: bool = True) -> bool:
+            asked.append(blocking)
+            return lock.acquire(blocking)
+
+        restore = mock.Mock(side_effect=AssertionError)
+        release = cast("Any", lock)._release_save
+        watched = mock.Mock(acquire=acquire, _release_save=release, _acquire_restore=restore)
+        driving = Driving(watched)
+        had: list[bool] = []
+
+        def use() -> None:
+            with lock, lock:
+                had.append(handlers.aside(driving, False, owned))
+                had.append(owned())
+            had.append(owned())
+
+        thread = Thread(target=use)
+        thread.start()
+        thread.join()
+        self.assertEqual((had, asked), ([False, True, False], [False, False]))
+
     def test_others(self) -> None:
         """
         Another thread that has the lock keeps none, nor calls any.

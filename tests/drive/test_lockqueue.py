@@ -51,6 +51,7 @@ class LockQueueTests(SynchronousTestCase):
         Make one, where nothing is found without being told.
         """
         self.patch(waiter, "UNTOLD_SECONDS", HANG_SECONDS)
+        self.patch(waiter, "ASIDE_SECONDS", HANG_SECONDS)
         self.queue, self.lock = LockQueue(), threading.RLock()
 
     def inThread(self, call: Callable[[], object]) -> threading.Thread:
@@ -87,8 +88,8 @@ class LockQueueTests(SynchronousTestCase):
 
     def test_tries(self) -> None:
         """
-        A thread does not sleep on the lock itself at first, which would be given to it while it lacks the
-        interpreter; one that finds it taken again is the first again.
+        A thread does not sleep on the lock itself, which would be given to it while it lacks the interpreter;
+        one that finds it taken again is the first again.
         """
         lock, other = Asked(2), threading.Lock()
         thread = self.inThread(lambda: self.queue.acquire(lock))
@@ -103,20 +104,65 @@ class LockQueueTests(SynchronousTestCase):
         self.assertEqual(lock.asked, [False] * 3)
         self.assertEqual(list(self.queue), [other])
 
-    def test_inVain(self) -> None:
+    def overtaken(self, lock: Asked) -> threading.Thread:
         """
-        A thread that has found it taken each time sleeps on it, as one that polls may take it again before
-        any other thread has the interpreter.
+        @return: A thread that has found a lock taken so often that others stand aside for it.
         """
-        lock = Asked(2 * TRIES)
         thread = self.inThread(lambda: self.queue.acquire(lock))
-        for tries in range(1, TRIES + 1):
+        for tries in range(1, TRIES):
             waitUntil(lambda tries=tries: self.queue and len(lock.asked) >= tries)
             self.queue.wake()
+        waitUntil(lambda: self.queue and len(lock.asked) >= TRIES)
+        return thread
+
+    def test_overtaken(self) -> None:
+        """
+        For a thread that has found the lock taken each time those that leave it stand aside: none of them
+        takes it again before, and it never sleeps on the lock itself, where nobody knows of it.
+        """
+        others = 3
+        lock = Asked(TRIES + others - 1)
+        thread = self.overtaken(lock)
+        leaving: list[threading.Thread] = []
+        for number in range(others):
+            self.assertTrue(all(each.is_alive() for each in (thread, *leaving)))
+            leaving.append(self.inThread(self.queue.wake))
+            waitUntil(lambda number=number: len(lock.asked) > TRIES + number)
+        for each in (thread, *leaving):
+            each.join(HANG_SECONDS / 2)
+            self.assertFalse(each.is_alive())
+        self.assertEqual(lock.asked, [False] * (TRIES + others))
+        self.assertFalse(self.queue)
+
+    def test_overtakenFirst(self) -> None:
+        """
+        One that was overtaken stays the first while it tries again: those that come later are not woken.
+        """
+        lock, other = Asked(TRIES + 1), threading.Lock()
+        other.acquire()
+        thread = self.overtaken(lock)
+        self.queue.append(other)
+        leaving = [self.inThread(self.queue.wake)]
+        waitUntil(lambda: len(lock.asked) > TRIES)
+        leaving.append(self.inThread(self.queue.wake))
+        for each in (thread, *leaving):
+            each.join(HANG_SECONDS / 2)
+            self.assertFalse(each.is_alive())
+        self.assertTrue(other.locked())
+        self.assertEqual(list(self.queue), [other])
+
+    def test_asideLong(self) -> None:
+        """
+        A thread does not stand aside for ever: whoever has the lock may wait for what it has.
+        """
+        self.patch(waiter, "ASIDE_SECONDS", 0.01)
+        lock = Asked(TRIES + 1)
+        thread = self.overtaken(lock)
+        self.queue.wake()
+        waitUntil(lambda: len(lock.asked) > TRIES)
+        self.queue.wake()
         thread.join(HANG_SECONDS / 2)
         self.assertFalse(thread.is_alive())
-        self.assertEqual(lock.asked, [False] * TRIES + [True])
-        self.assertFalse(self.queue)
 
     def test_first(self) -> None:
         """
@@ -144,7 +190,7 @@ class LockQueueTests(SynchronousTestCase):
 
     def test_untold(self) -> None:
         """
-        Should nobody wake it, as one whose signal's handler raises before it does, it sleeps on the lock.
+        Should nobody wake it, as one whose signal's handler raises before it does, it tries again.
         """
         self.patch(waiter, "UNTOLD_SECONDS", 0.01)
         for leaves in (lambda: None, lambda: self.queue.popleft()):

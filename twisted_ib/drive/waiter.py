@@ -12,7 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from operator import methodcaller
+from operator import itemgetter, methodcaller
 from threading import Lock, get_ident, main_thread
 from types import FrameType
 from typing import Final, NoReturn, ParamSpec, Protocol, TypeAlias, TypeVar, cast
@@ -28,8 +28,10 @@ _Arguments = ParamSpec("_Arguments")
 #: Seconds after which a thread tries a lock again although nobody has woken it: an error that a signal's
 #: handler raises may keep the one that leaves from that.
 UNTOLD_SECONDS: Final = 0.5
-#: How often it tries, before it sleeps on the lock itself.
+#: How often it tries in vain, before those that leave the lock stand aside until it has it.
 TRIES: Final = 4
+#: Seconds for which they do so, at most: one that has it may need what they have.
+ASIDE_SECONDS: Final = 0.5
 
 
 def isMain() -> bool:
@@ -173,8 +175,11 @@ class LockQueue(deque[Lock]):
 
     A thread that sleeps on the lock itself is given it while it lacks the interpreter, and has it for as long
     as it waits for that.  Others find it taken meanwhile, and sleep on it, too: of many threads that use it
-    all soon do nothing but hand it on (a lock convoy).  So only one that has tried in vain does: a thread
-    that polls takes the lock again each time before another has the interpreter.
+    all soon do nothing but hand it on (a lock convoy).  So none does.
+
+    A thread that has just left may take the lock again before the one that it woke has the interpreter, and
+    one that polls does so each time.  So for the first that has tried L{TRIES} times in vain each thread that
+    leaves stands aside until it has the lock: from then on every other thread is before it once at most.
 
     @ivar main: The thread in which handlers of signals run, and wait: it sleeps on the lock.
     """
@@ -182,6 +187,8 @@ class LockQueue(deque[Lock]):
     def __init__(self) -> None:
         super().__init__()
         self.main = main_thread().ident
+        # Of each that was overtaken, by its own lock: what is free once it has the lock that it waits for.
+        self._passed: dict[Lock, Lock] = {}
 
     def acquire(self, lock: TakenLock, isFirst: bool = False) -> None:
         """
@@ -195,17 +202,21 @@ class LockQueue(deque[Lock]):
         own = Lock()
         own.acquire()
         (self.appendleft if isFirst else self.append)(own)
+        tries = 0
         try:
-            for _ in range(TRIES):
-                if lock.acquire(False):
-                    return
-                if not own.acquire(True, UNTOLD_SECONDS):
-                    break
-                self.appendleft(own)
+            while not lock.acquire(False):
+                tries += 1
+                if tries == TRIES:
+                    passed = Lock()
+                    passed.acquire()
+                    self._passed[own] = passed
+                if own.acquire(True, UNTOLD_SECONDS) and (tries < TRIES or own not in self):
+                    self.appendleft(own)
         finally:
             with suppress(ValueError):
                 self.remove(own)
-        lock.acquire()
+            if tries >= TRIES:
+                self._passed.pop(own).release()
 
     def awaitFree(self, lock: TakenLock, isFirst: bool = False) -> None:
         """
@@ -228,13 +239,21 @@ class LockQueue(deque[Lock]):
 
     def wake(self) -> None:
         """
-        The lock is free: wake the first.
+        The lock is free: wake the first, and let it pass if it has been overtaken.
         """
         try:
-            self.popleft().release()
+            own = self[0]
+            if own not in self._passed:
+                own = self.popleft()
         except IndexError:
             # Another thread has woken it.
-            pass
+            return
+        passed = self._passed.get(own)
+        with suppress(RuntimeError):
+            # Another thread may have woken one that stays the first.
+            own.release()
+        if passed is not None and passed.acquire(True, ASIDE_SECONDS):
+            passed.release()
 
 
 class NoLock:
@@ -286,6 +305,8 @@ class Driving(Protocol):
     lockQueue: LockQueue
 
 
+#: How often a thread had a lock that L{_release} gave back.
+_times: Final = cast("Callable[[object], int]", itemgetter(0))
 #: Gives a lock back, as often as its thread has it, and returns what takes it again.
 _release: Final = cast("Callable[[DrivingLock], object]", methodcaller("_release_save"))
 
@@ -419,12 +440,15 @@ class Handlers:
                 self.call()
             return call(*arguments, **named)
         finally:
-            if not isHandling:
+            if isHandling:
+                # In one step, too: amid a function of Python it may raise.
+                driving.lock._acquire_restore(held[0])
+            else:
+                # Not in that step, which sleeps on the lock itself if another thread is faster.
                 if not driving.lock.acquire(False):
                     driving.lockQueue.acquire(driving.lock, isFirst)
-                driving.lock.release()
-            # In one step, too: amid a function of Python it may raise.
-            driving.lock._acquire_restore(held[0])
+                for _ in range(_times(held[0]) - 1):
+                    driving.lock.acquire(False)
 
 
 class _Kept:
