@@ -8,6 +8,10 @@ JSON, and the status is 1 if one did neither, or if the server holds a connectio
 On C{ib0} the client's process hosts the subnet.  With C{--hosts server} the server's does, and with C{--hosts
 other} a third one, which is stopped in place of the server.
 
+C{python -m tests.soak.stopped --all} tells the story for each device, each kind and each of L{LENGTHS}, some
+beside one another: a line for each, with how many connects worked, failed with a reason, and did neither.
+The status is 1 if one story is not good.  C{--device}, C{--kind} and C{--seconds} then take a part of them.
+
 Kinds are C{sdp}, C{ib}, C{rds} (one datagram is one connect) and C{cmid}, a program that waits in verbs.
 """
 
@@ -23,6 +27,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from threading import Thread
 from typing import Any
 
@@ -45,6 +51,10 @@ PORT, SIZE = 4000, 64
 #: How long a connect, or what follows it, may go on when the server is back, in seconds: longer than the
 #: default timeout of every kind.
 AFTER = 120.0
+DEVICES = "roce0", "ib0", "iwarp0", "shm0"
+KINDS = "sdp", "ib", "rds", "cmid"
+#: How long the server is away in the stories of C{--all}, in seconds, around that of a REQ's repeats.
+LENGTHS = 1, 5, 10, 16, 17, 18, 20, 30, 45, 60
 
 
 class Result:
@@ -53,7 +63,7 @@ class Result:
     """
 
     def __init__(self, count: int) -> None:
-        self.count, self.begin = count, time.monotonic()
+        self.count, self.begin = count, time.monotonic()  # The connects' begin, as soon as they do.
         self.ended: Counter[str] = Counter()
         self.last = 0.0
 
@@ -251,6 +261,7 @@ def call(device: str, kind: str, source: str, count: int, seconds: float, isLate
         print("ready", flush=True)
         server = sys.stdin.readline().strip()
         source = own or _own(device, source)
+        result.begin = time.monotonic()
         for _ in range(count):
             Thread(target=_callCMID, args=[source, server, result], daemon=True).start()
         time.sleep(seconds + AFTER)
@@ -269,6 +280,7 @@ def call(device: str, kind: str, source: str, count: int, seconds: float, isLate
 
     def connect(server: str) -> None:
         reactor.callLater(seconds + AFTER, result.tell)
+        result.begin = time.monotonic()
         for _ in range(count):
             if kind == "rds":
                 interface = "" if device.startswith("ib") else source
@@ -362,20 +374,91 @@ def isGood(kind: str, found: dict[str, Any]) -> bool:
     return isToldWhy and (kind == "rds" or found["server"] == echoed)
 
 
+def outcomes(found: dict[str, Any]) -> tuple[int, int, int]:
+    """
+    @return: how many connects worked, how many failed with a reason, and how many did neither.
+    """
+    ended = Counter(found["ended"])
+    echoed = ended.pop("echoed", 0)
+    failed = sum(times for how, times in ended.items() if how.startswith("failed: "))
+    return echoed, failed, ended.total() - failed
+
+
+def tell(given: argparse.Namespace) -> dict[str, Any]:
+    """
+    Tell a story in a directory of its own, and end its processes.
+    """
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(arguments: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.soak.stopped", *arguments]
+        pipe, environment = subprocess.PIPE, {**environment, "TWISTED_IB_RUN_DIR": run}
+        processes.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment))
+        return processes[-1]
+
+    with tempfile.TemporaryDirectory() as directory:
+        run = os.path.join(directory, "run")
+        try:
+            return story(
+                given.device, given.kind, given.seconds, given.connects, start, given.hosts, given.late
+            )
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+
+
+def tellAll(given: argparse.Namespace) -> int:
+    """
+    Tell a story for each device, kind and length, each by a process with addresses of its own.
+
+    @return: how many are not good.
+    """
+
+    def one(cell: tuple[str, str, float]) -> bool:
+        device, kind, seconds = cell
+        words = "--device", device, "--kind", kind, "--seconds", str(seconds)
+        command = [sys.executable, "-m", "tests.soak.stopped", *words, "--connects", str(given.connects)]
+        ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        name = f"{device:<6} {kind:<4} {seconds:>4g} s"
+        if not ran.stdout:
+            print(name, "no result:", ran.stderr[-500:], flush=True)
+            return False
+        found = json.loads(ran.stdout)
+        echoed, failed, other = outcomes(found)
+        told = f"{echoed:>3} echoed, {failed:>3} failed with a reason, {other:>3} neither"
+        why = f": {found}" if failed or ran.returncode else ""
+        print(f"{name}: {told}; the last after {found['seconds']} s{why}", flush=True)
+        return not ran.returncode
+
+    devices, kinds = ([given.device] if given.device else DEVICES), ([given.kind] if given.kind else KINDS)
+    lengths = [given.seconds] if given.seconds else sorted(LENGTHS, reverse=True)
+    with ThreadPoolExecutor(given.beside) as pool:
+        good = list(pool.map(one, [(d, k, s) for s, d, k in product(lengths, devices, kinds)]))
+    print(f"{sum(good)} of {len(good)} stories are good")
+    return len(good) - sum(good)
+
+
 def main() -> int:
     """
     Run a story, or a process of it.
     """
     parser = argparse.ArgumentParser()
-    parser.add_argument("--device", default="roce0")
-    parser.add_argument("--kind", default="sdp", choices=("sdp", "ib", "rds", "cmid"))
-    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--device", choices=DEVICES)
+    parser.add_argument("--kind", choices=KINDS)
+    parser.add_argument("--seconds", type=float)
     parser.add_argument("--connects", type=int, default=20)
     parser.add_argument("--hosts", default="client", choices=("client", "server", "other"))
     parser.add_argument("--late", action="store_true")
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--beside", type=int, default=8, help="stories of --all at once")
     parser.add_argument("--role", choices=("server", "client", "host"))
     parser.add_argument("--addresses", nargs=2)
     given = parser.parse_args()
+    if given.all:
+        return min(tellAll(given), 1)
+    given.device, given.kind = given.device or DEVICES[0], given.kind or KINDS[0]
+    given.seconds = given.seconds or 20.0
     if given.role is not None:
         ibreactor.install()
         server, source = given.addresses
@@ -388,24 +471,7 @@ def main() -> int:
         else:
             call(given.device, given.kind, source, given.connects, given.seconds, given.late)
         return 0
-    processes: list[subprocess.Popen[str]] = []
-
-    def start(arguments: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tests.soak.stopped", *arguments]
-        pipe = subprocess.PIPE
-        processes.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment))
-        return processes[-1]
-
-    with tempfile.TemporaryDirectory() as directory:
-        os.environ["TWISTED_IB_RUN_DIR"] = os.path.join(directory, "run")
-        try:
-            found = story(
-                given.device, given.kind, given.seconds, given.connects, start, given.hosts, given.late
-            )
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
+    found = tell(given)
     print(json.dumps(found))
     return not isGood(given.kind, found)
 

@@ -14,8 +14,8 @@ from tests.cprograms.programs import Program
 
 #: Of dat.conf(5): the provider of librdmacm, at a side's address.
 _ENTRY = 'ofa-v2-lo u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 "{} 0" ""\n'
-#: Lengths of the messages that L{tests.cprograms.repeat} tries.
-SIZES = (1, 64, 1024, 4096, 1 << 16, 1 << 20)
+#: Lengths of the messages that L{tests.cprograms.repeat} tries: 1 octet to 1 MiB.
+SIZES = tuple(1 << bits for bits in range(21))
 
 
 def program(options: str = "-b 4096") -> Program:
