@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Protocol
@@ -211,17 +212,17 @@ class _Running:
 
     def _isReady(self, program: Program, port: int) -> bool:
         if program.isOverTCP:
-            return _isBound(self.process.pid, "tcp", port, _LISTEN)
+            return isBound(self.process.pid, "tcp", port, _LISTEN)
         if program.ready:
             return program.ready in self.said()
         if self.device.startswith("iwarp"):
-            return _isBound(self.process.pid, "tcp", port, _LISTEN)
+            return isBound(self.process.pid, "tcp", port, _LISTEN)
         # The program binds its address and listens at once, and nothing shows that: then it sleeps, or polls.
         if self.device == "shm0":
-            isBound = any(Path(self.runDirectory).glob("svc-*"))
+            isThere = any(Path(self.runDirectory).glob("svc-*"))
         else:
-            isBound = _isBound(self.process.pid, "udp", _ROCE, address=self.address)
-        if not isBound:
+            isThere = isBound(self.process.pid, "udp", _ROCE, address=self.address)
+        if not isThere:
             return False
         isAsleep, seconds = activity(self.process.pid)
         if self.bound < 0:
@@ -330,19 +331,30 @@ def _words(folder: Path) -> list[str]:
     return (folder / "stat").read_text().rpartition(")")[2].split()
 
 
-def _isBound(pid: int, protocol: str, port: int, wanted: str = "", address: str = "") -> bool:
-    # proc(5), in the process's network namespace: local address, remote address, state.  An IPv4 address is a
-    # number there, in the host's order of bytes.
+def isBound(pid: int, protocol: str, port: int, wanted: str = "", address: str = "") -> bool:
+    """
+    @param wanted: the state of the socket, as proc(5) has it.
+
+    @return: whether a process has a socket with a port: others of its network may have one, too.
+    """
+    # proc(5), in the process's network namespace: local address, remote address, state, ..., inode.  An IPv4
+    # address is a number there, in the host's order of bytes.
     own = f"{int.from_bytes(socket.inet_aton(address), sys.byteorder):08X}" if address else ""
     for name in (protocol, f"{protocol}6"):
         try:
             lines = Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
+            held = set[str]()
+            for each in Path(f"/proc/{pid}/fd").iterdir():
+                # One may be closed by now.
+                with suppress(FileNotFoundError):
+                    held.add(os.readlink(each))
         except OSError:
             # It has just ended.
             return False
         for line in lines:
-            local, _, state = line.split()[1:4]
-            there, number = local.split(":")
-            if wanted in ("", state) and int(number, 16) == port and there.endswith(own):
-                return True
+            words = line.split()
+            there, number = words[1].split(":")
+            if wanted in ("", words[3]) and int(number, 16) == port and there.endswith(own):
+                if f"socket:[{words[9]}]" in held:
+                    return True
     return False

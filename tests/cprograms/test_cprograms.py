@@ -6,6 +6,7 @@ waits for its clients.
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -14,9 +15,10 @@ from pathlib import Path
 from attrs import field, frozen
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from tests.cprograms.lab import Here, Lab, LabError, Running, activity, lacking, missing, sides
+from tests.cprograms.lab import Here, Lab, LabError, Running, activity, isBound, lacking, missing, sides
 from tests.cprograms.programs import DEVICES, PROGRAMS, Program
 from tests.support.commands import PATH, running
+from tests.support.ownaddress import ownAddress
 from tests.support.waiting import HANG_SECONDS, waitUntil
 
 #: A thread that is busy, while the main thread sleeps.
@@ -67,6 +69,17 @@ class ActivityTests(SynchronousTestCase):
         stat = Path(f"/proc/{pid}/stat")
         waitUntil(lambda: activity(pid)[1] >= 0.1 and stat.read_text().rpartition(") ")[2].startswith("S"))
         self.assertFalse(activity(pid)[0])
+
+    def test_bound(self) -> None:
+        """
+        A process has a port that is bound by itself, and not by another one of its network.
+        """
+        pid = self.started("sleep", "1000")
+        with socket.socket(type=socket.SOCK_DGRAM) as bound:
+            bound.bind((ownAddress(1), 0))
+            port = bound.getsockname()[1]
+            found = [isBound(each, "udp", port, address=ownAddress(1)) for each in (os.getpid(), pid)]
+        self.assertEqual(found, [True, False])
 
 
 class ProgramTests(SynchronousTestCase):
