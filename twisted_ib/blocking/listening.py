@@ -149,16 +149,31 @@ class Listening(SocketListeners):
         from it, the child is to serve it: its descriptor becomes a connection of the kernel's, which crosses
         a fork, and this process relays between the two.
         """
+        if self._last is not None and self._last[1] == get_ident():
+            self._relayFor(None)
+
+    def give(self, connection: Connection) -> bool:
+        """
+        A connection goes to another process: the same, by any thread and at once.
+
+        @return: Whether that is done.
+        """
+        self._relayFor(connection)
+        given = self.relay is not None
+        self.forked()
+        return given
+
+    def _relayFor(self, wanted: Connection | None) -> None:
         if self._last is None or self.alone or self.kind[0] not in _HERE:
             return
-        found, thread, taken = self._last
+        found, _, taken = self._last
         skt = found()
         connection = None if skt is None else skt.sdp
-        if thread != get_ident() or skt is None or not isinstance(connection, Connection):
+        if skt is None or not isinstance(connection, Connection) or wanted not in (None, connection):
             return
         with self.loop:
             if connection.sockets == 1 and connection.held is None and _takenFrom(connection) == taken:
-                # Without a free descriptor the child is refused.
+                # Without a free descriptor the other process is refused.
                 with suppress(OSError):
                     self.relay = _Relay(connection, _replaced(skt))
                     skt.release()
