@@ -266,7 +266,8 @@ class Listening(SocketListeners):
                 # A default timeout (socket.setdefaulttimeout) is that of this object, too.
                 if blocks or plain.gettimeout():
                     plain.setblocking(False)
-                return _acceptPlainly(plain)
+                found: tuple[int, Any] = plain._accept()  # type: ignore[attr-defined]
+                return found
             finally:
                 if blocks:
                     plain.setblocking(True)
@@ -371,11 +372,6 @@ class _Relay:
             self._end.shutdown(kernel.SHUT_RDWR)
 
 
-def _acceptPlainly(plain: _socket.socket) -> tuple[int, Any]:
-    found: tuple[int, Any] = plain._accept()  # type: ignore[attr-defined]
-    return found
-
-
 def _takenFrom(connection: Connection) -> int:
     # How much of what came the program has: messages, but for those that wait, and the peer's last.
     inbox, stream = connection.inbox, connection.stream
@@ -387,7 +383,7 @@ def _takenFrom(connection: Connection) -> int:
 def _replaced(skt: BlockingSocket) -> _socket.socket:
     # Have the descriptor of a socket be one end of a connection of the kernel's, and return the other.
     family, descriptor = skt.family, skt.fileno()
-    listener = _socket.socket(family, kernel.SOCK_STREAM)
+    listener: Any = _socket.socket(family, kernel.SOCK_STREAM)
     one = _socket.socket(family, kernel.SOCK_STREAM)
     try:
         for each in (listener, one):
@@ -395,7 +391,7 @@ def _replaced(skt: BlockingSocket) -> _socket.socket:
         listener.bind((_HERE[family], 0))
         listener.listen(1)
         one.connect(listener.getsockname())
-        made, peer = _acceptPlainly(listener)
+        made, peer = listener._accept()
         other = _socket.socket(family, kernel.SOCK_STREAM, 0, made)
         if peer != one.getsockname():
             other.close()
