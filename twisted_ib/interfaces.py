@@ -374,7 +374,8 @@ class IRDMARegion(Interface):
     def close() -> None:
         """
         Revoke all access, also that of C{grant}: from now on an access of the peer fails (C{REM_ACCESS_ERR}),
-        and the connection with it (IBTA vol. 1 9.7.5.2).  The bytes stay, for holders of C{view}.
+        and the connection with it (IBTA vol. 1 9.7.5.2).  The bytes stay, for holders of C{view}.  Harmless
+        when repeated.
         """
 
     def __enter__() -> IRDMARegion:
@@ -401,7 +402,8 @@ class IRDMAWindow(Interface):
     def revoke() -> None:
         """
         Revoke the access: from now on an access of the peer with this key fails (C{REM_ACCESS_ERR}), and the
-        connection with it.  The region and its other windows are unaffected.
+        connection with it.  The region and its other windows are unaffected.  Harmless when
+        repeated.
         """
 
     def __enter__() -> IRDMAWindow:

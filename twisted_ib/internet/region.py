@@ -66,11 +66,6 @@ class RDMARegion:
         return self._region is None
 
     def close(self) -> None:
-        """
-        See L{IRDMARegion}; harmless when repeated.
-
-        @raise WrongThreadError: called outside the reactor's thread.
-        """
         region = self._region
         if region is not None:
             # ibv_dereg_mr(3) fails while a window is bound to the region, so the windows are revoked first.
@@ -172,11 +167,6 @@ class RDMAWindow:
         return self._window is None
 
     def revoke(self) -> None:
-        """
-        See L{IRDMAWindow}; harmless when repeated.
-
-        @raise WrongThreadError: called outside the reactor's thread.
-        """
         window = self._window
         if window is not None:
             self._revoke(self, window)

@@ -54,7 +54,6 @@ class Forwarder:
         """
         Become the consumer of an interface.
 
-        @param interface: an L{IPoIBInterface<twisted_ib.ipoib.interface.IPoIBInterface>}.
         @param failed: called with what ends well again by itself, or does not: see C{IPacketConsumer}.
             After a L{TunError} this has stopped, and closes the interface.
         @param isAlone: whether the namespace has no other interface: IPv4 multicast is routed to this one.

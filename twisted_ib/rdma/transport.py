@@ -228,9 +228,7 @@ class RDMATransport(Transport):
             self.cork()
 
     def registerProducer(self, producer: interfaces.IProducer, streaming: bool) -> None:
-        """
-        See L{interfaces.IConsumer}.  A pull producer is asked again when what was written has been sent.
-        """
+        # A pull producer is asked again when what was written has been sent.
         super().registerProducer(producer, streaming)
         if self.connected:
             self.cork()

@@ -234,9 +234,7 @@ class RDSPort(SocketQueues):
         return found
 
     def getHost(self) -> IPv4Address | IPv6Address:
-        """
-        @return: the bound address; an interface that stands for several as it was given.
-        """
+        # An interface that stands for several addresses as it was given.
         host = self.interface if self.interface in _ALL or not self.addresses else self.addresses[0]
         if ":" in host:
             return IPv6Address("UDP", host, self._realPort, 0, scopeOf(host))

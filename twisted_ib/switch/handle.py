@@ -87,7 +87,9 @@ class Handle:
 
     def getpeername(self) -> tuple[Any, ...]:
         """
-        @raise OSError: C{ENOTCONN}.
+        Return the address of the other end.
+
+        @raise OSError: C{ENOTCONN}: there is none, or the connection has ended.
         """
         raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
 
@@ -188,11 +190,6 @@ class ConnectionHandle(Handle):
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
     def getpeername(self) -> tuple[Any, ...]:
-        """
-        Return the address of the other end.
-
-        @raise OSError: C{ENOTCONN}: the connection has ended.
-        """
         if not self._transport.connected:
             return super().getpeername()
         return pairOf(self._transport.getPeer())

@@ -160,13 +160,6 @@ class Lookup:
         raise ConnectionStateError(f"answer in state {self.state.name}")
 
     def reject(self, status: int, privateData: bytes, now: float) -> bool:
-        """
-        Passive: refuse a LOOKUP.
-
-        @param status: a L{SIDRStatus} other than VALID.
-        @return: as L{answer}.
-        @raise ConnectionStateError: as L{answer}.
-        """
         return self.answer(LookupReply(status, privateData), now)
 
     def ignore(self, now: float) -> bool:

@@ -33,9 +33,6 @@ class IServiceListener(Interface):
     def connectionRequested(connection: IConnection, request: ConnectRequest) -> None:
         """
         A request arrived: answer with C{connection.accept}, C{reject} or C{ignore}, now or later.
-
-        @param connection: an L{IConnection}.
-        @param request: a L{ConnectRequest<twisted_ib.hca.connection.request.ConnectRequest>}.
         """
 
     def requestWithdrawn(connection: IConnection) -> None:
@@ -63,7 +60,6 @@ class IConnection(Interface):
         """
         Passive: accept.
 
-        @param reply: a L{ConnectReply<twisted_ib.hca.connection.request.ConnectReply>}.
         @param isConfirmed: whether the active side's C{ready} is told to this side even where no message is
             lost: a protocol whose two sides have no use for that says so at both.
         """
@@ -71,8 +67,6 @@ class IConnection(Interface):
     def reject(reason: RejectReason, privateData: bytes, now: float) -> bool:
         """
         Refuse a request; of the active side, a reply.
-
-        @param reason: a L{RejectReason<twisted_ib.hca.connection.request.RejectReason>}.
         """
 
     def ignore(now: float) -> bool:
@@ -144,15 +138,11 @@ class IConnectionUser(Interface):
     def replied(connection: IConnection, reply: ConnectReply) -> None:
         """
         Active: the peer accepts.  Answer with C{connection.ready} or C{reject}.
-
-        @param reply: a L{ConnectReply<twisted_ib.hca.connection.request.ConnectReply>}.
         """
 
     def rejected(connection: IConnection, rejection: Rejection) -> None:
         """
         The peer has refused.
-
-        @param rejection: a L{Rejection<twisted_ib.hca.connection.request.Rejection>}.
         """
 
     def unreachable(connection: IConnection) -> None:
@@ -223,8 +213,6 @@ class ILookup(Interface):
     def answer(reply: LookupReply, now: float) -> bool:
         """
         Passive: answer.
-
-        @param reply: a L{LookupReply<twisted_ib.hca.connection.request.LookupReply>}.
         """
 
     def reject(status: int, privateData: bytes, now: float) -> bool:

@@ -103,9 +103,7 @@ class UnreliableRequester(Requester):
         super().pathFound()
 
     def pathLost(self) -> None:
-        """
-        The path broke: whatever is on its way completes, as it may have arrived or not.
-        """
+        # Whatever is on its way completes, as it may have arrived or not.
         self._gone, self._waiting = True, False
         for operation in self.onTheWay:
             operation.position = 0

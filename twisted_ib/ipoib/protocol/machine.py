@@ -74,9 +74,6 @@ class Machine:
     """
 
     def __init__(self, driver: IMachineDriver, settings: Settings) -> None:
-        """
-        @param driver: an L{IMachineDriver<twisted_ib.ipoib.protocol.interfaces.IMachineDriver>}.
-        """
         self._driver, self._settings = driver, settings
         self._gid = settings.gid
         self._now = 0.0

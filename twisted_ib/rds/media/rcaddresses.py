@@ -222,11 +222,6 @@ class AddressMedium(RCMedium):
             relay.shut(address, port)
 
     def domain(self, address: str) -> DeviceMemory:
-        """
-        See L{RCMedium.domain<twisted_ib.rds.media.rc.RCMedium.domain>}.
-
-        @raise RDSUnsupportedError: peers reach the memory of another process, which has the connection.
-        """
         if address not in self.services:
             raise RDSUnsupportedError(f"another process of {address} has the connection: no RDMA")
         return super().domain(address)

@@ -119,9 +119,7 @@ class RCCarrier:
         self.session.cork()
 
     def flush(self) -> None:
-        """
-        See L{IRDSCarrier.flush<twisted_ib.rds.paths.carrier.IRDSCarrier.flush>}: nothing is held back.
-        """
+        pass  # Nothing is held back.
 
     def pauseReading(self) -> None:
         if not self.paused:
@@ -134,10 +132,7 @@ class RCCarrier:
             self.session.pause(-1)
 
     def drain(self) -> None:
-        """
-        See L{IRDSCarrier.drain<twisted_ib.rds.paths.carrier.IRDSCarrier.drain>}: messages are given to the
-        path as they arrive.
-        """
+        pass  # Messages are given to the path as they arrive.
 
     def close(self) -> None:
         session = self.session

@@ -304,9 +304,7 @@ class RequestListener:
         self.medium = medium
 
     def requestWithdrawn(self, connection: IConnection) -> None:
-        """
-        See L{IServiceListener}: each request is answered at once.
-        """
+        pass  # Each request is answered at once.
 
     def connectionRequested(self, connection: IConnection, request: ConnectRequest) -> None:
         medium = self.medium

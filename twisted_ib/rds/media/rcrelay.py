@@ -119,7 +119,8 @@ class HandedMessage(RDSMessage):
 
 class RelayNetwork(Network):
     """
-    The network between the processes of our addresses; one for each reactor.
+    The network between the processes of our addresses; one for each reactor.  See
+    L{IRelay<twisted_ib.rds.paths.carrier.IRelay>}.
 
     @ivar homes: the media of our addresses.
     """
@@ -230,9 +231,6 @@ class RelayNetwork(Network):
                 self._move(address)
 
     def isElsewhere(self, host: str, port: int) -> bool:
-        """
-        @return: whether another process of one of our addresses has a port.
-        """
         if host not in self.homes or (host, port) in self.sockets or port == PING_PORT:
             return False
         return self.medium.servedBy(host, host, port) is not None
@@ -249,11 +247,6 @@ class RelayNetwork(Network):
     # -- handing on
 
     def handIn(self, network: Network, path: Route, fields: Fields, payload: bytes) -> bool:
-        """
-        Hand a peer's message on to the process of its port.
-
-        @return: False if there is none.
-        """
         port, key = fields[4], (path.remote, path.local, fields[4])
         # To port 0 or 1 the process would answer a pong.
         if fields[3] < LOWEST_PORT:
@@ -444,9 +437,7 @@ class RelayNetwork(Network):
         self.homes[address].network.setCongested(address, port, False)
 
     def mapChanged(self, path: Route) -> None:
-        """
-        A peer's congestion map has changed: those that send to it hold back what is for its congested ports.
-        """
+        # Those that send to the peer hold back what is for its congested ports.
         for each in list(self.paths.values()):
             if (each.remote, each.local) == (path.local, path.remote) and isinstance(path, RDSPath):
                 each.machine.ownMap = path.machine.peerMap

@@ -241,8 +241,7 @@ class SubnetLink:
 
     def setSM(self, isSM: bool) -> None:
         """
-        See L{AttachedPort.setSM<twisted_ib.subnet.hosting.attached.AttachedPort.setSM>}; a host that comes
-        after this one is told again.
+        As of L{AttachedPort<twisted_ib.subnet.hosting.attached.AttachedPort>}; the next host is told again.
 
         @raise DeviceError: the host does not read.
         """

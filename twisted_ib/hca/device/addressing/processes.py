@@ -233,12 +233,7 @@ class ProcessResolution(Resolution):
     # -- queue pairs
 
     def resolvePath(self, queuePair: QueuePair) -> None:
-        """
-        See L{Resolution.resolvePath}.  While the peer's HCA is absent the search is repeated, until the queue
-        pair leaves its state.
-
-        @raise ResourceLimitError: L{PENDING_PATHS} HCAs are being resolved.
-        """
+        # While the peer's HCA is absent the search is repeated, until the queue pair leaves its state.
         key = self.keyOf(queuePair)
         # A repeated transition to RTR, after RESET, replaces the vector.
         self.leave(queuePair)

@@ -301,6 +301,26 @@ class ConnectionPath:
         pass
 
 
+class OwnPath(ConnectionPath):
+    """
+    The path of one queue pair, over its own connection.
+    """
+
+    __slots__ = ()
+
+    way: Any
+    queuePair: Any
+
+    def bind(self, queuePair: BoundQueuePair, message: Any = None) -> Any:
+        return self.way.bind(queuePair, message)
+
+    def queuePairs(self) -> list[BoundQueuePair]:
+        """
+        @return: the queue pair, if there is one.
+        """
+        return [] if self.queuePair is None else [self.queuePair]
+
+
 @implementer(IPeerPath)
 class PeerPath(ConnectionPath):
     """

@@ -45,8 +45,6 @@ class ISubnetDirectory(IHostDirectory):
     def violated(violation: KeyViolation) -> None:
         """
         A packet was dropped for its key: the port counts it, and tells its subnet manager.
-
-        @param violation: a L{KeyViolation<twisted_ib.hca.base.port.KeyViolation>}.
         """
 
     def setSM(isSM: bool) -> None:
@@ -82,8 +80,6 @@ class ISubnetOwner(IFabricOwner):
     def changePort(change: PortChange) -> None:
         """
         Change the port, with the events of that.
-
-        @param change: a L{PortChange<twisted_ib.hca.base.port.PortChange>}.
         """
 
     def markDirty(owner: Any) -> None:

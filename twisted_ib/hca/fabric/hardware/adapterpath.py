@@ -24,7 +24,7 @@ from twisted_ib.hca.base.interfaces import IPath
 from twisted_ib.hca.base.operation import LATER, REFUSAL, RESUME, RNR_EXHAUSTED, SILENT, SOLICITED
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.fabric.base.path import Waiters
-from twisted_ib.hca.fabric.base.streams import ConnectionPath
+from twisted_ib.hca.fabric.base.streams import OwnPath
 from twisted_ib.hca.fabric.hardware.provider import keep, told
 from twisted_ib.hca.fabric.hardware.window import COUNT, Window
 from twisted_ib.hca.memory.access import LOCAL_WRITE, REMOTE
@@ -147,7 +147,7 @@ class _Sent:
     length: int = 0
 
 
-class AdapterPath(Waiters, ConnectionPath):
+class AdapterPath(Waiters, OwnPath):
     """
     The path of one queue pair to its peer.
 
@@ -284,12 +284,6 @@ class AdapterPath(Waiters, ConnectionPath):
         if mask:
             self._verbs.modify(mask, vector, **given)
 
-    def bind(self, queuePair: BoundQueuePair, message: Any = None) -> Any:
-        """
-        Give a queue pair its path.
-        """
-        return self.way.bind(queuePair, message)
-
     def attach(self, queuePair: BoundQueuePair) -> None:
         """
         The path is this queue pair's, which may send from now on.
@@ -331,12 +325,6 @@ class AdapterPath(Waiters, ConnectionPath):
         else:
             self._linger()
         self._release()
-
-    def queuePairs(self) -> list[Any]:
-        """
-        @return: the queue pair, if there is one.
-        """
-        return [] if self.queuePair is None else [self.queuePair]
 
     # -- the end
 
@@ -656,9 +644,7 @@ class AdapterPath(Waiters, ConnectionPath):
         return True
 
     def postReserved(self, word: int, body: bytes, refusal: bool) -> bool:
-        """
-        See L{IPath.postReserved}: the adapter refuses by itself.
-        """
+        # The adapter refuses by itself.
         return True
 
     def position(self) -> int:

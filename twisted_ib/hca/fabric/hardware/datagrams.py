@@ -70,9 +70,7 @@ class DatagramWay(PeerPath):
         self._answer: bool | None = None
 
     def post(self, word: int, header: bytes, payload: Buffer | list[Buffer], length: int) -> bool:
-        """
-        Send a datagram by the queue pair that its DETH names.
-        """
+        # By the queue pair that its DETH names.
         record = b"".join((header, *payload) if isinstance(payload, list) else (header, payload))
         _, source = DETH.unpack_from(record, GRH_BYTES)
         fabric: HardwareFabric = self.fabric
@@ -84,18 +82,13 @@ class DatagramWay(PeerPath):
         return isSent
 
     def wantSpace(self, waiter: Waiter) -> None:
-        """
-        Have C{waiter.resume()} called when that queue pair has room, or the address was looked for.
-        """
+        # For room in that queue pair, or until the address was looked for.
         if self._full is not None:
             self._full.wantSpace(waiter)
         elif self._asker is not None:
             self._waiting[waiter] = None
 
     def wantNoSpace(self, waiter: Waiter) -> None:
-        """
-        Undo C{wantSpace}.
-        """
         self._waiting.pop(waiter, None)
         # It may wait for another queue pair than the one that had no room last.
         for path in self.fabric.reserved.values():
@@ -333,9 +326,6 @@ class DatagramPath(AdapterPath):
     # -- the end
 
     def lost(self, reason: PathLostError | QueuePairError) -> None:
-        """
-        Fail our queue pair.
-        """
         self.isSending = False
         queuePair = self._queuePairs().get(self.adapterNumber)
         if queuePair is not None:

@@ -207,11 +207,6 @@ class HardwareFabric(ConnectedFabric):
         return -1 if self.isRNIC else indexOfGID(self.adapter, self.gid)
 
     def join(self, group: int) -> None:
-        """
-        Refuse.
-
-        @raise NoRouteError: always.
-        """
         raise NoRouteError(f"adapter {self.adapter} has no multicast here")
 
     def stream(
@@ -325,9 +320,7 @@ class HardwareFabric(ConnectedFabric):
         self.soon.pop(stream, None)
 
     def trace(self, observer: Any) -> None:
-        """
-        No effect: an adapter shows no packets.
-        """
+        pass  # An adapter shows no packets.
 
     # -- memory
 

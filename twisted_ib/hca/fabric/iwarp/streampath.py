@@ -30,7 +30,7 @@ from twisted_ib.hca.base.operation import ABSENT, LATER, REFUSAL, RESUME, SOLICI
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.base.timers import Timer
 from twisted_ib.hca.fabric.base.path import Waiters
-from twisted_ib.hca.fabric.base.streams import ConnectionPath
+from twisted_ib.hca.fabric.base.streams import OwnPath
 from twisted_ib.hca.fabric.iwarp.protocol.ddp import LAST_BIT, TAGGED_BIT, UNTAGGED, Opcode
 from twisted_ib.hca.fabric.iwarp.protocol.mpastream import (
     MAX_ULPDU,
@@ -104,7 +104,7 @@ _WHOLE: Final = (TAGGED_BIT | LAST_BIT) >> 8
 _PARTS: Final = frozenset((SEND_FIRST, SEND_MIDDLE, SEND_LAST))
 
 
-class StreamPath(Waiters, ConnectionPath):
+class StreamPath(Waiters, OwnPath):
     """
     The path of one queue pair to its peer; before that one is bound, a TCP connection in the making.
 
@@ -217,9 +217,6 @@ class StreamPath(Waiters, ConnectionPath):
 
     # -- the queue pair
 
-    def bind(self, queuePair: BoundQueuePair, message: Any = None) -> Any:
-        return self.way.bind(queuePair, message)
-
     def attach(self, queuePair: BoundQueuePair) -> None:
         """
         The path is this queue pair's.
@@ -290,12 +287,6 @@ class StreamPath(Waiters, ConnectionPath):
             # siw_qp_cm_drop()).
             self.fabric.service.gone(self)
 
-    def queuePairs(self) -> list[BoundQueuePair]:
-        """
-        @return: the queue pair, if there is one.
-        """
-        return [] if self.queuePair is None else [self.queuePair]
-
     # -- down
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
@@ -351,7 +342,7 @@ class StreamPath(Waiters, ConnectionPath):
 
     def mark(self) -> None:
         """
-        Schedule a flush.
+        Have L{ring} called at the end of the batch.
         """
         if not self.bell:
             self.bell = True

@@ -44,12 +44,7 @@ class PeerPath(base.PeerPath):
         connparams.answered(self.fabric, reply, number)
 
     def post(self, word: int, header: bytes, payload: Any, length: int) -> bool:
-        """
-        Send a datagram; it may be lost.
-
-        @param header: GRH, DETH and immediate, or the beginning of those; the rest is in C{payload}.
-        @return: True.
-        """
+        # A datagram, which may be lost: GRH, DETH and immediate are in the header, or its beginning is.
         pieces = payload if payload.__class__ is list else (payload,)
         self.fabric.sendDatagram(self, word, b"".join((header, *pieces)))
         return True
