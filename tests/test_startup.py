@@ -177,8 +177,8 @@ def modules(program: str) -> set[str]:
     command = [sys.executable, "-c", f"{program}\n{_LIST}"]
     found = subprocess.run(command, capture_output=True, check=True, timeout=HANG_SECONDS, env=_environment())
     names: list[str] = json.loads(found.stdout.splitlines()[-1])
-    # The compiled form has one shared object for all of its modules.
-    return set(names) - {"twisted_ib__mypyc"}
+    # The compiled form has one shared object for all of its modules, and asks which interpreter this is.
+    return set(names) - {"twisted_ib__mypyc", "_interpreters", "_xxsubinterpreters"}
 
 
 def _environment() -> dict[str, str]:

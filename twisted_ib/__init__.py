@@ -34,6 +34,32 @@ Modules:
   - C{verbs}: the adapter without a reactor, for programs that know libibverbs and librdmacm
 """
 
+from _imp import extension_suffixes as _suffixes
+from os.path import dirname as _dirname
+from os.path import exists as _exists
+
+# The shared object of all compiled modules, if there are any: mypyc's are one for all interpreters of a
+# process, and are emptied when the first of them ends.
+if _exists(f"{_dirname(__path__[0])}/twisted_ib__mypyc{_suffixes()[0]}"):
+    try:
+        # Of Python 3.13; before it had another name.
+        try:
+            from _interpreters import get_current as _current
+            from _interpreters import get_main as _main
+        except ImportError:
+            from _xxsubinterpreters import get_current as _current
+            from _xxsubinterpreters import get_main as _main
+    except ImportError:
+        # A Python that has no others.
+        pass
+    else:
+        if _current() != _main():
+            raise ImportError(
+                "compiled modules of twisted_ib are for the main interpreter of a process only: for others "
+                "install its pure form, built without TWISTED_IB_COMPILE=1",
+                name="twisted_ib",
+            )
+
 #: The modules that add a fabric to those of the adapter, which does not know them: they are above it.  It
 #: imports them by name when a device is looked for; a program's own calls
 #: L{addFabric<twisted_ib.hca.device.registry.addFabric>}.
