@@ -87,7 +87,7 @@ class CallTests(VerbsTestCase):
             """
             end, queue = (one, sends) if name == "post_send" else (two, receives)
             piece = SGE(end.mr.buf, len(DATA), end.mr.lkey)
-            record(postings.posting, queue._structure, piece, isWhole=queue is sends)
+            record(postings.posting, queue._structure, piece, whole=int(queue is sends))
 
         completions = new("struct ibv_wc[2]")
 

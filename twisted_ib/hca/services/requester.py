@@ -35,6 +35,7 @@ from twisted_ib.hca.services.operations.local import LocalOperation
 from twisted_ib.hca.services.operations.operation import Operation, RespondedOperation
 from twisted_ib.hca.services.operations.rows import serviceOperations
 from twisted_ib.hca.services.operations.send import PostedSend
+from twisted_ib.hca.services.operations.write import PostedWrite
 from twisted_ib.hca.services.sendqueue import FLUSHING, SendQueue
 from twisted_ib.hca.wire.headers import NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS, RNR
 from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE
@@ -109,9 +110,9 @@ class Requester(SendQueue):
 
     # -- posting
 
-    def enqueueSends(self, sends: Sequence[PostedSend]) -> None:
+    def enqueueSends(self, sends: Sequence[PostedSend | PostedWrite]) -> None:
         """
-        Accept SENDs that fit, of a program of C.
+        Accept SENDs and WRITEs that fit, of a program of C.
 
         @raise QueuePairError: the queue is closed, or the state forbids it.
         @raise ResourceLimitError: the queue has not room for all.

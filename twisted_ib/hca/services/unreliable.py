@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twisted_ib.hca.services.operations.send import PostedSend
+    from twisted_ib.hca.services.operations.write import PostedWrite
     from twisted_ib.hca.services.work import WorkQueues
 
 #: How long, in seconds, messages of an unreliable connection wait for the path to the peer.
@@ -58,7 +59,7 @@ class UnreliableRequester(Requester):
         # Whether the peer is lost; what is sent is lost, too.
         self._gone = False
 
-    def enqueueSends(self, sends: Sequence[PostedSend]) -> None:
+    def enqueueSends(self, sends: Sequence[PostedSend | PostedWrite]) -> None:
         super().enqueueSends(sends)
         if self._gone:
             self.pump()

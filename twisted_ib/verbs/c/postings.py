@@ -25,6 +25,7 @@ from twisted_ib.hca.base.states import QPState, QPType
 from twisted_ib.hca.queues.requests import SGE, ReceiveRequest, SendOpcode, SendRequest
 from twisted_ib.hca.services.operations.message import PULL_LEAST
 from twisted_ib.hca.services.operations.send import PostedSend
+from twisted_ib.hca.services.operations.write import PostedWrite
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.pointers import CData, addressOf
 from twisted_ib.verbs.core.hub import hub
@@ -37,6 +38,9 @@ _RECORD, _REST, _PIECE = Struct("=2Q24xI4x3I8xIQII"), Struct("=16x3Q4xI12x2I4x")
 _readRecord: Callable[[bytearray, int], tuple[int, ...]] = _RECORD.unpack_from
 _readRest: Callable[[bytearray, int], tuple[int, ...]] = _REST.unpack_from
 _RECORD_BYTES, _PIECE_BYTES = _REST.size, _PIECE.size
+#: The remote address and key of a record; and the flag of a short WRITE, as C{postings.c} has it.
+_REMOTE, _SHORT_WRITE = Struct("=16xQ36xI"), 1 << 30
+_readRemote: Callable[[bytearray, int], tuple[int, int]] = _REMOTE.unpack_from
 #: More requests than any queue has taken.
 _NEVER = 1 << 64
 #: Operations that C records, and those that want a right to READs.
@@ -343,6 +347,17 @@ def _sendRequest(buffer: bytearray, record: int, id: int, flags: int, count: int
     return request
 
 
+def _posted(
+    buffer: bytearray, record: int, id: int, flags: int, length: int, place: int, octets: int, key: int
+) -> PostedWrite:
+    # Of the record of a short WRITE.
+    remote = _readRemote(buffer, record)
+    if not flags & INLINE:
+        return PostedWrite(id, flags, place, octets, key, None, remote)
+    start = record + _RECORD_BYTES
+    return PostedWrite(id, flags, 0, length, 0, buffer[start : start + length], remote)
+
+
 def settle() -> None:
     """
     Post what was recorded.  An error that no request can have is raised when all others are posted.
@@ -386,6 +401,12 @@ def settle() -> None:
                 else:
                     run.append(PostedSend(id, flags, place, octets, key, None))
             elif isinstance(queue, SendQueue):
+                if flags & _SHORT_WRITE:
+                    if not run:
+                        batches.append((queue, queue.accept, run))
+                    flags ^= _SHORT_WRITE
+                    run.append(_posted(buffer, at - size, id, flags, length, place, octets, key))
+                    continue
                 request = _sendRequest(buffer, at - size, id, flags, count, length)
                 batches.append((queue, queue.acceptOther, [request]))
                 run = []

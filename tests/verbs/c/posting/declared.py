@@ -22,8 +22,8 @@ from twisted_ib.verbs.pyverbs import SGE
 _MODULE = "_twisted_ib_verbs"
 #: C{struct twisted_ib_record}, and C{struct ibv_sge}.
 _RECORD, _PIECE = Struct("=5Q8I"), Struct("=QII")
-#: C{IBV_WR_SEND} and C{IBV_SEND_SIGNALED}.
-_SEND, _SIGNALED = 2, 2
+#: C{IBV_WR_RDMA_WRITE}, C{IBV_WR_SEND} and C{IBV_SEND_SIGNALED}.
+_WRITE, _SEND, _SIGNALED = 0, 2, 2
 
 
 def _declared() -> ModuleType:
@@ -108,20 +108,26 @@ def useDeclared(test: SynchronousTestCase) -> None:
     sys.modules[_MODULE] = _declared()
 
 
-def record(posting: Any, queue: Any, piece: SGE, id: int = 1, isWhole: bool = False) -> None:
+def record(
+    posting: Any, queue: Any, piece: SGE, id: int = 1, whole: int = 0, remote: tuple[int, int] | None = None
+) -> None:
     """
     Record a request, as C does.
 
     @param posting: the C{struct twisted_ib_posting}.
     @param queue: the C{struct twisted_ib_queue *}.
     @param piece: its element.
-    @param id: of a signalled SEND, or of a receive.
-    @param isWhole: whether it is a SEND.
+    @param id: of a signalled SEND or WRITE, or of a receive.
+    @param whole: 1 if it is a SEND, 2 if it is a short WRITE, 0 to take it as one of any operation.
+    @param remote: the address and key that a WRITE is to.
     """
     ffi = sys.modules[_MODULE].ffi
     size = _RECORD.size + _PIECE.size
     number = int(ffi.cast("uintptr_t", queue))
-    octets = _RECORD.pack(number, id, 0, 0, 0, size, _SEND, _SIGNALED, 1, 0, 0, 0, isWhole)
+    code = _SEND if remote is None else _WRITE
+    address, key = remote or (0, 0)
+    flags = _SIGNALED | (whole == 2) << 30
+    octets = _RECORD.pack(number, id, address, 0, 0, size, code, flags, 1, 0, key, 0, whole == 1)
     octets += _PIECE.pack(piece.addr, piece.length, piece.lkey)
     ffi.memmove(posting.buffers[posting.turn] + posting.fill, octets, size)
     queue.posted += 1

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twisted_ib.hca.memory.access import REMOTE_WRITE
-from twisted_ib.hca.queues.completion import WCOpcode
+from twisted_ib.hca.memory.access import LOCAL_READ, REMOTE_WRITE
+from twisted_ib.hca.memory.regions import ProtectionDomain
+from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
 from twisted_ib.hca.queues.receives import Receives
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.queues.scatter import AT_ONCE, store
@@ -17,8 +18,12 @@ from twisted_ib.hca.wire.headers import IMMEDIATE, NAK_INVALID_REQUEST, RETH
 from twisted_ib.hca.wire.opcodes import WRITE_ONLY, WRITE_ONLY_IMMEDIATE
 
 if TYPE_CHECKING:
+    from twisted_ib.hca.base.interfaces import IPath
     from twisted_ib.hca.queues.queuepair import QueuePair
     from twisted_ib.structs import Packed
+
+_SUCCESS = WCStatus.SUCCESS
+_ONLY = WRITE_ONLY << 24
 
 
 class IncomingWrite(IncomingMessage):
@@ -91,6 +96,58 @@ class Write(MessageOperation):
     completionOpcode = WCOpcode.RDMA_WRITE
     only = WRITE_ONLY
     incoming = IncomingWrite
+
+
+class PostedWrite(Write):
+    """
+    A WRITE of one record that has no request, as L{PostedSend
+    <twisted_ib.hca.services.operations.send.PostedSend>}.
+
+    @ivar address: of the memory.
+    @ivar key: its local key.
+    @ivar remoteAddress: of the peer's memory.
+    @ivar remoteKey: its remote key.
+    """
+
+    __slots__ = ("address", "key", "remoteAddress", "remoteKey")
+
+    def __init__(
+        self,
+        id: int,
+        flags: int,
+        address: int,
+        length: int,
+        key: int,
+        inline: bytes | bytearray | None,
+        remote: tuple[int, int],
+    ) -> None:
+        # In line as in MessageOperation.
+        self.id = id
+        self.flags = flags
+        self.address = address
+        self.length = length
+        self.key = key
+        self.inline = inline
+        self.remoteAddress, self.remoteKey = remote
+        self.status = _SUCCESS
+        self.rnrRefusals = self.absences = self.records = self.position = self.sent = 0
+        self.begun = self.answered = False
+
+    def publish(self, path: IPath, remote: int, pd: ProtectionDomain) -> bool:
+        length, payload = self.length, self.inline
+        if payload is None:
+            payload = b""
+            if length:
+                view, offset = pd.memory.check(self.key, self.address, length, LOCAL_READ, pd)
+                payload = view[offset : offset + length]
+        header = RETH.pack(self.remoteAddress, self.remoteKey, length)
+        if not path.post(_ONLY | remote, header, payload, length):
+            return False
+        self.begun = True
+        self.records += 1
+        self.sent = length
+        self.position = path.position()
+        return True
 
 
 class WriteImmediate(Write):

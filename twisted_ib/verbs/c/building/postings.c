@@ -35,7 +35,12 @@ struct twisted_ib_srq {
     struct twisted_ib_queue receives;
 };
 
-/* A request; its elements, or inline data, come behind it.  whole: whether it is a SEND of one short piece, no more. */
+/*
+ * A request; its elements, or inline data, come behind it.  whole: whether it is a SEND of one short piece, no more; a WRITE
+ * of one has the flag below.
+ */
+#define SHORT_WRITE (1u << 30)
+
 struct twisted_ib_record {
     uint64_t queue, id, remote, compare, swap;
     uint32_t octets, opcode, flags, elements, inlined, key, immediate, whole;
@@ -151,8 +156,9 @@ static int twisted_ib_record_send(struct twisted_ib_queue *queue, const struct i
     record->id = wr->wr_id;
     record->opcode = wr->opcode;
     record->flags = wr->send_flags & COUNTED;
-    record->whole = bit == BIT(IBV_WR_SEND) && !(record->flags & (IBV_SEND_FENCE | IBV_SEND_SOLICITED)) &&
-                    (inlined || (wr->num_sge == 1 && length < twisted_ib_posting.least));
+    if (!(record->flags & (IBV_SEND_FENCE | IBV_SEND_SOLICITED)) &&
+        (inlined || (wr->num_sge == 1 && length < twisted_ib_posting.least)))
+        record->whole = bit == BIT(IBV_WR_SEND), record->flags |= bit == BIT(IBV_WR_RDMA_WRITE) ? SHORT_WRITE : 0;
     /* A key is the machine's number, immediate data the wire's. */
     record->immediate = wr->opcode == IBV_WR_SEND_WITH_INV ? wr->invalidate_rkey : ntohl(wr->imm_data);
     if (bit & ATOMICS) {
