@@ -352,6 +352,7 @@ def _posted(
 ) -> PostedWrite:
     # Of the record of a short WRITE.
     remote = _readRemote(buffer, record)
+    flags ^= _SHORT_WRITE
     if not flags & INLINE:
         return PostedWrite(id, flags, place, octets, key, None, remote)
     start = record + _RECORD_BYTES
@@ -364,8 +365,7 @@ def settle() -> None:
     """
     if not posting.fill:
         return
-    # As hub.enter().
-    try:
+    try:  # As hub.enter().
         if not hub.lock.acquire(False):
             hub.lockQueue.acquire(hub.lock)
     except BaseException:
@@ -376,8 +376,7 @@ def settle() -> None:
         if hub._dead:
             hub.closes.closePending()
         unexpected: BaseException | None = None
-        buffer = _buffers[posting.turn]
-        end = _swap()
+        buffer, end = _buffers[posting.turn], _swap()
         # What is posted at once, how, and to which queue.
         batches: list[tuple[PostedQueue, Callable[[Any], None], list[Any]]] = []
         receives: dict[PostedQueue, list[Any]] = {}
@@ -389,9 +388,8 @@ def settle() -> None:
             at += size
             if address != before:
                 before, queue, run = address, _queues.get(address), []
-            # One that another thread has closed has none.
             if queue is None:
-                pass
+                pass  # Another thread has closed it.
             elif isWhole:
                 if not run:
                     batches.append((queue, queue.accept, run))
@@ -404,7 +402,6 @@ def settle() -> None:
                 if flags & _SHORT_WRITE:
                     if not run:
                         batches.append((queue, queue.accept, run))
-                    flags ^= _SHORT_WRITE
                     run.append(_posted(buffer, at - size, id, flags, length, place, octets, key))
                     continue
                 request = _sendRequest(buffer, at - size, id, flags, count, length)
