@@ -56,7 +56,7 @@ if _exists(f"{_dirname(__path__[0])}/twisted_ib__mypyc{_suffixes()[0]}"):
         if _current() != _main():
             raise ImportError(
                 "compiled modules of twisted_ib are for the main interpreter of a process only: for others "
-                "install its pure form, built without TWISTED_IB_COMPILE=1",
+                "install its pure form (pip install --no-binary twisted-ib twisted-ib)",
                 name="twisted_ib",
             )
 

@@ -104,7 +104,7 @@ class WrittenTests(SynchronousTestCase):
         """
         Each kind of fallback is explained, and no other.
         """
-        folders = "twisted_ib/switch", "twisted_ib/tools/run"
+        folders = "twisted_ib/blocking", "twisted_ib/switch", "twisted_ib/tools/run"
         switch = "".join(path.read_text() for each in folders for path in (ROOT / each).glob("*.py"))
         kinds = set(re.findall(r'(?:Fallback\(|\bkind = )"(\w+)"', switch))
         self.assertIn("no_listener", kinds)

@@ -113,4 +113,4 @@ class SubinterpreterTests(SynchronousTestCase):
         (folder / f"twisted_ib__mypyc{EXTENSION_SUFFIXES[0]}").touch()
         name, told = said()
         self.assertEqual(name, "twisted_ib")
-        self.assertIn("without TWISTED_IB_COMPILE=1", told)
+        self.assertIn("--no-binary twisted-ib", told)
