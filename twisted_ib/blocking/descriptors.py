@@ -574,19 +574,15 @@ def keep(descriptors: Iterable[Any]) -> None:
     """
     These are given to another process, which would find no bytes there.
 
-    @raise OSError: One has a connection over SDP, which is reset, unless its port can give it away.
+    @raise OSError: One has a connection over SDP, which is reset.
     """
     for each in descriptors:
         part: Any = partOf(each)
-        if part is not None and not part.listens and not _isGiven(part):
+        if part is not None and not part.listens:
             with part.loop:
                 part.close(True)
             text = "its connection is over SDP: useTCP() before connect() or listen(), or have a rule tcp"
             raise OSError(errno.EOPNOTSUPP, f"{os.strerror(errno.EOPNOTSUPP)} ({text})")
-
-
-def _isGiven(part: Connection) -> bool:
-    return any(each.listens and each.give(part) for each in tuple(_byInode.values()))
 
 
 def keepRights(ancillary: Iterable[Any]) -> None:

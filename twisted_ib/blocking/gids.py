@@ -278,7 +278,7 @@ class GIDSocket(socket):
             made.open(bound.release())
             self._carry(made)
 
-    def _accepted(self, connection: Connection) -> tuple[socket, Any]:
+    def _accepted(self, connection: Connection) -> tuple[kernel.socket, Any]:
         made, peer = super()._accepted(connection)
         return made, _named(peer)
 

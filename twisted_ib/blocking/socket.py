@@ -280,10 +280,7 @@ class socket(kernel.socket, metaclass=_Sockets):
                     elif not listening.loop.sleep(listening.ready, deadline, poller):
                         raise TimeoutError("timed out")
                 if listening.accepted:
-                    connection = listening.take()
-                    made = self._accepted(connection)
-                    listening.took(made[0], connection)
-                    return made
+                    return self._accepted(listening.take())
             if not listening.connected:
                 # accept(2): EINVAL, the socket does not listen.
                 raise failure(errno.EBADF if self.fileno() < 0 else errno.EINVAL)
@@ -298,7 +295,7 @@ class socket(kernel.socket, metaclass=_Sockets):
                 if timeout == 0.0:
                     raise
 
-    def _accepted(self, connection: Connection) -> tuple[socket, Any]:
+    def _accepted(self, connection: Connection) -> tuple[kernel.socket, Any]:
         made = socket(self.family, self.type, self.proto)
         made._carry(connection)
         if kernel.getdefaulttimeout() is None and self.gettimeout():
@@ -523,14 +520,6 @@ class socket(kernel.socket, metaclass=_Sockets):
         if sdp is not None:
             descriptors.detach(self, sdp)
         return super().detach()
-
-    def release(self) -> None:
-        """
-        The descriptor is another one from now on, which the kernel has.
-        """
-        sdp, self._sdp = self._sdp, None
-        if sdp is not None:
-            descriptors.close(sdp)
 
     def dup(self) -> socket:
         # Both have the connection.

@@ -5,16 +5,12 @@ have a connection, or a listener.
 
 from __future__ import annotations
 
-import errno
 import os
 import socket as kernel
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from contextlib import suppress as ignoring
-from struct import pack
 from subprocess import PIPE, Popen
-from threading import enumerate as enumerate_
 from time import CLOCK_BOOTTIME, clock_gettime_ns
 from types import SimpleNamespace
 from typing import Any
@@ -22,14 +18,12 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.blocking.case import LOOPBACK, BlockingTestCase, exactly
-from tests.support.descriptors import fork, runForked
+from tests.support.descriptors import runForked
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits, select
 from twisted_ib import socket as offloading
-from twisted_ib.blocking import descriptors, listening
+from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.loop import BlockingLoop
-from twisted_ib.blocking.patch import patched
-from twisted_ib.errors import ForkedSocketError
 from twisted_ib.switch.offload import Offload, _SwitchedAttempt
 from twisted_ib.switch.reason import kept, outcomes
 
@@ -49,13 +43,6 @@ sys.stdin.read()
 os.kill(child, signal.SIGKILL)
 os.waitpid(child, 0)
 """
-
-
-def relays() -> list[str]:
-    """
-    @return: The threads that relay.
-    """
-    return [each.name for each in enumerate_() if each.name == listening.RELAY]
 
 
 def drained(steps: Iterator[None]) -> int:
@@ -357,30 +344,6 @@ class ListenerTests(BlockingTestCase):
         runForked(lambda: None)
         self.assertEqual(offered, [0, 0, 0])
 
-    def test_connectedBefore(self) -> None:
-        """
-        A client that SDP has connected before the fork is served by the child, too.
-        """
-        listener = self.server()
-        clients = [self.client(listener) for _ in range(2)]
-        self.assertEqual(len(listener.sdp.accepted), 2)
-
-        def serve() -> None:
-            for _ in clients:
-                accepted, _ = listener.accept()
-                accepted.sendall(exactly(accepted, 5).upper())
-                accepted.close()
-
-        for each in clients:
-            self.assertIsNotNone(each.sdp)
-            each.sendall(b"hello")
-        self.assertEqual(runForked(serve), 0)
-        self.assertEqual([exactly(each, 5) for each in clients], [b"HELLO"] * 2)
-        self.assertEqual([each.recv(1) for each in clients], [b""] * 2)
-        for each in clients:
-            each.close()
-        waitUntil(lambda: not relays())
-
     def test_unanswered(self) -> None:
         """
         A client that dials while the process forks goes over TCP once it has seen twice that SDP is offered
@@ -401,172 +364,6 @@ class ListenerTests(BlockingTestCase):
         # Others may have come before.
         self.assertEqual((client.sdp, looks[-2:], looks.count(False)), (None, [False] * 2, 2))
         self.assertEqual(kept[client].fallback.kind, "refused")  # type: ignore[union-attr]
-
-    def accepted(self) -> tuple[Any, Any, Any]:
-        """
-        @return: A socket that listens, one that this thread has accepted from it, and its client.
-        """
-        listener = self.server()
-        client = self.client(listener)
-        accepted, _ = listener.accept()
-        self.addCleanup(accepted.close)
-        self.assertIsNotNone(accepted.sdp)
-        return listener, accepted, client
-
-    def test_accepted(self) -> None:
-        """
-        What a thread has accepted, and forks for, the child serves; later clients come over TCP.
-        """
-        listener, accepted, client = self.accepted()
-        accepted.sendall(b"welcome")
-        accepted.settimeout(HANG_SECONDS)
-        octets = bytes(range(256)) * 4096
-
-        def serve() -> None:
-            assert accepted.gettimeout() == HANG_SECONDS and not os.get_blocking(accepted.fileno())
-            assert exactly(accepted, len(octets)) == octets
-            assert accepted.recv(1) == b""
-            accepted.sendall(octets[::-1])
-
-        child = fork(serve)
-        accepted.close()
-        self.assertEqual(exactly(client, 7), b"welcome")
-        client.sendall(octets)
-        client.shutdown(kernel.SHUT_WR)
-        self.assertEqual(exactly(client, len(octets)), octets[::-1])
-        self.assertEqual(client.recv(1), b"")
-        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
-        part = listener.sdp
-        self.assertEqual((part.sdpListeners, part.why.fallback.kind), ((), "forking"))
-        part.serve()
-        self.assertIsNone(self.client(listener).sdp)
-        waitUntil(lambda: not relays())
-
-    def test_acceptedKept(self) -> None:
-        """
-        The process that forks has the connection, too.
-        """
-        _, accepted, client = self.accepted()
-        self.assertEqual(runForked(lambda: None), 0)
-        accepted.sendall(b"mine")
-        self.assertEqual(exactly(client, 4), b"mine")
-        client.sendall(b"yours")
-        self.assertEqual(exactly(accepted, 5), b"yours")
-        client.close()
-        accepted.close()
-        waitUntil(lambda: not relays())
-
-    def test_acceptedGiven(self) -> None:
-        """
-        What was accepted last is given to a program as its input, or to a process by a message, and later
-        clients come over TCP; what a process has received from is not.
-        """
-        upper = "import sys\nprint(sys.stdin.readline().upper(), end='')"
-        with patched():
-            ours, theirs = kernel.socketpair()
-        self.addCleanup(ours.close)
-        self.addCleanup(theirs.close)
-
-        def execute(accepted: Any) -> int:
-            return Popen([sys.executable, "-c", upper], stdin=accepted, stdout=accepted).wait(HANG_SECONDS)
-
-        def send(accepted: Any) -> int:
-            kernel.send_fds(ours, [b"x"], [accepted.fileno()])
-            _, (descriptor,), _, _ = kernel.recv_fds(theirs, 9, 1)
-            with kernel.socket(fileno=descriptor) as received:
-                received.sendall(exactly(received, 6).upper())
-            return 0
-
-        for give in (execute, send):
-            with patched():
-                for isReceived in (False, True):
-                    listener, accepted, client = self.accepted()
-                    client.sendall(b"xhello\n"[not isReceived :])
-                    if isReceived:
-                        self.assertEqual(accepted.recv(1), b"x")
-                        self.assertRaises(OSError, give, accepted)
-                        self.assertTrue(listener.sdp.sdpListeners)
-                        continue
-                    self.assertEqual(give(accepted), 0)
-                    accepted.close()
-                    self.assertEqual(exactly(client, 6), b"HELLO\n")
-                    self.assertEqual(client.recv(1), b"")
-                    client.close()
-                    self.assertEqual(listener.sdp.sdpListeners, ())
-        waitUntil(lambda: not relays())
-
-    def test_acceptedReset(self) -> None:
-        """
-        A child that closes with octets unread resets the connection, and a client that does ends the child's.
-        """
-        for isClients in (True, False):
-            _, accepted, client = self.accepted()
-            ready, go = os.pipe()
-
-            def serve(accepted: Any = accepted, ready: int = ready, isClients: bool = isClients) -> None:
-                os.read(ready, 1)
-                if isClients:
-                    with ignoring(ConnectionResetError):
-                        assert accepted.recv(9) == b""
-                else:
-                    assert accepted.recv(1) == b"u"
-                    accepted.close()
-
-            child = fork(serve)
-            accepted.close()
-            if isClients:
-                client.setsockopt(kernel.SOL_SOCKET, kernel.SO_LINGER, pack("ii", 1, 0))
-                client.close()
-            else:
-                client.sendall(b"unread")
-            os.write(go, b"x")
-            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
-            if not isClients:
-                self.assertRaises(ConnectionResetError, client.recv, 1)
-            waitUntil(lambda: not relays())
-            os.close(ready)
-            os.close(go)
-
-    def test_acceptedRefused(self) -> None:
-        """
-        A child is refused a connection of which its parent has received something, which another thread has
-        accepted, or for which there is no descriptor; SDP is offered as before.
-        """
-
-        def received(listener: Any) -> Any:
-            client = self.client(listener)
-            accepted, _ = listener.accept()
-            client.sendall(b"xy")
-            self.assertEqual(accepted.recv(1), b"x")
-            return accepted
-
-        def byThread(listener: Any) -> Any:
-            self.client(listener)
-            return self.inThread(listener.accept).result(HANG_SECONDS)[0]
-
-        def full(listener: Any) -> Any:
-            def failing(skt: Any) -> Any:
-                raise OSError(errno.EMFILE, "full")
-
-            self.patch(listening, "_replaced", failing)
-            self.client(listener)
-            return listener.accept()[0]
-
-        for case in (received, byThread, full):
-            listener = self.server()
-            accepted = case(listener)
-            self.addCleanup(accepted.close)
-
-            def use(accepted: Any = accepted) -> None:
-                try:
-                    accepted.send(b"x")
-                except ForkedSocketError:
-                    return
-                raise AssertionError("it is sent")
-
-            self.assertEqual(runForked(use), 0, case.__name__)
-            self.assertIsNotNone(accepted.sdp, case.__name__)
-            self.assertTrue(listener.sdp.sdpListeners, case.__name__)
 
     def test_why(self) -> None:
         """

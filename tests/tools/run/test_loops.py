@@ -520,26 +520,26 @@ asyncio.run(main())
 """
 
 
-#: A server that has a process for each client which it has accepted; the argument is the clients' program.
-_FORKS_FOR_EACH = """
-import multiprocessing, select, socket, subprocess, sys
-listener = socket.create_server(("127.0.0.1", 0))
-clients = subprocess.Popen([sys.executable, "-c", sys.argv[1], str(listener.getsockname()[1])])
-def serve(skt):
-    skt.sendall(skt.recv(9).upper())
-for _ in range(3):
-    assert select.select([listener], [], [])[0]
-    skt, _ = listener.accept()
-    multiprocessing.get_context("fork").Process(target=serve, args=(skt,)).start()
-    skt.close()
-clients.wait()
+#: The servers of pyftpdlib, as far as they listen.
+_FTP = """
+import socket
+class FTPServer:
+    def __init__(self):
+        self.socket = socket.socket()
+        self.socket.bind(("127.0.0.1", 0))
+        self.listen(9)
+    def listen(self, number):
+        self.socket.listen(number)
+class MultiprocessFTPServer(FTPServer):
+    pass
 """
-_THREE = """
-import socket, sys
-for _ in range(3):
-    with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as one:
-        one.sendall(b"ping")
-        print(one.recv(9), one.recv(9), getattr(one, "sdp", None) is not None, flush=True)
+_FTP_SERVED = """
+import socket
+from pyftpdlib.servers import FTPServer, MultiprocessFTPServer
+for kind in (FTPServer, MultiprocessFTPServer):
+    server = kind()
+    one = socket.create_connection(server.socket.getsockname())
+    print(kind.__name__, getattr(one, "sdp", None) is not None)
 """
 _LATER = f"""
 import sys
@@ -843,13 +843,25 @@ class KindTests(LoopsTestCase):
         path.write_bytes(made.dumpPEM() + made.privateKey.dump(crypto.FILETYPE_PEM))
         return str(path)
 
-    def test_forksForEach(self) -> None:
+    def test_forking(self) -> None:
         """
-        A server that forks for each client which it has accepted is seen to: the first one is served although
-        SDP has connected it, and later ones come over TCP.
+        A server that forks after it listens has the kernel's sockets, and they are counted so.
         """
-        said, _ = self.ran(_FORKS_FOR_EACH, _THREE)
-        self.assertEqual(said, "b'PING' b'' True\n" + "b'PING' b'' False\n" * 2)
+        for name in ("gunicorn", "websockify"):
+            (self.folder / f"{name}.py").write_text("")
+            _, summary = self.ran(f"import {name}\n{_PAIR}\npair()")
+            self.assertEqual(
+                [(each["kind"], each["connections"]) for each in summary["reasons"]], [("forking", 2)]
+            )
+
+    def test_forkingClass(self) -> None:
+        """
+        So has a server of a class that does, and no other one of its module.
+        """
+        (self.folder / "pyftpdlib").mkdir()
+        (self.folder / "pyftpdlib" / "__init__.py").write_text("")
+        (self.folder / "pyftpdlib" / "servers.py").write_text(_FTP)
+        self.assertEqual(self.ran(_FTP_SERVED)[0], "FTPServer True\nMultiprocessFTPServer False\n")
 
     def test_forks(self) -> None:
         """

@@ -38,7 +38,10 @@ _TEXT = {
 _LOOP_CLASSES = ("SelectorEventLoop", *(("EventLoop",) if sys.version_info >= (3, 13) else ()))
 _OURS = "twisted_ib.reactor.asyncioreactor"
 #: Modules that connect in their own way, and how.
-_FOREIGN = {"grpc": "connects by its own core"}
+_FOREIGN = {
+    **dict.fromkeys(("gunicorn", "websockify"), "forks after it listens, and RDMA does not cross a fork"),
+    "grpc": "connects by its own core",
+}
 #: Loops of other kinds, which libraries import for programs that have another one (httpx): the module and its
 #: name that is called when one is run first, and how it connects.
 _RUN = {
@@ -259,16 +262,25 @@ def _replaceSelect(hooks: Hooks, module: ModuleType) -> None:
             hooks.replace(sys.modules[owner], name, getattr(module, name))
 
 
-def _socketserver(module: ModuleType) -> None:
-    plain: Any = vars(module)["TCPServer"]
-    forking: Any = vars(module).get("ForkingMixIn")
-    begin: Callable[[object], None] = plain.server_activate
+def _leaveForking(name: str, method: str, module: ModuleType) -> None:
+    kind: Any = vars(module).get(name)
+    if kind is None:
+        return
 
     # RDMA connections do not cross a fork, and the children of this server use those of their parent.
-    def activateForking(server: Any) -> None:
+    def listen(server: Any, *arguments: object) -> object:
         if hasattr(server.socket, "useTCP"):
             server.socket.useTCP()
-        super(forking, server).server_activate()
+        found: object = getattr(super(kind, server), method)(*arguments)
+        return found
+
+    setattr(kind, method, listen)
+
+
+def _socketserver(module: ModuleType) -> None:
+    _leaveForking("ForkingMixIn", "server_activate", module)
+    plain: Any = vars(module)["TCPServer"]
+    begin: Callable[[object], None] = plain.server_activate
 
     # A process of its own has the connection as its standard output; of `-m http.server` that is __main__'s.
     def activateCGI(server: Any) -> None:
@@ -281,8 +293,6 @@ def _socketserver(module: ModuleType) -> None:
         begin(server)
 
     plain.server_activate = activateCGI
-    if forking is not None:
-        forking.server_activate = activateForking
 
 
 def _connection(hooks: Hooks, module: ModuleType) -> None:
@@ -321,6 +331,7 @@ def _hookSockets(hooks: Hooks) -> None:
     hooks.after["select"] = hooks.after["selectors"] = _select
     hooks.after[_SELECT] = partial(_replaceSelect, hooks)
     hooks.after["socketserver"] = _socketserver
+    hooks.after["pyftpdlib.servers"] = partial(_leaveForking, "MultiprocessFTPServer", "listen")
     hooks.after["multiprocessing.connection"] = partial(_connection, hooks)
     hooks.after["OpenSSL.SSL"] = _openSSL
 

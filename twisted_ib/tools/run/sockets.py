@@ -29,6 +29,8 @@ _Plain = kernel.socket
 #: Loops that the program has run, and that wait for descriptors in their own way, with sockets that do not
 #: block.
 foreign: list[str] = []
+#: Servers that fork after they listen: RDMA does not cross a fork.
+FORKING = ("gunicorn", "websockify")
 _full: type[Carried] | None = None
 _hooks: Hooks | None = None
 _loading = Lock()
@@ -40,7 +42,8 @@ def stays(skt: kernel.socket) -> Fallback | None:
     """
     assert _hooks is not None
     isBeside = bool(_hooks.reactors or _hooks.openLoops)
-    if not (isBeside or (foreign and not _isBlocking(skt))):
+    forking = _imported(FORKING)
+    if not (isBeside or forking or (foreign and not _isBlocking(skt))):
         return None
     from twisted_ib.switch.reason import SOCKET, Fallback
 
@@ -50,6 +53,8 @@ def stays(skt: kernel.socket) -> Fallback | None:
         if _isBlocking(skt):
             return Fallback("beside", f"blocking sockets stay TCP beside {name}")
         return Fallback(SOCKET, f"sockets that the program connects or accepts itself stay TCP beside {name}")
+    if forking:
+        return Fallback("forking", f"{forking} forks after it listens")
     return Fallback("foreign", f"{foreign[0]} waits for descriptors in its own way")
 
 
@@ -57,6 +62,10 @@ def _isBlocking(skt: kernel.socket) -> bool:
     # One made of a descriptor does not say whether that blocks.
     timeout = skt.gettimeout()
     return os.get_blocking(skt.fileno()) if timeout is None else timeout != 0.0
+
+
+def _imported(names: tuple[str, ...]) -> str:
+    return next((name for name in names if name in sys.modules), "")
 
 
 class _Sockets(type):
