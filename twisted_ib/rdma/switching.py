@@ -472,6 +472,8 @@ class SocketSwitch(Switch):
         self.failed("the TCP connection has ended")
 
     def discard(self) -> None:
+        # First: nobody asks for what closes.
+        self.serveNoMore()
         adopted, self._adopted = self._adopted, None
         if adopted is not None:
             adopted.close()

@@ -83,18 +83,26 @@ class NextHopTests(SynchronousTestCase):
 
     def test_asked(self) -> None:
         """
-        What is not known is asked for each time; no entry then is an interface without such addresses.
+        What is not known is asked for, unless that is under way; no entry then is an interface without such
+        addresses, and one as before is a datagram that the kernel has sent nowhere.
         """
-        entry = (28, _INCOMPLETE)
-        for last, isKnown in (
-            (entry, False),
-            ((28, _FAILED), False),
-            ((28, _REACHABLE), True),
-            ((2, _NO_ENTRY), True),
-        ):
-            questions = self.asked((24, _DIRECT), entry, last)
-            self.assertEqual(NextHop("127.0.0.1", "127.0.0.1").isKnown(), isKnown)
-            self.assertEqual([kind for kind, _ in questions], [26, 30, 30])
+        none, failed, incomplete = (2, _NO_ENTRY), (28, _FAILED), (28, _INCOMPLETE)
+        for first in (none, failed):
+            for last, isKnown in ((incomplete, False), ((28, _REACHABLE), True), (first, True)):
+                questions = self.asked((24, _DIRECT), first, last)
+                self.assertEqual(NextHop("127.0.0.1", "127.0.0.1").isKnown(), isKnown)
+                self.assertEqual([kind for kind, _ in questions], [26, 30, 30])
+        questions = self.asked((24, _DIRECT), incomplete)
+        self.assertFalse(NextHop("127.0.0.1", "127.0.0.1").isKnown())
+        self.assertEqual([kind for kind, _ in questions], [26, 30])
+
+    def test_unsent(self) -> None:
+        """
+        A datagram that may not be sent says nothing of who is there.
+        """
+        self.asked((24, _DIRECT), (28, _FAILED))
+        # Not an address of this host.
+        self.assertTrue(NextHop("127.0.0.1", "192.0.2.1").isKnown())
 
     def test_local(self) -> None:
         """

@@ -31,6 +31,8 @@ _RTA_DST, _RTA_SRC, _RTA_OIF, _RTA_GATEWAY = 1, 2, 4, 5
 _RTN_UNICAST, _NDA_DST = 1, 1
 # C{NUD_VALID} of Linux net/neighbour.h: permanent, without ARP, reachable, probe, stale, delay.
 _VALID = 0x80 | 0x40 | 0x02 | 0x10 | 0x04 | 0x08
+#: The kernel asks the network for it.
+_INCOMPLETE = 0x01
 #: No route; one that says so; one that is prohibited; and one from the loopback to another host.
 _NO_ROUTE = frozenset((errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL))
 #: RFC 863: what comes there is thrown away.
@@ -85,22 +87,32 @@ class NextHop:
 
         @return: C{True}, too, where there is none, or the kernel does not tell.
         """
-        if not self._interface or self._isValid() is True:
+        if not self._interface:
             return True
-        # An entry comes with the first datagram. Where none comes, the interface has no such addresses.
-        with suppress(OSError), KernelSocket(self._family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
-            where = (
-                (self._source, 0, 0, self._scope) if self._family == socket.AF_INET6 else (self._source, 0)
-            )
-            probe.bind(where)
-            probe.sendto(b"", socket.MSG_DONTWAIT, (self._destination, _DISCARD_PORT, *where[2:]))
-        return self._isValid() is not False
+        state = self._state()
+        if state & (_VALID | _INCOMPLETE):
+            # Datagrams wait for an answer: another one would follow them.
+            return bool(state & _VALID)
+        try:
+            with KernelSocket(self._family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+                where = (
+                    (self._source, 0, 0, self._scope)
+                    if self._family == socket.AF_INET6
+                    else (self._source, 0)
+                )
+                probe.bind(where)
+                probe.sendto(b"", socket.MSG_DONTWAIT, (self._destination, _DISCARD_PORT, *where[2:]))
+        except OSError:
+            return True
+        # An entry comes with the first datagram.  Where none comes, the interface has no such addresses; and
+        # where the kernel asks nobody, this datagram went elsewhere, or a filter has it.
+        return not self._state() & _INCOMPLETE
 
-    def _isValid(self) -> bool | None:
-        # None: there is no such entry.
+    def _state(self) -> int:
+        # 0: there is no such entry.
         request = _NEIGHBOUR.pack(self._family, self._interface, 0, 0, 0)
         kind, message = _asked(_RTM_GETNEIGH, request, [(_NDA_DST, self._address)])
-        return bool(_NEIGHBOUR.unpack_from(message)[2] & _VALID) if kind == _RTM_NEWNEIGH else None
+        return _NEIGHBOUR.unpack_from(message)[2] if kind == _RTM_NEWNEIGH else 0
 
 
 def _asked(kind: int, request: bytes, values: list[tuple[int, bytes]]) -> tuple[int, bytes]:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from subprocess import run
 from types import FrameType
 from typing import Any
-from unittest import SkipTest
+from unittest import SkipTest, mock
 from zlib import crc32
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -44,7 +44,7 @@ from twisted_ib.hca.fabric.roce.orphans import MEMORY_BYTES, ConnectionRegister
 from twisted_ib.hca.fabric.roce.packet import PacketFabric
 from twisted_ib.hca.fabric.roce.roce import RoCELink
 from twisted_ib.hca.fabric.roce.slots import SLOTS
-from twisted_ib.hca.host import libc
+from twisted_ib.hca.host import libc, rundirectory
 from twisted_ib.hca.host.rundirectory import openDirectories
 from twisted_ib.hca.mad.vendor import OPENIB, PING
 from twisted_ib.hca.queues.completion import WCStatus
@@ -335,6 +335,17 @@ class GroupTests(SynchronousTestCase):
         assert group is not None
         self.addCleanup(group.close)
         self.assertTrue(group.isAlone())
+
+    def test_noThread(self) -> None:
+        """
+        Where no more threads may begin, the address is given up at once: not by waiting for the directories'
+        lock, which who joins holds.
+        """
+        waits = mock.MagicMock()
+        waits.return_value.__iter__.side_effect = AssertionError("it waits")
+        self.patch(rundirectory, "_pauses", waits)
+        self.patch(threading.Thread, "start", mock.Mock(side_effect=RuntimeError("can't start new thread")))
+        self.assertRaises(RuntimeError, self.link)
 
     def test_silent(self) -> None:
         """

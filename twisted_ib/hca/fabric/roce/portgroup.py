@@ -166,8 +166,10 @@ class PortGroup:
                     watched = f"/proc/self/fd/{memory}", libc.IN_CLOSE_WRITE
                     self._watch = libc.inotify([watched])
                 arguments = (listener,)
-                self._thread = threading.Thread(target=self._serve, args=arguments, name=name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._serve, args=arguments, name=name, daemon=True)
+                thread.start()
+                # Not one that has not begun: nobody joins it.
+                self._thread = thread
         except BaseException:
             self.close()
             raise

@@ -47,7 +47,7 @@ def addressVector(attr: AHAttr, device: Device, message: str) -> AddressVector:
     route = attr.gr
     # Linux core/verbs.c, rdma_check_ah_attr: an empty slot of the table is as bad as none.  GID 0 is always
     # there; the host's addresses are read for the others.
-    isThere = not route.sgid_index or route.sgid_index < len(device.gids())
+    isThere = not route.sgid_index or 0 < route.sgid_index < len(device.gids())
     check(isThere, f"{message}: there is no GID {route.sgid_index}")
     return AddressVector(
         gid=int(IPv6Address(bytes.fromhex(route.dgid.replace(":", "")))),
