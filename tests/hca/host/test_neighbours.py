@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests.support.commands import PATH
-from twisted_ib.hca.host import neighbours
+from twisted_ib.hca.host import addresses, neighbours
 from twisted_ib.hca.host.neighbours import NextHop
 
 #: C{struct rtmsg} of a route to another host, its interface 4 and a gateway; and of one to this host.
@@ -67,7 +67,7 @@ class NextHopTests(SynchronousTestCase):
             questions.append((kind, request))
             yield next(left)
 
-        self.patch(neighbours, "dumped", dumped)
+        self.patch(addresses, "dumped", dumped)
         return questions
 
     def test_known(self) -> None:
@@ -131,7 +131,7 @@ class NextHopTests(SynchronousTestCase):
             raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
             yield
 
-        self.patch(neighbours, "dumped", silent)
+        self.patch(addresses, "dumped", silent)
         self.assertTrue(NextHop("10.1.2.3", "127.0.0.1").isKnown())
 
     def test_kernel(self) -> None:

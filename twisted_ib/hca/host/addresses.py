@@ -14,6 +14,7 @@ import struct
 # Programs replace those of socket (win_inet_pton).
 from _socket import inet_ntop, inet_pton
 from collections.abc import Container, Iterator
+from contextlib import suppress
 from functools import lru_cache
 from random import SystemRandom
 from typing import TYPE_CHECKING
@@ -44,7 +45,7 @@ _THIS_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _NETLINK_ROUTE = 0
 _RTM_NEWADDR = 20
 _RTM_GETADDR = 22
-_RTM_NEWROUTE, _RTM_GETROUTE = 24, 26
+RTM_NEWROUTE, _RTM_GETROUTE = 24, 26
 _NLM_F_REQUEST, _NLM_F_REQUEST_DUMP = 1, 0x301
 #: The kind of a message that says that the kernel has failed.
 NETLINK_ERROR = 2
@@ -52,17 +53,17 @@ _NLMSG_DONE = 3
 _IFA_ADDRESS = 1
 _IFA_LOCAL = 2
 _SCOPE_LINK = 253
-_RTA_DST, _RTA_SRC, _RTA_OIF, _RTA_METRICS, _RTAX_MTU = 1, 2, 4, 8, 2
+_RTA_DST, _RTA_SRC, RTA_OIF, _RTA_METRICS, _RTAX_MTU = 1, 2, 4, 8, 2
 #: The route itself, and not what ICMP has made of it (Linux rtnetlink.h).
 _RTM_F_FIB_MATCH = 0x2000
 _MESSAGE: Packed[tuple[int, int, int, int, int]] = struct.Struct("=IHHII")  # struct nlmsghdr
 _ADDRESS: Packed[tuple[int, int, int, int, int]] = struct.Struct(
     "=BBBBI"
 )  # struct ifaddrmsg: family, prefix, flags, scope, index
-#: C{struct rtmsg}: family, bits of both addresses, six codes, flags.
-_ROUTE: Packed[tuple[int, int, int, int]] = struct.Struct("=BBB5xI")
+#: C{struct rtmsg}: family, bits of both addresses, type of service, table, protocol, scope, type, flags.
+ROUTE: Packed[tuple[int, int, int, int, int]] = struct.Struct("=BBB4xBI")
 _ATTRIBUTE: Packed[tuple[int, int]] = struct.Struct("=HH")  # struct rtattr
-_NUMBER: Packed[tuple[int]] = struct.Struct("=I")
+NUMBER: Packed[tuple[int]] = struct.Struct("=I")
 _NETLINK_BYTES = 65536
 #: struct timeval: one second.
 _NETLINK_TIMEOUT = struct.pack("@ll", 1, 0)
@@ -287,24 +288,45 @@ def routeMTU(destination: str, source: str, interface: int = 0) -> int:
     @param interface: the index of the interface to leave by; 0 for any.
     @return: octets; 0 if it was given none, or the kernel does not tell.
     """
+    kind, message = askedRoute(destination, source, interface, _RTM_F_FIB_MATCH)
+    metrics = attributesOf(message, ROUTE.size).get(_RTA_METRICS, b"") if kind == RTM_NEWROUTE else b""
+    value = attributesOf(metrics, 0).get(_RTAX_MTU)
+    return 0 if value is None else NUMBER.unpack(value)[0]
+
+
+def askedRoute(destination: str, source: str, interface: int, flags: int = 0) -> tuple[int, bytes]:
+    """
+    Ask the kernel for the route to an address.
+
+    @param destination: the address, and C{source} the one of this host, both normalised and without a scope.
+    @param interface: the index of the interface to leave by; 0 for any.
+    @param flags: of C{struct rtmsg}.
+    @return: as of L{asked}.
+    """
     family = socket.AF_INET6 if ":" in destination else socket.AF_INET
     values = [(_RTA_DST, inet_pton(family, destination)), (_RTA_SRC, inet_pton(family, source))]
     bits = 8 * len(values[0][1])
     if interface:
-        values.append((_RTA_OIF, _NUMBER.pack(interface)))
-    # All of their lengths are multiples of NLMSG_ALIGNTO.
-    attributes = (_ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value for kind, value in values)
-    request = _ROUTE.pack(family, bits, bits, _RTM_F_FIB_MATCH) + b"".join(attributes)
-    try:
-        for kind, message in dumped(_NETLINK_ROUTE, _RTM_GETROUTE, request, _NLM_F_REQUEST):
-            if kind == _RTM_NEWROUTE:
-                metrics = attributesOf(attributesOf(message, _ROUTE.size).get(_RTA_METRICS, b""), 0)
-                if (value := metrics.get(_RTAX_MTU)) is not None:
-                    return _NUMBER.unpack(value)[0]
-            break
-    except OSError:
-        pass  # There may be no rtnetlink.
-    return 0
+        values.append((RTA_OIF, NUMBER.pack(interface)))
+    return asked(_RTM_GETROUTE, ROUTE.pack(family, bits, bits, 0, flags), values)
+
+
+def asked(kind: int, request: bytes, values: list[tuple[int, bytes]]) -> tuple[int, bytes]:
+    """
+    Ask rtnetlink(7) for one thing.
+
+    @param kind: of the request.
+    @param request: what follows its header.
+    @param values: kinds and values of the attributes behind that; all lengths are multiples of
+        C{NLMSG_ALIGNTO}.
+    @return: kind and octets of the one answer; kind 0 if the kernel cannot be asked, or does not answer.
+    """
+    attributes = (_ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), which) + value for which, value in values)
+    # There may be no rtnetlink.
+    with suppress(OSError):
+        for answer in dumped(_NETLINK_ROUTE, kind, request + b"".join(attributes), _NLM_F_REQUEST):
+            return answer
+    return 0, b""
 
 
 def dumped(

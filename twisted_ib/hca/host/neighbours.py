@@ -15,20 +15,26 @@ import struct
 
 # Not socket's own: programs may replace that.
 from _socket import inet_pton
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from twisted_ib.hca.host.addresses import NETLINK_ERROR, attributesOf, dumped
+from twisted_ib.hca.host.addresses import (
+    NETLINK_ERROR,
+    NUMBER,
+    ROUTE,
+    RTA_OIF,
+    RTM_NEWROUTE,
+    asked,
+    askedRoute,
+    attributesOf,
+)
 from twisted_ib.hca.host.libc import KernelSocket
 
 if TYPE_CHECKING:
     from twisted_ib.structs import Packed
 
 # rtnetlink(7).
-_NETLINK_ROUTE, _NLM_F_REQUEST = 0, 1
-_RTM_NEWROUTE, _RTM_GETROUTE, _RTM_NEWNEIGH, _RTM_GETNEIGH = 24, 26, 28, 30
-_RTA_DST, _RTA_SRC, _RTA_OIF, _RTA_GATEWAY = 1, 2, 4, 5
-_RTN_UNICAST, _NDA_DST = 1, 1
+_RTM_NEWNEIGH, _RTM_GETNEIGH = 28, 30
+_RTA_GATEWAY, _RTN_UNICAST, _NDA_DST = 5, 1, 1
 # C{NUD_VALID} of Linux net/neighbour.h: permanent, without ARP, reachable, probe, stale, delay.
 _VALID = 0x80 | 0x40 | 0x02 | 0x10 | 0x04 | 0x08
 #: The kernel asks the network for it.
@@ -37,12 +43,8 @@ _INCOMPLETE = 0x01
 _NO_ROUTE = frozenset((errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL))
 #: RFC 863: what comes there is thrown away.
 _DISCARD_PORT = 9
-#: C{struct rtmsg}: family, bits of both addresses, type of service, table, protocol, scope, type, flags.
-_ROUTE: Packed[tuple[int, int, int, int]] = struct.Struct("=BBB4xBI")
 #: C{struct ndmsg}: family, interface, state, flags, type.
 _NEIGHBOUR: Packed[tuple[int, int, int, int, int]] = struct.Struct("=B3xiHBB")
-_ATTRIBUTE: Packed[tuple[int, int]] = struct.Struct("=HH")
-_NUMBER: Packed[tuple[int]] = struct.Struct("=I")
 _ERROR: Packed[tuple[int]] = struct.Struct("=i")
 
 
@@ -64,22 +66,18 @@ class NextHop:
         self._interface, self._address = self._route()
 
     def _route(self) -> tuple[int, bytes]:
-        here, there = inet_pton(self._family, self._source), inet_pton(self._family, self._destination)
-        values = [(_RTA_DST, there), (_RTA_SRC, here)]
-        if self._scope:
-            values.append((_RTA_OIF, _NUMBER.pack(self._scope)))
-        bits = 8 * len(here)
-        kind, message = _asked(_RTM_GETROUTE, _ROUTE.pack(self._family, bits, bits, 0, 0), values)
+        kind, message = askedRoute(self._destination, self._source, self._scope)
         # To an address of this host there is no hop, nor to groups.
         if kind == NETLINK_ERROR and (number := -_ERROR.unpack_from(message)[0]) in _NO_ROUTE:
             raise OSError(number, os.strerror(number))
-        if kind != _RTM_NEWROUTE or _ROUTE.unpack_from(message)[3] != _RTN_UNICAST:
+        if kind != RTM_NEWROUTE or ROUTE.unpack_from(message)[3] != _RTN_UNICAST:
             return 0, b""
-        found = attributesOf(message, _ROUTE.size)
-        interface = found.get(_RTA_OIF, b"")
-        if len(interface) != _NUMBER.size:
+        found = attributesOf(message, ROUTE.size)
+        interface = found.get(RTA_OIF, b"")
+        if len(interface) != NUMBER.size:
             return 0, b""
-        return _NUMBER.unpack(interface)[0], found.get(_RTA_GATEWAY, there)
+        there = inet_pton(self._family, self._destination)
+        return NUMBER.unpack(interface)[0], found.get(_RTA_GATEWAY, there)
 
     def isKnown(self) -> bool:
         """
@@ -111,15 +109,5 @@ class NextHop:
     def _state(self) -> int:
         # 0: there is no such entry.
         request = _NEIGHBOUR.pack(self._family, self._interface, 0, 0, 0)
-        kind, message = _asked(_RTM_GETNEIGH, request, [(_NDA_DST, self._address)])
+        kind, message = asked(_RTM_GETNEIGH, request, [(_NDA_DST, self._address)])
         return _NEIGHBOUR.unpack_from(message)[2] if kind == _RTM_NEWNEIGH else 0
-
-
-def _asked(kind: int, request: bytes, values: list[tuple[int, bytes]]) -> tuple[int, bytes]:
-    # The kernel's one answer; 0 where it cannot be asked. All of the values' lengths are multiples of
-    # NLMSG_ALIGNTO.
-    attributes = (_ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), which) + value for which, value in values)
-    with suppress(OSError):
-        for answer in dumped(_NETLINK_ROUTE, kind, request + b"".join(attributes), _NLM_F_REQUEST):
-            return answer
-    return 0, b""

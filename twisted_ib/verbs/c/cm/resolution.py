@@ -16,11 +16,10 @@ from twisted_ib.verbs.c.functions import handler
 from twisted_ib.verbs.c.pointers import CData, addressOf, given
 from twisted_ib.verbs.pyverbs import AddrInfo
 from twisted_ib.verbs.pyverbs.cm.addrinfo import Address, resolve
+from twisted_ib.verbs.pyverbs.cm.identifier import RESOLVE_MILLISECONDS
 
 #: The host for itself, whichever process or device.
 _LOOPBACKS = "127.0.0.1", "::1"
-#: rdma-core's own: librdmacm/cma.c, rdma_create_ep.
-_RESOLVE_MILLISECONDS = 2000
 #: The parts of each C{struct rdma_addrinfo} that is not freed.
 _results: dict[int, list[CData]] = {}
 
@@ -45,7 +44,7 @@ def resolveAddress(
     endpoint: Endpoint,
     source: sockaddr.SocketAddress | None,
     destination: CData,
-    milliseconds: int = _RESOLVE_MILLISECONDS,
+    milliseconds: int = RESOLVE_MILLISECONDS,
 ) -> None:
     """
     Check that an address is reachable.

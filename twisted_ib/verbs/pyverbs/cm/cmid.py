@@ -22,7 +22,7 @@ from twisted_ib.verbs.pyverbs.base.wr import SGE, RecvWR, SendWR
 from twisted_ib.verbs.pyverbs.cm.addrinfo import Address, AddrInfo, JoinMCAttrEx, Text, resolve
 from twisted_ib.verbs.pyverbs.cm.call import Stage
 from twisted_ib.verbs.pyverbs.cm.event import CMEvent, CMEventChannel, CMEventQueue, CMEventRecord, nextReport
-from twisted_ib.verbs.pyverbs.cm.identifier import Identifier
+from twisted_ib.verbs.pyverbs.cm.identifier import RESOLVE_MILLISECONDS, Identifier
 from twisted_ib.verbs.pyverbs.cm.negotiation import ConnParam
 from twisted_ib.verbs.pyverbs.enums.cm import (
     RAI_PASSIVE,
@@ -340,7 +340,7 @@ class CMID(VerbsObject):
         """
         self._get().bind(checked(lai, AddrInfo).source)
 
-    def resolve_addr(self, rai: AddrInfo, timeout_ms: int = 2000) -> None:
+    def resolve_addr(self, rai: AddrInfo, timeout_ms: int = RESOLVE_MILLISECONDS) -> None:
         """
         Check that an address is reachable; C{RDMA_CM_EVENT_ADDR_RESOLVED} or C{RDMA_CM_EVENT_ADDR_ERROR}
         follows.
@@ -357,7 +357,7 @@ class CMID(VerbsObject):
     def _resolveAddress(self, info: AddrInfo, seconds: float) -> None:
         self._get().resolveAddress(info.source, info.destination, seconds)
 
-    def resolve_route(self, timeout_ms: int = 2000) -> None:
+    def resolve_route(self, timeout_ms: int = RESOLVE_MILLISECONDS) -> None:
         """
         Resolve the route; C{RDMA_CM_EVENT_ROUTE_RESOLVED} follows at once, so C{timeout_ms} is ignored.
 

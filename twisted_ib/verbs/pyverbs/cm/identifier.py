@@ -44,8 +44,8 @@ _E, _S = rdma_cm_event_type, ibv_qp_state
 #: RFC 6335 section 6: the dynamic ports.
 _FIRST_EPHEMERAL_PORT = 49152
 _PORTS = 1 << 16
-#: By default the next hop is looked for as long as pyverbs does.
-RESOLVE_SECONDS = 2.0
+#: How long the next hop is looked for by default, as pyverbs and librdmacm/cma.c, rdma_create_ep have it.
+RESOLVE_MILLISECONDS = 2000
 
 
 class Binding:
@@ -324,9 +324,7 @@ class Identifier:
     def _isOurs(device: Any, address: Address) -> bool:
         return bool(device.hasGID(gidNumber(address.host)) or device.isLocal(address.host))
 
-    def resolveAddress(
-        self, source: Address | None, destination: Address | None, seconds: float = RESOLVE_SECONDS
-    ) -> None:
+    def resolveAddress(self, source: Address | None, destination: Address | None, seconds: float) -> None:
         """
         Check that a destination is reachable: an address of this host, a multicast group, or a peer's IP
         address.
