@@ -7,7 +7,6 @@ from __future__ import annotations
 import errno
 import socket as kernel
 from collections.abc import Callable
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
@@ -16,7 +15,7 @@ from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.configuration.words import CONNECT, LISTEN, TCP
 from twisted_ib.internet.failures import osError
-from twisted_ib.switch.connecting import LOOK_SECONDS, Attempt
+from twisted_ib.switch.connecting import Attempt
 from twisted_ib.switch.reason import EXPLICIT, Fallback, Reason, carried, kept, stayed
 from twisted_ib.switch.serverclient import RedirectedClient
 
@@ -144,16 +143,6 @@ class SwitchedConnecting(Connecting):
         self.attempt.begin(address[0], address[1], timeout, True)
         if not self.isOver:
             loop.disturb()
-
-    def wait(self, deadline: float | None) -> bool:
-        while True:
-            # No delayed call of the reactor's, of which each wakes it up once, also if it was cancelled.
-            soon = monotonic() + LOOK_SECONDS
-            if super().wait(soon if deadline is None else min(soon, deadline)):
-                return True
-            if deadline is not None and monotonic() >= deadline:
-                return False
-            self.attempt.look()
 
     def cancel(self) -> None:
         super().cancel()

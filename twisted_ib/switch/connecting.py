@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from errno import ECONNREFUSED
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from twisted.internet import error, tcp
 from twisted.python.failure import Failure
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from twisted_ib.switch.offload import Offload
     from twisted_ib.switch.serverclient import RedirectedClient
     from twisted_ib.switch.switch import Switch
-
-
-#: Seconds between two looks whether a server that has not answered still offers SDP.
-LOOK_SECONDS: Final = 0.05
 
 
 class Face(Protocol):
@@ -110,7 +106,7 @@ class Attempt:
         Decide, and try SDP where it is offered.
 
         @param timeout: The application's for the whole connect, in seconds; L{None} without one.
-        @param blocks: Whether it is a blocking socket's, which calls L{look} each L{LOOK_SECONDS}.
+        @param blocks: Whether it is a blocking socket's.
         """
         self.address = host, port
         switch, why = self.switch, self.why
@@ -129,14 +125,7 @@ class Attempt:
                 return
             # Not both at a time as in RFC 8305: a server that has both would accept a TCP connection that
             # closes at once, and its application would see it.
-            self._offload = Offload(self, found, switch.seconds(decision.verdict, timeout), not blocks)
-
-    def look(self) -> None:
-        """
-        SDP has not answered yet.
-        """
-        if self._offload is not None:
-            self._offload.look()
+            self._offload = Offload(self, found, switch.seconds(decision.verdict, timeout))
 
     def cancel(self) -> None:
         """

@@ -6,7 +6,8 @@ Imported when SDP is offered, and not before: nothing else needs most of its imp
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet import error
 from twisted.python import log
@@ -18,18 +19,20 @@ from twisted_ib.internet.addressing.addresses import Address, End, withPort
 from twisted_ib.internet.connector import Attempt
 from twisted_ib.sdp.handshake import SDP_HANDSHAKE
 from twisted_ib.switch.candidates import Candidate
-from twisted_ib.switch.connecting import LOOK_SECONDS
 from twisted_ib.switch.reason import Fallback
 
 if TYPE_CHECKING:
-    from twisted.internet.interfaces import IDelayedCall
-
     from twisted_ib.hca.base.interfaces import IPeerPath
+    from twisted_ib.hca.base.timers import Timer
     from twisted_ib.hca.connection.interfaces import IConnection
+    from twisted_ib.hca.device.device import Device
     from twisted_ib.internet.batchedcalls import Shared
     from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.switch.connecting import Attempt as Connect
     from twisted_ib.switch.serverclient import RedirectedClient
+
+#: Seconds between two looks whether a server that has not answered still offers SDP.
+LOOK_SECONDS: Final = 0.05
 
 
 class _SwitchedAttempt(Attempt):
@@ -51,6 +54,8 @@ class _SwitchedAttempt(Attempt):
             log.err()
             text = f"{self._connector.where()}: {failures.oneLine(e)}"
             self.failIfNotConnected(error.ConnectError(string=text))
+        if not self.isOver and self._channel is not None:
+            self._connector.opened(self._channel.device)
 
     def _service(self) -> Any:
         # By GUID and not by service id, which another process may serve too.
@@ -84,15 +89,12 @@ class Offload:
 
     handshake = SDP_HANDSHAKE
 
-    def __init__(
-        self, attempt: Connect, candidates: list[Candidate], seconds: float | None, looks: bool
-    ) -> None:
+    def __init__(self, attempt: Connect, candidates: list[Candidate], seconds: float | None) -> None:
         """
         Begin the first attempt.
 
         @param candidates: At least one, in the order to try.
         @param seconds: Limit of all attempts together; L{None} for the connector's own.
-        @param looks: Whether it calls L{look} itself.
         """
         self.attempt = attempt
         self.switch = attempt.switch
@@ -104,45 +106,42 @@ class Offload:
         self._cancelled = False
         self._candidates = candidates
         self._reasons: list[Exception] = []
-        self._timer: IDelayedCall | None = None
-        self._left, self._isGone = seconds or 0.0, False
-        if seconds is not None:
-            self._arm(looks and candidates[0].counterpart is not None)
+        self._timer: Timer | None = None
+        self._until = None if seconds is None else self.reactor.seconds() + seconds
         self._next()
 
     def _next(self) -> None:
         self.candidate = self._candidates.pop(0)
         self.device = self.candidate.device
+        self._isGone = False
         self.switch.beginning.add(self.attempt.face)
         self._attempt: Any = _SwitchedAttempt(self)  # type: ignore[arg-type]
 
-    def _arm(self, looks: bool) -> None:
-        seconds = min(self._left, LOOK_SECONDS) if looks else self._left
-        self._left -= seconds
-        self._timer = self.reactor.callLater(seconds, self._late)
+    def opened(self, device: Device) -> None:
+        """
+        The attempt has begun: whoever drives its device looks how it goes.
+        """
+        # No delayed call of the reactor's, of which each wakes it up once, also if it was cancelled.
+        if self._until is not None:
+            seconds = self._until - self.reactor.seconds()
+            if self.candidate.counterpart is not None and seconds > LOOK_SECONDS:
+                seconds = LOOK_SECONDS
+            self._timer = device.timers.start(seconds, partial(self._late, device))
 
-    def _late(self) -> None:
-        if self._left <= 0:
-            self._tooLate()
+    def _late(self, device: Device) -> None:
+        # There is no answer yet.
+        assert self._until is not None
+        if self.reactor.seconds() >= self._until:
+            self._candidates = []
+            self._end(error.TimeoutError())
             return
-        self._arm(True)
-        self.look()
-
-    def look(self) -> None:
-        """
-        There is no answer yet: give the attempt up if the server offers SDP no more.
-
-        A process that has forked after it listened may never look at what has come before: its children
-        answer by TCP.  One that has accepted may have gone as well: its answer has come at the second look.
-        """
+        # A process that has forked after it listened may never look at what has come before: its children
+        # answer by TCP.  One that has accepted may have gone as well: its answer has come at the second look.
         wasGone, self._isGone = self._isGone, not self.stands()
         if wasGone and self._isGone:
-            self._isGone = False
             self._end(error.ConnectionRefusedError(string="it offers SDP no more"))
-
-    def _tooLate(self) -> None:
-        self._candidates = []
-        self._end(error.TimeoutError())
+        else:
+            self.opened(device)
 
     def cancel(self) -> None:
         """
@@ -160,7 +159,7 @@ class Offload:
             attempt.failIfNotConnected(reason)
 
     def _stopTimer(self) -> None:
-        if self._timer is not None and self._timer.active():
+        if self._timer is not None:
             self._timer.cancel()
 
     # -- the connector's interface to an attempt
@@ -226,11 +225,11 @@ class Offload:
         refused = isinstance(reason.value, error.ConnectionRefusedError)
         if self.candidate.counterpart is not None and not refused:
             self.switch.remember(self.reactor, self.host, self.port, self.candidate.counterpart)
+        self._stopTimer()
         if self._candidates:
             self._next()
             return
         self._attempt = None
-        self._stopTimer()
         self.attempt.fallBack(_fallback(self._reasons), self._reasons[-1])
 
 

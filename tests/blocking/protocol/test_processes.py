@@ -5,6 +5,7 @@ have a connection, or a listener.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket as kernel
 import sys
@@ -344,10 +345,9 @@ class ListenerTests(BlockingTestCase):
         runForked(lambda: None)
         self.assertEqual(offered, [0, 0, 0])
 
-    def test_unanswered(self) -> None:
+    def unanswered(self) -> tuple[Any, list[bool]]:
         """
-        A client that dials while the process forks goes over TCP once it has seen twice that SDP is offered
-        no more, and does not wait for its timeout.
+        @return: A listener that offers SDP no more once somebody dials; and what each look finds.
         """
         listener = self.server()
         looks: list[bool] = []
@@ -360,10 +360,49 @@ class ListenerTests(BlockingTestCase):
         # Nobody has it.
         self.patch(_SwitchedAttempt, "pathReady", lambda attempt, path: listener.sdp.withdraw())
         self.patch(Offload, "stands", looking)
+        return listener, looks
+
+    def test_unanswered(self) -> None:
+        """
+        A client that dials while the process forks goes over TCP once it has seen twice that SDP is offered
+        no more, and does not wait for its timeout.
+        """
+        listener, looks = self.unanswered()
         client = self.client(listener)
         # Others may have come before.
         self.assertEqual((client.sdp, looks[-2:], looks.count(False)), (None, [False] * 2, 2))
         self.assertEqual(kept[client].fallback.kind, "refused")  # type: ignore[union-attr]
+
+    def test_unansweredAtOnce(self) -> None:
+        """
+        So does one that does not block, whoever waits for it; and no delayed call of the reactor's is left,
+        which would wake it up.
+        """
+        for wait in self.polled, self.selected:
+            listener, looks = self.unanswered()
+            client = offloading.socket()
+            self.addCleanup(client.close)
+            client.setblocking(False)
+            self.assertEqual(client.connect_ex(listener.getsockname()), errno.EINPROGRESS)
+            wait(client)
+            self.assertEqual(client.getsockopt(kernel.SOL_SOCKET, kernel.SO_ERROR), 0)
+            self.assertEqual((client.sdp, looks[-2:], looks.count(False)), (None, [False] * 2, 2))
+            self.assertEqual(kept[client].fallback.kind, "refused")  # type: ignore[union-attr]
+            self.assertEqual(self.loop.reactor.getDelayedCalls(), [])
+
+    def polled(self, client: Any) -> None:
+        """
+        Wait by C{poll} until it is connected.
+        """
+        poller = select.poll()
+        poller.register(client, select.POLLOUT)
+        self.assertEqual(poller.poll(HANG_SECONDS * 1000), [(client.fileno(), select.POLLOUT)])
+
+    def selected(self, client: Any) -> None:
+        """
+        Wait by C{select} until it is connected.
+        """
+        self.assertEqual(select.select([], [client], [], HANG_SECONDS), ([], [client], []))
 
     def test_why(self) -> None:
         """
