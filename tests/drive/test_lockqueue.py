@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
+from unittest import mock
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -171,7 +173,7 @@ class LockQueueTests(SynchronousTestCase):
         other = threading.Lock()
         self.queue.append(other)
         with self.lock:
-            thread = self.inThread(lambda: self.queue.awaitFree(self.lock, True))
+            thread = self.inThread(lambda: self.queue.acquire(self.lock, True) or self.lock.release())
             waitUntil(lambda: len(self.queue) > 1)
             self.assertIs(self.queue[1], other)
         self.queue.wake()
@@ -182,10 +184,10 @@ class LockQueueTests(SynchronousTestCase):
         """
         The main thread, whose handlers of signals may wait within that, sleeps on the lock.
         """
-        lock = Asked(2)
+        lock: Any = Asked(2)
         self.queue.acquire(lock)
         self.assertEqual(lock.asked, [True])
-        self.queue.awaitFree(lock)
+        self.assertIs(self.queue.held(lock), lock)
         self.assertEqual(lock.asked, [True])
 
     def test_untold(self) -> None:
@@ -202,14 +204,24 @@ class LockQueueTests(SynchronousTestCase):
             self.assertFalse(thread.is_alive())
             self.assertFalse(self.queue)
 
-    def test_free(self) -> None:
+    def test_held(self) -> None:
         """
-        A thread that waits until it is free does not keep it.
+        A thread that has waited for its turn has the lock in its C{with} statement without taking it again,
+        before which another one might, and gives it back once.
         """
-        with self.lock:
-            thread = self.inThread(lambda: self.queue.awaitFree(self.lock))
-            waitUntil(lambda: self.queue)
+        happened: list[str] = []
+        lock = mock.Mock(
+            acquire=lambda blocking: bool(happened.append("take") or len(happened) > 2),
+            release=lambda: happened.append("release"),
+        )
+
+        def use() -> None:
+            with self.queue.held(lock):
+                happened.append("use")
+
+        thread = self.inThread(use)
+        waitUntil(lambda: self.queue)
         self.queue.wake()
         thread.join(HANG_SECONDS / 2)
         self.assertFalse(thread.is_alive())
-        self.assertTrue(self.lock.acquire(False))
+        self.assertEqual(happened, ["take", "take", "take", "use", "release"])

@@ -35,7 +35,7 @@ class CallTests(VerbsTestCase):
     #: with the peer's answers, and for none.
     recorded = {"post_send": 12, "post_recv": 6, "poll_cq, arriving": 20, "poll_cq": 5, "poll_cq, none": 9}
     #: Of taking an event that is there.
-    events = 28
+    events = 27
 
     def setUp(self) -> None:
         """
@@ -201,7 +201,7 @@ class LoopbackCallTests(CallTests):
 
     device = "lo0"
     recorded = {"post_send": 13, "post_recv": 6, "poll_cq, arriving": 22, "poll_cq": 5, "poll_cq, none": 11}
-    events = 30
+    events = 29
 
 
 class CallBytecodeTests(CallTests):
@@ -210,13 +210,13 @@ class CallBytecodeTests(CallTests):
     """
 
     recorded = {
-        "post_send": 818,
-        "post_recv": 365,
-        "poll_cq, arriving": 1138,
-        "poll_cq": 402,
-        "poll_cq, none": 422,
+        "post_send": 815,
+        "post_recv": 362,
+        "poll_cq, arriving": 1137,
+        "poll_cq": 401,
+        "poll_cq, none": 419,
     }
-    events = 946
+    events = 940
 
     def ran(self, act: Callable[[], object]) -> int:
         requireBytecodes()

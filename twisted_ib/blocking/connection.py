@@ -209,11 +209,9 @@ class Connection:
         if self.isMarked:
             timeout = self._timeoutNow(timeout)
         loop, data = self.loop, b""
-        if loop.lockQueue:
-            loop.lockQueue.awaitFree(loop.lock)
         try:
             try:
-                with loop.lock:
+                with loop.lockQueue.held(loop.lock) if loop.lockQueue else loop.lock:
                     if loop.owner != get_ident():
                         loop.own()
                     if flags:
@@ -404,10 +402,8 @@ class Connection:
         @return: Whether that is done; if not, nothing is.
         """
         loop = self.loop
-        if loop.lockQueue:
-            loop.lockQueue.awaitFree(loop.lock)
         try:
-            with loop.lock:
+            with loop.lockQueue.held(loop.lock) if loop.lockQueue else loop.lock:
                 stream, turns = self.stream, loop.driven.turns
                 # The turns as in send().  A stream is not direct while anything of it waits.
                 if stream is None or not stream.direct or self._turns == turns or self._isShut or not data:

@@ -218,16 +218,18 @@ class LockQueue(deque[Lock]):
             if tries >= TRIES:
                 self._passed.pop(own).release()
 
-    def awaitFree(self, lock: TakenLock, isFirst: bool = False) -> None:
+    def held(self, lock: DrivingLock) -> AbstractContextManager[object]:
         """
-        Wait until it is free: for who takes it by C{with}, between whose parts no handler of a signal runs.
+        Take it, in the turn of this thread.
 
-        @param isFirst: See L{acquire}.
+        @return: For a C{with} statement, which gives it back.  In the main thread it is the lock itself,
+            which that takes: between its parts no handler of a signal runs.
         """
-        if get_ident() != self.main:
-            if not lock.acquire(False):
-                self.acquire(lock, isFirst)
-            lock.release()
+        if get_ident() == self.main:
+            return lock
+        if not lock.acquire(False):
+            self.acquire(lock)
+        return _Taken(lock)
 
     def giveUp(self, lock: TakenLock) -> None:
         """
@@ -254,6 +256,18 @@ class LockQueue(deque[Lock]):
             own.release()
         if passed is not None and passed.acquire(True, ASIDE_SECONDS):
             passed.release()
+
+
+class _Taken(AbstractContextManager[None]):
+    # A lock that its thread has.
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, lock: TakenLock) -> None:
+        self._lock = lock
+
+    def __exit__(self, *exception: object) -> None:
+        self._lock.release()
 
 
 class NoLock:

@@ -389,6 +389,42 @@ class HubTests(SynchronousTestCase):
             self.assertFalse(lock._is_owned())
         nothing.assert_not_called()
 
+    def test_interruptedLeave(self) -> None:
+        """
+        A signal's handler that raises while a verb rings the doorbells leaves no lock taken, and one that
+        waits for it is woken.
+        """
+        near, waiting = self.near, threading.Lock()
+        device = self.open(near)
+        self.patch(device.fabric, "ringBells", mock.Mock(side_effect=ZeroDivisionError))
+        for depth in 1, 2:
+            waiting.acquire()
+            near.lockQueue.append(waiting)
+            for _ in range(depth):
+                near.enter()
+            near._unrung.add(device)
+            for _ in range(depth - 1):
+                near.leave()
+                self.assertTrue(waiting.locked())
+            self.assertRaises(ZeroDivisionError, near.leave)
+            self.assertEqual((cast(Any, near.lock)._is_owned(), near._depth), (False, 0))
+            self.assertFalse(waiting.locked())
+
+    def test_leadersFirst(self) -> None:
+        """
+        A thread that leads has the lock before others that wait for it, which wait for what it does.
+        """
+        near = self.near
+        asked: list[bool] = []
+        leader, other = mock.Mock(), mock.Mock()
+        queue = mock.Mock(acquire=lambda lock, isFirst=False: asked.append(isFirst))
+        self.patch(near, "lockQueue", queue)
+        self.patch(near, "lock", mock.Mock(acquire=mock.Mock(return_value=False)))
+        near._leaders[leader] = mock.Mock(until=0.0)
+        for sleeper in other, leader, leader:
+            near.getUp(sleeper)
+        self.assertEqual(asked, [False, True, False])
+
     def test_disarms(self) -> None:
         """
         Devices that a drive has disarmed are looked at once, and not again when they are armed.

@@ -365,14 +365,13 @@ def settle() -> None:
     """
     if not posting.fill:
         return
-    try:  # As hub.enter().
+    depth = -1
+    try:
+        # As hub.enter(), without a call.
         if not hub.lock.acquire(False):
             hub.lockQueue.acquire(hub.lock)
-    except BaseException:
-        hub.lockQueue.giveUp(hub.lock)
-        raise
-    hub._depth += 1
-    try:
+        depth = hub._depth
+        hub._depth = depth + 1
         if hub._dead:
             hub.closes.closePending()
         unexpected: BaseException | None = None
@@ -428,7 +427,7 @@ def settle() -> None:
         if unexpected is not None:
             raise unexpected
     finally:
-        hub.leave()
+        hub.leaveTo(depth)
 
 
 # The process may end before the thread that was to take it.

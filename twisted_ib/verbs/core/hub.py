@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sized
 from contextlib import suppress
 from functools import partial
 from threading import RLock
@@ -57,10 +57,8 @@ class Hub:
     The open devices of this process's verbs.
 
     @ivar lock: protects the devices and all their objects; C{lockQueue}: threads that wait for it.
-    @ivar devices: the number of contexts of each device.
-    @ivar closes: the objects that were dropped without being closed.
-    @ivar drives: how often L{drive} ran.
-    @ivar driven: when it ran last, by C{time.perf_counter}.
+    @ivar devices: the number of contexts of each; C{closes}: objects that were dropped without being closed.
+    @ivar drives: how often L{drive} ran; C{driven}: when it ran last, by C{time.perf_counter}.
     @ivar watchers: programs that watch a descriptor in place of L{wait}; C{wake()} has one of them drive.
     @ivar watch: waits for so many seconds, or until something has come that no thread takes; drives then, and
         says how much that was, or L{None}; without the lock.  L{None} where nothing does.  Only the thread
@@ -144,23 +142,17 @@ class Hub:
 
     # -- the lock
 
-    def enter(self) -> None:
+    def enter(self, isFirst: bool = False) -> None:
         """
-        Take the lock; L{leave} must follow.  In a C{with} statement the hub does the same, at a higher cost.
+        Take the lock, by C{isFirst} before all who wait; L{leave} must follow.  As in a C{with} statement.
         """
         try:
             if not self.lock.acquire(False):
-                self.lockQueue.acquire(self.lock)
+                self.lockQueue.acquire(self.lock, isFirst)
         except BaseException:
-            # A signal's handler has raised: nobody leaves what was not entered.
-            self.lockQueue.giveUp(self.lock)
+            self.leaveTo(-1)
             raise
         self._depth += 1
-
-    __enter__ = enter
-
-    def __exit__(self, *exception: object) -> None:
-        self.leave()
 
     def enterIfFree(self) -> bool:
         """
@@ -172,7 +164,7 @@ class Hub:
             if not self.lock.acquire(blocking=False):
                 return False
         except BaseException:
-            self.lockQueue.giveUp(self.lock)
+            self.leaveTo(-1)
             raise
         # The RLock let this thread in again: it is inside a verb, interrupted by the garbage collector.
         if self._depth:
@@ -181,32 +173,47 @@ class Hub:
         self._depth = 1
         return True
 
-    def leave(self) -> None:
+    def leave(self, *exception: object) -> None:
         """
         Ring the doorbells if this ends the outermost verb of the thread, and release the lock.
         """
-        depth = self._depth - 1
+        self.leaveTo(self._depth - 1)
+
+    __enter__ = enter
+    __exit__ = leave
+
+    def leaveTo(self, depth: int) -> None:
+        """
+        L{leave}, for a caller that knows how many verbs of the thread go on; -1 if a signal's handler has
+        raised while it took the lock, perhaps in vain.
+        """
+        if depth:
+            if depth < 0:
+                self.lockQueue.giveUp(self.lock)
+            else:
+                self._depth = depth
+                self.lock.release()
+            return
         try:
             # Doorbells once per verb, not once per request: a chain of posts wakes the peer a single time.
-            if not depth:
-                while self._unrung:
-                    device = self._unrung.pop()
-                    if not device.closed:
-                        device.fabric.ringBells()
-                        if (self._leaders or self.watchers) and device.busy():
-                            # The rest goes with its next batch: some thread has to drive.
-                            self._sleepers.wake()
-                            self._wakeWatchers()
-                if self._armed and self._rest.until and (self._leaders or self.watchers):
-                    self._rearm()
-                if self.watchers and not self._armed and not self._arm():
-                    self._wakeWatchers()
-                while self.unshown:
-                    self.unshown.pop().show()
+            while self._unrung:
+                device = self._unrung.pop()
+                if not device.closed:
+                    device.fabric.ringBells()
+                    if (self._leaders or self.watchers) and device.busy():
+                        # The rest goes with its next batch: some thread has to drive.
+                        self._sleepers.wake()
+                        self._wakeWatchers()
+            if self._armed and self._rest.until and (self._leaders or self.watchers):
+                self._rearm()
+            if self.watchers and not self._armed and not self._arm():
+                self._wakeWatchers()
+            while self.unshown:
+                self.unshown.pop().show()
         finally:
-            self._depth = depth
+            self._depth = 0
             self.lock.release()
-            if self.lockQueue and not depth:
+            if self.lockQueue:
                 self.lockQueue.wake()
 
     def _rearm(self) -> None:
@@ -241,15 +248,13 @@ class Hub:
             before it stay posted.
         @raise ResourceLimitError: the chain is longer than any queue.
         """
-        # As enter().
+        depth = -1
         try:
+            # As enter(), without a call.
             if not self.lock.acquire(False):
                 self.lockQueue.acquire(self.lock)
-        except BaseException:
-            self.lockQueue.giveUp(self.lock)
-            raise
-        self._depth += 1
-        try:
+            depth = self._depth
+            self._depth = depth + 1
             if self._dead:
                 self.closes.closePending()
             # A queue in the error state takes any number, as each is flushed at once: a chain that is a
@@ -263,10 +268,11 @@ class Hub:
             raise ResourceLimitError("the chain of requests is longer than any queue")
         # man ibv_post_send(3): bad_wr is the first that failed, and those before it are posted.
         except BaseException as error:
-            refuse(chain, error)
+            if depth >= 0:
+                refuse(chain, error)
             raise
         finally:
-            self.leave()
+            self.leaveTo(depth)
 
     def poll(self, device: Device, queue: CompletionQueue, count: int) -> list[WorkCompletion]:
         """
@@ -276,47 +282,39 @@ class Hub:
         @param count: how many at most.
         @return: the completions, the oldest first; none if the program takes them from the queue's mirror.
         """
-        # As enter().
+        depth = -1
         try:
+            # As enter(), without a call.
             if not self.lock.acquire(False):
                 self.lockQueue.acquire(self.lock)
-        except BaseException:
-            self.lockQueue.giveUp(self.lock)
-            raise
-        self._depth += 1
-        try:
+            depth = self._depth
+            self._depth = depth + 1
             if self._dead:
                 self.closes.closePending()
             if device.closed:
                 device.check()
             completions = queue.completions
             mirror = queue.mirror
-            if mirror is not None:
+            if mirror is not None and mirror.shown:
                 # Completions that were taken are not there.
-                if mirror.shown:
-                    mirror.settle()
-                self.drive(completions, count or 1)
-                if completions:
-                    self.unshown.add(mirror)
-                return []
+                mirror.settle()
             # Verbs have no thread: polling is what moves data, on this device and on all others.
             self.drive(completions, count or 1)
             if not completions:
+                return []
+            if mirror is not None:
+                self.unshown.add(mirror)
                 return []
             if count == 1:
                 return [completions.popleft()]
             return [completions.popleft() for _ in range(min(count, len(completions)))]
         finally:
-            self.leave()
+            self.leaveTo(depth)
 
     # -- progress
 
     def drive(
-        self,
-        completions: Collection[object] = (),
-        count: int = 1,
-        isWaiting: bool = False,
-        isLed: bool = False,
+        self, completions: Sized = (), count: int = 1, isWaiting: bool = False, isLed: bool = False
     ) -> int:
         """
         Make progress on every device.  The lock is held.
@@ -426,9 +424,8 @@ class Hub:
         """
         sleepers, isDue = self._sleepers, False
         while True:
-            if self.lockQueue and one is not None and one.sleeper in self._leaders:
-                self.lockQueue.awaitFree(self.lock, True)
-            with self:
+            self.enter(one is not None and one.sleeper in self._leaders)
+            try:
                 isLeaving = True
                 try:
                     hasLed, changes = False, 0
@@ -465,6 +462,8 @@ class Hub:
                 finally:
                     if isLeaving and (self._leaders or sleepers.followers):
                         self._handOver()
+            finally:
+                self.leaveTo(self._depth - 1)
 
     def _tell(self, isChange: bool) -> None:
         self._changes += isChange
@@ -491,11 +490,12 @@ class Hub:
 
         @param sleeper: the thread's, if it has slept.
         """
-        if self.lockQueue and sleeper in self._leaders:
-            self.lockQueue.awaitFree(self.lock, True)
-        with self:
+        self.enter(sleeper in self._leaders)
+        try:
             self._sleepers.remove(sleeper)
             self._handOver()
+        finally:
+            self.leaveTo(self._depth - 1)
 
     def _sleepOn(self, ready: Callable[[], object] | None, one: Asleep[Event]) -> Sleep | None:
         # Under the lock: what another thread does from now on rings the bell.
