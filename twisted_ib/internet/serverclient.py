@@ -148,6 +148,13 @@ class ServerTransport(ConnectedTransport):
         """
         return self._session >> 16
 
+    @sessionno.setter
+    def sessionno(self, number: int) -> None:
+        """
+        Set it, as programs may of Twisted's own.
+        """
+        self._session = number << 16 | self._peerPort
+
     @property
     def _peerPort(self) -> int:
         return self._session & HIGHEST_PORT
