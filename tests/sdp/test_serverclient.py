@@ -209,12 +209,14 @@ class ServerTests(EndTestsMixin, SynchronousTestCase):
 
     def test_names(self) -> None:
         """
-        It is called as TCP's.
+        It is called as TCP's; its number can be assigned, and its peer's port number stays.
         """
         end: Any = self.attached()
         self.assertEqual(repr(end), "<_Acting #7 on 50000>")
         self.assertEqual(end.logPrefix(), "_Acting,7,127.0.0.2")
         self.assertEqual(end.client, ("127.0.0.2", 5001))
+        end.sessionno = 5
+        self.assertEqual((end.sessionno, end.client), (5, ("127.0.0.2", 5001)))
 
     def test_raises(self) -> None:
         """

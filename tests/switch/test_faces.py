@@ -150,6 +150,7 @@ class FaceContract:
         logged: list[str] = []
         self.configure(rules)
         case.patch(Configuration, "log", lambda configuration, level, text: logged.append(text))
+        case.patch(Configuration, "logs", lambda configuration, level: level == 7)
 
         def observe(event: dict[str, Any]) -> None:
             if event["log_namespace"].startswith("twisted_ib.switch"):

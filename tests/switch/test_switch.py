@@ -7,6 +7,7 @@ from __future__ import annotations
 from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 from unittest.mock import Mock
 
 from twisted.logger import Logger, formatEvent
@@ -79,12 +80,17 @@ class SettledTests(SynchronousTestCase):
 
     def test_level(self) -> None:
         """
-        A listen or connect is a line of libsdp's level 7.
+        A listen or connect is a line of libsdp's level 7, which is made if that is logged.
         """
         configuration, logged = Configuration({}, "p"), []
         self.patch(configuration, "log", lambda *line: logged.append(line))
         why = Reason("rules:1", "both", "tcp")
-        Switch(configuration).settled("listen", why, "::1", 80)
+        switch = Switch(configuration)
+        with mock.patch.object(Reason, "__str__", side_effect=AssertionError):
+            switch.settled("listen", why, "::1", 80)
+        self.assertEqual(logged, [])
+        self.patch(configuration, "logs", lambda level: level == 7)
+        switch.settled("listen", why, "::1", 80)
         self.assertEqual(logged, [(7, f"listen [::1]:80: {why}")])
 
 

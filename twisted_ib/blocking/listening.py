@@ -96,9 +96,12 @@ class Listening(SocketListeners):
         @return: Whether that is so.
         """
         with self.loop:
-            if self.isServed or self.alone or not self.sdpListeners:
+            if self.isServed or self.alone or self._at is None:
                 return False
+            # Nor on a device that comes meanwhile.
             self._at, self._offered = None, self._at
+            if not self.sdpListeners:
+                return False
             self._closeCompanions(Failure(ConnectionAbortedError()))
             self.switch.fellBack(self.why, _FORKING, self._address.host, self._address.port)
             self._showWhy()
@@ -112,7 +115,9 @@ class Listening(SocketListeners):
             self.isServed = True
             offered, self._offered = self._offered, None
             if offered is not None and self.connected:
-                self._at, self.why.fallback = offered, None
+                self._at = offered
+                if self.why.fallback is _FORKING:
+                    self.why.fallback = None
                 self._join(self._devices())
                 self._showWhy()
                 self.loop.disturb()

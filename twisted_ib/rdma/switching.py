@@ -108,7 +108,7 @@ class Switch(ActiveSide, ABC):
     serviceID = 0
     _isSending = False
     _served = 0
-    #: What L{drained} has left to a later turn.
+    #: The delayed call that goes on with what L{drained} has begun.
     _later: IDelayedCall | None = None
 
     def __init__(self, former: Former, options: SwitchOptions) -> None:

@@ -224,7 +224,8 @@ class Switch:
         """
         Log which provider carries a connection or port.
         """
-        self.configuration.log(_SUMMARY, f"{role} {withPort(host, port)}: {why}")
+        if self.configuration.logs(_SUMMARY):
+            self.configuration.log(_SUMMARY, f"{role} {withPort(host, port)}: {why}")
 
     def seconds(self, verdict: str, timeout: float | None) -> float | None:
         """

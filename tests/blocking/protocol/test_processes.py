@@ -307,6 +307,24 @@ class ListenerTests(BlockingTestCase):
             self.assertIsNotNone(client.sdp)
             accepted.result(HANG_SECONDS).close()
 
+    def test_withdrawnAlone(self) -> None:
+        """
+        A listener whose device has gone before the fork is not on one that comes after it, either, before a
+        thread waits for a client.
+        """
+        listener = self.server()
+        part = listener.sdp
+        part.deviceGoing("shm0")
+        runForked(lambda: None)
+        part.deviceAdded("shm0")
+        self.assertEqual((part.sdpListeners, part.why.fallback), ((), None))
+        accepted = self.inThread(lambda skt: skt.accept()[0], listener)
+        waitUntil(lambda: part.sdpListeners)
+        self.assertEqual((part.why.provider, part.why.fallback), ("both", None))
+        client = self.client(listener)
+        self.assertIsNotNone(client.sdp)
+        accepted.result(HANG_SECONDS).close()
+
     def test_forkedAmid(self) -> None:
         """
         A fork that meets the first thread that waits for a client leaves SDP offered.

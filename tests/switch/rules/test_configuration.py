@@ -392,6 +392,7 @@ class RuleLogTests(ConfigurationCase):
             rules.decide("listen", "", 80)
             rules.log(9, "bad")
         stderr.write.assert_not_called()
+        self.assertFalse(rules.logs(9))
 
     def test_levels(self) -> None:
         """

@@ -153,7 +153,7 @@ class Configuration:
         L{Policy.decide} for this program.
         """
         decision = self.policy.decide(role, self.program, address, port)
-        if self._ruleLog.wants(MATCH):
+        if self.logs(MATCH):
             self.log(MATCH, f"{role} {address or '*'}:{port}: {decision.verdict} ({decision.where})")
         return decision
 
@@ -162,6 +162,12 @@ class Configuration:
         L{Policy.tcpOnly} for this program.
         """
         return self.policy.tcpOnly(role, self.program)
+
+    def logs(self, level: int) -> bool:
+        """
+        Return whether L{log} logs lines of a level: others need not be made.
+        """
+        return self._ruleLog.wants(level)
 
     def log(self, level: int, text: str) -> None:
         """
