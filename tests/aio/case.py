@@ -79,7 +79,8 @@ class Recorder(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.log: list[Any] = []
-        self.data = b""
+        # In place: many megabytes come in pieces of kilobytes.
+        self.data = bytearray()
         self.keepOpen = False
         self._changed = asyncio.Event()
 
@@ -100,7 +101,7 @@ class Recorder(asyncio.Protocol):
         @return: The data, once there is so much.
         """
         await self.until(lambda: len(self.data) >= length)
-        return self.data
+        return bytes(self.data)
 
     async def called(self, name: str) -> None:
         """

@@ -199,7 +199,7 @@ class TLSTests(LoopTestCase):
                         transport.write(sent.read())
                         await client.until(lambda client=client: client.data)
                         answers.write(client.data)
-                        client.data = b""
+                        client.data.clear()
                     else:
                         break
                 transport.write(sent.read())
