@@ -6,6 +6,7 @@ Counts and no times, as in L{tests.test_costs}: lower a number here when a chang
 
 from __future__ import annotations
 
+import enum
 import os
 import socket as kernel
 import sys
@@ -161,6 +162,63 @@ class CostTests(BlockingTestCase):
         total["recv"] //= 2
         found = {name: number // MESSAGES for name, number in total.items()}
         mayOnlyFall(self, found, {"send": 6, "sendall": 6, "recv": 16, "recv_into": 17})
+
+    def test_flags(self) -> None:
+        """
+        Flags are members of an enumeration, each operation of which is a function of Python's: a receive and
+        a send have none, however many flags they look for.
+        """
+        one, other = self.blocking()
+        found = {}
+        for name, call in (
+            ("recv", lambda: other.recv(len(DATA), kernel.MSG_WAITALL)),
+            ("recv_into", lambda: other.recv_into(bytearray(len(DATA)), 0, kernel.MSG_WAITALL)),
+            ("send", lambda: one.send(DATA, kernel.MSG_NOSIGNAL)),
+            ("sendall", lambda: one.sendall(DATA, kernel.MSG_NOSIGNAL)),
+        ):
+            if name.startswith("recv"):
+                one.sendall(DATA)
+            calls: list[str] = []
+            profiled(call, lambda code, calls=calls: calls.append(code.co_filename))
+            found[name] = sum(each == enum.__file__ for each in calls)
+        self.assertEqual(found, dict.fromkeys(found, 0))
+
+    def test_peer(self) -> None:
+        """
+        Where nothing has come, and a turn has just asked for everything, C{getpeername} asks nobody; but it
+        sees a peer that has gone, and asks again a brief time later.
+        """
+        one, other = self.blocking()
+        one.sendall(DATA)
+        other.recv(len(DATA))
+        turns: list[object] = []
+        turn = self.loop.turn
+        self.patch(self.loop, "turn", lambda *arguments: turns.append(arguments) or turn(*arguments))
+        self.loop.reactor._askAt = monotonic() + HANG_SECONDS
+        for _ in range(MESSAGES):
+            self.assertEqual(other.getpeername(), one.getsockname())
+        self.assertEqual(turns, [])
+        self.loop.reactor._askAt = 0.0
+        other.getpeername()
+        self.assertEqual(len(turns), 1)
+        one.setsockopt(kernel.SOL_SOCKET, kernel.SO_LINGER, bytes((1, 0, 0, 0, 0, 0, 0, 0)))
+        one.close()
+        self.loop.reactor._askAt = monotonic() + HANG_SECONDS
+        self.assertRaises(OSError, other.getpeername)
+
+    def test_user(self) -> None:
+        """
+        A brief sleep does not ask who the user is; the longer ones do.
+        """
+        one, other = self.blocking()
+        asked: list[int] = []
+        plain = os.geteuid
+        self.patch(os, "geteuid", lambda: asked.append(1) or plain())
+        self.asleep(lambda: one.sendall(DATA))
+        for _ in range(MESSAGES):
+            other.recv(len(DATA))
+        self.assertLessEqual(len(asked), 2 * MESSAGES // EPOLL_EVERY)
+        self.assertTrue(asked)
 
     def test_patched(self) -> None:
         """

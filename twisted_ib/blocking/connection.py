@@ -13,6 +13,7 @@ import socket as kernel
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from operator import index
 from select import epoll
 from threading import get_ident
 from time import monotonic
@@ -39,7 +40,7 @@ RECEIVE_BYTES: Final = 1 << 20
 SEND_BYTES: Final = 256 * 1024
 _DONTWAIT: Final = int(kernel.MSG_DONTWAIT)
 _PEEK: Final = int(kernel.MSG_PEEK)
-_OOB: Final = int(kernel.MSG_OOB)
+_OOB, _TRUNC, _WAITALL = int(kernel.MSG_OOB), int(kernel.MSG_TRUNC), int(kernel.MSG_WAITALL)
 #: Flags that ask for another call.  A stream ignores the others, as TCP does (MSG_EOR, MSG_CONFIRM).
 _ERRQUEUE: Final = int(getattr(kernel, "MSG_ERRQUEUE", 0))
 #: MSG_ZEROCOPY and MSG_FASTOPEN of Linux.
@@ -87,8 +88,7 @@ class Connection:
         self.descriptor, self.inode, self.forks, self.looked = -1, 0, 0, 0
         self.kept, self.holder = -1, ""
         self.stream: RedirectedServer | RedirectedClient | None = None
-        self.sockets, self.lost = 1, 0
-        self.inbox = Inbox()
+        self.sockets, self.lost, self.inbox = 1, 0, Inbox()
         self.ended = self.peerEnded = self.over = self._isShut = self.isNew = False
         # Whether recv waits for bytes, and some are unread for the transport; turns at the last send.
         self._awaits, self._isUnread, self._turns = False, False, 0
@@ -215,7 +215,8 @@ class Connection:
                     if loop.owner != get_ident():
                         loop.own()
                     if flags:
-                        return (data := self._receiveBy(size, flags, timeout))
+                        # As an integer: each look at a member of an enumeration is a function of Python's.
+                        return (data := self._receiveBy(size, index(flags), timeout))
                     inbox, stream = self.inbox, self.stream
                     pieces = inbox.pieces
                     if not (pieces or stream is None or loop.leader or loop.followers or loop.orphans):
@@ -291,14 +292,14 @@ class Connection:
         if flags & _ERRQUEUE:
             # recvmsg(2) does not block for the queue of errors, which is empty.
             raise failure(errno.EAGAIN)
-        if flags & kernel.MSG_TRUNC:
+        if flags & _TRUNC:
             raise failure(errno.EOPNOTSUPP)
         if flags & _DONTWAIT and timeout is None:
             # A socket with a timeout waits in Python's own poll(2), whatever the flags say.
             timeout = 0.0
         inbox = self.inbox
         # recv(2): a descriptor that does not block, as that of a socket with a timeout, waits for no more.
-        isAll = flags & kernel.MSG_WAITALL and timeout is None
+        isAll = flags & _WAITALL and timeout is None
         if flags & _PEEK:
             if isAll:
                 wanted = min(size, RECEIVE_BYTES)
@@ -342,6 +343,7 @@ class Connection:
     # -- sending
 
     def send(self, data: Any, flags: int, timeout: float | None) -> int:
+        flags = index(flags)
         if self.isMarked:
             timeout = self._timeoutNow(timeout)
         if timeout is None and not flags & _DONTWAIT:
@@ -350,11 +352,10 @@ class Connection:
                 return self._sendPieces(data, flags, None)
         loop = self.loop
         with loop:
-            if flags:
-                if flags & _NO_SEND_FLAGS:
-                    raise failure(errno.EOPNOTSUPP)
-                if flags & _DONTWAIT and timeout is None:
-                    timeout = 0.0
+            if flags & _NO_SEND_FLAGS:
+                raise failure(errno.EOPNOTSUPP)
+            if flags & _DONTWAIT and timeout is None:
+                timeout = 0.0
             if self._turns == loop.driven.turns:
                 # Nobody has driven the loop since the last one: the peer may have gone.
                 loop.poll()
@@ -389,8 +390,7 @@ class Connection:
         """
         with self.loop:
             self.loop.poll()
-            if not self.writable():
-                self._await(self.writable, timeout)
+            self._await(self.writable, timeout)
             if self.stream is None or self._isShut:
                 raise self._broken()
 
@@ -467,10 +467,9 @@ class Connection:
                 sent += self.send(octets[sent : sent + SEND_BYTES], flags, timeout)
                 if deadline is not None:
                     timeout = deadline - monotonic()
-                    if timeout <= 0:
-                        if sent < count:
-                            raise TimeoutError("timed out")
-                        timeout = 1e-9
+                    if timeout <= 0 and sent < count:
+                        raise TimeoutError("timed out")
+                    timeout = max(timeout, 1e-9)
             return count
 
     # -- the end
@@ -528,9 +527,7 @@ class Connection:
             self._end(isAborted)
 
     def _end(self, isAborted: bool) -> None:
-        stream = self.stream
-        unread = self.inbox.size > 0
-        self.sockets = 0
+        stream, unread, self.sockets = self.stream, self.inbox.size > 0, 0
         self.ended = self._isShut = True
         self.inbox.clear()
         if stream is not None:
@@ -555,8 +552,11 @@ class Connection:
         """
         Serve what has arrived: whether the peer has gone is known then.
         """
-        with self.loop:
-            self.loop.poll()
+        with (loop := self.loop):
+            path = None if self.stream is None else self.stream.queuePair.path
+            # As in receive(): for moments after a turn that asked for everything the peer's memory tells.
+            if path is None or path.pending() or monotonic() >= loop.reactor._askAt:
+                loop.poll()
 
     def state(self) -> int:
         """

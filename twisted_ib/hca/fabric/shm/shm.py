@@ -618,15 +618,12 @@ class SharedMemoryFabric(HotPaths):
                 n += 1
         return n
 
-    def arm(self) -> bool:
-        # Here because it is off the data path, yet runs before every wait.
-        if os.geteuid() != self._user:
-            self._follow()
-        return super().arm()
-
     # -- time and the end
 
     def deadline(self) -> float | None:
+        # Here because it is asked before every wait, but those that are brief because messages come.
+        if os.geteuid() != self._user:
+            self._follow()
         found = self._pairs.deadline() if self._pairs.greeting else None
         for when in self._listeners.deadline, self._redials.deadline, self._lookAt:
             if when is not None and (found is None or when < found):
