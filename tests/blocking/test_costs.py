@@ -35,6 +35,7 @@ from twisted_ib.drive.waiter import Waiter
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell
 from twisted_ib.reactor.loop import EPOLL_EVERY, DeviceLoop
+from twisted_ib.switch.gainless import LEARN_TURNS
 
 DATA = bytes(64)
 #: Messages that are counted: so many that each has its part of the turns that ask for everything.
@@ -205,6 +206,22 @@ class CostTests(BlockingTestCase):
         one.close()
         self.loop.reactor._askAt = monotonic() + HANG_SECONDS
         self.assertRaises(OSError, other.getpeername)
+
+    def test_learn(self) -> None:
+        """
+        Whether connections gain is looked at once in so many turns.
+        """
+        looks: list[Any] = []
+        self.patch(module, "learn", lambda switch, _: looks.append(switch))
+        self.loop.driven.turns = 0
+        one, other = self.blocking()
+        for _ in range(LEARN_TURNS // MESSAGES):
+            self.send(one, other)
+        turns = self.loop.driven.turns
+        self.assertEqual(len(looks), turns // LEARN_TURNS)
+        while not looks:
+            self.send(one, other)
+        self.assertLess(self.loop.driven.turns - LEARN_TURNS, 2 * MESSAGES)
 
     def test_user(self) -> None:
         """

@@ -14,6 +14,7 @@ import struct
 import tempfile
 from hashlib import sha256
 from threading import Barrier
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,7 +32,13 @@ from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.blocking.select import select
 from twisted_ib.errors import ForkedSocketError
 from twisted_ib.hca.device.registry import removeDevice
-from twisted_ib.switch.candidates import GAINLESS_IN_SUCCESSION, SHORT_MESSAGES, Gainless
+from twisted_ib.switch.gainless import (
+    ASLEEP_MESSAGES,
+    GAINLESS_IN_SUCCESSION,
+    SHORT_MESSAGES,
+    Gainless,
+    learn,
+)
 from twisted_ib.switch.listeners import SDPListener
 from twisted_ib.switch.reason import kept, outcomes
 
@@ -604,6 +611,96 @@ class ListenTests(BlockingTestCase):
         self.assertLess(max(sent, received), SHORT_MESSAGES)
         self.assertGreater(users, 1)
         self.assertIn(sleeps * users, range(1_000_000 - users, 1_100_000))
+
+    def _sleeps(self) -> tuple[Any, Any, Any]:
+        # A server, and a connection to it that stands, whose messages have mostly ended sleeps.
+        listener = self.server()
+        accepted = self.inThread(listener.accept)
+        one, other = self.client(listener), accepted.result(HANG_SECONDS)[0]
+        self.addCleanup(other.close)
+        other.settimeout(HANG_SECONDS)
+        learn(self.loop.reactor.switch, self.loop.reactor._channels)
+        for _ in range(ASLEEP_MESSAGES):
+            for here, there in ((one, other), (other, one)):
+                here.sendall(b"x")
+                exactly(there, 1)
+        one.sdp.stream.channel.device.fabric.sleeps += 1_000_000
+        return listener, one, other
+
+    def test_sleeps(self) -> None:
+        """
+        A connection that stands and mostly sleeps leaves its port to TCP: at its client, and at its server,
+        which offers no SDP for a time; it goes on itself.
+        """
+        listener, one, other = self._sleeps()
+        learn(self.loop.reactor.switch, self.loop.reactor._channels)
+        switch, address = self.loop.reactor.switch, listener.getsockname()
+        self.assertEqual(listener.sdp.why.fallback.kind, "asleep")
+        with self.client(listener) as client:
+            self.assertEqual(kept[client].fallback.kind, "asleep")
+        listener.accept()[0].close()
+        # Another process knows nothing of that.
+        switch.candidates.gainless = Gainless()
+        with self.client(listener) as client:
+            self.assertEqual(kept[client].fallback.kind, "asleep")
+        listener.accept()[0].close()
+        one.sendall(b"on")
+        self.assertEqual(exactly(other, 2), b"on")
+        # It is tried again.
+        listener.sdp._resting.reset(0.0)
+        with self.loop:
+            over = self.loop.wait(lambda: listener.sdp.why.fallback is None, monotonic() + HANG_SECONDS)
+        self.assertTrue(over)
+        self.assertEqual(self._ways(listener, 1), [True])
+        self.assertEqual(one.getpeername(), address)
+
+    def test_sleepsOn(self) -> None:
+        """
+        While it sleeps on that time begins anew, and the next one is longer; with the port it ends.
+        """
+        listener, _, other = self._sleeps()
+        reactor, listening, seconds = self.loop.reactor, listener.sdp, []
+        self.patch(reactor, "seconds", lambda: self.now)
+        self.now = 1000.0
+        for _ in range(7):
+            other.sdp.stream.sleeps()
+            begun = self.now
+            self.now += 5.0
+            other.sdp.stream.sleeps()
+            [call] = [each for each in reactor.getDelayedCalls() if each.func == listening._rested]
+            seconds.append((call.getTime() - begun - 5.0) / 10.0)
+            self.now = call.getTime()
+            call.cancel()
+            listening._rested()
+        self.assertEqual(seconds, [1, 2, 4, 8, 16, 32, 32])
+        # Unless that is long ago.
+        self.now += 1000.0
+        other.sdp.stream.sleeps()
+        resting = listening._resting
+        self.assertEqual(resting.getTime() - self.now, 10.0)
+        listener.close()
+        self.assertFalse(resting.active())
+
+    def test_sleepsByRules(self) -> None:
+        """
+        A client whose rules want SDP alone finds it meanwhile.
+        """
+        self.rules("use both listen * *:*\nuse sdp connect * *:*\n")
+        listener, _, _ = self._sleeps()
+        learn(self.loop.reactor.switch, self.loop.reactor._channels)
+        self.assertEqual(listener.sdp.why.fallback.kind, "asleep")
+        self.assertEqual(self._ways(listener, 1), [True])
+
+    def test_sleepsAlone(self) -> None:
+        """
+        A port that has no TCP is left as it is.
+        """
+        self.rules("use sdp listen * *:*\nuse sdp connect * *:*\n")
+        listener, _, _ = self._sleeps()
+        listeners = listener.sdp.sdpListeners
+        learn(self.loop.reactor.switch, self.loop.reactor._channels)
+        self.assertIsNone(listener.sdp.why.fallback)
+        self.assertIs(listener.sdp.sdpListeners, listeners)
 
     def test_gainlessByRules(self) -> None:
         """

@@ -4,23 +4,15 @@ The ways to a peer over SDP, with a host and a kernel of the tests' own.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from twisted_ib import limits
 from twisted_ib.errors import RunDirectoryError
 from twisted_ib.hca.device.tcpcounterparts import Counterpart
+from twisted_ib.hca.host.entries import RATHER_TCP
 from twisted_ib.switch import candidates, sockdiag
-from twisted_ib.switch.candidates import (
-    GAINLESS_IN_SUCCESSION,
-    SHORT_MESSAGES,
-    Candidate,
-    Candidates,
-    Failures,
-    Gainless,
-)
+from twisted_ib.switch.candidates import Candidate, Candidates, Failures
 from twisted_ib.switch.reason import Fallback
 from twisted_ib.switch.sockdiag import TCPListener, Unreadable
 
@@ -133,6 +125,15 @@ class WaysTests(SynchronousTestCase):
         self.assertEqual(self.here(), "no_listener")
         self.assertEqual(self.here(devices=()), "no_listener")
         self.assertEqual(self.asked, [])
+
+    def test_ratherTCP(self) -> None:
+        """
+        One whose server would rather have clients over TCP is none; another that shares the number is.
+        """
+        self.beside.processes = [Counterpart(1, "127.0.0.1", 4711 + RATHER_TCP, OURS)]
+        self.assertEqual((self.here(), self.asked), ("asleep", []))
+        self.beside.processes.append(SERVER)
+        self.assertEqual(self.here(), [Candidate("shm0", SERVER)])
 
     def test_another(self) -> None:
         """
@@ -263,111 +264,3 @@ class FailuresTests(SynchronousTestCase):
         self.assertFalse(failures.holds("127.0.0.1", 1, SERVER, 5.0, 0.0))
         failures.add("127.0.0.1", 1, SERVER, 5.0)
         self.assertFalse(failures.holds("127.0.0.1", 1, SERVER, 4.0, 60.0))
-
-
-class GainlessTests(SynchronousTestCase):
-    """
-    L{Gainless}.
-    """
-
-    def setUp(self) -> None:
-        """
-        There are two CPUs, and nothing is known.
-        """
-        self.patch(os, "sched_getaffinity", lambda _: {0, 1})
-        self.known = Gainless()
-
-    def end(
-        self,
-        messages: int = SHORT_MESSAGES,
-        port: int = 80,
-        now: float = 0.0,
-        times: int = 1,
-        sleeps: int = 0,
-    ) -> None:
-        """
-        Connections to a port end, which have sent one message and received the others.
-        """
-        for _ in range(times):
-            self.known.ended("127.0.0.1", port, 1, messages - 1, sleeps, now)
-
-    def holds(self, now: float = 0.0, port: int = 80, seconds: float = 10.0) -> str | None:
-        """
-        @return: The kind of reason why the port is left to TCP.
-        """
-        found = self.known.holds("127.0.0.1", port, now, seconds)
-        return None if found is None else found.kind
-
-    def test_succession(self) -> None:
-        """
-        So many short-lived ones in succession leave a port to TCP, not fewer; one of more messages lets all
-        be forgotten.
-        """
-        self.end(times=GAINLESS_IN_SUCCESSION - 1)
-        self.assertIsNone(self.holds())
-        self.end(SHORT_MESSAGES + 1)
-        self.end(times=GAINLESS_IN_SUCCESSION - 1)
-        self.assertIsNone(self.holds())
-        self.end()
-        self.assertEqual(self.holds(), "short_lived")
-        self.assertIsNone(self.holds(port=81))
-        self.assertIsNone(self.known.holds("127.0.0.2", 80, 0.0, 10.0))
-
-    def test_asleep(self) -> None:
-        """
-        So do long ones of which more than half of what was received has ended a sleep, in turn with
-        short-lived ones, too.
-        """
-        self.end(101, sleeps=51, times=GAINLESS_IN_SUCCESSION - 1)
-        self.assertIsNone(self.holds())
-        self.end(101, sleeps=50)
-        self.end(times=GAINLESS_IN_SUCCESSION - 1)
-        self.assertIsNone(self.holds())
-        self.end(101, sleeps=51)
-        self.assertEqual(self.holds(), "asleep")
-
-    def test_again(self) -> None:
-        """
-        After a time SDP is tried again: one that gains nothing again suffices for another such time, and one
-        that does ends it.
-        """
-        self.end(times=GAINLESS_IN_SUCCESSION)
-        self.assertEqual(self.holds(9.9), "short_lived")
-        self.assertIsNone(self.holds(10.0))
-        self.end(now=11.0)
-        self.assertEqual(self.holds(20.9), "short_lived")
-        self.assertIsNone(self.holds(21.0))
-        self.end(SHORT_MESSAGES + 1, now=22.0)
-        self.end(now=23.0)
-        self.assertIsNone(self.holds(23.0))
-
-    def test_never(self) -> None:
-        """
-        No time is never, on one CPU too, nor is a clock that goes back a reason.
-        """
-        self.end(now=5.0, times=GAINLESS_IN_SUCCESSION)
-        self.assertIsNone(self.holds(5.0, seconds=0.0))
-        self.assertIsNone(self.holds(4.0))
-        self.patch(os, "sched_getaffinity", lambda _: {1})
-        self.known = Gainless()
-        self.assertIsNone(self.holds(seconds=0.0))
-
-    def test_oneCPU(self) -> None:
-        """
-        On one CPU all ports are left to TCP, whatever was learned.
-        """
-        self.patch(os, "sched_getaffinity", lambda _: {1})
-        self.known = Gainless()
-        self.end(SHORT_MESSAGES + 1)
-        self.assertEqual((self.holds(), self.holds(port=81)), ("one_cpu", "one_cpu"))
-
-    def test_bound(self) -> None:
-        """
-        Beyond the bound the port is forgotten whose last end is the oldest.
-        """
-        self.patch(limits, "GAINLESS_PORTS", 3)
-        for port in (1, 2, 3, 1):
-            self.end(port=port, times=GAINLESS_IN_SUCCESSION)
-        self.end(port=4)
-        held = [self.holds(port=port) is not None for port in (1, 2, 3, 4)]
-        self.assertEqual(held, [True, False, True, False])

@@ -173,6 +173,13 @@ class SwitchedConnecting(Connecting):
             ended = self.reactor.switch.candidates.gainless.ended
             ended(*self.attempt.address, sent, received, sleeps, self.reactor.seconds())
 
+    def sleeps(self) -> None:
+        """
+        The connection's messages mostly end sleeps.
+        """
+        gainless = self.reactor.switch.candidates.gainless
+        gainless.sleeps(*self.attempt.address, self.reactor.seconds())
+
     def overTCP(self) -> None:
         self.isOver = True
         # The process may not answer C{ib-ss}: its threads wait in the kernel.

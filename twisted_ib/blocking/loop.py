@@ -33,6 +33,7 @@ from twisted_ib.hca.host.libc import sameAction
 from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.reactor.loop import EPOLL_EVERY, progress
+from twisted_ib.switch.gainless import LEARN_TURNS, learn
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
@@ -129,6 +130,8 @@ class DrivenReactor(IBReactor):
         done = self.rest.end(self._channels, self.seconds, seconds)
         if done and seconds != 0:
             deviceLoop.polling.woken()
+        if not turns & (LEARN_TURNS - 1):
+            learn(self.switch, self._channels)
         return worked + done
 
     def _sleepBriefly(
@@ -365,9 +368,7 @@ class BlockingLoop:
         @param kernel: A C{select.poll} object with descriptors, which no other thread uses; or L{None}.
         @return: False if the time was over first.
         """
-        if ready() or (kernel is not None and kernel.poll(0)):
-            return True
-        return self.sleep(ready, deadline, kernel)
+        return bool(ready() or (kernel is not None and kernel.poll(0))) or self.sleep(ready, deadline, kernel)
 
     def sleep(
         self, ready: Callable[[], object], deadline: float | None, kernel: select.poll | None = None

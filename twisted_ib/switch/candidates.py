@@ -8,7 +8,6 @@ the kernel reports which socket TCP would reach (L{twisted_ib.switch.sockdiag}).
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
 
 import attrs
@@ -19,22 +18,15 @@ from twisted_ib.hca.base.traits import Peers
 from twisted_ib.hca.device.registry import FABRICS, fabricOf
 from twisted_ib.hca.device.tcpcounterparts import Counterpart, TCPCounterparts
 from twisted_ib.hca.host.addresses import isLocalAddress
+from twisted_ib.hca.host.entries import RATHER_TCP
 from twisted_ib.internet.addressing.addresses import reachable, scopeOf, withPort
 from twisted_ib.layouts import Shown
 from twisted_ib.switch import sockdiag
-from twisted_ib.switch.reason import ONE_CPU, Fallback, noListener, remote
+from twisted_ib.switch.gainless import ASLEEP, Gainless
+from twisted_ib.switch.reason import Fallback, noListener, remote
 
 #: SDP listeners to which a connect failed that one reactor remembers; beyond it the oldest is evicted.
 OFFLOADS_REMEMBERED = 1024
-
-#: Messages of a connection that is short-lived, both directions and the end counted, at most: that of one
-#: request has three or a few more.  To connect over SDP takes some fifty system calls more than over TCP, and
-#: in a thread that blocks no message saves more than one or two.
-SHORT_MESSAGES = 16
-#: So many connections in succession that gained nothing leave a port to TCP.
-GAINLESS_IN_SUCCESSION = 4
-_SHORT_LIVED = Fallback("short_lived", "blocking and short-lived: SDP gains nothing here")
-_ASLEEP = Fallback("asleep", "blocking and mostly asleep: SDP gains nothing here")
 
 #: The service id of SDP's port 0 (IBTA vol. 1 annex A4; L{twisted_ib.sdp.handshake.Handshake}).
 _SDP = 0x10000
@@ -88,52 +80,6 @@ class Failures:
         return False
 
 
-class Gainless:
-    """
-    Where connections of blocking sockets gain nothing from SDP, by those that have ended.
-    """
-
-    def __init__(self) -> None:
-        # A message costs several times TCP's.
-        self._isOneCPU = len(os.sched_getaffinity(0)) == 1
-        #: By port: how many in succession, why the last one did not gain, and when it ended.
-        self._ports: dict[tuple[str, int], tuple[int, Fallback, float]] = {}
-
-    def ended(self, host: str, port: int, sent: int, received: int, sleeps: int, now: float) -> None:
-        """
-        Learn from a connection that has ended.
-
-        @param sent: Its messages; C{received} likewise.
-        @param sleeps: How many of these have ended a sleep.
-        """
-        ports, key = self._ports, (host, port)
-        count, _, _ = ports.pop(key, (0, _SHORT_LIVED, now))
-        if sent + received <= SHORT_MESSAGES:
-            why = _SHORT_LIVED
-        elif 2 * sleeps > received:
-            # A message that ends a sleep costs more than TCP's: only those that polling finds gain.
-            why = _ASLEEP
-        else:
-            return
-        if len(ports) >= limits.GAINLESS_PORTS:
-            del ports[next(iter(ports))]
-        ports[key] = min(count + 1, GAINLESS_IN_SUCCESSION), why, now
-
-    def holds(self, host: str, port: int, now: float, seconds: float) -> Fallback | None:
-        """
-        Return why SDP is not tried for a connection of a blocking socket.
-
-        @param seconds: For how long after the end of the last one; 0 for never.
-        """
-        if not seconds:
-            return None
-        if self._isOneCPU:
-            return ONE_CPU
-        count, why, since = self._ports.get((host, port), (0, None, now))
-        # Afterwards one more that gains nothing suffices.
-        return why if count == GAINLESS_IN_SUCCESSION and 0 <= now - since < seconds else None
-
-
 class Candidates:
     """
     The search.
@@ -174,6 +120,9 @@ class Candidates:
         where = withPort(host, port)
         if not found:
             return noListener(where)
+        found = {each: device for each, device in found.items() if not each.inode & RATHER_TCP}
+        if not found:
+            return ASLEEP
         try:
             listening = sockdiag.listeners(port)
         # Two processes may listen on one port of TCP (SO_REUSEPORT) or of SDP; without the kernel's answer

@@ -78,6 +78,12 @@ class RedirectedServer(_Handled, SDPServer):
         self._leavePeers()
         super().abandon()
 
+    def sleeps(self) -> None:
+        """
+        Its messages mostly end sleeps: a port of blocking sockets leaves clients to TCP for a time.
+        """
+        self.server.sleeps()
+
 
 class RedirectedClient(_Handled, SDPClient):
     """
@@ -101,3 +107,9 @@ class RedirectedClient(_Handled, SDPClient):
             self.bound = None
             bound.close()
         super().connectionLost(reason)
+
+    def sleeps(self) -> None:
+        """
+        Its messages mostly end sleeps: blocking sockets connect to its port over TCP for a time.
+        """
+        self.connector.sleeps()

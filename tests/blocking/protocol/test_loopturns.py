@@ -22,6 +22,7 @@ from twisted_ib.blocking.loop import BRIEF_SECONDS, BUSY_TURNS, YIELD_SECONDS, B
 from twisted_ib.drive.sleeper import MOST_SECONDS, milliseconds
 from twisted_ib.drive.waiter import Waiter
 from twisted_ib.hca.base.polling import LESSONS, SPIN_SECONDS, AdaptivePolling
+from twisted_ib.hca.device.counters import Traffic
 from twisted_ib.internet.readers import CHANNELS
 
 
@@ -56,6 +57,9 @@ class Channel:
         self.__dict__.update(options)
         self.device, self.fabric = self, self
         self.hot: tuple[Any, ...] = ()
+        # What is looked at for whether its connections gain.
+        self.traffic, self.queuePairs, self.sleeps = Traffic(), dict[int, Any](), 0
+        self.octets = lambda: None
 
     def progress(self) -> int:
         """

@@ -1,0 +1,251 @@
+"""
+What is learned of connections of blocking sockets: L{twisted_ib.switch.gainless}.
+"""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from twisted_ib import limits
+from twisted_ib.switch.gainless import (
+    ASLEEP_MESSAGES,
+    ASLEEP_OCTETS,
+    GAINLESS_IN_SUCCESSION,
+    SHORT_MESSAGES,
+    Gainless,
+    learn,
+)
+from twisted_ib.switch.serverclient import RedirectedServer
+
+#: Messages received, by the number of the transport.
+counts: dict[int, int] = {}
+
+
+class FakeDevice:
+    """
+    A device with what is looked at.
+    """
+
+    def __init__(self, **have: object) -> None:
+        """
+        With these.
+        """
+        vars(self).update(have)
+
+
+class GainlessTests(SynchronousTestCase):
+    """
+    L{Gainless}.
+    """
+
+    def setUp(self) -> None:
+        """
+        There are two CPUs, and nothing is known.
+        """
+        self.patch(os, "sched_getaffinity", lambda _: {0, 1})
+        self.known = Gainless()
+
+    def end(
+        self,
+        messages: int = SHORT_MESSAGES,
+        port: int = 80,
+        now: float = 0.0,
+        times: int = 1,
+        sleeps: int = 0,
+    ) -> None:
+        """
+        Connections to a port end, which have sent one message and received the others.
+        """
+        for _ in range(times):
+            self.known.ended("127.0.0.1", port, 1, messages - 1, sleeps, now)
+
+    def holds(self, now: float = 0.0, port: int = 80, seconds: float = 10.0) -> str | None:
+        """
+        @return: The kind of reason why the port is left to TCP.
+        """
+        found = self.known.holds("127.0.0.1", port, now, seconds)
+        return None if found is None else found.kind
+
+    def test_succession(self) -> None:
+        """
+        So many short-lived ones in succession leave a port to TCP, not fewer; one of more messages lets all
+        be forgotten.
+        """
+        self.end(times=GAINLESS_IN_SUCCESSION - 1)
+        self.assertIsNone(self.holds())
+        self.end(SHORT_MESSAGES + 1)
+        self.end(times=GAINLESS_IN_SUCCESSION - 1)
+        self.assertIsNone(self.holds())
+        self.end()
+        self.assertEqual(self.holds(), "short_lived")
+        self.assertIsNone(self.holds(port=81))
+        self.assertIsNone(self.known.holds("127.0.0.2", 80, 0.0, 10.0))
+
+    def test_asleep(self) -> None:
+        """
+        So do long ones of which more than half of what was received has ended a sleep, in turn with
+        short-lived ones, too.
+        """
+        self.end(101, sleeps=51, times=GAINLESS_IN_SUCCESSION - 1)
+        self.assertIsNone(self.holds())
+        self.end(101, sleeps=50)
+        self.end(times=GAINLESS_IN_SUCCESSION - 1)
+        self.assertIsNone(self.holds())
+        self.end(101, sleeps=51)
+        self.assertEqual(self.holds(), "asleep")
+
+    def test_standing(self) -> None:
+        """
+        One that stands and sleeps is as good as so many that have ended; the next that gains lets it be
+        forgotten.
+        """
+        self.known.sleeps("127.0.0.1", 80, 1.0)
+        self.assertEqual((self.holds(10.9), self.holds(11.0)), ("asleep", None))
+        self.end(SHORT_MESSAGES + 1)
+        self.assertIsNone(self.holds(2.0))
+
+    def test_again(self) -> None:
+        """
+        After a time SDP is tried again: one that gains nothing again suffices for another such time, and one
+        that does ends it.
+        """
+        self.end(times=GAINLESS_IN_SUCCESSION)
+        self.assertEqual(self.holds(9.9), "short_lived")
+        self.assertIsNone(self.holds(10.0))
+        self.end(now=11.0)
+        self.assertEqual(self.holds(20.9), "short_lived")
+        self.assertIsNone(self.holds(21.0))
+        self.end(SHORT_MESSAGES + 1, now=22.0)
+        self.end(now=23.0)
+        self.assertIsNone(self.holds(23.0))
+
+    def test_never(self) -> None:
+        """
+        No time is never, on one CPU too, nor is a clock that goes back a reason.
+        """
+        self.end(now=5.0, times=GAINLESS_IN_SUCCESSION)
+        self.assertIsNone(self.holds(5.0, seconds=0.0))
+        self.assertIsNone(self.holds(4.0))
+        self.patch(os, "sched_getaffinity", lambda _: {1})
+        self.known = Gainless()
+        self.assertIsNone(self.holds(seconds=0.0))
+
+    def test_oneCPU(self) -> None:
+        """
+        On one CPU all ports are left to TCP, whatever was learned.
+        """
+        self.patch(os, "sched_getaffinity", lambda _: {1})
+        self.known = Gainless()
+        self.end(SHORT_MESSAGES + 1)
+        self.assertEqual((self.holds(), self.holds(port=81)), ("one_cpu", "one_cpu"))
+
+    def test_bound(self) -> None:
+        """
+        Beyond the bound the port is forgotten whose last end is the oldest.
+        """
+        self.patch(limits, "GAINLESS_PORTS", 3)
+        for port in (1, 2, 3, 1):
+            self.end(port=port, times=GAINLESS_IN_SUCCESSION)
+        self.end(port=4)
+        held = [self.holds(port=port) is not None for port in (1, 2, 3, 4)]
+        self.assertEqual(held, [True, False, True, False])
+
+
+class LookTests(SynchronousTestCase):
+    """
+    L{Gainless.look}: connections that stand.
+
+    @ivar sleeps: Those of the device; C{received}, its messages, and C{octets}.
+    """
+
+    def setUp(self) -> None:
+        """
+        A device with two connections and what else uses it.
+        """
+        self.sleeps = self.received = self.octets = 0
+        self.ends = [self.end(ASLEEP_MESSAGES), self.end(ASLEEP_MESSAGES - 1)]
+        traffic = SimpleNamespace(with_=lambda _: SimpleNamespace(messagesReceived=self.received))
+        self.fabric = SimpleNamespace(sleeps=0, octets=lambda: (self.octets, 0))
+        device = FakeDevice(traffic=traffic, queuePairs={}, fabric=self.fabric)
+        self.channel: Any = SimpleNamespace(device=device, users=[object(), *self.ends])
+        self.known = Gainless()
+        self.look()
+
+    def end(self, received: int) -> Any:
+        """
+        @return: The transport of a connection that has received so many messages.
+        """
+        made = RedirectedServer.__new__(RedirectedServer)
+        self.patch(RedirectedServer, "traffic", lambda it: (0, counts[id(it)], 0, 0))
+        counts[id(made)] = received
+        return made
+
+    def look(self, messages: int = 0, sleeps: int = 0, octets: int = 0) -> list[Any]:
+        """
+        Messages come, and sleeps are ended.
+
+        @return: What is found.
+        """
+        self.received += messages
+        self.fabric.sleeps += sleeps
+        self.octets += octets
+        return self.known.look([self.channel])
+
+    def test_share(self) -> None:
+        """
+        More than half of the messages since the last look have ended sleeps: those connections gain nothing
+        that have received enough of them.
+        """
+        most = ASLEEP_MESSAGES // 2
+        self.assertEqual(self.look(ASLEEP_MESSAGES, most), [])
+        self.assertEqual(self.look(ASLEEP_MESSAGES, most + 1), self.ends[:1])
+        self.assertEqual(self.look(ASLEEP_MESSAGES, most), [])
+
+    def test_enough(self) -> None:
+        """
+        Too few are kept for the next look.
+        """
+        self.assertEqual(self.look(ASLEEP_MESSAGES - 1, ASLEEP_MESSAGES), [])
+        self.assertEqual(self.look(1), self.ends[:1])
+        self.assertEqual(self.look(ASLEEP_MESSAGES), [])
+
+    def test_long(self) -> None:
+        """
+        Long messages gain, asleep or not; where octets are not counted none is taken to be.
+        """
+        most = ASLEEP_OCTETS * ASLEEP_MESSAGES
+        self.assertEqual(self.look(ASLEEP_MESSAGES, ASLEEP_MESSAGES, most + 1), [])
+        self.assertEqual(self.look(ASLEEP_MESSAGES, ASLEEP_MESSAGES, most), self.ends[:1])
+        self.fabric.octets = lambda: None
+        self.known = Gainless()
+        self.look()
+        self.assertEqual(self.look(ASLEEP_MESSAGES, ASLEEP_MESSAGES), self.ends[:1])
+
+    def test_gone(self) -> None:
+        """
+        Of a device that is closed nothing is kept.
+        """
+        self.known.look([])
+        self.assertEqual(len(self.known._seen), 0)
+
+    def test_rule(self) -> None:
+        """
+        C{timeout short 0} switches it off.
+        """
+        told: list[Any] = []
+        self.patch(RedirectedServer, "sleeps", lambda it: told.append(it))
+        timeouts = SimpleNamespace(short=0.0)
+        switch: Any = SimpleNamespace(
+            configuration=SimpleNamespace(policy=SimpleNamespace(timeouts=timeouts)),
+            candidates=SimpleNamespace(gainless=self.known),
+        )
+        for seconds in (0.0, 10.0):
+            timeouts.short = seconds
+            self.received += ASLEEP_MESSAGES
+            self.fabric.sleeps += ASLEEP_MESSAGES
+            learn(switch, [self.channel])
+            self.assertEqual(told, self.ends[:1] if seconds else [])

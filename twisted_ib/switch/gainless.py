@@ -1,0 +1,135 @@
+"""
+Where connections of blocking sockets gain nothing from SDP.
+
+A message gains if polling finds it.  One that ends a sleep costs more than TCP's: the kernel does with a few
+instructions what Python does here with a thousand.  A connection of one request does not win back what it
+costs to connect.  Both are learned from connections, those that have ended and those that stand; the next
+ones to the same port go over TCP for a time.  A server whose connections mostly sleep leaves clients to TCP
+meanwhile, as these may be processes that connect once.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from twisted_ib import limits
+from twisted_ib.switch.reason import ONE_CPU, Fallback
+from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from twisted_ib.hca.device.device import Device
+    from twisted_ib.internet.channel import DeviceChannel
+    from twisted_ib.switch.switch import Switch
+
+#: Messages of a connection that is short-lived, both directions and the end counted, at most: that of one
+#: request has three or a few more.  To connect over SDP takes some fifty system calls more than over TCP, and
+#: in a thread that blocks no message saves more than one or two.
+SHORT_MESSAGES: Final = 16
+#: So many connections in succession that gained nothing leave a port to TCP.
+GAINLESS_IN_SUCCESSION: Final = 4
+_SHORT_LIVED: Final = Fallback("short_lived", "blocking and short-lived: SDP gains nothing here")
+ASLEEP: Final = Fallback("asleep", "blocking and mostly asleep: SDP gains nothing here")
+#: Turns of a loop after which it is looked whether connections that stand gain; a power of two.
+LEARN_TURNS: Final = 1024
+#: Messages that a device, and one of its connections, has received, at least, before that is judged.
+ASLEEP_MESSAGES: Final = 128
+#: Octets of a message, in the mean and both directions counted, above which SDP gains although it sleeps: it
+#: copies them less often.
+ASLEEP_OCTETS: Final = 16384
+#: The connections of which it is known.
+_ENDS: Final = (RedirectedServer, RedirectedClient)
+
+
+class Gainless:
+    """
+    Where connections of blocking sockets gain nothing from SDP, by those that have ended, and those that
+    stand.
+    """
+
+    def __init__(self) -> None:
+        # A message costs several times TCP's.
+        self._isOneCPU = len(os.sched_getaffinity(0)) == 1
+        #: By port: how many in succession, why the last one did not gain, and when it ended.
+        self._ports: dict[tuple[str, int], tuple[int, Fallback, float]] = {}
+        #: By device: its sleeps, messages and octets at the last look that saw enough.
+        self._seen: dict[Device, tuple[int, int, int]] = {}
+
+    def ended(self, host: str, port: int, sent: int, received: int, sleeps: int, now: float) -> None:
+        """
+        Learn from a connection that has ended.
+
+        @param sent: Its messages; C{received} likewise.
+        @param sleeps: How many of these have ended a sleep.
+        """
+        count, _, _ = self._ports.pop((host, port), (0, _SHORT_LIVED, now))
+        if sent + received <= SHORT_MESSAGES:
+            self._add(host, port, count + 1, _SHORT_LIVED, now)
+        elif 2 * sleeps > received:
+            # A message that ends a sleep costs more than TCP's: only those that polling finds gain.
+            self._add(host, port, count + 1, ASLEEP, now)
+
+    def sleeps(self, host: str, port: int, now: float) -> None:
+        """
+        Learn from a connection that stands, and whose messages mostly end sleeps: so many of them are as good
+        as several connections.
+        """
+        self._ports.pop((host, port), None)
+        self._add(host, port, GAINLESS_IN_SUCCESSION, ASLEEP, now)
+
+    def _add(self, host: str, port: int, count: int, why: Fallback, now: float) -> None:
+        ports = self._ports
+        if len(ports) >= limits.GAINLESS_PORTS:
+            del ports[next(iter(ports))]
+        ports[host, port] = min(count, GAINLESS_IN_SUCCESSION), why, now
+
+    def holds(self, host: str, port: int, now: float, seconds: float) -> Fallback | None:
+        """
+        Return why SDP is not tried for a connection of a blocking socket.
+
+        @param seconds: For how long after the end of the last one; 0 for never.
+        """
+        if not seconds:
+            return None
+        if self._isOneCPU:
+            return ONE_CPU
+        count, why, since = self._ports.get((host, port), (0, None, now))
+        # Afterwards one more that gains nothing suffices.
+        return why if count == GAINLESS_IN_SUCCESSION and 0 <= now - since < seconds else None
+
+    def look(self, channels: Iterable[DeviceChannel]) -> list[RedirectedServer | RedirectedClient]:
+        """
+        Return the connections that stand and gain nothing, as the messages of their device have mostly ended
+        sleeps since the last look that saw L{ASLEEP_MESSAGES}: they are short, and polling does not find
+        them.
+        """
+        seen, self._seen = self._seen, {}
+        found: list[RedirectedServer | RedirectedClient] = []
+        for channel in channels:
+            device = channel.device
+            messages = device.traffic.with_(device.queuePairs.values()).messagesReceived
+            now = device.fabric.sleeps, messages, sum(device.fabric.octets() or ())
+            before = self._seen[device] = seen.get(device, now)
+            sleeps, messages, octets = (each - old for each, old in zip(now, before, strict=True))
+            if messages < ASLEEP_MESSAGES:
+                continue
+            self._seen[device] = now
+            if 2 * sleeps > messages and octets <= ASLEEP_OCTETS * messages:
+                found += (each for each in channel.users if isinstance(each, _ENDS) and _hasTalked(each))
+        return found
+
+
+def _hasTalked(end: RedirectedServer | RedirectedClient) -> bool:
+    return end.traffic()[1] >= ASLEEP_MESSAGES
+
+
+def learn(switch: Switch, channels: Iterable[DeviceChannel]) -> None:
+    """
+    Leave the ports of connections that stand and gain nothing to TCP, for a time: at their server and at
+    their client.
+    """
+    if switch.configuration.policy.timeouts.short:
+        for each in switch.candidates.gainless.look(channels):
+            each.sleeps()
