@@ -25,13 +25,15 @@ from tests.rdma.pair import Recorder
 from tests.rdma.test_reactors import OF_ADAPTERS, RDMATestsMixin, streamTests
 from tests.sdp.test_contract import IB
 from tests.support.rundirectory import ownRunDirectory
-from twisted_ib.errors import PathLostError
+from twisted_ib.errors import PathLostError, UnsupportedOperationError
+from twisted_ib.hca.connection.rdmacm import PortSpace
 from twisted_ib.hca.device import registry
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.hardware import hardware
 from twisted_ib.hca.fabric.hardware.adapterpath import SLOTS, AdapterPath
 from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
 from twisted_ib.rdma import Access
+from twisted_ib.verbs.pyverbs.base.errors import errnoOf
 
 
 class ContractTests(connections.ContractTests):
@@ -79,6 +81,16 @@ class ContractTests(connections.ContractTests):
             end = self.ask(a, self.address, 7001)
             settle(a)
             self.assertEqual((end.events, self.host.queuePairs), (["unreachable"], {}))
+
+    def test_noPortSpace(self) -> None:
+        """
+        What listens in a port space that the kernel has none of is told so, and not that its port is in use.
+        """
+        fabric = self.device().fabric
+        for space in (PortSpace.UDP, PortSpace.IB):
+            error = self.assertRaises(UnsupportedOperationError, fabric.listen, space << 16 | 7001)
+            self.assertEqual(errnoOf(error), errno.EOPNOTSUPP)
+            self.assertEqual(str(error), "rxe0: librdmacm has no such port space")
 
     def test_acknowledgement(self) -> None:
         """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import PathLostError, ResourceLimitError
+from twisted_ib.errors import PathLostError, ResourceLimitError, UnsupportedOperationError
 from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest, Rejection, RejectReason
 from twisted_ib.hca.connection.interfaces import IConnector
@@ -188,10 +188,11 @@ class Connector(FabricConnector):
 
         @param serviceID: its port is 0 for any.
         @return: the port.
+        @raise UnsupportedOperationError: there is no such port space.
         @raise OSError: it cannot be had.
         """
         if not self._has(serviceID >> 16):
-            raise OSError(errno.EPROTONOSUPPORT, "librdmacm has no such port space")
+            raise UnsupportedOperationError(f"{self.fabric.adapter}: librdmacm has no such port space")
         id = self.manager.create()
         try:
             port: int = self.manager.bind(id, address, serviceID & _PORT)
