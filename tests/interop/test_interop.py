@@ -22,6 +22,7 @@ MODULES = (
     "siw",
     "adapters.rxe",
     "adapters.rping",
+    "adapters.rdmacore",
     "adapters.gone",
     "adapters.siw",
     "adapters.pair",

@@ -1,7 +1,8 @@
 """
-Run rdma-core's own tests, which are of pyverbs, with this project in pyverbs' place.
+Run rdma-core's own tests, which are of pyverbs, with this project in pyverbs' place; with C{--own} they have
+pyverbs itself.
 
-    python -m tests.suites.rdmacore SOURCE [--dev ib0] [-k NAME]
+    python -m tests.suites.rdmacore SOURCE [--dev ib0] [--own] [-k NAME]
 
 C{SOURCE} is a checkout of rdma-core, of which only C{tests/} is used.  Those of vendors' providers are left
 out.  Each test has a line: C{ok}, C{skip} with the reason, or C{FAIL} with the last line of the traceback and
@@ -142,10 +143,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("source", type=Path, help="rdma-core's source")
     parser.add_argument("--dev", default="ib0", help="the device")
+    parser.add_argument("--own", action="store_true", help="have pyverbs in its place")
     parser.add_argument("-k", dest="names", action="append", help="only tests with this in their names")
     parser.add_argument("--address", default="127.0.0.1", help="where the communication manager listens")
     chosen = parser.parse_args(arguments)
-    sys.meta_path.insert(0, PyverbsFinder())
+    if not chosen.own:
+        sys.meta_path.insert(0, PyverbsFinder())
     tests = chosen.source.resolve() / "tests"
     # Its tests are a package of the same name as this project's, whose C{__init__} imports them all.
     for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:

@@ -86,6 +86,13 @@ def ship(network: Network, guest: Machine, directory: Path, *others: Path) -> No
     """
     file = directory / "site.tar"
     pack(file, *others)
+    carry(network, guest, file)
+
+
+def carry(network: Network, guest: Machine, file: Path) -> None:
+    """
+    Bring what an archive has into a guest, and remove the archive.
+    """
     serving = network.within([sys.executable, "-c", _SERVE, HOST4, str(_PORT), str(file)])
     with subprocess.Popen(serving, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
