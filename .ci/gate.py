@@ -113,7 +113,7 @@ def tools(run: Run, tested: Path) -> None:
         ("ruff", 120, f"'{bin}/ruff' check ."),
         ("mypy, Python 3.10", 600, f"'{bin}/mypy' --python-version 3.10"),
         ("mypy, its newest Python", 600, f"'{bin}/mypy' --python-version $('{bin}/python' -c '{_NEWEST}')"),
-        ("mypy, README's programs", 300, f"'{bin}/python' -m tests.gates.readme"),
+        ("types of README's programs", 300, f"'{bin}/python' -m tests.gates.readme"),
         ("Any, by folder", 600, f"'{bin}/python' -m tests.gates.any"),
         ("docs", 900, f"'{bin}/python' -m sphinx -q -W --keep-going docs '{run.folder}/site'"),
         ("news fragments", 60, f"'{bin}/towncrier' build --draft --version next"),

@@ -1,7 +1,7 @@
 """
 A user's programs pass C{mypy --strict}, with the plug-in that Twisted's interfaces need (mypy-zope): the
-blocks of README, joined, and one that asks for the types of sockets.  It runs as C{python -m
-tests.gates.readme}.
+blocks of README, joined, and one that asks for the types of sockets.  README's pass pyright as well, which
+has no such plug-in.  It runs as C{python -m tests.gates.readme}.
 """
 
 from __future__ import annotations
@@ -52,19 +52,23 @@ def program(text: str) -> str:
 
 def main() -> int:
     """
-    @return: The exit status: 0 if there are programs, and mypy has nothing against them.
+    @return: The exit status: 0 if there are programs, and neither has anything against them.
     """
     blocks = program(README.read_text())
     if not blocks or "type: ignore" in blocks:
-        print("README has no program, or one that hides something from mypy")
+        print("README has no program, or one that hides something")
         return 1
     with TemporaryDirectory() as folder:
         Path(folder, "program.py").write_text(blocks)
         Path(folder, "mypy.ini").write_text(_CONFIGURATION)
         Path(folder, "sockets.py").write_text(SOCKETS)
         # There the package is one that is installed, as users have it, and no source to be checked.
-        command = [sys.executable, "-m", "mypy", "program.py", "sockets.py"]
-        return subprocess.run(command, cwd=folder).returncode
+        python = sys.executable
+        commands = (
+            [python, "-m", "mypy", "program.py", "sockets.py"],
+            [python, "-m", "pyright", "--pythonpath", python, "program.py"],
+        )
+        return max([subprocess.run(each, cwd=folder).returncode for each in commands])
 
 
 if __name__ == "__main__":

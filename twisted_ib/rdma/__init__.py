@@ -4,9 +4,10 @@ RDMA messaging for Twisted, on any reactor with C{IReactorFDSet} and C{IReactorT
 L{listenRDMA} and L{connectRDMA} correspond to C{listenTCP} and C{connectTCP}; the reactor C{ib} has them as
 methods (L{twisted_ib.interfaces.IReactorRDMA}).  The endpoints are L{RDMAServerEndpoint} and
 L{RDMAClientEndpoint}, as strings C{ib:PORT} and C{ib:HOST:PORT}.  Transports provide
-L{twisted_ib.interfaces.IRDMATransport}, protocols may provide L{twisted_ib.interfaces.IRDMAProtocol};
-L{Access} has the access rights of memory.  L{SubnetAdministration} asks for paths, groups and services of an
-InfiniBand subnet.  L{switchToRDMA} lets a connection of bytes go on as one of messages and RDMA.
+L{twisted_ib.interfaces.IRDMATransport}, as L{RDMAProtocol} says to type checkers; any protocol may provide
+L{twisted_ib.interfaces.IRDMAProtocol}.  L{Access} has the access rights of memory.  L{SubnetAdministration}
+asks for paths, groups and services of an InfiniBand subnet.  L{switchToRDMA} lets a connection of bytes go on
+as one of messages and RDMA.
 
 Modules:
 
@@ -16,6 +17,7 @@ Modules:
   - C{handshake}: connection setup of messages
   - C{port}: L{listenRDMA} and L{connectRDMA}, their port, connector and transports, and the endpoints, used
     like C{TCP4ServerEndpoint} and C{HostnameEndpoint}
+  - C{protocol}: the base class of protocols of messages
   - C{receiving}: the way of messages from a connection's queue pair to its protocol
   - C{requests}: requests of a connection whose completion somebody waits for
   - C{successor}: the two transports of a connection that switches to RDMA
@@ -32,11 +34,13 @@ if TYPE_CHECKING:
     from twisted_ib.hca.memory.access import Access
     from twisted_ib.rdma.administration import SubnetAdministration
     from twisted_ib.rdma.port import RDMAClientEndpoint, RDMAServerEndpoint, connectRDMA, listenRDMA
+    from twisted_ib.rdma.protocol import RDMAProtocol
     from twisted_ib.rdma.switching import switchToRDMA
 
 __all__ = [
     "Access",
     "RDMAClientEndpoint",
+    "RDMAProtocol",
     "RDMAServerEndpoint",
     "SubnetAdministration",
     "connectRDMA",
@@ -48,20 +52,27 @@ __all__ = [
 def __getattr__(name: str) -> object:
     # PEP 562: ports and reactors are imported on first use, so that importing a codec or the machine from
     # this package does not load them.
+    module: object
     if name == "Access":
         from twisted_ib.hca.memory import access
 
-        return getattr(access, name)
-    if name == "SubnetAdministration":
+        module = access
+    elif name == "SubnetAdministration":
         from twisted_ib.rdma import administration
 
-        return getattr(administration, name)
-    if name in ("RDMAClientEndpoint", "RDMAServerEndpoint", "connectRDMA", "listenRDMA"):
+        module = administration
+    elif name in ("RDMAClientEndpoint", "RDMAServerEndpoint", "connectRDMA", "listenRDMA"):
         from twisted_ib.rdma import port
 
-        return getattr(port, name)
-    if name == "switchToRDMA":
+        module = port
+    elif name == "RDMAProtocol":
+        from twisted_ib.rdma import protocol
+
+        module = protocol
+    elif name == "switchToRDMA":
         from twisted_ib.rdma import switching
 
-        return getattr(switching, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = switching
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(module, name)
