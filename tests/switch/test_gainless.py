@@ -14,7 +14,9 @@ from twisted_ib import limits
 from twisted_ib.switch.gainless import (
     ASLEEP_MESSAGES,
     ASLEEP_OCTETS,
+    ASLEEP_SHARE,
     GAINLESS_IN_SUCCESSION,
+    LEARN_QUEUE_PAIRS,
     SHORT_MESSAGES,
     Gainless,
     learn,
@@ -87,15 +89,15 @@ class GainlessTests(SynchronousTestCase):
 
     def test_asleep(self) -> None:
         """
-        So do long ones of which more than half of what was received has ended a sleep, in turn with
+        So do long ones of which more than a quarter of what was received has ended a sleep, in turn with
         short-lived ones, too.
         """
-        self.end(101, sleeps=51, times=GAINLESS_IN_SUCCESSION - 1)
+        self.end(101, sleeps=26, times=GAINLESS_IN_SUCCESSION - 1)
         self.assertIsNone(self.holds())
-        self.end(101, sleeps=50)
+        self.end(101, sleeps=25)
         self.end(times=GAINLESS_IN_SUCCESSION - 1)
         self.assertIsNone(self.holds())
-        self.end(101, sleeps=51)
+        self.end(101, sleeps=26)
         self.assertEqual(self.holds(), "asleep")
 
     def test_standing(self) -> None:
@@ -197,10 +199,10 @@ class LookTests(SynchronousTestCase):
 
     def test_share(self) -> None:
         """
-        More than half of the messages since the last look have ended sleeps: those connections gain nothing
+        More than a quarter of the messages since the last look have ended sleeps: those connections gain nothing
         that have received enough of them.
         """
-        most = ASLEEP_MESSAGES // 2
+        most = ASLEEP_MESSAGES // ASLEEP_SHARE
         self.assertEqual(self.look(ASLEEP_MESSAGES, most), [])
         self.assertEqual(self.look(ASLEEP_MESSAGES, most + 1), self.ends[:1])
         self.assertEqual(self.look(ASLEEP_MESSAGES, most), [])
@@ -224,6 +226,13 @@ class LookTests(SynchronousTestCase):
         self.known = Gainless()
         self.look()
         self.assertEqual(self.look(ASLEEP_MESSAGES, ASLEEP_MESSAGES), self.ends[:1])
+
+    def test_many(self) -> None:
+        """
+        Among very many connections none is looked for.
+        """
+        self.channel.device.queuePairs = dict.fromkeys(range(LEARN_QUEUE_PAIRS + 1))
+        self.assertEqual(self.look(ASLEEP_MESSAGES, ASLEEP_MESSAGES), [])
 
     def test_gone(self) -> None:
         """

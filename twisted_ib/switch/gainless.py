@@ -33,9 +33,14 @@ GAINLESS_IN_SUCCESSION: Final = 4
 _SHORT_LIVED: Final = Fallback("short_lived", "blocking and short-lived: SDP gains nothing here")
 ASLEEP: Final = Fallback("asleep", "blocking and mostly asleep: SDP gains nothing here")
 #: Turns of a loop after which it is looked whether connections that stand gain; a power of two.
-LEARN_TURNS: Final = 1024
+LEARN_TURNS: Final = 256
+#: Queue pairs of a device, at most, that are looked at for that: each look asks all of them.
+LEARN_QUEUE_PAIRS: Final = 256
 #: Messages that a device, and one of its connections, has received, at least, before that is judged.
 ASLEEP_MESSAGES: Final = 128
+#: A connection gains nothing if more than one message in so many has ended a sleep: as measured between two
+#: processes, what such a one costs beyond TCP's is several times what one saves that polling finds.
+ASLEEP_SHARE: Final = 4
 #: Octets of a message, in the mean and both directions counted, above which SDP gains although it sleeps: it
 #: copies them less often.
 ASLEEP_OCTETS: Final = 16384
@@ -67,8 +72,7 @@ class Gainless:
         count, _, _ = self._ports.pop((host, port), (0, _SHORT_LIVED, now))
         if sent + received <= SHORT_MESSAGES:
             self._add(host, port, count + 1, _SHORT_LIVED, now)
-        elif 2 * sleeps > received:
-            # A message that ends a sleep costs more than TCP's: only those that polling finds gain.
+        elif ASLEEP_SHARE * sleeps > received:
             self._add(host, port, count + 1, ASLEEP, now)
 
     def sleeps(self, host: str, port: int, now: float) -> None:
@@ -109,6 +113,9 @@ class Gainless:
         found: list[RedirectedServer | RedirectedClient] = []
         for channel in channels:
             device = channel.device
+            if len(device.queuePairs) > LEARN_QUEUE_PAIRS:
+                # Among so many each sleep ends with the messages of several.
+                continue
             messages = device.traffic.with_(device.queuePairs.values()).messagesReceived
             now = device.fabric.sleeps, messages, sum(device.fabric.octets() or ())
             before = self._seen[device] = seen.get(device, now)
@@ -116,7 +123,7 @@ class Gainless:
             if messages < ASLEEP_MESSAGES:
                 continue
             self._seen[device] = now
-            if 2 * sleeps > messages and octets <= ASLEEP_OCTETS * messages:
+            if ASLEEP_SHARE * sleeps > messages and octets <= ASLEEP_OCTETS * messages:
                 found += (each for each in channel.users if isinstance(each, _ENDS) and _hasTalked(each))
         return found
 
