@@ -199,8 +199,8 @@ class LookTests(SynchronousTestCase):
 
     def test_share(self) -> None:
         """
-        More than a quarter of the messages since the last look have ended sleeps: those connections gain nothing
-        that have received enough of them.
+        More than a quarter of the messages since the last look have ended sleeps: those connections gain
+        nothing that have received enough of them.
         """
         most = ASLEEP_MESSAGES // ASLEEP_SHARE
         self.assertEqual(self.look(ASLEEP_MESSAGES, most), [])
