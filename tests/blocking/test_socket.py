@@ -614,8 +614,8 @@ class ListenTests(BlockingTestCase):
         self.assertIn(sleeps * users, range(1_000_000 - users, 1_100_000))
 
     def _sleeps(self) -> tuple[Any, Any, Any]:
-        # A server, and a connection to it that stands, whose messages have mostly ended sleeps.  The loop's own
-        # look is not to come between.
+        # A server, and a connection to it that stands, whose messages have mostly ended sleeps.  The look of
+        # the loop itself is not to come between.
         self.patch(loopModule, "learn", lambda *_: None)
         listener = self.server()
         accepted = self.inThread(listener.accept)
