@@ -639,6 +639,8 @@ class ListenTests(BlockingTestCase):
         learn(self.loop.reactor.switch, self.loop.reactor._channels)
         switch, address = self.loop.reactor.switch, listener.getsockname()
         self.assertEqual(listener.sdp.why.fallback.kind, "asleep")
+        learned = switch.candidates.gainless.holds(*address, self.loop.reactor.seconds(), HANG_SECONDS)
+        self.assertEqual(learned and learned.kind, "asleep")
         with self.client(listener) as client:
             self.assertEqual(kept[client].fallback.kind, "asleep")
         listener.accept()[0].close()
