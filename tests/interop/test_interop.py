@@ -25,6 +25,7 @@ MODULES = (
     "adapters.rdmacore",
     "adapters.gone",
     "adapters.siw",
+    "adapters.wired",
     "adapters.pair",
     "cprograms.rxe",
     "cprograms.siw",

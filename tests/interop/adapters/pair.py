@@ -152,7 +152,7 @@ class SIWPairMessagesTests(SIWMixin, PairMessagesTests):
     """
 
     sides = "iwarp"
-    client = "echoed True\nread True\nlost ConnectionDone\n"
+    client = "echoed True\nread True\nregistered True []\nlost ConnectionDone\n"
 
 
 class PairKillTests(PairMixin, gone.LastingTestCase):

@@ -158,7 +158,7 @@ class MessagesTests(VerbsTests):
     """
 
     sides = "messages"
-    client = "echoed True\nread True\natomics 5\nlost ConnectionDone\n"
+    client = "echoed True\nread True\natomics 5\nregistered True []\nlost ConnectionDone\n"
     server = "listens\nlost ConnectionDone\n"
 
 
@@ -192,22 +192,24 @@ class StreamsTests(HardwareTestCase):
         """
         self.contract(GUESTS, self.there)
 
-    def contract(self, device: str, host: str, client: str = "", software: str = "") -> None:
+    def contract(self, device: str, host: str, client: str = "", other: str = "") -> None:
         """
         Check that all pass.
 
         @param device: the server's device.
         @param host: its address.
         @param client: the client's device, where that is another.
-        @param software: the device of software that is one of them.
+        @param other: what the one of them that is not the guest's adapter stands for.
         """
         limit(self, STREAMS_SECONDS)
         self.release()
         adapter, kind = self.peer.value
-        others = f",{software}={self.kind}:{self.other}" if software else ""
+        devices = f"{GUESTS}=hardware:{adapter}"
+        if other:
+            devices += f",{client if device == GUESTS else device}={other}"
         variables = (
             f"DEVICE_OF_MESSAGES='{device} {host} {kind} {client}' TWISTED_IB_TEST_PATIENCE={PATIENCE:g}"
-            f" TWISTED_IB_DEVICES={GUESTS}=hardware:{adapter}{others} PYTHONPATH={SITE}"
+            f" TWISTED_IB_DEVICES={devices} PYTHONPATH={SITE}"
             f" NAMESPACE_OF_SOFTWARE={NAMESPACE if self.isApart else ''}"
         )
         trial = f"python3 -u -m twisted.trial --temp-directory /tmp/trial {MESSAGES.stem}"
@@ -234,12 +236,10 @@ class SoftwareStreamsTests(StreamsTests):
         """
         The software asks.
         """
-        software = f"{self.kind}0"
-        self.contract(GUESTS, self.there, software, software)
+        self.contract(GUESTS, self.there, f"{self.kind}0", f"{self.kind}:{self.other}")
 
     def test_adapterAsks(self) -> None:
         """
         The adapter asks.
         """
-        software = f"{self.kind}0"
-        self.contract(software, self.other, GUESTS, software)
+        self.contract(f"{self.kind}0", self.other, GUESTS, f"{self.kind}:{self.other}")

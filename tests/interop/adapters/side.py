@@ -18,6 +18,8 @@ from typing import Any
 LONG = 70_000
 #: The bytes that go through messages.
 FILE = bytes(range(256)) * 4096
+#: How long the messages are.
+PIECE = 60_000
 #: Where the passive side's memory has what: what is written, what is read, and a number.
 _WRITTEN, _READ, _NUMBER = 9000, 10_000, 150_000
 #: How long any step may take, in seconds.
@@ -149,15 +151,24 @@ class Verbs:
 
 def messages(hasAtomics: bool, role: str, device: str, here: str, there: str, port: str) -> None:
     """
-    A side that uses messages of C{ib:}: a file and its echo, then WRITE, READ and, if there are any, atomics.
+    A side that uses messages of C{ib:}: a file and its echo, then WRITE, READ and, if there are any, atomics;
+    and registered memory, of which an adapter copies nothing.
     """
     from twisted.internet import reactor as installed
-    from twisted.internet.defer import inlineCallbacks
+    from twisted.internet.defer import Deferred, inlineCallbacks
     from twisted.internet.protocol import ClientFactory, Factory, Protocol
 
+    from twisted_ib.hca.fabric.hardware.adapterpath import ZERO_COPY_BYTES, AdapterPath
     from twisted_ib.rdma import Access, connectRDMA, listenRDMA
 
     reactor: Any = installed
+    place, copied = AdapterPath._place, []
+
+    def counted(path: Any, header: bytes, payload: Any, length: int) -> int:
+        copied.append(length)
+        return place(path, header, payload, length)
+
+    AdapterPath._place = counted
 
     def lost(self: Any, reason: Any) -> None:
         say("lost", reason.type.__name__)
@@ -184,6 +195,7 @@ def messages(hasAtomics: bool, role: str, device: str, here: str, there: str, po
 
         def connectionMade(self) -> None:
             self.digest, self.sent, self.got = hashlib.sha256(), 0, 0
+            self.all: Deferred[None] = Deferred()
 
         def dataReceived(self, data: bytes) -> None:
             if self.region == (0, 0):
@@ -192,12 +204,14 @@ def messages(hasAtomics: bool, role: str, device: str, here: str, there: str, po
                 self.digest.update(data)
                 self.got += len(data)
             if self.sent < len(FILE):
-                piece = FILE[self.sent : self.sent + 60_000]
+                piece = FILE[self.sent : self.sent + PIECE]
                 self.sent += len(piece)
                 self.transport.write(piece)
             elif self.got == len(FILE):
                 say("echoed", self.digest.digest() == hashlib.sha256(FILE).digest())
                 self.reach().addErrback(lambda failure: (say(failure), reactor.stop()))
+            elif self.got == len(FILE) + PIECE:
+                self.all.callback(None)
 
         @inlineCallbacks
         def reach(self) -> Any:
@@ -209,6 +223,14 @@ def messages(hasAtomics: bool, role: str, device: str, here: str, there: str, po
                 one = yield transport.fetchAdd(*self.region, 5)
                 other = yield transport.compareAndSwap(*self.region, one + 5, 7)
                 say("atomics", other - one)
+            copied.clear()
+            mine = transport.registerMemory(bytearray(b"r" * LONG))
+            yield transport.rdmaWrite(mine, *self.region)
+            yield transport.sendRegistered(mine, 0, PIECE)
+            yield self.all
+            data = yield transport.rdmaRead(LONG, *self.region)
+            copies = [each for each in copied if each >= ZERO_COPY_BYTES]
+            say("registered", bytes(data) == b"r" * LONG, copies)
             transport.loseConnection()
 
     class Clients(ClientFactory):

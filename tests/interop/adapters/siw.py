@@ -38,7 +38,7 @@ class SIWMessagesTests(SIWMixin, rxe.MessagesTests):
     """
 
     sides = "iwarp"
-    client = "echoed True\nread True\nlost ConnectionDone\n"
+    client = "echoed True\nread True\nregistered True []\nlost ConnectionDone\n"
 
 
 class SIWStreamsTests(SIWMixin, rxe.StreamsTests):
