@@ -42,10 +42,7 @@ def portSpace(text: str) -> int:
     @param text: a port space's number as in C: C{0x111} or C{0x2}.
     @return: the number.
     """
-    try:
-        value = int(text, 0)
-    except ValueError:
-        value = -1
+    value = _integer(text)
     if value not in _DATAGRAMS:
         raise ArgumentTypeError(f"{text!r} is no port space: 0x111 is UDP, 0x2 IPoIB")
     return value
@@ -56,14 +53,18 @@ def portOrSpace(text: str) -> int:
     @param text: a port, or a port space's number.
     @return: the number.
     """
-    try:
-        # Base 0: the port spaces of udaddy.c are written in hexadecimal.
-        value = int(text, 0)
-    except ValueError:
-        value = -1
+    value = _integer(text)
     if not 0 <= value <= 65535:
         raise ArgumentTypeError(f"{text!r} is no port from 0 to 65535")
     return value
+
+
+def _integer(text: str) -> int:
+    try:
+        # Base 0: the port spaces of udaddy.c are written in hexadecimal.
+        return int(text, 0)
+    except ValueError:
+        return -1
 
 
 def _parser(name: str, what: str) -> ArgumentParser:
@@ -89,19 +90,18 @@ def _parser(name: str, what: str) -> ArgumentParser:
     return parser
 
 
-def _ucmatose(arguments: Sequence[str]) -> Namespace:
-    parser = _parser("ucmatose", "Exchange messages over connections: the server sends, then the client.")
+def _addEnds(parser: ArgumentParser, read: Callable[[str], int], port: int, more: str, *spaces: str) -> None:
+    # Of the port spaces the first is the default.
     add = parser.add_argument
     add("-s", dest="peer", metavar="ADDR", help="be the client of a server at this address")
-    add(
-        "-p",
-        dest="port",
-        metavar="PORT",
-        type=whole(0, 65535),
-        default=UCMATOSE_PORT,
-        help=f"by default {UCMATOSE_PORT}",
-    )
-    add("-P", dest="space", choices=("tcp", "ib"), default="tcp", help="the port space, by default tcp")
+    add("-p", dest="port", metavar="PORT", type=read, default=port, help=f"by default {port}{more}")
+    add("-P", dest="space", choices=spaces, default=spaces[0], help=f"the port space, by default {spaces[0]}")
+
+
+def _ucmatose(arguments: Sequence[str]) -> Namespace:
+    parser = _parser("ucmatose", "Exchange messages over connections: the server sends, then the client.")
+    _addEnds(parser, whole(0, 65535), UCMATOSE_PORT, "", "tcp", "ib")
+    add = parser.add_argument
     add("-m", dest="migrate", action="store_true", help="move to another event channel before the end")
     add(
         "-a",
@@ -117,17 +117,8 @@ def _ucmatose(arguments: Sequence[str]) -> Namespace:
 
 def _udaddy(arguments: Sequence[str]) -> Namespace:
     parser = _parser("udaddy", "Exchange datagrams: the client sends, then the server.")
-    add = parser.add_argument
-    add("-s", dest="peer", metavar="ADDR", help="be the client of a server at this address")
-    add(
-        "-p",
-        dest="port",
-        metavar="PORT",
-        type=portOrSpace,
-        default=UDADDY_PORT,
-        help=f"by default {UDADDY_PORT}; 0x111 and 0x2 are port spaces, UDP and IPoIB, as to udaddy",
-    )
-    add("-P", dest="space", choices=("udp", "ipoib"), default="udp", help="the port space, by default udp")
+    more = "; 0x111 and 0x2 are port spaces, UDP and IPoIB, as to udaddy"
+    _addEnds(parser, portOrSpace, UDADDY_PORT, more, "udp", "ipoib")
     options = parser.parse_args(arguments)
     options.space = _SPACES[options.space]
     # udaddy.c: -p is the port space, "for backwards compatibility".  Here it is a port, as with the other
