@@ -14,7 +14,6 @@ import struct
 import tempfile
 from hashlib import sha256
 from threading import Barrier
-from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -632,80 +631,20 @@ class ListenTests(BlockingTestCase):
 
     def test_sleeps(self) -> None:
         """
-        A connection that stands and mostly sleeps leaves its port to TCP: at its client, and at its server,
-        which offers no SDP for a time; it goes on itself.
+        A connection that stands and mostly sleeps leaves its port to TCP, for clients of this process; it
+        goes on itself, and the server offers SDP as before.
         """
         listener, one, other = self._sleeps()
         learn(self.loop.reactor.switch, self.loop.reactor._channels)
-        switch, address = self.loop.reactor.switch, listener.getsockname()
-        self.assertEqual(listener.sdp.why.fallback.kind, "asleep")
-        learned = switch.candidates.gainless.holds(*address, self.loop.reactor.seconds(), HANG_SECONDS)
-        self.assertEqual(learned and learned.kind, "asleep")
-        with self.client(listener) as client:
-            self.assertEqual(kept[client].fallback.kind, "asleep")
-        listener.accept()[0].close()
-        # Another process knows nothing of that.
-        switch.candidates.gainless = Gainless()
         with self.client(listener) as client:
             self.assertEqual(kept[client].fallback.kind, "asleep")
         listener.accept()[0].close()
         one.sendall(b"on")
         self.assertEqual(exactly(other, 2), b"on")
-        # It is tried again.
-        listener.sdp._resting.reset(0.0)
-        with self.loop:
-            over = self.loop.wait(lambda: listener.sdp.why.fallback is None, monotonic() + HANG_SECONDS)
-        self.assertTrue(over)
-        self.assertEqual(self._ways(listener, 1), [True])
-        self.assertEqual(one.getpeername(), address)
-
-    def test_sleepsOn(self) -> None:
-        """
-        While it sleeps on that time begins anew, and the next one is longer; with the port it ends.
-        """
-        listener, _, other = self._sleeps()
-        reactor, listening, seconds = self.loop.reactor, listener.sdp, []
-        self.patch(reactor, "seconds", lambda: self.now)
-        self.now = 1000.0
-        for _ in range(7):
-            other.sdp.stream.sleeps()
-            begun = self.now
-            self.now += 5.0
-            other.sdp.stream.sleeps()
-            [call] = [each for each in reactor.getDelayedCalls() if each.func == listening._rested]
-            seconds.append((call.getTime() - begun - 5.0) / 10.0)
-            self.now = call.getTime()
-            call.cancel()
-            listening._rested()
-        self.assertEqual(seconds, [1, 2, 4, 8, 16, 32, 32])
-        # Unless that is long ago.
-        self.now += 1000.0
-        other.sdp.stream.sleeps()
-        resting = listening._resting
-        self.assertEqual(resting.getTime() - self.now, 10.0)
-        listener.close()
-        self.assertFalse(resting.active())
-
-    def test_sleepsByRules(self) -> None:
-        """
-        A client whose rules want SDP alone finds it meanwhile.
-        """
-        self.rules("use both listen * *:*\nuse sdp connect * *:*\n")
-        listener, _, _ = self._sleeps()
-        learn(self.loop.reactor.switch, self.loop.reactor._channels)
-        self.assertEqual(listener.sdp.why.fallback.kind, "asleep")
-        self.assertEqual(self._ways(listener, 1), [True])
-
-    def test_sleepsAlone(self) -> None:
-        """
-        A port that has no TCP is left as it is.
-        """
-        self.rules("use sdp listen * *:*\nuse sdp connect * *:*\n")
-        listener, _, _ = self._sleeps()
-        listeners = listener.sdp.sdpListeners
-        learn(self.loop.reactor.switch, self.loop.reactor._channels)
         self.assertIsNone(listener.sdp.why.fallback)
-        self.assertIs(listener.sdp.sdpListeners, listeners)
+        # Another process knows nothing of that.
+        self.loop.reactor.switch.candidates.gainless = Gainless()
+        self.assertEqual(self._ways(listener, 1), [True])
 
     def test_gainlessByRules(self) -> None:
         """

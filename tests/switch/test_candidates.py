@@ -10,7 +10,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.errors import RunDirectoryError
 from twisted_ib.hca.device.tcpcounterparts import Counterpart
-from twisted_ib.hca.host.entries import RATHER_TCP
 from twisted_ib.switch import candidates, sockdiag
 from twisted_ib.switch.candidates import Candidate, Candidates, Failures
 from twisted_ib.switch.reason import Fallback
@@ -125,15 +124,6 @@ class WaysTests(SynchronousTestCase):
         self.assertEqual(self.here(), "no_listener")
         self.assertEqual(self.here(devices=()), "no_listener")
         self.assertEqual(self.asked, [])
-
-    def test_ratherTCP(self) -> None:
-        """
-        One whose server would rather have clients over TCP is none; another that shares the number is.
-        """
-        self.beside.processes = [Counterpart(1, "127.0.0.1", 4711 + RATHER_TCP, OURS)]
-        self.assertEqual((self.here(), self.asked), ("asleep", []))
-        self.beside.processes.append(SERVER)
-        self.assertEqual(self.here(), [Candidate("shm0", SERVER)])
 
     def test_another(self) -> None:
         """

@@ -21,10 +21,7 @@ from twisted_ib.switch.gainless import (
     Gainless,
     learn,
 )
-from twisted_ib.switch.serverclient import RedirectedServer
-
-#: Messages received, by the number of the transport.
-counts: dict[int, int] = {}
+from twisted_ib.switch.serverclient import RedirectedClient
 
 
 class FakeDevice:
@@ -157,6 +154,34 @@ class GainlessTests(SynchronousTestCase):
         self.assertEqual(held, [True, False, True, False])
 
 
+class FakeEnd(RedirectedClient):
+    """
+    A connection, of which only what is looked at is there.
+    """
+
+    received = 0
+
+    def __init__(self, number: int) -> None:
+        """
+        It has received nothing.
+
+        @param number: Of its queue pair.
+        """
+        self.queuePair = FakeDevice(number=number)
+
+    def traffic(self) -> Any:
+        """
+        @return: Its messages among them.
+        """
+        return 0, self.received, 0, 0
+
+    def __repr__(self) -> str:
+        """
+        @return: Its number.
+        """
+        return f"end {self.queuePair.number}"
+
+
 class LookTests(SynchronousTestCase):
     """
     L{Gainless.look}: connections that stand.
@@ -169,7 +194,7 @@ class LookTests(SynchronousTestCase):
         A device with two connections and what else uses it.
         """
         self.sleeps = self.received = self.octets = 0
-        self.ends = [self.end(ASLEEP_MESSAGES), self.end(ASLEEP_MESSAGES - 1)]
+        self.ends = [FakeEnd(1), FakeEnd(2)]
         traffic = SimpleNamespace(with_=lambda _: SimpleNamespace(messagesReceived=self.received))
         self.fabric = SimpleNamespace(sleeps=0, octets=lambda: (self.octets, 0))
         device = FakeDevice(traffic=traffic, queuePairs={}, fabric=self.fabric)
@@ -177,35 +202,44 @@ class LookTests(SynchronousTestCase):
         self.known = Gainless()
         self.look()
 
-    def end(self, received: int) -> Any:
+    def look(self, messages: int = 0, sleeps: int = 0, octets: int = 0, end: int = 0) -> list[Any]:
         """
-        @return: The transport of a connection that has received so many messages.
-        """
-        made = RedirectedServer.__new__(RedirectedServer)
-        self.patch(RedirectedServer, "traffic", lambda it: (0, counts[id(it)], 0, 0))
-        counts[id(made)] = received
-        return made
-
-    def look(self, messages: int = 0, sleeps: int = 0, octets: int = 0) -> list[Any]:
-        """
-        Messages come, and sleeps are ended.
+        Messages come to one of the connections, and sleeps are ended.
 
         @return: What is found.
         """
         self.received += messages
+        self.ends[end].received += messages
         self.fabric.sleeps += sleeps
         self.octets += octets
         return self.known.look([self.channel])
 
     def test_share(self) -> None:
         """
-        More than a quarter of the messages since the last look have ended sleeps: those connections gain
-        nothing that have received enough of them.
+        More than a quarter of the messages since the last look have ended sleeps.
         """
         most = ASLEEP_MESSAGES // ASLEEP_SHARE
         self.assertEqual(self.look(ASLEEP_MESSAGES, most), [])
         self.assertEqual(self.look(ASLEEP_MESSAGES, most + 1), self.ends[:1])
         self.assertEqual(self.look(ASLEEP_MESSAGES, most), [])
+
+    def test_own(self) -> None:
+        """
+        A connection that has received enough before, and nothing since, is none of them.
+        """
+        self.assertEqual(self.look(ASLEEP_MESSAGES, end=1), [])
+        self.assertEqual(self.look(ASLEEP_MESSAGES, ASLEEP_MESSAGES), self.ends[:1])
+
+    def test_new(self) -> None:
+        """
+        One that has come since is, if it has received enough.
+        """
+        for number, received in (3, ASLEEP_MESSAGES), (4, ASLEEP_MESSAGES - 1):
+            self.ends.append(FakeEnd(number))
+            self.channel.users.append(self.ends[-1])
+            self.received += received
+            self.ends[-1].received = received
+        self.assertEqual(self.look(sleeps=self.received), self.ends[2:3])
 
     def test_enough(self) -> None:
         """
@@ -217,15 +251,13 @@ class LookTests(SynchronousTestCase):
 
     def test_long(self) -> None:
         """
-        Long messages gain, asleep or not; where octets are not counted none is taken to be.
+        Long messages gain, asleep or not; where octets are not counted nothing is known.
         """
         most = ASLEEP_OCTETS * ASLEEP_MESSAGES
         self.assertEqual(self.look(ASLEEP_MESSAGES, ASLEEP_MESSAGES, most + 1), [])
         self.assertEqual(self.look(ASLEEP_MESSAGES, ASLEEP_MESSAGES, most), self.ends[:1])
         self.fabric.octets = lambda: None
-        self.known = Gainless()
-        self.look()
-        self.assertEqual(self.look(ASLEEP_MESSAGES, ASLEEP_MESSAGES), self.ends[:1])
+        self.assertEqual(self.look(ASLEEP_MESSAGES, ASLEEP_MESSAGES), [])
 
     def test_many(self) -> None:
         """
@@ -246,7 +278,7 @@ class LookTests(SynchronousTestCase):
         C{timeout short 0} switches it off.
         """
         told: list[Any] = []
-        self.patch(RedirectedServer, "sleeps", lambda it: told.append(it))
+        self.patch(RedirectedClient, "sleeps", lambda it: told.append(it))
         timeouts = SimpleNamespace(short=0.0)
         switch: Any = SimpleNamespace(
             configuration=SimpleNamespace(policy=SimpleNamespace(timeouts=timeouts)),
@@ -255,6 +287,7 @@ class LookTests(SynchronousTestCase):
         for seconds in (0.0, 10.0):
             timeouts.short = seconds
             self.received += ASLEEP_MESSAGES
+            self.ends[0].received += ASLEEP_MESSAGES
             self.fabric.sleeps += ASLEEP_MESSAGES
             learn(switch, [self.channel])
             self.assertEqual(told, self.ends[:1] if seconds else [])

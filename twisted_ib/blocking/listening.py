@@ -17,18 +17,12 @@ from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.descriptors import Offloaded, offloaded
 from twisted_ib.configuration.words import TCP
 from twisted_ib.drive.process import life
-from twisted_ib.hca.host.entries import RATHER_TCP
-from twisted_ib.switch.gainless import ASLEEP
 from twisted_ib.switch.listeners import SocketListeners
 from twisted_ib.switch.reason import Fallback, kept
 
 if TYPE_CHECKING:
-    from twisted.internet.interfaces import IDelayedCall
-
     from twisted_ib.blocking.loop import BlockingLoop
 
-#: The longest time without SDP where connections sleep again and again, as a multiple of the first.
-RESTS_MOST: Final = 32
 _FORKING: Final = Fallback("forking", "the process has forked after it listened: RDMA does not cross a fork")
 
 
@@ -75,10 +69,6 @@ class Listening(SocketListeners):
         # Each look makes members of enumerations.
         self.kind = skt.family, skt.type, skt.proto
         self._offered: tuple[Any, ...] | None = None
-        # After which SDP is offered again.
-        self._resting: IDelayedCall | None = None
-        # How long the last time was, and when it was over.
-        self._lastRest = self._restedAt = 0.0
         self._besideSocket(loop.reactor.switch, loop.reactor, skt)
 
     def join(self, skt: kernel.socket) -> bool:
@@ -113,49 +103,9 @@ class Listening(SocketListeners):
             if not self.sdpListeners:
                 return False
             self._closeCompanions(Failure(ConnectionAbortedError()))
-            self._fellBack(_FORKING)
-            return True
-
-    def _fellBack(self, fallback: Fallback) -> None:
-        self.switch.fellBack(self.why, fallback, self._address.host, self._address.port)
-        self._showWhy()
-
-    def sleeps(self) -> None:
-        """
-        The messages of connections that it has accepted mostly end sleeps: for a time clients that would go
-        over TCP as well find that alone.  Called within a turn of the loop.
-        """
-        seconds = self.switch.configuration.policy.timeouts.short
-        if self._resting is not None:
-            self._resting.reset(self._lastRest)
-        elif self._at is not None and self.sdpListeners and not self.alone:
-            self._resting = self.loop.reactor.callLater(self._restSeconds(seconds), self._rested)
-            # Those that want SDP alone, by a rule or by name, still find it.
-            self._offerAnew(RATHER_TCP)
-            self._fellBack(ASLEEP)
-
-    def _restSeconds(self, seconds: float) -> float:
-        # Twice as long as the last time, unless that was long ago.
-        now, last = self.reactor.seconds(), self._lastRest
-        if last and now - self._restedAt < last:
-            seconds = min(2 * last, RESTS_MOST * seconds)
-        self._lastRest = seconds
-        return seconds
-
-    def _rested(self) -> None:
-        self._resting, self._restedAt = None, self.reactor.seconds()
-        if self._at is not None:
-            self.why.fallback = None
-            self._offerAnew(-RATHER_TCP)
+            self.switch.fellBack(self.why, _FORKING, self._address.host, self._address.port)
             self._showWhy()
-
-    def _offerAnew(self, more: int) -> None:
-        # With another number for the socket of TCP that it is beside.
-        assert self._at is not None
-        address, inode, v6only = self._at
-        self._at = address, inode + more, v6only
-        self._closeCompanions(Failure(ConnectionAbortedError()))
-        self._join(self._devices())
+            return True
 
     def serve(self) -> None:
         """
@@ -261,9 +211,6 @@ class Listening(SocketListeners):
 
     def connectionLost(self, reason: Failure) -> None:
         self.connected = False
-        resting, self._resting = self._resting, None
-        if resting is not None:
-            resting.cancel()
         self._closeCompanions(reason)
         self.switch.ports.discard(self)
 

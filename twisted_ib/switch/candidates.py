@@ -18,11 +18,10 @@ from twisted_ib.hca.base.traits import Peers
 from twisted_ib.hca.device.registry import FABRICS, fabricOf
 from twisted_ib.hca.device.tcpcounterparts import Counterpart, TCPCounterparts
 from twisted_ib.hca.host.addresses import isLocalAddress
-from twisted_ib.hca.host.entries import RATHER_TCP
 from twisted_ib.internet.addressing.addresses import reachable, scopeOf, withPort
 from twisted_ib.layouts import Shown
 from twisted_ib.switch import sockdiag
-from twisted_ib.switch.gainless import ASLEEP, Gainless
+from twisted_ib.switch.gainless import Gainless
 from twisted_ib.switch.reason import Fallback, noListener, remote
 
 #: SDP listeners to which a connect failed that one reactor remembers; beyond it the oldest is evicted.
@@ -120,9 +119,6 @@ class Candidates:
         where = withPort(host, port)
         if not found:
             return noListener(where)
-        found = {each: device for each, device in found.items() if not each.inode & RATHER_TCP}
-        if not found:
-            return ASLEEP
         try:
             listening = sockdiag.listeners(port)
         # Two processes may listen on one port of TCP (SO_REUSEPORT) or of SDP; without the kernel's answer

@@ -3,9 +3,8 @@ Where connections of blocking sockets gain nothing from SDP.
 
 A message gains if polling finds it.  One that ends a sleep costs more than TCP's: the kernel does with a few
 instructions what Python does here with a thousand.  A connection of one request does not win back what it
-costs to connect.  Both are learned from connections, those that have ended and those that stand; the next
-ones to the same port go over TCP for a time.  A server whose connections mostly sleep leaves clients to TCP
-meanwhile, as these may be processes that connect once.
+costs to connect.  Both are learned from a process's own connections, those that have ended and those that
+stand; its next ones to the same port go over TCP for a time.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from twisted_ib import limits
 from twisted_ib.switch.reason import ONE_CPU, Fallback
-from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer
+from twisted_ib.switch.serverclient import RedirectedClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +30,7 @@ SHORT_MESSAGES: Final = 16
 #: So many connections in succession that gained nothing leave a port to TCP.
 GAINLESS_IN_SUCCESSION: Final = 4
 _SHORT_LIVED: Final = Fallback("short_lived", "blocking and short-lived: SDP gains nothing here")
-ASLEEP: Final = Fallback("asleep", "blocking and mostly asleep: SDP gains nothing here")
+_ASLEEP: Final = Fallback("asleep", "blocking and mostly asleep: SDP gains nothing here")
 #: Turns of a loop after which it is looked whether connections that stand gain; a power of two.
 LEARN_TURNS: Final = 256
 #: Queue pairs of a device, at most, that are looked at for that: each look asks all of them.
@@ -44,8 +43,6 @@ ASLEEP_SHARE: Final = 4
 #: Octets of a message, in the mean and both directions counted, above which SDP gains although it sleeps: it
 #: copies them less often.
 ASLEEP_OCTETS: Final = 16384
-#: The connections of which it is known.
-_ENDS: Final = (RedirectedServer, RedirectedClient)
 
 
 class Gainless:
@@ -59,8 +56,9 @@ class Gainless:
         self._isOneCPU = len(os.sched_getaffinity(0)) == 1
         #: By port: how many in succession, why the last one did not gain, and when it ended.
         self._ports: dict[tuple[str, int], tuple[int, Fallback, float]] = {}
-        #: By device: its sleeps, messages and octets at the last look that saw enough.
-        self._seen: dict[Device, tuple[int, int, int]] = {}
+        #: By device: its sleeps, messages and octets at the last look that saw enough, and the messages of
+        #: its connections by their queue pairs.
+        self._seen: dict[Device, tuple[tuple[int, int, int], dict[int, int]]] = {}
 
     def ended(self, host: str, port: int, sent: int, received: int, sleeps: int, now: float) -> None:
         """
@@ -73,7 +71,7 @@ class Gainless:
         if sent + received <= SHORT_MESSAGES:
             self._add(host, port, count + 1, _SHORT_LIVED, now)
         elif ASLEEP_SHARE * sleeps > received:
-            self._add(host, port, count + 1, ASLEEP, now)
+            self._add(host, port, count + 1, _ASLEEP, now)
 
     def sleeps(self, host: str, port: int, now: float) -> None:
         """
@@ -81,7 +79,7 @@ class Gainless:
         as several connections.
         """
         self._ports.pop((host, port), None)
-        self._add(host, port, GAINLESS_IN_SUCCESSION, ASLEEP, now)
+        self._add(host, port, GAINLESS_IN_SUCCESSION, _ASLEEP, now)
 
     def _add(self, host: str, port: int, count: int, why: Fallback, now: float) -> None:
         ports = self._ports
@@ -103,39 +101,44 @@ class Gainless:
         # Afterwards one more that gains nothing suffices.
         return why if count == GAINLESS_IN_SUCCESSION and 0 <= now - since < seconds else None
 
-    def look(self, channels: Iterable[DeviceChannel]) -> list[RedirectedServer | RedirectedClient]:
+    def look(self, channels: Iterable[DeviceChannel]) -> list[RedirectedClient]:
         """
-        Return the connections that stand and gain nothing, as the messages of their device have mostly ended
-        sleeps since the last look that saw L{ASLEEP_MESSAGES}: they are short, and polling does not find
-        them.
+        Return the connections that stand and gain nothing: the messages of their device have mostly ended
+        sleeps since the last look that saw L{ASLEEP_MESSAGES}, are short, and so many are their own.
         """
         seen, self._seen = self._seen, {}
-        found: list[RedirectedServer | RedirectedClient] = []
+        found: list[RedirectedClient] = []
         for channel in channels:
             device = channel.device
-            if len(device.queuePairs) > LEARN_QUEUE_PAIRS:
-                # Among so many each sleep ends with the messages of several.
+            octets = device.fabric.octets()
+            # A fabric that does not count them counts each sleep, whatever ends it.  And among very many
+            # connections each sleep ends with the messages of several.
+            if octets is None or len(device.queuePairs) > LEARN_QUEUE_PAIRS:
                 continue
             messages = device.traffic.with_(device.queuePairs.values()).messagesReceived
-            now = device.fabric.sleeps, messages, sum(device.fabric.octets() or ())
-            before = self._seen[device] = seen.get(device, now)
-            sleeps, messages, octets = (each - old for each, old in zip(now, before, strict=True))
-            if messages < ASLEEP_MESSAGES:
+            now = device.fabric.sleeps, messages, sum(octets)
+            last = seen.get(device)
+            if last is not None and messages - last[0][1] < ASLEEP_MESSAGES:
+                self._seen[device] = last
                 continue
-            self._seen[device] = now
-            if ASLEEP_SHARE * sleeps > messages and octets <= ASLEEP_OCTETS * messages:
-                found += (each for each in channel.users if isinstance(each, _ENDS) and _hasTalked(each))
+            ends = [each for each in channel.users if isinstance(each, RedirectedClient)]
+            received = {each.queuePair.number: each.traffic()[1] for each in ends}
+            self._seen[device] = now, received
+            if last is None:
+                continue
+            before, own = last
+            sleeps, messages, length = (each - old for each, old in zip(now, before, strict=True))
+            if ASLEEP_SHARE * sleeps > messages and length <= ASLEEP_OCTETS * messages:
+                for each in ends:
+                    number = each.queuePair.number
+                    if received[number] - own.get(number, 0) >= ASLEEP_MESSAGES:
+                        found.append(each)
         return found
-
-
-def _hasTalked(end: RedirectedServer | RedirectedClient) -> bool:
-    return end.traffic()[1] >= ASLEEP_MESSAGES
 
 
 def learn(switch: Switch, channels: Iterable[DeviceChannel]) -> None:
     """
-    Leave the ports of connections that stand and gain nothing to TCP, for a time: at their server and at
-    their client.
+    Leave the ports of connections that stand and gain nothing to TCP, for a time.
     """
     if switch.configuration.policy.timeouts.short:
         for each in switch.candidates.gainless.look(channels):

@@ -78,12 +78,6 @@ class RedirectedServer(_Handled, SDPServer):
         self._leavePeers()
         super().abandon()
 
-    def sleeps(self) -> None:
-        """
-        Its messages mostly end sleeps: a port of blocking sockets leaves clients to TCP for a time.
-        """
-        self.server.sleeps()
-
 
 class RedirectedClient(_Handled, SDPClient):
     """

@@ -28,7 +28,7 @@ class Counterpart(Shown):
     guid: int
     #: The address that the service is bound to.
     address: str
-    #: The inode of the TCP socket, perhaps with L{RATHER_TCP<twisted_ib.hca.host.entries.RATHER_TCP>}.
+    #: The inode of the TCP socket.
     inode: int
     #: The user whose process published the entry.
     uid: int

@@ -40,9 +40,6 @@ from twisted_ib.layouts import Shown
 
 #: Entries of dead processes that one HCA removes when it opens, and those of other users that it looks at.
 RECLAIMED_ENTRIES = 256
-#: Added to the inode of a service's TCP socket while its server would rather have clients over TCP: one that
-#: goes over SDP alone finds the service all the same.
-RATHER_TCP = 1 << 62
 #: HCAs that share a service's entry.  A symbolic link's target has at most 4,095 bytes (PATH_MAX).
 SERVICE_TARGETS = 64
 #: HCAs with one loopback address that are asked whether they live.
