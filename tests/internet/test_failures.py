@@ -11,7 +11,13 @@ from twisted.internet import error
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.host.test_rendezvous import SERVICE, RendezvousTestCase
-from twisted_ib.errors import HandshakeError, HCAError, NoListenerError, RunDirectoryError
+from twisted_ib.errors import (
+    HandshakeError,
+    HCAError,
+    NoListenerError,
+    RunDirectoryError,
+    UnsupportedOperationError,
+)
 from twisted_ib.hca.host import rundirectory, search
 from twisted_ib.internet import failures
 
@@ -61,6 +67,15 @@ class ExhaustedTests(SynchronousTestCase):
             self.assertEqual((found.errno, found.strerror), (errno.EMFILE, "Too many open files"))
         found = failures.listenError("", 80, None, caused(RunDirectoryError, errno.EACCES)).socketError
         self.assertEqual((found.errno, found.strerror), (errno.EACCES, "it did not work"))
+
+    def test_unsupported(self) -> None:
+        """
+        A listen that a device has not is EOPNOTSUPP.
+        """
+        found = failures.listenError(
+            "", 80, None, UnsupportedOperationError("no such port space")
+        ).socketError
+        self.assertEqual((found.errno, found.strerror), (errno.EOPNOTSUPP, "no such port space"))
 
 
 class SearchTests(RendezvousTestCase):

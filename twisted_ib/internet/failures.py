@@ -21,6 +21,7 @@ from twisted_ib.errors import (
     RunDirectoryError,
     ServiceInUseError,
     UnknownDeviceError,
+    UnsupportedOperationError,
 )
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.internet.addressing.addresses import withPort
@@ -162,6 +163,7 @@ _LISTEN_ERRORS: tuple[tuple[type[Exception], int], ...] = (
     (RunDirectoryError, errno.EACCES),
     (DeviceError, errno.ENODEV),
     (ResourceLimitError, errno.ENOBUFS),
+    (UnsupportedOperationError, errno.EOPNOTSUPP),
     (ValueError, errno.EADDRNOTAVAIL),
 )
 
