@@ -72,8 +72,8 @@ class DrivenReactor(IBReactor):
         self.blockingLoop = loop
         #: When all is asked for again at the latest.
         self._askAt = 0.0
-        #: Whether the last sleep has found a descriptor of the kernel's ready; L{None} if it has not looked.
-        self.kernelReady: bool | None = None
+        #: The object by which the last sleep has looked at the kernel's descriptors, and what it found.
+        self.kernelFound: tuple[select.poll, list[tuple[int, int]]] | None = None
         #: The epoll object's, which is readable when a turn has something to do.
         self.descriptor = self._poller.fileno()
         # Calls of callWhenRunning() need no run() to wait for.
@@ -182,9 +182,9 @@ class DrivenReactor(IBReactor):
                     events = handlers.aside(loop, True, self._poller.poll, limit, most)
                 else:
                     found = handlers.aside(loop, True, kernel.poll, milliseconds(limit))
-                    isOwn = self.descriptor in dict(found)
-                    self.kernelReady = len(found) > isOwn
-                    events = None if isOwn else []
+                    others = [each for each in found if each[0] != self.descriptor]
+                    self.kernelFound = kernel, others
+                    events = [] if len(others) == len(found) else None
             finally:
                 loop.sleeping = False
                 if loop.owner != get_ident():
@@ -401,7 +401,7 @@ class BlockingLoop:
                 limit = None if deadline is None else max(0.0, deadline - monotonic())
                 if self.orphans:
                     self._closeOrphans()
-                self.reactor.kernelReady = None
+                self.reactor.kernelFound = None
                 self.turn(limit, kernel)
                 woken = tell(self.followers) if self.followers else 0
                 if self.interrupts:
@@ -512,8 +512,8 @@ class BlockingLoop:
 
     def _isKernelReady(self, kernel: select.poll, bell: int = -1, hasTurned: bool = False) -> bool:
         # A turn that has slept knows.
-        if hasTurned and self.reactor.kernelReady is not None:
-            return self.reactor.kernelReady
+        if hasTurned and self.reactor.kernelFound is not None:
+            return bool(self.reactor.kernelFound[1])
         return any(each not in (self.reactor.descriptor, bell) for each, _ in kernel.poll(0))
 
     def close(self, forGood: bool = False) -> None:

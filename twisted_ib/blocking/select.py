@@ -197,15 +197,16 @@ def wait(
             # That gives the interpreter away: not before the sleep if other threads want it.
             looks = not loop.driven.inThreads
             inTime = ready() or (looks and poller is not None and bool(poller.poll(0)))
-            sleeps = not inTime and seconds != 0
-            if sleeps:
+            if sleeps := not inTime and seconds != 0:
                 inTime = loop.sleep(ready, deadline, poller)
             else:
                 # Also where some are ready at once: they hide none of the others, nor leave peers unserved.
                 loop.poll()
             found = watch.events()
-            # Each wait asks for those of the kernel once, unless they have ended it.
-            others = [] if poller is None or (sleeps and looks and found) else poller.poll(0)
+            # Each wait asks for those of the kernel once: a sleep that they have ended has done so.
+            by, others = loop.reactor.kernelFound or (None, [])
+            if poller is None or by is not poller or not others:
+                others = [] if poller is None or (sleeps and looks and found) else poller.poll(0)
             if found or others or not inTime:
                 return found, others
 
