@@ -17,6 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.commands import begun, programOf, refusal
 from tests.support.waiting import HANG_SECONDS, waitUntil
+from twisted_ib.hca.device import registry
 from twisted_ib.tools.compare import comparison, subjects
 from twisted_ib.tools.compare.comparison import SIZES, Comparison
 from twisted_ib.tools.compare.processes import WorkerError
@@ -74,6 +75,57 @@ class OptionTests(SynchronousTestCase):
         """
         said = [inUnits(size) for size in (64, 1000, 4096, 65536, 1 << 20)]
         self.assertEqual(said, ["64 bytes", "1000 bytes", "4 KiB", "64 KiB", "1 MiB"])
+
+
+class DeviceTests(SynchronousTestCase):
+    """
+    C{--device}.
+    """
+
+    def endpoints(self, device: str) -> dict[str, tuple[str, str]]:
+        """
+        @return: those of all subjects that are left, by their names.
+        """
+        chosen = Comparison(parsed("--device", device, "--placements", "same")).subjects
+        return {each.name: (each.server, each.client) for each in chosen}
+
+    def test_named(self) -> None:
+        """
+        What has an endpoint of ours is on the device, and at its address; others are where they were.
+        """
+        registry.addDevice("roce7", "roce", "192.0.2.7")
+        self.addCleanup(registry.removeDevice, "roce7")
+        found = self.endpoints("roce7")
+        at = "192.0.2.7"
+        self.assertEqual(found["ib"], (f"ib:0:interface={at}:device=roce7", f"ib:{at}:{{port}}:device=roce7"))
+        self.assertEqual(found["sdp-epoll"][1], f"sdp:{at}:{{port}}:device=roce7")
+        self.assertEqual(found["tcp"], ("tcp:0:interface=127.0.0.1", "tcp:127.0.0.1:{port}"))
+
+    def test_withoutAddress(self) -> None:
+        """
+        A device without an address of its own is reached by that of the loopback; the results name it.
+        """
+        [one] = Comparison(parsed("--device", "shm0", "--subjects", "ib")).subjects
+        self.assertEqual(one.title, "ib:, shm0")
+        self.assertEqual(self.endpoints("shm0")["sdp"][1], "sdp:127.0.0.1:{port}:device=shm0")
+
+    def test_notChosen(self) -> None:
+        """
+        What cannot name a device is left out.
+        """
+        left = self.endpoints("shm0")
+        self.assertEqual({"switched", "aio"} & set(left), set())
+        with self.assertRaises(ProgramError) as raised:
+            Comparison(parsed("--device", "shm0", "--subjects", "aio"))
+        self.assertEqual(str(raised.exception), "there is nothing to measure: aio: its device is not chosen")
+
+    def test_unknown(self) -> None:
+        """
+        A device that there is none of is refused by name.
+        """
+        with self.assertRaises(ProgramError) as raised:
+            Comparison(parsed("--device", "nosuch"))
+        self.assertIn("there is no device 'nosuch'", str(raised.exception))
 
 
 class FakePair:

@@ -16,6 +16,8 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from twisted_ib import limits
+from twisted_ib.errors import HCAError
+from twisted_ib.hca.device.registry import addressOf, kindOf
 from twisted_ib.tools.compare import text
 from twisted_ib.tools.compare.measuring import Figures
 from twisted_ib.tools.compare.plot import plot
@@ -23,6 +25,7 @@ from twisted_ib.tools.compare.processes import START_SECONDS, Pair, WorkerError
 from twisted_ib.tools.compare.results import Results, compared
 from twisted_ib.tools.compare.subjects import (
     BASELINE,
+    LOOPBACK,
     MEASURES,
     PLACEMENTS,
     SUBJECTS,
@@ -88,6 +91,7 @@ def addOptions(parser: ArgumentParser) -> None:
     add("--sizes", type=_listOf(size), default=list(SIZES), metavar="SIZE,...", help=f"by default {default}")
     subjects, placements = _listOf(_oneOf(SUBJECTS)), _listOf(_oneOf(PLACEMENTS))
     add("--subjects", type=subjects, default=list(SUBJECTS), metavar="NAME,...", help="by default all")
+    add("--device", metavar="NAME", help="that of sdp: and ib:; what names none is left out then")
     add("--placements", type=placements, default=list(PLACEMENTS), metavar="NAME,...", help="by default all")
     rounds = whole(1, limits.COMPARE_ROUNDS)
     add("--rounds", type=rounds, default=ROUNDS, metavar="N", help=f"rounds, by default {ROUNDS}")
@@ -109,6 +113,22 @@ def _present(chosen: Sequence[_Named], absent: dict[str, str]) -> list[_Named]:
     return [each for each in chosen if each.name not in absent]
 
 
+def _onDevice(chosen: list[Subject], device: str | None, absent: dict[str, str]) -> list[Subject]:
+    if device is None:
+        return chosen
+    try:
+        kindOf(device)
+    except HCAError as error:
+        raise ProgramError(str(error)) from None
+    address = addressOf(device) or LOOPBACK
+    placed = [each.on(device, address) for each in chosen]
+    # What switches, and an event loop, choose their devices by the rules.
+    absent.update(
+        {each.name: "its device is not chosen" for each in placed if each.isOurs and each in chosen}
+    )
+    return [each for each in placed if each.name not in absent]
+
+
 class Comparison:
     """
     One run of the command.
@@ -123,7 +143,7 @@ class Comparison:
         self._absent: dict[str, str] = {}
         self.subjects: list[Subject] = _present(
             # In the order of the table, so that each run has the same.
-            [each for each in SUBJECTS if each in options.subjects],
+            _onDevice([each for each in SUBJECTS if each in options.subjects], options.device, self._absent),
             self._absent,
         )
         placements = _present(options.placements, self._absent)

@@ -8,7 +8,8 @@ import os
 import sys
 from importlib.util import find_spec
 
-from attrs import frozen
+from attrs import evolve, frozen
+from twisted.internet.endpoints import quoteStringArgument
 
 from twisted_ib import limits
 from twisted_ib.tools.compare.measuring import LATENCY, THROUGHPUT
@@ -51,6 +52,19 @@ class Subject:
         """
         return self.client.startswith(("sdp:", "ib:", SWITCHED)) or self.reactor == AIO
 
+    def on(self, device: str, address: str) -> Subject:
+        """
+        @param address: the device's own.
+        @return: this subject on a device; itself where its endpoints can name none.
+        """
+        if not self.client.startswith(("sdp:", "ib:")):
+            return self
+        own = quoteStringArgument(address)
+        server, client = (
+            f"{each.replace(LOOPBACK, own)}:device={device}" for each in (self.server, self.client)
+        )
+        return evolve(self, title=f"{self.title}, {device}", server=server, client=client)
+
     def absence(self) -> str:
         """
         @return: why it cannot run here; C{""} if it can.
@@ -63,9 +77,11 @@ AIO = "aio"
 #: Begins the endpoint strings of TCP connections that switch to RDMA before they are measured.
 SWITCHED = "switched "
 
-_TCP = ("tcp:0:interface=127.0.0.1", "tcp:127.0.0.1:{port}")
-_SDP = ("sdp:0:interface=127.0.0.1", "sdp:127.0.0.1:{port}")
-_IB = ("ib:0:interface=127.0.0.1", "ib:127.0.0.1:{port}")
+#: Where all listen that have no other address.
+LOOPBACK = "127.0.0.1"
+_TCP = (f"tcp:0:interface={LOOPBACK}", f"tcp:{LOOPBACK}:{{port}}")
+_SDP = (f"sdp:0:interface={LOOPBACK}", f"sdp:{LOOPBACK}:{{port}}")
+_IB = (f"ib:0:interface={LOOPBACK}", f"ib:{LOOPBACK}:{{port}}")
 _SWITCHED = (SWITCHED + _TCP[0], SWITCHED + _TCP[1])
 _UNIX = ("unix:{folder}/{name}", "unix:{folder}/{name}")
 
