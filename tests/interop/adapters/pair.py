@@ -22,6 +22,8 @@ from tests.interop.rds import SIZES
 PAIR_SECONDS = 3 * SECONDS
 #: Messages of RDS of each size.
 EACH = 3
+#: The kernel has no RDS then.
+UNLOAD = "rmmod rds_tcp rds_rdma rds 2>/dev/null"
 
 _booted: list[Machine] = []
 _numbers = count()
@@ -189,11 +191,10 @@ class RDSPairTests(PairMixin, gone.LastingTestCase):
         Load the kernel's RDS there.
         """
         super().setUp()
-        unload = "rmmod rds_tcp rds_rdma rds 2>/dev/null"
-        self.guest.run(unload)
-        self.second.run(unload)
+        self.guest.run(UNLOAD)
+        self.second.run(UNLOAD)
         self.second.must("modprobe -a rds rds_rdma; rm -f /tmp/bound")
-        self.addCleanup(self.second.run, unload)
+        self.addCleanup(self.second.run, UNLOAD)
 
     def kernel(self, command: str, *rest: object) -> Remote:
         """
@@ -239,3 +240,38 @@ class RDSPairTests(PairMixin, gone.LastingTestCase):
         self.succeeded(kernel.finish())
         self.guest.must("touch /tmp/end")
         self.assertEqual(self.succeeded(ours.finish()).output.count("done"), len(SIZES))
+
+
+class RDSHostTests(rxe.HardwareTestCase):
+    """
+    Our RDS and the kernel's C{rds_rdma} on one adapter: it has the one that is first.
+    """
+
+    def setUp(self) -> None:
+        """
+        Neither is there.
+        """
+        super().setUp()
+        self.guest.run(UNLOAD)
+        self.addCleanup(self.guest.run, UNLOAD)
+
+    def test_kernelFirst(self) -> None:
+        """
+        Ours says that the address is in use.
+        """
+        self.guest.must("modprobe -a rds rds_rdma")
+        ended = self.guest.run(self.python(TALKER, GUESTS, self.there, PORT, "echo", 1), SECONDS)
+        self.assertNotEqual(ended.status, 0)
+        self.assertIn(f"Couldn't listen on {self.there}:{PORT}: [Errno 98]", ended.errors)
+
+    def test_oursFirst(self) -> None:
+        """
+        The kernel does not load its module.
+        """
+        ours = Remote(self.guest, self.python(TALKER, GUESTS, self.there, PORT, "echo", 1))
+        self.addCleanup(ours.kill)
+        ours.until("bound")
+        self.guest.must("modprobe rds")
+        ended = self.guest.run("modprobe rds_rdma")
+        self.assertNotEqual(ended.status, 0)
+        self.assertIn("Cannot assign requested address", ended.errors)
