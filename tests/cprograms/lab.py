@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -177,6 +178,8 @@ class Here:
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=directory,
+            # What it starts itself, as fio's server does for each client, ends with it.
+            start_new_session=True,
         )
         return _Running(self.device, self.address, process, output, command[0], runDirectory)
 
@@ -243,7 +246,8 @@ class _Running:
             raise LabError(f"{self.name} has not ended in {HANG_SECONDS:g} s: {said}") from None
 
     def stop(self) -> None:
-        self.process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self.output.close()
 
