@@ -178,8 +178,6 @@ class Here:
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=directory,
-            # What it starts itself, as fio's server does for each client, ends with it.
-            start_new_session=True,
         )
         return _Running(self.device, self.address, process, output, command[0], runDirectory)
 
@@ -215,23 +213,27 @@ class _Running:
 
     def _isReady(self, program: Program, port: int) -> bool:
         if program.isOverTCP:
-            return isBound(self.process.pid, "tcp", port, _LISTEN)
+            return self._isBound("tcp", port, _LISTEN)
         if program.ready:
             return program.ready in self.said()
         if self.device.startswith("iwarp"):
-            return isBound(self.process.pid, "tcp", port, _LISTEN)
+            return self._isBound("tcp", port, _LISTEN)
         # The program binds its address and listens at once, and nothing shows that: then it sleeps, or polls.
         if self.device == "shm0":
             isThere = any(Path(self.runDirectory).glob("svc-*"))
         else:
-            isThere = isBound(self.process.pid, "udp", _ROCE, address=self.address)
+            isThere = self._isBound("udp", _ROCE, address=self.address)
         if not isThere:
             return False
-        isAsleep, seconds = activity(self.process.pid)
+        each = [activity(pid) for pid in family(self.process.pid)]
+        isAsleep, seconds = all(one for one, _ in each), sum(busy for _, busy in each)
         if self.bound < 0:
             self.bound = seconds
         self.asleep = self.asleep + 1 if isAsleep else 0
         return self.asleep >= _LOOKS or seconds - self.bound >= _BUSY_SECONDS
+
+    def _isBound(self, protocol: str, port: int, wanted: str = "", address: str = "") -> bool:
+        return any(isBound(pid, protocol, port, wanted, address) for pid in family(self.process.pid))
 
     def said(self) -> str:
         self.output.seek(0)
@@ -246,8 +248,10 @@ class _Running:
             raise LabError(f"{self.name} has not ended in {HANG_SECONDS:g} s: {said}") from None
 
     def stop(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        # What it has started, as fio starts its jobs, would keep the address from all that come after it.
+        for pid in family(self.process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.process.wait()
         self.output.close()
 
@@ -314,20 +318,35 @@ def _freePort() -> int:
         return port
 
 
+def family(pid: int) -> list[int]:
+    """
+    @return: a process, and those that it has started, and so on.
+    """
+    parents: dict[int, int] = {}
+    for each in Path("/proc").glob("[0-9]*"):
+        # One may have ended.
+        with suppress(OSError):
+            parents[int(each.name)] = int(_words(each)[1])
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found
+
+
 def activity(pid: int) -> tuple[bool, float]:
     """
     @return: whether all threads of a process sleep, and the seconds of a processor that it has had.
     """
     # proc(5).  A thread that waits for Python's lock sleeps, too, while the one that has it waits for a
     # processor: of a server that begins to listen.
-    folder = Path(f"/proc/{pid}")
-    words = _words(folder)
+    folder, seconds = Path(f"/proc/{pid}"), 0.0
     try:
-        isAsleep = all(_words(each)[0] == "S" for each in folder.glob("task/*"))
+        words = _words(folder)
+        seconds = (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+        return all(_words(each)[0] == "S" for each in folder.glob("task/*")), seconds
     except OSError:
-        # One has just ended.
-        isAsleep = False
-    return isAsleep, (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+        # It, or a thread of it, has just ended.
+        return False, seconds
 
 
 def _words(folder: Path) -> list[str]:
