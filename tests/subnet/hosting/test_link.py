@@ -24,6 +24,7 @@ from tests.support.commands import PATH, running, stop
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import waitUntil
 from twisted_ib import limits, settings
+from twisted_ib.drive import threads
 from twisted_ib.errors import DeviceError, HiddenListenerError, NoListenerError, NoRouteError
 from twisted_ib.hca.base.port import KeyViolation, PortState
 from twisted_ib.hca.base.states import QPState
@@ -352,7 +353,7 @@ class LinkTests(SynchronousTestCase):
             """
             raise RuntimeError("can't start new thread")
 
-        patch = self.patch(hosts.threading.Thread, "start", start)
+        patch = self.patch(threads.Thread, "start", start)
         for _ in range(2):
             error = self.assertRaises(DeviceError, Device, "ib0")
             self.assertEqual(str(error), "subnet default cannot be hosted: can't start new thread")

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import errno
 import select
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from secrets import randbits
+from threading import RLock
 from typing import Any, Final
 
+from twisted_ib.drive import threads
 from twisted_ib.drive.process import forEach, life
 from twisted_ib.drive.turn import Turn
 from twisted_ib.hca.base.timers import Timer, Timers
@@ -31,7 +32,7 @@ from twisted_ib.subnet.sm.manager import Options
 LINGER_SECONDS = 1.0
 #: Held while a place is taken or left, and while this process forks: a child forgets the places of the hosts
 #: that there are, and would keep the lock of one that begins or ends.
-noFork: Final = threading.RLock()
+noFork: Final = RLock()
 #: A switch, and the adapter of the subnet manager.  Devices bring theirs, and there are more switches when it
 #: is full: a sweep asks each port, so that with all ports from the start the first device waits for it.
 TOPOLOGY: Final = """\
@@ -163,7 +164,7 @@ class HostThread:
         self._loop = Loop()
         self.subnet = HostedSubnet(parse(TOPOLOGY, place.name), self.count, self._loop, grows=True)
         self.server = SubnetServer(self.subnet, place, self._loop, self.count, allows, self._attended)
-        self._thread = threading.Thread(target=self._run, name=place.name, daemon=True)
+        self._name = place.name
         _hosts.add(self)
 
     def start(self) -> None:
@@ -174,7 +175,7 @@ class HostThread:
         """
         self._linger()
         try:
-            self._thread.start()
+            threads.begin(self._run, name=self._name)
         except RuntimeError as error:
             # pthread_create(3) fails with EAGAIN, as at ulimit -u; threading does not keep the number.
             self._close()

@@ -5,7 +5,6 @@ end of the process.
 
 from __future__ import annotations
 
-import signal
 import sys
 from threading import get_ident
 from typing import Protocol, cast
@@ -49,13 +48,7 @@ def begin() -> None:
     with hub:
         if _begun:
             return
-        # A new thread has its creator's mask.  Signals of the program are for the program's threads: one that
-        # reads them by signalfd(2) would miss those that come to this thread.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
-            attendance.begin()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        attendance.begin()
         _begun = True
 
 

@@ -11,8 +11,9 @@ One that calls a verb now and then, and looks at its memory in between for what 
 from __future__ import annotations
 
 import time
-from threading import Event, Thread
+from threading import Event
 
+from twisted_ib.drive import threads
 from twisted_ib.drive.process import life
 from twisted_ib.drive.sleeper import Sleeper
 from twisted_ib.verbs.core.hub import hub
@@ -37,7 +38,7 @@ class ProgressThread:
         """
         self._over = Event()
         self._sleeper: Sleeper | None = Sleeper()
-        Thread(target=self._run, args=(self._sleeper,), name="verbs-attendant", daemon=True).start()
+        threads.begin(self._run, self._sleeper, name="verbs-attendant")
 
     def stop(self) -> None:
         """

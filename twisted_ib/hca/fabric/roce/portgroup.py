@@ -36,6 +36,7 @@ from itertools import islice
 from typing import Final
 
 from twisted_ib import limits
+from twisted_ib.drive import threads
 from twisted_ib.drive.sleeper import awaitReady
 from twisted_ib.errors import DeviceError, HCAError
 from twisted_ib.hca.fabric.roce.orphans import (
@@ -165,11 +166,7 @@ class PortGroup:
                 with suppress(OSError):  # No more are free.
                     watched = f"/proc/self/fd/{memory}", libc.IN_CLOSE_WRITE
                     self._watch = libc.inotify([watched])
-                arguments = (listener,)
-                thread = threading.Thread(target=self._serve, args=arguments, name=name, daemon=True)
-                thread.start()
-                # Not one that has not begun: nobody joins it.
-                self._thread = thread
+                self._thread = threads.begin(self._serve, listener, name=name)
         except BaseException:
             self.close()
             raise

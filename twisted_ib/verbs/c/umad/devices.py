@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from threading import Thread
 from typing import Final
 
 from _twisted_ib_umad import ffi, lib
 
+from twisted_ib.drive import threads
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.base.attributes import PORT
 from twisted_ib.hca.base.port import linkGigabits
@@ -72,11 +71,7 @@ def issmPath(device: Device) -> str:
                 if watch >= 0:
                     os.close(watch)
                 raise OSError(number, "inotify")
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            try:
-                Thread(target=_follow, args=(device, watch, file), name="issm", daemon=True).start()
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            threads.begin(_follow, device, watch, file, name="issm")
             _paths[device] = path
         return _paths[device]
 
