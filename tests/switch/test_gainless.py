@@ -11,6 +11,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib import limits
+from twisted_ib.switch import gainless
 from twisted_ib.switch.gainless import (
     ASLEEP_MESSAGES,
     ASLEEP_OCTETS,
@@ -21,7 +22,6 @@ from twisted_ib.switch.gainless import (
     Gainless,
     learn,
 )
-from twisted_ib.switch.serverclient import RedirectedClient
 
 
 class FakeDevice:
@@ -154,12 +154,10 @@ class GainlessTests(SynchronousTestCase):
         self.assertEqual(held, [True, False, True, False])
 
 
-class FakeEnd(RedirectedClient):
+class FakeEnd:
     """
     A connection, of which only what is looked at is there.
     """
-
-    received = 0
 
     def __init__(self, number: int) -> None:
         """
@@ -168,6 +166,8 @@ class FakeEnd(RedirectedClient):
         @param number: Of its queue pair.
         """
         self.queuePair = FakeDevice(number=number)
+        self.received = 0
+        self.told = 0
 
     def traffic(self) -> Any:
         """
@@ -175,11 +175,11 @@ class FakeEnd(RedirectedClient):
         """
         return 0, self.received, 0, 0
 
-    def __repr__(self) -> str:
+    def sleeps(self) -> None:
         """
-        @return: Its number.
+        It is told.
         """
-        return f"end {self.queuePair.number}"
+        self.told += 1
 
 
 class LookTests(SynchronousTestCase):
@@ -193,6 +193,7 @@ class LookTests(SynchronousTestCase):
         """
         A device with two connections and what else uses it.
         """
+        self.patch(gainless, "RedirectedClient", FakeEnd)
         self.sleeps = self.received = self.octets = 0
         self.ends = [FakeEnd(1), FakeEnd(2)]
         traffic = SimpleNamespace(with_=lambda _: SimpleNamespace(messagesReceived=self.received))
@@ -277,8 +278,6 @@ class LookTests(SynchronousTestCase):
         """
         C{timeout short 0} switches it off.
         """
-        told: list[Any] = []
-        self.patch(RedirectedClient, "sleeps", lambda it: told.append(it))
         timeouts = SimpleNamespace(short=0.0)
         switch: Any = SimpleNamespace(
             configuration=SimpleNamespace(policy=SimpleNamespace(timeouts=timeouts)),
@@ -290,4 +289,4 @@ class LookTests(SynchronousTestCase):
             self.ends[0].received += ASLEEP_MESSAGES
             self.fabric.sleeps += ASLEEP_MESSAGES
             learn(switch, [self.channel])
-            self.assertEqual(told, self.ends[:1] if seconds else [])
+            self.assertEqual([each.told for each in self.ends], [1 if seconds else 0, 0])
