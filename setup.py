@@ -17,7 +17,7 @@ LIBRARIES = "twisted_ib.verbs.c.carried"
 
 MODULES = [
     "twisted_ib/blocking/connection.py",
-    "twisted_ib/blocking/inbox.py",
+    "twisted_ib/sdp/inbox.py",
     "twisted_ib/blocking/loop.py",
     "twisted_ib/hca/base/polling.py",
     "twisted_ib/hca/cm/admission.py",
@@ -60,6 +60,7 @@ MODULES = [
     "twisted_ib/rds/protocol/congestion.py",
     "twisted_ib/rds/protocol/machine.py",
     "twisted_ib/rds/queues.py",
+    "twisted_ib/reactor/driven.py",
     "twisted_ib/reactor/loop.py",
     "twisted_ib/sdp/pendingsends.py",
     "twisted_ib/sdp/protocol/machine.py",

@@ -29,13 +29,15 @@ from tests.support.waiting import HANG_SECONDS
 from twisted_ib.blocking import connection
 from twisted_ib.blocking import loop as module
 from twisted_ib.blocking import select as selecting
+from twisted_ib.blocking import waits as waiting
 from twisted_ib.blocking.loop import BRIEF_SECONDS
 from twisted_ib.blocking.patch import patched
 from twisted_ib.drive.waiter import Waiter
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell
+from twisted_ib.reactor import driven
 from twisted_ib.reactor.loop import EPOLL_EVERY, DeviceLoop
-from twisted_ib.switch.gainless import LEARN_TURNS
+from twisted_ib.switch.switch import Switch
 
 DATA = bytes(64)
 #: Messages that are counted: so many that each has its part of the turns that ask for everything.
@@ -113,6 +115,7 @@ class CostTests(BlockingTestCase):
         """
         for where, name in (
             (module, "monotonic"),
+            (driven, "monotonic"),
             (connection, "monotonic"),
             (self.loop.reactor, "seconds"),
         ):
@@ -127,7 +130,8 @@ class CostTests(BlockingTestCase):
         requireReplaceable(AdaptivePolling, "spin")
         self.patch(AdaptivePolling, "spin", lambda *_: False)
         self.now = 0.0
-        self.patch(module, "monotonic", lambda: self.now)
+        for each in module, driven:
+            self.patch(each, "monotonic", lambda: self.now)
         reactor = self.loop.reactor
         reactor._askAt = BRIEF_SECONDS
         sleeps = Sleeps(reactor._poller, happen)
@@ -212,12 +216,12 @@ class CostTests(BlockingTestCase):
         Whether connections gain is looked at once in so many turns.
         """
         looks: list[Any] = []
-        self.patch(module, "learn", lambda switch, _: looks.append(switch))
+        self.patch(Switch, "learn", lambda *_: looks.append(None))
         self.loop.driven.turns = 0
         one, other = self.blocking()
-        while self.loop.driven.turns < 4 * LEARN_TURNS:
+        while self.loop.driven.turns < 4 * driven.LEARN_TURNS:
             self.send(one, other)
-            self.assertEqual(len(looks), self.loop.driven.turns // LEARN_TURNS)
+            self.assertEqual(len(looks), self.loop.driven.turns // driven.LEARN_TURNS)
 
     def test_user(self) -> None:
         """
@@ -337,6 +341,8 @@ class CostTests(BlockingTestCase):
         A wait for the kernel's descriptors that sleeps asks for them before, and by the sleep itself, which
         says what is ready; epoll is not asked, as its descriptor has not ended the sleep.
         """
+        # What the kernel alone has to say is asked for in one call (test_idle).
+        self.blocking()
         listener = self.server()
         asked: list[float | None] = []
         wakes = lambda: self.addCleanup(kernel.create_connection(listener.getsockname()).close)  # noqa: E731
@@ -359,9 +365,10 @@ class CostTests(BlockingTestCase):
                     wakes()
                 return self._poll(timeout)
 
-        plain = selecting._poll
-        self.patch(selecting, "_poll", Asked)
+        plain = waiting._poll
+        self.patch(waiting, "_poll", Asked)
         sleeps = self.asleep(lambda: self.fail("epoll sleeps"))
+        self.loop.driven.inThreads = 0
         self.assertEqual(selecting.select([listener], [], [])[0], [listener])
         self.assertEqual([not each for each in asked], [True, False])
         self.assertEqual(sleeps.timeouts, [])
@@ -398,8 +405,9 @@ class CostTests(BlockingTestCase):
         """
         one, other = self.blocking()
         made: list[Any] = []
-        plain = selecting._poll
-        self.patch(selecting, "_poll", lambda: made.append(plain()) or made[-1])
+        plain = waiting._poll
+        for each in selecting, waiting:
+            self.patch(each, "_poll", lambda: made.append(plain()) or made[-1])
         poller, epoller = selecting.poll(), selecting.epoll()
         self.addCleanup(epoller.close)
         self.addCleanup(epoller.unregister, other)
@@ -410,11 +418,11 @@ class CostTests(BlockingTestCase):
         waits = (
             (lambda: self.assertEqual(poller.poll(), found), 65, 1),
             (lambda: self.assertEqual(selecting.select([other], [], [])[0], [other]), 66, 1),
-            (lambda: self.assertEqual(epoller.poll(), found), 78, selecting._SERVED_EVERY),
+            (lambda: self.assertEqual(epoller.poll(), found), 78, waiting.SERVED_EVERY),
         )
         sleeps = self.asleep(lambda: one.sendall(DATA))
         # By the clock devices are served as well, however few waits there are in a millisecond.
-        self.patch(selecting, "monotonic", lambda: self.now)
+        self.patch(waiting, "monotonic", lambda: self.now)
 
         def receiving(wait: Callable[[], object]) -> None:
             """
@@ -434,7 +442,7 @@ class CostTests(BlockingTestCase):
             turns = self.loop.driven.turns
             wait()
             # Found in the wait's first turn.
-            for _ in range(selecting._SERVED_EVERY):
+            for _ in range(waiting.SERVED_EVERY):
                 wait()
             self.assertEqual(self.loop.driven.turns - turns, 1 + served)
             other.recv(len(DATA))
@@ -446,7 +454,7 @@ class CostTests(BlockingTestCase):
         """
         one, other = self.blocking()
         listener, asked = self.server(), []
-        made = selecting._pollerOf
+        made = waiting.pollerOf
 
         def pollerOf(shared: Any) -> Any:
             """
@@ -458,7 +466,7 @@ class CostTests(BlockingTestCase):
 
         requireReplaceable(DeviceLoop, "spin")
         self.patch(DeviceLoop, "spin", lambda *_: one.sendall(DATA) or True)
-        self.patch(selecting, "_pollerOf", pollerOf)
+        self.patch(waiting, "pollerOf", pollerOf)
         with selecting.epoll() as epoller:
             for each in listener, other:
                 epoller.register(each, selecting._IN)
@@ -592,8 +600,8 @@ class HandOverTests(BlockingTestCase):
         again with its answer: that ends no wait, so that there is one for each request.
         """
         listener, waits = self.server(), []
-        made = selecting._pollerOf
-        self.patch(selecting, "_pollerOf", lambda shared: waits.append(shared) or made(shared))
+        made = waiting.pollerOf
+        self.patch(waiting, "pollerOf", lambda shared: waits.append(shared) or made(shared))
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         # Where it has one CPU it goes over SDP as well.
         environment["TWISTED_IB_CONFIG"] = self.mktemp()

@@ -17,6 +17,7 @@ from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import select, selectors
 from twisted_ib import socket as offloading
 from twisted_ib.blocking import select as blocking
+from twisted_ib.blocking import waits
 from twisted_ib.blocking.descriptors import offloaded
 
 
@@ -97,7 +98,7 @@ class SelectTests(BlockingTestCase):
         """
         one, other = self.sdp
         now = monotonic()
-        self.patch(blocking, "monotonic", lambda: now)
+        self.patch(waits, "monotonic", lambda: now)
         poller = select.poll()
         poller.register(one, kernelSelect.POLLIN | kernelSelect.POLLOUT)
         looks = (
@@ -105,7 +106,7 @@ class SelectTests(BlockingTestCase):
             lambda: bool(poller.poll(0)[0][1] & kernelSelect.POLLIN),
         )
         for look in looks:
-            for _ in range(blocking._SERVED_EVERY):
+            for _ in range(waits.SERVED_EVERY):
                 self.assertFalse(look())
                 other.send(b"x")
                 self.assertTrue(look())
@@ -207,7 +208,7 @@ class SelectTests(BlockingTestCase):
         one, other = self.sdp
         poller = pollers[0]
         poller.register(one, select.POLLIN)
-        divide = blocking._divided
+        divide = waits.divided
 
         def divided(masks: dict[int, int]) -> Any:
             """
@@ -217,7 +218,7 @@ class SelectTests(BlockingTestCase):
             self.assertNotIn(write, masks)
             return divide(masks)
 
-        self.patch(blocking, "_divided", divided)
+        self.patch(waits, "divided", divided)
         other.send(b"x")
         self.assertEqual(poller.poll(), [(one.fileno(), select.POLLIN)])
 
@@ -298,8 +299,8 @@ class SelectTests(BlockingTestCase):
         epoll = select.epoll()
         self.addCleanup(epoll.close)
         epoll.register(listener, asked)
-        made, woken = blocking._pollerOf, []
-        self.patch(blocking, "_pollerOf", lambda shared: woken.append("wait") or made(shared))
+        made, woken = waits.pollerOf, []
+        self.patch(waits, "pollerOf", lambda shared: woken.append("wait") or made(shared))
         wakeUp = self.loop.reactor.wakeUp
         self.patch(self.loop.reactor, "wakeUp", lambda: woken.append("bell") or wakeUp())
         waiting = self.inThread(epoll.poll)
@@ -417,6 +418,6 @@ class SelectTests(BlockingTestCase):
             self.patch(one, "_sdp", None)
             return True
 
-        self.assertEqual(blocking._waitOne(descriptor, blocking._IN, None, True), 0)
+        self.assertEqual(waits._waitOne(descriptor, blocking._IN, 0.0), 0)
         self.patch(self.loop, "lead", away)
-        self.assertIsNone(blocking._waitOne(descriptor, blocking._IN, None, False))
+        self.assertIsNone(waits._waitOne(descriptor, blocking._IN, None))

@@ -25,7 +25,6 @@ from twisted_ib import limits
 from twisted_ib import socket as offloading
 from twisted_ib.blocking import connection as connectionModule
 from twisted_ib.blocking import descriptors
-from twisted_ib.blocking import loop as loopModule
 from twisted_ib.blocking.connection import RECEIVE_BYTES, SEND_BYTES, Connection
 from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop
@@ -37,7 +36,6 @@ from twisted_ib.switch.gainless import (
     GAINLESS_IN_SUCCESSION,
     SHORT_MESSAGES,
     Gainless,
-    learn,
 )
 from twisted_ib.switch.listeners import SDPListener
 from twisted_ib.switch.reason import kept, outcomes
@@ -615,18 +613,20 @@ class ListenTests(BlockingTestCase):
     def _sleeps(self) -> tuple[Any, Any, Any]:
         # A server, and a connection to it that stands, whose messages have mostly ended sleeps.  The look of
         # the loop itself is not to come between.
-        self.patch(loopModule, "learn", lambda *_: None)
+        learn = self.loop.reactor.switch.learn
+        self.patch(self.loop.reactor.switch, "learn", lambda _: None)
         listener = self.server()
         accepted = self.inThread(listener.accept)
         one, other = self.client(listener), accepted.result(HANG_SECONDS)[0]
         self.addCleanup(other.close)
         other.settimeout(HANG_SECONDS)
-        learn(self.loop.reactor.switch, self.loop.reactor._channels)
+        learn(self.loop.reactor._channels)
         for _ in range(ASLEEP_MESSAGES):
             for here, there in ((one, other), (other, one)):
                 here.sendall(b"x")
                 exactly(there, 1)
         one.sdp.stream.channel.device.fabric.sleeps += 1_000_000
+        learn(self.loop.reactor._channels)
         return listener, one, other
 
     def test_sleeps(self) -> None:
@@ -635,7 +635,6 @@ class ListenTests(BlockingTestCase):
         goes on itself, and the server offers SDP as before.
         """
         listener, one, other = self._sleeps()
-        learn(self.loop.reactor.switch, self.loop.reactor._channels)
         with self.client(listener) as client:
             self.assertEqual(kept[client].fallback.kind, "asleep")
         listener.accept()[0].close()

@@ -20,7 +20,7 @@ CALLED = {
         aio/loop.py EventLoop.create_connection, aio/loop.py EventLoop.create_server,
         blocking/patch.py _reducePlain, blocking/patch.py _ofTLS, blocking/patch.py _ofReduction,
         blocking/patch.py _ofConnection, blocking/patch.py _ofServers, blocking/patch.py _ofProcesses,
-        blocking/patch.py patch, blocking/select.py _theLoop,
+        blocking/patch.py patch, blocking/select.py _Waits.__getattr__,
         hca/device/device.py Device.sa, internet/strings.py nearest, internet/strings.py _enter,
         rds/networks.py _relayFor, rds/networks.py _mediumFor,
         rds/streams/streamsocket.py listenRDS, reactor/asyncioreactor.py install,

@@ -18,7 +18,7 @@ from tests.test_layering import ROOT, nameOf, sources
 
 #: Lines that ask a device or a path for one of its traits, by folder.  Those of the fabrics' own folders may.
 FORKS = {
-    "blocking": 2,
+    "blocking": 1,
     "hca/base": 3,
     "hca/capture": 1,
     "hca/device": 13,
@@ -27,6 +27,7 @@ FORKS = {
     "rdma": 1,
     "rds": 1,
     "rds/media": 1,
+    "reactor": 1,
     "sdp": 2,
     "switch": 2,
     "tools/run": 1,

@@ -20,8 +20,8 @@ from twisted_ib.switch.gainless import (
     LEARN_QUEUE_PAIRS,
     SHORT_MESSAGES,
     Gainless,
-    learn,
 )
+from twisted_ib.switch.switch import Switch
 
 
 class FakeDevice:
@@ -281,12 +281,12 @@ class LookTests(SynchronousTestCase):
         timeouts = SimpleNamespace(short=0.0)
         switch: Any = SimpleNamespace(
             configuration=SimpleNamespace(policy=SimpleNamespace(timeouts=timeouts)),
-            candidates=SimpleNamespace(gainless=self.known),
+            _candidates=SimpleNamespace(gainless=self.known),
         )
         for seconds in (0.0, 10.0):
             timeouts.short = seconds
             self.received += ASLEEP_MESSAGES
             self.ends[0].received += ASLEEP_MESSAGES
             self.fabric.sleeps += ASLEEP_MESSAGES
-            learn(switch, [self.channel])
+            Switch.learn(switch, [self.channel])
             self.assertEqual([each.told for each in self.ends], [1 if seconds else 0, 0])

@@ -11,6 +11,6 @@ Besides:
   - C{descriptors}: the descriptors of sockets over SDP
   - C{files}: calls of the operating system by descriptor, for sockets over SDP
   - C{gids}: streams of SDP between GIDs, by C{(gid, service)}, without the kernel's TCP and without rules
-  - C{inbox}: bytes that have arrived, and buffers of the program
   - C{tls}: TLS over SDP for blocking sockets
+  - C{waits}: one wait for sockets over SDP and descriptors of the kernel, for the calls of C{select}
 """

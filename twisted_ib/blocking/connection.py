@@ -25,10 +25,10 @@ from twisted.python.failure import Failure
 from zope.interface import classImplements
 
 from twisted_ib.blocking.descriptors import isUsed
-from twisted_ib.blocking.inbox import Inbox, octetsOf
 from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.drive.waiter import handlers
 from twisted_ib.reactor.loop import EPOLL_EVERY
+from twisted_ib.sdp.inbox import Inbox, octetsOf
 from twisted_ib.switch.handle import pairOf
 
 if TYPE_CHECKING:

@@ -19,28 +19,23 @@ from collections import deque
 from collections.abc import Callable
 from threading import Lock, RLock, active_count, get_ident
 from time import monotonic
-from typing import TYPE_CHECKING, Final, cast
-
-from twisted.internet.error import ConnectionDone
-from twisted.python import log
-from twisted.python.failure import Failure
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from twisted_ib.blocking.descriptors import elsewhere, isElsewhere, isUsed, letAllGo
 from twisted_ib.drive.process import life
-from twisted_ib.drive.sleeper import milliseconds
 from twisted_ib.drive.waiter import DrivingLock, LockQueue, NoLock, Waiter, handlers, tell
 from twisted_ib.hca.host.libc import sameAction
 from twisted_ib.internet.readers import channelsOf
-from twisted_ib.reactor.ibreactor import IBReactor
-from twisted_ib.reactor.loop import EPOLL_EVERY, progress
-from twisted_ib.switch.gainless import LEARN_TURNS, learn
+from twisted_ib.reactor.driven import BRIEF_SECONDS, DrivenReactor
+from twisted_ib.reactor.loop import progress
 
 if TYPE_CHECKING:
     from twisted.internet.interfaces import IDelayedCall
 
     from twisted_ib.blocking.connection import Connection
     from twisted_ib.hca.device.device import Device
-    from twisted_ib.internet.channel import DeviceChannel
+
+_Result = TypeVar("_Result")
 
 #: Seconds without a leader after which the deputy leads, which looks that often: longer than a thread takes
 #: between a receive and the next, shorter than a person notices.
@@ -48,160 +43,12 @@ GRACE_SECONDS: Final = 1e-3
 GRACE_SECONDS_MOST: Final = 8e-3
 #: Seconds that the end of the process waits for peers that do not take what was sent to them.
 DRAIN_SECONDS: Final = 2.0
-#: Seconds for which delayed calls, deadlines and descriptors have no turn, if all sleeps between ended with
-#: messages.  Longer than a kernel's tick (4 ms at 250 Hz): for a shorter sleep it sets the clock's interrupt.
-BRIEF_SECONDS: Final = 1e-2
 #: Turns in a row without a sleep after which the leader looks whether that has been for L{BRIEF_SECONDS}, and
 #: lets other threads have the lock, for how long.
 BUSY_TURNS: Final = 16
 YIELD_SECONDS: Final = 1e-3
 #: Turns that a close takes: as over TCP it is no part of the turn that asks for it.
 CLOSING_TURNS: Final = 2
-
-
-class DrivenReactor(IBReactor):
-    """
-    A reactor that runs turn by turn, when a thread blocks. C{startRunning} is never called: the process may
-    have a reactor of its own, whose thread is Twisted's I/O thread.
-    """
-
-    _poller: select.epoll
-
-    def __init__(self, loop: BlockingLoop) -> None:
-        super().__init__()
-        self.blockingLoop = loop
-        #: When all is asked for again at the latest.
-        self._askAt = 0.0
-        #: The object by which the last sleep has looked at the kernel's descriptors, and what it found.
-        self.kernelFound: tuple[select.poll, list[tuple[int, int]]] | None = None
-        #: The epoll object's, which is readable when a turn has something to do.
-        self.descriptor = self._poller.fileno()
-        # Calls of callWhenRunning() need no run() to wait for.
-        self._started = True
-
-    def turn(self, limit: float | None, kernel: select.poll | None) -> int:
-        """
-        Serve delayed calls and devices, or sleep until there is something to do.
-
-        @param limit: Seconds to sleep at most; L{None} for any time.
-        @param kernel: A C{select.poll} object whose descriptors end the sleep too, or L{None}.
-        @return: How much the devices did.
-        """
-        deviceLoop, channels = self._loop, self._channels
-        deviceLoop.turns = turns = deviceLoop.turns + 1
-        # Between a message and its answer little is asked.
-        isPolled = limit != 0 and channels and turns & (EPOLL_EVERY - 1)
-        found = False
-        if isPolled:
-            found = deviceLoop.spin(self, channels, limit)
-            if not found:
-                # A look costs less than to arm the devices in vain.
-                for channel in channels:
-                    if channel.device.fabric.pending():
-                        found = True
-                        break
-            # By the clock too: a program may do something else between its waits.
-            isEarly = monotonic() < self._askAt
-            if found and isEarly:
-                worked = 0
-                for channel in channels:
-                    worked += channel.device.progress()
-                return worked or 1
-            # A call that was made since may be the next step of what a thread waits for.
-            if not found and isEarly and not (self._newTimedCalls or self.threadCallQueue):
-                return self._sleepBriefly(channels, limit, kernel)
-        worked = progress(channels) or int(found)
-        calm = deviceLoop.calm(self)
-        if calm == 0.0:
-            self.runUntilCurrent()
-            # One of these calls may be what a thread waits for.
-            limit = 0.0
-        elif calm is not None and (limit is None or calm < limit):
-            limit = calm
-        deviceLoop.inThreads = self.blockingLoop.threadsBeside()
-        seconds = 0.0
-        if not worked and limit != 0:
-            if not isPolled and deviceLoop.spin(self, channels, limit):
-                worked = progress(channels) or 1
-            else:
-                seconds = self.rest.begin(channels, self.seconds, limit)
-        self._askAt = monotonic() + (BRIEF_SECONDS if calm is None else min(calm, BRIEF_SECONDS))
-        self._sleep(seconds, kernel)
-        done = self.rest.end(self._channels, self.seconds, seconds)
-        if done and seconds != 0:
-            deviceLoop.polling.woken()
-        if not turns & (LEARN_TURNS - 1):
-            learn(self.switch, self._channels)
-        return worked + done
-
-    def _sleepBriefly(
-        self, channels: tuple[DeviceChannel, ...], limit: float | None, kernel: select.poll | None
-    ) -> int:
-        """
-        Sleep until a message that may come soon: delayed calls and deadlines have their turn afterwards.
-
-        @return: See L{turn}.
-        """
-        armed, worked, self.rest.isAsleep = True, 0, True
-        for channel in channels:
-            device = channel.device
-            if device.traits.packets:
-                # Acknowledgements of packets wait for the call that finds nothing.
-                worked += device.progress()
-            if not device.arm():
-                armed = False
-        if worked:
-            return worked
-        if armed:
-            self._sleep(BRIEF_SECONDS if limit is None or limit > BRIEF_SECONDS else limit, kernel)
-            channels = self._channels
-        self.rest.isAsleep = False
-        for channel in channels:
-            if channel.device.fabric.look():
-                worked += channel.device.progress()
-        if armed and worked:
-            self._loop.polling.woken()
-        if not worked:
-            # The next turn is one of those that ask for everything.
-            self._loop.turns |= EPOLL_EVERY - 1
-        return worked
-
-    def _sleep(self, limit: float, kernel: select.poll | None) -> None:
-        most = len(self._selectables) or 1
-        events: list[tuple[int, int]] | None
-        if limit == 0:
-            events = self._poller.poll(0, most)
-        else:
-            loop = self.blockingLoop
-            loop.sleeping, loop.busy = True, 0
-            if loop.orphans:
-                # Abandoned since the turn began: there is no wake-up for it.
-                limit = 0.0
-            try:
-                if kernel is None:
-                    events = handlers.aside(loop, True, self._poller.poll, limit, most)
-                else:
-                    found = handlers.aside(loop, True, kernel.poll, milliseconds(limit))
-                    others = [each for each in found if each[0] != self.descriptor]
-                    self.kernelFound = kernel, others
-                    events = [] if len(others) == len(found) else None
-            finally:
-                loop.sleeping = False
-                if loop.owner != get_ident():
-                    loop.own()
-            if events is None:
-                events = self._poller.poll(0, most)
-        for descriptor, event in events:
-            selectable = self._selectables.get(descriptor)
-            if selectable is not None:
-                log.callWithLogger(selectable, self._doReadOrWrite, selectable, descriptor, event)
-
-    def dispose(self) -> None:
-        """
-        Close its descriptors: it runs no more turns.
-        """
-        self.waker.connectionLost(Failure(ConnectionDone()))
-        self._poller.close()
 
 
 class BlockingLoop:
@@ -426,10 +273,7 @@ class BlockingLoop:
         finally:
             self.leader, self._leaderReady = before, readyBefore
             if not before:
-                self._leaves += 1
-                # If it goes on to wait, it is the deputy itself.
-                if self.followers and over is not None and self._deputy is None:
-                    self._appoint(self.followers[-1])
+                self._left(over is None)
             elif asleep:
                 # That lead goes on to sleep, and what it sleeps for may have come meanwhile.
                 self.sleeping = True
@@ -437,11 +281,43 @@ class BlockingLoop:
             if kernel is not None:
                 kernel.unregister(self.reactor.descriptor)
 
+    def _left(self, goesOn: bool = False) -> None:
+        # If it goes on to wait, it is the deputy itself.
+        self._leaves += 1
+        if self.followers and not goesOn and self._deputy is None:
+            self._appoint(self.followers[-1])
+
     def _appoint(self, waiter: Waiter) -> None:
         # The last: a thread that waits within a signal handler does not look at its earlier wait.
         self._deputy = waiter
         waiter.leaves = self._leaves
         waiter.wake()
+
+    def idle(
+        self,
+        ready: Callable[[], object],
+        limit: float | None,
+        call: Callable[[float], _Result | None],
+    ) -> _Result | None:
+        """
+        Wait in a call of the kernel's, where no device has a connection whose messages are awaited: what the
+        devices have to do ends that call, and is done by L{wait}.
+
+        @param ready: As of L{wait}.
+        @param limit: Seconds to wait at most; L{None} for any time.
+        @param call: Waits so many seconds at most, for L{DrivenReactor.descriptor}, too; returns L{None} if
+            that is ready.
+        @return: The result of the call; L{None} if L{wait} is to follow.
+        """
+        with self:
+            if self.leader or self.followers or self.interrupts:
+                return None
+            try:
+                self.leader, self._leaderReady = get_ident(), ready
+                return self.reactor.idle(limit, call)
+            finally:
+                self.leader, self._leaderReady = 0, None
+                self._left()
 
     def follow(
         self, ready: Callable[[], object], deadline: float | None, kernel: select.poll | None = None

@@ -32,11 +32,11 @@ from twisted_ib.blocking.connecting import (
 from twisted_ib.blocking.connection import Connection, failure
 from twisted_ib.blocking.descriptors import Offloaded, offloaded
 from twisted_ib.blocking.files import sendFile
-from twisted_ib.blocking.inbox import octetsOf
 from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.configuration.words import CONNECT, LISTEN
 from twisted_ib.drive.waiter import handlers
+from twisted_ib.sdp.inbox import octetsOf
 from twisted_ib.switch.reason import Fallback
 from twisted_ib.switch.switch import Switch
 

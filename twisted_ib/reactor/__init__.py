@@ -10,6 +10,7 @@ Besides:
 
   - C{asyncioreactor}: Twisted's reactor on asyncio, with devices polled between the turns of its event loop
   - C{base}: the part of the C{ib} and C{ib-asyncio} reactors that does not depend on their loops
+  - C{driven}: the reactor that threads which block drive, turn by turn
   - C{ibreactor}: epoll, with devices polled between its turns
   - C{loop}: the loop of the C{ib} and C{ib-asyncio} reactors between a message and its answer
   - C{tcprows}: the TCP ports and connections of a process, for C{ib-ss}

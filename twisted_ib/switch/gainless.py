@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from twisted_ib.hca.device.device import Device
     from twisted_ib.internet.channel import DeviceChannel
-    from twisted_ib.switch.switch import Switch
 
 #: Messages of a connection that is short-lived, both directions and the end counted, at most: that of one
 #: request has three or a few more.  To connect over SDP takes some fifty system calls more than over TCP, and
@@ -31,8 +30,6 @@ SHORT_MESSAGES: Final = 16
 GAINLESS_IN_SUCCESSION: Final = 4
 _SHORT_LIVED: Final = Fallback("short_lived", "blocking and short-lived: SDP gains nothing here")
 _ASLEEP: Final = Fallback("asleep", "blocking and mostly asleep: SDP gains nothing here")
-#: Turns of a loop after which it is looked whether connections that stand gain; a power of two.
-LEARN_TURNS: Final = 256
 #: Queue pairs of a device, at most, that are looked at for that: each look asks all of them.
 LEARN_QUEUE_PAIRS: Final = 256
 #: Messages that a device, and one of its connections, has received, at least, before that is judged.
@@ -134,12 +131,3 @@ class Gainless:
                     if received[number] - own.get(number, 0) >= ASLEEP_MESSAGES:
                         found.append(each)
         return found
-
-
-def learn(switch: Switch, channels: Iterable[DeviceChannel]) -> None:
-    """
-    Leave the ports of connections that stand and gain nothing to TCP, for a time.
-    """
-    if switch.configuration.policy.timeouts.short:
-        for each in switch.candidates.gainless.look(channels):
-            each.sleeps()

@@ -33,6 +33,7 @@ from twisted_ib.internet.readers import channelsOf
 from twisted_ib.switch.reason import EXPLICIT, UNASKED, Fallback, Reason, carried
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from socket import socket
 
     from twisted.internet.base import ReactorBase
@@ -191,6 +192,14 @@ class Switch:
 
             candidates = self._candidates = Candidates()
         return candidates
+
+    def learn(self, channels: Iterable[DeviceChannel]) -> None:
+        """
+        Leave the ports of blocking sockets' connections that stand and gain nothing to TCP, for a time.
+        """
+        if self._candidates is not None and self.configuration.policy.timeouts.short:
+            for each in self._candidates.gainless.look(channels):
+                each.sleeps()
 
     # -- decisions
 

@@ -24,7 +24,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.blocking.case import BlockingTestCase
 from twisted_ib import limits
 from twisted_ib.blocking.connection import Connection
-from twisted_ib.blocking.inbox import Inbox
+from twisted_ib.sdp.inbox import Inbox
 from twisted_ib.sdp.pendingsends import SendBuffer
 
 RESET, BROKEN, AGAIN, INVALID = errno.ECONNRESET, errno.EPIPE, errno.EAGAIN, errno.EINVAL

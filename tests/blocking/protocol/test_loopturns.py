@@ -24,6 +24,7 @@ from twisted_ib.drive.waiter import Waiter
 from twisted_ib.hca.base.polling import LESSONS, SPIN_SECONDS, AdaptivePolling
 from twisted_ib.hca.device.counters import Traffic
 from twisted_ib.internet.readers import CHANNELS
+from twisted_ib.reactor import driven
 
 
 class User:
@@ -484,7 +485,7 @@ class LoopTests(TurnCase):
         ):
             channel = Channel(armed=armed, traits=SimpleNamespace(packets=packets), dueIn=due)
             reactor = self.turning(channel)
-            loop = reactor.blockingLoop
+            loop = reactor.drivers
             woken = self.woken(loop)
             # It knows of one in nine seconds.
             reactor.rest.until = BEGAN + 9.0
@@ -503,7 +504,7 @@ class LoopTests(TurnCase):
         for isReady, delays, isWoken in ((False, False, False), (True, False, True), (False, True, True)):
             channel = Channel(armed=False)
             reactor = self.turning(channel)
-            loop, waiter = reactor.blockingLoop, Waiter(lambda channel=channel: channel.armed, 0.0)
+            loop, waiter = reactor.drivers, Waiter(lambda channel=channel: channel.armed, 0.0)
             woken = self.woken(loop)
 
             def progress(channel: Any = channel, reactor: Any = reactor, delays: bool = delays) -> int:
@@ -527,7 +528,7 @@ class LoopTests(TurnCase):
         """
         Only a leader that sleeps is woken: by other deadlines, and by what a collected socket has left.
         """
-        loop = self.turning().blockingLoop
+        loop = self.turning().drivers
         woken = self.woken(loop)
         for sleeping in (False, True):
             loop.sleeping = sleeping
@@ -541,7 +542,7 @@ class LoopTests(TurnCase):
         """
         What collected sockets have left is closed on the way in, in order, once.
         """
-        loop = self.turning().blockingLoop
+        loop = self.turning().drivers
         closed: list[int] = []
         for number in range(3):
             loop.abandon(partial(closed.append, number))
@@ -556,7 +557,7 @@ class LoopTests(TurnCase):
         channels = {"open": Channel(), "closed": Channel(closed=True)}
         reactor = self.turning()
         setattr(reactor, CHANNELS, channels)
-        loop = reactor.blockingLoop
+        loop = reactor.drivers
         before = loop.owner
         loop.lock.release()
         other = self.inThread(self.entered, loop).result(HANG_SECONDS)
@@ -578,7 +579,7 @@ class LoopTests(TurnCase):
         """
         Threads that may need the interpreter are those that do not wait for the loop.
         """
-        loop = self.turning().blockingLoop
+        loop = self.turning().drivers
         before = loop.threadsBeside()
         self.assertEqual(before, active_count() - 1)
         one, other = self.pair()
@@ -600,7 +601,7 @@ class LoopTests(TurnCase):
         and one that follows until a deadline.
         """
         channel = Channel()
-        loop = self.turning(channel).blockingLoop
+        loop = self.turning(channel).drivers
         self.patch(channel, "pending", lambda: True)
         self.patch(channel, "progress", lambda: 1)
         loop.reactor._poller.poll = lambda limit, most: sleep(limit) or []
@@ -625,8 +626,9 @@ class LoopTests(TurnCase):
         for passes, expected in ((0.0, 0), (BRIEF_SECONDS, 7)):
             channel, now, turns = Channel(), count(0.0, passes), count(1)
             self.patch(channel, "progress", lambda: 1)
-            loop = self.turning(channel).blockingLoop
-            self.patch(module, "monotonic", lambda now=now: next(now))
+            loop = self.turning(channel).drivers
+            for each in module, driven:
+                self.patch(each, "monotonic", lambda now=now: next(now))
             loop.followers.append(Waiter(lambda: False, 0.0))
             self.assertTrue(loop.lead(lambda turns=turns: next(turns) == 16 * BUSY_TURNS, None))
             self.assertEqual(self.limits.count(YIELD_SECONDS), expected)
@@ -645,7 +647,7 @@ class LoopTests(TurnCase):
         """
         channel = Channel(dueIn=0.0)
         reactor = self.turning(channel)
-        loop = reactor.blockingLoop
+        loop = reactor.drivers
         called: list[int] = []
 
         def ready() -> bool:
@@ -671,7 +673,7 @@ class LoopTests(TurnCase):
         """
         channel = Channel()
         reactor = self.turning(channel)
-        loop = reactor.blockingLoop
+        loop = reactor.drivers
         before = reactor._loop.turns
         loop.changed()
         self.assertEqual(reactor._loop.turns, before + 2)
@@ -697,7 +699,7 @@ class LoopTests(TurnCase):
         ):
             channel = Channel()
             reactor = self.turning(channel)
-            loop = reactor.blockingLoop
+            loop = reactor.drivers
             found = self.woken(loop)
             inner: list[bool] = []
 
@@ -727,7 +729,7 @@ class LoopTests(TurnCase):
         """
         channel = Channel()
         reactor = self.turning(channel)
-        loop = reactor.blockingLoop
+        loop = reactor.drivers
         closed: list[int] = []
 
         def arm() -> bool:
@@ -745,7 +747,7 @@ class LoopTests(TurnCase):
         A wait for what is there takes no turn; one whose time is over takes one, and says so.
         """
         reactor = self.turning(Channel())
-        loop = reactor.blockingLoop
+        loop = reactor.drivers
         turns = reactor._loop.turns
         self.assertIs(loop.wait(lambda: 1), True)
         reader, writer = os.pipe()
@@ -765,7 +767,7 @@ class LoopTests(TurnCase):
         A wait that has a descriptor of the kernel's sleeps there, in milliseconds, and ends with it.
         """
         reactor = self.turning(Channel())
-        loop = reactor.blockingLoop
+        loop = reactor.drivers
         said: list[Any] = []
 
         class Kernel:
@@ -816,7 +818,7 @@ class LoopTests(TurnCase):
             ({"buffer": b"x"}, True, False),
         ):
             reactor = self.turning()
-            loop = reactor.blockingLoop
+            loop = reactor.drivers
             left = User()
             left.__dict__.update(user)
             setattr(reactor, CHANNELS, {"x": Channel(users={left: None}, closed=closed)})

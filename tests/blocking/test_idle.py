@@ -1,0 +1,209 @@
+"""
+Tests for L{twisted_ib.blocking.waits.idly}: servers whose clients all come over TCP wait in the kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import socket as kernel
+import sys
+from collections.abc import Callable
+from select import select as kernelSelect
+from subprocess import PIPE, Popen
+from typing import IO, Any, cast
+
+from tests.blocking.case import BlockingTestCase
+from tests.support.calls import PACKAGE, called
+from tests.support.waiting import HANG_SECONDS, waitUntil
+from twisted_ib import select
+from twisted_ib.blocking.waits import IDLE_LISTENERS
+
+#: A client that for each line sends an octet and waits for the end; its argument is the port.
+_CLIENT = """
+import sys
+from twisted_ib import socket
+for _ in sys.stdin:
+    with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as skt:
+        skt.sendall(b"x")
+        assert skt.recv(1) == b""
+"""
+
+
+class IdleTests(BlockingTestCase):
+    """
+    A listener that offers SDP, and a client of the kernel's own.
+
+    @ivar plain: The client; C{made}: what the server has accepted.
+    """
+
+    def setUp(self) -> None:
+        """
+        Connect it.
+        """
+        super().setUp()
+        # Clients of one message are not to be left to TCP.
+        self.rules("timeout short 0\nuse both listen * *:*\nuse both connect * *:*\n")
+        self.listener = self.server()
+        self.plain = self.client(self.listener, kernel)
+        self.made, _ = self.listener.accept()
+        self.addCleanup(self.made.close)
+        self.both = [self.listener, self.made]
+        self.poller: Any = select.poll()
+        self.epoller: Any = select.epoll()
+        self.addCleanup(self.epoller.close)
+        for each in self.both:
+            for poller in (self.poller, self.epoller):
+                poller.register(each, select.POLLIN)
+
+    def ways(self) -> dict[str, Callable[[float | None], list[int]]]:
+        """
+        @return: The calls that wait, which return the descriptors that are ready.
+        """
+        milliseconds = lambda seconds: None if seconds is None else seconds * 1e3  # noqa: E731
+        return {
+            "select": lambda seconds: [each.fileno() for each in self._select(seconds)],
+            "poll": lambda seconds: [each for each, _ in self.poller.poll(milliseconds(seconds))],
+            "epoll": lambda seconds: [each for each, _ in self.epoller.poll(seconds)],
+        }
+
+    def _select(self, seconds: float | None) -> list[Any]:
+        return select.select(self.both, [], [], seconds)[0]
+
+    def test_kernels(self) -> None:
+        """
+        A wait that the kernel ends has no turn of the loop, and few functions.
+        """
+        for name, wait in self.ways().items():
+            self.plain.sendall(b"x")
+            self.assertEqual(wait(None), [self.made.fileno()], name)
+            turns = self.loop.driven.turns
+            # The devices' deadlines are known from the first time on.
+            calls = called(lambda wait=wait: wait(HANG_SECONDS), PACKAGE)
+            self.assertEqual(self.loop.driven.turns, turns, name)
+            self.assertLessEqual(calls.total(), 27, (name, calls))
+            self.assertEqual(self.made.recv(2), b"x")
+
+    def test_offered(self) -> None:
+        """
+        A client over SDP ends it, whether another thread of the process has seen it or not.
+        """
+        for name, wait in self.ways().items():
+            for isSeen in (False, True):
+                waiting = self.inThread(wait, HANG_SECONDS)
+                waitUntil(lambda: self.loop.sleeping)
+                client = self.client(self.listener)
+                self.assertIsNotNone(client.sdp, (name, isSeen))
+                if isSeen:
+                    client.sendall(b"x")
+                self.assertEqual(waiting.result(HANG_SECONDS), [self.listener.fileno()])
+                with self.listener.accept()[0] as made:
+                    self.assertIsNotNone(made.sdp)
+                client.close()
+                waitUntil(lambda: not self.carried())
+
+    def test_process(self) -> None:
+        """
+        So does one of another process, whose memory this one has, or not yet.
+        """
+        for wait in self.ways().values():
+            words = [sys.executable, "-c", _CLIENT, str(self.listener.getsockname()[1])]
+            with Popen(words, stdin=PIPE) as client:
+                stdin = cast("IO[bytes]", client.stdin)
+                for _ in range(2):
+                    # From the second wait without a turn between on it is armed alone.
+                    self.plain.sendall(b"x")
+                    self.assertEqual(wait(HANG_SECONDS), [self.made.fileno()])
+                    self.assertEqual(self.made.recv(2), b"x")
+                    waiting = self.inThread(wait, HANG_SECONDS)
+                    waitUntil(lambda: self.loop.sleeping)
+                    stdin.write(b"\n")
+                    stdin.flush()
+                    self.assertEqual(waiting.result(HANG_SECONDS), [self.listener.fileno()])
+                    with self.listener.accept()[0] as made:
+                        self.assertIsNotNone(made.sdp)
+                        self.assertEqual(made.recv(2), b"x")
+                    waitUntil(lambda: not self.carried())
+                stdin.close()
+                self.assertEqual(client.wait(HANG_SECONDS), 0)
+
+    def carried(self) -> list[Any]:
+        """
+        @return: The connections that stand, after a turn.
+        """
+        with self.loop:
+            self.loop.poll()
+            return [
+                user
+                for channel in self.loop.reactor._channels
+                for user in channel.users
+                if getattr(user, "queuePair", None) is not None
+            ]
+
+    def test_time(self) -> None:
+        """
+        It lasts as long as it is to: what the devices have to do meanwhile is done.
+        """
+        ticks: list[None] = []
+        self.loop.reactor.callLater(0.01, ticks.append, None)
+        for name, wait in self.ways().items():
+            self.assertEqual(wait(0.03), [], name)
+            self.assertEqual(wait(0), [], name)
+        self.assertEqual(ticks, [None])
+
+    def test_follows(self) -> None:
+        """
+        Another thread that waits meanwhile goes on when this one leaves: for what comes over SDP, too.
+        """
+        one, other = self.pair()
+        # Of the wait below it is none: its descriptor is another's.
+        waiting = self.inThread(self._sleepIdly)
+        waitUntil(lambda: self.loop.sleeping)
+        receiving = self.inThread(other.recv, 1)
+        waitUntil(lambda: self.loop.followers)
+        self.plain.sendall(b"x")
+        self.assertEqual(waiting.result(HANG_SECONDS), ([self.made], [], []))
+        one.sendall(b"y")
+        self.assertEqual(receiving.result(HANG_SECONDS), b"y")
+
+    def _sleepIdly(self) -> Any:
+        call = lambda seconds: kernelSelect([self.made], [], [], seconds)  # noqa: E731
+        return self.loop.idle(lambda: False, HANG_SECONDS, call)
+
+    def test_raises(self) -> None:
+        """
+        An error of the call, as a signal's handler raises it, leaves nothing behind.
+        """
+
+        def interrupted(seconds: float) -> None:
+            raise KeyboardInterrupt
+
+        self.assertRaises(KeyboardInterrupt, self.loop.idle, lambda: False, None, interrupted)
+        self.assertEqual((self.loop.leader, self.loop.sleeping), (0, False))
+        self.assertFalse(self.loop.lock._is_owned())
+        self.assertFalse(self.loop.reactor.rest.isAsleep)
+
+    def test_invalid(self) -> None:
+        """
+        What the kernel refuses is refused.
+        """
+        read, write = os.pipe()
+        os.close(write)
+        os.close(read)
+        self.assertRaises(OSError, select.select, [*self.both, read], [], [], HANG_SECONDS)
+        self.assertRaises(ValueError, select.select, self.both, [], [], -1.0)
+
+    def test_many(self) -> None:
+        """
+        Among more listeners than are looked at, and beside a connection over SDP, all of them are served.
+        """
+        more = [self.server() for _ in range(IDLE_LISTENERS)]
+        turns = self.loop.driven.turns
+        self.plain.sendall(b"x")
+        self.assertEqual(select.select(self.both, [], [], HANG_SECONDS)[0], [self.made])
+        self.assertNotEqual(self.loop.driven.turns, turns)
+        for each in more:
+            each.close()
+        self.pair()
+        turns = self.loop.driven.turns
+        self.assertEqual(select.select(self.both, [], [], HANG_SECONDS)[0], [self.made])
+        self.assertNotEqual(self.loop.driven.turns, turns)

@@ -1,0 +1,307 @@
+"""
+One wait for sockets over SDP and for descriptors of the kernel, by which L{twisted_ib.blocking.select} does
+all of its calls.
+"""
+
+from __future__ import annotations
+
+import select as kernel
+from collections.abc import Callable, Iterable
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from twisted_ib.blocking.descriptors import offloaded
+from twisted_ib.blocking.loop import theLoop as theLoop
+
+if TYPE_CHECKING:
+    from twisted_ib.blocking.listening import Listening
+    from twisted_ib.blocking.socket import socket
+
+    # Returns the descriptors of SDP, and the events of each; and those of the kernel.
+    Wanted = Callable[[], tuple[Iterable[tuple[int, int]], Iterable[tuple[int, int]]]]
+
+# Now: the name may stand for another later (L{twisted_ib.blocking.patch}).
+_poll = kernel.poll
+_IN, _OUT, _ERR, _HUP = kernel.POLLIN, kernel.POLLOUT, kernel.POLLERR, kernel.POLLHUP
+#: Sockets over SDP by their descriptors: a dict, in which many are looked up without a function for each.  Of
+#: what the garbage collector has taken there may still be a reference.
+held: dict[int, Callable[[], socket | None]] = vars(offloaded)["data"]
+#: Waits that are over at once, of which one serves the devices too; a power of two.
+SERVED_EVERY: Final = 16
+#: Seconds after which such a wait serves them whatever their count: a program may sleep between its waits.
+_SERVED_SECONDS: Final = 1e-3
+#: Sockets over SDP that are looked at, whether they all listen.
+IDLE_LISTENERS: Final = 4
+_Result = TypeVar("_Result")
+
+
+def eventsOf(skt: socket, mask: int) -> int:
+    """
+    Return which events of poll(2) a socket over SDP has.
+
+    @param mask: The events that are asked for.
+    """
+    # The slots, not the properties: it is asked some times for each wait.
+    made, offload = skt._connecting, skt._sdp
+    if made is not None:
+        if not made.isOver:
+            return 0
+        if made.connection is None and made.error is not None:
+            return (mask & (_IN | _OUT)) | _ERR | _HUP
+        # Whatever is asked for, the caller looks again: at the connection, or at the kernel's attempt.
+        return _OUT
+    part = None if offload is None else offload.part
+    if part is None:
+        # Another thread has shut the listeners down, or gone on with an attempt: the caller looks again.
+        return 0 if skt._closed else _HUP  # type: ignore[attr-defined]
+    if part.loop.forked:
+        # The call that it is ready for says so.
+        return (mask & (_IN | _OUT)) | _ERR
+    if part.listens:
+        return _IN & mask if part.accepted else 0
+    found = 0
+    if mask & _IN and (part.inbox.size or part.ended or part.lost):
+        # As its readable() says.
+        found = _IN
+    if mask & _OUT and part.writable():
+        found |= _OUT
+    if part.ended:
+        found |= kernel.POLLRDHUP & mask
+        if part.hungUp():
+            found |= _HUP
+    if part.lost:
+        found |= _ERR
+    return found
+
+
+def isKernels(descriptor: int) -> bool:
+    """
+    Return whether the kernel has events of a descriptor: of no socket over SDP, or of one that TCP reaches,
+    too.
+    """
+    skt = offloaded.get(descriptor)
+    part = None if skt is None or skt._sdp is None else skt._sdp.part
+    return skt is None or (part is not None and part.listens and not part.alone)
+
+
+class _Watch:
+    """
+    One wait for descriptors of SDP, and for some of the kernel's.
+    """
+
+    def __init__(
+        self, wanted: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]], settles: bool = True
+    ) -> None:
+        """
+        @param wanted: The descriptors of SDP and their events.
+        @param others: Those of the kernel.
+        @param settles: Whether attempts that are over are taken over: by the thread that waits alone.
+        """
+        self.sockets: list[tuple[int, socket, int]] = []
+        #: Descriptors that the kernel is to be asked for as well, with their events.
+        self.shared = list(others)
+        #: Whether these have changed since.
+        self.isStale = False
+        for descriptor, mask in wanted:
+            reference = held.get(descriptor)
+            skt = None if reference is None else reference()
+            if skt is None:
+                self.shared.append((descriptor, mask))
+                continue
+            if settles and skt._connecting is not None and skt._connecting.isOver:
+                skt.settle()
+            part = None if skt._sdp is None else skt._sdp.part
+            if part is None and skt._connecting is None:
+                # The kernel's attempt to connect goes on.
+                self.shared.append((descriptor, mask))
+                continue
+            if part is not None and part.listens and not part.alone:
+                if not part.isServed:
+                    part.serve()
+                self.shared.append((descriptor, mask))
+            self.sockets.append((descriptor, skt, mask))
+
+    def ready(self) -> bool:
+        for _, skt, mask in self.sockets:
+            if eventsOf(skt, mask):
+                return True
+        return self.isStale
+
+    def follow(self, wanted: Wanted, isStale: Callable[[], bool]) -> bool:
+        """
+        C{ready}, where other threads change what is wanted: no reason to wake up, but the kernel's are.
+        """
+        if self.ready():
+            return True
+        if not isStale():
+            return False
+        fresh = _Watch(*wanted(), False)
+        self.sockets, self.isStale = fresh.sockets, set(fresh.shared) != set(self.shared)
+        return self.ready()
+
+    def events(self) -> dict[int, int]:
+        found = {}
+        for descriptor, skt, mask in self.sockets:
+            made = skt._connecting
+            # Which of these is to be looked at again has no events yet.
+            offload = skt._sdp
+            hasPart = offload is not None and offload.part is not None
+            if hasPart if made is None else made.error is not None:
+                events = eventsOf(skt, mask)
+                if events:
+                    found[descriptor] = events
+        return found
+
+
+def pollerOf(shared: list[tuple[int, int]]) -> kernel.poll:
+    """
+    Return the kernel's object for descriptors and their events.
+    """
+    poller = _poll()
+    for descriptor, mask in shared:
+        poller.register(descriptor, mask)
+    return poller
+
+
+def wait(
+    wanted: Wanted, deadline: float | None, isStale: Callable[[], bool] | None = None
+) -> tuple[dict[int, int], list[tuple[int, int]]]:
+    """
+    Wait until descriptors are ready.
+
+    @param wanted: Returns the descriptors.
+    @param deadline: See L{deadlineOf}.
+    @param isStale: Returns whether another thread has changed what is wanted; L{None} if none can.
+    @return: The events of SDP's descriptors; what the kernel's C{poll} has returned for its own.
+    """
+    with (loop := theLoop()):
+        while True:
+            watch = _Watch(*wanted())
+            poller = pollerOf(watch.shared) if watch.shared else None
+            ready = watch.ready if isStale is None else partial(watch.follow, wanted, isStale)
+            # That gives the interpreter away: not before the sleep if other threads want it.
+            looks = not loop.driven.inThreads
+            inTime = ready() or (looks and poller is not None and bool(poller.poll(0)))
+            if sleeps := not inTime and deadline != 0.0:
+                inTime = loop.sleep(ready, deadline, poller)
+            else:
+                # Also where some are ready at once: they hide none of the others, nor leave peers unserved.
+                loop.poll()
+            found = watch.events()
+            # Each wait asks for those of the kernel once: a sleep that they have ended has done so.
+            by, others = loop.reactor.kernelFound or (None, [])
+            if poller is None or by is not poller or not others:
+                others = [] if poller is None or (sleeps and looks and found) else poller.poll(0)
+            if found or others or not inTime:
+                return found, others
+
+
+def _waitOne(descriptor: int, mask: int, deadline: float | None) -> int | None:
+    """
+    Wait for one connection over SDP and nothing else, as most programs do.
+
+    @return: Its events, 0 when the time is over; L{None} if it is for L{wait}.
+    """
+    reference = held.get(descriptor)
+    skt = None if reference is None else reference()
+    offload = None if skt is None or skt._connecting is not None else skt._sdp
+    if skt is None or offload is None:
+        return None
+    part = offload.part
+    if part is None or part.listens or part.loop.forked:
+        return None
+    loop, ready = part.loop, partial(eventsOf, skt, mask)
+    with loop:
+        found = ready()
+        if found:
+            # Most of what is ready was left by the last call: others are served now and then.  But where only
+            # some of it is, as a socket can nearly always be written to, the rest may have come since.
+            loop.atOnce += 1
+            if (
+                loop.atOnce & (SERVED_EVERY - 1)
+                and not mask & ~found & (_IN | _OUT)
+                and monotonic() - loop.servedAt < _SERVED_SECONDS
+            ):
+                return found
+        inTime = found != 0
+        if inTime or deadline == 0.0:
+            loop.poll()
+        else:
+            # As sleep() does, without a call more.
+            over = loop.lead(ready, deadline)
+            inTime = loop.follow(ready, deadline) if over is None else over
+        loop.servedAt = monotonic()
+        found = ready()
+        # Another thread may have closed it.
+        isSame = skt._sdp is offload and offload.part is part
+        return found if isSame and (found or not inTime) else None
+
+
+def idly(deadline: float | None, call: Callable[[int, float], _Result | None]) -> _Result | None:
+    """
+    Wait in one call of the kernel's where nothing stands over SDP but listeners that TCP reaches, too: until
+    a client comes over SDP, what the kernel says is all there is.
+
+    @param deadline: See L{deadlineOf}.
+    @param call: Waits for what is wanted, and for a descriptor more, so many seconds; returns L{None} if that
+        one is ready, or nothing.
+    @return: The result of the call; L{None} if L{wait} is to follow.
+    """
+    if len(held) > IDLE_LISTENERS or deadline == 0.0:
+        return None
+    listening: list[Listening] = []
+    for reference in list(held.values()):
+        skt = reference()
+        part = None if skt is None or skt._sdp is None else skt._sdp.part
+        if part is None or not part.listens or part.alone or not part.isServed or part.ready():
+            return None
+        listening.append(part)
+    if not listening or (loop := listening[0].loop).forked:
+        return None
+    seconds = None if deadline is None else max(0.0, deadline - monotonic())
+    return loop.idle(partial(_isOffered, listening), seconds, partial(call, loop.reactor.descriptor))
+
+
+def _isOffered(listening: list[Listening]) -> bool:
+    for each in listening:
+        if each.ready():
+            return True
+    return False
+
+
+def waitFor(
+    ours: list[tuple[int, int]],
+    others: list[tuple[int, int]],
+    deadline: float | None,
+    call: Callable[[int, float], list[tuple[int, int]] | None] | None = None,
+) -> tuple[dict[int, int], list[tuple[int, int]]]:
+    """
+    L{wait} for descriptors of SDP, and of the kernel, that no other thread changes.
+
+    @param call: As of L{idly}, for all of them.
+    """
+    if len(ours) == 1 and not others:
+        ((descriptor, mask),) = ours
+        found = _waitOne(descriptor, mask, deadline)
+        if found is not None:
+            return ({descriptor: found} if found else {}), []
+    plain = None if call is None else idly(deadline, call)
+    return wait(lambda: (ours, others), deadline) if plain is None else ({}, plain)
+
+
+def deadlineOf(seconds: float | None) -> float | None:
+    """
+    Return until when a wait may last, by C{monotonic}: 0.0 if it is none, L{None} if it has no end.
+    """
+    return None if seconds is None else monotonic() + seconds if seconds else 0.0
+
+
+def divided(masks: dict[int, int]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """
+    Return the descriptors of SDP, with their events, and the others.
+    """
+    parts: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
+    for item in masks.items():
+        parts[item[0] not in held].append(item)
+    return parts

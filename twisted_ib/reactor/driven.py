@@ -1,0 +1,230 @@
+"""
+The reactor that threads which block drive, turn by turn.
+"""
+
+from __future__ import annotations
+
+import select
+from collections import deque
+from collections.abc import Callable
+from threading import get_ident
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from twisted.internet.error import ConnectionDone
+from twisted.python import log
+from twisted.python.failure import Failure
+
+from twisted_ib.drive.sleeper import milliseconds
+from twisted_ib.drive.waiter import DrivingLock, LockQueue, handlers
+from twisted_ib.reactor.ibreactor import IBReactor
+from twisted_ib.reactor.loop import EPOLL_EVERY, progress
+
+if TYPE_CHECKING:
+    from twisted_ib.internet.channel import DeviceChannel
+
+#: Seconds for which delayed calls, deadlines and descriptors have no turn, if all sleeps between ended with
+#: messages.  Longer than a kernel's tick (4 ms at 250 Hz): for a shorter sleep it sets the clock's interrupt.
+BRIEF_SECONDS: Final = 1e-2
+#: Turns after which it is looked whether connections that stand gain; a power of two.
+LEARN_TURNS: Final = 256
+_Result = TypeVar("_Result")
+
+
+class Drivers(Protocol):
+    """
+    The threads that drive it: see L{BlockingLoop<twisted_ib.blocking.loop.BlockingLoop>}.
+    """
+
+    lock: DrivingLock
+    lockQueue: LockQueue
+    sleeping: bool
+    busy: int
+    owner: int
+    orphans: deque[Callable[[], object]]
+
+    def own(self) -> None:
+        """
+        The calling thread has the lock: the devices belong to it.
+        """
+
+    def threadsBeside(self) -> int:
+        """
+        @return: How many threads may need the interpreter while the leader polls.
+        """
+
+
+class DrivenReactor(IBReactor):
+    """
+    A reactor that runs turn by turn, when a thread blocks. C{startRunning} is never called: the process may
+    have a reactor of its own, whose thread is Twisted's I/O thread.
+    """
+
+    _poller: select.epoll
+
+    def __init__(self, drivers: Drivers) -> None:
+        super().__init__()
+        self.drivers = drivers
+        #: When all is asked for again at the latest.
+        self._askAt = 0.0
+        #: Until when the devices have nothing to do by themselves, as was found at a turn, and its number.
+        self._idleUntil, self._idleTurns = 0.0, -1
+        #: The object by which the last sleep has looked at the kernel's descriptors, and what it found.
+        self.kernelFound: tuple[select.poll, list[tuple[int, int]]] | None = None
+        #: The epoll object's, which is readable when a turn has something to do.
+        self.descriptor = self._poller.fileno()
+        # Calls of callWhenRunning() need no run() to wait for.
+        self._started = True
+
+    def turn(self, limit: float | None, kernel: select.poll | None) -> int:
+        """
+        Serve delayed calls and devices, or sleep until there is something to do.
+
+        @param limit: Seconds to sleep at most; L{None} for any time.
+        @param kernel: A C{select.poll} object whose descriptors end the sleep too, or L{None}.
+        @return: How much the devices did.
+        """
+        deviceLoop, channels = self._loop, self._channels
+        deviceLoop.turns = turns = deviceLoop.turns + 1
+        # Between a message and its answer little is asked.
+        isPolled = limit != 0 and channels and turns & (EPOLL_EVERY - 1)
+        found = False
+        if isPolled:
+            found = deviceLoop.spin(self, channels, limit)
+            if not found:
+                # A look costs less than to arm the devices in vain.
+                for channel in channels:
+                    if channel.device.fabric.pending():
+                        found = True
+                        break
+            # By the clock too: a program may do something else between its waits.
+            isEarly = monotonic() < self._askAt
+            if found and isEarly:
+                worked = 0
+                for channel in channels:
+                    worked += channel.device.progress()
+                return worked or 1
+            # A call that was made since may be the next step of what a thread waits for.
+            if not found and isEarly and not (self._newTimedCalls or self.threadCallQueue):
+                return self._sleepBriefly(channels, limit, kernel)
+        worked = progress(channels) or int(found)
+        calm = deviceLoop.calm(self)
+        if calm == 0.0:
+            self.runUntilCurrent()
+            # One of these calls may be what a thread waits for.
+            limit = 0.0
+        elif calm is not None and (limit is None or calm < limit):
+            limit = calm
+        deviceLoop.inThreads = self.drivers.threadsBeside()
+        seconds = 0.0
+        if not worked and limit != 0:
+            if not isPolled and deviceLoop.spin(self, channels, limit):
+                worked = progress(channels) or 1
+            else:
+                seconds = self.rest.begin(channels, self.seconds, limit)
+        self._askAt = monotonic() + (BRIEF_SECONDS if calm is None else min(calm, BRIEF_SECONDS))
+        self._sleep(seconds, kernel)
+        done = self.rest.end(self._channels, self.seconds, seconds)
+        if done and seconds != 0:
+            deviceLoop.polling.woken()
+        if not turns & (LEARN_TURNS - 1):
+            self.switch.learn(self._channels)
+        return worked + done
+
+    def _sleepBriefly(
+        self, channels: tuple[DeviceChannel, ...], limit: float | None, kernel: select.poll | None
+    ) -> int:
+        """
+        Sleep until a message that may come soon: delayed calls and deadlines have their turn afterwards.
+
+        @return: See L{turn}.
+        """
+        armed, worked, self.rest.isAsleep = True, 0, True
+        for channel in channels:
+            device = channel.device
+            if device.traits.packets:
+                # Acknowledgements of packets wait for the call that finds nothing.
+                worked += device.progress()
+            if not device.arm():
+                armed = False
+        if worked:
+            return worked
+        if armed:
+            self._sleep(BRIEF_SECONDS if limit is None or limit > BRIEF_SECONDS else limit, kernel)
+            channels = self._channels
+        self.rest.isAsleep = False
+        for channel in channels:
+            if channel.device.fabric.look():
+                worked += channel.device.progress()
+        if armed and worked:
+            self._loop.polling.woken()
+        if not worked:
+            # The next turn is one of those that ask for everything.
+            self._loop.turns |= EPOLL_EVERY - 1
+        return worked
+
+    def idle(self, limit: float | None, call: Callable[[float], _Result | None]) -> _Result | None:
+        """
+        See L{BlockingLoop.idle<twisted_ib.blocking.loop.BlockingLoop.idle>}.
+        """
+        channels, rest, turns = self._channels, self.rest, self._loop.turns
+        if self._newTimedCalls or self.threadCallQueue:
+            return None
+        if self._idleTurns == turns:
+            # Nobody has driven the devices since: they have no other deadlines.
+            rest.isAsleep, isQuiet = True, True
+            for channel in channels:
+                if not channel.arm():
+                    isQuiet = False
+            seconds = self._idleUntil - self.seconds() if isQuiet else 0.0
+        else:
+            seconds = rest.begin(channels, self.seconds, self._loop.calm(self))
+            self._idleTurns, self._idleUntil = turns, self.seconds() + seconds
+        try:
+            if seconds <= 0:
+                self._idleTurns = -1
+                return None
+            return self._aside(call, seconds if limit is None or seconds < limit else limit)
+        finally:
+            rest.disarm(channels)
+
+    def _sleep(self, limit: float, kernel: select.poll | None) -> None:
+        most = len(self._selectables) or 1
+        events: list[tuple[int, int]] | None
+        if limit == 0:
+            events = self._poller.poll(0, most)
+        else:
+            if self.drivers.orphans:
+                # Abandoned since the turn began: there is no wake-up for it.
+                limit = 0.0
+            if kernel is None:
+                events = self._aside(self._poller.poll, limit, most)
+            else:
+                found = self._aside(kernel.poll, milliseconds(limit))
+                others = [each for each in found if each[0] != self.descriptor]
+                self.kernelFound = kernel, others
+                events = [] if len(others) == len(found) else None
+            if events is None:
+                events = self._poller.poll(0, most)
+        for descriptor, event in events:
+            selectable = self._selectables.get(descriptor)
+            if selectable is not None:
+                log.callWithLogger(selectable, self._doReadOrWrite, selectable, descriptor, event)
+
+    def _aside(self, call: Callable[..., _Result], *arguments: Any) -> _Result:
+        # Sleep in a call, without the lock.
+        drivers = self.drivers
+        drivers.sleeping, drivers.busy = True, 0
+        try:
+            return handlers.aside(drivers, True, call, *arguments)
+        finally:
+            drivers.sleeping = False
+            if drivers.owner != get_ident():
+                drivers.own()
+
+    def dispose(self) -> None:
+        """
+        Close its descriptors: it runs no more turns.
+        """
+        self.waker.connectionLost(Failure(ConnectionDone()))
+        self._poller.close()
