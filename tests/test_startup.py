@@ -77,7 +77,7 @@ RUN = {
     "pass": (16, 0),
     _TCP: (29, 0),
     _LISTENS: (221, 61),
-    _SOCKETS: (225, 61),
+    _SOCKETS: (226, 61),
     _ASYNCIO: (200, 61),
     _RUN: (204, 77),
 }

@@ -41,6 +41,20 @@ from twisted_ib.blocking.patch import patch, patched, unpatch
 
 _Plain = socket.socket
 
+#: Waits for a listener over SDP, by names that were replaced before anything waited so.
+_WAITS = """
+from twisted_ib.blocking.patch import patch
+patch()
+import os, select, socket
+listener = socket.create_server(("127.0.0.1", 0))
+there, here = os.pipe()
+os.write(here, b"x")
+poller = select.poll()
+for each in listener, there:
+    poller.register(each, select.POLLIN)
+found = select.select([listener], [], [], 0.01)[0] + select.select([listener, there], [], [])[0]
+print(found == [there], poller.poll() == [(there, select.POLLIN)])
+"""
 #: What has not been imported before the names are replaced.
 _IMPORTED = """
 import socket, sys, threading
@@ -151,7 +165,7 @@ class PatchTests(BlockingTestCase):
         away sockets that were made before, too.
         """
         slowly = [(_SLOWLY, name) for name in ("multiprocessing.connection", "multiprocessing.reduction")]
-        for words in ((_NOW,), (_MEANWHILE,), *slowly):
+        for words in ((_NOW,), (_WAITS,), (_MEANWHILE,), *slowly):
             command = [sys.executable, "-c", *words]
             said = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=HANG_SECONDS).stdout
             self.assertEqual(said, b"True True\n", words)

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from twisted_ib.blocking.descriptors import offloaded
 from twisted_ib.blocking.loop import theLoop as theLoop
 
+# This module is imported late: the kernel's name may stand for another by now (L{twisted_ib.blocking.patch}).
+from twisted_ib.blocking.select import _poll
+
 if TYPE_CHECKING:
     from twisted_ib.blocking.listening import Listening
     from twisted_ib.blocking.socket import socket
@@ -21,8 +24,6 @@ if TYPE_CHECKING:
     # Returns the descriptors of SDP, and the events of each; and those of the kernel.
     Wanted = Callable[[], tuple[Iterable[tuple[int, int]], Iterable[tuple[int, int]]]]
 
-# Now: the name may stand for another later (L{twisted_ib.blocking.patch}).
-_poll = kernel.poll
 _IN, _OUT, _ERR, _HUP = kernel.POLLIN, kernel.POLLOUT, kernel.POLLERR, kernel.POLLHUP
 #: Sockets over SDP by their descriptors: a dict, in which many are looked up without a function for each.  Of
 #: what the garbage collector has taken there may still be a reference.
