@@ -4,6 +4,7 @@ Connecting a blocking socket: SDP first where the rules and the peer have it, el
 
 from __future__ import annotations
 
+import _socket
 import errno
 import socket as kernel
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 
 from twisted_ib.blocking.connection import Connection
-from twisted_ib.blocking.loop import BlockingLoop, theLoop
+from twisted_ib.blocking.loop import BlockingLoop, madeLoop, theLoop
 from twisted_ib.configuration.words import CONNECT, LISTEN, TCP
 from twisted_ib.internet.failures import osError
 from twisted_ib.switch.connecting import Attempt
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from twisted_ib.internet.channel import DeviceChannel
 
 _FAMILIES: Final = (kernel.AF_INET, kernel.AF_INET6)
+_TCP: Final = (0, kernel.IPPROTO_TCP)
+_kindOf: Final[Callable[[kernel.socket], int]] = _socket.socket.type.__get__
+_protocolOf: Final[Callable[[kernel.socket], int]] = _socket.socket.proto.__get__
 
 
 class Connecting:
@@ -38,7 +42,10 @@ class Connecting:
     @ivar connection: The connection, once there is one.
     @ivar error: The error to raise, if SDP alone was allowed and failed; else L{None}.
     @ivar isOver: Whether SDP has connected or failed: then the kernel's TCP is tried.
+    @ivar why: The decision of the switch; L{None} if it is not asked.
     """
+
+    why: Reason | None = None
 
     def __init__(self, loop: BlockingLoop, address: tuple[Any, ...]) -> None:
         self.loop = loop
@@ -140,6 +147,7 @@ class SwitchedConnecting(Connecting):
         #: Those of the device before the connection.
         self._sleeps = 0
         self.attempt = Attempt(loop.reactor.switch, self)
+        self.why = self.attempt.why
         self.attempt.begin(address[0], address[1], timeout, True)
         if not self.isOver:
             loop.disturb()
@@ -191,33 +199,49 @@ def isTCP(skt: kernel.socket) -> bool:
     Return whether a socket is one of TCP.
     """
     isStream = skt.family in _FAMILIES and skt.type == kernel.SOCK_STREAM
-    return isStream and skt.proto in (0, kernel.IPPROTO_TCP)
+    return isStream and skt.proto in _TCP
 
 
-def connectTCP(
-    skt: socket, connect: Callable[[Any], int | None], address: Any, made: Connecting | None
-) -> int:
+def connectTCP(skt: socket, connect: Callable[[Any], int | None], address: Any, why: Reason | None) -> int:
     """
     Connect by the kernel, and count the connection.
 
     @param connect: The kernel's C{connect} or C{connect_ex}.
-    @param made: The attempt over SDP before, if there was one.
+    @param why: The decision of the switch, if there was one.
     @return: The kernel's error number.
     """
     number = errno.EINPROGRESS
     try:
         number = connect(address) or 0
     except BlockingIOError:
-        _count(skt, address, made)
+        _count(skt, address, why)
         raise
     if number in (0, errno.EINPROGRESS):
-        _count(skt, address, made)
+        _count(skt, address, why)
     return number
 
 
-def _count(skt: socket, address: Any, made: Connecting | None) -> None:
-    if isinstance(made, SwitchedConnecting):
-        kept[skt] = why = made.attempt.why
+def decidedBefore(skt: socket, address: Any) -> Reason | None:
+    """
+    Return the decision for TCP about a connect like others before, if it is still the same.
+
+    @param skt: A socket of any kind.
+    """
+    if address.__class__ is not tuple or (loop := madeLoop()) is None or skt.isDirect:
+        return None
+    # As isTCP() has it, without an enumeration.  The family is that of the address, or the kernel refuses it.
+    if _kindOf(skt) != kernel.SOCK_STREAM or _protocolOf(skt) not in _TCP:
+        return None
+    try:
+        return loop.reactor.switch.decidedBefore(loop.reactor, address)
+    except TypeError:
+        # No part of an address: the kernel's complaint is to come.
+        return None
+
+
+def _count(skt: socket, address: Any, why: Reason | None) -> None:
+    if why is not None:
+        kept[skt] = why
         carried(TCP, why)
     elif isTCP(skt):
         _countDirect(skt, CONNECT, address)

@@ -77,7 +77,7 @@ class Offloaded:
 
 #: The sockets that have a part over SDP, or attempts to have one, by descriptor.
 offloaded: WeakValueDictionary[int, BlockingSocket] = WeakValueDictionary()
-_byDescriptor: WeakValueDictionary[int, Offloaded] = WeakValueDictionary()
+byDescriptor: WeakValueDictionary[int, Offloaded] = WeakValueDictionary()
 _byInode = Offloaded.parts
 _detached: dict[int, Offloaded] = {}
 #: The time of the last step of a fork of this process, one before each and one after, in nanoseconds of the
@@ -99,7 +99,7 @@ def offload(skt: BlockingSocket, part: Connection | Listening) -> Offloaded:
     Return the part of a socket, from now on found by its descriptor.
     """
     descriptor = skt.fileno()
-    made = _byDescriptor[descriptor] = Offloaded(descriptor, part)
+    made = byDescriptor[descriptor] = Offloaded(descriptor, part)
     _byInode[made.inode] = part
     offloaded[descriptor] = skt
     carried: Any = part
@@ -346,7 +346,7 @@ def found(skt: BlockingSocket, descriptor: int) -> Offloaded | None:
     part = partOf(descriptor)
     if part is None:
         return None
-    own = _byDescriptor.get(descriptor)
+    own = byDescriptor.get(descriptor)
     if own is not None and own.part is part:
         if descriptor in offloaded:
             if own.others is None:
@@ -361,7 +361,7 @@ def found(skt: BlockingSocket, descriptor: int) -> Offloaded | None:
             part.sockets += 1
         else:
             _letGo(part)
-    made = _byDescriptor[descriptor] = Offloaded(descriptor, part)
+    made = byDescriptor[descriptor] = Offloaded(descriptor, part)
     offloaded[descriptor] = skt
     if _inodeOf(part.descriptor) != part.inode:
         part.descriptor = descriptor
@@ -394,7 +394,7 @@ def close(it: Offloaded) -> Connection | Listening | None:
     """
     part, it.part = it.part, None
     offloaded.pop(it.descriptor, None)
-    _byDescriptor.pop(it.descriptor, None)
+    byDescriptor.pop(it.descriptor, None)
     _detached.pop(it.descriptor, None)
     if part is None:
         return None
@@ -402,7 +402,7 @@ def close(it: Offloaded) -> Connection | Listening | None:
         _byInode.pop(it.inode, None)
     elif not part.listens and part.descriptor == it.descriptor:
         # Another one of it tells from now on whether it blocks, and whether it is used.
-        others = (number for number, each in _byDescriptor.items() if each.part is part)
+        others = (number for number, each in byDescriptor.items() if each.part is part)
         part.descriptor = next(others, -1)
     return part
 
@@ -428,7 +428,7 @@ class leaving:
             return
         inode = _inodeOf(descriptor)
         if it is None:
-            own = _byDescriptor.get(descriptor)
+            own = byDescriptor.get(descriptor)
             it = own if own is not None and own.inode == inode else None
         part: Any = _byInode.get(inode) if it is None else it.part
         if part is None or (it is None and (part.sockets != 1 or part.held is None)):

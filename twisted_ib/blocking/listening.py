@@ -170,26 +170,25 @@ class Listening(SocketListeners):
 
     def acceptTCP(self, skt: kernel.socket) -> tuple[int, Any]:
         """
-        Accept from the kernel's queue, as accept(2).
+        Accept from the kernel's queue, as accept(2), under the lock of the loop: other threads ask whether
+        the descriptor blocks.
 
         @raise BlockingIOError: Another thread or process was quicker; nobody is waited for, whatever the
             socket's timeout, as the next client may come over SDP.
         """
         descriptor = skt.fileno()
-        # Other threads ask meanwhile whether it blocks.
-        with self.loop:
-            blocks = os.get_blocking(descriptor)
-            plain = _socket.socket(*self.kind, descriptor)
-            try:
-                # A default timeout (socket.setdefaulttimeout) is that of this object, too.
-                if blocks or plain.gettimeout():
-                    plain.setblocking(False)
-                found: tuple[int, Any] = plain._accept()  # type: ignore[attr-defined]
-                return found
-            finally:
-                if blocks:
-                    plain.setblocking(True)
-                plain.detach()
+        blocks = os.get_blocking(descriptor)
+        plain = _socket.socket(*self.kind, descriptor)
+        try:
+            # A default timeout (socket.setdefaulttimeout) is that of this object, too.
+            if blocks or plain.gettimeout():
+                plain.setblocking(False)
+            found: tuple[int, Any] = plain._accept()  # type: ignore[attr-defined]
+            return found
+        finally:
+            if blocks:
+                plain.setblocking(True)
+            plain.detach()
 
     def drop(self, isAborted: bool = False) -> None:
         """

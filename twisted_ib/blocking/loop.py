@@ -440,6 +440,13 @@ _loop: BlockingLoop | None = None
 _making = Lock()
 
 
+def madeLoop() -> BlockingLoop | None:
+    """
+    Return the loop of this process, if there is one.
+    """
+    return _loop
+
+
 def theLoop() -> BlockingLoop:
     """
     Return the loop of this process, made when first needed.

@@ -26,6 +26,7 @@ from twisted_ib.blocking.connecting import (
     SwitchedConnecting,
     acceptedTCP,
     connectTCP,
+    decidedBefore,
     isTCP,
     target,
 )
@@ -37,12 +38,13 @@ from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.configuration.words import CONNECT, LISTEN
 from twisted_ib.drive.waiter import handlers
 from twisted_ib.sdp.inbox import octetsOf
-from twisted_ib.switch.reason import Fallback
+from twisted_ib.switch.reason import Fallback, Reason
 from twisted_ib.switch.switch import Switch
 
 # Now: the names may stand for others later (L{twisted_ib.blocking.patch}).
 _Plain = kernel.socket
 _poll = select.poll
+_closePlain: Final[Callable[[kernel.socket], None]] = vars(_Plain)["_real_close"]
 #: Linux's number of addresses that are GIDs (bits/socket.h); the kernel is never asked for it.
 AF_IB: Final = 27
 #: The classes of sockets whose family is none of the kernel's (L{twisted_ib.blocking.gids}).
@@ -156,7 +158,8 @@ class socket(kernel.socket, metaclass=_Sockets):
         if self._sdp is not None:
             part = self._sdp.part
             return part.connectAgain() if isinstance(part, Connection) else errno.EISCONN
-        where = self._target(address) if self._switch(CONNECT) is not None else None
+        why = decidedBefore(self, address)
+        where = self._target(address) if why is None and self._switch(CONNECT) is not None else None
         if where is not None:
             loop, timeout = theLoop(), self.gettimeout()
             with loop:
@@ -173,10 +176,13 @@ class socket(kernel.socket, metaclass=_Sockets):
                     made.cancel()
                     raise
             return self._concluded(made, address, isRaising)
-        return self._connectTCP(address, isRaising)
+        return self._connectTCP(address, isRaising, why)
 
-    def _connectTCP(self, address: Any, isRaising: bool, made: Connecting | None = None) -> int:
-        return connectTCP(self, super().connect if isRaising else super().connect_ex, address, made)
+    def _connectTCP(self, address: Any, isRaising: bool, why: Reason | None) -> int:
+        number = connectTCP(self, super().connect if isRaising else super().connect_ex, address, why)
+        if not number and type(self) is socket:
+            self.__class__ = KernelSocket
+        return number
 
     def _attempts(self, loop: BlockingLoop, where: tuple[Any, ...], timeout: float | None) -> Connecting:
         name = super().getsockname()
@@ -204,7 +210,7 @@ class socket(kernel.socket, metaclass=_Sockets):
             return 0
         if made.error is not None:
             return self._refused(made.error, isRaising)
-        return self._connectTCP(address, isRaising, made)
+        return self._connectTCP(address, isRaising, made.why)
 
     def settle(self) -> None:
         """
@@ -218,7 +224,7 @@ class socket(kernel.socket, metaclass=_Sockets):
         if not made.isOver or made.error is not None or self._isConnected(made, True):
             return
         with suppress(BlockingIOError):
-            self._connectTCP(made.realAddress, True, made)
+            self._connectTCP(made.realAddress, True, made.why)
 
     def _target(self, address: Any) -> tuple[Any, ...] | None:
         return target(address, self.family)
@@ -261,6 +267,8 @@ class socket(kernel.socket, metaclass=_Sockets):
         listening = self.sdp
         if not isinstance(listening, Listening):
             found = super().accept()
+            if type(found[0]) is socket and found[0].sdp is None:
+                found[0].__class__ = KernelSocket
             acceptedTCP(self, found[0], None)
             return found
         if not listening.isServed:
@@ -281,19 +289,20 @@ class socket(kernel.socket, metaclass=_Sockets):
                         raise TimeoutError("timed out")
                 if listening.accepted:
                     return self._accepted(listening.take())
-            if not listening.connected:
-                # accept(2): EINVAL, the socket does not listen.
-                raise failure(errno.EBADF if self.fileno() < 0 else errno.EINVAL)
-            try:
-                if listening.alone:
-                    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-                found = self._acceptTCP(listening)
-                acceptedTCP(self, found[0], listening)
-                return found
-            except BlockingIOError:
-                # Another thread or process was quicker.
-                if timeout == 0.0:
-                    raise
+                if not listening.connected:
+                    # accept(2): EINVAL, the socket does not listen.
+                    raise failure(errno.EBADF if self.fileno() < 0 else errno.EINVAL)
+                try:
+                    if listening.alone:
+                        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+                    found = self._acceptTCP(listening)
+                except BlockingIOError:
+                    # Another thread or process was quicker.
+                    if timeout == 0.0:
+                        raise
+                    continue
+            acceptedTCP(self, found[0], listening)
+            return found
 
     def _accepted(self, connection: Connection) -> tuple[kernel.socket, Any]:
         made = socket(self.family, self.type, self.proto)
@@ -304,7 +313,7 @@ class socket(kernel.socket, metaclass=_Sockets):
 
     def _acceptTCP(self, listening: Listening) -> tuple[kernel.socket, Any]:
         descriptor, address = listening.acceptTCP(self)
-        made = socket(*listening.kind, fileno=descriptor)
+        made = KernelSocket(*listening.kind, fileno=descriptor)
         if kernel.getdefaulttimeout() is None and self.gettimeout():
             made.setblocking(True)
         return made, address
@@ -533,6 +542,34 @@ class socket(kernel.socket, metaclass=_Sockets):
         # Both have the connection.
         self.settle()
         return super().dup()
+
+
+class KernelSocket(socket):
+    """
+    A socket that the kernel has connected: its calls are the standard library's own, at the same cost.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:
+        self._sdp = self._connecting = None
+        self.isDirect = False
+        _Plain.__init__(self, family, type, proto, fileno)
+
+    def _real_close(self) -> None:
+        # A descriptor of SDP may have been duplicated to its number (dup2(2)).
+        if self.fileno() in descriptors.byDescriptor:
+            super()._real_close()
+        else:
+            _closePlain(self)
+
+
+for _name in (
+    *("recv", "recv_into", "recvfrom", "recvfrom_into", "recvmsg", "recvmsg_into"),
+    *("send", "sendall", "sendto", "_sendfile_use_sendfile"),
+    *("getsockname", "getpeername", "setsockopt", "getsockopt", "shutdown", "dup"),
+):
+    setattr(KernelSocket, _name, getattr(_Plain, _name))
 
 
 def _rebound(function: Any) -> Any:

@@ -170,23 +170,19 @@ class DrivenReactor(IBReactor):
         channels, rest, turns = self._channels, self.rest, self._loop.turns
         if self._newTimedCalls or self.threadCallQueue:
             return None
-        if self._idleTurns == turns:
-            # Nobody has driven the devices since: they have no other deadlines.
-            rest.isAsleep, isQuiet = True, True
-            for channel in channels:
-                if not channel.arm():
-                    isQuiet = False
-            seconds = self._idleUntil - self.seconds() if isQuiet else 0.0
-        else:
-            seconds = rest.begin(channels, self.seconds, self._loop.calm(self))
-            self._idleTurns, self._idleUntil = turns, self.seconds() + seconds
+        now = self.seconds()
+        if self._idleTurns != turns or not rest.isAsleep:
+            self._idleUntil = now + rest.begin(channels, self.seconds, self._loop.calm(self))
+            self._idleTurns = turns
+        # Else nobody has driven the devices since: they are armed, and have no other deadlines.
+        result, seconds = None, self._idleUntil - now
         try:
-            if seconds <= 0:
-                self._idleTurns = -1
-                return None
-            return self._aside(call, seconds if limit is None or seconds < limit else limit)
+            if seconds > 0:
+                result = self._aside(call, seconds if limit is None or seconds < limit else limit)
         finally:
-            rest.disarm(channels)
+            if result is None:
+                rest.disarm(channels)
+        return result
 
     def _sleep(self, limit: float, kernel: select.poll | None) -> None:
         most = len(self._selectables) or 1

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
     from twisted_ib.hca.device.device import Device
     from twisted_ib.internet.channel import DeviceChannel
+    from twisted_ib.switch.reason import Reason
+    from twisted_ib.switch.rules.policy import Policy
+
+    _Learned = tuple[int, Fallback, float]
+    _Decided = tuple[_Learned | None, Policy, Reason, tuple[str, ...]]
 
 #: Messages of a connection that is short-lived, both directions and the end counted, at most: that of one
 #: request has three or a few more.  To connect over SDP takes some fifty system calls more than over TCP, and
@@ -46,13 +51,19 @@ class Gainless:
     """
     Where connections of blocking sockets gain nothing from SDP, by those that have ended, and those that
     stand.
+
+    @cvar reasons: Those of what is known here.
     """
+
+    reasons: Final = (_SHORT_LIVED, _ASLEEP, ONE_CPU)
 
     def __init__(self) -> None:
         # A message costs several times TCP's.
         self._isOneCPU = len(os.sched_getaffinity(0)) == 1
         #: By port: how many in succession, why the last one did not gain, and when it ended.
-        self._ports: dict[tuple[str, int], tuple[int, Fallback, float]] = {}
+        self._ports: dict[tuple[str, int], _Learned] = {}
+        #: Decisions for TCP by what was learned, each with that, the rules, and the names of their counters.
+        self._decided: dict[tuple[str, int], _Decided] = {}
         #: By device: its sleeps, messages and octets at the last look that saw enough, and the messages of
         #: its connections by their queue pairs.
         self._seen: dict[Device, tuple[tuple[int, int, int], dict[int, int]]] = {}
@@ -97,6 +108,35 @@ class Gainless:
         count, why, since = self._ports.get((host, port), (0, None, now))
         # Afterwards one more that gains nothing suffices.
         return why if count == GAINLESS_IN_SUCCESSION and 0 <= now - since < seconds else None
+
+    def decided(
+        self, address: tuple[str, int], why: Reason, policy: Policy, counters: tuple[str, ...]
+    ) -> None:
+        """
+        Remember a decision that was made by what is known here.
+
+        @param policy: The rules in force.
+        @param counters: The names of the counters that it has increased.
+        """
+        if len(self._decided) >= limits.GAINLESS_PORTS:
+            del self._decided[next(iter(self._decided))]
+        self._decided[address] = self._ports.get(address), policy, why, counters
+
+    def again(
+        self, address: tuple[str, int], policy: Policy, now: float
+    ) -> tuple[Reason, tuple[str, ...]] | None:
+        """
+        Return a decision that would be made again, and the names of its counters.
+        """
+        known = self._decided.get(address)
+        if known is None:
+            return None
+        learned, rules, why, counters = known
+        if rules is not policy or learned is not self._ports.get(address):
+            return None
+        if learned is not None and not 0 <= now - learned[2] < policy.timeouts.short:
+            return None
+        return why, counters
 
     def look(self, channels: Iterable[DeviceChannel]) -> list[RedirectedClient]:
         """

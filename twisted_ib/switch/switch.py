@@ -62,6 +62,14 @@ _SUMMARY = 7
 _DEPTH = 16
 
 
+def _counterOf(where: str) -> str:
+    # The name of the counter of a rule, by where that stands.
+    if not where.isascii():
+        where = where.encode("ascii", "backslashreplace").decode()
+    # Cut at the front: the line number is at the end, and the name of a folder may be long.
+    return f"switch_rule_{where[-SWITCH_COUNTER_NAME:]}"
+
+
 class Switch:
     """
     The switch of one reactor: see L{IReactorTCP<twisted.internet.interfaces.IReactorTCP>} and see
@@ -208,19 +216,37 @@ class Switch:
         Apply the rules, and count.
         """
         decision = self.configuration.decide(role, host, port)
-        where = decision.where
-        if not where.isascii():
-            where = where.encode("ascii", "backslashreplace").decode()
-        # Cut at the front: the line number is at the end, and the name of a folder may be long.
-        self.counters[f"switch_rule_{where[-SWITCH_COUNTER_NAME:]}"] += 1
+        self.counters[_counterOf(decision.where)] += 1
         return decision
+
+    def decidedBefore(self, reactor: ReactorBase, address: tuple[str, int]) -> Reason | None:
+        """
+        Return the decision about a blocking socket that connects, if others have lately gained nothing there;
+        and count it.
+
+        @param address: As the program has given it.
+        """
+        if self._candidates is None:
+            return None
+        found = self._candidates.gainless.again(address, self.configuration.policy, reactor.seconds())
+        if found is None:
+            return None
+        why, counters = found
+        for each in counters:
+            self.counters[each] += 1
+        return why
 
     def fellBack(self, why: Reason, fallback: Fallback, host: str, port: int) -> None:
         """
         Record why SDP does not carry a connection, and count; log it once for a peer and kind of reason.
         """
         why.fallback = fallback
-        self.counters[f"switch_fallback_{fallback.kind}"] += 1
+        counter = f"switch_fallback_{fallback.kind}"
+        self.counters[counter] += 1
+        gainless = None if self._candidates is None else self._candidates.gainless
+        if gainless is not None and fallback in gainless.reasons and not self.configuration.logs(_SUMMARY):
+            policy = self.configuration.policy
+            gainless.decided((host, port), why, policy, (_counterOf(why.rule), counter))
         key = host, port, fallback.kind
         if why.verdict == SDP or fallback.kind in UNASKED or key in self._logged:
             return
