@@ -248,6 +248,10 @@ class PatchTests(BlockingTestCase):
             waitUntil(lambda: self.answers(bound.getsockname()))
             one, _ = self.pair()
             self.assertRaises(TypeError, ForkingPickler.dumps, one)
+            # What the kernel has connected is given as always.
+            with socket.create_connection(bound.getsockname()) as carried:
+                self.assertIs(type(carried), ourSocket.KernelSocket)
+                self.assertIn(ourSocket.KernelSocket, ForkingPickler._extra_reducers)
 
     def answers(self, address: Any) -> bool:
         """

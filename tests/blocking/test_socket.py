@@ -4,6 +4,7 @@ Tests for L{twisted_ib.blocking.socket}.
 
 from __future__ import annotations
 
+import _socket
 import errno
 import gc
 import os
@@ -12,6 +13,7 @@ import signal
 import socket as kernel
 import struct
 import tempfile
+from collections import Counter
 from hashlib import sha256
 from threading import Barrier
 from types import SimpleNamespace
@@ -28,6 +30,7 @@ from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.connection import RECEIVE_BYTES, SEND_BYTES, Connection
 from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop
+from twisted_ib.blocking.patch import patched
 from twisted_ib.blocking.select import select
 from twisted_ib.errors import ForkedSocketError
 from twisted_ib.hca.device.registry import removeDevice
@@ -538,6 +541,39 @@ class ListenTests(BlockingTestCase):
         self.assertIsNone(direct.sdp)
         direct.close()
 
+    def test_kernels(self) -> None:
+        """
+        What the kernel has connected, or accepted, has the standard library's own calls; it is a socket as
+        before, and what is duplicated to its descriptor ends with it.
+        """
+        listener = self.server(kernel)
+        refused = offloading.socket()
+        with kernel.create_server((LOOPBACK, 0)) as nobody:
+            address = nobody.getsockname()
+        self.assertRaises(ConnectionRefusedError, refused.connect, address)
+        self.assertIs(type(refused), offloading.socket)
+        # As Linux has it, it may be connected after that.
+        refused.connect(listener.getsockname())
+        ours = self.server()
+        with kernel.create_connection(ours.getsockname()) as plain:
+            accepted, _ = ours.accept()
+            for each in (refused, self.client(listener), accepted, accepted.dup()):
+                self.addCleanup(each.close)
+                self.assertIsInstance(each, offloading.socket)
+                self.assertIs(type(each).recv, _socket.socket.recv)
+                self.assertIs(type(each).getpeername, _socket.socket.getpeername)
+                self.assertIsNone(each.sdp)
+            plain.sendall(b"x")
+            self.assertEqual(accepted.recv(2), b"x")
+            self.assertRaises(OSError, accepted.connect, listener.getsockname())
+        one, other = self.pair()
+        with patched():
+            os.dup2(other.fileno(), accepted.fileno())
+        other.close()
+        one.sendall(b"y")
+        accepted.close()
+        self.assertRaises(ConnectionError, one.recv, 1)
+
     def _ways(self, listener: Any, count: int, messages: int = 1) -> list[bool]:
         # Whether SDP carries each of the connections, one after the other, to a server of one thread.
         found = []
@@ -573,6 +609,42 @@ class ListenTests(BlockingTestCase):
         self._later(listener)
         self.assertEqual(self._ways(listener, 1, SHORT_MESSAGES), [True])
         self.assertEqual(self._ways(listener, count + 1), [True] * count + [False])
+
+    def test_decidedOnce(self) -> None:
+        """
+        While a port is left to TCP the rules are not asked again: the reason and the counters are as before,
+        until other rules hold, or SDP is tried again.
+        """
+        ended = Gainless.ended
+        self.patch(Gainless, "ended", lambda it, *words: ended(it, *words[:4], 0, words[5]))
+        listener = self.server()
+        switch = self.loop.reactor.switch
+        decisions: list[Any] = []
+        decide = switch.decide
+        self.patch(switch, "decide", lambda *words: decisions.append(words) or decide(*words))
+        self.assertEqual(self._ways(listener, GAINLESS_IN_SUCCESSION + 1), [*[True] * 4, False])
+        del decisions[:]
+        before = Counter(switch.counters)
+        whys = []
+        for _ in range(3):
+            with self.client(listener) as client:
+                whys.append(kept[client])
+            listener.accept()[0].close()
+        self.assertEqual((decisions, {each.fallback.kind for each in whys}), ([], {"short_lived"}))
+        self.assertEqual(set((Counter(switch.counters) - before).values()), {3})
+        # Sockets of another kind are none of these, nor is what is no address.
+        with offloading.socket(kernel.AF_INET, kernel.SOCK_DGRAM) as datagrams:
+            datagrams.connect(listener.getsockname())
+            self.assertNotIn(datagrams, kept)
+        with offloading.socket() as skt:
+            self.assertRaises(TypeError, skt.connect, ([], 1))
+        switch.configuration.reload()
+        with self.client(listener):
+            self.assertEqual(len(decisions), 1)
+        listener.accept()[0].close()
+        self._later(listener)
+        self.assertEqual(self._ways(listener, 2), [True, False])
+        self.assertEqual(len(decisions), 3)
 
     def _later(self, listener: Any) -> None:
         # The time for which the port is left to TCP is over.

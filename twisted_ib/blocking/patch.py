@@ -97,6 +97,7 @@ def _ofReduction() -> Iterator[tuple[object, str, object]]:
         if (owner, name) == (socket, "socket"):
             reduction.ForkingPickler.register(original, _reducePlain)
     reduction.ForkingPickler.register(ourSocket.socket, _reduce)
+    reduction.ForkingPickler.register(ourSocket.KernelSocket, _reducePlain)
     yield from ()
 
 

@@ -108,7 +108,11 @@ def select(
 def _selectIdly(
     lists: tuple[list[Any], ...], at: int, seconds: float
 ) -> tuple[list[Any], list[Any], list[Any]] | None:
-    found = _select([*lists[0], at], lists[1], lists[2], seconds)
+    try:
+        found = _select([*lists[0], at], lists[1], lists[2], seconds)
+    except ValueError:
+        # select(2): a descriptor, perhaps that one, is FD_SETSIZE or more, which poll(2) can wait for.
+        return None
     # The objects themselves are returned, in their order.
     if found[0]:
         return None if found[0][-1] is at else found

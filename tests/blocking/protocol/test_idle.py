@@ -5,9 +5,11 @@ Tests for L{twisted_ib.blocking.waits.idly}: servers whose clients all come over
 from __future__ import annotations
 
 import os
+import resource
 import socket as kernel
 import sys
 from collections.abc import Callable
+from fcntl import F_DUPFD, fcntl
 from select import select as kernelSelect
 from subprocess import PIPE, Popen
 from typing import IO, Any, cast
@@ -18,6 +20,8 @@ from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import select
 from twisted_ib.blocking.waits import IDLE_LISTENERS
 
+#: select(2): descriptors are below it.
+FD_SETSIZE = 1024
 #: A client that for each line sends an octet and waits for the end; its argument is the port.
 _CLIENT = """
 import sys
@@ -191,6 +195,19 @@ class IdleTests(BlockingTestCase):
         os.close(read)
         self.assertRaises(OSError, select.select, [*self.both, read], [], [], HANG_SECONDS)
         self.assertRaises(ValueError, select.select, self.both, [], [], -1.0)
+
+    def test_large(self) -> None:
+        """
+        Descriptors that select(2) cannot have are waited for all the same.
+        """
+        self.plain.sendall(b"x")
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (FD_SETSIZE + 1, limits[1]))
+        large = fcntl(self.made, F_DUPFD, FD_SETSIZE)
+        self.addCleanup(os.close, large)
+        self.assertRaises(ValueError, kernelSelect, [large], [], [], 0)
+        self.assertEqual(select.select([self.listener, large], [], [], HANG_SECONDS)[0], [large])
 
     def test_many(self) -> None:
         """
