@@ -13,6 +13,7 @@ import socket as kernel
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from operator import index
 from select import epoll
 from threading import get_ident
@@ -225,10 +226,12 @@ class Connection:
                         isBrief = path is not None and turns & (EPOLL_EVERY - 1) and path.pending()
                         if isBrief and monotonic() < loop.reactor._askAt:
                             loop.driven.turns = turns
-                            self._awaits = True
-                            for channel in loop.reactor._channels:
-                                channel.progress()
-                            self._awaits = False
+                            self._awaits = loop.inside = True
+                            try:
+                                for channel in loop.reactor._channels:
+                                    channel.progress()
+                            finally:
+                                self._awaits = loop.inside = False
                     if not pieces:
                         if timeout is not None or self.ended or self.lost:
                             if not self._awaitBytes(timeout):
@@ -374,12 +377,16 @@ class Connection:
             elif len(data) > SEND_BYTES:
                 data = data[:SEND_BYTES]
             stream.thread = get_ident()
-            if flags & _OOB and data:
-                stream.write(data[:-1])
-                stream.sendUrgent(data[-1:])
-            else:
-                stream.write(data)
-            self.loop.flush(stream.channel.device)
+            loop.inside = True
+            try:
+                if flags & _OOB and data:
+                    stream.write(data[:-1])
+                    stream.sendUrgent(data[-1:])
+                else:
+                    stream.write(data)
+                loop.flush(stream.channel.device)
+            finally:
+                loop.inside = False
             return len(data)
 
     def awaitRoom(self, timeout: float | None) -> None:
@@ -419,17 +426,21 @@ class Connection:
                 if path is not None and path.peerSleep[0] & 1:
                     path.alert()  # It wakes up while this goes on.
                 self._turns = turns
-                # Of a batch of its own: Stream.write and DeviceProgress.flush, without what they ask.
-                if len(data) > stream.direct:
-                    stream.send(data)
-                else:
-                    stream.written, stream.writtenLength = data, len(data)
-                    stream.postWritten([stream])
-                device = stream.channel.device
-                if stream.corked or loop.sleeping:
-                    loop.flush(device)
-                else:
-                    device.fabric.ringBells()
+                loop.inside = True
+                try:
+                    # Of a batch of its own: Stream.write and DeviceProgress.flush, without what they ask.
+                    if len(data) > stream.direct:
+                        stream.send(data)
+                    else:
+                        stream.written, stream.writtenLength = data, len(data)
+                        stream.postWritten([stream])
+                    device = stream.channel.device
+                    if stream.corked or loop.sleeping:
+                        loop.flush(device)
+                    else:
+                        device.fabric.ringBells()
+                finally:
+                    loop.inside = False
                 # Not by the name above, of which mypyc remembers that nothing is pending.
                 if timeout != 0.0 and (stream.queuePair.pending is not None or stream.corked):
                     self._await(self.writable, timeout)
@@ -511,6 +522,8 @@ class Connection:
         with self.loop:
             if self.sockets > 1:
                 self.sockets -= 1
+            elif self.loop.isWithin():
+                self.loop.abandon(partial(self.close, isAborted))
             else:
                 self.close(isAborted)
 
@@ -566,17 +579,6 @@ class Connection:
         if self.stream is None or self.closed():
             return _CLOSE
         return _CLOSE_WAIT if self.peerEnded else _FIN_WAIT2 if self._isShut else _ESTABLISHED
-
-    def info(self, found: int | bytes) -> int | bytes:
-        """
-        Return what the kernel says of its socket (TCP_INFO), with the state of this connection, which is the
-        first octet.
-
-        @param found: Octets, or an integer of the first four, as C{getsockopt} returns it without a length.
-        """
-        octets = found.to_bytes(4, sys.byteorder, signed=True) if isinstance(found, int) else found
-        octets = bytes((self.state(),)) + octets[1:]
-        return int.from_bytes(octets, sys.byteorder, signed=True) if isinstance(found, int) else octets
 
     def waiting(self) -> int:
         """

@@ -64,6 +64,7 @@ class BlockingLoop:
     @ivar reactor: The L{DrivenReactor}.
     @ivar driven: That counts the reactor's turns.
     @ivar sleeping: Whether the leader sleeps, without the lock.
+    @ivar inside: Whether the thread with the lock is in the devices, but for the leader's turns.
     @ivar busy: Its turns since then; C{busyUntil}: when that is long enough.
     @ivar forked: Whether this process is a child of the one that has the devices.
     @ivar closed: Whether L{close} was called: there is nothing left to close.
@@ -82,7 +83,7 @@ class BlockingLoop:
         self.reactor = DrivenReactor(self)
         self.turn = self.reactor.turn
         self.driven = self.reactor._loop
-        self.sleeping = self.forked = self.closed = False
+        self.sleeping = self.forked = self.closed = self.inside = False
         self.orphans: deque[Callable[[], object]] = deque()
         self.held: dict[Connection, None] = {}
         self.looking: IDelayedCall | None = None
@@ -99,7 +100,7 @@ class BlockingLoop:
         try:
             if self.owner != get_ident():
                 self.own()
-            if self.orphans:
+            if self.orphans and not self.isWithin():
                 self._closeOrphans()
         except BaseException:
             # Nobody leaves what was not entered.
@@ -143,11 +144,22 @@ class BlockingLoop:
         """
         return active_count() - 1 - len(self.followers)
 
+    def isWithin(self) -> bool:
+        """
+        Return whether the calling thread is in the devices: the garbage collector may call a finalizer there,
+        between any two steps, which closes a socket, or says what it is.
+        """
+        return self.inside or (self.leader != 0 and not self.sleeping)
+
     def flush(self, device: Device) -> None:
         """
         Send what was written.
         """
-        device.flush()
+        within, self.inside = self.inside, True
+        try:
+            device.flush()
+        finally:
+            self.inside = within
         if self.sleeping:
             reactor, isArmed = self.reactor, device.arm()
             if not isArmed:
@@ -181,8 +193,8 @@ class BlockingLoop:
         """
         A socket was closed: send that, and look at the threads that wait for it.
         """
-        if self.leader and not self.sleeping:
-            # Within a turn, which does it.
+        if self.isWithin():
+            # The turn does it, or the next one.
             return
         for _ in range(CLOSING_TURNS):
             self.poll()
@@ -193,8 +205,14 @@ class BlockingLoop:
         """
         Serve what is to be served now, without waiting.
         """
+        if self.inside:
+            return
         if not self.leader:
-            self.turn(0.0, None)
+            self.inside = True
+            try:
+                self.turn(0.0, None)
+            finally:
+                self.inside = False
             self.dispatch()
         elif self.sleeping:
             # No more of a turn: epoll's edge-triggered events are for the leader.

@@ -13,6 +13,7 @@ import errno
 import os
 import select
 import socket as kernel
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from operator import index
@@ -494,7 +495,12 @@ class socket(kernel.socket, metaclass=_Sockets):
         found: Any = super().getsockopt(level, optname, *buflen)
         isInfo = (level, optname) == (kernel.IPPROTO_TCP, kernel.TCP_INFO)
         connection = self._connection() if isInfo else None
-        return connection.info(found) if connection else found
+        if connection is None:
+            return found
+        # The first octet of what the kernel says of its own socket is the state.
+        octets = found if buflen else found.to_bytes(4, sys.byteorder, signed=True)
+        octets = bytes((connection.state(),)) + octets[1:]
+        return octets if buflen else int.from_bytes(octets, sys.byteorder, signed=True)
 
     # -- the end
 
