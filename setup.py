@@ -17,7 +17,6 @@ LIBRARIES = "twisted_ib.verbs.c.carried"
 
 MODULES = [
     "twisted_ib/blocking/connection.py",
-    "twisted_ib/sdp/inbox.py",
     "twisted_ib/blocking/loop.py",
     "twisted_ib/hca/base/polling.py",
     "twisted_ib/hca/cm/admission.py",
@@ -62,6 +61,7 @@ MODULES = [
     "twisted_ib/rds/queues.py",
     "twisted_ib/reactor/driven.py",
     "twisted_ib/reactor/loop.py",
+    "twisted_ib/sdp/inbox.py",
     "twisted_ib/sdp/pendingsends.py",
     "twisted_ib/sdp/protocol/machine.py",
     "twisted_ib/sdp/protocol/zerocopy.py",

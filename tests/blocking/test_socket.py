@@ -610,6 +610,43 @@ class ListenTests(BlockingTestCase):
         self.assertEqual(self._ways(listener, 1, SHORT_MESSAGES), [True])
         self.assertEqual(self._ways(listener, count + 1), [True] * count + [False])
 
+    def test_collected(self) -> None:
+        """
+        A finalizer, which the garbage collector may call while the devices are used, drives them not: what it
+        closes has its turn afterwards.
+        """
+        requireReplaceable(Connection, "sendDirect")
+        one, other = self.pair()
+        left, peer = self.pair()
+        driven = self.loop.driven
+        turns: list[int] = []
+
+        def finalize() -> None:
+            before = driven.turns
+            repr(one)
+            one.getpeername()
+            left.close()
+            turns.append(driven.turns - before)
+
+        device = one.sdp.stream.channel.device
+        self.patch(Connection, "sendDirect", lambda *_: False)
+        for where, name, plain in (
+            (device, "flush", device.flush),
+            (one.sdp.stream, "write", one.sdp.stream.write),
+            (self.loop, "turn", self.loop.turn),
+        ):
+            left, peer = self.pair()
+            with self.loop:
+                self.loop.poll()
+            patched = self.patch(where, name, lambda *words, plain=plain: finalize() or plain(*words))
+            one.sendall(b"x")
+            with self.loop:
+                self.loop.poll()
+            patched.restore()
+            self.assertEqual((set(turns), exactly(other, 1)), ({0}, b"x"), name)
+            del turns[:]
+            self.assertEqual(peer.recv(1), b"")
+
     def test_decidedOnce(self) -> None:
         """
         While a port is left to TCP the rules are not asked again: the reason and the counters are as before,

@@ -50,7 +50,7 @@ _DRIVE = "twisted_ib/drive"
 _REACTOR = "twisted_ib/reactor"
 _BLOCKING = "twisted_ib/blocking"
 _CONNECTION = f"{_BLOCKING}/connection.py"
-_INBOX = f"{_BLOCKING}/inbox.py"
+_INBOX = "twisted_ib/sdp/inbox.py"
 _RSOCKET = "twisted_ib/verbs/c/rsocket"
 
 EQUIVALENT: tuple[Equivalent, ...] = (
@@ -175,8 +175,8 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "one piece or many are sent alike",
     ),
     Equivalent(
-        _CONNECTION,
-        "octets = found.to_bytes(4, sys.byteorder, signed=True) if isinstance(found, int) else found",
+        f"{_BLOCKING}/socket.py",
+        "octets = found.to_bytes(4, sys.byteorder, signed=True) if isNumber else found",
         "4",
         "5",
         "an octet more of the sign",
@@ -192,21 +192,21 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         for before, after in (("0", "1"), ("maxevents < 0", "(maxevents <= 0)"))
     ),
     Equivalent(
-        f"{_BLOCKING}/loop.py",
+        "twisted_ib/reactor/driven.py",
         "isEarly = monotonic() < self._askAt",
         "monotonic() < self._askAt",
         "(monotonic() <= self._askAt)",
         "the clock has nanoseconds",
     ),
     Equivalent(
-        f"{_BLOCKING}/loop.py",
+        "twisted_ib/reactor/driven.py",
         "elif calm is not None and (limit is None or calm < limit):",
         "calm < limit",
         "(calm <= limit)",
         "of two equal times it is the same which is taken",
     ),
     Equivalent(
-        f"{_BLOCKING}/loop.py",
+        "twisted_ib/reactor/driven.py",
         "self._sleep(BRIEF_SECONDS if limit is None or limit > BRIEF_SECONDS else limit, kernel)",
         "limit > BRIEF_SECONDS",
         "(limit >= BRIEF_SECONDS)",

@@ -227,7 +227,9 @@ def decidedBefore(skt: socket, address: Any) -> Reason | None:
 
     @param skt: A socket of any kind.
     """
-    if address.__class__ is not tuple or (loop := madeLoop()) is None or skt.isDirect:
+    if address.__class__ is not tuple or (loop := madeLoop()) is None or loop.closed:
+        return None
+    if skt.isDirect or skt.stays(skt) is not None:
         return None
     # As isTCP() has it, without an enumeration.  The family is that of the address, or the kernel refuses it.
     if _kindOf(skt) != kernel.SOCK_STREAM or _protocolOf(skt) not in _TCP:

@@ -12,6 +12,7 @@ import os
 import select as kernel
 import selectors
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from math import ceil
 from operator import index
@@ -72,10 +73,13 @@ def select(
     if not offloaded:
         return _select(rlist, wlist, xlist, timeout)
     lists = (list(rlist), list(wlist), list(xlist))
+    if timeout is not None and timeout < 0:
+        raise ValueError("timeout must be non-negative")
+    waited: list[None] = []
     # As deadlineOf() has it, without a call.
     deadline = None if timeout is None else monotonic() + timeout if timeout else 0.0
     if len(lists[0]) + len(lists[1]) + len(lists[2]) > 1:
-        plain = waits.idly(deadline, partial(_selectIdly, lists))
+        plain = waits.idly(deadline, partial(_selectIdly, lists, waited))
         if plain is not None:
             return plain
     by: tuple[list[int], ...] = ([], [], [])
@@ -84,13 +88,14 @@ def select(
     for those, descriptors, mask in zip(lists, by, (_IN, _OUT, kernel.POLLPRI), strict=True):
         for each in those:
             at = each if each.__class__ is int else _descriptor(each)
+            if at < 0 and waited:
+                # Another thread has closed it meanwhile.
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF))
             descriptors.append(at)
             masks[at] = masks.get(at, 0) | mask
     ours, others = waits.divided(masks)
     if not ours:
-        return _select(*lists, timeout)
-    if timeout is not None and timeout < 0:
-        raise ValueError("timeout must be non-negative")
+        return _select(*lists, None if deadline is None else max(0.0, deadline - monotonic()))
     found, more = waits.waitFor(ours, others, deadline)
     for descriptor, events in more:
         if events & kernel.POLLNVAL:
@@ -106,7 +111,7 @@ def select(
 
 
 def _selectIdly(
-    lists: tuple[list[Any], ...], at: int, seconds: float
+    lists: tuple[list[Any], ...], waited: list[None], at: int, seconds: float
 ) -> tuple[list[Any], list[Any], list[Any]] | None:
     try:
         found = _select([*lists[0], at], lists[1], lists[2], seconds)
@@ -114,9 +119,10 @@ def _selectIdly(
         # select(2): a descriptor, perhaps that one, is FD_SETSIZE or more, which poll(2) can wait for.
         return None
     # The objects themselves are returned, in their order.
-    if found[0]:
-        return None if found[0][-1] is at else found
-    return found if found[1] or found[2] else None
+    if (found[0] and found[0][-1] is not at) or ((found[1] or found[2]) and not found[0]):
+        return found
+    waited.append(None)
+    return None
 
 
 # -- poll
@@ -176,11 +182,13 @@ class Poll:
 
 
 def _pollIdly(poller: kernel.poll, at: int, seconds: float) -> list[tuple[int, int]] | None:
-    poller.register(at, _IN)
     try:
+        poller.register(at, _IN)
         found = poller.poll(ceil(seconds * 1e3))
     finally:
-        poller.unregister(at)
+        # It is the program's own object: also if a signal's handler has raised.
+        with suppress(KeyError):
+            poller.unregister(at)
     for descriptor, _ in found:
         if descriptor == at:
             return None
@@ -312,6 +320,10 @@ class epoll:
                 # Another thread has registered those of SDP, of which the kernel knows nothing.
                 with self._lock:
                     result = [each for each in result if each[0] not in masks or waits.isKernels(each[0])]
+                    for descriptor, _ in result if ours else ():
+                        # The kernel has no more events of it; nor is it to be asked for beside SDP's.
+                        if (mask := masks.get(descriptor, 0)) & kernel.EPOLLONESHOT:
+                            masks[descriptor] = mask & ~0xFFFF
             if result or isOver:
                 return result
             timeout = None if deadline is None else max(0.0, deadline - monotonic())

@@ -498,9 +498,10 @@ class socket(kernel.socket, metaclass=_Sockets):
         if connection is None:
             return found
         # The first octet of what the kernel says of its own socket is the state.
-        octets = found if buflen else found.to_bytes(4, sys.byteorder, signed=True)
+        isNumber = isinstance(found, int)
+        octets = found.to_bytes(4, sys.byteorder, signed=True) if isNumber else found
         octets = bytes((connection.state(),)) + octets[1:]
-        return octets if buflen else int.from_bytes(octets, sys.byteorder, signed=True)
+        return int.from_bytes(octets, sys.byteorder, signed=True) if isNumber else octets
 
     # -- the end
 
@@ -571,6 +572,7 @@ class KernelSocket(socket):
 
 
 for _name in (
+    *("connect", "connect_ex"),
     *("recv", "recv_into", "recvfrom", "recvfrom_into", "recvmsg", "recvmsg_into"),
     *("send", "sendall", "sendto", "_sendfile_use_sendfile"),
     *("getsockname", "getpeername", "setsockopt", "getsockopt", "shutdown", "dup"),

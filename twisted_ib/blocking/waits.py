@@ -18,7 +18,6 @@ from twisted_ib.blocking.loop import theLoop as theLoop
 from twisted_ib.blocking.select import _poll
 
 if TYPE_CHECKING:
-    from twisted_ib.blocking.listening import Listening
     from twisted_ib.blocking.socket import socket
 
     # Returns the descriptors of SDP, and the events of each; and those of the kernel.
@@ -251,22 +250,25 @@ def idly(deadline: float | None, call: Callable[[int, float], _Result | None]) -
     """
     if len(held) > IDLE_LISTENERS or deadline == 0.0:
         return None
-    listening: list[Listening] = []
+    loop = None
     for reference in list(held.values()):
         skt = reference()
         part = None if skt is None or skt._sdp is None else skt._sdp.part
         if part is None or not part.listens or part.alone or not part.isServed or part.ready():
             return None
-        listening.append(part)
-    if not listening or (loop := listening[0].loop).forked:
+        loop = part.loop
+    if loop is None or loop.forked:
         return None
     seconds = None if deadline is None else max(0.0, deadline - monotonic())
-    return loop.idle(partial(_isOffered, listening), seconds, partial(call, loop.reactor.descriptor))
+    return loop.idle(_isOffered, seconds, partial(call, loop.reactor.descriptor))
 
 
-def _isOffered(listening: list[Listening]) -> bool:
-    for each in listening:
-        if each.ready():
+def _isOffered() -> bool:
+    # Of any listener: another thread may have one more waited for.
+    for reference in list(held.values()):
+        skt = reference()
+        part = None if skt is None or skt._sdp is None else skt._sdp.part
+        if part is None or not part.listens or part.ready():
             return True
     return False
 

@@ -69,6 +69,7 @@ class DrivenReactor(IBReactor):
         self._askAt = 0.0
         #: Until when the devices have nothing to do by themselves, as was found at a turn, and its number.
         self._idleUntil, self._idleTurns = 0.0, -1
+        self._idleChannels: tuple[DeviceChannel, ...] = ()
         #: The object by which the last sleep has looked at the kernel's descriptors, and what it found.
         self.kernelFound: tuple[select.poll, list[tuple[int, int]]] | None = None
         #: The epoll object's, which is readable when a turn has something to do.
@@ -171,9 +172,9 @@ class DrivenReactor(IBReactor):
         if self._newTimedCalls or self.threadCallQueue:
             return None
         now = self.seconds()
-        if self._idleTurns != turns or not rest.isAsleep:
+        if self._idleTurns != turns or self._idleChannels is not channels or not rest.isAsleep:
             self._idleUntil = now + rest.begin(channels, self.seconds, self._loop.calm(self))
-            self._idleTurns = turns
+            self._idleTurns, self._idleChannels = turns, channels
         # Else nobody has driven the devices since: they are armed, and have no other deadlines.
         result, seconds = None, self._idleUntil - now
         try:
@@ -181,7 +182,7 @@ class DrivenReactor(IBReactor):
                 result = self._aside(call, seconds if limit is None or seconds < limit else limit)
         finally:
             if result is None:
-                rest.disarm(channels)
+                rest.disarm(self._channels)
         return result
 
     def _sleep(self, limit: float, kernel: select.poll | None) -> None:
@@ -190,9 +191,6 @@ class DrivenReactor(IBReactor):
         if limit == 0:
             events = self._poller.poll(0, most)
         else:
-            if self.drivers.orphans:
-                # Abandoned since the turn began: there is no wake-up for it.
-                limit = 0.0
             if kernel is None:
                 events = self._aside(self._poller.poll, limit, most)
             else:
@@ -207,12 +205,15 @@ class DrivenReactor(IBReactor):
             if selectable is not None:
                 log.callWithLogger(selectable, self._doReadOrWrite, selectable, descriptor, event)
 
-    def _aside(self, call: Callable[..., _Result], *arguments: Any) -> _Result:
-        # Sleep in a call, without the lock.
+    def _aside(self, call: Callable[..., _Result], limit: float, *arguments: Any) -> _Result:
+        # Sleep in a call, which takes the time first, without the lock.
         drivers = self.drivers
         drivers.sleeping, drivers.busy = True, 0
+        if drivers.orphans:
+            # Abandoned before that: there is no wake-up for it.
+            limit = 0.0
         try:
-            return handlers.aside(drivers, True, call, *arguments)
+            return handlers.aside(drivers, True, call, limit, *arguments)
         finally:
             drivers.sleeping = False
             if drivers.owner != get_ident():

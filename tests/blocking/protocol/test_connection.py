@@ -350,16 +350,11 @@ class StateTests(ConnectionCase):
         end(one)
         self.assertTrue(stream.reading)
 
-    def test_info(self) -> None:
+    def test_takeError(self) -> None:
         """
-        TCP_INFO has the state in its first octet, the rest from the kernel; options are numbers or octets.
+        SO_ERROR is a number or octets.
         """
         one, _ = self.made(end)
-        self.assertEqual(one.info(b"\1\2\3"), b"\x08\2\3")
-        for number in (-2, 0x01020304):
-            octets = number.to_bytes(4, sys.byteorder, signed=True)
-            expected = int.from_bytes(b"\x08" + octets[1:], sys.byteorder, signed=True)
-            self.assertEqual(one.info(number), expected)
         octets = RESET.to_bytes(4, sys.byteorder)
         for length, expected in ((0, RESET), (4, octets), (8, octets), (1, octets[:1])):
             one.lost = RESET

@@ -4,6 +4,7 @@ Tests for L{twisted_ib.blocking.waits.idly}: servers whose clients all come over
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import socket as kernel
@@ -12,13 +13,18 @@ from collections.abc import Callable
 from fcntl import F_DUPFD, fcntl
 from select import select as kernelSelect
 from subprocess import PIPE, Popen
+from time import monotonic
+from types import SimpleNamespace
 from typing import IO, Any, cast
 
 from tests.blocking.case import BlockingTestCase
-from tests.support.calls import PACKAGE, called
+from tests.support.calls import PACKAGE, called, requireReplaceable
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import select
+from twisted_ib.blocking import waits
 from twisted_ib.blocking.waits import IDLE_LISTENERS
+from twisted_ib.drive.waiter import Waiter
+from twisted_ib.reactor.driven import DrivenReactor
 
 #: select(2): descriptors are below it.
 FD_SETSIZE = 1024
@@ -83,6 +89,7 @@ class IdleTests(BlockingTestCase):
             turns = self.loop.driven.turns
             # The devices' deadlines are known from the first time on.
             calls = called(lambda wait=wait: wait(HANG_SECONDS), PACKAGE)
+            self.assertRaises(KeyError, self.poller._kernel.unregister, self.loop.reactor.descriptor)
             self.assertEqual(self.loop.driven.turns, turns, name)
             self.assertLessEqual(calls.total(), 27, (name, calls))
             self.assertEqual(self.made.recv(2), b"x")
@@ -130,6 +137,100 @@ class IdleTests(BlockingTestCase):
                 stdin.close()
                 self.assertEqual(client.wait(HANG_SECONDS), 0)
 
+    def test_waits(self) -> None:
+        """
+        A client that waits to be accepted is told of at once.
+        """
+        with self.client(self.listener), self.loop:
+            self.assertTrue(self.loop.wait(self.listener.sdp.ready, monotonic() + HANG_SECONDS))
+        for name, wait in self.ways().items():
+            self.assertEqual(wait(HANG_SECONDS), [self.listener.fileno()], name)
+
+    def test_told(self) -> None:
+        """
+        Another thread that finds what it waits for tells it.
+        """
+        found: list[None] = []
+        descriptor = self.loop.reactor.descriptor
+        call = lambda seconds: kernelSelect([descriptor], [], [], seconds)[0]  # noqa: E731
+        waiting = self.inThread(self.loop.idle, lambda: bool(found), HANG_SECONDS, call)
+        waitUntil(lambda: self.loop.sleeping)
+        found.append(None)
+        with self.loop:
+            self.assertTrue(self.loop.dispatch())
+        self.assertEqual(waiting.result(HANG_SECONDS), [descriptor])
+
+    def test_beside(self) -> None:
+        """
+        It is not for a thread beside others that wait, nor in a forked child.
+        """
+        follower = Waiter(lambda: False, 0.0)
+        self.loop.followers.append(follower)
+        self.assertIsNone(self.loop.idle(lambda: False, None, self.fail))
+        self.loop.followers.remove(follower)
+        self.loop.leader = 1
+        self.assertIsNone(self.loop.idle(lambda: False, None, self.fail))
+        self.loop.leader = 0
+        self.loop.forked = True
+        self.assertIsNone(waits.idly(None, self.fail))
+        self.loop.forked = False
+
+    def test_orphan(self) -> None:
+        """
+        What was collected just before it sleeps is not left.
+        """
+        requireReplaceable(DrivenReactor, "idle")
+        limits: list[float] = []
+        arm = self.loop.reactor.rest.begin
+
+        def begin(*arguments: Any) -> float:
+            self.loop.orphans.append(list)
+            return arm(*arguments)
+
+        self.patch(
+            self.loop.reactor, "rest", SimpleNamespace(begin=begin, isAsleep=False, disarm=lambda _: None)
+        )
+        self.loop.idle(lambda: False, None, limits.append)
+        self.assertEqual(limits, [0.0])
+
+    def test_devices(self) -> None:
+        """
+        A device that has come since the last wait is armed, too.
+        """
+        requireReplaceable(DrivenReactor, "idle")
+        armed: list[object] = []
+        self.loop.idle(lambda: False, 0.0, lambda seconds: [])
+        channel = SimpleNamespace(
+            arm=lambda: armed.append(None) or True, deadline=lambda: None, look=lambda: False
+        )
+        self.patch(self.loop.reactor, "_channels", (*self.loop.reactor._channels, channel))
+        self.loop.idle(lambda: False, 0.0, lambda seconds: [])
+        self.assertEqual(armed, [None])
+
+    def test_oneShot(self) -> None:
+        """
+        epoll_ctl(2): EPOLLONESHOT is one event, whichever wait has it.
+        """
+        self.epoller.modify(self.made, select.EPOLLIN | select.EPOLLONESHOT)
+        self.plain.sendall(b"x")
+        self.assertEqual(self.epoller.poll(HANG_SECONDS), [(self.made.fileno(), select.EPOLLIN)])
+        self.assertEqual(self.epoller.poll(0), [])
+        self.epoller.modify(self.listener, select.EPOLLIN | select.EPOLLONESHOT)
+        with kernel.create_connection(self.listener.getsockname()):
+            self.assertEqual(self.epoller.poll(HANG_SECONDS), [(self.listener.fileno(), select.EPOLLIN)])
+            self.assertEqual(self.epoller.poll(0), [])
+            self.listener.accept()[0].close()
+
+    def test_closed(self) -> None:
+        """
+        A listener that another thread closes meanwhile is a bad descriptor for C{select}.
+        """
+        waiting = self.inThread(self._select, HANG_SECONDS)
+        waitUntil(lambda: self.loop.sleeping)
+        self.listener.close()
+        error = self.assertRaises(OSError, waiting.result, HANG_SECONDS)
+        self.assertEqual(error.errno, errno.EBADF)
+
     def carried(self) -> list[Any]:
         """
         @return: The connections that stand, after a turn.
@@ -153,6 +254,12 @@ class IdleTests(BlockingTestCase):
             self.assertEqual(wait(0.03), [], name)
             self.assertEqual(wait(0), [], name)
         self.assertEqual(ticks, [None])
+        # Also if it was not known of at the last wait.
+        for name, wait in self.ways().items():
+            self.assertEqual(wait(0.01), [], name)
+            self.loop.reactor.callLater(0.01, ticks.append, None)
+            self.assertEqual(wait(0.05), [], name)
+        self.assertEqual(len(ticks), 4)
 
     def test_follows(self) -> None:
         """
@@ -194,6 +301,7 @@ class IdleTests(BlockingTestCase):
         os.close(write)
         os.close(read)
         self.assertRaises(OSError, select.select, [*self.both, read], [], [], HANG_SECONDS)
+        self.plain.sendall(b"x")
         self.assertRaises(ValueError, select.select, self.both, [], [], -1.0)
 
     def test_large(self) -> None:
@@ -214,6 +322,8 @@ class IdleTests(BlockingTestCase):
         Among more listeners than are looked at, and beside a connection over SDP, all of them are served.
         """
         more = [self.server() for _ in range(IDLE_LISTENERS)]
+        for each in more:
+            each.sdp.serve()
         turns = self.loop.driven.turns
         self.plain.sendall(b"x")
         self.assertEqual(select.select(self.both, [], [], HANG_SECONDS)[0], [self.made])
