@@ -176,7 +176,7 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         f"{_BLOCKING}/socket.py",
-        "octets = found.to_bytes(4, sys.byteorder, signed=True) if isNumber else found",
+        "octets = found.to_bytes(4, sys.byteorder, signed=True) if isinstance(found, int) else found",
         "4",
         "5",
         "an octet more of the sign",

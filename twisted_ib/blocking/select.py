@@ -26,6 +26,8 @@ from twisted_ib.blocking.descriptors import offloaded
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from _typeshed import FileDescriptorLike
+
     from twisted_ib.blocking import waits
     from twisted_ib.blocking.socket import socket
 else:
@@ -81,7 +83,7 @@ def select(
     if len(lists[0]) + len(lists[1]) + len(lists[2]) > 1:
         plain = waits.idly(deadline, partial(_selectIdly, lists, waited))
         if plain is not None:
-            return plain
+            return plain[0], plain[1], plain[2]
     by: tuple[list[int], ...] = ([], [], [])
     masks: dict[int, int] = {}
     # Loops, as each list in brackets is a call.
@@ -111,8 +113,8 @@ def select(
 
 
 def _selectIdly(
-    lists: tuple[list[Any], ...], waited: list[None], at: int, seconds: float
-) -> tuple[list[Any], list[Any], list[Any]] | None:
+    lists: tuple[list[FileDescriptorLike], ...], waited: list[None], at: int, seconds: float
+) -> tuple[list[FileDescriptorLike], ...] | None:
     try:
         found = _select([*lists[0], at], lists[1], lists[2], seconds)
     except ValueError:

@@ -495,13 +495,7 @@ class socket(kernel.socket, metaclass=_Sockets):
         found: Any = super().getsockopt(level, optname, *buflen)
         isInfo = (level, optname) == (kernel.IPPROTO_TCP, kernel.TCP_INFO)
         connection = self._connection() if isInfo else None
-        if connection is None:
-            return found
-        # The first octet of what the kernel says of its own socket is the state.
-        isNumber = isinstance(found, int)
-        octets = found.to_bytes(4, sys.byteorder, signed=True) if isNumber else found
-        octets = bytes((connection.state(),)) + octets[1:]
-        return int.from_bytes(octets, sys.byteorder, signed=True) if isNumber else octets
+        return found if connection is None else _infoOf(found, connection.state())
 
     # -- the end
 
@@ -549,6 +543,14 @@ class socket(kernel.socket, metaclass=_Sockets):
         # Both have the connection.
         self.settle()
         return super().dup()
+
+
+def _infoOf(found: int | bytes, state: int) -> int | bytes:
+    # TCP_INFO as the kernel says it of its own socket, with a connection's state, which is the first octet.
+    isNumber = isinstance(found, int)
+    octets = found.to_bytes(4, sys.byteorder, signed=True) if isinstance(found, int) else found
+    octets = bytes((state,)) + octets[1:]
+    return int.from_bytes(octets, sys.byteorder, signed=True) if isNumber else octets
 
 
 class KernelSocket(socket):
