@@ -1,22 +1,42 @@
 """
 Connecting a blocking socket: SDP first where the rules and the peer have it, else the kernel's TCP.
+
+A connection over SDP that gains nothing there goes on over TCP, between processes of one user::
+
+    the one that has connected                       the other one
+    a descriptor, beside the path              ->
+    SuspComm                                   ->    sends by the kernel from now on
+                                               <-    SuspCommAck
+    sends and receives by the kernel
+    DisConn, behind what it had sent before    ->    receives by the kernel
+
+The kernel's connection is one of TCP between two sockets that the first has made; each takes the place of
+its end's own at the descriptor.  So no byte overtakes another one: what is behind the mark of a direction
+comes by the kernel.  Who cannot follow closes what it is given.
 """
 
 from __future__ import annotations
 
 import _socket
 import errno
+import os
 import socket as kernel
 from collections.abc import Callable
+from contextlib import closing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
+from twisted.internet.protocol import Protocol
 
+from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.loop import BlockingLoop, madeLoop, theLoop
 from twisted_ib.configuration.words import CONNECT, LISTEN, TCP
 from twisted_ib.internet.failures import osError
+from twisted_ib.sdp.protocol.wire import MID, SuspComm
 from twisted_ib.switch.connecting import Attempt
+from twisted_ib.switch.gainless import ASLEEP
 from twisted_ib.switch.reason import EXPLICIT, Fallback, Reason, carried, kept, stayed
 from twisted_ib.switch.serverclient import RedirectedClient
 
@@ -32,6 +52,23 @@ _FAMILIES: Final = (kernel.AF_INET, kernel.AF_INET6)
 _TCP: Final = (0, kernel.IPPROTO_TCP)
 _kindOf: Final[Callable[[kernel.socket], int]] = _socket.socket.type.__get__
 _protocolOf: Final[Callable[[kernel.socket], int]] = _socket.socket.proto.__get__
+#: The class of a socket whose connection the kernel carries after all, by its class before that.
+goingOn: Final[dict[type[socket], type[socket]]] = {}
+#: Options that programs set, which go with a connection.
+_OPTIONS: Final = (
+    *((kernel.SOL_SOCKET, each) for each in (kernel.SO_KEEPALIVE, kernel.SO_LINGER, kernel.SO_OOBINLINE)),
+    *((kernel.IPPROTO_TCP, each) for each in (kernel.TCP_KEEPIDLE, kernel.TCP_KEEPINTVL, kernel.TCP_KEEPCNT)),
+    (kernel.IPPROTO_TCP, kernel.TCP_USER_TIMEOUT),
+)
+#: Strangers that connect to a socket which waits for our own one, at most.
+_STRANGERS: Final = 8
+#: Seconds that a host may take to connect to itself.
+_PAIR_SECONDS: Final = 0.1
+#: Seconds after which it is looked again whether all that was written is in the medium.
+_QUIET_SECONDS: Final = 1e-3
+_plainOption: Final = kernel.socket.getsockopt
+_plainShutdown: Final = kernel.socket.shutdown
+_dup2, _close, _fstat = os.dup2, os.close, os.fstat
 
 
 class Connecting:
@@ -146,6 +183,8 @@ class SwitchedConnecting(Connecting):
         self._bound = bound
         #: Those of the device before the connection.
         self._sleeps = 0
+        #: One end of TCP, whose other end the peer was given; L{None} before that, and once it is used.
+        self._given: _socket.socket | None = None
         self.attempt = Attempt(loop.reactor.switch, self)
         self.why = self.attempt.why
         self.attempt.begin(address[0], address[1], timeout, True)
@@ -172,6 +211,7 @@ class SwitchedConnecting(Connecting):
     def connectionLost(self, reason: Failure) -> None:
         # The switch learns whether the connection has gained from SDP.
         super().connectionLost(reason)
+        self._given = None
         transport, self.transport = self.transport, None
         if transport is not None:
             sent, received, *_ = transport.traffic()
@@ -187,11 +227,152 @@ class SwitchedConnecting(Connecting):
         """
         gainless = self.reactor.switch.candidates.gainless
         gainless.sleeps(*self.attempt.address, self.reactor.seconds())
+        transport = self.transport
+        connection = None if transport is None else transport.protocol
+        if self._given is not None or not isinstance(connection, Connection) or not isAlone(connection):
+            return
+        assert transport is not None
+        path, number = transport.queuePair.path, transport.queuePair.number
+        if path is None or not transport.isQuiet() or connection.ended:
+            return
+        with suppress(OSError):
+            mine, theirs = pairOfTCP()
+            with closing(theirs):
+                if path.handOver(number, theirs.fileno()):
+                    self._given = mine
+                    transport.thread = self.loop.owner
+                    transport.sendControl(MID.SUSP_COMM, SuspComm.layout.struct.pack(number))
+
+    def followed(self) -> bool:
+        """
+        The peer sends by the kernel from now on: so does this end.
+
+        @return: Whether it was asked to.
+        """
+        if self._given is None or self.transport is None:
+            return False
+        self._goOn(self.transport)
+        return True
+
+    def _goOn(self, transport: RedirectedClient) -> None:
+        if self.transport is not transport or self._given is None:
+            # It has ended meanwhile.
+            return
+        connection: Connection = transport.protocol
+        if not isAlone(connection):
+            # The program has given the descriptor away meanwhile: there is nobody to tell where the rest is.
+            transport.abortConnection()
+            return
+        transport.startReading()
+        transport.read()
+        if not transport.isQuiet():
+            self.reactor.callLater(_QUIET_SECONDS, self._goOn, transport)
+            return
+        isShut, mine, self.transport, self._given = connection._isShut, self._given, None, None
+        adopt(connection, mine.detach())
+        if isShut:
+            _plainShutdown(connection.socket(), kernel.SHUT_WR)
+        why, switch = self.attempt.why, self.reactor.switch
+        kept[connection.socket()] = why
+        switch.fellBack(why, ASLEEP, *self.attempt.address)
+        self.reactor.socketReport.showPeer(*self.attempt.address, why)
+        connection.goInward()
 
     def overTCP(self) -> None:
         self.isOver = True
         # The process may not answer C{ib-ss}: its threads wait in the kernel.
         self.reactor.socketReport.showPeer(*self.attempt.address, self.attempt.why)
+
+
+def pairOfTCP() -> tuple[_socket.socket, _socket.socket]:
+    """
+    Return two sockets of TCP that are connected with each other.
+
+    @raise OSError: None is to be had.
+    """
+    with closing(_socket.socket(kernel.AF_INET, kernel.SOCK_STREAM)) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(_STRANGERS)
+        mine = _socket.socket(kernel.AF_INET, kernel.SOCK_STREAM)
+        mine.settimeout(_PAIR_SECONDS)
+        mine.connect(listener.getsockname())
+        listener.settimeout(_PAIR_SECONDS)
+        for _ in range(_STRANGERS):
+            descriptor, address = listener._accept()  # type: ignore[attr-defined]
+            theirs = _socket.socket(kernel.AF_INET, kernel.SOCK_STREAM, 0, descriptor)
+            if address == mine.getsockname():
+                return mine, theirs
+            theirs.close()
+    raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+
+
+def isAlone(connection: Connection) -> bool:
+    """
+    Return whether one socket of one descriptor has a connection, and no other process can have it: then its
+    carrier may change.
+    """
+    skt = descriptors.offloaded.get(connection.descriptor)
+    it = None if skt is None else skt._sdp
+    if it is None or it.part is not connection or it.others or type(skt) not in goingOn:
+        return False
+    return connection.sockets == 1 and connection.held is None and descriptors.isUnshared(connection)
+
+
+def follow(connection: Connection, descriptor: int) -> None:
+    """
+    Go on over the kernel's TCP, as the peer asks.
+
+    @param descriptor: This end of it.
+    """
+    stream = connection.stream
+    if stream is None or connection.ended or connection._isShut or not isAlone(connection):
+        _close(descriptor)
+    elif not stream.isQuiet():
+        connection.loop.reactor.callLater(_QUIET_SECONDS, follow, connection, descriptor)
+    else:
+        adopt(connection, descriptor)
+        stream.thread = connection.loop.owner
+        stream.sendControl(MID.SUSP_COMM_ACK)
+
+
+def adopt(connection: Connection, descriptor: int) -> None:
+    """
+    Put a socket of TCP into the place of that of a connection, which sends by it from now on.
+
+    @param descriptor: Of TCP; it is closed.
+    """
+    number = connection.descriptor
+    skt, it = descriptors.offloaded[number], descriptors.byDescriptor[number]
+    plain = _socket.socket(kernel.AF_INET, kernel.SOCK_STREAM, 0, descriptor)
+    for level, option in _OPTIONS:
+        with suppress(OSError):
+            plain.setsockopt(level, option, _plainOption(skt, level, option, 8))
+    # As over SDP, where nothing waits for an answer; an accepted one has not what its listener was told.
+    plain.setsockopt(kernel.IPPROTO_TCP, kernel.TCP_NODELAY, 1)
+    plain.setblocking(os.get_blocking(number))
+    _dup2(descriptor, number, os.get_inheritable(number))
+    plain.close()
+    del descriptors.Offloaded.parts[it.inode]
+    it.inode = connection.inode = _fstat(number).st_ino
+    descriptors.Offloaded.parts[it.inode] = connection
+    connection.isTrapped = False
+    connection.goOutward(skt)
+    connection.settle = partial(_settle, connection)
+
+
+def _settle(connection: Connection) -> None:
+    # Nothing more arrives over SDP; once all of that is read, the socket is the kernel's.
+    stream, connection.stream = connection.stream, None
+    if stream is not None:
+        stream.protocol, stream.thread = Protocol(), connection.loop.owner
+        # At once, as both are quiet: nobody may drive the loop after this.
+        stream.endNow()
+    skt = connection.socket()
+    it = skt._sdp
+    if connection.inbox.size or it is None or it.part is not connection:
+        return
+    descriptors.close(it)
+    skt.goOn(connection)
 
 
 def isTCP(skt: kernel.socket) -> bool:

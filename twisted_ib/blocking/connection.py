@@ -19,6 +19,7 @@ from select import epoll
 from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal
+from weakref import ref
 
 from twisted.internet import error
 from twisted.internet.interfaces import IHalfCloseableProtocol
@@ -33,6 +34,7 @@ from twisted_ib.sdp.inbox import Inbox, octetsOf
 from twisted_ib.switch.handle import pairOf
 
 if TYPE_CHECKING:
+    from twisted_ib.blocking.socket import socket
     from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer
 
 #: Bytes that wait for C{recv} before the peer's credits run out: SO_RCVBUF of a connection over SDP.
@@ -48,6 +50,16 @@ _ERRQUEUE: Final = int(getattr(kernel, "MSG_ERRQUEUE", 0))
 _NO_SEND_FLAGS: Final = 0x4000000 | 0x20000000
 #: linux/tcp_states.h
 _ESTABLISHED, _FIN_WAIT2, _CLOSE, _CLOSE_WAIT = 1, 5, 7, 8
+
+
+# Now: the name may stand for another later (L{twisted_ib.blocking.patch}).
+_Plain: Final = kernel.socket
+
+
+class Moved(Exception):
+    """
+    The kernel carries these bytes: the call is made once more, there.
+    """
 
 
 def failure(number: int) -> OSError:
@@ -77,6 +89,9 @@ class Connection:
     @ivar descriptor: A descriptor of it, and the C{inode} of its socket; C{isTrapped}: whether it is seen if
         others use that; C{isMarked}: whether a program has said there whether it blocks, behind its socket's
         timeout.
+    @ivar beneath: The socket, if the kernel carries what it sends from now on; L{None} before that.
+    @ivar isInward: Whether the kernel has all that is to be received behind C{inbox}, too.
+    @ivar settle: Called as soon as that is so, and when C{inbox} is empty then.
     @ivar local: The address of this end, as C{getsockname} returns it; C{peer} likewise.
     """
 
@@ -93,6 +108,9 @@ class Connection:
         self.ended = self.peerEnded = self.over = self._isShut = self.isNew = False
         # Whether recv waits for bytes, and some are unread for the transport; turns at the last send.
         self._awaits, self._isUnread, self._turns = False, False, 0
+        self.beneath: ref[socket] | None = None
+        self.isInward = False
+        self.settle: Callable[[], object] = bool
         self.local: tuple[Any, ...] = ()
         self.peer: tuple[Any, ...] = ()
 
@@ -124,10 +142,26 @@ class Connection:
             self.stream.stopReading()
 
     def readConnectionLost(self) -> None:
+        if self.beneath is not None:
+            self.goInward()
+            return
         self.ended = self.peerEnded = True
         # Nothing more can be held back: as tcp(7), a reset that follows is told at once.
         if self.stream is not None:
             self.stream.startReading()
+
+    def goOutward(self, skt: socket) -> None:
+        """
+        The kernel carries what is sent from now on, at the descriptor of a socket.
+        """
+        self.beneath, self._isShut = ref(skt), True
+
+    def goInward(self) -> None:
+        """
+        Nothing more arrives over SDP: the kernel has the rest.
+        """
+        self.ended = self.isInward = True
+        self.settle()
 
     def writeConnectionLost(self) -> None:
         pass  # The DisConn has left.
@@ -257,6 +291,18 @@ class Connection:
             finally:
                 if loop.lockQueue or loop.interrupts:
                     handlers.left(loop)
+        except Moved as moved:
+            self._awaits = False
+            head: bytes = b"".join(moved.args)
+            with loop:
+                # The end over SDP: nobody may drive the loop after this.
+                loop.changed()
+            try:
+                return head + _Plain.recv(self.socket(), size - len(head), flags)
+            except OSError:
+                if not head:
+                    raise
+                return head
         except BaseException:
             self._awaits = False
             if data and not flags & _PEEK:
@@ -283,6 +329,9 @@ class Connection:
         return False
 
     def _noBytes(self) -> bytes:
+        if self.isInward:
+            self.settle()
+            raise Moved
         # The end of the stream, or what has broken it: an error that came behind the end is for who sends.
         if self.lost and not self.peerEnded:
             number, self.lost = self.lost, 0
@@ -328,6 +377,9 @@ class Connection:
                 break
             self._await(self.readable, None)
             if not inbox.pieces:
+                if self.isInward:
+                    self.settle()
+                    raise Moved(*taken)
                 # The next call reports an error, if there is one.
                 break
         return b"".join(taken)
@@ -354,40 +406,43 @@ class Connection:
             if (len(data) if data.__class__ is bytes else memoryview(data).nbytes) > SEND_BYTES:
                 return self._sendPieces(data, flags, None)
         loop = self.loop
-        with loop:
-            if flags & _NO_SEND_FLAGS:
-                raise failure(errno.EOPNOTSUPP)
-            if flags & _DONTWAIT and timeout is None:
-                timeout = 0.0
-            if self._turns == loop.driven.turns:
-                # Nobody has driven the loop since the last one: the peer may have gone.
-                loop.poll()
-            self._turns = loop.driven.turns
-            stream = self.stream
-            if stream is None or self._isShut:
-                raise self._broken()
-            if not self.writable():
-                self._await(self.writable, timeout)
+        try:
+            with loop:
+                if flags & _NO_SEND_FLAGS:
+                    raise failure(errno.EOPNOTSUPP)
+                if flags & _DONTWAIT and timeout is None:
+                    timeout = 0.0
+                if self._turns == loop.driven.turns:
+                    # Nobody has driven the loop since the last one: the peer may have gone.
+                    loop.poll()
+                self._turns = loop.driven.turns
                 stream = self.stream
                 if stream is None or self._isShut:
                     raise self._broken()
-            if data.__class__ is not bytes:
-                with octetsOf(data) as octets:
-                    data = bytes(octets[:SEND_BYTES])
-            elif len(data) > SEND_BYTES:
-                data = data[:SEND_BYTES]
-            stream.thread = get_ident()
-            loop.inside = True
-            try:
-                if flags & _OOB and data:
-                    stream.write(data[:-1])
-                    stream.sendUrgent(data[-1:])
-                else:
-                    stream.write(data)
-                loop.flush(stream.channel.device)
-            finally:
-                loop.inside = False
-            return len(data)
+                if not self.writable():
+                    self._await(self.writable, timeout)
+                    stream = self.stream
+                    if stream is None or self._isShut:
+                        raise self._broken()
+                if data.__class__ is not bytes:
+                    with octetsOf(data) as octets:
+                        data = bytes(octets[:SEND_BYTES])
+                elif len(data) > SEND_BYTES:
+                    data = data[:SEND_BYTES]
+                stream.thread = get_ident()
+                loop.inside = True
+                try:
+                    if flags & _OOB and data:
+                        stream.write(data[:-1])
+                        stream.sendUrgent(data[-1:])
+                    else:
+                        stream.write(data)
+                    loop.flush(stream.channel.device)
+                finally:
+                    loop.inside = False
+                return len(data)
+        except Moved:
+            return _Plain.send(self.socket(), data, flags)
 
     def awaitRoom(self, timeout: float | None) -> None:
         """
@@ -398,7 +453,7 @@ class Connection:
         with self.loop:
             self.loop.poll()
             self._await(self.writable, timeout)
-            if self.stream is None or self._isShut:
+            if self.beneath is None and (self.stream is None or self._isShut):
                 raise self._broken()
 
     def sendDirect(self, data: Any, timeout: float | None) -> bool:
@@ -449,7 +504,18 @@ class Connection:
             if loop.lockQueue or loop.interrupts:
                 handlers.left(loop)
 
-    def _broken(self) -> OSError:
+    def socket(self) -> socket:
+        """
+        Return the socket that the kernel carries.
+        """
+        skt = None if self.beneath is None else self.beneath()
+        if skt is None:
+            raise failure(errno.EBADF)
+        return skt
+
+    def _broken(self) -> Exception:
+        if self.beneath is not None:
+            return Moved()
         number, self.lost = self.lost, 0
         return failure(number or errno.EPIPE)
 
@@ -460,7 +526,9 @@ class Connection:
         if self.isMarked:
             timeout = self._timeoutNow(timeout)
         if data.__class__ is bytes and len(data) <= SEND_BYTES:
-            self.send(data, flags, timeout)
+            sent = self.send(data, flags, timeout)
+            if sent < len(data):
+                return _Plain.sendall(self.socket(), data[sent:], flags)
             # Without the lock: another thread's write is its own to wait for.
             if self.writable():
                 return
@@ -493,6 +561,10 @@ class Connection:
         with self.loop:
             self.loop.poll()
             stream = self.stream
+            if self.beneath is not None:
+                _Plain.shutdown(self.socket(), how)
+                self.ended = self.ended or how != kernel.SHUT_WR
+                return
             if stream is None or self.closed():
                 raise failure(errno.ENOTCONN)
             if isUsed(self):

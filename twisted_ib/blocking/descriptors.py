@@ -80,6 +80,8 @@ offloaded: WeakValueDictionary[int, BlockingSocket] = WeakValueDictionary()
 byDescriptor: WeakValueDictionary[int, Offloaded] = WeakValueDictionary()
 _byInode = Offloaded.parts
 _detached: dict[int, Offloaded] = {}
+#: Those that the kernel carries after all, whose descriptors are of another file now.
+goneOn: WeakValueDictionary[int, BlockingSocket] = WeakValueDictionary()
 #: The time of the last step of a fork of this process, one before each and one after, in nanoseconds of the
 #: clock that tells when processes began: the children have the descriptors that were there before.
 _forks = clock_gettime_ns(CLOCK_BOOTTIME)
@@ -162,6 +164,13 @@ def isUsed(part: Connection, watch: _Watch | None = None) -> bool:
         watch.register(part.descriptor, 0)
     # A socket that waits for an answer to its SYN has not hung up.
     return part.isTrapped and any(each & _HUP and not each & _ERR for _, each in watch.poll(0))
+
+
+def isUnshared(part: Connection) -> bool:
+    """
+    Return whether no other process can have a descriptor of a connection.
+    """
+    return part.kept < 0 and _forks in (part.forks, part.looked)
 
 
 def elsewhere(parts: Iterable[Connection]) -> dict[int, str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
+from twisted_ib.blocking.connecting import follow
 from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.descriptors import Offloaded, offloaded
 from twisted_ib.configuration.words import TCP
@@ -142,6 +143,12 @@ class Listening(SocketListeners):
             for listener in self.sdpListeners:
                 listener.stopReading()
         return connection
+
+    def suspended(self, connection: Connection, descriptor: int) -> None:
+        """
+        A client asks to go on over TCP.
+        """
+        follow(connection, descriptor)
 
     def ready(self) -> bool:
         """

@@ -19,9 +19,10 @@ from operator import index
 from threading import RLock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 # A program under C{ib-run} has these from its start: nothing that devices need is imported here.
-from twisted_ib.blocking.descriptors import offloaded
+from twisted_ib.blocking.descriptors import goneOn, offloaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -221,6 +222,8 @@ class epoll:
         self._isForeign = _kernel is not None
         self._masks: dict[int, int] = {}
         self._moved: set[int] = set()
+        #: Sockets whose new files the kernel has registered.
+        self._again: WeakSet[socket] = WeakSet()
         #: Of both, and of what the kernel has registered.  The loop's may be held when it is taken.
         self._lock = RLock()
         #: The threads that wait for SDP; how often others have changed what they wait for.
@@ -383,12 +386,24 @@ class epoll:
     def _offloaded(self) -> dict[int, socket]:
         # The sockets of those that are registered.
         found = {}
+        for descriptor in self._masks.keys() & goneOn.keys() if goneOn else ():
+            if goneOn.get(descriptor) not in self._again:
+                self._return(descriptor)
         for descriptor in self._masks.keys() & _held.keys():
             reference = _held.get(descriptor)
             skt = None if reference is None else reference()
             if skt is not None:
                 found[descriptor] = skt
         return found
+
+    def _return(self, descriptor: int) -> None:
+        # What SDP has carried is another file of the kernel's now.
+        skt = goneOn.get(descriptor)
+        if skt is not None and skt.fileno() == descriptor:
+            self._again.add(skt)
+            self._moved.discard(descriptor)
+            with suppress(FileExistsError):
+                self._kernel.register(descriptor, self._masks[descriptor])
 
     def _move(self, descriptor: int) -> bool:
         # The kernel's socket of what is SDP's alone is not connected, which epoll calls EPOLLHUP.

@@ -28,6 +28,7 @@ from twisted_ib.blocking.connecting import (
     acceptedTCP,
     connectTCP,
     decidedBefore,
+    goingOn,
     isTCP,
     target,
 )
@@ -71,10 +72,11 @@ class socket(kernel.socket, metaclass=_Sockets):
     @cvar stays: Returns why a socket stays with the kernel beside what else the process has, or L{None}.
     """
 
-    __slots__ = ("_connecting", "_sdp", "isDirect")
+    __slots__ = ("_connecting", "_names", "_sdp", "isDirect")
 
     _sdp: Offloaded | None
     _connecting: Connecting | None
+    _names: tuple[Any, Any]
     stays: Callable[[kernel.socket], Fallback | None] = staticmethod(lambda skt: None)
 
     def __new__(cls, family: int = -1, *arguments: Any, **named: Any) -> socket:
@@ -539,6 +541,14 @@ class socket(kernel.socket, metaclass=_Sockets):
             descriptors.detach(self, sdp)
         return super().detach()
 
+    def goOn(self, connection: Connection) -> None:
+        """
+        The kernel has all that a connection still brings.
+        """
+        self._sdp, self._names = None, (connection.local, connection.peer)
+        self.__class__ = goingOn[type(self)]
+        descriptors.goneOn[self.fileno()] = self
+
     def dup(self) -> socket:
         # Both have the connection.
         self.settle()
@@ -580,6 +590,30 @@ for _name in (
     *("getsockname", "getpeername", "setsockopt", "getsockopt", "shutdown", "dup"),
 ):
     setattr(KernelSocket, _name, getattr(_Plain, _name))
+
+
+class MovedSocket(KernelSocket):
+    """
+    A socket whose connection the kernel carries after all: it keeps its addresses.
+    """
+
+    __slots__ = ()
+
+    def getsockname(self) -> Any:
+        super().getsockname()
+        return self._names[0]
+
+    def getpeername(self) -> Any:
+        super().getpeername()
+        return self._names[1]
+
+    def dup(self) -> MovedSocket:
+        made: Any = super().dup()
+        made._names = self._names
+        return made
+
+
+goingOn[socket] = MovedSocket
 
 
 def _rebound(function: Any) -> Any:

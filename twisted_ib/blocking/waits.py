@@ -67,6 +67,11 @@ def eventsOf(skt: socket, mask: int) -> int:
     if mask & _OUT and part.writable():
         found |= _OUT
     if part.ended:
+        if part.isInward and not part.inbox.size:
+            # The kernel has it now.
+            with part.loop:
+                part.settle()
+            return _HUP
         found |= kernel.POLLRDHUP & mask
         if part.hungUp():
             found |= _HUP

@@ -106,15 +106,19 @@ def _chRcvBufAck(stream: Stream, buffer: Any, start: int, stop: int) -> None:
 
 @control(wire.SuspComm)
 def _suspComm(stream: Stream, buffer: Any, start: int, stop: int) -> None:
-    # OpenIB parses SuspComm and never answers, OFED logs it: the peer would then wait for ever.
     service = wire.SuspComm.parse(buffer, start, stop).serviceID
-    raise SDPError(f"SuspComm: the peer moves to service {service:#x}, where we do not follow")
+    path = stream.queuePair.path
+    descriptor = -1 if path is None else path.handedOver(stream.queuePair.remote)
+    if descriptor < 0:
+        # OpenIB parses SuspComm and never answers, OFED logs it: the peer would then wait for ever.
+        raise SDPError(f"SuspComm: the peer moves to service {service:#x}, where we do not follow")
+    stream.suspended(descriptor)
 
 
 @control(wire.SuspCommAck)
 def _suspCommAck(stream: Stream, buffer: Any, start: int, stop: int) -> None:
     wire.SuspCommAck.parse(buffer, start, stop)
-    raise SDPError("SuspCommAck, but nothing was suspended")
+    stream.followed()
 
 
 # -- stream bytes, perhaps urgent

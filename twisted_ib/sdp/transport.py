@@ -166,6 +166,13 @@ class SDPTransport(Transport, Stream):
         else:
             Transport.loseConnection(self)
 
+    def endNow(self) -> None:
+        """
+        L{loseConnection}, where nothing is to be sent before the end: it leaves in this turn.
+        """
+        self._writeDisconnected = self._sendEnd()
+        self.loseConnection()
+
     def loseWriteConnection(self) -> None:
         if self.connected:
             self.direct = 0

@@ -61,6 +61,13 @@ class RedirectedServer(_Handled, SDPServer):
         # For SDPListener.isTaken(), over all devices of the port.
         server.peers.setdefault(peer.host, set()).add(peer.port)
 
+    def suspended(self, descriptor: int) -> None:
+        port = getattr(getattr(self.server, "factory", None), "port", None)
+        if hasattr(port, "suspended"):
+            port.suspended(self.protocol, descriptor)
+        else:
+            super().suspended(descriptor)
+
     def _leavePeers(self) -> None:
         peers = self.server.peers
         numbers = peers.get(self._peerHost)
@@ -101,6 +108,11 @@ class RedirectedClient(_Handled, SDPClient):
             self.bound = None
             bound.close()
         super().connectionLost(reason)
+
+    def followed(self) -> None:
+        followed = getattr(self.connector, "followed", None)
+        if followed is None or not followed():
+            super().followed()
 
     def sleeps(self) -> None:
         """

@@ -82,7 +82,7 @@ class socket(kernel.socket, metaclass=_Sockets):
     See C{socket.socket}.  The slots are those of L{twisted_ib.blocking.socket.socket}, which it becomes.
     """
 
-    __slots__ = ("_connecting", "_sdp", "isDirect")
+    __slots__ = ("_connecting", "_names", "_sdp", "isDirect")
 
     def __new__(cls, *arguments: Any, **named: Any) -> socket:
         """

@@ -215,6 +215,22 @@ class ISharedMemoryPath(IPath):
         @return: a view of the segment that the peer offered under a number, or L{None}.
         """
 
+    def handOver(number: int, descriptor: int) -> bool:
+        """
+        Give the peer a descriptor of a connection of the kernel's, which is to take the place of one on this
+        path.
+
+        @param number: the number of our queue pair of that one.
+        @param descriptor: stays open here.
+        @return: whether it was given; then a message on the connection tells the peer to look for it.
+        """
+
+    def handedOver(number: int) -> int:
+        """
+        @param number: the number of the peer's queue pair.
+        @return: the descriptor that the peer has given for it, the caller's to close; -1 if there is none.
+        """
+
     def peerProcess() -> int:
         """
         @return: the number of the peer's process, if it is one of our user whose memory the kernel may let us

@@ -319,6 +319,12 @@ class RecordPath(Waiters):
     def offered(self, number: int) -> memoryview | None:
         return None
 
+    def handOver(self, number: int, descriptor: int) -> bool:
+        return False
+
+    def handedOver(self, number: int) -> int:
+        return -1
+
     def peerProcess(self) -> int:
         return 0
 

@@ -11,6 +11,7 @@ page of cells, 64 bytes apart, then the ring::
     SLEEP  counts transitions to sleep and back: odd while asleep
     RUNG   the peer's SLEEP for which it rang last: it rings once for each
     BEGUN  while it delivers: up to where
+    TAKES  1: it knows what to do with a connection that is handed over
     WORDS  from here on what it leaves when it dies: L{twisted_ib.hca.fabric.base.lastwords}
 
 Counters run freely (64 bits never wrap); ring positions are counters modulo the ring's size.  A record
@@ -65,6 +66,7 @@ HEAD: Final = 16
 SLEEP: Final = 24
 RUNG: Final = 32
 BEGUN: Final = 40
+TAKES: Final = 48
 WORDS: Final = 64
 #: Where a record starts in its slot: the payload of a stream, 8 bytes of ring header and 16 of BSDH (IBTA
 #: vol. 1 annex A4) later, then starts half a page into the page.
@@ -182,6 +184,7 @@ class RingPath(HostPath):
         self._acknowledgedHead = self._acknowledgedTail = 0
         self._offers: SharedRegions | None = None
         self.lastWords = LastWords(mine.cells, WORDS)
+        mine.cells[TAKES] = 1
 
     # -- down
 
@@ -594,6 +597,17 @@ class RingPath(HostPath):
             # RecordPath.bind.
             return self.twin._offersOf().offered(number)
         return found
+
+    def handOver(self, number: int, descriptor: int) -> bool:
+        # Not to itself, where both ends would look for it under one number.
+        if self.twin is not None or self._peerCells[TAKES] != 1:
+            return False
+        offers = self._offersOf()
+        return offers is not None and offers.handOver(number, descriptor)
+
+    def handedOver(self, number: int) -> int:
+        offers = self._offersOf()
+        return -1 if offers is None else offers.handedOver(number)
 
     def peerProcess(self) -> int:
         # By SO_PEERCRED (unix(7)): of connect(2) or listen(2), which a device's own process has called; and 0

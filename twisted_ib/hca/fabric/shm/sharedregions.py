@@ -7,10 +7,14 @@ record is read. One message is one packet::
 
     OFFER     number, size  + descriptor
     WITHDRAW  number
+    STREAM    number        + descriptor
 
 An offer grants no right: rights are checked for each operation, by the owner of the memory that is written
 or read. But offered memory stays readable to that peer, whole pages of it, until it is withdrawn and the
 peer unmaps it.
+
+STREAM brings a connection of the kernel's for a stream on the path, by the number of the sender's queue pair;
+a message of the stream then tells that it is there.
 
 An offer is mapped only when a record may refer to it: while no queue pair with work queues is on the path,
 or the device maps as many as it may, offers stay in the socket.  The socket is then watched for its end
@@ -42,8 +46,10 @@ if TYPE_CHECKING:
 OFFERED_SEGMENTS = 64
 #: Offered regions that one device maps (Linux: 65530 mappings per process).
 OFFERED_SEGMENTS_PER_DEVICE = 16384
+#: Connections of the kernel's that one end of a path has given the other, and that were not taken yet.
+HANDED_STREAMS = 16
 
-_OFFER, _WITHDRAW = 1, 2
+_OFFER, _WITHDRAW, _STREAM = 1, 2, 3
 #: Kind, number, size.
 _MESSAGE: Packed[tuple[int, int, int]] = Struct(">B3xIQ")
 
@@ -69,6 +75,9 @@ class SharedRegions:
         # Whether the socket is watched for its end only.
         self._offersUnread = False
         self._theirs: dict[int, tuple[Segment, memoryview]] = {}
+        #: Queue pairs of ours whose streams were given away; and the descriptors that the peer has given.
+        self._given: set[int] = set()
+        self._handed: dict[int, int] = {}
 
     # -- mine
 
@@ -122,6 +131,27 @@ class SharedRegions:
         # The watch on the socket reports the loss.
         except PathLostError:
             return False
+
+    # -- streams
+
+    def handOver(self, number: int, descriptor: int) -> bool:
+        """
+        See L{ISharedMemoryPath<twisted_ib.hca.base.interfaces.ISharedMemoryPath>}.
+        """
+        # Whoever was closed since is no more in the path's table: the peer has taken that, or has lost it.
+        self._given.intersection_update(self._path.table)
+        if len(self._given) >= HANDED_STREAMS or not self._send(_STREAM, number, 0, [descriptor]):
+            return False
+        self._given.add(number)
+        return True
+
+    def handedOver(self, number: int) -> int:
+        """
+        See L{ISharedMemoryPath<twisted_ib.hca.base.interfaces.ISharedMemoryPath>}.
+        """
+        self._listen(True)
+        self._takeAll()
+        return self._handed.pop(number, -1)
 
     # -- the peer's
 
@@ -220,7 +250,16 @@ class SharedRegions:
             raise RingError(f"the peer sent {len(data)} bytes beside its ring")
         kind, number, size = _MESSAGE.unpack(data)
         theirs = self._theirs
-        if kind == _WITHDRAW and not descriptors:
+        if kind == _STREAM and len(descriptors) == 1:
+            handed = self._handed
+            old = handed.pop(number, -1)
+            if old < 0 and len(handed) >= 2 * HANDED_STREAMS:
+                # It is of a stream that has ended: a peer of ours gives no more for those that stand.
+                old = handed.pop(next(iter(handed)))
+            handed[number] = descriptors[0]
+            # That is closed by the caller.
+            descriptors[:] = [old] if old >= 0 else []
+        elif kind == _WITHDRAW and not descriptors:
             self._unmap(number)
         elif kind != _OFFER or len(descriptors) != 1:
             raise RingError(f"the peer sent message {kind} with {len(descriptors)} descriptors")
@@ -256,3 +295,5 @@ class SharedRegions:
             self._unmap(number)
         self._mine.clear()
         self._gone.clear()
+        closeAll(self._handed.values())
+        self._handed.clear()
