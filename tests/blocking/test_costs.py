@@ -269,11 +269,8 @@ class CostTests(BlockingTestCase):
             (lambda: None, lambda: None, True),
             (lambda: loop.followers.append(Waiter(lambda: False, 0.0)), loop.followers.pop, False),
             (lambda: setattr(loop, "leader", get_ident()), lambda: setattr(loop, "leader", 0), False),
-            (
-                lambda: loop.orphans.append(lambda: None),
-                lambda: self.assertEqual(len(loop.orphans), 0),
-                False,
-            ),
+            (lambda: loop.abandon(lambda: None), lambda: self.assertEqual(len(loop.orphans), 0), False),
+            (lambda: setattr(loop, "inside", True), lambda: setattr(loop, "inside", False), False),
             (lambda: setattr(loop.reactor, "_askAt", 0.0), lambda: None, False),
         ):
             loop.reactor._askAt = monotonic() + HANG_SECONDS

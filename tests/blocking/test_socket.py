@@ -16,6 +16,7 @@ import tempfile
 from collections import Counter
 from hashlib import sha256
 from threading import Barrier
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,6 +35,7 @@ from twisted_ib.blocking.patch import patched
 from twisted_ib.blocking.select import select
 from twisted_ib.errors import ForkedSocketError
 from twisted_ib.hca.device.registry import removeDevice
+from twisted_ib.reactor.loop import EPOLL_EVERY
 from twisted_ib.switch.gainless import (
     ASLEEP_MESSAGES,
     GAINLESS_IN_SUCCESSION,
@@ -646,6 +648,47 @@ class ListenTests(BlockingTestCase):
             self.assertEqual((set(turns), exactly(other, 1)), ({0}, b"x"), name)
             del turns[:]
             self.assertEqual(peer.recv(1), b"")
+
+    def test_collectedTwice(self) -> None:
+        """
+        A finalizer that itself sends or receives, while the devices are used, leaves it known that they are:
+        the next one in the same call does not drive them either.
+        """
+        requireReplaceable(Connection, "sendDirect")
+        one, other = self.pair()
+        third, fourth = self.pair()
+        loop, stream = self.loop, one.sdp.stream
+        found: list[object] = []
+
+        def finalize() -> None:
+            before = loop.driven.turns
+            for send in third.sendall, lambda data: third.sdp.send(data, 0, None):
+                send(b"y")
+                found.append(loop.inside)
+            self.assertRaises(BlockingIOError, fourth.sdp.receive, 2, 0, 0.0)
+            found.extend((loop.inside, loop.driven.turns == before))
+            one.getpeername()
+            found.append(loop.driven.turns == before)
+
+        def receive() -> None:
+            one.sendall(b"x")
+            self.assertEqual(other.sdp.receive(1, 0, None), b"x")
+
+        for where, name, act in (
+            (stream.channel, "progress", receive),
+            (stream, "postWritten", lambda: one.sendall(b"x")),
+            (stream, "write", lambda: one.sdp.send(b"x", 0, None)),
+        ):
+            # A receive is without a turn.
+            loop.reactor._askAt = monotonic() + HANG_SECONDS
+            loop.driven.turns += EPOLL_EVERY - loop.driven.turns % EPOLL_EVERY
+            plain = getattr(where, name)
+            patched = self.patch(where, name, lambda *words, plain=plain: finalize() or plain(*words))
+            act()
+            patched.restore()
+            self.assertEqual((len(found), all(found), loop.inside), (5, True, False), (name, found))
+            found.clear()
+            exactly(fourth, 2)
 
     def test_decidedOnce(self) -> None:
         """

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 RECEIVE_BYTES: Final = 1 << 20
 #: Bytes that one C{send} of a non-blocking socket takes, and a blocking one writes at a time: SO_SNDBUF.
 SEND_BYTES: Final = 256 * 1024
+_BRIEF_TURNS: Final = EPOLL_EVERY - 1
 _DONTWAIT: Final = int(kernel.MSG_DONTWAIT)
 _PEEK: Final = int(kernel.MSG_PEEK)
 _OOB, _TRUNC, _WAITALL = int(kernel.MSG_OOB), int(kernel.MSG_TRUNC), int(kernel.MSG_WAITALL)
@@ -254,10 +255,10 @@ class Connection:
                         return (data := self._receiveBy(size, index(flags), timeout))
                     inbox, stream = self.inbox, self.stream
                     pieces = inbox.pieces
-                    if not (pieces or stream is None or loop.leader or loop.followers or loop.orphans):
+                    if not (pieces or stream is None or loop.leader or loop.followers or loop.inside):
                         path, turns = stream.queuePair.path, loop.driven.turns + 1
                         # A turn that finds at once what it polls for, without all that the loop's asks first.
-                        isBrief = path is not None and turns & (EPOLL_EVERY - 1) and path.pending()
+                        isBrief = path is not None and turns & _BRIEF_TURNS and path.pending()
                         if isBrief and monotonic() < loop.reactor._askAt:
                             loop.driven.turns = turns
                             self._awaits = loop.inside = True
@@ -430,7 +431,7 @@ class Connection:
                 elif len(data) > SEND_BYTES:
                     data = data[:SEND_BYTES]
                 stream.thread = get_ident()
-                loop.inside = True
+                within, loop.inside = loop.inside, True
                 try:
                     if flags & _OOB and data:
                         stream.write(data[:-1])
@@ -439,7 +440,7 @@ class Connection:
                         stream.write(data)
                     loop.flush(stream.channel.device)
                 finally:
-                    loop.inside = False
+                    loop.inside = within
                 return len(data)
         except Moved:
             return _Plain.send(self.socket(), data, flags)
@@ -470,10 +471,10 @@ class Connection:
                 # The turns as in send().  A stream is not direct while anything of it waits.
                 if stream is None or not stream.direct or self._turns == turns or self._isShut or not data:
                     return False
-                if data.__class__ is not bytes or stream.written is not None or len(data) > SEND_BYTES:
+                if data.__class__ is not bytes or stream.written is not None or loop.inside:
                     return False
-                queuePair = stream.queuePair
-                if self.isMarked or queuePair.pending is not None:
+                queuePair, size = stream.queuePair, len(data)
+                if self.isMarked or size > SEND_BYTES or queuePair.pending is not None:
                     return False
                 if loop.owner != get_ident():
                     loop.own()
@@ -484,10 +485,10 @@ class Connection:
                 loop.inside = True
                 try:
                     # Of a batch of its own: Stream.write and DeviceProgress.flush, without what they ask.
-                    if len(data) > stream.direct:
+                    if size > stream.direct:
                         stream.send(data)
                     else:
-                        stream.written, stream.writtenLength = data, len(data)
+                        stream.written, stream.writtenLength = data, size
                         stream.postWritten([stream])
                     device = stream.channel.device
                     if stream.corked or loop.sleeping:

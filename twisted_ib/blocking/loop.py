@@ -132,6 +132,8 @@ class BlockingLoop:
         """
         if not self.forked:
             self.orphans.append(close)
+            # No receive goes on without a turn.
+            self.reactor._askAt = 0.0
             self.disturb()
 
     def _closeOrphans(self) -> None:
