@@ -326,9 +326,7 @@ class socket(kernel.socket, metaclass=_Sockets):
     def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
         sdp = self._sdp
         part = sdp and sdp.part
-        connection = (
-            part if part.__class__ is Connection else None if self._connecting is None else self._carrying()
-        )
+        connection = part if part.__class__ is Connection else self._carrying()
         if connection is None:
             return super().recv(bufsize, flags)
         # As the standard library's, which calls nothing for no bytes.
@@ -336,9 +334,7 @@ class socket(kernel.socket, metaclass=_Sockets):
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         part = self._sdp and self._sdp.part
-        connection = (
-            part if part.__class__ is Connection else None if self._connecting is None else self._carrying()
-        )
+        connection = part if part.__class__ is Connection else self._carrying()
         if connection is None:
             return super().recv_into(buffer, nbytes, flags)
         if nbytes < 0:
@@ -397,9 +393,7 @@ class socket(kernel.socket, metaclass=_Sockets):
     def send(self, data: Any, flags: int = 0, /) -> int:
         sdp = self._sdp
         part = sdp and sdp.part
-        connection = (
-            part if part.__class__ is Connection else None if self._connecting is None else self._carrying()
-        )
+        connection = part if part.__class__ is Connection else self._carrying()
         if connection is None:
             return super().send(data, flags)
         if not flags and connection.sendDirect(data, 0.0):
@@ -409,9 +403,7 @@ class socket(kernel.socket, metaclass=_Sockets):
     def sendall(self, data: Any, flags: int = 0, /) -> None:
         sdp = self._sdp
         part = sdp and sdp.part
-        connection = (
-            part if part.__class__ is Connection else None if self._connecting is None else self._carrying()
-        )
+        connection = part if part.__class__ is Connection else self._carrying()
         if connection is None:
             super().sendall(data, flags)
             return
