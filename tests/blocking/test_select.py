@@ -203,7 +203,7 @@ class SelectTests(BlockingTestCase):
             for each in copies:
                 made.register(each, select.POLLIN)
             for held in {}, vars(offloaded)["data"]:
-                self.patch(blocking, "_held", held)
+                self.patch(blocking, "held", held)
                 self.assertLess(called(lambda made=made: made.poll(0)).total(), 9)
         one, other = self.sdp
         poller = pollers[0]

@@ -379,8 +379,12 @@ def isTCP(skt: kernel.socket) -> bool:
     """
     Return whether a socket is one of TCP.
     """
-    isStream = skt.family in _FAMILIES and skt.type == kernel.SOCK_STREAM
-    return isStream and skt.proto in _TCP
+    return _isStream(skt) and skt.family in _FAMILIES
+
+
+def _isStream(skt: kernel.socket) -> bool:
+    # Without an enumeration.
+    return _kindOf(skt) == kernel.SOCK_STREAM and _protocolOf(skt) in _TCP
 
 
 def connectTCP(skt: socket, connect: Callable[[Any], int | None], address: Any, why: Reason | None) -> int:
@@ -412,8 +416,8 @@ def decidedBefore(skt: socket, address: Any) -> Reason | None:
         return None
     if skt.isDirect or skt.stays(skt) is not None:
         return None
-    # As isTCP() has it, without an enumeration.  The family is that of the address, or the kernel refuses it.
-    if _kindOf(skt) != kernel.SOCK_STREAM or _protocolOf(skt) not in _TCP:
+    # The family is that of the address, or the kernel refuses it.
+    if not _isStream(skt):
         return None
     try:
         return loop.reactor.switch.decidedBefore(loop.reactor, address)

@@ -9,7 +9,7 @@ import errno
 import os
 import select
 import socket
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from stat import S_ISSOCK
 from time import CLOCK_BOOTTIME, clock_gettime_ns, monotonic
@@ -77,6 +77,9 @@ class Offloaded:
 
 #: The sockets that have a part over SDP, or attempts to have one, by descriptor.
 offloaded: WeakValueDictionary[int, BlockingSocket] = WeakValueDictionary()
+#: Its dict, in which many are looked up without a function of Python for each.  Of what the garbage collector
+#: has taken there may still be a reference.
+held: Final[dict[int, Callable[[], BlockingSocket | None]]] = vars(offloaded)["data"]
 byDescriptor: WeakValueDictionary[int, Offloaded] = WeakValueDictionary()
 _byInode = Offloaded.parts
 _detached: dict[int, Offloaded] = {}

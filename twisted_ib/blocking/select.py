@@ -22,11 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 # A program under C{ib-run} has these from its start: nothing that devices need is imported here.
-from twisted_ib.blocking.descriptors import goneOn, offloaded
+from twisted_ib.blocking.descriptors import goneOn, held, offloaded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from _typeshed import FileDescriptorLike
 
     from twisted_ib.blocking import waits
@@ -47,9 +45,6 @@ else:
 # Now: these names may stand for the ones below later (L{twisted_ib.blocking.patch}).
 _select, _poll, _epoll = kernel.select, kernel.poll, kernel.epoll
 _IN, _OUT = kernel.POLLIN, kernel.POLLOUT
-# Its dict: a number of descriptors is looked up at once, without a function of Python for each; of what the
-# garbage collector has taken there may still be a reference.
-_held: dict[int, Callable[[], socket | None]] = vars(offloaded)["data"]
 # select(2), notes: what poll(2) calls these is ready to read, to write, and exceptional there.
 _READABLE: Final = kernel.POLLIN | kernel.POLLHUP | kernel.POLLERR
 _WRITABLE: Final = kernel.POLLOUT | kernel.POLLERR
@@ -170,11 +165,11 @@ class Poll:
         """
         See C{select.poll.poll}.
         """
-        if not _held:
+        if not held:
             return self._kernel.poll(timeout)
         # A copy: other threads may register meanwhile.
         masks = self._masks.copy()
-        if masks.keys().isdisjoint(_held.keys()):
+        if masks.keys().isdisjoint(held.keys()):
             return self._kernel.poll(timeout)
         ours, others = waits.divided(masks)
         deadline = None if timeout is None or timeout < 0 else waits.deadlineOf(ceil(timeout) * 1e-3)
@@ -389,8 +384,8 @@ class epoll:
         for descriptor in self._masks.keys() & goneOn.keys() if goneOn else ():
             if goneOn.get(descriptor) not in self._again:
                 self._return(descriptor)
-        for descriptor in self._masks.keys() & _held.keys():
-            reference = _held.get(descriptor)
+        for descriptor in self._masks.keys() & held.keys():
+            reference = held.get(descriptor)
             skt = None if reference is None else reference()
             if skt is not None:
                 found[descriptor] = skt

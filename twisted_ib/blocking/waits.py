@@ -6,27 +6,26 @@ all of its calls.
 from __future__ import annotations
 
 import select as kernel
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from twisted_ib.blocking.descriptors import offloaded
+from twisted_ib.blocking.descriptors import held, offloaded
 from twisted_ib.blocking.loop import theLoop as theLoop
 
 # This module is imported late: the kernel's name may stand for another by now (L{twisted_ib.blocking.patch}).
 from twisted_ib.blocking.select import _poll
 
 if TYPE_CHECKING:
+    from twisted_ib.blocking.connection import Connection
+    from twisted_ib.blocking.listening import Listening
     from twisted_ib.blocking.socket import socket
 
     # Returns the descriptors of SDP, and the events of each; and those of the kernel.
     Wanted = Callable[[], tuple[Iterable[tuple[int, int]], Iterable[tuple[int, int]]]]
 
 _IN, _OUT, _ERR, _HUP = kernel.POLLIN, kernel.POLLOUT, kernel.POLLERR, kernel.POLLHUP
-#: Sockets over SDP by their descriptors: a dict, in which many are looked up without a function for each.  Of
-#: what the garbage collector has taken there may still be a reference.
-held: dict[int, Callable[[], socket | None]] = vars(offloaded)["data"]
 #: Waits that are over at once, of which one serves the devices too; a power of two.
 SERVED_EVERY: Final = 16
 #: Seconds after which such a wait serves them whatever their count: a program may sleep between its waits.
@@ -256,9 +255,7 @@ def idly(deadline: float | None, call: Callable[[int, float], _Result | None]) -
     if len(held) > IDLE_LISTENERS or deadline == 0.0:
         return None
     loop = None
-    for reference in list(held.values()):
-        skt = reference()
-        part = None if skt is None or skt._sdp is None else skt._sdp.part
+    for part in _parts():
         if part is None or not part.listens or part.alone or not part.isServed or part.ready():
             return None
         loop = part.loop
@@ -270,12 +267,14 @@ def idly(deadline: float | None, call: Callable[[int, float], _Result | None]) -
 
 def _isOffered() -> bool:
     # Of any listener: another thread may have one more waited for.
+    return any(part is None or not part.listens or part.ready() for part in _parts())
+
+
+def _parts() -> Iterator[Connection | Listening | None]:
+    # Those of all sockets over SDP.
     for reference in list(held.values()):
         skt = reference()
-        part = None if skt is None or skt._sdp is None else skt._sdp.part
-        if part is None or not part.listens or part.ready():
-            return True
-    return False
+        yield None if skt is None or skt._sdp is None else skt._sdp.part
 
 
 def waitFor(
