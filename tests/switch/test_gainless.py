@@ -153,6 +153,22 @@ class GainlessTests(SynchronousTestCase):
         held = [self.holds(port=port) is not None for port in (1, 2, 3, 4)]
         self.assertEqual(held, [True, False, True, False])
 
+    def test_boundOfDecisions(self) -> None:
+        """
+        Likewise the decision that is the oldest; one that is made again takes the place of none.
+        """
+        self.patch(limits, "GAINLESS_PORTS", 3)
+        why: Any = object()
+        policy: Any = object()
+
+        def known(*ports: int) -> list[int]:
+            for port in ports:
+                self.known.decided(("127.0.0.1", port), why, policy, ())
+            return [port for port in range(1, 5) if self.known.again(("127.0.0.1", port), policy, 0.0)]
+
+        self.assertEqual(known(1, 2, 3, 1, 3), [1, 2, 3])
+        self.assertEqual(known(4), [1, 3, 4])
+
 
 class FakeEnd:
     """

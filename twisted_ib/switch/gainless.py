@@ -10,7 +10,7 @@ stand; its next ones to the same port go over TCP for a time.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from twisted_ib import limits
 from twisted_ib.switch.reason import ONE_CPU, Fallback
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     _Learned = tuple[int, Fallback, float]
     _Decided = tuple[_Learned | None, Policy, Reason, tuple[str, ...]]
 
+_Known = TypeVar("_Known")
 #: Messages of a connection that is short-lived, both directions and the end counted, at most: that of one
 #: request has three or a few more.  To connect over SDP takes some fifty system calls more than over TCP, and
 #: in a thread that blocks no message saves more than one or two.
@@ -86,14 +87,10 @@ class Gainless:
         Learn from a connection that stands, and whose messages mostly end sleeps: so many of them are as good
         as several connections.
         """
-        self._ports.pop((host, port), None)
         self._add(host, port, GAINLESS_IN_SUCCESSION, ASLEEP, now)
 
     def _add(self, host: str, port: int, count: int, why: Fallback, now: float) -> None:
-        ports = self._ports
-        if len(ports) >= limits.GAINLESS_PORTS:
-            del ports[next(iter(ports))]
-        ports[host, port] = min(count, GAINLESS_IN_SUCCESSION), why, now
+        _enter(self._ports, (host, port), (min(count, GAINLESS_IN_SUCCESSION), why, now))
 
     def holds(self, host: str, port: int, now: float, seconds: float) -> Fallback | None:
         """
@@ -118,9 +115,7 @@ class Gainless:
         @param policy: The rules in force.
         @param counters: The names of the counters that it has increased.
         """
-        if len(self._decided) >= limits.GAINLESS_PORTS:
-            del self._decided[next(iter(self._decided))]
-        self._decided[address] = self._ports.get(address), policy, why, counters
+        _enter(self._decided, address, (self._ports.get(address), policy, why, counters))
 
     def again(
         self, address: tuple[str, int], policy: Policy, now: float
@@ -171,3 +166,11 @@ class Gainless:
                     if received[number] - own.get(number, 0) >= ASLEEP_MESSAGES:
                         found.append(each)
         return found
+
+
+def _enter(known: dict[tuple[str, int], _Known], address: tuple[str, int], value: _Known) -> None:
+    # As the newest, which has the place of its own last one, or of the oldest.
+    known.pop(address, None)
+    if len(known) >= limits.GAINLESS_PORTS:
+        del known[next(iter(known))]
+    known[address] = value
