@@ -269,9 +269,7 @@ class socket(kernel.socket, metaclass=_Sockets):
     def accept(self) -> tuple[kernel.socket, Any]:
         listening = self.sdp
         if not isinstance(listening, Listening):
-            found = super().accept()
-            if type(found[0]) is socket and found[0].sdp is None:
-                found[0].__class__ = KernelSocket
+            found = self._acceptTCP(None)
             acceptedTCP(self, found[0], None)
             return found
         if not listening.isServed:
@@ -314,9 +312,12 @@ class socket(kernel.socket, metaclass=_Sockets):
             made.setblocking(True)
         return made, connection.peer
 
-    def _acceptTCP(self, listening: Listening) -> tuple[kernel.socket, Any]:
-        descriptor, address = listening.acceptTCP(self)
-        made = KernelSocket(*listening.kind, fileno=descriptor)
+    def _acceptTCP(self, listening: Listening | None) -> tuple[kernel.socket, Any]:
+        if listening is None:
+            kind, (descriptor, address) = (self.family, self.type, self.proto), self._accept()
+        else:
+            kind, (descriptor, address) = listening.kind, listening.acceptTCP(self)
+        made = KernelSocket(*kind, fileno=descriptor)
         if kernel.getdefaulttimeout() is None and self.gettimeout():
             made.setblocking(True)
         return made, address
