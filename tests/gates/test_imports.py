@@ -32,8 +32,8 @@ CALLED = {
         switch/switch.py Switch.load, switch/switch.py Switch.listenTCP,
         switch/switch.py Switch.adoptStreamPort, switch/switch.py Switch.connectTCP,
         switch/switch.py Switch.candidates, switch/switch.py direct,
-        switch/rules/configuration.py _log, switch/rules/rulelog.py logFile,
-        switch/rules/rulelog.py RuleLog.write""",
+        switch/rules/configuration.py _log, switch/rules/configuration.py Configuration._taken,
+        switch/rules/rulelog.py logFile, switch/rules/rulelog.py RuleLog.write""",
     "when a device is opened, or named in rules": """
         hca/device/device.py Device._appear, hca/device/device.py Device._open,
         hca/device/device.py Device._trace, hca/device/device.py Device.mads,

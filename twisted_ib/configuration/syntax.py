@@ -133,6 +133,10 @@ class Route(NamedTuple):
     where: str
 
 
+#: libsdp's levels of a log: matches, warnings, errors.
+MATCH, WARNING, ERROR = 4, 8, 9
+
+
 class Log(NamedTuple):
     """
     A C{log} statement; what it leaves out is L{None}.

@@ -21,6 +21,7 @@ from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.switch.rules import configuration as module
 from twisted_ib.switch.rules.configuration import Configuration
 from twisted_ib.switch.rules.policy import Policy
+from twisted_ib.switch.rules.rulelog import RuleLog, logFile
 
 
 class ConfigurationCase(SynchronousTestCase):
@@ -417,11 +418,9 @@ class RuleLogTests(ConfigurationCase):
         """
         A later statement changes what it says and leaves the rest.
         """
-        log = module.RuleLog(
-            module.parseRules("log min-level 3 destination file x\nlog min-level 5", "f").logs
-        )
+        log = RuleLog(module.parseRules("log min-level 3 destination file x\nlog min-level 5", "f").logs, "p")
         self.assertEqual((log.destination, log.file, log.level), ("file", "x", 5))
-        log = module.RuleLog(module.parseRules("log destination file x\nlog destination syslog", "f").logs)
+        log = RuleLog(module.parseRules("log destination file x\nlog destination syslog", "f").logs, "p")
         self.assertEqual((log.destination, log.file, log.level), ("syslog", None, 9))
 
     def test_syslog(self) -> None:
@@ -444,8 +443,6 @@ class RuleLogTests(ConfigurationCase):
         """
         Another user's file is in a folder that only this user can write; root's is in the system's.
         """
-        from twisted_ib.switch.rules.rulelog import logFile
-
         name = str(self.root / "log")
         uid = os.geteuid() or 1
         with mock.patch("tempfile.gettempdir", return_value=str(self.root)):

@@ -16,16 +16,18 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from twisted_ib.configuration.file import SYSTEM_FOLDER, readFirst
+from twisted_ib.configuration.syntax import ERROR, MATCH, WARNING
 from twisted_ib.configuration.words import SDP
 from twisted_ib.errors import RulesError
 from twisted_ib.hca.device.registry import builtInDevices, parseRules
 from twisted_ib.settings import CONFIG, SIMPLE_VARIABLES
 from twisted_ib.switch.rules.policy import Decision, Policy, policyOf
-from twisted_ib.switch.rules.rulelog import ERROR, MATCH, WARNING, RuleLog
 from twisted_ib.switch.rules.sighup import startFolder
 
 if TYPE_CHECKING:
     from twisted.logger import Logger
+
+    from twisted_ib.switch.rules.rulelog import RuleLog
 
 
 def _log() -> Logger:
@@ -77,7 +79,7 @@ class Configuration:
         # A program may change its folder before a reload, as daemons do.
         self._folder = startFolder() if folder is None else folder
         self._policy: Policy | None = None
-        self._ruleLog = RuleLog()
+        self._ruleLog: RuleLog | None = None
         self._listeners: list[Callable[[Policy, Policy], None]] = []
 
     @property
@@ -114,7 +116,12 @@ class Configuration:
 
     def _taken(self, policy: Policy) -> None:
         contents = policy.contents
-        self._ruleLog = RuleLog(() if contents is None else contents.logs, self.program)
+        self._ruleLog = None
+        if contents is not None and contents.logs:
+            # Imported here: most rules have no such statement.
+            from twisted_ib.switch.rules.rulelog import RuleLog
+
+            self._ruleLog = RuleLog(contents.logs, self.program)
         for warning in () if contents is None else contents.warnings:
             _log().warn("{line}", line=warning)
             self.log(WARNING, warning)
@@ -167,7 +174,7 @@ class Configuration:
         """
         Return whether L{log} logs lines of a level: others need not be made.
         """
-        return self._ruleLog.wants(level)
+        return self._ruleLog is not None and self._ruleLog.wants(level)
 
     def log(self, level: int, text: str) -> None:
         """
@@ -175,7 +182,8 @@ class Configuration:
 
         @param level: libsdp's: 4 for a match, 7 for a listen or connect, 8 for a warning, 9 for an error.
         """
-        self._ruleLog.write(level, text)
+        if self._ruleLog is not None:
+            self._ruleLog.write(level, text)
 
     def _complain(self, error: OSError | RulesError, result: str) -> None:
         if isinstance(error, RulesError):

@@ -16,11 +16,8 @@ import sys
 import time
 from collections.abc import Iterable
 
-from twisted_ib.configuration.syntax import Log
+from twisted_ib.configuration.syntax import ERROR, WARNING, Log
 from twisted_ib.settings import LOG_LEVEL
-
-#: libsdp's levels: matches, warnings, errors.
-MATCH, WARNING, ERROR = 4, 8, 9
 
 _SYSTEM_FOLDER = "/var/log"
 
@@ -57,7 +54,7 @@ class RuleLog:
     @ivar level: The lowest level that is logged.
     """
 
-    def __init__(self, statements: Iterable[Log] = (), program: str = "") -> None:
+    def __init__(self, statements: Iterable[Log], program: str) -> None:
         """
         @param statements: In order; a later one overrides an earlier one.
         @param program: The name of this program.
