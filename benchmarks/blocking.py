@@ -1,10 +1,10 @@
 """
-The subjects without Twisted: blocking sockets, UNIX or TCP with NODELAY, one thread a
-connection; the crowd alone is served and driven by one epoll loop on each side.
+The subjects without Twisted: blocking sockets, UNIX or TCP with NODELAY or over SDP, one thread a
+connection; the crowd alone is served and driven by one epoll loop on each side, of the kernel's sockets.
 
 Talks to the driver as L{benchmarks.worker} does:
 C{python -m benchmarks.blocking (server|client) REACTOR PLACE}, where the place is an address
-for TCP, and else of no interest, as is the reactor.
+for TCP, one behind C{sdp} for SDP, and else of no interest, as is the reactor.
 """
 
 from __future__ import annotations
@@ -27,6 +27,19 @@ from twisted_ib.tools.compare.measuring import Figures, cpuNanoseconds, pattern
 
 HEAD = struct.Struct(">QB")
 CHUNK = 256 * 1024
+#: Begins a place that is reached over SDP.
+SDP = "sdp "
+
+
+def _socketsOf(place: str) -> Any:
+    """
+    The module that makes the sockets of a place.
+    """
+    if not place.startswith(SDP):
+        return socket
+    from twisted_ib import socket as offloading
+
+    return offloading
 
 
 def _echo(connection: socket.socket) -> None:
@@ -102,13 +115,14 @@ def serve(address: str) -> None:
     """
     Listen, say so, end with standard input.
 
-    @param address: An address for TCP; anything else for UNIX sockets here.
+    @param address: An address for TCP or SDP; anything else for UNIX sockets here.
     """
+    made, address = _socketsOf(address), address.removeprefix(SDP)
     services: dict[str, Callable[[socket.socket], None]] = {"echo": _echo, "sink": _sink}
     places: dict[str, int] = {}
-    for name in (*services, "crowd"):
+    for name in (*services, "crowd") if made is socket else services:
         if address[:1].isdigit():
-            listener = socket.create_server((address, 0), backlog=1024)
+            listener = made.create_server((address, 0), backlog=1024)
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             places[name] = listener.getsockname()[1]
         else:
@@ -128,12 +142,15 @@ def _connect(place: str) -> socket.socket:
     """
     Make one connection.
 
-    @param place: Address and port for TCP, or the path of a UNIX socket.
+    @param place: Address and port for TCP or SDP, or the path of a UNIX socket.
     """
-    address, _, port = place.partition(" ")
+    made = _socketsOf(place)
+    address, _, port = place.removeprefix(SDP).partition(" ")
     if port:
-        connection = socket.create_connection((address, int(port)))
+        connection = made.create_connection((address, int(port)))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if made is not socket and connection.sdp is None:
+            raise ValueError("the connection goes over TCP")
     else:
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(place)

@@ -97,6 +97,7 @@ BULK_CEILING = 3500.0
 _FOREMOST = {
     "packets": "sdp-roce",
     "switched": "iwarp",
+    "blocking": "blocking-sdp",
     "datagrams": "rds-ib",
     "processes": "queues",
     "verbs": "verbs-shm0",
@@ -167,6 +168,13 @@ def _switched(name: str, title: str, workload: str, size: int, targets: Targets)
     """
     metrics = _BULK if workload == "stream" else _LATENCY[:2]
     return Row(name, title, workload, size, metrics, targets, family="switched")
+
+
+def _blocking(name: str, title: str, size: int) -> Row:
+    """
+    A row of blocking sockets, beside blocking TCP.
+    """
+    return Row(name, title, "roundTrip", size, _LATENCY[:2], {}, ("split", "same"), family="blocking")
 
 
 def _verbs(name: str, title: str, workload: str) -> Row:
@@ -299,6 +307,8 @@ ROWS: tuple[Row, ...] = (
     _packets("roce1m", "RoCEv2: stream, 1 MiB writes", "stream", MIB, _times("MB/s", split=0.29)),
     _switched("iwarp64", "iWARP: 64 B round trip", "roundTrip", 64, {}),
     _switched("iwarp64k", "iWARP: stream, 64 KiB writes", "stream", 64 * KIB, _times("MB/s", split=0.9)),
+    _blocking("sockets64", "blocking sockets: 64 B round trip", 64),
+    _blocking("sockets1m", "blocking sockets: 1 MiB round trip", MIB),
     _verbs("verbs-send", "verbs: 64 B SEND, posted and polled", "send"),
     _verbs("verbs-write", "verbs: 64 B RDMA WRITE, posted and polled", "write"),
     Row(

@@ -270,7 +270,7 @@ class Results:
             ", ".join(f"{name} {value}" for name, value in self.settings.items()) + ".",
             "",
             "Each cell: median of the rounds, **median of the per-round ratios** "
-            "against TCP with NODELAY, of what packets carry against blocking TCP, "
+            "against TCP with NODELAY, of what packets carry and of blocking sockets against blocking TCP, "
             "of messages against Int32StringReceiver, between processes of a program against multiprocessing "
             "(lowest-highest; above 1 is better).",
         ]

@@ -159,6 +159,8 @@ def _ofProcesses(name: str, title: str, package: str = "", part: str = "") -> Su
 
 _TCP = ("tcp:0:interface=127.0.0.1:backlog=1024", "tcp:127.0.0.1:{port}")
 _SDP = ("sdp:0:interface=127.0.0.1:backlog=1024", "sdp:127.0.0.1:{port}")
+#: The connections of one CPU, which gain nothing, go over SDP, too.
+_TO_SDP = "use sdp server * *:*\nuse sdp client * *:*\n"
 #: The C{ib} reactor leaves connections to TCP.
 TO_TCP = "use tcp server * *:*\nuse tcp client * *:*\n"
 _IB = ("ib:0:interface=127.0.0.1:backlog=1024", "ib:127.0.0.1:{port}")
@@ -213,6 +215,7 @@ BASELINES = {
     "": "tcp",
     "packets": "blocking-tcp",
     "switched": "blocking-tcp",
+    "blocking": "blocking-tcp",
     "datagrams": "int32",
     "processes": "pipe",
     "verbs": "verbs-lo0",
@@ -247,6 +250,17 @@ SUBJECTS: tuple[Subject, ...] = (
         program="blocking",
         workloads=_PACKETS,
         family="packets",
+    ),
+    Subject(
+        "blocking-sdp",
+        "blocking sockets over SDP",
+        "",
+        "sdp 127.0.0.1",
+        "sdp 127.0.0.1 {port}",
+        program="blocking",
+        workloads=_PROCESSES,
+        family="blocking",
+        rules=_TO_SDP,
     ),
     Subject(
         "sdp-roce",

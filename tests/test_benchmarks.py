@@ -135,7 +135,7 @@ class RowTests(SynchronousTestCase):
         """
         baseline = subjectByName["blocking-tcp"]
         ran = {row.family for row in ROWS if compare.Comparison._runs(baseline, row)}
-        self.assertEqual(ran, {"packets", "switched"})
+        self.assertEqual(ran, {"packets", "switched", "blocking"})
 
     def test_settings(self):
         """
@@ -513,8 +513,16 @@ class ProgramTests(SynchronousTestCase):
     @cvar rows: What is measured of them.
     """
 
-    subjects: tuple[str, ...] = ("tcp", "sdp-ib", "pipe", "queue", "queues-queue")
-    rows: tuple[str, ...] = ("rt64", "connects", "mp64")
+    subjects: tuple[str, ...] = (
+        "tcp",
+        "sdp-ib",
+        "pipe",
+        "queue",
+        "queues-queue",
+        "blocking-tcp",
+        "blocking-sdp",
+    )
+    rows: tuple[str, ...] = ("rt64", "connects", "mp64", "sockets64")
 
     def test_compare(self):
         """
