@@ -561,7 +561,7 @@ class Stream:
         """
         if self.buffer is not None or self.written is not None or self.pendingControl is not None:
             return False
-        idle = self.held is None and self.extensions is None and not self.ending
+        idle = not self.held and self.extensions is None and not self.ending
         return idle and self.queuePair.pending is None and self.machine.credits() > 1
 
     def _payOwed(self) -> None:

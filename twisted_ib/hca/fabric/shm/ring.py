@@ -599,15 +599,17 @@ class RingPath(HostPath):
         return found
 
     def handOver(self, number: int, descriptor: int) -> bool:
-        # Not to itself, where both ends would look for it under one number.
-        if self.twin is not None or self._peerCells[TAKES] != 1:
-            return False
-        offers = self._offersOf()
+        offers = self._offersOf() if self._peerCells[TAKES] == 1 else None
         return offers is not None and offers.handOver(number, descriptor)
 
     def handedOver(self, number: int) -> int:
         offers = self._offersOf()
-        return -1 if offers is None else offers.handedOver(number)
+        found = -1 if offers is None else offers.handedOver(number)
+        if found < 0 and self.twin is not None:
+            # As of what is offered: either end may have got it.
+            offers = self.twin._offersOf()
+            found = -1 if offers is None else offers.handedOver(number)
+        return found
 
     def peerProcess(self) -> int:
         # By SO_PEERCRED (unix(7)): of connect(2) or listen(2), which a device's own process has called; and 0
