@@ -47,6 +47,7 @@ from twisted_ib.switch.switch import Switch
 _Plain = kernel.socket
 _poll = select.poll
 _closePlain: Final[Callable[[kernel.socket], None]] = vars(_Plain)["_real_close"]
+_acceptPlain: Final[Callable[[kernel.socket], tuple[int, object]]] = vars(_Plain.__base__)["_accept"]
 #: Linux's number of addresses that are GIDs (bits/socket.h); the kernel is never asked for it.
 AF_IB: Final = 27
 #: The classes of sockets whose family is none of the kernel's (L{twisted_ib.blocking.gids}).
@@ -314,7 +315,7 @@ class socket(kernel.socket, metaclass=_Sockets):
 
     def _acceptTCP(self, listening: Listening | None) -> tuple[kernel.socket, Any]:
         if listening is None:
-            kind, (descriptor, address) = (self.family, self.type, self.proto), self._accept()
+            kind, (descriptor, address) = (self.family, self.type, self.proto), _acceptPlain(self)
         else:
             kind, (descriptor, address) = listening.kind, listening.acceptTCP(self)
         made = KernelSocket(*kind, fileno=descriptor)
