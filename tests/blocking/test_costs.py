@@ -22,10 +22,12 @@ from typing import Any
 
 from attrs import evolve
 
+from benchmarks.counting import steps
 from tests.blocking.case import BlockingTestCase
 from tests.gates.falling import mayOnlyFall
 from tests.support.calls import PACKAGE, called, profiled, requireReplaceable
 from tests.support.waiting import HANG_SECONDS
+from tests.test_costs import requireBytecodes
 from twisted_ib.blocking import connection
 from twisted_ib.blocking import loop as module
 from twisted_ib.blocking import select as selecting
@@ -148,6 +150,16 @@ class CostTests(BlockingTestCase):
         self.assertLess(called(lambda: self.send(one, other)).total() / MESSAGES, 23)
         # No turn but that which receives it.
         self.assertEqual(self.loop.driven.turns - turns, MESSAGES)
+
+    def test_bytecodes(self) -> None:
+        """
+        The bytecodes of it, which see what a function does beside its calls.
+        """
+        requireBytecodes()
+        one, other = self.blocking()
+        self.stopTime()
+        found = steps(partial(self.send, one, other))["bytecodes"] // MESSAGES
+        mayOnlyFall(self, {"message": found}, {"message": 1406})
 
     def test_calls(self) -> None:
         """
