@@ -490,11 +490,10 @@ class Connection:
                     else:
                         stream.written, stream.writtenLength = data, size
                         stream.postWritten([stream])
-                    device = stream.channel.device
                     if stream.corked or loop.sleeping:
-                        loop.flush(device)
+                        loop.flush(stream.channel.device)
                     else:
-                        device.fabric.ringBells()
+                        stream.channel.device.fabric.ringBells()
                 finally:
                     loop.inside = False
                 # Not by the name above, of which mypyc remembers that nothing is pending.
