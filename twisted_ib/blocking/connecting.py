@@ -12,7 +12,7 @@ A connection over SDP that gains nothing there goes on over TCP, between process
 
 The kernel's connection is one of TCP between two sockets that the first has made; each takes the place of
 its end's own at the descriptor.  So no byte overtakes another one: what is behind the mark of a direction
-comes by the kernel.  Who cannot follow closes what it is given.
+comes by the kernel.  An end that cannot follow closes what it is given.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.loop import BlockingLoop, madeLoop, theLoop
 from twisted_ib.configuration.words import CONNECT, LISTEN, TCP
 from twisted_ib.internet.failures import osError
-from twisted_ib.sdp.protocol.wire import MID, SuspComm
 from twisted_ib.switch.connecting import Attempt
-from twisted_ib.switch.gainless import ASLEEP
 from twisted_ib.switch.reason import EXPLICIT, Fallback, Reason, carried, kept, stayed
 from twisted_ib.switch.serverclient import RedirectedClient
 
@@ -185,6 +183,8 @@ class SwitchedConnecting(Connecting):
         self._sleeps = 0
         #: One end of TCP, whose other end the peer was given; L{None} before that, and once it is used.
         self._given: _socket.socket | None = None
+        #: Why it goes on there.
+        self._gainless: Fallback | None = None
         self.attempt = Attempt(loop.reactor.switch, self)
         self.why = self.attempt.why
         self.attempt.begin(address[0], address[1], timeout, True)
@@ -226,22 +226,18 @@ class SwitchedConnecting(Connecting):
         The connection's messages mostly end sleeps.
         """
         gainless = self.reactor.switch.candidates.gainless
-        gainless.sleeps(*self.attempt.address, self.reactor.seconds())
+        self._gainless = gainless.sleeps(*self.attempt.address, self.reactor.seconds())
         transport = self.transport
         connection = None if transport is None else transport.protocol
-        if self._given is not None or not isinstance(connection, Connection) or not isAlone(connection):
+        if transport is None or self._given is not None or not transport.isQuiet():
             return
-        assert transport is not None
-        path, number = transport.queuePair.path, transport.queuePair.number
-        if path is None or not transport.isQuiet() or connection.ended:
-            return
-        with suppress(OSError):
-            mine, theirs = pairOfTCP()
-            with closing(theirs):
-                if path.handOver(number, theirs.fileno()):
-                    self._given = mine
+        if isinstance(connection, Connection) and isAlone(connection) and not connection.ended:
+            with suppress(OSError):
+                mine, theirs = pairOfTCP()
+                with closing(theirs):
                     transport.thread = self.loop.owner
-                    transport.sendControl(MID.SUSP_COMM, SuspComm.layout.struct.pack(number))
+                    if transport.suspend(theirs.fileno()):
+                        self._given = mine
 
     def followed(self) -> bool:
         """
@@ -271,10 +267,11 @@ class SwitchedConnecting(Connecting):
         isShut, mine, self.transport, self._given = connection._isShut, self._given, None, None
         adopt(connection, mine.detach())
         if isShut:
-            _plainShutdown(connection.socket(), kernel.SHUT_WR)
+            _plainShutdown(connection.kernelSocket(), kernel.SHUT_WR)
         why, switch = self.attempt.why, self.reactor.switch
-        kept[connection.socket()] = why
-        switch.fellBack(why, ASLEEP, *self.attempt.address)
+        kept[connection.kernelSocket()] = why
+        assert self._gainless is not None
+        switch.fellBack(why, self._gainless, *self.attempt.address)
         self.reactor.socketReport.showPeer(*self.attempt.address, why)
         connection.goInward()
 
@@ -290,7 +287,8 @@ def pairOfTCP() -> tuple[_socket.socket, _socket.socket]:
 
     @raise OSError: None is to be had.
     """
-    with closing(_socket.socket(kernel.AF_INET, kernel.SOCK_STREAM)) as listener:
+    listener: Any = _socket.socket(kernel.AF_INET, kernel.SOCK_STREAM)
+    with closing(listener):
         listener.bind(("127.0.0.1", 0))
         listener.listen(_STRANGERS)
         mine = _socket.socket(kernel.AF_INET, kernel.SOCK_STREAM)
@@ -298,7 +296,7 @@ def pairOfTCP() -> tuple[_socket.socket, _socket.socket]:
         mine.connect(listener.getsockname())
         listener.settimeout(_PAIR_SECONDS)
         for _ in range(_STRANGERS):
-            descriptor, address = listener._accept()  # type: ignore[attr-defined]
+            descriptor, address = listener._accept()
             theirs = _socket.socket(kernel.AF_INET, kernel.SOCK_STREAM, 0, descriptor)
             if address == mine.getsockname():
                 return mine, theirs
@@ -315,12 +313,13 @@ def isAlone(connection: Connection) -> bool:
     it = None if skt is None else skt._sdp
     if it is None or it.part is not connection or it.others or type(skt) not in goingOn:
         return False
-    return connection.sockets == 1 and connection.held is None and descriptors.isUnshared(connection)
+    isHere = descriptors.lastFork in (connection.forks, connection.looked) and connection.kept < 0
+    return isHere and connection.sockets == 1 and connection.held is None
 
 
 def follow(connection: Connection, descriptor: int) -> None:
     """
-    Go on over the kernel's TCP, as the peer asks.
+    Go on over the kernel's TCP, as the peer asks, if that can be.
 
     @param descriptor: This end of it.
     """
@@ -332,7 +331,7 @@ def follow(connection: Connection, descriptor: int) -> None:
     else:
         adopt(connection, descriptor)
         stream.thread = connection.loop.owner
-        stream.sendControl(MID.SUSP_COMM_ACK)
+        stream.follow()
 
 
 def adopt(connection: Connection, descriptor: int) -> None:
@@ -367,7 +366,7 @@ def _settle(connection: Connection) -> None:
         stream.protocol, stream.thread = Protocol(), connection.loop.owner
         # At once, as both are quiet: nobody may drive the loop after this.
         stream.endNow()
-    skt = connection.socket()
+    skt = connection.kernelSocket()
     it = skt._sdp
     if connection.inbox.size or it is None or it.part is not connection:
         return

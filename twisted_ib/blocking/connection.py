@@ -294,16 +294,7 @@ class Connection:
                     handlers.left(loop)
         except Moved as moved:
             self._awaits = False
-            head: bytes = b"".join(moved.args)
-            with loop:
-                # The end over SDP: nobody may drive the loop after this.
-                loop.changed()
-            try:
-                return head + _Plain.recv(self.socket(), size - len(head), flags)
-            except OSError:
-                if not head:
-                    raise
-                return head
+            return self._receiveBeneath(b"".join(moved.args), size, flags)
         except BaseException:
             self._awaits = False
             if data and not flags & _PEEK:
@@ -312,6 +303,18 @@ class Connection:
                     self.inbox.giveBack(data)
                     self._mayRead()
             raise
+
+    def _receiveBeneath(self, head: bytes, size: int, flags: int) -> bytes:
+        # The rest of a call that has begun over SDP.
+        with self.loop:
+            # The end over SDP: nobody may drive the loop after this.
+            self.loop.changed()
+        try:
+            return head + _Plain.recv(self.kernelSocket(), size - len(head), flags)
+        except OSError:
+            if not head:
+                raise
+            return head
 
     def _awaitBytes(self, timeout: float | None) -> bool:
         loop = self.loop
@@ -399,6 +402,9 @@ class Connection:
     # -- sending
 
     def send(self, data: Any, flags: int, timeout: float | None) -> int:
+        """
+        See C{socket.send}, and L{receive}.
+        """
         flags = index(flags)
         if self.isMarked:
             timeout = self._timeoutNow(timeout)
@@ -443,7 +449,7 @@ class Connection:
                     loop.inside = within
                 return len(data)
         except Moved:
-            return _Plain.send(self.socket(), data, flags)
+            return _Plain.send(self.kernelSocket(), data, flags)
 
     def awaitRoom(self, timeout: float | None) -> None:
         """
@@ -504,7 +510,7 @@ class Connection:
             if loop.lockQueue or loop.interrupts:
                 handlers.left(loop)
 
-    def socket(self) -> socket:
+    def kernelSocket(self) -> socket:
         """
         Return the socket that the kernel carries.
         """
@@ -528,7 +534,7 @@ class Connection:
         if data.__class__ is bytes and len(data) <= SEND_BYTES:
             sent = self.send(data, flags, timeout)
             if sent < len(data):
-                return _Plain.sendall(self.socket(), data[sent:], flags)
+                return _Plain.sendall(self.kernelSocket(), data[sent:], flags)
             # Without the lock: another thread's write is its own to wait for.
             if self.writable():
                 return
@@ -554,6 +560,9 @@ class Connection:
     # -- the end
 
     def shutdown(self, how: int) -> None:
+        """
+        See C{socket.shutdown}.
+        """
         if not -(1 << 31) <= how < 1 << 31:
             raise OverflowError("how is no int of C")
         if how not in (kernel.SHUT_RD, kernel.SHUT_WR, kernel.SHUT_RDWR):
@@ -562,7 +571,7 @@ class Connection:
             self.loop.poll()
             stream = self.stream
             if self.beneath is not None:
-                _Plain.shutdown(self.socket(), how)
+                _Plain.shutdown(self.kernelSocket(), how)
                 self.ended = self.ended or how != kernel.SHUT_WR
                 return
             if stream is None or self.closed():

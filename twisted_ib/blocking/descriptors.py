@@ -87,12 +87,12 @@ _detached: dict[int, Offloaded] = {}
 goneOn: WeakValueDictionary[int, BlockingSocket] = WeakValueDictionary()
 #: The time of the last step of a fork of this process, one before each and one after, in nanoseconds of the
 #: clock that tells when processes began: the children have the descriptors that were there before.
-_forks = clock_gettime_ns(CLOCK_BOOTTIME)
+lastFork = clock_gettime_ns(CLOCK_BOOTTIME)
 
 
 def _fork() -> None:
-    global _forks
-    _forks = max(_forks + 1, clock_gettime_ns(CLOCK_BOOTTIME))
+    global lastFork
+    lastFork = max(lastFork + 1, clock_gettime_ns(CLOCK_BOOTTIME))
 
 
 # What is made or seen between the two may be older than the child.
@@ -108,7 +108,7 @@ def offload(skt: BlockingSocket, part: Connection | Listening) -> Offloaded:
     _byInode[made.inode] = part
     offloaded[descriptor] = skt
     carried: Any = part
-    carried.descriptor, carried.inode, carried.forks = descriptor, made.inode, _forks
+    carried.descriptor, carried.inode, carried.forks = descriptor, made.inode, lastFork
     if not part.listens and skt.family in _NOBODY:
         carried.isTrapped = _setTrap(descriptor, skt.family)
     return made
@@ -169,13 +169,6 @@ def isUsed(part: Connection, watch: _Watch | None = None) -> bool:
     return part.isTrapped and any(each & _HUP and not each & _ERR for _, each in watch.poll(0))
 
 
-def isUnshared(part: Connection) -> bool:
-    """
-    Return whether no other process can have a descriptor of a connection.
-    """
-    return part.kept < 0 and _forks in (part.forks, part.looked)
-
-
 def elsewhere(parts: Iterable[Connection]) -> dict[int, str]:
     """
     Return which of some connections other processes may use: where a descriptor of each is in /proc, by the
@@ -192,7 +185,7 @@ def _search(parts: Iterable[Connection], found: dict[int, str]) -> Iterator[None
     # Adds to what is found.  Connections that no process can have that was forked are not looked for, nor
     # those that none had since the last fork: only a fork gives them away.  It stops after each few system
     # calls: each lets other threads have the interpreter, and together they may take long.
-    others = [each for each in parts if each.inode and _forks not in (each.forks, each.looked)]
+    others = [each for each in parts if each.inode and lastFork not in (each.forks, each.looked)]
     if not others:
         return
     wanted = {f"socket:[{each.inode}]": each.inode for each in others}
@@ -201,7 +194,7 @@ def _search(parts: Iterable[Connection], found: dict[int, str]) -> Iterator[None
     seen = set(kin)
     # One may have ended meanwhile, and left its descriptors to one that was not listed yet.
     for _ in range(limits.BLOCKING_PROCESS_LOOKS):
-        forks, isQuiet = _forks, True
+        forks, isQuiet = lastFork, True
         new: list[int] = []
         with os.scandir("/proc") as entries:
             for entry in entries:
@@ -459,7 +452,7 @@ class leaving:
                 self._watch = _epoll()
                 self._watch.register(descriptor, 0)
             self._isAborted = isUsed(part, self._watch) or (it is not None and isReset(descriptor))
-            if _forks not in (part.forks, part.looked) and part.kept < 0 and not self._isAborted:
+            if lastFork not in (part.forks, part.looked) and part.kept < 0 and not self._isAborted:
                 # Its state outlives the process that uses it last.
                 part.kept = os.dup(descriptor)
 
@@ -505,7 +498,7 @@ def _settle(part: Connection, here: Container[int]) -> None:
     if part.kept < 0:
         isHeld = _isOpen(part)
     else:
-        isHeld = bool(part.holder) or part.inode in here or _forks not in (part.forks, part.looked)
+        isHeld = bool(part.holder) or part.inode in here or lastFork not in (part.forks, part.looked)
     if isHeld:
         if isUsed(part):
             _release(part, True)

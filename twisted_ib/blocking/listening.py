@@ -144,11 +144,12 @@ class Listening(SocketListeners):
                 listener.stopReading()
         return connection
 
-    def suspended(self, connection: Connection, descriptor: int) -> None:
+    def suspended(self, connection: Connection, descriptor: int) -> bool:
         """
-        A client asks to go on over TCP.
+        A client asks to go on over TCP: see L{follow}.
         """
         follow(connection, descriptor)
+        return True
 
     def ready(self) -> bool:
         """

@@ -8,11 +8,13 @@ first asks the machine, which checks the message and changes its state.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPError
+from twisted_ib.hca.base.interfaces import ISharedMemoryPath
 from twisted_ib.sdp.protocol import wire
 from twisted_ib.sdp.protocol.machine import Input
 
@@ -108,17 +110,20 @@ def _chRcvBufAck(stream: Stream, buffer: Any, start: int, stop: int) -> None:
 def _suspComm(stream: Stream, buffer: Any, start: int, stop: int) -> None:
     service = wire.SuspComm.parse(buffer, start, stop).serviceID
     path = stream.queuePair.path
-    descriptor = -1 if path is None else path.handedOver(stream.queuePair.remote)
+    descriptor = path.handedOver(stream.queuePair.remote) if ISharedMemoryPath.providedBy(path) else -1
     if descriptor < 0:
         # OpenIB parses SuspComm and never answers, OFED logs it: the peer would then wait for ever.
         raise SDPError(f"SuspComm: the peer moves to service {service:#x}, where we do not follow")
-    stream.suspended(descriptor)
+    # Nobody has to.
+    if not getattr(stream, "suspended", bool)(descriptor):
+        os.close(descriptor)
 
 
 @control(wire.SuspCommAck)
 def _suspCommAck(stream: Stream, buffer: Any, start: int, stop: int) -> None:
     wire.SuspCommAck.parse(buffer, start, stop)
-    stream.followed()
+    if not getattr(stream, "suspended", bool)(-1):
+        raise SDPError("SuspCommAck, but nothing was suspended")
 
 
 # -- stream bytes, perhaps urgent

@@ -18,7 +18,6 @@ it.  Both DisConns end the connection where the medium loses no message; elsewhe
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
@@ -536,33 +535,6 @@ class Stream:
         # credits.
         if len(self.pendingControl) > limits.SDP_RECEIVES:
             raise SDPError("the peer asks for answers and does not take them")
-
-    def suspended(self, descriptor: int) -> None:
-        """
-        The peer asks to go on over a connection of the kernel's, with whoever knows how to (SuspComm); nobody
-        has to.
-
-        @param descriptor: Of that, to close.
-        """
-        os.close(descriptor)
-
-    def followed(self) -> None:
-        """
-        The peer sends nothing more here, as it was asked (SuspCommAck).
-
-        @raise SDPError: It was not.
-        """
-        raise SDPError("SuspCommAck, but nothing was suspended")
-
-    def isQuiet(self) -> bool:
-        """
-        Return whether a control message that is sent now comes behind all that was written, and all that has
-        arrived was delivered.
-        """
-        if self.buffer is not None or self.written is not None or self.pendingControl is not None:
-            return False
-        idle = not self.held and self.extensions is None and not self.ending
-        return idle and self.queuePair.pending is None and self.machine.credits() > 1
 
     def _payOwed(self) -> None:
         pendingControl, queuePair = self.pendingControl, self.queuePair

@@ -20,11 +20,13 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from twisted_ib import limits
+from twisted_ib.hca.base.interfaces import ISharedMemoryPath
 from twisted_ib.hca.base.socketrows import CONNECTING
 from twisted_ib.interfaces import ISDPBufferedProtocol, ISDPTransport
 from twisted_ib.internet.addressing.addresses import Address, End, checkInteger
 from twisted_ib.internet.region import RDMARegion
 from twisted_ib.internet.transport import CONNECTION_DONE, FIELDS, Transport, misused
+from twisted_ib.sdp.protocol.wire import MID, SuspComm
 from twisted_ib.sdp.secure import SecureMixin, innermostTLS, secured, wrapsTLS
 from twisted_ib.sdp.stream import Stream
 
@@ -165,6 +167,47 @@ class SDPTransport(Transport, Stream):
             self.connectionLost(CONNECTION_DONE)
         else:
             Transport.loseConnection(self)
+
+    # -- a connection that goes on elsewhere
+
+    def isQuiet(self) -> bool:
+        """
+        Return whether all that was written is in the medium, and all that has arrived was delivered, and a
+        message more can be sent.
+        """
+        if self.buffer is not None or self.written is not None or self.pendingControl is not None:
+            return False
+        idle = not self.held and self.extensions is None and not self.ending
+        return idle and self.queuePair.pending is None and self.machine.credits() > 1
+
+    def suspend(self, descriptor: int) -> bool:
+        """
+        Ask the peer to go on over a connection of the kernel's (SuspComm).  If it does, nothing more arrives
+        here, and C{suspended(-1)} is called.
+
+        @param descriptor: Its end; it stays open here.
+        @return: Whether it was asked.
+        """
+        path, number = self.queuePair.path, self.queuePair.number
+        asked = ISharedMemoryPath.providedBy(path) and path.handOver(number, descriptor)
+        if asked:
+            self.sendControl(MID.SUSP_COMM, SuspComm.layout.struct.pack(number))
+        return bool(asked)
+
+    def follow(self) -> None:
+        """
+        Nothing more is sent here, as the peer has asked (SuspCommAck).
+        """
+        self.sendControl(MID.SUSP_COMM_ACK)
+
+    def suspended(self, descriptor: int) -> bool:
+        """
+        The peer asks to go on over a connection of the kernel's, or does so as it was asked.
+
+        @param descriptor: Its end, which is this side's then; -1 if it was asked.
+        @return: False if this side does not, or has not asked.
+        """
+        return False
 
     def endNow(self) -> None:
         """

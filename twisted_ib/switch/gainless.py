@@ -35,7 +35,7 @@ SHORT_MESSAGES: Final = 16
 #: So many connections in succession that gained nothing leave a port to TCP.
 GAINLESS_IN_SUCCESSION: Final = 4
 _SHORT_LIVED: Final = Fallback("short_lived", "blocking and short-lived: SDP gains nothing here")
-ASLEEP: Final = Fallback("asleep", "blocking and mostly asleep: SDP gains nothing here")
+_ASLEEP: Final = Fallback("asleep", "blocking and mostly asleep: SDP gains nothing here")
 #: Queue pairs of a device, at most, that are looked at for that: each look asks all of them.
 LEARN_QUEUE_PAIRS: Final = 256
 #: Messages that a device, and one of its connections, has received, at least, before that is judged.
@@ -56,7 +56,7 @@ class Gainless:
     @cvar reasons: Those of what is known here.
     """
 
-    reasons: Final = (_SHORT_LIVED, ASLEEP, ONE_CPU)
+    reasons: Final = (_SHORT_LIVED, _ASLEEP, ONE_CPU)
 
     def __init__(self) -> None:
         # A message costs several times TCP's.
@@ -80,14 +80,15 @@ class Gainless:
         if sent + received <= SHORT_MESSAGES:
             self._add(host, port, count + 1, _SHORT_LIVED, now)
         elif ASLEEP_SHARE * sleeps > received:
-            self._add(host, port, count + 1, ASLEEP, now)
+            self._add(host, port, count + 1, _ASLEEP, now)
 
-    def sleeps(self, host: str, port: int, now: float) -> None:
+    def sleeps(self, host: str, port: int, now: float) -> Fallback:
         """
         Learn from a connection that stands, and whose messages mostly end sleeps: so many of them are as good
         as several connections.
         """
-        self._add(host, port, GAINLESS_IN_SUCCESSION, ASLEEP, now)
+        self._add(host, port, GAINLESS_IN_SUCCESSION, _ASLEEP, now)
+        return _ASLEEP
 
     def _add(self, host: str, port: int, count: int, why: Fallback, now: float) -> None:
         _enter(self._ports, (host, port), (min(count, GAINLESS_IN_SUCCESSION), why, now))

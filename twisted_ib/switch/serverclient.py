@@ -61,12 +61,10 @@ class RedirectedServer(_Handled, SDPServer):
         # For SDPListener.isTaken(), over all devices of the port.
         server.peers.setdefault(peer.host, set()).add(peer.port)
 
-    def suspended(self, descriptor: int) -> None:
-        port = getattr(getattr(self.server, "factory", None), "port", None)
-        if hasattr(port, "suspended"):
-            port.suspended(self.protocol, descriptor)
-        else:
-            super().suspended(descriptor)
+    def suspended(self, descriptor: int) -> bool:
+        # The port of a blocking socket, which all its listeners share, follows.
+        follow = getattr(self.server.factory.port, "suspended", None)
+        return follow is not None and descriptor >= 0 and bool(follow(self.protocol, descriptor))
 
     def _leavePeers(self) -> None:
         peers = self.server.peers
@@ -109,10 +107,9 @@ class RedirectedClient(_Handled, SDPClient):
             bound.close()
         super().connectionLost(reason)
 
-    def followed(self) -> None:
+    def suspended(self, descriptor: int) -> bool:
         followed = getattr(self.connector, "followed", None)
-        if followed is None or not followed():
-            super().followed()
+        return followed is not None and descriptor < 0 and bool(followed())
 
     def sleeps(self) -> None:
         """

@@ -73,7 +73,7 @@ class ProcessTests(SynchronousTestCase):
         self.patch(os, "readlink", lambda path: self.shown(self.links, path))
         self.patch(descriptors, "_status", lambda process: self.shown(self.processes, process))
         self.patch(descriptors, "_byInode", {})
-        self.patch(descriptors, "_forks", 90 * descriptors._TICK)
+        self.patch(descriptors, "lastFork", 90 * descriptors._TICK)
 
     def shown(self, among: dict[str, Any], name: str) -> Any:
         """
@@ -161,7 +161,7 @@ class ProcessTests(SynchronousTestCase):
                     self.processes[str(100 + len(self.looks))] = "7", 9
             self.assertEqual(self.looks.count("/proc"), looks)
             self.assertLessEqual(max(map(self.looks.count, set(self.looks) - {"/proc"})), 1)
-            self.assertEqual(part.looked == descriptors._forks, not isEndless)
+            self.assertEqual(part.looked == descriptors.lastFork, not isEndless)
 
     def test_strangers(self) -> None:
         """
@@ -189,7 +189,7 @@ class ProcessTests(SynchronousTestCase):
                 here: set[int] = set()
                 if not descriptors._isShown(part):
                     drained(descriptors._searchAll([part], here))
-                held.append(bool(part.holder) or descriptors._forks not in (part.forks, part.looked))
+                held.append(bool(part.holder) or descriptors.lastFork not in (part.forks, part.looked))
             self.assertEqual(tuple(held), expected)
             return self.looks.count("/proc")
 
@@ -209,9 +209,9 @@ class ProcessTests(SynchronousTestCase):
         """
         part = self.part(1)
         for _ in descriptors._search([part], {}):
-            if part.looked == -1 and descriptors._forks == 90 * descriptors._TICK:
+            if part.looked == -1 and descriptors.lastFork == 90 * descriptors._TICK:
                 descriptors._fork()
-        self.assertNotIn(descriptors._forks, (part.forks, part.looked))
+        self.assertNotIn(descriptors.lastFork, (part.forks, part.looked))
 
     def test_accepted(self) -> None:
         """
@@ -241,7 +241,7 @@ class StatusTests(SynchronousTestCase):
         parent, began = descriptors._status(str(pid))
         self.assertEqual(parent, str(os.getpid()))
         self.assertLessEqual(before // descriptors._TICK, began)
-        self.assertLessEqual(began, descriptors._forks // descriptors._TICK)
+        self.assertLessEqual(began, descriptors.lastFork // descriptors._TICK)
         os.close(into)
         os.close(out)
         os.waitpid(pid, 0)
@@ -253,10 +253,10 @@ class StatusTests(SynchronousTestCase):
         Each step of a fork has a time of its own.
         """
         self.patch(descriptors, "clock_gettime_ns", lambda _: 5)
-        self.patch(descriptors, "_forks", 5)
+        self.patch(descriptors, "lastFork", 5)
         for expected in (6, 7):
             descriptors._fork()
-            self.assertEqual(descriptors._forks, expected)
+            self.assertEqual(descriptors.lastFork, expected)
 
 
 class ListenerTests(BlockingTestCase):
