@@ -32,7 +32,7 @@ from twisted.internet.protocol import Protocol
 from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.loop import BlockingLoop, madeLoop, theLoop
-from twisted_ib.configuration.words import CONNECT, LISTEN, TCP
+from twisted_ib.configuration.words import CONNECT, LISTEN, SDP, TCP
 from twisted_ib.internet.failures import osError
 from twisted_ib.switch.connecting import Attempt
 from twisted_ib.switch.reason import EXPLICIT, Fallback, Reason, carried, kept, stayed
@@ -211,7 +211,9 @@ class SwitchedConnecting(Connecting):
     def connectionLost(self, reason: Failure) -> None:
         # The switch learns whether the connection has gained from SDP.
         super().connectionLost(reason)
-        self._given = None
+        given, self._given = self._given, None
+        if given is not None:
+            given.close()
         transport, self.transport = self.transport, None
         if transport is not None:
             sent, received, *_ = transport.traffic()
@@ -231,6 +233,8 @@ class SwitchedConnecting(Connecting):
         connection = None if transport is None else transport.protocol
         if transport is None or self._given is not None or not transport.isQuiet():
             return
+        if self.attempt.why.verdict == SDP:
+            return
         if isinstance(connection, Connection) and isAlone(connection) and not connection.ended:
             with suppress(OSError):
                 mine, theirs = pairOfTCP()
@@ -238,6 +242,8 @@ class SwitchedConnecting(Connecting):
                     transport.thread = self.loop.owner
                     if transport.suspend(theirs.fileno()):
                         self._given = mine
+                    else:
+                        mine.close()
 
     def followed(self) -> bool:
         """
@@ -293,8 +299,8 @@ def pairOfTCP() -> tuple[_socket.socket, _socket.socket]:
         listener.listen(_STRANGERS)
         mine = _socket.socket(kernel.AF_INET, kernel.SOCK_STREAM)
         mine.settimeout(_PAIR_SECONDS)
-        mine.connect(listener.getsockname())
         listener.settimeout(_PAIR_SECONDS)
+        mine.connect(listener.getsockname())
         for _ in range(_STRANGERS):
             descriptor, address = listener._accept()
             theirs = _socket.socket(kernel.AF_INET, kernel.SOCK_STREAM, 0, descriptor)

@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from twisted_ib.blocking.connecting import follow
 from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.descriptors import Offloaded, offloaded
-from twisted_ib.configuration.words import TCP
+from twisted_ib.configuration.words import SDP, TCP
 from twisted_ib.drive.process import life
 from twisted_ib.switch.listeners import SocketListeners
 from twisted_ib.switch.reason import Fallback, kept
@@ -148,6 +148,8 @@ class Listening(SocketListeners):
         """
         A client asks to go on over TCP: see L{follow}.
         """
+        if self.why.verdict == SDP:
+            return False
         follow(connection, descriptor)
         return True
 
