@@ -60,6 +60,8 @@ _OPTIONS: Final = (
 )
 #: Strangers that connect to a socket which waits for our own one, at most.
 _STRANGERS: Final = 8
+#: Descriptors of a process, at most, that are asked whether they are the same.
+_DESCRIPTORS: Final = 1024
 #: Seconds that a host may take to connect to itself.
 _PAIR_SECONDS: Final = 0.1
 #: Seconds after which it is looked again whether all that was written is in the medium.
@@ -241,7 +243,7 @@ class SwitchedConnecting(Connecting):
                 with closing(theirs):
                     transport.thread = self.loop.owner
                     if transport.suspend(theirs.fileno()):
-                        self._given = mine
+                        self._given, connection.isAsked = mine, True
                     else:
                         mine.close()
 
@@ -261,8 +263,8 @@ class SwitchedConnecting(Connecting):
             # It has ended meanwhile.
             return
         connection: Connection = transport.protocol
-        if not isAlone(connection):
-            # The program has given the descriptor away meanwhile: there is nobody to tell where the rest is.
+        if not isAlone(connection, True):
+            # The program has duplicated the descriptor meanwhile: nobody can tell the duplicate where the rest is.
             transport.abortConnection()
             return
         transport.startReading()
@@ -270,10 +272,12 @@ class SwitchedConnecting(Connecting):
         if not transport.isQuiet():
             self.reactor.callLater(_QUIET_SECONDS, self._goOn, transport)
             return
-        isShut, mine, self.transport, self._given = connection._isShut, self._given, None, None
+        mine, self.transport, self._given = self._given, None, None
+        isEnded, isShut = connection.ended, connection._isShut
         adopt(connection, mine.detach())
-        if isShut:
-            _plainShutdown(connection.kernelSocket(), kernel.SHUT_WR)
+        for is_, how in ((isEnded, kernel.SHUT_RD), (isShut, kernel.SHUT_WR)):
+            if is_:
+                _plainShutdown(connection.kernelSocket(), how)
         why, switch = self.attempt.why, self.reactor.switch
         kept[connection.kernelSocket()] = why
         assert self._gainless is not None
@@ -310,17 +314,28 @@ def pairOfTCP() -> tuple[_socket.socket, _socket.socket]:
     raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
 
 
-def isAlone(connection: Connection) -> bool:
+def isAlone(connection: Connection, forks: bool = False) -> bool:
     """
-    Return whether one socket of one descriptor has a connection, and no other process can have it: then its
-    carrier may change.
+    Return whether one descriptor of one socket has a connection: then its carrier may change.
+
+    @param forks: Also if children have it: they can do nothing with what is SDP's.
     """
-    skt = descriptors.offloaded.get(connection.descriptor)
+    number, inode = connection.descriptor, connection.inode
+    skt = descriptors.offloaded.get(number)
     it = None if skt is None else skt._sdp
     if it is None or it.part is not connection or it.others or type(skt) not in goingOn:
         return False
-    isHere = descriptors.lastFork in (connection.forks, connection.looked) and connection.kept < 0
-    return isHere and connection.sockets == 1 and connection.held is None
+    if not (forks or descriptors.lastFork in (connection.forks, connection.looked)) or connection.kept >= 0:
+        return False
+    if connection.sockets != 1 or connection.held is not None:
+        return False
+    try:
+        names = os.listdir("/proc/self/fd")
+        return (
+            len(names) <= _DESCRIPTORS and sum(descriptors.inodeOf(int(each)) == inode for each in names) == 1
+        )
+    except OSError:
+        return False
 
 
 def follow(connection: Connection, descriptor: int) -> None:

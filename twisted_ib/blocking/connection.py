@@ -42,6 +42,8 @@ RECEIVE_BYTES: Final = 1 << 20
 #: Bytes that one C{send} of a non-blocking socket takes, and a blocking one writes at a time: SO_SNDBUF.
 SEND_BYTES: Final = 256 * 1024
 _BRIEF_TURNS: Final = EPOLL_EVERY - 1
+#: How long a peer is waited for that was asked to go on by the kernel, and is busy.
+ANSWER_SECONDS: Final = 1.0
 _DONTWAIT: Final = int(kernel.MSG_DONTWAIT)
 _PEEK: Final = int(kernel.MSG_PEEK)
 _OOB, _TRUNC, _WAITALL = int(kernel.MSG_OOB), int(kernel.MSG_TRUNC), int(kernel.MSG_WAITALL)
@@ -92,6 +94,7 @@ class Connection:
         timeout.
     @ivar beneath: The socket, if the kernel carries what it sends from now on; L{None} before that.
     @ivar isInward: Whether the kernel has all that is to be received behind C{inbox}, too.
+    @ivar isAsked: Whether the peer was asked to go on by the kernel, and has not answered.
     @ivar settle: Called as soon as that is so, and when C{inbox} is empty then.
     @ivar local: The address of this end, as C{getsockname} returns it; C{peer} likewise.
     """
@@ -110,7 +113,7 @@ class Connection:
         # Whether recv waits for bytes, and some are unread for the transport; turns at the last send.
         self._awaits, self._isUnread, self._turns = False, False, 0
         self.beneath: ref[socket] | None = None
-        self.isInward = False
+        self.isInward = self.isAsked = False
         self.settle: Callable[[], object] = bool
         self.local: tuple[Any, ...] = ()
         self.peer: tuple[Any, ...] = ()
@@ -151,11 +154,23 @@ class Connection:
         if self.stream is not None:
             self.stream.startReading()
 
+    def awaitMove(self) -> bool:
+        """
+        A descriptor is about to be duplicated or given away: wait for the answer, if the peer was asked to go on
+        by the kernel.
+
+        @return: Whether the kernel has it now.
+        """
+        if self.isAsked:
+            with self.loop:
+                self.loop.wait(lambda: not self.isAsked or self.over, monotonic() + ANSWER_SECONDS)
+        return self.isInward and not self.inbox.size
+
     def goOutward(self, skt: socket) -> None:
         """
         The kernel carries what is sent from now on, at the descriptor of a socket.
         """
-        self.beneath, self._isShut = ref(skt), True
+        self.beneath, self._isShut, self.isAsked = ref(skt), True, False
 
     def goInward(self) -> None:
         """

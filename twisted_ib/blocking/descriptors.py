@@ -161,7 +161,7 @@ def isUsed(part: Connection, watch: _Watch | None = None) -> bool:
         watch = part.held
     if watch is None:
         # It has none before it is accepted, and after its last one was closed.
-        if part.descriptor < 0 or _inodeOf(part.descriptor) != part.inode:
+        if part.descriptor < 0 or inodeOf(part.descriptor) != part.inode:
             return False
         watch = _poll()
         watch.register(part.descriptor, 0)
@@ -294,7 +294,7 @@ def _searchHere(kept: Container[int], here: set[int]) -> Iterator[None]:
         for entry in entries:
             number = int(entry.name)
             if number not in kept:
-                here.add(_inodeOf(number))
+                here.add(inodeOf(number))
             yield
 
 
@@ -326,7 +326,10 @@ def _searchAll(unsure: Iterable[Connection], here: set[int]) -> Iterator[None]:
         each.holder = found.get(each.inode, each.holder)
 
 
-def _inodeOf(descriptor: int) -> int:
+def inodeOf(descriptor: int) -> int:
+    """
+    Return the inode of a descriptor's socket; 0 if it is none.
+    """
     try:
         status = os.fstat(descriptor)
     except OSError:
@@ -340,16 +343,15 @@ def partOf(descriptor: Any) -> Connection | Listening | None:
     """
     if not _byInode or not isinstance(descriptor, int):
         return None
-    return _byInode.get(_inodeOf(descriptor))
+    return _byInode.get(inodeOf(descriptor))
 
 
 def found(skt: BlockingSocket, descriptor: int) -> Offloaded | None:
     """
-    Return the part of a descriptor that a socket is made of: a detached one, a duplicate's (dup(2)), or that
-    of another socket with the same number.
+    Return the part of a descriptor that a socket is made of: that of another socket, or of one duplicated.
     """
-    part = partOf(descriptor)
-    if part is None:
+    if (part := partOf(descriptor)) is None or part.awaitMove():
+        # It may be the kernel's now.
         return None
     own = byDescriptor.get(descriptor)
     if own is not None and own.part is part:
@@ -368,7 +370,7 @@ def found(skt: BlockingSocket, descriptor: int) -> Offloaded | None:
             _letGo(part)
     made = byDescriptor[descriptor] = Offloaded(descriptor, part)
     offloaded[descriptor] = skt
-    if _inodeOf(part.descriptor) != part.inode:
+    if inodeOf(part.descriptor) != part.inode:
         part.descriptor = descriptor
     return made
 
@@ -431,7 +433,7 @@ class leaving:
         descriptor, it = self._descriptor, self._it
         if it is None and not _byInode:
             return
-        inode = _inodeOf(descriptor)
+        inode = inodeOf(descriptor)
         if it is None:
             own = byDescriptor.get(descriptor)
             it = own if own is not None and own.inode == inode else None

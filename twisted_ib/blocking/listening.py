@@ -144,6 +144,12 @@ class Listening(SocketListeners):
                 listener.stopReading()
         return connection
 
+    def awaitMove(self) -> bool:
+        """
+        Return False: it does not move.
+        """
+        return False
+
     def suspended(self, connection: Connection, descriptor: int) -> bool:
         """
         A client asks to go on over TCP: see L{follow}.

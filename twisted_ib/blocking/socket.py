@@ -530,10 +530,16 @@ class socket(kernel.socket, metaclass=_Sockets):
 
     def detach(self) -> int:
         # A socket made of the descriptor has the connection again.
+        self._stay()
         sdp, self._sdp = self._sdp, None
         if sdp is not None:
             descriptors.detach(self, sdp)
         return super().detach()
+
+    def _stay(self) -> bool:
+        # Whether the connection, if there is one, does not move before the descriptor is duplicated.
+        connection = self._connection()
+        return connection is None or not connection.awaitMove()
 
     def goOn(self, connection: Connection) -> None:
         """
@@ -546,7 +552,7 @@ class socket(kernel.socket, metaclass=_Sockets):
     def dup(self) -> socket:
         # Both have the connection.
         self.settle()
-        return super().dup()
+        return _Plain.dup(self) if self._stay() else self.dup()  # type: ignore[return-value]
 
 
 def _infoOf(found: int | bytes, state: int) -> int | bytes:

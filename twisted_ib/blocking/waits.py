@@ -153,7 +153,8 @@ class _Watch:
             hasPart = offload is not None and offload.part is not None
             if hasPart if made is None else made.error is not None:
                 events = eventsOf(skt, mask)
-                if events:
+                # Not if it is the kernel's since that look.
+                if events and skt._sdp is offload:
                     found[descriptor] = events
         return found
 
@@ -218,6 +219,9 @@ def _waitOne(descriptor: int, mask: int, deadline: float | None) -> int | None:
     loop, ready = part.loop, partial(eventsOf, skt, mask)
     with loop:
         found = ready()
+        if offload.part is not part:
+            # It is the kernel's since that look.
+            return None
         if found:
             # Most of what is ready was left by the last call: others are served now and then.  But where only
             # some of it is, as a socket can nearly always be written to, the rest may have come since.
