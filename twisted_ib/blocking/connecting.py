@@ -255,6 +255,7 @@ class SwitchedConnecting(Connecting):
         """
         if self._given is None or self.transport is None:
             return False
+        self.transport.protocol.isFollowed = True
         self._goOn(self.transport)
         return True
 
@@ -264,7 +265,7 @@ class SwitchedConnecting(Connecting):
             return
         connection: Connection = transport.protocol
         if not isAlone(connection, True):
-            # The program has duplicated the descriptor meanwhile: nobody can tell the duplicate where the rest is.
+            # The program has duplicated the descriptor: nobody can tell the duplicate where the rest is.
             transport.abortConnection()
             return
         transport.startReading()

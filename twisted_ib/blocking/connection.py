@@ -93,6 +93,7 @@ class Connection:
         others use that; C{isMarked}: whether a program has said there whether it blocks, behind its socket's
         timeout.
     @ivar beneath: The socket, if the kernel carries what it sends from now on; L{None} before that.
+    @ivar isFollowed: Whether the peer sends by the kernel, which this end is to do as soon as it can.
     @ivar isInward: Whether the kernel has all that is to be received behind C{inbox}, too.
     @ivar isAsked: Whether the peer was asked to go on by the kernel, and has not answered.
     @ivar settle: Called as soon as that is so, and when C{inbox} is empty then.
@@ -113,7 +114,7 @@ class Connection:
         # Whether recv waits for bytes, and some are unread for the transport; turns at the last send.
         self._awaits, self._isUnread, self._turns = False, False, 0
         self.beneath: ref[socket] | None = None
-        self.isInward = self.isAsked = False
+        self.isInward = self.isAsked = self.isFollowed = False
         self.settle: Callable[[], object] = bool
         self.local: tuple[Any, ...] = ()
         self.peer: tuple[Any, ...] = ()
@@ -149,6 +150,9 @@ class Connection:
         if self.beneath is not None:
             self.goInward()
             return
+        if self.isFollowed:
+            # The peer's end comes by the kernel, behind what it sends there.
+            return
         self.ended = self.peerEnded = True
         # Nothing more can be held back: as tcp(7), a reset that follows is told at once.
         if self.stream is not None:
@@ -156,8 +160,8 @@ class Connection:
 
     def awaitMove(self) -> bool:
         """
-        A descriptor is about to be duplicated or given away: wait for the answer, if the peer was asked to go on
-        by the kernel.
+        The descriptor is about to be duplicated or given away: wait for the answer, if the peer was asked to go
+        on by the kernel.
 
         @return: Whether the kernel has it now.
         """

@@ -65,12 +65,13 @@ def eventsOf(skt: socket, mask: int) -> int:
         found = _IN
     if mask & _OUT and part.writable():
         found |= _OUT
-    if part.ended:
-        if part.isInward and not part.inbox.size:
+    if part.isInward:
+        if not part.inbox.size:
             # The kernel has it now.
             with part.loop:
                 part.settle()
             return _HUP
+    elif part.ended:
         found |= kernel.POLLRDHUP & mask
         if part.hungUp():
             found |= _HUP
