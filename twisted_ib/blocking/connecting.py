@@ -266,6 +266,7 @@ class SwitchedConnecting(Connecting):
         connection: Connection = transport.protocol
         if not isAlone(connection, True):
             # The program has duplicated the descriptor: nobody can tell the duplicate where the rest is.
+            connection.lost = errno.ECONNRESET
             transport.abortConnection()
             return
         transport.startReading()

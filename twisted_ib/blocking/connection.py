@@ -160,8 +160,8 @@ class Connection:
 
     def awaitMove(self) -> bool:
         """
-        The descriptor is about to be duplicated or given away: wait for the answer, if the peer was asked to go
-        on by the kernel.
+        The descriptor is about to be duplicated or given away: wait for the answer, if the peer was asked to
+        go on by the kernel.
 
         @return: Whether the kernel has it now.
         """

@@ -8,19 +8,23 @@ import os
 import select as kernel_select
 import socket as kernel
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
+from struct import pack
 from time import monotonic
 from typing import Any
 
 from tests.blocking.case import BlockingTestCase, exactly
 from tests.support.descriptors import descriptorsBefore
 from tests.support.waiting import HANG_SECONDS, waitUntil
-from twisted_ib.blocking import descriptors
-from twisted_ib.blocking.select import poll, select
+from twisted_ib import socket as offloading
+from twisted_ib.blocking import connecting, descriptors
+from twisted_ib.blocking.select import epoll, poll, select
 from twisted_ib.blocking.socket import MovedSocket
 
 DATA = b"0123456789"
 MANY = 4 << 20
+IN = kernel_select.POLLIN
 
 
 def into(skt: Any, size: int = 10) -> bytes:
@@ -68,15 +72,38 @@ def sentInPieces(skt: Any, data: bytes) -> None:
     """
     Send by C{send}, without to wait but by C{select}.
     """
-    skt.setblocking(False)
     done = 0
     while done < len(data):
         select([], [skt], [], HANG_SECONDS)
         try:
-            done += skt.send(data[done : done + (1 << 18)])
+            done += skt.send(data[done : done + (1 << 18)], kernel.MSG_DONTWAIT)
         except BlockingIOError:
             continue
-    skt.setblocking(True)
+
+
+def selecting(skt: Any) -> Callable[[float], int]:
+    """
+    Return what waits so many seconds for a socket by C{select}; it returns the events.
+    """
+    return lambda seconds: IN if select([skt], [], [], seconds)[0] else 0
+
+
+def polling(skt: Any) -> Callable[[float], int]:
+    """
+    The same of an object of C{poll}.
+    """
+    made = poll()
+    made.register(skt, IN)
+    return lambda seconds: dict(made.poll(seconds * 1e3)).get(skt.fileno(), 0)
+
+
+def epolling(skt: Any) -> Callable[[float], int]:
+    """
+    The same of one of C{epoll}.
+    """
+    made = epoll()
+    made.register(skt, IN)
+    return lambda seconds: dict(made.poll(seconds)).get(skt.fileno(), 0)
 
 
 def polled(skt: Any) -> int:
@@ -359,3 +386,187 @@ class MovingTests(BlockingTestCase):
                     self.assertEqual(each.result(HANG_SECONDS), data)
                 self.inward(one, other)
                 self.exchange(one, other)
+
+    # -- who waits for events
+
+    def test_selected(self) -> None:
+        """
+        Who waits for events of both ends in other threads, by objects that were registered before, has them
+        after the move, too, and once more as long as nobody receives.
+        """
+        for make in selecting, polling, epolling:
+            one, other = self.pair()
+            waits = [make(each) for each in (one, other)]
+            self.assertEqual([wait(0) for wait in waits], [0, 0])
+            found = [self.inThread(wait, HANG_SECONDS) for wait in waits]
+            waitUntil(lambda: self.loop.leader and self.loop.followers)
+            moves(one)
+            waitUntil(lambda one=one, other=other: not (one.sdp or other.sdp))
+            self.assertEqual([each.done() for each in found], [False, False])
+            for each in one, other:
+                each.sendall(DATA)
+            self.assertEqual([each.result(HANG_SECONDS) for each in found], [IN, IN], make)
+            self.assertEqual([wait(HANG_SECONDS) for wait in waits], [IN, IN])
+            for each in one, other:
+                self.assertEqual(exactly(each, len(DATA)), DATA)
+            self.assertEqual([wait(0) for wait in waits], [0, 0])
+
+    def test_oneEvent(self) -> None:
+        """
+        EPOLLONESHOT: one event for each C{modify}, whether the connection moves before it or after it.
+        """
+        once = IN | kernel_select.EPOLLONESHOT
+        for isSeen in False, True:
+            one, other = self.pair()
+            made = epoll()
+            self.addCleanup(made.close)
+            made.register(other, once)
+            if isSeen:
+                one.sendall(DATA)
+                self.assertEqual(made.poll(HANG_SECONDS), [(other.fileno(), IN)])
+                self.assertEqual(exactly(other, len(DATA)), DATA)
+            moves(one)
+            self.inward(one, other)
+            one.sendall(DATA)
+            if not isSeen:
+                self.assertEqual(made.poll(HANG_SECONDS), [(other.fileno(), IN)])
+            self.assertEqual(made.poll(0), [])
+            made.modify(other, once)
+            self.assertEqual(made.poll(HANG_SECONDS), [(other.fileno(), IN)])
+            self.assertEqual(made.poll(0), [])
+            made.unregister(other)
+            self.assertRaises(FileNotFoundError, made.unregister, other)
+
+    # -- what goes along, and who stays
+
+    def test_file(self) -> None:
+        """
+        A file of a socket that was made before reads and writes on, what it has read ahead included.
+        """
+        one, other = self.pair()
+        files = [each.makefile("rwb") for each in (one, other)]
+        for each in files:
+            self.addCleanup(each.close)
+            each.write(b"a\nb\n")
+            each.flush()
+        self.assertEqual([each.readline() for each in files], [b"a\n", b"a\n"])
+        moves(one)
+        self.inward(one, other)
+        for each in files:
+            each.write(b"c\n")
+            each.flush()
+        for line in b"b\n", b"c\n":
+            self.assertEqual([each.readline() for each in files], [line, line])
+        self.assertEqual([type(each) for each in (one, other)], [MovedSocket] * 2)
+
+    def test_options(self) -> None:
+        """
+        The options and the timeout that a program has set go along; small messages do not wait.
+        """
+        one, other = self.pair()
+        lingers = pack("ii", 1, 7)
+        for each in one, other:
+            each.setsockopt(kernel.SOL_SOCKET, kernel.SO_KEEPALIVE, 1)
+            each.setsockopt(kernel.SOL_SOCKET, kernel.SO_LINGER, lingers)
+            each.setsockopt(kernel.IPPROTO_TCP, kernel.TCP_KEEPIDLE, 77)
+        one.settimeout(None)
+        other.settimeout(7.0)
+        inheritable = one.get_inheritable()
+        moves(one)
+        self.inward(one, other)
+        self.turns(lambda: not (one.sdp or other.sdp))
+        self.assertEqual((one.gettimeout(), other.gettimeout()), (None, 7.0))
+        self.assertEqual([os.get_blocking(each.fileno()) for each in (one, other)], [True, False])
+        self.assertEqual(one.get_inheritable(), inheritable)
+        for each in one, other:
+            self.assertIs(type(each), MovedSocket)
+            self.assertEqual(each.getsockopt(kernel.SOL_SOCKET, kernel.SO_KEEPALIVE), 1)
+            self.assertEqual(each.getsockopt(kernel.SOL_SOCKET, kernel.SO_LINGER, 8), lingers)
+            self.assertEqual(each.getsockopt(kernel.IPPROTO_TCP, kernel.TCP_KEEPIDLE), 77)
+            self.assertEqual(each.getsockopt(kernel.IPPROTO_TCP, kernel.TCP_NODELAY), 1)
+        other.settimeout(1e-3)
+        self.assertRaises(TimeoutError, other.recv, 1)
+
+    def test_duplicated(self) -> None:
+        """
+        A duplicate of what has moved has its addresses.
+        """
+        for each in self.moved():
+            copy = each.dup()
+            self.addCleanup(copy.close)
+            self.assertIs(type(copy), MovedSocket)
+            self.assertEqual(copy.getsockname(), each.getsockname())
+            self.assertEqual(copy.getpeername(), each.getpeername())
+
+    def test_alone(self) -> None:
+        """
+        A connection stays with SDP if one of its ends has a duplicate, or another socket of its descriptor, or
+        is of a program's own class, or if there was a fork; both ends go on.
+        """
+
+        class Own(offloading.socket):
+            __slots__ = ()
+
+        def change(skt: Any) -> None:
+            skt.__class__ = Own
+
+        kept: list[Any] = []
+        for act in (
+            lambda skt: kept.append(skt.dup()),
+            lambda skt: kept.append(offloading.socket(fileno=skt.fileno())),
+            change,
+            lambda skt: setattr(skt.sdp, "forks", -1),
+        ):
+            for which in 0, 1:
+                ends = self.pair()
+                act(ends[which])
+                for _ in range(2):
+                    moves(ends[0])
+                    self.turns()
+                for each, peer in (ends, ends[::-1]):
+                    each.sendall(DATA)
+                    self.assertEqual(exactly(peer, len(DATA)), DATA)
+                    self.assertIsNotNone(each.sdp)
+                    self.assertIsNone(each.sdp.beneath)
+                while kept:
+                    skt = kept.pop()
+                    if skt.fileno() in (ends[0].fileno(), ends[1].fileno()):
+                        skt.detach()
+                    skt.close()
+
+    def test_duplicatedMeanwhile(self) -> None:
+        """
+        Who is duplicated between its offer and the answer cannot go on: the connection is reset, at both ends.
+        """
+        one, other, hold = self.offered()
+        copy = one.dup()
+        self.addCleanup(copy.close)
+        hold.restore()
+        self.assertRaises(ConnectionResetError, other.recv, 1)
+        self.assertRaises(ConnectionResetError, one.recv, 1)
+
+    def test_strangers(self) -> None:
+        """
+        A stranger that connects to the socket that waits for our own one is sent away; many are an error.
+        """
+        strangers: list[Any] = []
+
+        class Besieged(connecting._socket.socket):
+            count = 1
+
+            def listen(self, backlog: int = 0) -> None:
+                super().listen(backlog)
+                for _ in range(self.count):
+                    strangers.append(kernel.create_connection(self.getsockname()))
+
+        self.patch(connecting._socket, "socket", Besieged)
+        mine, theirs = connecting.pairOfTCP()
+        with closing(mine), closing(theirs):
+            self.assertEqual(theirs.getpeername(), mine.getsockname())
+            self.assertEqual(mine.getpeername(), theirs.getsockname())
+        Besieged.count = connecting._STRANGERS
+        self.assertRaises(OSError, connecting.pairOfTCP)
+        self.assertEqual(len(strangers), 1 + connecting._STRANGERS)
+        for each in strangers:
+            with each:
+                self.assertEqual(each.recv(1), b"")
