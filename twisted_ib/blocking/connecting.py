@@ -183,9 +183,7 @@ class SwitchedConnecting(Connecting):
         self._bound = bound
         #: Those of the device before the connection.
         self._sleeps = 0
-        #: One end of TCP, whose other end the peer was given; L{None} before that, and once it is used.
-        self._given: _socket.socket | None = None
-        #: Why it goes on there.
+        #: Why the peer was asked to go on over TCP, if it was.
         self._gainless: Fallback | None = None
         self.attempt = Attempt(loop.reactor.switch, self)
         self.why = self.attempt.why
@@ -213,9 +211,6 @@ class SwitchedConnecting(Connecting):
     def connectionLost(self, reason: Failure) -> None:
         # The switch learns whether the connection has gained from SDP.
         super().connectionLost(reason)
-        given, self._given = self._given, None
-        if given is not None:
-            given.close()
         transport, self.transport = self.transport, None
         if transport is not None:
             sent, received, *_ = transport.traffic()
@@ -230,20 +225,20 @@ class SwitchedConnecting(Connecting):
         The connection's messages mostly end sleeps.
         """
         gainless = self.reactor.switch.candidates.gainless
-        self._gainless = gainless.sleeps(*self.attempt.address, self.reactor.seconds())
+        why = gainless.sleeps(*self.attempt.address, self.reactor.seconds())
         transport = self.transport
         connection = None if transport is None else transport.protocol
-        if transport is None or self._given is not None or not transport.isQuiet():
+        if transport is None or not transport.isQuiet():
             return
-        if self.attempt.why.verdict == SDP:
+        if self._gainless is not None or self.attempt.why.verdict == SDP:
             return
-        if isinstance(connection, Connection) and isAlone(connection) and not connection.ended:
+        if isinstance(connection, Connection) and not connection.ended and isAlone(connection):
             with suppress(OSError):
                 mine, theirs = pairOfTCP()
                 with closing(theirs):
                     transport.thread = self.loop.owner
                     if transport.suspend(theirs.fileno()):
-                        self._given, connection.isAsked = mine, True
+                        connection.given, connection.isAsked, self._gainless = mine, True, why
                     else:
                         mine.close()
 
@@ -253,17 +248,19 @@ class SwitchedConnecting(Connecting):
 
         @return: Whether it was asked to.
         """
-        if self._given is None or self.transport is None:
-            return False
-        self.transport.protocol.isFollowed = True
-        self._goOn(self.transport)
-        return True
+        transport = self.transport
+        if transport is not None and transport.protocol is not None:
+            transport.protocol.isFollowed = True
+            self._goOn(transport)
+        # Else it ends, as it would have.
+        return self._gainless is not None
 
     def _goOn(self, transport: RedirectedClient) -> None:
-        if self.transport is not transport or self._given is None:
-            # It has ended meanwhile.
-            return
         connection: Connection = transport.protocol
+        mine = None if self.transport is not transport else connection.given
+        if mine is None:
+            # It has ended meanwhile, or does.
+            return
         if not isAlone(connection, True):
             # The program has duplicated the descriptor: nobody can tell the duplicate where the rest is.
             connection.lost = errno.ECONNRESET
@@ -274,12 +271,10 @@ class SwitchedConnecting(Connecting):
         if not transport.isQuiet():
             self.reactor.callLater(_QUIET_SECONDS, self._goOn, transport)
             return
-        mine, self.transport, self._given = self._given, None, None
-        isEnded, isShut = connection.ended, connection._isShut
+        isEnded, connection.given, self.transport = connection.ended, None, None
         adopt(connection, mine.detach())
-        for is_, how in ((isEnded, kernel.SHUT_RD), (isShut, kernel.SHUT_WR)):
-            if is_:
-                _plainShutdown(connection.kernelSocket(), how)
+        if isEnded:
+            _plainShutdown(connection.kernelSocket(), kernel.SHUT_RD)
         why, switch = self.attempt.why, self.reactor.switch
         kept[connection.kernelSocket()] = why
         assert self._gainless is not None
@@ -306,13 +301,18 @@ def pairOfTCP() -> tuple[_socket.socket, _socket.socket]:
         mine = _socket.socket(kernel.AF_INET, kernel.SOCK_STREAM)
         mine.settimeout(_PAIR_SECONDS)
         listener.settimeout(_PAIR_SECONDS)
-        mine.connect(listener.getsockname())
-        for _ in range(_STRANGERS):
-            descriptor, address = listener._accept()
-            theirs = _socket.socket(kernel.AF_INET, kernel.SOCK_STREAM, 0, descriptor)
-            if address == mine.getsockname():
-                return mine, theirs
-            theirs.close()
+        try:
+            mine.connect(listener.getsockname())
+            for _ in range(_STRANGERS):
+                descriptor, address = listener._accept()
+                theirs = _socket.socket(kernel.AF_INET, kernel.SOCK_STREAM, 0, descriptor)
+                if address == mine.getsockname():
+                    return mine, theirs
+                theirs.close()
+        except BaseException:
+            mine.close()
+            raise
+        mine.close()
     raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
 
 
@@ -337,7 +337,8 @@ def isAlone(connection: Connection, forks: bool = False) -> bool:
             len(names) <= _DESCRIPTORS and sum(descriptors.inodeOf(int(each)) == inode for each in names) == 1
         )
     except OSError:
-        return False
+        # No descriptor is free to look.
+        return forks
 
 
 def follow(connection: Connection, descriptor: int) -> None:
@@ -347,7 +348,8 @@ def follow(connection: Connection, descriptor: int) -> None:
     @param descriptor: This end of it.
     """
     stream = connection.stream
-    if stream is None or connection.ended or connection._isShut or not isAlone(connection):
+    isOver = stream is None or connection.ended or connection._isShut
+    if isOver or not isAlone(connection) or not _isTCP(descriptor):
         _close(descriptor)
     elif not stream.isQuiet():
         connection.loop.reactor.callLater(_QUIET_SECONDS, follow, connection, descriptor)
@@ -355,6 +357,21 @@ def follow(connection: Connection, descriptor: int) -> None:
         adopt(connection, descriptor)
         stream.thread = connection.loop.owner
         stream.follow()
+
+
+def _isTCP(descriptor: int) -> bool:
+    # Whether the peer has given what it should.
+    try:
+        plain = _socket.socket(fileno=descriptor)
+    except OSError:
+        return False
+    try:
+        plain.getpeername()
+        return (plain.type, plain.proto) == (kernel.SOCK_STREAM, kernel.IPPROTO_TCP)
+    except OSError:
+        return False
+    finally:
+        plain.detach()
 
 
 def adopt(connection: Connection, descriptor: int) -> None:

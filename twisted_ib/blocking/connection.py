@@ -7,6 +7,7 @@ while some thread drives it.
 
 from __future__ import annotations
 
+import _socket
 import errno
 import os
 import socket as kernel
@@ -95,7 +96,8 @@ class Connection:
     @ivar beneath: The socket, if the kernel carries what it sends from now on; L{None} before that.
     @ivar isFollowed: Whether the peer sends by the kernel, which this end is to do as soon as it can.
     @ivar isInward: Whether the kernel has all that is to be received behind C{inbox}, too.
-    @ivar isAsked: Whether the peer was asked to go on by the kernel, and has not answered.
+    @ivar isAsked: Whether the peer was asked to go on by the kernel, and this end does not yet.
+    @ivar given: One end of TCP, whose other end the peer was given then, until it is used; else L{None}.
     @ivar settle: Called as soon as that is so, and when C{inbox} is empty then.
     @ivar local: The address of this end, as C{getsockname} returns it; C{peer} likewise.
     """
@@ -114,6 +116,7 @@ class Connection:
         # Whether recv waits for bytes, and some are unread for the transport; turns at the last send.
         self._awaits, self._isUnread, self._turns = False, False, 0
         self.beneath: ref[socket] | None = None
+        self.given: _socket.socket | None = None
         self.isInward = self.isAsked = self.isFollowed = False
         self.settle: Callable[[], object] = bool
         self.local: tuple[Any, ...] = ()
@@ -606,6 +609,9 @@ class Connection:
                 self.ended = True
             if how != kernel.SHUT_RD and not self._isShut:
                 self._isShut = True
+                if self.given is not None:
+                    # The peer has the end there, if it goes on before this end does.
+                    self.given.shutdown(kernel.SHUT_WR)
                 stream.thread = get_ident()
                 stream.loseWriteConnection()
                 self.loop.flush(stream.channel.device)
@@ -631,6 +637,9 @@ class Connection:
         """
         Close the connection, under the loop's lock.
         """
+        given, self.given = self.given, None
+        if given is not None:
+            given.close()
         try:
             if self.stream is not None and not (self.inbox.size or isAborted or self.ended):
                 # The device may hold unread bytes that nobody has taken from it.

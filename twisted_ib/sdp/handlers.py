@@ -110,12 +110,12 @@ def _chRcvBufAck(stream: Stream, buffer: Any, start: int, stop: int) -> None:
 def _suspComm(stream: Stream, buffer: Any, start: int, stop: int) -> None:
     service = wire.SuspComm.parse(buffer, start, stop).serviceID
     path = stream.queuePair.path
-    descriptor = path.handedOver(stream.queuePair.remote) if ISharedMemoryPath.providedBy(path) else -1
-    if descriptor < 0:
+    descriptor = path.handedOver(stream.queuePair.remote) if ISharedMemoryPath.providedBy(path) else None
+    if descriptor is None:
         # OpenIB parses SuspComm and never answers, OFED logs it: the peer would then wait for ever.
         raise SDPError(f"SuspComm: the peer moves to service {service:#x}, where we do not follow")
     # Nobody has to.
-    if not getattr(stream, "suspended", bool)(descriptor):
+    if descriptor >= 0 and not getattr(stream, "suspended", bool)(descriptor):
         os.close(descriptor)
 
 

@@ -225,10 +225,11 @@ class ISharedMemoryPath(IPath):
         @return: whether it was given; then a message on the connection tells the peer to look for it.
         """
 
-    def handedOver(number: int) -> int:
+    def handedOver(number: int) -> int | None:
         """
         @param number: the number of the peer's queue pair.
-        @return: the descriptor that the peer has given for it, the caller's to close; -1 if there is none.
+        @return: the descriptor that the peer has given for it, the caller's to close; -1 if it had none, or none
+            was free here; L{None} where nobody gives any.
         """
 
     def peerProcess() -> int:

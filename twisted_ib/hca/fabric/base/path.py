@@ -322,8 +322,8 @@ class RecordPath(Waiters):
     def handOver(self, number: int, descriptor: int) -> bool:
         return False
 
-    def handedOver(self, number: int) -> int:
-        return -1
+    def handedOver(self, number: int) -> int | None:
+        return None
 
     def peerProcess(self) -> int:
         return 0

@@ -602,13 +602,13 @@ class RingPath(HostPath):
         offers = self._offersOf() if self._peerCells[TAKES] == 1 else None
         return offers is not None and offers.handOver(number, descriptor)
 
-    def handedOver(self, number: int) -> int:
+    def handedOver(self, number: int) -> int | None:
         offers = self._offersOf()
-        found = -1 if offers is None else offers.handedOver(number)
-        if found < 0 and self.twin is not None:
+        found = None if offers is None else offers.handedOver(number)
+        if found == -1 and self.twin is not None:
             # As of what is offered: either end may have got it.
             offers = self.twin._offersOf()
-            found = -1 if offers is None else offers.handedOver(number)
+            found = None if offers is None else offers.handedOver(number)
         return found
 
     def peerProcess(self) -> int:

@@ -191,17 +191,21 @@ class SharedRegions:
         self._listen(False)
         return not awaitReady(self._socket, 0, select.POLLRDHUP)
 
-    def _mustWait(self, keyed: bool) -> bool:
+    def _kind(self) -> int:
+        # Of the next message; -1 if there is none, or the peer has hung up.
+        try:
+            head = self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except OSError:
+            return -1
+        return head[0] if head else -1
+
+    def _mustWait(self, keyed: bool, kind: int) -> bool:
         # A peer must not be able to fill our address space (vm.max_map_count) with memory that nothing
         # refers to; WITHDRAW is always read, for it frees memory.
         fabric = self._path.fabric
         if keyed and fabric.offeredSegments < OFFERED_SEGMENTS_PER_DEVICE:
             return False
-        try:
-            head = self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except OSError:
-            return False
-        if not head or head[0] != _OFFER:
+        if kind != _OFFER:
             return False
         fabric.count("offers_unread")
         return True
@@ -219,13 +223,17 @@ class SharedRegions:
         # A bound per call, for a peer that alternates OFFER and WITHDRAW for ever.  Epoll reports the rest
         # again.
         for _ in range(2 * OFFERED_SEGMENTS):
-            if self._mustWait(keyed):
+            kind = self._kind()
+            if self._mustWait(keyed, kind):
                 return self._leave()
             try:
                 received = receiveWithDescriptors(self._socket, HANDSHAKE_BYTES, 1)
             except PathLostError:
                 return False
             except HCAError as error:
+                if kind == _STREAM:
+                    # No descriptor is free for it: the stream stays here.
+                    continue
                 raise RingError(str(error)) from error
             if received is None:
                 return True
