@@ -171,7 +171,7 @@ class MovingTests(BlockingTestCase):
 
     def restless(self, skt: Any) -> Any:
         """
-        Have an end of a connection wait with its step until C{restore} of what this returns.
+        Have an end of a connection wait with its step, until C{restore} of what this returns.
         """
         return self.patch(
             type(skt.sdp.stream), "isQuiet", lambda stream, of=skt.sdp: stream.protocol is not of
@@ -500,8 +500,8 @@ class MovingTests(BlockingTestCase):
 
     def test_alone(self) -> None:
         """
-        A connection stays with SDP if one of its ends has a duplicate, or another socket of its descriptor, or
-        is of a program's own class, or if there was a fork; both ends go on.
+        A connection stays with SDP if one of its ends has a duplicate, or another socket of its descriptor,
+        or is of a class of a program's, or if there was a fork; both ends go on.
         """
 
         class Own(offloading.socket):
@@ -536,7 +536,7 @@ class MovingTests(BlockingTestCase):
 
     def test_duplicatedMeanwhile(self) -> None:
         """
-        Who is duplicated between its offer and the answer cannot go on: the connection is reset, at both ends.
+        Who is duplicated between its offer and the answer cannot go on: both ends see a reset.
         """
         one, other, hold = self.offered()
         copy = one.dup()

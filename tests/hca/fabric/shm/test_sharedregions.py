@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import sys
 from struct import Struct
 from typing import Any
@@ -14,17 +15,18 @@ from unittest import skipIf
 
 from tests.hca.hcas import HCATestCase, Taker, readable, settle, turn
 from tests.hca.queues.keyed_pair import DeviceSide, piece
-from tests.support.descriptors import descriptors, descriptorsBefore
+from tests.support.descriptors import descriptors, descriptorsBefore, isOpen
 from twisted_ib import limits
 from twisted_ib.errors import RingError
 from twisted_ib.hca.base.operation import word
 from twisted_ib.hca.base.states import QPState
 from twisted_ib.hca.fabric.shm import sharedregions
 from twisted_ib.hca.fabric.shm.doorbell import SocketDoorbell
+from twisted_ib.hca.fabric.shm.ring import TAKES
 from twisted_ib.hca.fabric.shm.segment import SEALS, Segment
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.host import libc
-from twisted_ib.hca.host.fdpassing import sendWithDescriptors
+from twisted_ib.hca.host.fdpassing import closeAll, sendWithDescriptors
 from twisted_ib.hca.host.handshake import Refuse
 from twisted_ib.hca.queues.completion import WCStatus
 from twisted_ib.hca.queues.requests import SendOpcode
@@ -33,7 +35,7 @@ from twisted_ib.hca.wire.opcodes import WRITE_ONLY
 
 MISSING = libc.available()
 MESSAGE = Struct(">B3xIQ")
-OFFER, WITHDRAW = 1, 2
+OFFER, WITHDRAW, STREAM = 1, 2, 3
 
 
 class KeyedTaker(Taker):
@@ -161,6 +163,95 @@ class OffersTests(HCATestCase):
         self.b.fabric.attend()
         found = [self.other.offered(number) is not None for number in numbers]
         self.assertEqual(found, [False, True, True])
+
+    # -- streams
+
+    def pipe(self) -> tuple[int, int]:
+        """
+        A descriptor to give away, and one that sees when the last one of it is closed.
+        """
+        ends = os.pipe()
+        for end in ends:
+            self.addCleanup(closeAll, [end])
+        return ends[1], ends[0]
+
+    def test_handOver(self) -> None:
+        """
+        A descriptor is the peer's who asks for that number, once; it stays open here.
+        """
+        mine, _ = self.pipe()
+        self.assertTrue(self.path.handOver(15, mine))
+        self.assertEqual(self.other.handedOver(14), -1)
+        theirs = self.other.handedOver(15)
+        self.addCleanup(os.close, theirs)
+        self.assertTrue(os.path.sameopenfile(mine, theirs))
+        self.assertNotEqual(mine, theirs)
+        self.assertEqual(self.other.handedOver(15), -1)
+        self.assertTrue(isOpen(mine))
+
+    def test_handOverBehindOffers(self) -> None:
+        """
+        It is found behind offers, too, which are left unread while nobody may refer to them.
+        """
+        for end in self.path, self.other:
+            end.table[15].work = None
+        self.path.offer(self.segment())
+        settle(self.b)
+        mine, _ = self.pipe()
+        self.assertTrue(self.path.handOver(15, mine))
+        found = self.other.handedOver(15)
+        self.assertGreater(found, -1)
+        os.close(found)
+
+    def test_handOverUnknown(self) -> None:
+        """
+        A peer of before, which does not know of streams, is offered none.
+        """
+        mine, _ = self.pipe()
+        self.other.mine.cells[TAKES] = 0
+        before = descriptorsBefore()
+        self.assertFalse(self.path.handOver(15, mine))
+        self.assertEqual(self.other.handedOver(15), -1)
+        self.assertEqual(descriptors(), before)
+
+    def test_handOverBound(self) -> None:
+        """
+        At most so many are given at a time; those whose queue pairs are no more on the path make place.
+        """
+        self.patch(sharedregions, "HANDED_STREAMS", 3)
+        mine, _ = self.pipe()
+        takers = [KeyedTaker(self.path, number, number) for number in range(20, 24)]
+        self.assertEqual([self.path.handOver(each.number, mine) for each in takers], [True] * 3 + [False])
+        self.path.unbind(takers[0])
+        self.assertTrue(self.path.handOver(23, mine))
+        self.assertFalse(self.path.handOver(15, mine))
+
+    def test_handedBound(self) -> None:
+        """
+        Of a hostile peer no more than twice as many are kept: the oldest is closed.  So is the one before, if
+        the same number comes twice; and all of them with the path.
+        """
+        self.patch(sharedregions, "HANDED_STREAMS", 2)
+        before = descriptorsBefore()
+        pipes = [os.pipe() for _ in range(7)]
+        for number, (read, write) in zip((1, 2, 3, 4, 5, 4, 6), pipes, strict=True):
+            self.addCleanup(closeAll, [read])
+            self.say(MESSAGE.pack(STREAM, number, 0), write)
+            os.close(write)
+        self.assertEqual(self.other.handedOver(1), -1)
+
+        def closed() -> list[int]:
+            return [n for n, (read, _) in enumerate(pipes) if select.select([read], [], [], 0)[0]]
+
+        # The first two, and the first of number 4.
+        self.assertEqual(closed(), [0, 1, 3])
+        found = self.other.handedOver(4)
+        os.close(found)
+        self.assertEqual(closed(), [0, 1, 3, 5])
+        self.b.close()
+        settle(self.a)
+        self.assertEqual(closed(), [*range(7)])
+        self.assertLess(descriptors(), before + 7)
 
     def test_deregister(self) -> None:
         """
@@ -308,13 +399,14 @@ class OffersTests(HCATestCase):
 
     def test_kinds(self) -> None:
         """
-        Unknown kinds, an offer without memory, a withdrawal with some.
+        Unknown kinds, an offer without memory, a withdrawal with some, a stream without a connection.
         """
         fd = self.segment().fd
         for message in (
             (MESSAGE.pack(0, 1, 8),),
-            (MESSAGE.pack(3, 1, 4096), fd),
+            (MESSAGE.pack(4, 1, 4096), fd),
             (MESSAGE.pack(OFFER, 1, 8),),
+            (MESSAGE.pack(STREAM, 1, 0),),
         ):
             self.refused(message)
         self.refused((MESSAGE.pack(WITHDRAW, 1, 0), fd))

@@ -150,7 +150,8 @@ class SharedRegions:
         See L{ISharedMemoryPath<twisted_ib.hca.base.interfaces.ISharedMemoryPath>}.
         """
         self._listen(True)
-        self._takeAll()
+        # Also behind offers that nobody may refer to.
+        self._takeAll(True)
         return self._handed.pop(number, -1)
 
     # -- the peer's
@@ -218,8 +219,8 @@ class SharedRegions:
             events = select.EPOLLIN | select.EPOLLRDHUP if all_ else select.EPOLLRDHUP
             self._path.fabric.watch(self._path.peerSocket, events)
 
-    def _takeAll(self) -> bool:
-        keyed = self._isKeyed()
+    def _takeAll(self, isWanted: bool = False) -> bool:
+        keyed = isWanted or self._isKeyed()
         # A bound per call, for a peer that alternates OFFER and WITHDRAW for ever.  Epoll reports the rest
         # again.
         for _ in range(2 * OFFERED_SEGMENTS):
