@@ -266,7 +266,11 @@ class epoll:
         descriptor = _descriptor(fd)
         with self._lock:
             if descriptor not in self._moved:
-                self._kernel.modify(fd, eventmask)
+                try:
+                    self._kernel.modify(fd, eventmask)
+                except FileNotFoundError:
+                    if not self._isForgotten(descriptor):
+                        raise
             self._masks[descriptor] = eventmask
         self._changed()
 
@@ -280,11 +284,15 @@ class epoll:
     def unregister(self, fd: Any) -> None:
         descriptor = _descriptor(fd)
         with self._lock:
-            self._masks.pop(descriptor, None)
-            if descriptor in self._moved:
+            try:
+                if descriptor not in self._moved:
+                    self._kernel.unregister(fd)
+            except FileNotFoundError:
+                if not self._isForgotten(descriptor):
+                    raise
+            finally:
+                self._masks.pop(descriptor, None)
                 self._moved.discard(descriptor)
-            else:
-                self._kernel.unregister(fd)
         self._changed()
 
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
@@ -406,9 +414,24 @@ class epoll:
         try:
             self._kernel.unregister(descriptor)
         except OSError:
-            self._masks.pop(descriptor, None)
-            return False
+            if not self._isForgotten(descriptor):
+                self._masks.pop(descriptor, None)
+                return False
         return True
+
+    def _isForgotten(self, descriptor: int) -> bool:
+        # Whether the kernel knows it no more because another file has taken its place: see _return().
+        skt = offloaded.get(descriptor)
+        part = None if skt is None or skt._sdp is None else skt._sdp.part
+        if part is None:
+            skt = goneOn.get(descriptor)
+            isSo = skt is not None and skt.fileno() == descriptor
+        else:
+            isSo = not part.listens and part.beneath is not None
+        isSo = isSo and descriptor in self._masks
+        if isSo:
+            self._moved.add(descriptor)
+        return isSo
 
 
 # -- selectors

@@ -7,10 +7,12 @@ from __future__ import annotations
 import os
 import select as kernel_select
 import socket as kernel
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from struct import pack
+from subprocess import PIPE, Popen
 from time import monotonic
 from typing import Any
 
@@ -21,6 +23,7 @@ from twisted_ib import socket as offloading
 from twisted_ib.blocking import connecting, descriptors
 from twisted_ib.blocking.select import epoll, poll, select
 from twisted_ib.blocking.socket import MovedSocket
+from twisted_ib.switch.gainless import ASLEEP_MESSAGES
 
 DATA = b"0123456789"
 MANY = 4 << 20
@@ -79,6 +82,15 @@ def sentInPieces(skt: Any, data: bytes) -> None:
             done += skt.send(data[done : done + (1 << 18)], kernel.MSG_DONTWAIT)
         except BlockingIOError:
             continue
+
+
+def sentWithTimeout(skt: Any, data: bytes) -> None:
+    """
+    Send some at a time, with a timeout.
+    """
+    skt.settimeout(HANG_SECONDS)
+    for start in range(0, len(data), 1 << 18):
+        skt.sendall(data[start : start + (1 << 18)])
 
 
 def selecting(skt: Any) -> Callable[[float], int]:
@@ -247,9 +259,9 @@ class MovingTests(BlockingTestCase):
         """
         for begin in self.offered, self.half:
             one, other, hold = begin()
-            for data in b"first", b"second":
-                one.sendall(data)
-                other.sendall(data)
+            for each in one, other:
+                each.sendall(b"first")
+                self.assertEqual(each.send(b"second"), 6)
             hold.restore()
             self.inward(one, other)
             for data in b"third", b"fourth":
@@ -277,7 +289,7 @@ class MovingTests(BlockingTestCase):
                     # Nobody drives it while the kernel alone is waited for.
                     self.loop.wait(lambda part=part: part.beneath or not part.isFollowed, None)
                 self.assertEqual(exactly(ends[1], len(DATA)), DATA)
-                self.assertEqual(ends[1].recv(10), b"", (begin, first))
+                self.assertEqual([ends[1].recv(10) for _ in range(2)], [b"", b""], (begin, first))
                 ends[1].sendall(DATA)
                 self.assertEqual(exactly(ends[0], len(DATA)), DATA)
                 ends[1].close()
@@ -372,6 +384,7 @@ class MovingTests(BlockingTestCase):
             lambda skt: skt.sendall(memoryview(data)),
             lambda skt: skt.sendmsg([data]),
             partial(sentInPieces, data=data),
+            partial(sentWithTimeout, data=data),
         ):
             for begin in self.offered, self.half:
                 one, other, hold = begin()
@@ -411,6 +424,33 @@ class MovingTests(BlockingTestCase):
                 self.assertEqual(exactly(each, len(DATA)), DATA)
             self.assertEqual([wait(0) for wait in waits], [0, 0])
 
+    def test_changedMeanwhile(self) -> None:
+        """
+        What an object of C{epoll} has not waited for yet is modified and unregistered as before, while a
+        connection moves and after that.
+        """
+        for isRead in False, True:
+            for act in epoll.modify, lambda made, skt, mask: made.unregister(skt):
+                one, other = self.pair()
+                made = epoll()
+                self.addCleanup(made.close)
+                made.register(other, IN)
+                one.sendall(DATA)
+                self.turns()
+                moves(one)
+                self.inward(one, other)
+                one.sendall(DATA)
+                if isRead:
+                    self.assertEqual(exactly(other, 20), 2 * DATA)
+                    self.assertIs(type(other), MovedSocket)
+                act(made, other, kernel_select.POLLOUT)
+                events = [(other.fileno(), kernel_select.POLLOUT)] if act is epoll.modify else []
+                self.assertEqual(made.poll(0), events)
+                if not events:
+                    self.assertRaises(FileNotFoundError, made.unregister, other)
+                    made.register(other, kernel_select.POLLOUT)
+                    self.assertEqual(made.poll(0), [(other.fileno(), kernel_select.POLLOUT)])
+
     def test_oneEvent(self) -> None:
         """
         EPOLLONESHOT: one event for each C{modify}, whether the connection moves before it or after it.
@@ -436,6 +476,65 @@ class MovingTests(BlockingTestCase):
             self.assertEqual(made.poll(0), [])
             made.unregister(other)
             self.assertRaises(FileNotFoundError, made.unregister, other)
+
+    def filled(self, skt: Any) -> bytes:
+        """
+        Send until a socket would block.
+
+        @return: All of it.
+        """
+        sent = bytearray()
+        skt.setblocking(False)
+        while True:
+            piece = b"%08d" % len(sent) * 1024
+            try:
+                sent += piece[: skt.send(piece)]
+            except BlockingIOError:
+                skt.setblocking(True)
+                return bytes(sent)
+
+    def test_full(self) -> None:
+        """
+        Who has bytes that are not in the medium offers nothing, and follows once they are: nothing overtakes
+        them.
+        """
+        one, other = self.pair()
+        sent = self.filled(one)
+        moves(one)
+        self.assertIsNone(one.sdp.stream.connector._given)
+        self.assertEqual(exactly(other, len(sent)), sent)
+        one, other, hold = self.offered()
+        sent = self.filled(other)
+        hold.restore()
+        kind, looks = type(other.sdp.stream), list[bool]()
+        plain = kind.isQuiet
+        self.patch(kind, "isQuiet", lambda stream: looks.append(plain(stream)) or looks[-1])
+        with self.loop:
+            self.loop.wait(lambda: len(looks) > 1, monotonic() + HANG_SECONDS)
+        self.assertEqual((looks[:2], other.sdp.beneath), ([False, False], None))
+        self.assertEqual(exactly(one, len(sent)), sent)
+        self.inward(one, other)
+        self.exchange(one, other)
+
+    def test_emptied(self) -> None:
+        """
+        Who waits for events after the last of the bytes that came before gets those of the kernel.
+        """
+        for make in selecting, polling, epolling:
+            one, other = self.pair()
+            waits = [make(each) for each in (one, other)]
+            for each in one, other:
+                each.sendall(DATA)
+            self.turns()
+            moves(one)
+            self.inward(one, other)
+            for each, wait in zip((one, other), waits, strict=True):
+                self.assertEqual(wait(HANG_SECONDS), IN)
+                self.assertEqual(each.recv(100), DATA)
+                self.assertEqual(wait(0), 0)
+            for each in one, other:
+                each.sendall(DATA)
+            self.assertEqual([wait(HANG_SECONDS) for wait in waits], [IN, IN])
 
     # -- what goes along, and who stays
 
@@ -570,3 +669,55 @@ class MovingTests(BlockingTestCase):
         for each in strangers:
             with each:
                 self.assertEqual(each.recv(1), b"")
+
+
+#: A client that echoes with pauses until its connection moves, and some times more; each of its messages
+#: comes when the server sleeps.
+_CLIENT = """
+import os, sys, time
+# On one CPU it would stay with TCP.
+os.sched_getaffinity = lambda _: {0, 1}
+from twisted_ib import socket
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=60)
+isOver = connection.sdp is not None
+number = more = 0
+while more < 20:
+    data = b"%d," % number
+    connection.sendall(data)
+    assert connection.recv(100) == data
+    time.sleep(0.002)
+    number += 1
+    more += connection.sdp is None
+connection.shutdown(socket.SHUT_WR)
+assert connection.recv(100) == b""
+print(isOver, type(connection).__name__, number)
+"""
+
+
+class ProcessTests(BlockingTestCase):
+    """
+    Between two processes.
+    """
+
+    def test_byItself(self) -> None:
+        """
+        An echo with pauses between its messages moves by itself, and nothing is lost.
+        """
+        self.rules("use both server * *:*\nuse both client * *:*\n")
+        listener = self.server()
+        child = Popen([sys.executable, "-c", _CLIENT, str(listener.getsockname()[1])], stdout=PIPE, text=True)
+        self.addCleanup(child.kill)
+        other, _ = listener.accept()
+        with other:
+            other.settimeout(HANG_SECONDS)
+            self.assertIsNotNone(other.sdp)
+            got = b""
+            while data := other.recv(100):
+                got += data
+                other.sendall(data)
+            self.assertIs(type(other), MovedSocket)
+        answer, _ = child.communicate(timeout=HANG_SECONDS)
+        count = got.count(b",")
+        self.assertEqual(answer.split(), ["True", "MovedSocket", str(count)])
+        self.assertEqual(got, b"".join(b"%d," % number for number in range(count)))
+        self.assertGreaterEqual(count, ASLEEP_MESSAGES)
