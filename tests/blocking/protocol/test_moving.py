@@ -325,6 +325,8 @@ class MovingTests(BlockingTestCase):
         """
         for call in receiving():
             one, other, hold = self.half()
+            for each in one, other:
+                each.settimeout(None)
             found = [self.inThread(call, each) for each in (one, other)]
             hold.restore()
             self.settled(one, other)
