@@ -66,6 +66,7 @@ _DESCRIPTORS: Final = 1024
 _PAIR_SECONDS: Final = 0.1
 #: Seconds after which it is looked again whether all that was written is in the medium.
 _QUIET_SECONDS: Final = 1e-3
+_QUIET_SECONDS_MOST: Final = 0.1
 _plainOption: Final = kernel.socket.getsockopt
 _plainShutdown: Final = kernel.socket.shutdown
 _dup2, _close, _fstat = os.dup2, os.close, os.fstat
@@ -231,6 +232,8 @@ class SwitchedConnecting(Connecting):
         if transport is None or not transport.isQuiet():
             return
         if self._gainless is not None or self.attempt.why.verdict == SDP:
+            if isinstance(connection, Connection) and connection.given is not None:
+                connection.dropGiven(isOver(connection.given))
             return
         if isinstance(connection, Connection) and not connection.ended and isAlone(connection):
             with suppress(OSError):
@@ -240,6 +243,7 @@ class SwitchedConnecting(Connecting):
                     if transport.suspend(theirs.fileno()):
                         connection.given, connection.isAsked, self._gainless = mine, True, why
                     else:
+                        self._gainless = why
                         mine.close()
 
     def followed(self) -> bool:
@@ -255,7 +259,7 @@ class SwitchedConnecting(Connecting):
         # Else it ends, as it would have.
         return self._gainless is not None
 
-    def _goOn(self, transport: RedirectedClient) -> None:
+    def _goOn(self, transport: RedirectedClient, seconds: float = _QUIET_SECONDS) -> None:
         connection: Connection = transport.protocol
         mine = None if self.transport is not transport else connection.given
         if mine is None:
@@ -269,7 +273,7 @@ class SwitchedConnecting(Connecting):
         transport.startReading()
         transport.read()
         if not transport.isQuiet():
-            self.reactor.callLater(_QUIET_SECONDS, self._goOn, transport)
+            self.reactor.callLater(seconds, self._goOn, transport, min(2 * seconds, _QUIET_SECONDS_MOST))
             return
         isEnded, connection.given, self.transport = connection.ended, None, None
         adopt(connection, mine.detach())
@@ -333,30 +337,44 @@ def isAlone(connection: Connection, forks: bool = False) -> bool:
         return False
     try:
         names = os.listdir("/proc/self/fd")
-        return (
-            len(names) <= _DESCRIPTORS and sum(descriptors.inodeOf(int(each)) == inode for each in names) == 1
-        )
+        if descriptors.inodeOf(number) != inode or len(names) > _DESCRIPTORS:
+            return False
+        return sum(descriptors.inodeOf(int(each)) == inode for each in names) == 1
     except OSError:
         # No descriptor is free to look.
         return forks
 
 
-def follow(connection: Connection, descriptor: int) -> None:
+def follow(connection: Connection, descriptor: int, seconds: float = _QUIET_SECONDS) -> None:
     """
     Go on over the kernel's TCP, as the peer asks, if that can be.
 
     @param descriptor: This end of it.
     """
-    stream = connection.stream
-    isOver = stream is None or connection.ended or connection._isShut
-    if isOver or not isAlone(connection) or not _isTCP(descriptor):
+    stream, connection.isAsked = connection.stream, False
+    if stream is None or connection.ended or connection._isShut or not isAlone(connection):
+        _close(descriptor)
+    elif not _isTCP(descriptor):
         _close(descriptor)
     elif not stream.isQuiet():
-        connection.loop.reactor.callLater(_QUIET_SECONDS, follow, connection, descriptor)
+        connection.isAsked, longer = True, min(2 * seconds, _QUIET_SECONDS_MOST)
+        connection.loop.reactor.callLater(seconds, follow, connection, descriptor, longer)
     else:
         adopt(connection, descriptor)
         stream.thread = connection.loop.owner
         stream.follow()
+
+
+def isOver(given: _socket.socket) -> bool:
+    """
+    Return whether the peer has closed what it was given: it does not follow.
+    """
+    try:
+        return not given.recv(1, kernel.MSG_PEEK | kernel.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def _isTCP(descriptor: int) -> bool:
@@ -395,7 +413,7 @@ def adopt(connection: Connection, descriptor: int) -> None:
     it.inode = connection.inode = _fstat(number).st_ino
     descriptors.Offloaded.parts[it.inode] = connection
     connection.isTrapped = False
-    connection.goOutward(skt)
+    connection.goOutward()
     connection.settle = partial(_settle, connection)
 
 
@@ -406,9 +424,9 @@ def _settle(connection: Connection) -> None:
         stream.protocol, stream.thread = Protocol(), connection.loop.owner
         # At once, as both are quiet: nobody may drive the loop after this.
         stream.endNow()
-    skt = connection.kernelSocket()
-    it = skt._sdp
-    if connection.inbox.size or it is None or it.part is not connection:
+    skt = descriptors.offloaded.get(connection.descriptor)
+    it = None if skt is None else skt._sdp
+    if skt is None or connection.inbox.size or it is None or it.part is not connection:
         return
     descriptors.close(it)
     skt.goOn(connection)

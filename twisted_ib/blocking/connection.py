@@ -20,14 +20,13 @@ from select import epoll
 from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal
-from weakref import ref
 
 from twisted.internet import error
 from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.python.failure import Failure
 from zope.interface import classImplements
 
-from twisted_ib.blocking.descriptors import isUsed
+from twisted_ib.blocking.descriptors import goneOn, isUsed, offloaded
 from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.drive.waiter import handlers
 from twisted_ib.reactor.loop import EPOLL_EVERY
@@ -93,10 +92,10 @@ class Connection:
     @ivar descriptor: A descriptor of it, and the C{inode} of its socket; C{isTrapped}: whether it is seen if
         others use that; C{isMarked}: whether a program has said there whether it blocks, behind its socket's
         timeout.
-    @ivar beneath: The socket, if the kernel carries what it sends from now on; L{None} before that.
+    @ivar beneath: Whether the kernel carries what is sent from now on, at C{descriptor}.
     @ivar isFollowed: Whether the peer sends by the kernel, which this end is to do as soon as it can.
     @ivar isInward: Whether the kernel has all that is to be received behind C{inbox}, too.
-    @ivar isAsked: Whether the peer was asked to go on by the kernel, and this end does not yet.
+    @ivar isAsked: Whether one end has asked the other to go on by the kernel, and this one does not yet.
     @ivar given: One end of TCP, whose other end the peer was given then, until it is used; else L{None}.
     @ivar settle: Called as soon as that is so, and when C{inbox} is empty then.
     @ivar local: The address of this end, as C{getsockname} returns it; C{peer} likewise.
@@ -115,7 +114,7 @@ class Connection:
         self.ended = self.peerEnded = self.over = self._isShut = self.isNew = False
         # Whether recv waits for bytes, and some are unread for the transport; turns at the last send.
         self._awaits, self._isUnread, self._turns = False, False, 0
-        self.beneath: ref[socket] | None = None
+        self.beneath = False
         self.given: _socket.socket | None = None
         self.isInward = self.isAsked = self.isFollowed = False
         self.settle: Callable[[], object] = bool
@@ -150,7 +149,7 @@ class Connection:
             self.stream.stopReading()
 
     def readConnectionLost(self) -> None:
-        if self.beneath is not None:
+        if self.beneath:
             self.goInward()
             return
         if self.isFollowed:
@@ -173,11 +172,19 @@ class Connection:
                 self.loop.wait(lambda: not self.isAsked or self.over, monotonic() + ANSWER_SECONDS)
         return self.isInward and not self.inbox.size
 
-    def goOutward(self, skt: socket) -> None:
+    def dropGiven(self, isOver: bool) -> None:
         """
-        The kernel carries what is sent from now on, at the descriptor of a socket.
+        Close C{given}, if the peer does not follow, or this end is closed.
         """
-        self.beneath, self._isShut, self.isAsked = ref(skt), True, False
+        if isOver and self.given is not None:
+            self.given.close()
+            self.given = None
+
+    def goOutward(self) -> None:
+        """
+        The kernel carries what is sent from now on.
+        """
+        self.beneath, self._isShut, self.isAsked = True, True, False
 
     def goInward(self) -> None:
         """
@@ -482,7 +489,7 @@ class Connection:
         with self.loop:
             self.loop.poll()
             self._await(self.writable, timeout)
-            if self.beneath is None and (self.stream is None or self._isShut):
+            if not self.beneath and (self.stream is None or self._isShut):
                 raise self._broken()
 
     def sendDirect(self, data: Any, timeout: float | None) -> bool:
@@ -536,13 +543,13 @@ class Connection:
         """
         Return the socket that the kernel carries.
         """
-        skt = None if self.beneath is None else self.beneath()
+        skt = offloaded.get(self.descriptor) or goneOn.get(self.descriptor)
         if skt is None:
             raise failure(errno.EBADF)
         return skt
 
     def _broken(self) -> Exception:
-        if self.beneath is not None:
+        if self.beneath:
             return Moved()
         number, self.lost = self.lost, 0
         return failure(number or errno.EPIPE)
@@ -592,7 +599,7 @@ class Connection:
         with self.loop:
             self.loop.poll()
             stream = self.stream
-            if self.beneath is not None:
+            if self.beneath:
                 _Plain.shutdown(self.kernelSocket(), how)
                 self.ended = self.ended or how != kernel.SHUT_WR
                 return
@@ -637,9 +644,7 @@ class Connection:
         """
         Close the connection, under the loop's lock.
         """
-        given, self.given = self.given, None
-        if given is not None:
-            given.close()
+        self.dropGiven(True)
         try:
             if self.stream is not None and not (self.inbox.size or isAborted or self.ended):
                 # The device may hold unread bytes that nobody has taken from it.

@@ -154,7 +154,7 @@ class Listening(SocketListeners):
         """
         A client asks to go on over TCP: see L{follow}.
         """
-        if self.why.verdict == SDP:
+        if self.why.verdict == SDP or connection.isAsked or connection.beneath:
             return False
         follow(connection, descriptor)
         return True

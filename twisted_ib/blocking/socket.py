@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from operator import index
+from struct import Struct
 from time import monotonic
 from types import FunctionType
 from typing import Any, Final
@@ -50,6 +51,8 @@ _closePlain: Final[Callable[[kernel.socket], None]] = vars(_Plain)["_real_close"
 _acceptPlain: Final[Callable[[kernel.socket], tuple[int, object]]] = vars(_Plain.__base__)["_accept"]
 #: Linux's number of addresses that are GIDs (bits/socket.h); the kernel is never asked for it.
 AF_IB: Final = 27
+#: SO_LINGER's struct linger (socket(7)): on, and no time.
+_NO_TIME: Final = Struct("ii").pack(1, 0)
 #: The classes of sockets whose family is none of the kernel's (L{twisted_ib.blocking.gids}).
 families: dict[int, type[socket]] = {}
 
@@ -523,6 +526,10 @@ class socket(kernel.socket, metaclass=_Sockets):
     def _real_close(self) -> None:
         if not isinstance(self.sdp, Connection) and (self._sdp or self._connecting):
             self._drop()
+        connection = self._connection()
+        if connection is not None and connection.beneath and connection.inbox.size:
+            # As TCP: a close with unread bytes is a reset.
+            _Plain.setsockopt(self, kernel.SOL_SOCKET, kernel.SO_LINGER, _NO_TIME)
         with handlers.keep():
             sdp, self._sdp = self._sdp, None
             with descriptors.leaving(self.fileno(), sdp):
@@ -552,7 +559,7 @@ class socket(kernel.socket, metaclass=_Sockets):
     def dup(self) -> socket:
         # Both have the connection.
         self.settle()
-        return _Plain.dup(self) if self._stay() else self.dup()  # type: ignore[return-value]
+        return _Plain.dup(self) if self._stay() else self.dup()
 
 
 def _infoOf(found: int | bytes, state: int) -> int | bytes:

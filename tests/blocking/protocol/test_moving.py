@@ -235,7 +235,7 @@ class MovingTests(BlockingTestCase):
         hold = self.restless(other)
         moves(one)
         self.turns()
-        self.assertIsNotNone(one.sdp.stream.connector._given)
+        self.assertIsNotNone(one.sdp.given)
         self.assertIsNone(other.sdp.beneath)
         return one, other, hold
 
@@ -503,7 +503,7 @@ class MovingTests(BlockingTestCase):
         one, other = self.pair()
         sent = self.filled(one)
         moves(one)
-        self.assertIsNone(one.sdp.stream.connector._given)
+        self.assertIsNone(one.sdp.given)
         self.assertEqual(exactly(other, len(sent)), sent)
         one, other, hold = self.offered()
         sent = self.filled(other)

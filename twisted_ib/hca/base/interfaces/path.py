@@ -228,8 +228,8 @@ class ISharedMemoryPath(IPath):
     def handedOver(number: int) -> int | None:
         """
         @param number: the number of the peer's queue pair.
-        @return: the descriptor that the peer has given for it, the caller's to close; -1 if it had none, or none
-            was free here; L{None} where nobody gives any.
+        @return: the descriptor that the peer has given for it, the caller's to close; -1 if it had none, or
+            none was free here; L{None} where nobody gives any.
         """
 
     def peerProcess() -> int:

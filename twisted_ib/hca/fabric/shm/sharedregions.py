@@ -47,7 +47,7 @@ OFFERED_SEGMENTS = 64
 #: Offered regions that one device maps (Linux: 65530 mappings per process).
 OFFERED_SEGMENTS_PER_DEVICE = 16384
 #: Connections of the kernel's that one end of a path has given the other, and that were not taken yet.
-HANDED_STREAMS = 16
+HANDED_STREAMS = 64
 
 _OFFER, _WITHDRAW, _STREAM = 1, 2, 3
 #: Kind, number, size.
