@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import select as kernel_select
 import socket as kernel
+import ssl
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -17,10 +18,11 @@ from time import monotonic
 from typing import Any
 
 from tests.blocking.case import BlockingTestCase, exactly
+from tests.support.certificates import certificate
 from tests.support.descriptors import descriptorsBefore
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import socket as offloading
-from twisted_ib.blocking import connecting, descriptors
+from twisted_ib.blocking import connecting, descriptors, tls
 from twisted_ib.blocking.select import epoll, poll, select
 from twisted_ib.blocking.socket import MovedSocket
 from twisted_ib.switch.gainless import ASLEEP_MESSAGES
@@ -530,7 +532,7 @@ class MovingTests(BlockingTestCase):
         self.patch(kind, "isQuiet", lambda stream: looks.append(plain(stream)) or looks[-1])
         with self.loop:
             self.loop.wait(lambda: len(looks) > 1, monotonic() + HANG_SECONDS)
-        self.assertEqual((looks[:2], other.sdp.beneath), ([False, False], None))
+        self.assertEqual((looks[:2], other.sdp.beneath), ([False, False], False))
         self.assertEqual(exactly(one, len(sent)), sent)
         self.inward(one, other)
         self.exchange(one, other)
@@ -667,12 +669,34 @@ class MovingTests(BlockingTestCase):
                     each.sendall(DATA)
                     self.assertEqual(exactly(peer, len(DATA)), DATA)
                     self.assertIsNotNone(each.sdp)
-                    self.assertIsNone(each.sdp.beneath)
+                    self.assertFalse(each.sdp.beneath)
                 while kept:
                     skt = kept.pop()
                     if skt.fileno() in (ends[0].fileno(), ends[1].fileno()):
                         skt.detach()
                     skt.close()
+
+    def test_TLS(self) -> None:
+        """
+        So does one whose ends have TLS, which holds octets of its own.
+        """
+        path = self.mktemp()
+        with open(path, "wb") as file:
+            file.write(certificate("localhost").dumpPEM())
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(path)
+        one, other = self.pair()
+        served = self.inThread(partial(tls.wrap_socket, context, other, server_side=True))
+        context = ssl.create_default_context(cafile=path)
+        client: Any = tls.wrap_socket(context, one, server_hostname="localhost")
+        self.addCleanup(client.close)
+        server = served.result(HANG_SECONDS)
+        self.addCleanup(server.close)
+        moves(client)
+        self.turns()
+        self.assertIsNone(client.sdp.stream.connector._given)
+        client.sendall(DATA)
+        self.assertEqual(exactly(server, len(DATA)), DATA)
 
     def test_duplicatedMeanwhile(self) -> None:
         """
