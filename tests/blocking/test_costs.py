@@ -159,7 +159,7 @@ class CostTests(BlockingTestCase):
         one, other = self.blocking()
         self.stopTime()
         found = steps(partial(self.send, one, other))["bytecodes"] // MESSAGES
-        mayOnlyFall(self, {"message": found}, {"message": 1404})
+        mayOnlyFall(self, {"message": found}, {"message": 1405})
 
     def test_calls(self) -> None:
         """

@@ -311,6 +311,7 @@ def pairOfTCP() -> tuple[_socket.socket, _socket.socket]:
                 descriptor, address = listener._accept()
                 theirs = _socket.socket(kernel.AF_INET, kernel.SOCK_STREAM, 0, descriptor)
                 if address == mine.getsockname():
+                    mine.setblocking(False)
                     return mine, theirs
                 theirs.close()
         except BaseException:

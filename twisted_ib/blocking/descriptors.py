@@ -53,8 +53,7 @@ class Offloaded:
 
     __slots__ = ("__weakref__", "descriptor", "inode", "others", "part")
 
-    #: Those of all, by the inode of the kernel's socket, which duplicates of a descriptor share, until the
-    #: last one that is known is closed.
+    #: Of all, by the inode of the kernel's socket, which duplicates share, until the last one is closed.
     parts: Final[dict[int, Connection | Listening]] = {}
 
     def __init__(self, descriptor: int, part: Connection | Listening) -> None:
@@ -65,8 +64,7 @@ class Offloaded:
         self.inode = os.fstat(descriptor).st_ino
 
     def __del__(self) -> None:
-        part = self.part
-        if part is None:
+        if (part := self.part) is None:
             return
         if part.sockets > 1:
             part.sockets -= 1

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: messages.  Longer than a kernel's tick (4 ms at 250 Hz): for a shorter sleep it sets the clock's interrupt.
 BRIEF_SECONDS: Final = 1e-2
 #: Turns after which it is looked whether connections that stand gain; a power of two.
-LEARN_TURNS: Final = 64
+LEARN_TURNS: Final = 128
 _Result = TypeVar("_Result")
 
 

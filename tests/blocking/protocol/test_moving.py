@@ -694,7 +694,7 @@ class MovingTests(BlockingTestCase):
         self.addCleanup(server.close)
         moves(client)
         self.turns()
-        self.assertIsNone(client.sdp.stream.connector._given)
+        self.assertIsNone(client.sdp.given)
         client.sendall(DATA)
         self.assertEqual(exactly(server, len(DATA)), DATA)
 
