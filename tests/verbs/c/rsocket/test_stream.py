@@ -10,6 +10,7 @@ from random import Random
 from threading import Thread
 from unittest import mock
 
+from benchmarks.counting import steps
 from tests.support.waiting import HANG_SECONDS
 from tests.verbs.pyverbs.cm.case import param
 from tests.verbs.pyverbs.pair import VerbsTestCase
@@ -36,6 +37,8 @@ from twisted_ib.verbs.pyverbs import (
 from twisted_ib.verbs.pyverbs.cm.addrinfo import Address
 
 BUFFER = 1 << 13
+#: Of L{RSocket.progress} where nothing has come; it may only fall.
+VAIN_BYTECODES = 100
 _E = enums.rdma_cm_event_type
 
 
@@ -299,6 +302,49 @@ class RSocketTests(VerbsTestCase):
             hub._attended = 0.0
             passive.look()
             self.assertEqual((hub.drives - before, passive.canRead), (2, True))
+
+    def test_progressInVain(self) -> None:
+        """
+        Where nothing has come progress costs few bytecodes, and asks for no messages to the peer.
+        """
+        _, passive = self.pair()
+        # No other thread drives while this one has the hub.
+        with hub:
+            passive.progress()
+            with mock.patch.object(Stream, "updates", return_value=[]) as updates:
+                passive.progress()
+            self.assertFalse(updates.called)
+            self.assertLessEqual(steps(passive.progress)["bytecodes"], VAIN_BYTECODES)
+
+    def test_earlyData(self) -> None:
+        """
+        What comes before the connection is established is told to the peer by that event.
+        """
+        active, passive = self.pair()
+        assert passive._stream is not None
+        with hub:
+            passive.phase = Phase.CONNECTING
+            active.write(memoryview(bytes(BUFFER // 2)))
+        target = memoryview(bytearray(BUFFER))
+
+        def arrived() -> bool:
+            passive.progress()
+            return passive.canRead
+
+        self.assertTrue(hub.wait(arrived, HANG_SECONDS))
+        with hub:
+            # Read as by a program that has no connection yet: nothing may be sent.
+            passive._stream.read(len(target))
+            event = mock.MagicMock(event_type=_E.RDMA_CM_EVENT_ESTABLISHED)
+            passive.channel.get_cm_event = mock.MagicMock()  # type: ignore[method-assign]
+            passive.channel.get_cm_event.return_value.__enter__.return_value = event
+            has = mock.PropertyMock(side_effect=[True, False])
+            with (
+                mock.patch.object(CMEventChannel, "pending", has),
+                mock.patch.object(passive, "_post", wraps=passive._post) as post,
+            ):
+                passive.progress()
+        self.assertEqual((passive.phase, len(post.call_args.args)), (Phase.CONNECTED, 1))
 
     def test_finishIsBounded(self) -> None:
         """

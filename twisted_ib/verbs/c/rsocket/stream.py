@@ -192,6 +192,7 @@ class RSocket:
         """
         if self._accepting:
             self._settle()
+        hasHappened = False
         while self.phase is not Phase.OVER and self.channel.pending:
             # Each connection has descriptors and buffers: further requests wait in the communication manager,
             # which bounds them.
@@ -200,12 +201,16 @@ class RSocket:
             with self.channel.get_cm_event() as event:
                 self._happened(event)
             self.edges += 1
-        if self._stream is not None and self.phase is not Phase.OVER:
+            hasHappened = True
+        # What the program reads the peer is told at once: anything else to tell follows what has come.
+        if (stream := self._stream) is None or not (hasHappened or self._cq._core.completions):
+            return
+        if self.phase is not Phase.OVER:
             try:
-                self._poll(self._stream)
+                self._poll(stream)
                 # Before the RTU the peer's queue pair may not receive (IBTA vol. 1 12.9.7).
                 if self.phase is Phase.CONNECTED:
-                    self._post(*self._stream.updates())
+                    self._post(*stream.updates())
             except HCAError:
                 self._fail(errno.EIO)
 
