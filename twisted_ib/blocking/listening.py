@@ -150,11 +150,10 @@ class Listening(SocketListeners):
         """
         return False
 
-    def suspended(self, connection: Connection, descriptor: int) -> bool:
-        """
-        A client asks to go on over TCP: see L{follow}.
-        """
-        if self.why.verdict == SDP or connection.isAsked or connection.beneath:
+    def suspended(self, connection: object, descriptor: int) -> bool:
+        if not isinstance(connection, Connection) or self.why.verdict == SDP:
+            return False
+        if connection.isAsked or connection.beneath:
             return False
         follow(connection, descriptor)
         return True

@@ -14,8 +14,11 @@ from twisted_ib.sdp.port import SDPClient, SDPServer
 from twisted_ib.switch.handle import ConnectionHandle
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from twisted_ib.internet.addressing.addresses import Address
     from twisted_ib.internet.channel import DeviceChannel
+    from twisted_ib.switch.listeners import PortListeners
     from twisted_ib.switch.reason import Reason
 
 
@@ -62,9 +65,8 @@ class RedirectedServer(_Handled, SDPServer):
         server.peers.setdefault(peer.host, set()).add(peer.port)
 
     def suspended(self, descriptor: int) -> bool:
-        # The port of a blocking socket, which all its listeners share, follows.
-        follow = getattr(self.server.factory.port, "suspended", None)
-        return follow is not None and descriptor >= 0 and bool(follow(self.protocol, descriptor))
+        port: PortListeners = self.server.factory.port
+        return descriptor >= 0 and port.suspended(self.protocol, descriptor)
 
     def _leavePeers(self) -> None:
         peers = self.server.peers
@@ -108,8 +110,8 @@ class RedirectedClient(_Handled, SDPClient):
         super().connectionLost(reason)
 
     def suspended(self, descriptor: int) -> bool:
-        followed = getattr(self.connector, "followed", None)
-        return followed is not None and descriptor < 0 and bool(followed())
+        followed: Callable[[], bool] = getattr(self.connector, "followed", bool)
+        return descriptor < 0 and followed()
 
     def sleeps(self) -> None:
         """

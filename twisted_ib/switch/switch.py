@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from twisted_ib.switch.listeners import PortListeners
     from twisted_ib.switch.listening import SwitchedPort
     from twisted_ib.switch.rules.configuration import Configuration
-    from twisted_ib.switch.rules.policy import Policy
+    from twisted_ib.switch.rules.policy import Decision, Policy
 
 #: Characters of a rule's place in the name of its counter.
 SWITCH_COUNTER_NAME = 96
@@ -211,7 +211,7 @@ class Switch:
 
     # -- decisions
 
-    def decide(self, role: str, host: str, port: int) -> Any:
+    def decide(self, role: str, host: str, port: int) -> Decision:
         """
         Apply the rules, and count.
         """

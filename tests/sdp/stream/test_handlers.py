@@ -59,10 +59,8 @@ class MovingTests(PairTestCase):
         A server's end asks its port whether it follows, a client's its connector whether it has asked.
         """
         told: list[tuple[Any, int]] = []
-        for port, isTold in (
-            (SimpleNamespace(suspended=lambda *w: told.append(w) or True), True),
-            (None, False),
-        ):
+        follows = SimpleNamespace(suspended=lambda *words: told.append(words) or True)
+        for port, isTold in (follows, True), (SimpleNamespace(suspended=lambda *words: False), False):
             made: Any = RedirectedServer.__new__(RedirectedServer)
             made.server = SimpleNamespace(factory=SimpleNamespace(port=port))
             made.protocol = "it"
