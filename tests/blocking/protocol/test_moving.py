@@ -612,12 +612,13 @@ class MovingTests(BlockingTestCase):
             each.setsockopt(kernel.SOL_SOCKET, kernel.SO_LINGER, lingers)
             each.setsockopt(kernel.IPPROTO_TCP, kernel.TCP_KEEPIDLE, 77)
         one.settimeout(None)
-        other.settimeout(7.0)
+        seconds = HANG_SECONDS / 2
+        other.settimeout(seconds)
         inheritable = one.get_inheritable()
         moves(one)
         self.inward(one, other)
         self.turns(lambda: not (one.sdp or other.sdp))
-        self.assertEqual((one.gettimeout(), other.gettimeout()), (None, 7.0))
+        self.assertEqual((one.gettimeout(), other.gettimeout()), (None, seconds))
         self.assertEqual([os.get_blocking(each.fileno()) for each in (one, other)], [True, False])
         self.assertEqual(one.get_inheritable(), inheritable)
         for each in one, other:
