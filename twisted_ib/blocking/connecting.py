@@ -91,7 +91,7 @@ class Connecting:
         self.realAddress = address
         self.connection: Connection | None = None
         self.error: OSError | None = None
-        self.isOver = False
+        self.isOver: bool = False
 
     def over(self) -> bool:
         """
@@ -233,7 +233,7 @@ class SwitchedConnecting(Connecting):
             return
         if self._gainless is not None or self.attempt.why.verdict == SDP:
             if isinstance(connection, Connection) and connection.given is not None:
-                connection.dropGiven(isOver(connection.given))
+                connection.dropGiven(hasClosed(connection.given))
             return
         if isinstance(connection, Connection) and not connection.ended and isAlone(connection):
             with suppress(OSError):
@@ -366,7 +366,7 @@ def follow(connection: Connection, descriptor: int, seconds: float = _QUIET_SECO
         stream.follow()
 
 
-def isOver(given: _socket.socket) -> bool:
+def hasClosed(given: _socket.socket) -> bool:
     """
     Return whether the peer has closed what it was given: it does not follow.
     """

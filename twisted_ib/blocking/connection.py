@@ -397,7 +397,12 @@ class Connection:
             elif inbox.size < size:
                 # A program may look until all of a header is there.
                 self.loop.poll()
-            return inbox.peek(size)
+            data = inbox.peek(size)
+            if self.isInward and len(data) < size:
+                # The rest comes by the kernel.
+                with suppress(BlockingIOError):
+                    data += _Plain.recv(self.kernelSocket(), size - len(data), _PEEK | _DONTWAIT)
+            return data
         if not inbox.pieces and not self._awaitBytes(timeout):
             return b""
         left = size

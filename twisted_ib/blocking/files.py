@@ -216,13 +216,18 @@ def ioctl(fd: Any, request: int, arg: Any = 0, mutate_flag: bool = True, /) -> A
     if connection is None:
         return found
     number = connection.waiting() if request == termios.FIONREAD else connection.unsent()
-    octets = number.to_bytes(4, sys.byteorder)
     if isinstance(found, bytes):
-        return octets + found[4:]
+        return _count(connection, number, found[:4]) + found[4:]
     # It was written to the buffer.
     with memoryview(arg) as view, view.cast("B") as room:
-        room[:4] = octets
+        room[:4] = _count(connection, number, bytes(room[:4]))
     return found
+
+
+def _count(connection: Connection, number: int, kernels: bytes) -> bytes:
+    # With the kernel's, which has some of its own while a connection moves to it.
+    more = int.from_bytes(kernels, sys.byteorder) if connection.beneath else 0
+    return (number + more).to_bytes(4, sys.byteorder)
 
 
 class SocketFile(io.FileIO):

@@ -151,6 +151,13 @@ class Listening(SocketListeners):
         return False
 
     def suspended(self, connection: object, descriptor: int) -> bool:
+        """
+        The client of a connection asks to go on over TCP.
+
+        @param connection: Its protocol.
+        @param descriptor: This end of that.
+        @return: Whether that is taken care of, and the descriptor with it.
+        """
         if not isinstance(connection, Connection) or self.why.verdict == SDP:
             return False
         if connection.isAsked or connection.beneath:

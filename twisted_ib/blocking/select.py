@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 # A program under C{ib-run} has these from its start: nothing that devices need is imported here.
-from twisted_ib.blocking.descriptors import goneOn, held, offloaded
+from twisted_ib.blocking.descriptors import held, offloaded
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
@@ -45,6 +45,8 @@ else:
 # Now: these names may stand for the ones below later (L{twisted_ib.blocking.patch}).
 _select, _poll, _epoll = kernel.select, kernel.poll, kernel.epoll
 _IN, _OUT = kernel.POLLIN, kernel.POLLOUT
+#: Objects that poll, which are told of a socket that the kernel carries after all.
+pollers: Final[WeakSet[epoll]] = WeakSet()
 # select(2), notes: what poll(2) calls these is ready to read, to write, and exceptional there.
 _READABLE: Final = kernel.POLLIN | kernel.POLLHUP | kernel.POLLERR
 _WRITABLE: Final = kernel.POLLOUT | kernel.POLLERR
@@ -217,12 +219,11 @@ class epoll:
         self._isForeign = _kernel is not None
         self._masks: dict[int, int] = {}
         self._moved: set[int] = set()
-        #: Sockets whose new files the kernel has registered.
-        self._again: WeakSet[socket] = WeakSet()
         #: Of both, and of what the kernel has registered.  The loop's may be held when it is taken.
         self._lock = RLock()
         #: The threads that wait for SDP; how often others have changed what they wait for.
         self._waiting = self._changes = 0
+        pollers.add(self)
 
     @classmethod
     def fromfd(cls, fd: int, /) -> epoll:
@@ -297,6 +298,15 @@ class epoll:
 
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
         masks, moved = self._masks, self._moved
+        if not moved and masks.keys().isdisjoint(held.keys()):
+            # Nothing of SDP, and nobody has added any meanwhile: the kernel's own.
+            result = self._kernel.poll(timeout, maxevents)
+            if masks.keys().isdisjoint(held.keys()) or not result:
+                return result
+            with self._lock:
+                result = [each for each in result if each[0] not in masks or waits.isKernels(each[0])]
+            if result:
+                return result
         deadline = None if timeout is None or timeout < 0 else waits.deadlineOf(timeout)
         while True:
             # A thread that registers has the lock until both know of it.
@@ -389,9 +399,6 @@ class epoll:
     def _offloaded(self) -> dict[int, socket]:
         # The sockets of those that are registered.
         found = {}
-        for descriptor in self._masks.keys() & goneOn.keys() if goneOn else ():
-            if goneOn.get(descriptor) not in self._again:
-                self._return(descriptor)
         for descriptor in self._masks.keys() & held.keys():
             reference = held.get(descriptor)
             skt = None if reference is None else reference()
@@ -399,14 +406,15 @@ class epoll:
                 found[descriptor] = skt
         return found
 
-    def _return(self, descriptor: int) -> None:
-        # What SDP has carried is another file of the kernel's now.
-        skt = goneOn.get(descriptor)
-        if skt is not None and skt.fileno() == descriptor:
-            self._again.add(skt)
-            self._moved.discard(descriptor)
-            with suppress(FileExistsError):
-                self._kernel.register(descriptor, self._masks[descriptor])
+    def takeBack(self, descriptor: int) -> None:
+        """
+        A descriptor, of what SDP has carried, is another file of the kernel's from now on.
+        """
+        with self._lock:
+            if descriptor in self._masks:
+                self._moved.discard(descriptor)
+                with suppress(OSError):
+                    self._kernel.register(descriptor, self._masks[descriptor])
 
     def _move(self, descriptor: int) -> bool:
         # The kernel's socket of what is SDP's alone is not connected, which epoll calls EPOLLHUP.
@@ -420,15 +428,10 @@ class epoll:
         return True
 
     def _isForgotten(self, descriptor: int) -> bool:
-        # Whether the kernel knows it no more because another file has taken its place: see _return().
+        # Whether the kernel knows it no more because another file has taken its place: takeBack() is to come.
         skt = offloaded.get(descriptor)
         part = None if skt is None or skt._sdp is None else skt._sdp.part
-        if part is None:
-            skt = goneOn.get(descriptor)
-            isSo = skt is not None and skt.fileno() == descriptor
-        else:
-            isSo = not part.listens and part.beneath is not None
-        isSo = isSo and descriptor in self._masks
+        isSo = part is not None and not part.listens and part.beneath and descriptor in self._masks
         if isSo:
             self._moved.add(descriptor)
         return isSo

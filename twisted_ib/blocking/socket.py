@@ -38,6 +38,7 @@ from twisted_ib.blocking.descriptors import Offloaded, offloaded
 from twisted_ib.blocking.files import sendFile
 from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
+from twisted_ib.blocking.select import pollers
 from twisted_ib.configuration.words import CONNECT, LISTEN
 from twisted_ib.drive.waiter import handlers
 from twisted_ib.sdp.inbox import octetsOf
@@ -555,6 +556,8 @@ class socket(kernel.socket, metaclass=_Sockets):
         self._sdp, self._names = None, (connection.local, connection.peer)
         self.__class__ = goingOn[type(self)]
         descriptors.goneOn[self.fileno()] = self
+        for each in tuple(pollers):
+            each.takeBack(self.fileno())
 
     def dup(self) -> socket:
         # Both have the connection.

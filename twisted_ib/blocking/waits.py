@@ -63,7 +63,8 @@ def eventsOf(skt: socket, mask: int) -> int:
     if mask & _IN and (part.inbox.size or part.ended or part.lost):
         # As its readable() says.
         found = _IN
-    if mask & _OUT and part.writable():
+    # What the kernel carries already it is asked for.
+    if mask & _OUT and part.writable() and not part.beneath:
         found |= _OUT
     if part.isInward:
         if not part.inbox.size:
@@ -125,6 +126,8 @@ class _Watch:
                 if not part.isServed:
                     part.serve()
                 self.shared.append((descriptor, mask))
+            elif part is not None and not part.listens and part.beneath and mask & _OUT:
+                self.shared.append((descriptor, _OUT))
             self.sockets.append((descriptor, skt, mask))
 
     def ready(self) -> bool:
@@ -215,7 +218,7 @@ def _waitOne(descriptor: int, mask: int, deadline: float | None) -> int | None:
     if skt is None or offload is None:
         return None
     part = offload.part
-    if part is None or part.listens or part.loop.forked:
+    if part is None or part.listens or part.beneath or part.loop.forked:
         return None
     loop, ready = part.loop, partial(eventsOf, skt, mask)
     with loop:

@@ -179,16 +179,6 @@ class PortListeners:
         self._at: tuple[Address, int, bool] | None = None
         self.why = Reason("default", TCP, asked=reactor.seconds())
 
-    def suspended(self, connection: object, descriptor: int) -> bool:
-        """
-        The client of a connection asks to go on over one of the kernel's.
-
-        @param connection: Its protocol.
-        @param descriptor: This end of that.
-        @return: Whether that is taken care of, and the descriptor with it.
-        """
-        return False
-
     def connectionLost(self, reason: Failure) -> None:
         """
         Close the port.

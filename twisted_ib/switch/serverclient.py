@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from twisted_ib.internet.addressing.addresses import Address
     from twisted_ib.internet.channel import DeviceChannel
-    from twisted_ib.switch.listeners import PortListeners
     from twisted_ib.switch.reason import Reason
 
 
@@ -65,8 +64,10 @@ class RedirectedServer(_Handled, SDPServer):
         server.peers.setdefault(peer.host, set()).add(peer.port)
 
     def suspended(self, descriptor: int) -> bool:
-        port: PortListeners = self.server.factory.port
-        return descriptor >= 0 and port.suspended(self.protocol, descriptor)
+        # The port of a blocking socket, which its listeners share, follows; not another face's.
+        port = getattr(self.server.factory, "port", None)
+        follow: Callable[[object, int], bool] | None = getattr(port, "suspended", None)
+        return descriptor >= 0 and follow is not None and follow(self.protocol, descriptor)
 
     def _leavePeers(self) -> None:
         peers = self.server.peers

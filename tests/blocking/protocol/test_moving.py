@@ -9,6 +9,7 @@ import select as kernel_select
 import socket as kernel
 import ssl
 import sys
+import termios
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -22,7 +23,7 @@ from tests.support.certificates import certificate
 from tests.support.descriptors import descriptorsBefore
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import socket as offloading
-from twisted_ib.blocking import connecting, descriptors, tls
+from twisted_ib.blocking import connecting, descriptors, files, tls
 from twisted_ib.blocking.select import epoll, poll, select
 from twisted_ib.blocking.socket import MovedSocket
 from twisted_ib.switch.gainless import ASLEEP_MESSAGES
@@ -580,6 +581,31 @@ class MovingTests(BlockingTestCase):
             self.assertEqual([wait(HANG_SECONDS) for wait in waits], [IN, IN])
 
     # -- what goes along, and who stays
+
+    def test_unreadBefore(self) -> None:
+        """
+        An end that has not read what came over SDP peeks at what comes by the kernel behind it, too, and can
+        be written to when the kernel says so.
+        """
+        one, other = self.pair()
+        one.sendall(b"HEAD")
+        self.assertEqual(other.recv(4, kernel.MSG_PEEK), b"HEAD")
+        moves(one)
+        self.turns(lambda: type(one) is MovedSocket)
+        one.sendall(b"ER")
+        one.shutdown(kernel.SHUT_WR)
+        for flags in kernel.MSG_PEEK, kernel.MSG_PEEK | kernel.MSG_WAITALL:
+            self.assertEqual(other.recv(6, flags), b"HEADER")
+        found = files.ioctl(other.fileno(), termios.FIONREAD, bytes(4))
+        self.assertEqual(int.from_bytes(found, sys.byteorder), 6)
+        poller = poll()
+        poller.register(other, kernel_select.POLLOUT)
+        sent = self.filled(other)
+        self.assertEqual((select([], [other], [], 0)[1], poller.poll(0)), ([], []))
+        read = self.inThread(exactly, one, len(sent))
+        self.assertEqual(poller.poll(HANG_SECONDS * 1000), [(other.fileno(), kernel_select.POLLOUT)])
+        self.assertEqual(read.result(HANG_SECONDS), sent)
+        self.assertEqual([other.recv(9) for _ in range(3)], [b"HEAD", b"ER", b""])
 
     def test_file(self) -> None:
         """

@@ -60,7 +60,8 @@ class MovingTests(PairTestCase):
         """
         told: list[tuple[Any, int]] = []
         follows = SimpleNamespace(suspended=lambda *words: told.append(words) or True)
-        for port, isTold in (follows, True), (SimpleNamespace(suspended=lambda *words: False), False):
+        refuses = SimpleNamespace(suspended=lambda *words: False)
+        for port, isTold in (follows, True), (refuses, False), (SimpleNamespace(), False), (None, False):
             made: Any = RedirectedServer.__new__(RedirectedServer)
             made.server = SimpleNamespace(factory=SimpleNamespace(port=port))
             made.protocol = "it"
