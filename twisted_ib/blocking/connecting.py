@@ -33,6 +33,7 @@ from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.loop import BlockingLoop, madeLoop, theLoop
 from twisted_ib.configuration.words import CONNECT, LISTEN, SDP, TCP
+from twisted_ib.hca.host.fdpassing import refuse
 from twisted_ib.internet.failures import osError
 from twisted_ib.switch.connecting import Attempt
 from twisted_ib.switch.reason import EXPLICIT, Fallback, Reason, carried, kept, stayed
@@ -69,7 +70,7 @@ _QUIET_SECONDS: Final = 1e-3
 _QUIET_SECONDS_MOST: Final = 0.1
 _plainOption: Final = kernel.socket.getsockopt
 _plainShutdown: Final = kernel.socket.shutdown
-_dup2, _close, _fstat = os.dup2, os.close, os.fstat
+_dup2, _fstat = os.dup2, os.fstat
 
 
 class Connecting:
@@ -232,8 +233,8 @@ class SwitchedConnecting(Connecting):
         if transport is None or not transport.isQuiet():
             return
         if self._gainless is not None or self.attempt.why.verdict == SDP:
-            if isinstance(connection, Connection) and connection.given is not None:
-                connection.dropGiven(hasClosed(connection.given))
+            if isinstance(connection, Connection):
+                connection.dropRefused()
             return
         if isinstance(connection, Connection) and not connection.ended and isAlone(connection):
             with suppress(OSError):
@@ -260,13 +261,17 @@ class SwitchedConnecting(Connecting):
         return self._gainless is not None
 
     def _goOn(self, transport: RedirectedClient, seconds: float = _QUIET_SECONDS) -> None:
-        connection: Connection = transport.protocol
-        mine = None if self.transport is not transport else connection.given
-        if mine is None:
-            # It has ended meanwhile, or does.
+        connection: Connection | None = transport.protocol
+        if connection is None or self.transport is not transport:
+            # It has ended meanwhile.
             return
-        if not isAlone(connection, True):
-            # The program has duplicated the descriptor: nobody can tell the duplicate where the rest is.
+        if connection.descriptor not in descriptors.byDescriptor:
+            # It is closed, and ends as it would have.
+            return
+        mine = connection.given
+        if mine is None or not isAlone(connection, True):
+            # The peer has reset it there, or the program has duplicated the descriptor: nobody can tell the
+            # duplicate where the rest is.
             connection.lost = errno.ECONNRESET
             transport.abortConnection()
             return
@@ -354,9 +359,9 @@ def follow(connection: Connection, descriptor: int, seconds: float = _QUIET_SECO
     """
     stream, connection.isAsked = connection.stream, False
     if stream is None or connection.ended or connection._isShut or not isAlone(connection):
-        _close(descriptor)
+        refuse(descriptor)
     elif not _isTCP(descriptor):
-        _close(descriptor)
+        refuse(descriptor)
     elif not stream.isQuiet():
         connection.isAsked, longer = True, min(2 * seconds, _QUIET_SECONDS_MOST)
         connection.loop.reactor.callLater(seconds, follow, connection, descriptor, longer)
@@ -364,18 +369,6 @@ def follow(connection: Connection, descriptor: int, seconds: float = _QUIET_SECO
         adopt(connection, descriptor)
         stream.thread = connection.loop.owner
         stream.follow()
-
-
-def hasClosed(given: _socket.socket) -> bool:
-    """
-    Return whether the peer has closed what it was given: it does not follow.
-    """
-    try:
-        return not given.recv(1, kernel.MSG_PEEK | kernel.MSG_DONTWAIT)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
 
 
 def _isTCP(descriptor: int) -> bool:

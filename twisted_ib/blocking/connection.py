@@ -169,16 +169,31 @@ class Connection:
         """
         if self.isAsked:
             with self.loop:
+                self.dropRefused()
                 self.loop.wait(lambda: not self.isAsked or self.over, monotonic() + ANSWER_SECONDS)
+                # Once: a server may stand still.
+                self.isAsked = False
         return self.isInward and not self.inbox.size
 
-    def dropGiven(self, isOver: bool) -> None:
+    def dropRefused(self) -> None:
         """
-        Close C{given}, if the peer does not follow, or this end is closed.
+        Close C{given} if the peer does not follow: it has reset what it was given.
         """
-        if isOver and self.given is not None:
-            self.given.close()
-            self.given = None
+        try:
+            if self.given is not None:
+                self.given.recv(1, _PEEK | _DONTWAIT)
+        except ConnectionResetError:
+            self.dropGiven()
+        except OSError:
+            pass  # There is nothing yet.
+
+    def dropGiven(self) -> None:
+        """
+        Close C{given}, if there is one.
+        """
+        given, self.given, self.isAsked = self.given, None, False
+        if given is not None:
+            given.close()
 
     def goOutward(self) -> None:
         """
@@ -649,7 +664,7 @@ class Connection:
         """
         Close the connection, under the loop's lock.
         """
-        self.dropGiven(True)
+        self.dropGiven()
         try:
             if self.stream is not None and not (self.inbox.size or isAborted or self.ended):
                 # The device may hold unread bytes that nobody has taken from it.

@@ -8,13 +8,13 @@ first asks the machine, which checks the message and changes its state.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPError
 from twisted_ib.hca.base.interfaces import ISharedMemoryPath
+from twisted_ib.hca.host.fdpassing import refuse
 from twisted_ib.sdp.protocol import wire
 from twisted_ib.sdp.protocol.machine import Input
 
@@ -116,7 +116,7 @@ def _suspComm(stream: Stream, buffer: Any, start: int, stop: int) -> None:
         raise SDPError(f"SuspComm: the peer moves to service {service:#x}, where we do not follow")
     # Nobody has to.
     if descriptor >= 0 and not getattr(stream, "suspended", bool)(descriptor):
-        os.close(descriptor)
+        refuse(descriptor)
 
 
 @control(wire.SuspCommAck)

@@ -4,10 +4,12 @@ Messages with descriptors (SCM_RIGHTS) over a SEQPACKET socket, never blocking.
 
 from __future__ import annotations
 
+import _socket
 import os
 import socket
 import struct
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from twisted_ib.errors import DescriptorError, PathLostError
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 
 _INT: Packed[tuple[int]] = struct.Struct("=i")
+#: SO_LINGER's struct linger (socket(7)): on, and no time.
+_NO_TIME = struct.pack("=ii", 1, 0)
 
 
 def closeAll(descriptors: Iterable[int]) -> None:
@@ -25,6 +29,19 @@ def closeAll(descriptors: Iterable[int]) -> None:
     """
     for fd in descriptors:
         os.close(fd)
+
+
+def refuse(descriptor: int) -> None:
+    """
+    Close a descriptor of a connection of TCP that a peer has sent, so that it finds a reset, not an end.
+    """
+    with suppress(OSError):
+        plain = _socket.socket(fileno=descriptor)
+        try:
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_TIME)
+        finally:
+            plain.detach()
+    os.close(descriptor)
 
 
 def sendWithDescriptors(pair: socket.socket, data: bytes, descriptors: Sequence[int] = ()) -> bool:
