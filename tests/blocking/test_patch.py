@@ -252,6 +252,7 @@ class PatchTests(BlockingTestCase):
             with socket.create_connection(bound.getsockname()) as carried:
                 self.assertIs(type(carried), ourSocket.KernelSocket)
                 self.assertIn(ourSocket.KernelSocket, ForkingPickler._extra_reducers)
+                self.assertIn(ourSocket.MovedSocket, ForkingPickler._extra_reducers)
 
     def answers(self, address: Any) -> bool:
         """

@@ -158,6 +158,7 @@ class GainlessTests(SynchronousTestCase):
         Likewise the decision that is the oldest; one that is made again takes the place of none.
         """
         self.patch(limits, "GAINLESS_PORTS", 3)
+        self.known._isOneCPU = True
         why: Any = object()
         policy: Any = object()
 
@@ -168,6 +169,15 @@ class GainlessTests(SynchronousTestCase):
 
         self.assertEqual(known(1, 2, 3, 1, 3), [1, 2, 3])
         self.assertEqual(known(4), [1, 3, 4])
+
+    def test_forgotten(self) -> None:
+        """
+        A decision by what is known no more is not remembered: it would hold for ever.
+        """
+        why: Any = object()
+        policy: Any = object()
+        self.known.decided(("127.0.0.1", 1), why, policy, ())
+        self.assertIsNone(self.known.again(("127.0.0.1", 1), policy, 0.0))
 
 
 class FakeEnd:

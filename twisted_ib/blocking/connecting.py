@@ -12,7 +12,7 @@ A connection over SDP that gains nothing there goes on over TCP, between process
 
 The kernel's connection is one of TCP between two sockets that the first has made; each takes the place of
 its end's own at the descriptor.  So no byte overtakes another one: what is behind the mark of a direction
-comes by the kernel.  An end that cannot follow closes what it is given.
+comes by the kernel.  An end that cannot follow resets what it is given, and all stays as it is.
 """
 
 from __future__ import annotations
@@ -418,12 +418,19 @@ def _settle(connection: Connection) -> None:
         stream.protocol, stream.thread = Protocol(), connection.loop.owner
         # At once, as both are quiet: nobody may drive the loop after this.
         stream.endNow()
-    skt = descriptors.offloaded.get(connection.descriptor)
-    it = None if skt is None else skt._sdp
-    if skt is None or connection.inbox.size or it is None or it.part is not connection:
+    # Duplicates may have been made since.
+    its = [each for each in tuple(descriptors.byDescriptor.values()) if each.part is connection]
+    sockets = [descriptors.offloaded.get(each.descriptor) for each in its]
+    if connection.inbox.size or None in sockets:
+        # One that was detached has a socket later.
         return
-    descriptors.close(it)
-    skt.goOn(connection)
+    number = connection.descriptor
+    for it, skt in zip(its, sockets, strict=True):
+        descriptors.close(it)
+        if skt is not None:
+            skt.goOn(connection)
+    connection.descriptor = number
+    descriptors.Offloaded.parts.pop(connection.inode, None)
 
 
 def isTCP(skt: kernel.socket) -> bool:

@@ -97,7 +97,7 @@ class Connection:
     @ivar isInward: Whether the kernel has all that is to be received behind C{inbox}, too.
     @ivar isAsked: Whether one end has asked the other to go on by the kernel, and this one does not yet.
     @ivar given: One end of TCP, whose other end the peer was given then, until it is used; else L{None}.
-    @ivar settle: Called as soon as that is so, and when C{inbox} is empty then.
+    @ivar settle: Called as soon as C{isInward} is so, and once C{inbox} is empty then.
     @ivar local: The address of this end, as C{getsockname} returns it; C{peer} likewise.
     """
 
@@ -710,6 +710,9 @@ class Connection:
         Return the state, as TCP names it (tcpi_state of TCP_INFO).
         """
         self.look()
+        if self.beneath:
+            found = _Plain.getsockopt(self.kernelSocket(), kernel.IPPROTO_TCP, kernel.TCP_INFO, 1)
+            return int.from_bytes(found, sys.byteorder)
         if self.stream is None or self.closed():
             return _CLOSE
         return _CLOSE_WAIT if self.peerEnded else _FIN_WAIT2 if self._isShut else _ESTABLISHED

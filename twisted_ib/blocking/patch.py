@@ -97,7 +97,8 @@ def _ofReduction() -> Iterator[tuple[object, str, object]]:
         if (owner, name) == (socket, "socket"):
             reduction.ForkingPickler.register(original, _reducePlain)
     reduction.ForkingPickler.register(ourSocket.socket, _reduce)
-    reduction.ForkingPickler.register(ourSocket.KernelSocket, _reducePlain)
+    for each in ourSocket.KernelSocket, ourSocket.MovedSocket:
+        reduction.ForkingPickler.register(each, _reducePlain)
     yield from ()
 
 

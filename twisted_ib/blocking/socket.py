@@ -528,7 +528,12 @@ class socket(kernel.socket, metaclass=_Sockets):
         if not isinstance(self.sdp, Connection) and (self._sdp or self._connecting):
             self._drop()
         connection = self._connection()
-        if connection is not None and connection.beneath and connection.inbox.size:
+        if (
+            connection is not None
+            and connection.beneath
+            and connection.inbox.size
+            and connection.sockets == 1
+        ):
             # As TCP: a close with unread bytes is a reset.
             _Plain.setsockopt(self, kernel.SOL_SOCKET, kernel.SO_LINGER, _NO_TIME)
         with handlers.keep():

@@ -106,6 +106,11 @@ def _chRcvBufAck(stream: Stream, buffer: Any, start: int, stop: int) -> None:
 # -- sockets that move
 
 
+def _isNot(descriptor: int) -> bool:
+    # What is no transport neither follows nor has asked.
+    return False
+
+
 @control(wire.SuspComm)
 def _suspComm(stream: Stream, buffer: Any, start: int, stop: int) -> None:
     service = wire.SuspComm.parse(buffer, start, stop).serviceID
@@ -115,14 +120,14 @@ def _suspComm(stream: Stream, buffer: Any, start: int, stop: int) -> None:
         # OpenIB parses SuspComm and never answers, OFED logs it: the peer would then wait for ever.
         raise SDPError(f"SuspComm: the peer moves to service {service:#x}, where we do not follow")
     # Nobody has to.
-    if descriptor >= 0 and not getattr(stream, "suspended", bool)(descriptor):
+    if descriptor >= 0 and not getattr(stream, "suspended", _isNot)(descriptor):
         refuse(descriptor)
 
 
 @control(wire.SuspCommAck)
 def _suspCommAck(stream: Stream, buffer: Any, start: int, stop: int) -> None:
     wire.SuspCommAck.parse(buffer, start, stop)
-    if not getattr(stream, "suspended", bool)(-1):
+    if not getattr(stream, "suspended", _isNot)(-1):
         raise SDPError("SuspCommAck, but nothing was suspended")
 
 

@@ -116,7 +116,10 @@ class Gainless:
         @param policy: The rules in force.
         @param counters: The names of the counters that it has increased.
         """
-        _enter(self._decided, address, (self._ports.get(address), policy, why, counters))
+        learned = self._ports.get(address)
+        # It may have been forgotten since, and would then hold for ever.
+        if learned is not None or self._isOneCPU:
+            _enter(self._decided, address, (learned, policy, why, counters))
 
     def again(
         self, address: tuple[str, int], policy: Policy, now: float

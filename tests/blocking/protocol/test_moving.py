@@ -596,6 +596,7 @@ class MovingTests(BlockingTestCase):
         one.shutdown(kernel.SHUT_WR)
         for flags in kernel.MSG_PEEK, kernel.MSG_PEEK | kernel.MSG_WAITALL:
             self.assertEqual(other.recv(6, flags), b"HEADER")
+        self.assertEqual(other.getsockopt(kernel.IPPROTO_TCP, kernel.TCP_INFO, 1), b"\x08")
         found = files.ioctl(other.fileno(), termios.FIONREAD, bytes(4))
         self.assertEqual(int.from_bytes(found, sys.byteorder), 6)
         poller = poll()
@@ -605,7 +606,10 @@ class MovingTests(BlockingTestCase):
         read = self.inThread(exactly, one, len(sent))
         self.assertEqual(poller.poll(HANG_SECONDS * 1000), [(other.fileno(), kernel_select.POLLOUT)])
         self.assertEqual(read.result(HANG_SECONDS), sent)
-        self.assertEqual([other.recv(9) for _ in range(3)], [b"HEAD", b"ER", b""])
+        copy = other.dup()
+        self.addCleanup(copy.close)
+        self.assertEqual([each.recv(9) for each in (other, copy, other)], [b"HEAD", b"ER", b""])
+        self.assertEqual([type(each) for each in (other, copy)], [MovedSocket] * 2)
 
     def test_file(self) -> None:
         """

@@ -138,7 +138,7 @@ class SharedRegions:
         """
         See L{ISharedMemoryPath<twisted_ib.hca.base.interfaces.ISharedMemoryPath>}.
         """
-        # Whoever was closed since is no more in the path's table: the peer has taken that, or has lost it.
+        # One that was closed since is no more in the path's table: the peer has taken that, or has lost it.
         self._given.intersection_update(self._path.table)
         if len(self._given) >= HANDED_STREAMS or not self._send(_STREAM, number, 0, [descriptor]):
             return False
