@@ -299,11 +299,14 @@ class epoll:
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
         masks, moved = self._masks, self._moved
         if not moved and masks.keys().isdisjoint(held.keys()):
-            # Nothing of SDP, and nobody has added any meanwhile: the kernel's own.
+            # Nothing of SDP: the kernel's own.
             result = self._kernel.poll(timeout, maxevents)
-            if masks.keys().isdisjoint(held.keys()) or not result:
+            if not (held and result):
                 return result
+            # A thread that registers has the lock until both know of it.
             with self._lock:
+                if masks.keys().isdisjoint(held.keys()):
+                    return result
                 result = [each for each in result if each[0] not in masks or waits.isKernels(each[0])]
             if result:
                 return result
