@@ -545,7 +545,7 @@ class MovingTests(BlockingTestCase):
         one, other, hold = self.half()
         other.setsockopt(kernel.SOL_SOCKET, kernel.SO_SNDBUF, 4096)
         one.sdp.given.setsockopt(kernel.SOL_SOCKET, kernel.SO_RCVBUF, 4096)
-        data = bytes(range(256)) * 1000
+        data = bytes(range(256)) * 200
         sent = self.inThread(other.sendall, data)
         hold.restore()
         self.assertEqual(exactly(one, len(data)), data)
