@@ -93,7 +93,7 @@ def _mpi(name: str, device: str) -> Runs:
         f"{each.name} {ranks}": partial(_ring, each, ranks, device)
         for each in IMPLEMENTATIONS
         if each.name.startswith(name) and device in each.devices
-        for ranks in RANKS[device]
+        for ranks in RANKS
     }
 
 

@@ -194,7 +194,7 @@ def _mpich(name: str, **environment: str) -> Implementation:
 #: More ranks than processors wait out each other's time slices.
 RING_SECONDS = 4 * HANG_SECONDS
 #: How many ranks a ring has.
-RANKS = {"shm0": (2, 4, 8), "roce0": (2, 4)}
+RANKS = (2, 4, 8)
 #: All that is tried.
 IMPLEMENTATIONS = (
     _openMPI("openmpi_rc", "--mca pml ucx --mca osc ucx", UCX_TLS="rc,self"),
