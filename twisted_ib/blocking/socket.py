@@ -17,7 +17,6 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from operator import index
-from struct import Struct
 from time import monotonic
 from types import FunctionType
 from typing import Any, Final
@@ -41,6 +40,7 @@ from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.blocking.select import pollers
 from twisted_ib.configuration.words import CONNECT, LISTEN
 from twisted_ib.drive.waiter import handlers
+from twisted_ib.hca.host.fdpassing import LINGER_RESET
 from twisted_ib.sdp.inbox import octetsOf
 from twisted_ib.switch.reason import Fallback, Reason
 from twisted_ib.switch.switch import Switch
@@ -52,8 +52,6 @@ _closePlain: Final[Callable[[kernel.socket], None]] = vars(_Plain)["_real_close"
 _acceptPlain: Final[Callable[[kernel.socket], tuple[int, object]]] = vars(_Plain.__base__)["_accept"]
 #: Linux's number of addresses that are GIDs (bits/socket.h); the kernel is never asked for it.
 AF_IB: Final = 27
-#: SO_LINGER's struct linger (socket(7)): on, and no time.
-_NO_TIME: Final = Struct("ii").pack(1, 0)
 #: The classes of sockets whose family is none of the kernel's (L{twisted_ib.blocking.gids}).
 families: dict[int, type[socket]] = {}
 
@@ -535,7 +533,7 @@ class socket(kernel.socket, metaclass=_Sockets):
             and connection.sockets == 1
         ):
             # As TCP: a close with unread bytes is a reset.
-            _Plain.setsockopt(self, kernel.SOL_SOCKET, kernel.SO_LINGER, _NO_TIME)
+            _Plain.setsockopt(self, kernel.SOL_SOCKET, kernel.SO_LINGER, LINGER_RESET)
         with handlers.keep():
             sdp, self._sdp = self._sdp, None
             with descriptors.leaving(self.fileno(), sdp):

@@ -63,7 +63,7 @@ def eventsOf(skt: socket, mask: int) -> int:
     if mask & _IN and (part.inbox.size or part.ended or part.lost):
         # As its readable() says.
         found = _IN
-    # What the kernel carries already it is asked for.
+    # The kernel is asked for what it carries already.
     if mask & _OUT and part.writable() and not part.beneath:
         found |= _OUT
     if part.isInward:

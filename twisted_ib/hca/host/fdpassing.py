@@ -10,7 +10,7 @@ import socket
 import struct
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib.errors import DescriptorError, PathLostError
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 _INT: Packed[tuple[int]] = struct.Struct("=i")
-#: SO_LINGER's struct linger (socket(7)): on, and no time.
-_NO_TIME = struct.pack("=ii", 1, 0)
+#: SO_LINGER's struct linger (socket(7)): on, and no time.  A close resets the connection.
+LINGER_RESET: Final = struct.pack("=ii", 1, 0)
 
 
 def closeAll(descriptors: Iterable[int]) -> None:
@@ -38,7 +38,7 @@ def refuse(descriptor: int) -> None:
     with suppress(OSError):
         plain = _socket.socket(fileno=descriptor)
         try:
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_TIME)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
         finally:
             plain.detach()
     os.close(descriptor)

@@ -37,8 +37,9 @@ gone to sleep again by then, SLEEP is another, and the end of the batch rings on
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from mmap import mmap
 
     from twisted_ib.hca.base.interfaces.roles import Segment, Waiter
+
+_Found = TypeVar("_Found")
 
 PAGE: Final = 4096
 #: Cell numbers, in units of eight bytes.
@@ -588,27 +591,25 @@ class RingPath(HostPath):
             self._offers.withdraw(segment)
 
     def offered(self, number: int) -> memoryview | None:
-        offers = self._offersOf()
-        if offers is None:
-            return None
-        found = offers.offered(number)
-        if found is None and self.twin is not None:
-            # A queue pair connected to itself sends from one end and receives at the other: see
-            # RecordPath.bind.
-            return self.twin._offersOf().offered(number)
-        return found
+        return self._ofEither(SharedRegions.offered, number)
 
     def handOver(self, number: int, descriptor: int) -> bool:
         offers = self._offersOf() if self._peerCells[TAKES] == 1 else None
         return offers is not None and offers.handOver(number, descriptor)
 
     def handedOver(self, number: int) -> int | None:
+        if self._offersOf() is None:
+            return None
+        found = self._ofEither(SharedRegions.handedOver, number)
+        return -1 if found is None else found
+
+    def _ofEither(self, lookUp: Callable[[SharedRegions, int], _Found | None], number: int) -> _Found | None:
+        # A queue pair connected to itself sends from one end and receives at the other, so that either may
+        # have got what the peer has given: see RecordPath.bind.
         offers = self._offersOf()
-        found = None if offers is None else offers.handedOver(number)
-        if found == -1 and self.twin is not None:
-            # As of what is offered: either end may have got it.
-            offers = self.twin._offersOf()
-            found = None if offers is None else offers.handedOver(number)
+        found = None if offers is None else lookUp(offers, number)
+        if found is None and self.twin is not None and (others := self.twin._offersOf()) is not None:
+            found = lookUp(others, number)
         return found
 
     def peerProcess(self) -> int:

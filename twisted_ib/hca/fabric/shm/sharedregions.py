@@ -145,14 +145,15 @@ class SharedRegions:
         self._given.add(number)
         return True
 
-    def handedOver(self, number: int) -> int:
+    def handedOver(self, number: int) -> int | None:
         """
-        See L{ISharedMemoryPath<twisted_ib.hca.base.interfaces.ISharedMemoryPath>}.
+        @param number: the number of the peer's queue pair.
+        @return: the descriptor that the peer has given for its stream, the caller's to close; or L{None}.
         """
         self._listen(True)
         # Also behind offers that nobody may refer to.
         self._takeAll(True)
-        return self._handed.pop(number, -1)
+        return self._handed.pop(number, None)
 
     # -- the peer's
 

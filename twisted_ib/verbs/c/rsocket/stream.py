@@ -202,7 +202,7 @@ class RSocket:
                 self._happened(event)
             self.edges += 1
             hasHappened = True
-        # What the program reads the peer is told at once: anything else to tell follows what has come.
+        # The peer is told at once of what the program reads: anything else to tell follows what has come.
         if (stream := self._stream) is None or not (hasHappened or self._cq._core.completions):
             return
         if self.phase is not Phase.OVER:
