@@ -1,5 +1,5 @@
 """
-Tests for L{twisted_ib.blocking.gids}.
+Tests for L{twisted_ib.blocking.families.gids}.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.waiting import HANG_SECONDS
 from twisted_ib import select, selectors
 from twisted_ib import socket as offloading
 from twisted_ib.blocking.connection import Connection
-from twisted_ib.blocking.gids import GIDSocket
+from twisted_ib.blocking.families.gids import GIDSocket
 from twisted_ib.blocking.tls import wrap_socket
 from twisted_ib.socket import AF_IB
 

@@ -52,7 +52,7 @@ _closePlain: Final[Callable[[kernel.socket], None]] = vars(_Plain)["_real_close"
 _acceptPlain: Final[Callable[[kernel.socket], tuple[int, object]]] = vars(_Plain.__base__)["_accept"]
 #: Linux's number of addresses that are GIDs (bits/socket.h); the kernel is never asked for it.
 AF_IB: Final = 27
-#: The classes of sockets whose family is none of the kernel's (L{twisted_ib.blocking.gids}).
+#: The classes of sockets whose family is none of the kernel's (L{twisted_ib.blocking.families.gids}).
 families: dict[int, type[socket]] = {}
 
 
