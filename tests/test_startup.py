@@ -76,8 +76,8 @@ _ASYNCIO = "import asyncio; asyncio.run(asyncio.sleep(0))"
 RUN = {
     "pass": (16, 0),
     _TCP: (29, 0),
-    _LISTENS: (220, 61),
-    _SOCKETS: (225, 61),
+    _LISTENS: (221, 61),
+    _SOCKETS: (226, 61),
     _ASYNCIO: (200, 61),
     _RUN: (203, 77),
 }

@@ -1,39 +1,22 @@
 """
 Connecting a blocking socket: SDP first where the rules and the peer have it, else the kernel's TCP.
-
-A connection over SDP that gains nothing there goes on over TCP, between processes of one user::
-
-    the one that has connected                       the other one
-    a descriptor, beside the path              ->
-    SuspComm                                   ->    sends by the kernel from now on
-                                               <-    SuspCommAck
-    sends and receives by the kernel
-    DisConn, behind what it had sent before    ->    receives by the kernel
-
-The kernel's connection is one of TCP between two sockets that the first has made; each takes the place of
-its end's own at the descriptor.  So no byte overtakes another one: what is behind the mark of a direction
-comes by the kernel.  An end that cannot follow resets what it is given, and all stays as it is.
 """
 
 from __future__ import annotations
 
 import _socket
 import errno
-import os
 import socket as kernel
 from collections.abc import Callable
-from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
-from twisted.internet.protocol import Protocol
 
-from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.loop import BlockingLoop, madeLoop, theLoop
+from twisted_ib.blocking.moving import ask
 from twisted_ib.configuration.words import CONNECT, LISTEN, SDP, TCP
-from twisted_ib.hca.host.fdpassing import refuse
 from twisted_ib.internet.failures import osError
 from twisted_ib.switch.connecting import Attempt
 from twisted_ib.switch.reason import EXPLICIT, Fallback, Reason, carried, kept, stayed
@@ -51,26 +34,22 @@ _FAMILIES: Final = (kernel.AF_INET, kernel.AF_INET6)
 _TCP: Final = (0, kernel.IPPROTO_TCP)
 _kindOf: Final[Callable[[kernel.socket], int]] = _socket.socket.type.__get__
 _protocolOf: Final[Callable[[kernel.socket], int]] = _socket.socket.proto.__get__
-#: The class of a socket whose connection the kernel carries after all, by its class before that.
-goingOn: Final[dict[type[socket], type[socket]]] = {}
-#: Options that programs set, which go with a connection.
-_OPTIONS: Final = (
-    *((kernel.SOL_SOCKET, each) for each in (kernel.SO_KEEPALIVE, kernel.SO_LINGER, kernel.SO_OOBINLINE)),
-    *((kernel.IPPROTO_TCP, each) for each in (kernel.TCP_KEEPIDLE, kernel.TCP_KEEPINTVL, kernel.TCP_KEEPCNT)),
-    (kernel.IPPROTO_TCP, kernel.TCP_USER_TIMEOUT),
-)
-#: Strangers that connect to a socket which waits for our own one, at most.
-_STRANGERS: Final = 8
-#: Descriptors of a process, at most, that are asked whether they are the same.
-_DESCRIPTORS: Final = 1024
-#: Seconds that a host may take to connect to itself.
-_PAIR_SECONDS: Final = 0.1
-#: Seconds after which it is looked again whether all that was written is in the medium.
-_QUIET_SECONDS: Final = 1e-3
-_QUIET_SECONDS_MOST: Final = 0.1
-_plainOption: Final = kernel.socket.getsockopt
-_plainShutdown: Final = kernel.socket.shutdown
-_dup2, _fstat = os.dup2, os.fstat
+
+
+class BlockingClient(RedirectedClient):
+    """
+    The transport of the active side of a blocking socket.
+    """
+
+    __slots__ = ()
+
+    connector: SwitchedConnecting
+
+    def suspended(self, descriptor: int) -> bool:
+        return descriptor < 0 and self.connector.suspended()
+
+    def sleeps(self) -> None:
+        self.connector.sleeps()
 
 
 class Connecting:
@@ -185,8 +164,6 @@ class SwitchedConnecting(Connecting):
         self._bound = bound
         #: Those of the device before the connection.
         self._sleeps = 0
-        #: Why the peer was asked to go on over TCP, if it was.
-        self._gainless: Fallback | None = None
         self.attempt = Attempt(loop.reactor.switch, self)
         self.why = self.attempt.why
         self.attempt.begin(address[0], address[1], timeout, True)
@@ -203,8 +180,8 @@ class SwitchedConnecting(Connecting):
     def boundPair(self) -> tuple[str, int]:
         return self._bound
 
-    def makeTransport(self, channel: DeviceChannel, host: End, peer: Address) -> RedirectedClient:
-        return RedirectedClient(channel, host, peer, self)
+    def makeTransport(self, channel: DeviceChannel, host: End, peer: Address) -> BlockingClient:
+        return BlockingClient(channel, host, peer, self)
 
     def carried(self, transport: RedirectedClient) -> None:
         # The kernel's socket keeps its number until it is closed.
@@ -228,209 +205,35 @@ class SwitchedConnecting(Connecting):
         """
         gainless = self.reactor.switch.candidates.gainless
         why = gainless.sleeps(*self.attempt.address, self.reactor.seconds())
-        transport = self.transport
-        connection = None if transport is None else transport.protocol
-        if transport is None or not transport.isQuiet():
+        connection, transport = self.connection, self.transport
+        if connection is None or transport is None or not transport.isQuiet():
             return
-        if self._gainless is not None or self.attempt.why.verdict == SDP:
-            if isinstance(connection, Connection):
-                connection.dropRefused()
-            return
-        if isinstance(connection, Connection) and not connection.ended and isAlone(connection):
-            with suppress(OSError):
-                mine, theirs = pairOfTCP()
-                with closing(theirs):
-                    transport.thread = self.loop.owner
-                    if transport.suspend(theirs.fileno()):
-                        connection.given, connection.isAsked, self._gainless = mine, True, why
-                    else:
-                        self._gainless = why
-                        mine.close()
+        if connection.move is not None:
+            connection.move.look()
+        elif self.attempt.why.verdict != SDP:
+            ask(connection, transport, partial(self._moved, why))
 
-    def followed(self) -> bool:
+    def _moved(self, why: Fallback, skt: socket) -> None:
+        # What it was over SDP is known.
+        self.transport = None
+        decision, switch = self.attempt.why, self.reactor.switch
+        kept[skt] = decision
+        switch.fellBack(decision, why, *self.attempt.address)
+        self.reactor.socketReport.showPeer(*self.attempt.address, decision)
+
+    def suspended(self) -> bool:
         """
-        The peer sends by the kernel from now on: so does this end.
+        The peer has answered that it moves.
 
         @return: Whether it was asked to.
         """
-        transport = self.transport
-        if transport is not None and transport.protocol is not None:
-            transport.protocol.isFollowed = True
-            self._goOn(transport)
-        # Else it ends, as it would have.
-        return self._gainless is not None
-
-    def _goOn(self, transport: RedirectedClient, seconds: float = _QUIET_SECONDS) -> None:
-        connection: Connection | None = transport.protocol
-        if connection is None or self.transport is not transport:
-            # It has ended meanwhile.
-            return
-        if connection.descriptor not in descriptors.byDescriptor:
-            # It is closed, and ends as it would have.
-            return
-        mine = connection.given
-        if mine is None or not isAlone(connection, True):
-            # The peer has reset it there, or the program has duplicated the descriptor: nobody can tell the
-            # duplicate where the rest is.
-            connection.lost = errno.ECONNRESET
-            transport.abortConnection()
-            return
-        transport.startReading()
-        transport.read()
-        if not transport.isQuiet():
-            self.reactor.callLater(seconds, self._goOn, transport, min(2 * seconds, _QUIET_SECONDS_MOST))
-            return
-        isEnded, connection.given, self.transport = connection.ended, None, None
-        adopt(connection, mine.detach())
-        if isEnded:
-            _plainShutdown(connection.kernelSocket(), kernel.SHUT_RD)
-        why, switch = self.attempt.why, self.reactor.switch
-        kept[connection.kernelSocket()] = why
-        assert self._gainless is not None
-        switch.fellBack(why, self._gainless, *self.attempt.address)
-        self.reactor.socketReport.showPeer(*self.attempt.address, why)
-        connection.goInward()
+        move = None if self.connection is None else self.connection.move
+        return move is not None and move.answered()
 
     def overTCP(self) -> None:
         self.isOver = True
         # The process may not answer C{ib-ss}: its threads wait in the kernel.
         self.reactor.socketReport.showPeer(*self.attempt.address, self.attempt.why)
-
-
-def pairOfTCP() -> tuple[_socket.socket, _socket.socket]:
-    """
-    Return two sockets of TCP that are connected with each other.
-
-    @raise OSError: None is to be had.
-    """
-    listener: Any = _socket.socket(kernel.AF_INET, kernel.SOCK_STREAM)
-    with closing(listener):
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(_STRANGERS)
-        mine = _socket.socket(kernel.AF_INET, kernel.SOCK_STREAM)
-        mine.settimeout(_PAIR_SECONDS)
-        listener.settimeout(_PAIR_SECONDS)
-        try:
-            mine.connect(listener.getsockname())
-            for _ in range(_STRANGERS):
-                descriptor, address = listener._accept()
-                theirs = _socket.socket(kernel.AF_INET, kernel.SOCK_STREAM, 0, descriptor)
-                if address == mine.getsockname():
-                    mine.setblocking(False)
-                    return mine, theirs
-                theirs.close()
-        except BaseException:
-            mine.close()
-            raise
-        mine.close()
-    raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-
-
-def isAlone(connection: Connection, forks: bool = False) -> bool:
-    """
-    Return whether one descriptor of one socket has a connection: then its carrier may change.
-
-    @param forks: Also if children have it: they can do nothing with what is SDP's.
-    """
-    number, inode = connection.descriptor, connection.inode
-    skt = descriptors.offloaded.get(number)
-    it = None if skt is None else skt._sdp
-    if it is None or it.part is not connection or it.others or type(skt) not in goingOn:
-        return False
-    if not (forks or descriptors.lastFork in (connection.forks, connection.looked)) or connection.kept >= 0:
-        return False
-    if connection.sockets != 1 or connection.held is not None:
-        return False
-    try:
-        names = os.listdir("/proc/self/fd")
-        if descriptors.inodeOf(number) != inode or len(names) > _DESCRIPTORS:
-            return False
-        return sum(descriptors.inodeOf(int(each)) == inode for each in names) == 1
-    except OSError:
-        # No descriptor is free to look.
-        return forks
-
-
-def follow(connection: Connection, descriptor: int, seconds: float = _QUIET_SECONDS) -> None:
-    """
-    Go on over the kernel's TCP, as the peer asks, if that can be.
-
-    @param descriptor: This end of it.
-    """
-    stream, connection.isAsked = connection.stream, False
-    if stream is None or connection.ended or connection._isShut or not isAlone(connection):
-        refuse(descriptor)
-    elif not _isTCP(descriptor):
-        refuse(descriptor)
-    elif not stream.isQuiet():
-        connection.isAsked, longer = True, min(2 * seconds, _QUIET_SECONDS_MOST)
-        connection.loop.reactor.callLater(seconds, follow, connection, descriptor, longer)
-    else:
-        adopt(connection, descriptor)
-        stream.thread = connection.loop.owner
-        stream.follow()
-
-
-def _isTCP(descriptor: int) -> bool:
-    # Whether the peer has given what it should.
-    try:
-        plain = _socket.socket(fileno=descriptor)
-    except OSError:
-        return False
-    try:
-        plain.getpeername()
-        return (plain.type, plain.proto) == (kernel.SOCK_STREAM, kernel.IPPROTO_TCP)
-    except OSError:
-        return False
-    finally:
-        plain.detach()
-
-
-def adopt(connection: Connection, descriptor: int) -> None:
-    """
-    Put a socket of TCP into the place of that of a connection, which sends by it from now on.
-
-    @param descriptor: Of TCP; it is closed.
-    """
-    number = connection.descriptor
-    skt, it = descriptors.offloaded[number], descriptors.byDescriptor[number]
-    plain = _socket.socket(kernel.AF_INET, kernel.SOCK_STREAM, 0, descriptor)
-    for level, option in _OPTIONS:
-        with suppress(OSError):
-            plain.setsockopt(level, option, _plainOption(skt, level, option, 8))
-    # As over SDP, where nothing waits for an answer; an accepted one has not what its listener was told.
-    plain.setsockopt(kernel.IPPROTO_TCP, kernel.TCP_NODELAY, 1)
-    plain.setblocking(os.get_blocking(number))
-    _dup2(descriptor, number, os.get_inheritable(number))
-    plain.close()
-    del descriptors.Offloaded.parts[it.inode]
-    it.inode = connection.inode = _fstat(number).st_ino
-    descriptors.Offloaded.parts[it.inode] = connection
-    connection.isTrapped = False
-    connection.goOutward()
-    connection.settle = partial(_settle, connection)
-
-
-def _settle(connection: Connection) -> None:
-    # Nothing more arrives over SDP; once all of that is read, the socket is the kernel's.
-    stream, connection.stream = connection.stream, None
-    if stream is not None:
-        stream.protocol, stream.thread = Protocol(), connection.loop.owner
-        # At once, as both are quiet: nobody may drive the loop after this.
-        stream.endNow()
-    # Duplicates may have been made since.
-    its = [each for each in tuple(descriptors.byDescriptor.values()) if each.part is connection]
-    sockets = [descriptors.offloaded.get(each.descriptor) for each in its]
-    if connection.inbox.size or None in sockets:
-        # One that was detached has a socket later.
-        return
-    number = connection.descriptor
-    for it, skt in zip(its, sockets, strict=True):
-        descriptors.close(it)
-        if skt is not None:
-            skt.goOn(connection)
-    connection.descriptor = number
-    descriptors.Offloaded.parts.pop(connection.inode, None)
 
 
 def isTCP(skt: kernel.socket) -> bool:

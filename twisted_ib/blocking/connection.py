@@ -7,7 +7,6 @@ while some thread drives it.
 
 from __future__ import annotations
 
-import _socket
 import errno
 import os
 import socket as kernel
@@ -26,7 +25,7 @@ from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.python.failure import Failure
 from zope.interface import classImplements
 
-from twisted_ib.blocking.descriptors import goneOn, isUsed, offloaded
+from twisted_ib.blocking.descriptors import isUsed, movedSockets, offloaded
 from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.drive.waiter import handlers
 from twisted_ib.reactor.loop import EPOLL_EVERY
@@ -34,6 +33,7 @@ from twisted_ib.sdp.inbox import Inbox, octetsOf
 from twisted_ib.switch.handle import pairOf
 
 if TYPE_CHECKING:
+    from twisted_ib.blocking.moving import Move
     from twisted_ib.blocking.socket import socket
     from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer
 
@@ -42,8 +42,6 @@ RECEIVE_BYTES: Final = 1 << 20
 #: Bytes that one C{send} of a non-blocking socket takes, and a blocking one writes at a time: SO_SNDBUF.
 SEND_BYTES: Final = 256 * 1024
 _BRIEF_TURNS: Final = EPOLL_EVERY - 1
-#: How long a peer is waited for that was asked to go on by the kernel, and is busy.
-ANSWER_SECONDS: Final = 1.0
 _DONTWAIT: Final = int(kernel.MSG_DONTWAIT)
 _PEEK: Final = int(kernel.MSG_PEEK)
 _OOB, _TRUNC, _WAITALL = int(kernel.MSG_OOB), int(kernel.MSG_TRUNC), int(kernel.MSG_WAITALL)
@@ -81,7 +79,8 @@ class Connection:
     @ivar stream: The transport; L{None} before the connection, and after it.
     @ivar sockets: How many sockets have it; none once it is closed.
     @ivar inbox: Bytes that have arrived and were not received.
-    @ivar ended: Whether nothing more will arrive; C{peerEnded}: as the peer sends no more.
+    @ivar ended: Whether nothing more will arrive; C{peerEnded}: as the peer sends no more; C{isShut}: whether
+        this end sends no more over SDP.
     @ivar lost: The number of the error that ended it, until a call has reported it; else 0.
     @ivar isNew: Whether C{connect} has not said yet that an attempt that did not block has succeeded.
     @ivar over: Whether the connection has ended in both directions.
@@ -92,12 +91,7 @@ class Connection:
     @ivar descriptor: A descriptor of it, and the C{inode} of its socket; C{isTrapped}: whether it is seen if
         others use that; C{isMarked}: whether a program has said there whether it blocks, behind its socket's
         timeout.
-    @ivar beneath: Whether the kernel carries what is sent from now on, at C{descriptor}.
-    @ivar isFollowed: Whether the peer sends by the kernel, which this end is to do as soon as it can.
-    @ivar isInward: Whether the kernel has all that is to be received behind C{inbox}, too.
-    @ivar isAsked: Whether one end has asked the other to go on by the kernel, and this one does not yet.
-    @ivar given: One end of TCP, whose other end the peer was given then, until it is used; else L{None}.
-    @ivar settle: Called as soon as C{isInward} is so, and once C{inbox} is empty then.
+    @ivar move: Its move to the kernel's TCP, once one end has asked for that; else L{None}.
     @ivar local: The address of this end, as C{getsockname} returns it; C{peer} likewise.
     """
 
@@ -111,13 +105,10 @@ class Connection:
         self.kept, self.holder = -1, ""
         self.stream: RedirectedServer | RedirectedClient | None = None
         self.sockets, self.lost, self.inbox = 1, 0, Inbox()
-        self.ended = self.peerEnded = self.over = self._isShut = self.isNew = False
+        self.ended = self.peerEnded = self.over = self.isShut = self.isNew = False
         # Whether recv waits for bytes, and some are unread for the transport; turns at the last send.
         self._awaits, self._isUnread, self._turns = False, False, 0
-        self.beneath = False
-        self.given: _socket.socket | None = None
-        self.isInward = self.isAsked = self.isFollowed = False
-        self.settle: Callable[[], object] = bool
+        self.move: Move | None = None
         self.local: tuple[Any, ...] = ()
         self.peer: tuple[Any, ...] = ()
 
@@ -149,11 +140,8 @@ class Connection:
             self.stream.stopReading()
 
     def readConnectionLost(self) -> None:
-        if self.beneath:
-            self.goInward()
-            return
-        if self.isFollowed:
-            # The peer's end comes by the kernel, behind what it sends there.
+        if self.move is not None and self.move.peerEnded():
+            # The peer's end comes by TCP, behind what it sends there.
             return
         self.ended = self.peerEnded = True
         # Nothing more can be held back: as tcp(7), a reset that follows is told at once.
@@ -162,51 +150,9 @@ class Connection:
 
     def awaitMove(self) -> bool:
         """
-        The descriptor is about to be duplicated or given away: wait for the answer, if the peer was asked to
-        go on by the kernel.
-
-        @return: Whether the kernel has it now.
+        See L{Move.awaitAnswer<twisted_ib.blocking.moving.Move.awaitAnswer>}.
         """
-        if self.isAsked:
-            with self.loop:
-                self.dropRefused()
-                self.loop.wait(lambda: not self.isAsked or self.over, monotonic() + ANSWER_SECONDS)
-                # Once: a server may stand still.
-                self.isAsked = False
-        return self.isInward and not self.inbox.size
-
-    def dropRefused(self) -> None:
-        """
-        Close C{given} if the peer does not follow: it has reset what it was given.
-        """
-        try:
-            if self.given is not None:
-                self.given.recv(1, _PEEK | _DONTWAIT)
-        except ConnectionResetError:
-            self.dropGiven()
-        except OSError:
-            pass  # There is nothing yet.
-
-    def dropGiven(self) -> None:
-        """
-        Close C{given}, if there is one.
-        """
-        given, self.given, self.isAsked = self.given, None, False
-        if given is not None:
-            given.close()
-
-    def goOutward(self) -> None:
-        """
-        The kernel carries what is sent from now on.
-        """
-        self.beneath, self._isShut, self.isAsked = True, True, False
-
-    def goInward(self) -> None:
-        """
-        Nothing more arrives over SDP: the kernel has the rest.
-        """
-        self.ended = self.isInward = True
-        self.settle()
+        return self.move is not None and self.move.awaitAnswer()
 
     def writeConnectionLost(self) -> None:
         pass  # The DisConn has left.
@@ -216,7 +162,7 @@ class Connection:
         if not isinstance(reason.value, error.ConnectionDone | error.ConnectionAborted):
             if not self.ended:
                 self.lost = errno.ECONNRESET
-            elif self.peerEnded and not self._isShut:
+            elif self.peerEnded and not self.isShut:
                 # Linux's tcp_reset() in CLOSE_WAIT.
                 self.lost = errno.EPIPE
         self.ended = self.over = True
@@ -243,7 +189,13 @@ class Connection:
         """
         Return whether both directions have ended (POLLHUP, as of Linux's C{tcp_poll}).
         """
-        return self.over or (self.ended and self._isShut)
+        return self.over or (self.ended and self.isShut)
+
+    def sendsByTCP(self) -> bool:
+        """
+        Return whether the kernel carries what is sent from now on, at C{descriptor}.
+        """
+        return self.move is not None and self.move.sends()
 
     def connectAgain(self) -> int:
         """
@@ -258,7 +210,7 @@ class Connection:
         """
         Return whether nothing is left of the connection: TCP would be in CLOSE.
         """
-        return self.over or (self.peerEnded and self._isShut)
+        return self.over or (self.peerEnded and self.isShut)
 
     def _await(self, ready: Callable[[], object], timeout: float | None) -> None:
         loop = self.loop
@@ -338,7 +290,7 @@ class Connection:
                     handlers.left(loop)
         except Moved as moved:
             self._awaits = False
-            return self._receiveBeneath(b"".join(moved.args), size, flags)
+            return self._receiveRest(b"".join(moved.args), size, flags)
         except BaseException:
             self._awaits = False
             if data and not flags & _PEEK:
@@ -348,7 +300,7 @@ class Connection:
                     self._mayRead()
             raise
 
-    def _receiveBeneath(self, head: bytes, size: int, flags: int) -> bytes:
+    def _receiveRest(self, head: bytes, size: int, flags: int) -> bytes:
         # The rest of a call that has begun over SDP.
         with self.loop:
             # The end over SDP: nobody may drive the loop after this.
@@ -376,10 +328,13 @@ class Connection:
         self._noBytes()
         return False
 
+    def _raiseMoved(self, *taken: bytes) -> None:
+        if self.move is not None and self.move.receives():
+            self.move.settle()
+            raise Moved(*taken)
+
     def _noBytes(self) -> bytes:
-        if self.isInward:
-            self.settle()
-            raise Moved
+        self._raiseMoved()
         # The end of the stream, or what has broken it: an error that came behind the end is for who sends.
         if self.lost and not self.peerEnded:
             number, self.lost = self.lost, 0
@@ -413,8 +368,8 @@ class Connection:
                 # A program may look until all of a header is there.
                 self.loop.poll()
             data = inbox.peek(size)
-            if self.isInward and len(data) < size:
-                # The rest comes by the kernel.
+            if self.move is not None and self.move.receives() and len(data) < size:
+                # The rest comes by TCP.
                 with suppress(BlockingIOError):
                     data += _Plain.recv(self.kernelSocket(), size - len(data), _PEEK | _DONTWAIT)
             return data
@@ -430,9 +385,7 @@ class Connection:
                 break
             self._await(self.readable, None)
             if not inbox.pieces:
-                if self.isInward:
-                    self.settle()
-                    raise Moved(*taken)
+                self._raiseMoved(*taken)
                 # The next call reports an error, if there is one.
                 break
         return b"".join(taken)
@@ -473,12 +426,12 @@ class Connection:
                     loop.poll()
                 self._turns = loop.driven.turns
                 stream = self.stream
-                if stream is None or self._isShut:
+                if stream is None or self.isShut:
                     raise self._broken()
                 if not self.writable():
                     self._await(self.writable, timeout)
                     stream = self.stream
-                    if stream is None or self._isShut:
+                    if stream is None or self.isShut:
                         raise self._broken()
                 if data.__class__ is not bytes:
                     with octetsOf(data) as octets:
@@ -509,7 +462,7 @@ class Connection:
         with self.loop:
             self.loop.poll()
             self._await(self.writable, timeout)
-            if not self.beneath and (self.stream is None or self._isShut):
+            if not self.sendsByTCP() and (self.stream is None or self.isShut):
                 raise self._broken()
 
     def sendDirect(self, data: Any, timeout: float | None) -> bool:
@@ -524,7 +477,7 @@ class Connection:
             with loop.lockQueue.held(loop.lock) if loop.lockQueue else loop.lock:
                 stream, turns = self.stream, loop.driven.turns
                 # The turns as in send().  A stream is not direct while anything of it waits.
-                if stream is None or not stream.direct or self._turns == turns or self._isShut or not data:
+                if stream is None or not stream.direct or self._turns == turns or self.isShut or not data:
                     return False
                 if data.__class__ is not bytes or stream.written is not None or loop.inside:
                     return False
@@ -563,13 +516,13 @@ class Connection:
         """
         Return the socket that the kernel carries.
         """
-        skt = offloaded.get(self.descriptor) or goneOn.get(self.descriptor)
+        skt = offloaded.get(self.descriptor) or movedSockets.get(self.descriptor)
         if skt is None:
             raise failure(errno.EBADF)
         return skt
 
     def _broken(self) -> Exception:
-        if self.beneath:
+        if self.sendsByTCP():
             return Moved()
         number, self.lost = self.lost, 0
         return failure(number or errno.EPIPE)
@@ -619,7 +572,7 @@ class Connection:
         with self.loop:
             self.loop.poll()
             stream = self.stream
-            if self.beneath:
+            if self.sendsByTCP():
                 _Plain.shutdown(self.kernelSocket(), how)
                 self.ended = self.ended or how != kernel.SHUT_WR
                 return
@@ -627,18 +580,17 @@ class Connection:
                 raise failure(errno.ENOTCONN)
             if isUsed(self):
                 # Bytes are missing: no end of stream.
-                self.ended = self._isShut = True
+                self.ended = self.isShut = True
                 stream.thread = get_ident()
                 stream.abortConnection()
                 self.loop.changed()
                 raise failure(errno.ECONNRESET)
             if how != kernel.SHUT_WR:
                 self.ended = True
-            if how != kernel.SHUT_RD and not self._isShut:
-                self._isShut = True
-                if self.given is not None:
-                    # The peer has the end there, if it goes on before this end does.
-                    self.given.shutdown(kernel.SHUT_WR)
+            if how != kernel.SHUT_RD and not self.isShut:
+                self.isShut = True
+                if self.move is not None:
+                    self.move.shutdown()
                 stream.thread = get_ident()
                 stream.loseWriteConnection()
                 self.loop.flush(stream.channel.device)
@@ -664,7 +616,8 @@ class Connection:
         """
         Close the connection, under the loop's lock.
         """
-        self.dropGiven()
+        if self.move is not None:
+            self.move.drop()
         try:
             if self.stream is not None and not (self.inbox.size or isAborted or self.ended):
                 # The device may hold unread bytes that nobody has taken from it.
@@ -675,7 +628,7 @@ class Connection:
 
     def _end(self, isAborted: bool) -> None:
         stream, unread, self.sockets = self.stream, self.inbox.size > 0, 0
-        self.ended = self._isShut = True
+        self.ended = self.isShut = True
         self.inbox.clear()
         if stream is not None:
             stream.thread = get_ident()
@@ -710,12 +663,12 @@ class Connection:
         Return the state, as TCP names it (tcpi_state of TCP_INFO).
         """
         self.look()
-        if self.beneath:
+        if self.sendsByTCP():
             found = _Plain.getsockopt(self.kernelSocket(), kernel.IPPROTO_TCP, kernel.TCP_INFO, 1)
             return int.from_bytes(found, sys.byteorder)
         if self.stream is None or self.closed():
             return _CLOSE
-        return _CLOSE_WAIT if self.peerEnded else _FIN_WAIT2 if self._isShut else _ESTABLISHED
+        return _CLOSE_WAIT if self.peerEnded else _FIN_WAIT2 if self.isShut else _ESTABLISHED
 
     def waiting(self) -> int:
         """

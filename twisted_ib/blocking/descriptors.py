@@ -81,8 +81,8 @@ held: Final[dict[int, Callable[[], BlockingSocket | None]]] = vars(offloaded)["d
 byDescriptor: WeakValueDictionary[int, Offloaded] = WeakValueDictionary()
 _byInode = Offloaded.parts
 _detached: dict[int, Offloaded] = {}
-#: Those that the kernel carries after all, whose descriptors are of another file now.
-goneOn: WeakValueDictionary[int, BlockingSocket] = WeakValueDictionary()
+#: Those whose connections have moved to TCP: their descriptors are of another file now.
+movedSockets: WeakValueDictionary[int, BlockingSocket] = WeakValueDictionary()
 #: The time of the last step of a fork of this process, one before each and one after, in nanoseconds of the
 #: clock that tells when processes began: the children have the descriptors that were there before.
 lastFork = clock_gettime_ns(CLOCK_BOOTTIME)

@@ -226,7 +226,7 @@ def ioctl(fd: Any, request: int, arg: Any = 0, mutate_flag: bool = True, /) -> A
 
 def _count(connection: Connection, number: int, kernels: bytes) -> bytes:
     # With the kernel's, which has some of its own while a connection moves to it.
-    more = int.from_bytes(kernels, sys.byteorder) if connection.beneath else 0
+    more = int.from_bytes(kernels, sys.byteorder) if connection.sendsByTCP() else 0
     return (number + more).to_bytes(4, sys.byteorder)
 
 

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
-from twisted_ib.blocking.connecting import follow
 from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.descriptors import Offloaded, offloaded
+from twisted_ib.blocking.moving import asked
 from twisted_ib.configuration.words import SDP, TCP
 from twisted_ib.drive.process import life
 from twisted_ib.switch.listeners import SocketListeners
 from twisted_ib.switch.reason import Fallback, kept
+from twisted_ib.switch.serverclient import RedirectedServer
 
 if TYPE_CHECKING:
     from twisted_ib.blocking.loop import BlockingLoop
@@ -41,6 +42,19 @@ class _Accepting(Factory):
         return self.port.made()
 
 
+class BlockingServer(RedirectedServer):
+    """
+    The transport of the passive side of a blocking socket.
+    """
+
+    __slots__ = ()
+
+    server: Listening
+
+    def suspended(self, descriptor: int) -> bool:
+        return descriptor >= 0 and self.server.suspended(self.protocol, descriptor)
+
+
 class Listening(SocketListeners):
     """
     The SDP listeners of a socket; what comes over TCP stays the kernel's.
@@ -52,6 +66,7 @@ class Listening(SocketListeners):
     """
 
     listens: Final[Literal[True]] = True
+    transportClass = BlockingServer
     held = None
     descriptor: int
     inode: int
@@ -152,17 +167,17 @@ class Listening(SocketListeners):
 
     def suspended(self, connection: object, descriptor: int) -> bool:
         """
-        The client of a connection asks to go on over TCP.
+        The client of a connection asks to move to TCP.
 
         @param connection: Its protocol.
-        @param descriptor: This end of that.
+        @param descriptor: This end of TCP.
         @return: Whether that is taken care of, and the descriptor with it.
         """
         if not isinstance(connection, Connection) or self.why.verdict == SDP:
             return False
-        if connection.isAsked or connection.beneath:
+        if connection.move is not None:
             return False
-        follow(connection, descriptor)
+        asked(connection, descriptor)
         return True
 
     def ready(self) -> bool:

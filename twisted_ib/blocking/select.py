@@ -434,7 +434,7 @@ class epoll:
         # Whether the kernel knows it no more because another file has taken its place: takeBack() is to come.
         skt = offloaded.get(descriptor)
         part = None if skt is None or skt._sdp is None else skt._sdp.part
-        isSo = part is not None and not part.listens and part.beneath and descriptor in self._masks
+        isSo = part is not None and not part.listens and part.sendsByTCP() and descriptor in self._masks
         if isSo:
             self._moved.add(descriptor)
         return isSo

@@ -28,7 +28,6 @@ from twisted_ib.blocking.connecting import (
     acceptedTCP,
     connectTCP,
     decidedBefore,
-    goingOn,
     isTCP,
     target,
 )
@@ -40,7 +39,6 @@ from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.blocking.select import pollers
 from twisted_ib.configuration.words import CONNECT, LISTEN
 from twisted_ib.drive.waiter import handlers
-from twisted_ib.hca.host.fdpassing import LINGER_RESET
 from twisted_ib.sdp.inbox import octetsOf
 from twisted_ib.switch.reason import Fallback, Reason
 from twisted_ib.switch.switch import Switch
@@ -526,14 +524,8 @@ class socket(kernel.socket, metaclass=_Sockets):
         if not isinstance(self.sdp, Connection) and (self._sdp or self._connecting):
             self._drop()
         connection = self._connection()
-        if (
-            connection is not None
-            and connection.beneath
-            and connection.inbox.size
-            and connection.sockets == 1
-        ):
-            # As TCP: a close with unread bytes is a reset.
-            _Plain.setsockopt(self, kernel.SOL_SOCKET, kernel.SO_LINGER, LINGER_RESET)
+        if connection is not None and connection.move is not None:
+            connection.move.closing(self)
         with handlers.keep():
             sdp, self._sdp = self._sdp, None
             with descriptors.leaving(self.fileno(), sdp):
@@ -552,13 +544,19 @@ class socket(kernel.socket, metaclass=_Sockets):
         connection = self._connection()
         return connection is None or not connection.awaitMove()
 
-    def goOn(self, connection: Connection) -> None:
+    def mayMove(self) -> bool:
+        """
+        Return whether its connection may move to TCP: those of other classes have more than its bytes.
+        """
+        return type(self) is socket
+
+    def moved(self, connection: Connection) -> None:
         """
         The kernel has all that a connection still brings.
         """
         self._sdp, self._names = None, (connection.local, connection.peer)
-        self.__class__ = goingOn[type(self)]
-        descriptors.goneOn[self.fileno()] = self
+        self.__class__ = MovedSocket
+        descriptors.movedSockets[self.fileno()] = self
         for each in tuple(pollers):
             each.takeBack(self.fileno())
 
@@ -607,7 +605,7 @@ for _name in (
 
 class MovedSocket(KernelSocket):
     """
-    A socket whose connection the kernel carries after all: it keeps its addresses.
+    A socket whose connection has moved to TCP: it keeps its addresses.
     """
 
     __slots__ = ()
@@ -624,9 +622,6 @@ class MovedSocket(KernelSocket):
         made: Any = super().dup()
         made._names = self._names
         return made
-
-
-goingOn[socket] = MovedSocket
 
 
 def _rebound(function: Any) -> Any:

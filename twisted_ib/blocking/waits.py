@@ -64,13 +64,13 @@ def eventsOf(skt: socket, mask: int) -> int:
         # As its readable() says.
         found = _IN
     # The kernel is asked for what it carries already.
-    if mask & _OUT and part.writable() and not part.beneath:
+    if mask & _OUT and part.writable() and not (part.move is not None and part.move.sends()):
         found |= _OUT
-    if part.isInward:
+    if part.move is not None and part.move.receives():
         if not part.inbox.size:
             # The kernel has it now.
             with part.loop:
-                part.settle()
+                part.move.settle()
             return _HUP
     elif part.ended:
         found |= kernel.POLLRDHUP & mask
@@ -126,7 +126,7 @@ class _Watch:
                 if not part.isServed:
                     part.serve()
                 self.shared.append((descriptor, mask))
-            elif part is not None and not part.listens and part.beneath and mask & _OUT:
+            elif part is not None and not part.listens and mask & _OUT and part.sendsByTCP():
                 self.shared.append((descriptor, _OUT))
             self.sockets.append((descriptor, skt, mask))
 
@@ -218,7 +218,7 @@ def _waitOne(descriptor: int, mask: int, deadline: float | None) -> int | None:
     if skt is None or offload is None:
         return None
     part = offload.part
-    if part is None or part.listens or part.beneath or part.loop.forked:
+    if part is None or part.listens or (part.move is not None and part.move.sends()) or part.loop.forked:
         return None
     loop, ready = part.loop, partial(eventsOf, skt, mask)
     with loop:

@@ -9,7 +9,7 @@ first asks the machine, which checks the message and changes its state.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPError
@@ -21,8 +21,10 @@ from twisted_ib.sdp.protocol.machine import Input
 if TYPE_CHECKING:
     from twisted_ib.sdp.extensions import Extensions
     from twisted_ib.sdp.stream import Stream
+    from twisted_ib.sdp.transport import SDPTransport
 
-_Control = Callable[["Stream", Any, int, int], None]
+_Stream = TypeVar("_Stream", bound="Stream")
+_Control = Callable[[_Stream, Any, int, int], None]
 _Extended = Callable[["Extensions", Any], None]
 
 #: Message id -> whether it is for the extensions, and its handler.
@@ -31,14 +33,14 @@ HANDLERS: dict[int, tuple[bool, Any]] = {}
 UNEXPECTED: tuple[bool, Any] = True, None
 
 
-def control(message: type[wire.SDPMessage]) -> Callable[[_Control], _Control]:
+def control(message: type[wire.SDPMessage]) -> Callable[[_Control[_Stream]], _Control[_Stream]]:
     """
     Make a function the handler of a control message, which needs no extensions.
 
     It is called with the stream, the buffer, and the offsets of the message and of its end.
     """
 
-    def enter(handler: _Control) -> _Control:
+    def enter(handler: _Control[_Stream]) -> _Control[_Stream]:
         HANDLERS[message.mid.value] = False, handler
         return handler
 
@@ -106,13 +108,8 @@ def _chRcvBufAck(stream: Stream, buffer: Any, start: int, stop: int) -> None:
 # -- sockets that move
 
 
-def _isNot(descriptor: int) -> bool:
-    # What is no transport neither follows nor has asked.
-    return False
-
-
 @control(wire.SuspComm)
-def _suspComm(stream: Stream, buffer: Any, start: int, stop: int) -> None:
+def _suspComm(stream: SDPTransport, buffer: Any, start: int, stop: int) -> None:
     service = wire.SuspComm.parse(buffer, start, stop).serviceID
     path = stream.queuePair.path
     descriptor = path.handedOver(stream.queuePair.remote) if ISharedMemoryPath.providedBy(path) else None
@@ -120,14 +117,14 @@ def _suspComm(stream: Stream, buffer: Any, start: int, stop: int) -> None:
         # OpenIB parses SuspComm and never answers, OFED logs it: the peer would then wait for ever.
         raise SDPError(f"SuspComm: the peer moves to service {service:#x}, where we do not follow")
     # Nobody has to.
-    if descriptor >= 0 and not getattr(stream, "suspended", _isNot)(descriptor):
+    if descriptor >= 0 and not stream.suspended(descriptor):
         refuse(descriptor)
 
 
 @control(wire.SuspCommAck)
-def _suspCommAck(stream: Stream, buffer: Any, start: int, stop: int) -> None:
+def _suspCommAck(stream: SDPTransport, buffer: Any, start: int, stop: int) -> None:
     wire.SuspCommAck.parse(buffer, start, stop)
-    if not getattr(stream, "suspended", _isNot)(-1):
+    if not stream.suspended(-1):
         raise SDPError("SuspCommAck, but nothing was suspended")
 
 

@@ -168,7 +168,7 @@ class SDPTransport(Transport, Stream):
         else:
             Transport.loseConnection(self)
 
-    # -- a connection that goes on elsewhere
+    # -- a connection that moves to TCP
 
     def isQuiet(self) -> bool:
         """
@@ -182,10 +182,10 @@ class SDPTransport(Transport, Stream):
 
     def suspend(self, descriptor: int) -> bool:
         """
-        Ask the peer to go on over a connection of the kernel's (SuspComm).  If it does, nothing more arrives
-        here, and C{suspended(-1)} is called.
+        Ask the peer to move to a connection of TCP (SuspComm).  If it does, nothing more arrives here, and
+        C{suspended(-1)} is called.
 
-        @param descriptor: Its end; it stays open here.
+        @param descriptor: The peer's end of TCP; it stays open here.
         @return: Whether it was asked.
         """
         path, number = self.queuePair.path, self.queuePair.number
@@ -194,7 +194,7 @@ class SDPTransport(Transport, Stream):
             self.sendControl(MID.SUSP_COMM, SuspComm.layout.struct.pack(number))
         return bool(asked)
 
-    def follow(self) -> None:
+    def answerSuspend(self) -> None:
         """
         Nothing more is sent here, as the peer has asked (SuspCommAck).
         """
@@ -202,10 +202,10 @@ class SDPTransport(Transport, Stream):
 
     def suspended(self, descriptor: int) -> bool:
         """
-        The peer asks to go on over a connection of the kernel's, or does so as it was asked.
+        The peer asks to move to a connection of TCP, or answers that it does.
 
-        @param descriptor: Its end, which is this side's then; -1 if it was asked.
-        @return: False if this side does not, or has not asked.
+        @param descriptor: This end of TCP; -1 for the answer.
+        @return: False if this end does not move, or has not asked.
         """
         return False
 

@@ -14,8 +14,6 @@ from twisted_ib.sdp.port import SDPClient, SDPServer
 from twisted_ib.switch.handle import ConnectionHandle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from twisted_ib.internet.addressing.addresses import Address
     from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.switch.reason import Reason
@@ -63,12 +61,6 @@ class RedirectedServer(_Handled, SDPServer):
         # For SDPListener.isTaken(), over all devices of the port.
         server.peers.setdefault(peer.host, set()).add(peer.port)
 
-    def suspended(self, descriptor: int) -> bool:
-        # The port of a blocking socket, which its listeners share, follows; not another face's.
-        port = getattr(self.server.factory, "port", None)
-        follow: Callable[[object, int], bool] | None = getattr(port, "suspended", None)
-        return descriptor >= 0 and follow is not None and follow(self.protocol, descriptor)
-
     def _leavePeers(self) -> None:
         peers = self.server.peers
         numbers = peers.get(self._peerHost)
@@ -110,12 +102,7 @@ class RedirectedClient(_Handled, SDPClient):
             bound.close()
         super().connectionLost(reason)
 
-    def suspended(self, descriptor: int) -> bool:
-        followed: Callable[[], bool] = getattr(self.connector, "followed", bool)
-        return descriptor < 0 and followed()
-
     def sleeps(self) -> None:
         """
         Its messages mostly end sleeps: blocking sockets connect to its port over TCP for a time.
         """
-        self.connector.sleeps()

@@ -1,5 +1,5 @@
 """
-Tests of connections of blocking sockets that go on over TCP: see L{twisted_ib.blocking.connecting}.
+Tests of connections of blocking sockets that move to TCP: see L{twisted_ib.blocking.moving}.
 """
 
 from __future__ import annotations
@@ -16,16 +16,24 @@ from functools import partial
 from struct import pack
 from subprocess import PIPE, Popen
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
+from twisted.trial.unittest import SynchronousTestCase
+
 from tests.blocking.case import BlockingTestCase, exactly
+from tests.hca.base.machines import MachineTestsMixin
 from tests.support.certificates import certificate
 from tests.support.descriptors import descriptorsBefore
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import socket as offloading
-from twisted_ib.blocking import connecting, descriptors, files, tls
+from twisted_ib.blocking import descriptors, files, moving, tls
+from twisted_ib.blocking.connecting import BlockingClient
+from twisted_ib.blocking.listening import BlockingServer
+from twisted_ib.blocking.moving import State
 from twisted_ib.blocking.select import epoll, poll, select
 from twisted_ib.blocking.socket import MovedSocket
+from twisted_ib.sdp.transport import SDPTransport
 from twisted_ib.switch.gainless import ASLEEP_MESSAGES
 
 DATA = b"0123456789"
@@ -132,11 +140,47 @@ def polled(skt: Any) -> int:
 
 def moves(skt: Any) -> None:
     """
-    Have the end of a connection that has connected go on over TCP.
+    Have the end of a connection that has connected ask to move to TCP.
     """
     connection = skt.sdp
     with connection.loop:
         connection.stream.sleeps()
+
+
+class MachineTests(MachineTestsMixin, SynchronousTestCase):
+    """
+    The states of a move.
+    """
+
+    machine = moving.MOVES
+    stateType, inputType = State, moving.Input
+    begins = (State.ASKED,)
+
+
+class TransportTests(SynchronousTestCase):
+    """
+    Transports that are asked to move, or told that the peer does.
+    """
+
+    def test_suspended(self) -> None:
+        """
+        A server's end asks its port whether it moves, a client's its connector whether it has asked; those of
+        other faces do not move.
+        """
+        told: list[Any] = []
+
+        def tell(*words: object) -> bool:
+            told.append(words)
+            return True
+
+        for make, port in (BlockingServer, "server"), (BlockingClient, "connector"):
+            made: Any = make.__new__(make)
+            made.protocol = "it"
+            setattr(made, port, SimpleNamespace(suspended=tell))
+            self.assertEqual([made.suspended(5), made.suspended(-1)], [port == "server", port != "server"])
+            self.assertIs(make.__mro__[1].suspended, SDPTransport.suspended)
+            self.assertFalse(SDPTransport.suspended(made, 5))
+        self.assertEqual(told, [("it", 5), ()])
 
 
 class MovingTests(BlockingTestCase):
@@ -214,7 +258,7 @@ class MovingTests(BlockingTestCase):
         Return the steps that are to be tried again.
         """
         calls = self.loop.reactor.getDelayedCalls()
-        return [each for each in calls if each.func.__name__ in ("follow", "_goOn")]
+        return [each for each in calls if each.func.__name__ == "advance"]
 
     def settled(self, *sockets: Any) -> None:
         """
@@ -231,7 +275,8 @@ class MovingTests(BlockingTestCase):
         """
         parts = [each.sdp for each in sockets if each.sdp is not None]
         with self.loop:
-            isOver = self.loop.wait(lambda: all(each.isInward for each in parts), monotonic() + HANG_SECONDS)
+            deadline = monotonic() + HANG_SECONDS
+            isOver = self.loop.wait(lambda: all(each.move.receives() for each in parts), deadline)
         self.assertTrue(isOver)
 
     def exchange(self, one: Any, other: Any) -> None:
@@ -252,11 +297,11 @@ class MovingTests(BlockingTestCase):
         hold = self.restless(other)
         moves(one)
         self.turns()
-        given = one.sdp.given
-        self.assertIsNotNone(given)
-        self.assertFalse(other.sdp.beneath)
+        move = one.sdp.move
+        self.assertFalse(other.sdp.sendsByTCP())
         moves(one)
-        self.assertIs(one.sdp.given, given)
+        self.assertIs(one.sdp.move, move)
+        self.assertIs(move.state, State.ASKED)
         return one, other, hold
 
     def half(self) -> tuple[Any, Any, Any]:
@@ -267,10 +312,10 @@ class MovingTests(BlockingTestCase):
         self.assertIsNot(type(one.sdp.stream), type(other.sdp.stream))
         moves(one)
         hold = self.restless(one)
-        self.turns(lambda: other.sdp.beneath)
+        self.turns(lambda: other.sdp.sendsByTCP())
         self.turns()
-        self.assertTrue(other.sdp.beneath)
-        self.assertFalse(one.sdp.beneath)
+        self.assertTrue(other.sdp.sendsByTCP())
+        self.assertFalse(one.sdp.sendsByTCP())
         return one, other, hold
 
     def test_sends(self) -> None:
@@ -523,7 +568,7 @@ class MovingTests(BlockingTestCase):
         one, other = self.pair()
         sent = self.filled(one)
         moves(one)
-        self.assertIsNone(one.sdp.given)
+        self.assertIsNone(one.sdp.move)
         self.assertEqual(exactly(other, len(sent)), sent)
         one, other, hold = self.offered()
         sent = self.filled(other)
@@ -533,7 +578,7 @@ class MovingTests(BlockingTestCase):
         self.patch(kind, "isQuiet", lambda stream: looks.append(plain(stream)) or looks[-1])
         with self.loop:
             self.loop.wait(lambda: len(looks) > 1, monotonic() + HANG_SECONDS)
-        self.assertEqual((looks[:2], other.sdp.beneath), ([False, False], False))
+        self.assertEqual((looks[:2], other.sdp.sendsByTCP()), ([False, False], False))
         self.assertEqual(exactly(one, len(sent)), sent)
         self.inward(one, other)
         self.exchange(one, other)
@@ -544,7 +589,7 @@ class MovingTests(BlockingTestCase):
         """
         one, other, hold = self.half()
         other.setsockopt(kernel.SOL_SOCKET, kernel.SO_SNDBUF, 4096)
-        one.sdp.given.setsockopt(kernel.SOL_SOCKET, kernel.SO_RCVBUF, 4096)
+        one.sdp.move.mine.setsockopt(kernel.SOL_SOCKET, kernel.SO_RCVBUF, 4096)
         data = bytes(range(256)) * 200
         sent = self.inThread(other.sendall, data)
         hold.restore()
@@ -559,7 +604,7 @@ class MovingTests(BlockingTestCase):
         other.shutdown(kernel.SHUT_WR)
         self.turns(lambda: one.sdp.ended)
         moves(one)
-        self.assertIsNone(one.sdp.given)
+        self.assertIsNone(one.sdp.move)
 
     def test_emptied(self) -> None:
         """
@@ -700,7 +745,7 @@ class MovingTests(BlockingTestCase):
                     each.sendall(DATA)
                     self.assertEqual(exactly(peer, len(DATA)), DATA)
                     self.assertIsNotNone(each.sdp)
-                    self.assertFalse(each.sdp.beneath)
+                    self.assertFalse(each.sdp.sendsByTCP())
                 while kept:
                     skt = kept.pop()
                     if skt.fileno() in (ends[0].fileno(), ends[1].fileno()):
@@ -725,9 +770,29 @@ class MovingTests(BlockingTestCase):
         self.addCleanup(server.close)
         moves(client)
         self.turns()
-        self.assertIsNone(client.sdp.given)
+        self.assertIsNone(client.sdp.move)
         client.sendall(DATA)
         self.assertEqual(exactly(server, len(DATA)), DATA)
+
+    def test_looks(self) -> None:
+        """
+        Each end lists the descriptors of its process once, however often it tries; nothing is listed for
+        what is known to stay.
+        """
+        listed: list[str] = []
+        plain = os.listdir
+        self.patch(moving.os, "listdir", lambda path: listed.append(path) or plain(path))
+        one, other, hold = self.offered()
+        self.turns(count=100)
+        self.assertEqual(listed, ["/proc/self/fd"])
+        hold.restore()
+        self.inward(one, other)
+        self.assertEqual(listed, ["/proc/self/fd"] * 2)
+        one, other = self.pair()
+        copy = one.dup()
+        self.addCleanup(copy.close)
+        moves(one)
+        self.assertEqual(len(listed), 2)
 
     def test_duplicatedMeanwhile(self) -> None:
         """
@@ -746,7 +811,7 @@ class MovingTests(BlockingTestCase):
         """
         strangers: list[Any] = []
 
-        class Besieged(connecting._socket.socket):
+        class Besieged(moving._socket.socket):
             count = 1
 
             def listen(self, backlog: int = 0) -> None:
@@ -754,14 +819,14 @@ class MovingTests(BlockingTestCase):
                 for _ in range(self.count):
                     strangers.append(kernel.create_connection(self.getsockname()))
 
-        self.patch(connecting._socket, "socket", Besieged)
-        mine, theirs = connecting.pairOfTCP()
+        self.patch(moving._socket, "socket", Besieged)
+        mine, theirs = moving.pairOfTCP()
         with closing(mine), closing(theirs):
             self.assertEqual(theirs.getpeername(), mine.getsockname())
             self.assertEqual(mine.getpeername(), theirs.getsockname())
-        Besieged.count = connecting._STRANGERS
-        self.assertRaises(OSError, connecting.pairOfTCP)
-        self.assertEqual(len(strangers), 1 + connecting._STRANGERS)
+        Besieged.count = moving._STRANGERS
+        self.assertRaises(OSError, moving.pairOfTCP)
+        self.assertEqual(len(strangers), 1 + moving._STRANGERS)
         for each in strangers:
             with each:
                 self.assertEqual(each.recv(1), b"")

@@ -5,8 +5,6 @@ Tests of L{twisted_ib.sdp.handlers}.
 from __future__ import annotations
 
 import os
-from types import SimpleNamespace
-from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -14,7 +12,6 @@ from tests.sdp.pair import PairTestCase
 from tests.support.descriptors import isOpen
 from twisted_ib.sdp.handlers import HANDLERS
 from twisted_ib.sdp.protocol.wire import MESSAGES, MID, Hello, HelloAck, SuspComm
-from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer
 
 
 class TableTests(SynchronousTestCase):
@@ -53,26 +50,3 @@ class MovingTests(PairTestCase):
         self.assertEqual(asked, [raw.queuePair.number])
         self.assertFalse(isOpen(write))
         self.assertEqual((stream.heard.log, raw.log), ([b"more"], []))
-
-    def test_ends(self) -> None:
-        """
-        A server's end asks its port whether it follows, a client's its connector whether it has asked.
-        """
-        told: list[tuple[Any, int]] = []
-        follows = SimpleNamespace(suspended=lambda *words: told.append(words) or True)
-        refuses = SimpleNamespace(suspended=lambda *words: False)
-        for port, isTold in (follows, True), (refuses, False), (SimpleNamespace(), False), (None, False):
-            made: Any = RedirectedServer.__new__(RedirectedServer)
-            made.server = SimpleNamespace(factory=SimpleNamespace(port=port))
-            made.protocol = "it"
-            self.assertEqual((made.suspended(5), made.suspended(-1)), (isTold, False))
-        self.assertEqual(told, [("it", 5)])
-        client: Any = RedirectedClient.__new__(RedirectedClient)
-        for connector in (
-            SimpleNamespace(followed=lambda: True),
-            SimpleNamespace(followed=lambda: False),
-            None,
-        ):
-            client.connector = connector
-            isAsked = connector is not None and connector.followed()
-            self.assertEqual((client.suspended(-1), client.suspended(5)), (isAsked, False))

@@ -1,0 +1,465 @@
+"""
+The move of a connection of blocking sockets, which gains nothing over SDP, to the kernel's TCP, between
+processes of one user::
+
+    the end that has connected asks                  the end that has accepted is asked
+    a descriptor, beside the path              ->
+    SuspComm                                   ->    sends by TCP from now on
+                                               <-    SuspCommAck
+    sends and receives by TCP
+    DisConn, behind what it had sent before    ->    receives by TCP
+
+TCP's connection is one between two sockets that the first end has made; each takes the place of its end's own
+at the descriptor.  So no byte overtakes another one: what is behind the mark of a direction comes by TCP.  An
+end that cannot move refuses: it resets what it is given, and all stays as it is.
+"""
+
+from __future__ import annotations
+
+import _socket
+import errno
+import os
+import socket as kernel
+from collections.abc import Callable
+from contextlib import closing, suppress
+from enum import Enum, auto
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from twisted.internet.protocol import Protocol
+
+from twisted_ib.blocking import descriptors
+from twisted_ib.hca.base.machine import Machine, ignored, listed
+from twisted_ib.hca.host.fdpassing import LINGER_RESET, refuse
+
+if TYPE_CHECKING:
+    from twisted_ib.blocking.connection import Connection
+    from twisted_ib.blocking.socket import socket
+    from twisted_ib.switch.serverclient import RedirectedClient
+
+#: Options that programs set, which go with a connection.
+_OPTIONS: Final = (
+    *((kernel.SOL_SOCKET, each) for each in (kernel.SO_KEEPALIVE, kernel.SO_LINGER, kernel.SO_OOBINLINE)),
+    *((kernel.IPPROTO_TCP, each) for each in (kernel.TCP_KEEPIDLE, kernel.TCP_KEEPINTVL, kernel.TCP_KEEPCNT)),
+    (kernel.IPPROTO_TCP, kernel.TCP_USER_TIMEOUT),
+)
+#: Strangers that connect to a socket which waits for our own one, at most.
+_STRANGERS: Final = 8
+#: Descriptors of a process, at most, that are asked whether they are the same.
+_DESCRIPTORS: Final = 1024
+#: Seconds that a host may take to connect to itself.
+_PAIR_SECONDS: Final = 0.1
+#: How long a peer is waited for that was asked, and is busy.
+ANSWER_SECONDS: Final = 1.0
+#: Seconds after which it is looked again whether all that was written is in the medium.
+_QUIET_SECONDS: Final = 1e-3
+_QUIET_SECONDS_MOST: Final = 0.1
+_Plain: Final = _socket.socket
+_dup2, _fstat = os.dup2, os.fstat
+
+
+class State(Enum):
+    """
+    How far the move of a connection is, at one of its ends.
+    """
+
+    #: One end has asked the other; this one sends and receives over SDP.
+    ASKED = auto()
+    #: The same, and a call has waited for the answer in vain: none waits again, as a server may stand still.
+    OVERDUE = auto()
+    #: It stays with SDP.
+    REFUSED = auto()
+    #: At the end that has asked: the peer sends by TCP, and this end is to do so as soon as it can.
+    ANSWERED = auto()
+    #: This end sends by TCP; what the peer has sent before still arrives over SDP.
+    SENDING = auto()
+    #: Nothing more arrives over SDP: this end also receives by TCP, behind what is in the inbox.
+    MOVED = auto()
+
+
+class Input(Enum):
+    """
+    An event that changes it.
+    """
+
+    #: A call has waited for the answer in vain.
+    WAITED = auto()
+    #: One of the ends stays with SDP.
+    REFUSE = auto()
+    #: The peer sends by TCP: SuspCommAck has come.
+    ANSWER = auto()
+    #: A socket of TCP has taken the place at the descriptor.
+    REPLACE = auto()
+    #: Nothing more arrives over SDP.
+    END = auto()
+
+
+#: What is not listed changes nothing.
+MOVES: Final = Machine[State, Input, "State | None"](
+    listed(
+        {
+            State.ASKED: {
+                Input.WAITED: State.OVERDUE,
+                Input.REFUSE: State.REFUSED,
+                Input.ANSWER: State.ANSWERED,
+                Input.REPLACE: State.SENDING,
+            },
+            State.OVERDUE: {
+                Input.REFUSE: State.REFUSED,
+                Input.ANSWER: State.ANSWERED,
+                Input.REPLACE: State.SENDING,
+            },
+            # The peer has answered what this end has closed: it is reset.
+            State.REFUSED: {Input.ANSWER: State.ANSWERED},
+            State.ANSWERED: {Input.REPLACE: State.SENDING},
+            State.SENDING: {Input.END: State.MOVED},
+        }
+    ),
+    unlisted=ignored,
+)
+
+
+class Move:
+    """
+    The move of one connection, at one of its ends, from the question on.
+
+    @ivar connection: The connection.
+    @ivar state: How far it is.
+    @ivar mine: This end of TCP, until it has the place of SDP's, or is refused; then L{None}.
+    """
+
+    def __init__(self, connection: Connection, mine: _socket.socket) -> None:
+        self.connection = connection
+        self.mine: _socket.socket | None = mine
+        self.state = State.ASKED
+
+    def feed(self, given: Input) -> None:
+        """
+        Change the state.
+        """
+        self.state = MOVES[self.state, given] or self.state
+
+    def sends(self) -> bool:
+        """
+        Return whether the kernel carries what is sent from now on, at the connection's descriptor.
+        """
+        return self.state in (State.SENDING, State.MOVED)
+
+    def receives(self) -> bool:
+        """
+        Return whether the kernel has all that is to be received behind the connection's inbox, too.
+        """
+        return self.state is State.MOVED
+
+    # -- until it sends
+
+    def answered(self) -> bool:
+        """
+        The peer sends by TCP from now on (SuspCommAck).
+
+        @return: Whether it was asked to.
+        """
+        return False
+
+    def advance(self, seconds: float = _QUIET_SECONDS) -> None:
+        """
+        Send by TCP from now on, if all that was sent before is in the medium; else try again.
+
+        @param seconds: After so many.
+        """
+        raise NotImplementedError
+
+    def _later(self, seconds: float) -> None:
+        longer = min(2 * seconds, _QUIET_SECONDS_MOST)
+        self.connection.loop.reactor.callLater(seconds, self.advance, longer)
+
+    def look(self) -> None:
+        """
+        Close this end of TCP if the peer has refused: it has reset it.
+        """
+        try:
+            if self.mine is not None:
+                self.mine.recv(1, kernel.MSG_PEEK | kernel.MSG_DONTWAIT)
+        except ConnectionResetError:
+            self.drop()
+        except OSError:
+            pass  # There is nothing yet.
+
+    def drop(self) -> None:
+        """
+        The connection does not move: close this end of TCP, if it is not used yet.
+        """
+        mine, self.mine = self.mine, None
+        if mine is not None:
+            self.feed(Input.REFUSE)
+            self._close(mine)
+
+    def _close(self, mine: _socket.socket) -> None:
+        mine.close()
+
+    def awaitAnswer(self) -> bool:
+        """
+        The descriptor is about to be duplicated or given away: wait until it is known whether the connection
+        moves, once.
+
+        @return: Whether the kernel has it now.
+        """
+        connection = self.connection
+        if self._isOpen():
+            with connection.loop:
+                self.look()
+                connection.loop.wait(
+                    lambda: not self._isOpen() or connection.over, monotonic() + ANSWER_SECONDS
+                )
+                self.feed(Input.WAITED)
+        return self.receives() and not connection.inbox.size
+
+    def _isOpen(self) -> bool:
+        return self.state in (State.ASKED, State.ANSWERED)
+
+    def shutdown(self) -> None:
+        """
+        This end sends no more.
+        """
+        if self.mine is not None:
+            # The peer has the end there, if it moves before this end does.
+            self.mine.shutdown(kernel.SHUT_WR)
+
+    # -- from then on
+
+    def _replace(self) -> None:
+        # Put this end of TCP into the place of the socket of SDP, which sends by it from now on.
+        connection, plain, self.mine = self.connection, self.mine, None
+        assert plain is not None
+        number = connection.descriptor
+        skt, it = descriptors.offloaded[number], descriptors.byDescriptor[number]
+        for level, option in _OPTIONS:
+            with suppress(OSError):
+                plain.setsockopt(level, option, _Plain.getsockopt(skt, level, option, 8))
+        # As over SDP, where nothing waits for an answer; an accepted one has not what its listener was told.
+        plain.setsockopt(kernel.IPPROTO_TCP, kernel.TCP_NODELAY, 1)
+        plain.setblocking(os.get_blocking(number))
+        _dup2(plain.fileno(), number, os.get_inheritable(number))
+        plain.close()
+        del descriptors.Offloaded.parts[it.inode]
+        it.inode = connection.inode = _fstat(number).st_ino
+        descriptors.Offloaded.parts[it.inode] = connection
+        connection.isTrapped, connection.isShut = False, True
+        self.feed(Input.REPLACE)
+
+    def peerEnded(self) -> bool:
+        """
+        The peer sends no more over SDP.
+
+        @return: Whether it does by TCP.
+        """
+        if self.sends():
+            self._end()
+            return True
+        # Its answer says so, too.
+        return self.state is State.ANSWERED
+
+    def _end(self) -> None:
+        self.connection.ended = True
+        self.feed(Input.END)
+        self.settle()
+
+    def settle(self) -> None:
+        """
+        Nothing more arrives over SDP; once all of that is read, the socket is the kernel's.
+        """
+        connection = self.connection
+        stream, connection.stream = connection.stream, None
+        if stream is not None:
+            stream.protocol, stream.thread = Protocol(), connection.loop.owner
+            # At once, as both are quiet: nobody may drive the loop after this.
+            stream.endNow()
+        # Duplicates may have been made since.
+        its = [each for each in tuple(descriptors.byDescriptor.values()) if each.part is connection]
+        sockets = [descriptors.offloaded.get(each.descriptor) for each in its]
+        if connection.inbox.size or None in sockets:
+            # One that was detached has a socket later.
+            return
+        number = connection.descriptor
+        for it, skt in zip(its, sockets, strict=True):
+            descriptors.close(it)
+            if skt is not None:
+                skt.moved(connection)
+        connection.descriptor = number
+        descriptors.Offloaded.parts.pop(connection.inode, None)
+
+    def closing(self, skt: socket) -> None:
+        """
+        A socket is about to close the connection: as over TCP, that is a reset if bytes are unread.
+        """
+        if self.sends() and self.connection.inbox.size and self.connection.sockets == 1:
+            _Plain.setsockopt(skt, kernel.SOL_SOCKET, kernel.SO_LINGER, LINGER_RESET)
+
+
+class Asking(Move):
+    """
+    The move at the end that asks.
+    """
+
+    def __init__(
+        self, connection: Connection, mine: _socket.socket, moved: Callable[[socket], object]
+    ) -> None:
+        """
+        @param moved: Called with the socket once that has moved.
+        """
+        super().__init__(connection, mine)
+        self._moved = moved
+
+    def answered(self) -> bool:
+        self.feed(Input.ANSWER)
+        if self.state is State.ANSWERED:
+            self.advance()
+        return True
+
+    def advance(self, seconds: float = _QUIET_SECONDS) -> None:
+        connection, stream = self.connection, self.connection.stream
+        if stream is None or connection.descriptor not in descriptors.byDescriptor:
+            # It has ended meanwhile, or is closed, and ends as it would have.
+            return
+        if self.mine is None or not _isAlone(connection):
+            # The peer has reset it there, or the program has duplicated the descriptor: nobody can tell the
+            # duplicate where the rest is.
+            connection.lost = errno.ECONNRESET
+            stream.abortConnection()
+            return
+        stream.startReading()
+        stream.read()
+        if not stream.isQuiet():
+            self._later(seconds)
+            return
+        isEnded = connection.ended
+        self._replace()
+        skt = connection.kernelSocket()
+        if isEnded:
+            _Plain.shutdown(skt, kernel.SHUT_RD)
+        self._moved(skt)
+        self._end()
+
+
+class Asked(Move):
+    """
+    The move at the end that is asked.
+    """
+
+    def _close(self, mine: _socket.socket) -> None:
+        refuse(mine.detach())
+
+    def advance(self, seconds: float = _QUIET_SECONDS) -> None:
+        connection, stream = self.connection, self.connection.stream
+        if self.mine is None:
+            # The program has closed it meanwhile.
+            return
+        if stream is None or connection.ended or connection.isShut or not _isAlone(connection):
+            self.drop()
+        elif not stream.isQuiet():
+            self._later(seconds)
+        elif not _hasOneDescriptor(connection):
+            self.drop()
+        else:
+            self._replace()
+            stream.thread = connection.loop.owner
+            stream.answerSuspend()
+
+
+def ask(connection: Connection, stream: RedirectedClient, moved: Callable[[socket], object]) -> None:
+    """
+    Ask the peer of a connection to move, if this end can.
+
+    @param stream: The transport, which is quiet.
+    @param moved: Called with the socket once that has moved.
+    """
+    if connection.ended or not _isAlone(connection) or not _hasOneDescriptor(connection):
+        return
+    with suppress(OSError):
+        mine, theirs = pairOfTCP()
+        with closing(theirs):
+            move = connection.move = Asking(connection, mine, moved)
+            stream.thread = connection.loop.owner
+            if not stream.suspend(theirs.fileno()):
+                move.drop()
+
+
+def asked(connection: Connection, descriptor: int) -> None:
+    """
+    The peer of a connection asks to move: do so as soon as that can be, or refuse.
+
+    @param descriptor: This end of TCP.
+    """
+    try:
+        mine = _socket.socket(fileno=descriptor)
+    except OSError:
+        refuse(descriptor)
+        return
+    move = connection.move = Asked(connection, mine)
+    if _isTCP(mine):
+        move.advance()
+    else:
+        move.drop()
+
+
+def _isTCP(mine: _socket.socket) -> bool:
+    # Whether the peer has given what it should.
+    with suppress(OSError):
+        mine.getpeername()
+        return (mine.type, mine.proto) == (kernel.SOCK_STREAM, kernel.IPPROTO_TCP)
+    return False
+
+
+def pairOfTCP() -> tuple[_socket.socket, _socket.socket]:
+    """
+    Return two sockets of TCP that are connected with each other.
+
+    @raise OSError: None is to be had.
+    """
+    listener: Any = _socket.socket(kernel.AF_INET, kernel.SOCK_STREAM)
+    with closing(listener):
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(_STRANGERS)
+        mine = _socket.socket(kernel.AF_INET, kernel.SOCK_STREAM)
+        mine.settimeout(_PAIR_SECONDS)
+        listener.settimeout(_PAIR_SECONDS)
+        try:
+            mine.connect(listener.getsockname())
+            for _ in range(_STRANGERS):
+                descriptor, address = listener._accept()
+                theirs = _socket.socket(kernel.AF_INET, kernel.SOCK_STREAM, 0, descriptor)
+                if address == mine.getsockname():
+                    mine.setblocking(False)
+                    return mine, theirs
+                theirs.close()
+        except BaseException:
+            mine.close()
+            raise
+        mine.close()
+    raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+
+
+def _isAlone(connection: Connection) -> bool:
+    # Whether one socket has a connection, at one descriptor that is known: then its carrier may change.
+    number = connection.descriptor
+    skt = descriptors.offloaded.get(number)
+    it = None if skt is None else skt._sdp
+    if skt is None or it is None or it.part is not connection or it.others or not skt.mayMove():
+        return False
+    if connection.sockets != 1 or connection.held is not None or connection.kept >= 0:
+        return False
+    return descriptors.inodeOf(number) == connection.inode
+
+
+def _hasOneDescriptor(connection: Connection) -> bool:
+    # The same of what is not known: duplicates without a socket, and those of processes that were forked.
+    if descriptors.lastFork not in (connection.forks, connection.looked):
+        return False
+    try:
+        names = os.listdir("/proc/self/fd")
+    except OSError:
+        # No descriptor is free to look.
+        return False
+    if len(names) > _DESCRIPTORS:
+        return False
+    return sum(descriptors.inodeOf(int(each)) == connection.inode for each in names) == 1
