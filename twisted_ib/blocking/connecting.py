@@ -25,7 +25,6 @@ from twisted_ib.switch.serverclient import RedirectedClient
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
-    from twisted_ib.blocking.listening import Listening
     from twisted_ib.blocking.socket import socket
     from twisted_ib.internet.addressing.addresses import Address, End
     from twisted_ib.internet.channel import DeviceChannel
@@ -214,7 +213,7 @@ class SwitchedConnecting(Connecting):
             ask(connection, transport, partial(self._moved, why))
 
     def _moved(self, why: Fallback, skt: socket) -> None:
-        # What it was over SDP is known.
+        # The end of its transport is not that of the connection: see connectionLost().
         self.transport = None
         decision, switch = self.attempt.why, self.reactor.switch
         kept[skt] = decision
@@ -295,16 +294,13 @@ def _count(skt: socket, address: Any, why: Reason | None) -> None:
         _countDirect(skt, CONNECT, address)
 
 
-def acceptedTCP(skt: socket, made: kernel.socket, listening: Listening | None) -> None:
+def acceptedTCP(skt: socket, made: kernel.socket) -> None:
     """
-    Count a connection that the kernel has accepted.
+    Count a connection that the kernel has accepted where nobody listens over SDP.
 
     @param made: Its socket.
-    @param listening: The listeners beside the kernel's, if there are any.
     """
-    if listening is not None:
-        carried(TCP, listening.why)
-    elif isTCP(skt):
+    if isTCP(skt):
         _countDirect(skt, LISTEN, skt.getsockname(), made)
 
 

@@ -150,7 +150,10 @@ class Connection:
 
     def awaitMove(self) -> bool:
         """
-        See L{Move.awaitAnswer<twisted_ib.blocking.moving.Move.awaitAnswer>}.
+        The descriptor is about to be duplicated or given away: wait until it is known whether the connection
+        moves.
+
+        @return: Whether the kernel has the descriptor now.
         """
         return self.move is not None and self.move.awaitAnswer()
 

@@ -199,10 +199,7 @@ class Move:
 
     def awaitAnswer(self) -> bool:
         """
-        The descriptor is about to be duplicated or given away: wait until it is known whether the connection
-        moves, once.
-
-        @return: Whether the kernel has it now.
+        See L{Connection.awaitMove<twisted_ib.blocking.connection.Connection.awaitMove>}.
         """
         connection = self.connection
         if self._isOpen():

@@ -37,10 +37,10 @@ from twisted_ib.blocking.files import sendFile
 from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.blocking.select import pollers
-from twisted_ib.configuration.words import CONNECT, LISTEN
+from twisted_ib.configuration.words import CONNECT, LISTEN, TCP
 from twisted_ib.drive.waiter import handlers
 from twisted_ib.sdp.inbox import octetsOf
-from twisted_ib.switch.reason import Fallback, Reason
+from twisted_ib.switch.reason import Fallback, Reason, carried
 from twisted_ib.switch.switch import Switch
 
 # Now: the names may stand for others later (L{twisted_ib.blocking.patch}).
@@ -270,9 +270,10 @@ class socket(kernel.socket, metaclass=_Sockets):
     def accept(self) -> tuple[kernel.socket, Any]:
         listening = self.sdp
         if not isinstance(listening, Listening):
-            found = self._acceptTCP(None)
-            acceptedTCP(self, found[0], None)
-            return found
+            descriptor, address = _acceptPlain(self)
+            made = self._ofTCP((self.family, self.type, self.proto), descriptor)
+            acceptedTCP(self, made)
+            return made, address
         if not listening.isServed:
             listening.serve()
         timeout = self.gettimeout()
@@ -297,14 +298,15 @@ class socket(kernel.socket, metaclass=_Sockets):
                 try:
                     if listening.alone:
                         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-                    found = self._acceptTCP(listening)
+                    descriptor, address = listening.acceptTCP(self)
+                    made = self._ofTCP(listening.kind, descriptor)
                 except BlockingIOError:
                     # Another thread or process was quicker.
                     if timeout == 0.0:
                         raise
                     continue
-            acceptedTCP(self, found[0], listening)
-            return found
+            carried(TCP, listening.why)
+            return made, address
 
     def _accepted(self, connection: Connection) -> tuple[kernel.socket, Any]:
         made = socket(self.family, self.type, self.proto)
@@ -313,15 +315,11 @@ class socket(kernel.socket, metaclass=_Sockets):
             made.setblocking(True)
         return made, connection.peer
 
-    def _acceptTCP(self, listening: Listening | None) -> tuple[kernel.socket, Any]:
-        if listening is None:
-            kind, (descriptor, address) = (self.family, self.type, self.proto), _acceptPlain(self)
-        else:
-            kind, (descriptor, address) = listening.kind, listening.acceptTCP(self)
+    def _ofTCP(self, kind: tuple[int, int, int], descriptor: int) -> KernelSocket:
         made = KernelSocket(*kind, fileno=descriptor)
         if kernel.getdefaulttimeout() is None and self.gettimeout():
             made.setblocking(True)
-        return made, address
+        return made
 
     # -- receiving
 
