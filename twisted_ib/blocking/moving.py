@@ -12,6 +12,9 @@ processes of one user::
 TCP's connection is one between two sockets that the first end has made; each takes the place of its end's own
 at the descriptor.  So no byte overtakes another one: what is behind the mark of a direction comes by TCP.  An
 end that cannot move refuses: it resets what it is given, and all stays as it is.
+
+SDP calls the question and the answer to suspend (L{SDPTransport.suspend
+<twisted_ib.sdp.transport.SDPTransport.suspend>}); the path hands the descriptor over.
 """
 
 from __future__ import annotations
@@ -295,7 +298,7 @@ class Move:
 
 class Asking(Move):
     """
-    The move at the end that asks.
+    The move at the end that asks, that which has connected.
     """
 
     def __init__(
@@ -340,7 +343,7 @@ class Asking(Move):
 
 class Asked(Move):
     """
-    The move at the end that is asked.
+    The move at the end that is asked, that which has accepted.
     """
 
     def _close(self, mine: _socket.socket) -> None:

@@ -218,7 +218,8 @@ class epoll:
         self._kernel = _epoll(sizehint, flags) if _kernel is None else _kernel
         self._isForeign = _kernel is not None
         self._masks: dict[int, int] = {}
-        self._moved: set[int] = set()
+        #: Those of SDP that were taken from the kernel's object.
+        self._taken: set[int] = set()
         #: Of both, and of what the kernel has registered.  The loop's may be held when it is taken.
         self._lock = RLock()
         #: The threads that wait for SDP; how often others have changed what they wait for.
@@ -255,18 +256,18 @@ class epoll:
         with self._lock:
             self._kernel.fileno()  # ValueError once it is closed.
             if self._waiting and descriptor not in self._masks and not waits.isKernels(descriptor):
-                # The kernel's would wake those that wait: see _move().
-                self._moved.add(descriptor)
+                # The kernel's would wake those that wait: see _take().
+                self._taken.add(descriptor)
             else:
                 self._kernel.register(fd, eventmask)
-                self._moved.discard(descriptor)
+                self._taken.discard(descriptor)
             self._masks[descriptor] = eventmask
         self._changed()
 
     def modify(self, fd: Any, eventmask: int) -> None:
         descriptor = _descriptor(fd)
         with self._lock:
-            if descriptor not in self._moved:
+            if descriptor not in self._taken:
                 try:
                     self._kernel.modify(fd, eventmask)
                 except FileNotFoundError:
@@ -286,19 +287,19 @@ class epoll:
         descriptor = _descriptor(fd)
         with self._lock:
             try:
-                if descriptor not in self._moved:
+                if descriptor not in self._taken:
                     self._kernel.unregister(fd)
             except FileNotFoundError:
                 if not self._isForgotten(descriptor):
                     raise
             finally:
                 self._masks.pop(descriptor, None)
-                self._moved.discard(descriptor)
+                self._taken.discard(descriptor)
         self._changed()
 
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
-        masks, moved = self._masks, self._moved
-        if not moved and masks.keys().isdisjoint(held.keys()):
+        masks, taken = self._masks, self._taken
+        if not taken and masks.keys().isdisjoint(held.keys()):
             # Nothing of SDP: the kernel's own.
             result = self._kernel.poll(timeout, maxevents)
             if not (held and result):
@@ -315,9 +316,9 @@ class epoll:
             # A thread that registers has the lock until both know of it.
             with self._lock:
                 ours = self._offloaded()
-                for descriptor in moved - ours.keys():
+                for descriptor in taken - ours.keys():
                     # Closed, and perhaps opened again: as the kernel forgets a closed file.
-                    moved.discard(descriptor)
+                    taken.discard(descriptor)
                     masks.pop(descriptor, None)
             if ours:
                 if not maxevents:
@@ -364,10 +365,10 @@ class epoll:
             with self._lock:
                 wants = []
                 for descriptor in self._offloaded():
-                    if descriptor in self._moved or waits.isKernels(descriptor) or self._move(descriptor):
+                    if descriptor in self._taken or waits.isKernels(descriptor) or self._take(descriptor):
                         wants.append((descriptor, masks[descriptor] & 0xFFFF))
                 # An object of C{fromfd} has descriptors that only the kernel knows of.
-                hasOthers = self._isForeign or bool(masks.keys() - self._moved)
+                hasOthers = self._isForeign or bool(masks.keys() - self._taken)
             others = [(self._kernel.fileno(), kernel.POLLIN)] if hasOthers else []
             return wants, others
 
@@ -391,7 +392,7 @@ class epoll:
                     del found[descriptor]
                 elif mask & kernel.EPOLLONESHOT:
                     masks[descriptor] = mask & ~0xFFFF
-                    if descriptor not in self._moved:
+                    if descriptor not in self._taken:
                         self._kernel.modify(descriptor, mask & ~0xFFFF)
         result = list(found.items())
         if more and any(descriptor == mine for descriptor, _ in more):
@@ -409,19 +410,19 @@ class epoll:
                 found[descriptor] = skt
         return found
 
-    def takeBack(self, descriptor: int) -> None:
+    def giveBack(self, descriptor: int) -> None:
         """
         A descriptor, of what SDP has carried, is another file of the kernel's from now on.
         """
         with self._lock:
             if descriptor in self._masks:
-                self._moved.discard(descriptor)
+                self._taken.discard(descriptor)
                 with suppress(OSError):
                     self._kernel.register(descriptor, self._masks[descriptor])
 
-    def _move(self, descriptor: int) -> bool:
+    def _take(self, descriptor: int) -> bool:
         # The kernel's socket of what is SDP's alone is not connected, which epoll calls EPOLLHUP.
-        self._moved.add(descriptor)
+        self._taken.add(descriptor)
         try:
             self._kernel.unregister(descriptor)
         except OSError:
@@ -431,12 +432,12 @@ class epoll:
         return True
 
     def _isForgotten(self, descriptor: int) -> bool:
-        # Whether the kernel knows it no more because another file has taken its place: takeBack() is to come.
+        # Whether the kernel knows it no more because another file has taken its place: giveBack() is to come.
         skt = offloaded.get(descriptor)
         part = None if skt is None or skt._sdp is None else skt._sdp.part
         isSo = part is not None and not part.listens and part.sendsByTCP() and descriptor in self._masks
         if isSo:
-            self._moved.add(descriptor)
+            self._taken.add(descriptor)
         return isSo
 
 

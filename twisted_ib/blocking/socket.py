@@ -556,7 +556,7 @@ class socket(kernel.socket, metaclass=_Sockets):
         self.__class__ = MovedSocket
         descriptors.movedSockets[self.fileno()] = self
         for each in tuple(pollers):
-            each.takeBack(self.fileno())
+            each.giveBack(self.fileno())
 
     def dup(self) -> socket:
         # Both have the connection.

@@ -269,7 +269,7 @@ class MovingTests(BlockingTestCase):
         self.assertTrue(isOver)
         self.assertEqual({type(each) for each in sockets}, {MovedSocket})
 
-    def inward(self, *sockets: Any) -> None:
+    def received(self, *sockets: Any) -> None:
         """
         Drive the loop until the kernel has all that is to be received by sockets behind what they have.
         """
@@ -288,10 +288,10 @@ class MovingTests(BlockingTestCase):
             self.assertEqual(exactly(peer, len(DATA)), DATA)
             self.assertIs(type(peer), MovedSocket)
 
-    def offered(self) -> tuple[Any, Any, Any]:
+    def asked(self) -> tuple[Any, Any, Any]:
         """
-        Return two sockets, of which the one that has accepted has an offer that it waits with; and what ends
-        that.
+        Return two sockets, of which the one that has accepted is asked and waits with its answer; and what
+        ends that.
         """
         one, other = self.pair()
         hold = self.restless(other)
@@ -306,7 +306,7 @@ class MovingTests(BlockingTestCase):
 
     def half(self) -> tuple[Any, Any, Any]:
         """
-        Return two sockets, of which the one that has accepted sends by the kernel, and the other one waits.
+        Return two sockets, of which the one that has accepted sends by TCP, and the other one waits.
         """
         one, other = self.pair()
         self.assertIsNot(type(one.sdp.stream), type(other.sdp.stream))
@@ -322,13 +322,13 @@ class MovingTests(BlockingTestCase):
         """
         Both ends send before each step and behind it: all comes in its order.
         """
-        for begin in self.offered, self.half:
+        for begin in self.asked, self.half:
             one, other, hold = begin()
             for each in one, other:
                 each.sendall(b"first")
                 self.assertEqual(each.send(b"second"), 6)
             hold.restore()
-            self.inward(one, other)
+            self.received(one, other)
             for data in b"third", b"fourth":
                 one.sendall(data)
                 other.sendall(data)
@@ -341,7 +341,7 @@ class MovingTests(BlockingTestCase):
         Either end shuts down between two steps: its peer gets all that was sent, then the end, and still
         sends.
         """
-        for begin in self.offered, self.half:
+        for begin in self.asked, self.half:
             for first in 0, 1:
                 one, other, hold = begin()
                 ends = (one, other) if first == 0 else (other, one)
@@ -369,7 +369,7 @@ class MovingTests(BlockingTestCase):
         for end in self.pair():
             end.close()
         before = descriptorsBefore()
-        for begin in self.offered, self.half:
+        for begin in self.asked, self.half:
             for first in 0, 1:
                 one, other, hold = begin()
                 ends = (one, other) if first == 0 else (other, one)
@@ -411,7 +411,7 @@ class MovingTests(BlockingTestCase):
                 other.sendall(DATA)
                 self.turns()
                 moves(one)
-                self.inward(one, other)
+                self.received(one, other)
                 for each in one, other:
                     self.assertEqual(each.sdp.inbox.size, 10)
                     self.assertEqual(select([each], [each], [], 0), ([each], [each], []))
@@ -453,7 +453,7 @@ class MovingTests(BlockingTestCase):
             partial(sentInPieces, data=data),
             partial(sentWithTimeout, data=data),
         ):
-            for begin in self.offered, self.half:
+            for begin in self.asked, self.half:
                 one, other, hold = begin()
                 for each in one, other:
                     each.settimeout(None)
@@ -464,7 +464,7 @@ class MovingTests(BlockingTestCase):
                     each.result(HANG_SECONDS)
                 for each in got:
                     self.assertEqual(each.result(HANG_SECONDS), data)
-                self.inward(one, other)
+                self.received(one, other)
                 self.exchange(one, other)
 
     # -- who waits for events
@@ -505,7 +505,7 @@ class MovingTests(BlockingTestCase):
                 one.sendall(DATA)
                 self.turns()
                 moves(one)
-                self.inward(one, other)
+                self.received(one, other)
                 one.sendall(DATA)
                 if isRead:
                     self.assertEqual(exactly(other, 20), 2 * DATA)
@@ -533,7 +533,7 @@ class MovingTests(BlockingTestCase):
                 self.assertEqual(made.poll(HANG_SECONDS), [(other.fileno(), IN)])
                 self.assertEqual(exactly(other, len(DATA)), DATA)
             moves(one)
-            self.inward(one, other)
+            self.received(one, other)
             one.sendall(DATA)
             if not isSeen:
                 self.assertEqual(made.poll(HANG_SECONDS), [(other.fileno(), IN)])
@@ -562,15 +562,15 @@ class MovingTests(BlockingTestCase):
 
     def test_full(self) -> None:
         """
-        Who has bytes that are not in the medium offers nothing, and follows once they are: nothing overtakes
-        them.
+        An end with bytes that are not in the medium does not ask, and answers once they are there: nothing
+        overtakes them.
         """
         one, other = self.pair()
         sent = self.filled(one)
         moves(one)
         self.assertIsNone(one.sdp.move)
         self.assertEqual(exactly(other, len(sent)), sent)
-        one, other, hold = self.offered()
+        one, other, hold = self.asked()
         sent = self.filled(other)
         hold.restore()
         kind, looks = type(other.sdp.stream), list[bool]()
@@ -580,12 +580,12 @@ class MovingTests(BlockingTestCase):
             self.loop.wait(lambda: len(looks) > 1, monotonic() + HANG_SECONDS)
         self.assertEqual((looks[:2], other.sdp.sendsByTCP()), ([False, False], False))
         self.assertEqual(exactly(one, len(sent)), sent)
-        self.inward(one, other)
+        self.received(one, other)
         self.exchange(one, other)
 
     def test_partly(self) -> None:
         """
-        What the kernel does not take at once of who sends by it, with a timeout, follows.
+        An end that sends by TCP, with a timeout, also sends what the kernel does not take at once.
         """
         one, other, hold = self.half()
         other.setsockopt(kernel.SOL_SOCKET, kernel.SO_SNDBUF, 4096)
@@ -598,7 +598,7 @@ class MovingTests(BlockingTestCase):
 
     def test_ended(self) -> None:
         """
-        Nothing is offered to a peer that sends no more.
+        A peer that sends no more is not asked.
         """
         one, other = self.pair()
         other.shutdown(kernel.SHUT_WR)
@@ -617,7 +617,7 @@ class MovingTests(BlockingTestCase):
                 each.sendall(DATA)
             self.turns()
             moves(one)
-            self.inward(one, other)
+            self.received(one, other)
             for each, wait in zip((one, other), waits, strict=True):
                 self.assertEqual(wait(HANG_SECONDS), IN)
                 self.assertEqual(each.recv(100), DATA)
@@ -668,7 +668,7 @@ class MovingTests(BlockingTestCase):
             each.flush()
         self.assertEqual([each.readline() for each in files], [b"a\n", b"a\n"])
         moves(one)
-        self.inward(one, other)
+        self.received(one, other)
         for each in files:
             each.write(b"c\n")
             each.flush()
@@ -691,7 +691,7 @@ class MovingTests(BlockingTestCase):
         other.settimeout(seconds)
         inheritable = one.get_inheritable()
         moves(one)
-        self.inward(one, other)
+        self.received(one, other)
         self.turns(lambda: not (one.sdp or other.sdp))
         self.assertEqual((one.gettimeout(), other.gettimeout()), (None, seconds))
         self.assertEqual([os.get_blocking(each.fileno()) for each in (one, other)], [True, False])
@@ -782,11 +782,11 @@ class MovingTests(BlockingTestCase):
         listed: list[str] = []
         plain = os.listdir
         self.patch(moving.os, "listdir", lambda path: listed.append(path) or plain(path))
-        one, other, hold = self.offered()
+        one, other, hold = self.asked()
         self.turns(count=100)
         self.assertEqual(listed, ["/proc/self/fd"])
         hold.restore()
-        self.inward(one, other)
+        self.received(one, other)
         self.assertEqual(listed, ["/proc/self/fd"] * 2)
         one, other = self.pair()
         copy = one.dup()
@@ -796,9 +796,9 @@ class MovingTests(BlockingTestCase):
 
     def test_duplicatedMeanwhile(self) -> None:
         """
-        Who is duplicated between its offer and the answer cannot go on: both ends see a reset.
+        An end that is duplicated between the question and the answer cannot move: both see a reset.
         """
-        one, other, hold = self.offered()
+        one, other, hold = self.asked()
         copy = one.dup()
         self.addCleanup(copy.close)
         hold.restore()

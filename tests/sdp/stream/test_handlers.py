@@ -30,13 +30,13 @@ class TableTests(SynchronousTestCase):
 
 class MovingTests(PairTestCase):
     """
-    The peer asks to go on over another connection.
+    The peer asks to move to another connection.
     """
 
     def test_suspended(self) -> None:
         """
-        SuspComm with a descriptor that came beside it, to a stream that cannot follow: that is closed, and
-        the connection goes on.
+        SuspComm with a descriptor that came beside it, to a stream that does not move: that is closed,
+        and the connection stays.
         """
         raw, stream = self.pair.raw()
         asked: list[int] = []
