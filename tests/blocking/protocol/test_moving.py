@@ -656,6 +656,18 @@ class MovingTests(BlockingTestCase):
         self.assertEqual([each.recv(9) for each in (other, copy, other)], [b"HEAD", b"ER", b""])
         self.assertEqual([type(each) for each in (other, copy)], [MovedSocket] * 2)
 
+    def test_closeUnread(self) -> None:
+        """
+        A close with bytes unread that came over SDP is a reset, as over TCP.
+        """
+        one, other = self.pair()
+        one.sendall(DATA)
+        self.turns()
+        moves(one)
+        self.received(one, other)
+        other.close()
+        self.assertRaises(ConnectionResetError, one.recv, 1)
+
     def test_file(self) -> None:
         """
         A file of a socket that was made before reads and writes on, what it has read ahead included.
@@ -741,6 +753,8 @@ class MovingTests(BlockingTestCase):
                 for _ in range(2):
                     moves(ends[0])
                     self.turns()
+                move = ends[0].sdp.move
+                self.assertEqual(move and move.state, State.REFUSED if which else None)
                 for each, peer in (ends, ends[::-1]):
                     each.sendall(DATA)
                     self.assertEqual(exactly(peer, len(DATA)), DATA)
@@ -803,6 +817,16 @@ class MovingTests(BlockingTestCase):
         self.addCleanup(copy.close)
         hold.restore()
         self.assertRaises(ConnectionResetError, other.recv, 1)
+        self.assertRaises(ConnectionResetError, one.recv, 1)
+
+    def test_answeredLate(self) -> None:
+        """
+        An answer to what the end that has asked has closed since: it sees a reset.
+        """
+        one, _, hold = self.asked()
+        with self.loop:
+            one.sdp.move.drop()
+        hold.restore()
         self.assertRaises(ConnectionResetError, one.recv, 1)
 
     def test_strangers(self) -> None:
