@@ -367,7 +367,6 @@ def settle() -> None:
         return
     depth = -1
     try:
-        # As hub.enter(), without a call.
         if not hub.lock.acquire(False):
             hub.lockQueue.acquire(hub.lock)
         depth = hub._depth

@@ -142,6 +142,7 @@ class Hub:
 
     # -- the lock
 
+    # post(), poll() and settle() of C programs' postings have these lines themselves, without a call.
     def enter(self, isFirst: bool = False) -> None:
         """
         Take the lock, by C{isFirst} before all who wait; L{leave} must follow.  As in a C{with} statement.
@@ -250,7 +251,6 @@ class Hub:
         """
         depth = -1
         try:
-            # As enter(), without a call.
             if not self.lock.acquire(False):
                 self.lockQueue.acquire(self.lock)
             depth = self._depth
@@ -284,7 +284,6 @@ class Hub:
         """
         depth = -1
         try:
-            # As enter(), without a call.
             if not self.lock.acquire(False):
                 self.lockQueue.acquire(self.lock)
             depth = self._depth
