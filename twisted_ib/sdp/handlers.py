@@ -9,7 +9,7 @@ first asks the machine, which checks the message and changes its state.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, cast
 
 from twisted_ib import limits
 from twisted_ib.errors import SDPError
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from twisted_ib.sdp.stream import Stream
     from twisted_ib.sdp.transport import SDPTransport
 
-_Stream = TypeVar("_Stream", bound="Stream")
-_Control = Callable[[_Stream, Any, int, int], None]
+_Control = Callable[["Stream", Any, int, int], None]
 _Extended = Callable[["Extensions", Any], None]
 
 #: Message id -> whether it is for the extensions, and its handler.
@@ -33,14 +32,14 @@ HANDLERS: dict[int, tuple[bool, Any]] = {}
 UNEXPECTED: tuple[bool, Any] = True, None
 
 
-def control(message: type[wire.SDPMessage]) -> Callable[[_Control[_Stream]], _Control[_Stream]]:
+def control(message: type[wire.SDPMessage]) -> Callable[[_Control], _Control]:
     """
     Make a function the handler of a control message, which needs no extensions.
 
     It is called with the stream, the buffer, and the offsets of the message and of its end.
     """
 
-    def enter(handler: _Control[_Stream]) -> _Control[_Stream]:
+    def enter(handler: _Control) -> _Control:
         HANDLERS[message.mid.value] = False, handler
         return handler
 
@@ -108,8 +107,13 @@ def _chRcvBufAck(stream: Stream, buffer: Any, start: int, stop: int) -> None:
 # -- sockets that move
 
 
+def _transportOf(stream: Stream) -> SDPTransport:
+    # Each stream is one: two classes only because Stream may be compiled.
+    return cast("SDPTransport", stream)
+
+
 @control(wire.SuspComm)
-def _suspComm(stream: SDPTransport, buffer: Any, start: int, stop: int) -> None:
+def _suspComm(stream: Stream, buffer: Any, start: int, stop: int) -> None:
     service = wire.SuspComm.parse(buffer, start, stop).serviceID
     path = stream.queuePair.path
     descriptor = path.handedOver(stream.queuePair.remote) if ISharedMemoryPath.providedBy(path) else None
@@ -117,14 +121,14 @@ def _suspComm(stream: SDPTransport, buffer: Any, start: int, stop: int) -> None:
         # OpenIB parses SuspComm and never answers, OFED logs it: the peer would then wait for ever.
         raise SDPError(f"SuspComm: the peer moves to service {service:#x}, where we do not follow")
     # Nobody has to.
-    if descriptor >= 0 and not stream.suspended(descriptor):
+    if descriptor >= 0 and not _transportOf(stream).suspended(descriptor):
         refuse(descriptor)
 
 
 @control(wire.SuspCommAck)
-def _suspCommAck(stream: SDPTransport, buffer: Any, start: int, stop: int) -> None:
+def _suspCommAck(stream: Stream, buffer: Any, start: int, stop: int) -> None:
     wire.SuspCommAck.parse(buffer, start, stop)
-    if not stream.suspended(-1):
+    if not _transportOf(stream).suspended(-1):
         raise SDPError("SuspCommAck, but nothing was suspended")
 
 
