@@ -1,7 +1,6 @@
 """
-The contract of messages, and Twisted's own tests of streams on C{ib:}, and on C{sdp:} over siw, on the
-guest's adapter, or between that and a software HCA or another adapter, both ends in one process: run by trial
-in the guest.
+The contract of messages, and Twisted's own tests of streams on C{ib:} and C{sdp:}, on the guest's adapter, or
+between that and a software HCA or another adapter, both ends in one process: run by trial in the guest.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ def _make(device: str, host: str, kind: str, client: str = "") -> dict[str, type
     if kind == "siw":
         everything = _lacking("siw has no immediate data, and no atomics")
         members.update(test_everything=everything, isOverTCP=True)
-        found.update(makeStreamTests(subjectFor(device, host, client), IB_REACTORS, __name__))
+    found.update(makeStreamTests(subjectFor(device, host, client), IB_REACTORS, __name__))
     case: Any = type("RDMATests", (RDMATestsMixin, ReactorBuilder), members)
     found.update(case.makeTestCaseClasses())
     found.update(streamTests(device, IB_REACTORS, __name__, host, OF_ADAPTERS, client))

@@ -6,9 +6,9 @@ L{request<twisted_ib.hca.connection.request>} are requests and their answers, th
 path record; L{interfaces<twisted_ib.hca.connection.interfaces>} the ends that give and take them, of which
 L{active<twisted_ib.hca.connection.active>} is the one that asks;
 L{rdmacm<twisted_ib.hca.connection.rdmacm>} the header in private data by which RDMA-CM programs know each
-other's IP addresses, L{compacthello<twisted_ib.hca.connection.compacthello>} what follows it where a stream of
-SDP begins on an adapter, and L{receives<twisted_ib.hca.connection.receives>} the end of private data by which
-both sides of an iWARP connection know each other's receives.  All is pure.
+other's IP addresses, L{compacthello<twisted_ib.hca.connection.compacthello>} what follows it where a stream
+of SDP begins on an adapter, and L{receives<twisted_ib.hca.connection.receives>} the end of private data by
+which both sides of an iWARP connection know each other's receives.  All is pure.
 """
 
 from twisted_ib.hca.connection.request import (

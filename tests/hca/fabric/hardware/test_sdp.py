@@ -1,9 +1,10 @@
 """
-SDP on an RNIC of a host in memory: its contract.
+SDP on the adapter of a host in memory, of RoCE and of iWARP: its contract.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from twisted.internet.test.reactormixins import ReactorBuilder
@@ -11,9 +12,22 @@ from twisted.internet.test.reactormixins import ReactorBuilder
 from tests.contracts.closing import ClosingContract
 from tests.contracts.pacing import PacingContract
 from tests.hca.fabric.hardware.test_contract import HardwareRow
-from tests.hca.fabric.hardware.world import Host
+from tests.hca.fabric.hardware.test_receives import HELLO
+from tests.hca.fabric.hardware.world import Host, Manager
+from tests.hca.fabric.iwarp.ends import ONE, End, IWARPTestCase
+from tests.hca.hcas import settle
 from tests.internet.carriers import SDP, StreamContract
+from tests.internet.stream_suite import makeStreamTests
+from tests.internet.test_stream_suite import subjectFor
 from tests.sdp.test_contract import IB
+from twisted_ib.errors import ServiceInUseError, WireError
+from twisted_ib.hca.connection import RejectReason
+from twisted_ib.hca.connection.compacthello import MARK, compact
+from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace
+from twisted_ib.hca.device.device import Device
+from twisted_ib.hca.fabric.hardware import hardware
+from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
+from twisted_ib.hca.fabric.hardware.rdmacm import Parameters
 from twisted_ib.hca.fabric.hardware.window import COUNT
 from twisted_ib.hca.memory.access import REMOTE
 
@@ -63,16 +77,114 @@ class RegisteredContract(StreamContract):
         self.drive(steps)
 
 
+class MarkTests(IWARPTestCase):
+    """
+    The two services that a number of the adapter's can be, and requests for them.
+    """
+
+    def setUp(self) -> None:
+        """
+        Two devices of an adapter of RoCE.
+        """
+        super().setUp()
+        self.host = Host()
+        self.patch(hardware, "isRNIC", lambda name: False)
+        given = {"address": ONE, "adapter": "rxe0", "verbs": self.host}
+        self.here, self.there = (
+            Device(name, self.clock.seconds, partial(HardwareFabric, manager=Manager(self.host), **given))
+            for name in ("hw0", "hw1")
+        )
+        self.addCleanup(self.here.close)
+        self.addCleanup(self.there.close)
+
+    def ask(self, space: PortSpace, privateData: bytes) -> End:
+        """
+        @return: the end that has asked for number 7001, with these private data.
+        """
+        end = End(self.here)
+        self.here.connect(space, ONE, 7001, end)
+        end.call(end.path, privateData, space << 16 | 7001)
+        settle(self.here, self.there)
+        return end
+
+    def test_stream(self) -> None:
+        """
+        The service gets the Hello as it was, and the kernel the form without addresses.
+        """
+        hello = HELLO.replace(b"\x7f\0\0\2", b"\x7f\0\0\1")
+        server = End(self.there)
+        self.there.listen(PortSpace.SDP, ONE, 7001, server)
+        given: list[Parameters] = []
+        connect = Manager.connect
+
+        def told(manager: Manager, id: int, parameters: Parameters) -> None:
+            given.append(parameters)
+            connect(manager, id, parameters)
+
+        self.patch(Manager, "connect", told)
+        client = self.ask(PortSpace.SDP, hello)
+        self.assertEqual((client.events, server.events), (["replied"], ["requested", "established"]))
+        self.assertEqual(server.privateData, hello)
+        self.assertEqual([each.privateData for each in given], [compact(hello)[HEADER_BYTES:]])
+        self.assertLessEqual(HEADER_BYTES + len(given[0].privateData), 92)
+
+    def test_mistaken(self) -> None:
+        """
+        A service gets no request of the other kind, nor a Hello that is cut short or none: each is refused,
+        and nothing of it stays.
+        """
+        hello = compact(HELLO)[HEADER_BYTES:]
+        wrong = {
+            PortSpace.TCP: (hello, hello.ljust(56, b"\0"), MARK),
+            PortSpace.SDP: (b"", b"program", hello[:-1], hello[:8], MARK + hello[9:] + b"\0"),
+        }
+        for space, every in wrong.items():
+            server = End(self.there)
+            service = self.there.listen(space, ONE, 7001, server)
+            before = set(self.host.identifiers)
+            for privateData in every:
+                client = self.ask(PortSpace.TCP, privateData)
+                self.assertEqual((client.events, server.events), (["rejected"], []))
+                self.assertEqual(client.reason.reason, RejectReason.CONSUMER_DEFINED)
+            self.assertEqual((set(self.host.identifiers), self.there.fabric.streams), (before, {}))
+            service.close()
+        self.assertEqual(self.there.counters["hardware_cm_mistaken"], 8)
+
+    def test_noHello(self) -> None:
+        """
+        A request for a stream without a Hello is not sent.
+        """
+        before = set(self.host.identifiers)
+        self.assertRaises(WireError, self.ask, PortSpace.SDP, HELLO[:-1])
+        self.assertEqual((set(self.host.identifiers), self.here.fabric.streams), (before, {}))
+
+    def test_oneNumber(self) -> None:
+        """
+        A number is one service's: the second is told so, whichever it is, until the first has ended.
+        """
+        for first, second in ((PortSpace.SDP, PortSpace.TCP), (PortSpace.TCP, PortSpace.SDP)):
+            service = self.there.listen(first, ONE, 7001, End(self.there))
+            for device in (self.there, self.here):
+                error = self.assertRaises(ServiceInUseError, device.listen, second, ONE, 7001, End(device))
+                text = "port 7001 of adapter rxe0 cannot be listened on: Address already in use"
+                self.assertEqual(str(error), text)
+            service.close()
+            self.there.listen(second, ONE, 7001, End(self.there)).close()
+
+
 def _make() -> dict[str, type]:
     """
     @return: the test cases, by name.
     """
     found: dict[str, type] = {}
-    contracts = (("Closing", ClosingContract), ("Pacing", PacingContract), ("Registered", RegisteredContract))
-    for name, contract in contracts:
-        members = {"carrier": SDP("hw0"), "_reactors": [IB], "__module__": __name__, "timeout": 40}
-        kind: Any = type(f"SDPHw0{name}Tests", (RNICRow, contract, ReactorBuilder), members)
-        found.update(kind.makeTestCaseClasses())
+    common = {"Closing": ClosingContract, "Pacing": PacingContract}
+    for row, contracts in ((HardwareRow, common), (RNICRow, {**common, "Registered": RegisteredContract})):
+        for name, contract in contracts.items():
+            members = {"carrier": SDP("hw0"), "_reactors": [IB], "__module__": __name__, "timeout": 40}
+            kind: Any = type(f"SDP{row.__name__}{name}Tests", (row, contract, ReactorBuilder), members)
+            found.update(kind.makeTestCaseClasses())
+    for name, case in makeStreamTests(subjectFor("hw0"), [IB], __name__).items():
+        found[name] = type(name, (HardwareRow, case), {"__module__": __name__})
     return found
 
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from zope.interface import implementer
 
 from twisted_ib import limits
-from twisted_ib.errors import PathLostError, ResourceLimitError, UnsupportedOperationError
+from twisted_ib.errors import PathLostError, ResourceLimitError, UnsupportedOperationError, WireError
 from twisted_ib.hca.base.attributes import MTU_CODES
 from twisted_ib.hca.connection import ConnectReply, ConnectRequest, Rejection, RejectReason
+from twisted_ib.hca.connection.compacthello import compact, expand, isMarked
 from twisted_ib.hca.connection.interfaces import IConnector
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace, RDMACMHeader
 from twisted_ib.hca.connection.receives import Receives, isTold, sendsHello, toldIn
@@ -43,7 +44,8 @@ EVENTS = 64
 #: Errors of a connect that say that the peer, or its network, is not reached.
 _UNREACHED: Final = frozenset((errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ECONNRESET))
 _PORT: Final = 0xFFFF
-_TCP, _SDP = PortSpace.TCP.value, PortSpace.SDP.value
+_TCP = PortSpace.TCP.value
+_SPACES: Final = (_TCP, PortSpace.SDP.value)
 _MTU_CODE: Final = MTU_CODES[limits.DATAGRAM_BYTES]
 
 
@@ -52,6 +54,7 @@ class AdapterConnection(FabricConnection):
     One end of a connection.
 
     @ivar id: librdmacm's identifier; 0 once it is destroyed.
+    @ivar offered: active: the private data of the request, as the kernel is given them.
     @ivar stream: the path of its queue pair.
     @ivar tells: whether this side tells the peer of its receives, and C{there} those of the peer, if it has
         told.
@@ -63,6 +66,7 @@ class AdapterConnection(FabricConnection):
         self.id = id
         self.stream: AdapterPath = connector.fabric.stream(way, self)
         self.request: Any = None
+        self.offered = b""
         # Passive: whether the kernel's word that the peer is ready is awaited, and whether the end follows.
         self._isAwaiting = self._isEnding = False
         self.tells = False
@@ -177,11 +181,6 @@ class Connector(FabricConnector):
 
     # -- services
 
-    def _has(self, space: int) -> bool:
-        # rdma_cm has ids of its own port spaces only (Linux cma.c, cma_select_ib_ps()).  With iWARP it has
-        # none, but ports of TCP, of which a service of SDP has one, as over software.
-        return space == _TCP or (space == _SDP and self.fabric.isRNIC)
-
     def listen(self, serviceID: int, address: str) -> int:
         """
         Listen at a port, or at any that is free.
@@ -191,7 +190,9 @@ class Connector(FabricConnector):
         @raise UnsupportedOperationError: there is no such port space.
         @raise OSError: it cannot be had.
         """
-        if not self._has(serviceID >> 16):
+        # rdma_cm has ids of its own port spaces only (Linux cma.c, cma_select_ib_ps()): a service of SDP has
+        # one of the port space TCP, and with iWARP a port of TCP, as over software.
+        if serviceID >> 16 not in _SPACES:
             raise UnsupportedOperationError(f"{self.fabric.adapter}: librdmacm has no such port space")
         id = self.manager.create()
         try:
@@ -218,7 +219,12 @@ class Connector(FabricConnector):
     ) -> AdapterConnection:
         assert isinstance(path, PeerPath)
         self.fabric.check()
-        manager = self.manager
+        manager, offered = self.manager, request.privateData
+        if sendsHello(request.serviceID):
+            offered = offered if self.fabric.isRNIC else compact(offered)[HEADER_BYTES:]
+        else:
+            # The kernel writes the header.
+            offered = offered[HEADER_BYTES:]
         try:
             id = manager.create()
         except OSError as error:
@@ -229,13 +235,13 @@ class Connector(FabricConnector):
             manager.destroy(id)
             raise
         connection.user = user
-        connection.request = request
+        connection.request, connection.offered = request, offered
         connection.localID = connection.stream.number
         space, port = request.serviceID >> 16, 0
         if space == _TCP:
             port = RDMACMHeader.parse(request.privateData).sourcePort
         try:
-            if not self._has(space):
+            if space not in _SPACES:
                 raise OSError("librdmacm has no such port space")
             try:
                 manager.bind(id, self.fabric.address, port)
@@ -262,7 +268,7 @@ class Connector(FabricConnector):
         connection.tells = fabric.isRNIC and isTold(request)
         connection.stream.create(fabric.owner.queuePairs.get(request.localQPN))
         given = Parameters(
-            connection.behind(request.privateData[0 if isSDP else HEADER_BYTES :], isSDP),
+            connection.behind(connection.offered, isSDP),
             *self.depths(request),
             *(request.retryCount, request.rnrRetryCount, connection.stream.adapterNumber),
         )
@@ -297,19 +303,24 @@ class Connector(FabricConnector):
         fabric, manager = self.fabric, self.manager
         _, _, there, theirs = manager.ends(notice.id)
         service = next((each for each, id in self._listeners.items() if id == notice.listener), 0)
+        given, here, isSDP = notice.parameters, fabric.address, sendsHello(service)
+        # The kernel has taken this header away, or there was none.
+        header = RDMACMHeader(there, theirs, here).pack()
         try:
+            if not fabric.isRNIC and isMarked(given.privateData, 0) is not isSDP:
+                raise WireError("a request of another protocol")
+            hello = expand(header + given.privateData) if isSDP and not fabric.isRNIC else b""
             connection = AdapterConnection(self, fabric.pathTo(there), notice.id, "requested")
-        except ResourceLimitError:
+        except (ResourceLimitError, WireError) as error:
+            if isinstance(error, WireError):
+                fabric.count("hardware_cm_mistaken")
             manager.reject(notice.id, b"")
             manager.destroy(notice.id)
             return
         self.connections[notice.id] = connection
-        given = notice.parameters
-        here = fabric.address
-        privateData = connection.heard(given, sendsHello(service))
-        if service >> 16 == _TCP:
-            # The kernel has taken this header away, or there was none.
-            privateData = RDMACMHeader(there, theirs, here).pack() + privateData
+        privateData = hello or connection.heard(given, isSDP)
+        if not isSDP:
+            privateData = header + privateData
         connection.request = ConnectRequest(
             serviceID=service,
             privateData=privateData,
