@@ -1,6 +1,6 @@
 """
 SDP over packets is TCP to applications: the tests of L{tests.sdp.test_contract}, on a device that has an
-address.
+address, also in the form of its requests that an adapter's kernel knows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,13 @@ from typing import Any
 from tests.hca.addressed import onWire
 from tests.internet.carriers import SDP
 from tests.sdp.test_contract import EPOLL, IB, casesOf
+from twisted_ib.hca.cm.table import ConnectionTable
+from twisted_ib.hca.cm.transitions import refuse
+from twisted_ib.hca.connection import RejectReason
+from twisted_ib.hca.connection.receives import sendsHello
 from twisted_ib.hca.device.registry import addDevice
+from twisted_ib.hca.wire.cm.codes import MessageKind
+from twisted_ib.hca.wire.cm.messages import REQ
 
 HERE = "127.0.0.1"
 
@@ -30,4 +36,31 @@ class OnWire:
         super().setUp()  # type: ignore[misc]
 
 
+class AsAdapter(OnWire):
+    """
+    The side that is asked knows no port space of SDP's, as Linux, and does not say that it is software.
+    """
+
+    def setUp(self) -> None:
+        """
+        Refuse what has it: all connections are made in the other form.
+        """
+        take = ConnectionTable._takeREQ
+
+        def taken(table: ConnectionTable, source: Any, message: REQ, now: float) -> None:
+            if sendsHello(message.serviceID):
+                # With no word of software, as for another service.
+                message.serviceID = 0
+                refuse(table, source, message, MessageKind.REQ, RejectReason.INVALID_SERVICE_ID)
+            else:
+                take(table, source, message, now)
+
+        test: Any = self
+        test.patch(ConnectionTable, "_takeREQ", taken)
+        super().setUp()
+
+
 globals().update(casesOf(__name__, SDP("roce0"), [IB, EPOLL], OnWire))
+_ADAPTER = SDP("roce0")
+_ADAPTER.name = "SDPAdapter"
+globals().update(casesOf(__name__, _ADAPTER, [IB], AsAdapter))

@@ -14,6 +14,7 @@ from twisted_ib.hca.cm.machine import Event, State
 from twisted_ib.hca.cm.states import COUNTERS
 from twisted_ib.hca.cm.table import ConnectionTable
 from twisted_ib.hca.connection import RejectReason
+from twisted_ib.hca.connection.compacthello import SOFTWARE
 from twisted_ib.hca.wire.cm import messages as cm
 from twisted_ib.hca.wire.cm.codes import MessageKind
 from twisted_ib.hca.wire.cm.messages import APR, DREP, DREQ, LAP, MRA, REJ, REP, REQ, RTU, SIDR_REP, SIDR_REQ
@@ -142,7 +143,7 @@ class OpenTests(SynchronousTestCase):
 
     def test_nobodyListens(self) -> None:
         """
-        REJ 8, as Linux writes it, and nothing is remembered.
+        REJ 8, as Linux writes it but for the word that this is software, and nothing is remembered.
         """
         net = Net()
         net.b.unlisten(SERVICE)
@@ -150,7 +151,7 @@ class OpenTests(SynchronousTestCase):
         net.pump()
         [(event, connection, reject)] = net.events["a"]
         self.assertEqual((event, connection), (Event.REJECTED, active))
-        self.assertEqual(reject, REJ(0, active.localID, 0, 0, 8, bytes(72), bytes(148)))
+        self.assertEqual(reject, REJ(0, active.localID, 0, 0, 8, bytes(72), SOFTWARE.ljust(148, b"\0")))
         self.assertEqual((len(net.a), len(net.b), net.b._peers), (0, 0, {}))
         self.assertEqual(net.b.counters["noListener"], 1)
 
@@ -497,11 +498,11 @@ class LengthTests(SynchronousTestCase):
         self.assertEqual(len(sizes), 10)
         net = Net()
         net.b.keepLengths()
+        net.b.lossless = True
         for message in (ask(localCommunicationID=5), REP(3, 4), DREQ(3, 4, 5)):
             net.b.unlisten(SERVICE)
             octets = message.packExact()
             net.b.receive("a", message.attribute, octets, 0, len(octets), 0.0)
-        net.b.lossless = True
         net.b.listen(SERVICE, "listener")
         for number in (6, 7):
             octets = ask(number, localCommunicationID=number).packExact()

@@ -6,5 +6,6 @@ C{machine} is one connection; C{states} and C{transitions} are its state machine
 ids of datagram services, C{admission} limits half-open connections and C{parked} keeps them as octets,
 C{timers} keeps deadlines and TIMEWAIT.
 C{transactions} has the transaction ids of messages that travel as MADs; C{messages} turns the requests and
-replies of users (L{twisted_ib.hca.connection}) into messages and back.
+replies of users (L{twisted_ib.hca.connection}) into messages and back, and C{adapters} those of streams into
+the form that an adapter's kernel knows.
 """

@@ -23,6 +23,7 @@ from typing import Any
 
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError, ServiceInUseError, WireError
+from twisted_ib.hca.cm.adapters import asksAdapter, takesHello
 from twisted_ib.hca.cm.admission import HalfOpenLimit
 from twisted_ib.hca.cm.machine import Connection, Output
 from twisted_ib.hca.cm.parked import Parked, ParkedConnections
@@ -32,6 +33,7 @@ from twisted_ib.hca.cm.states import COUNTERS, Event, Input, State
 from twisted_ib.hca.cm.timers import Deadlines, Ended, Timewait, answering, asking
 from twisted_ib.hca.cm.transitions import CM_IF_ASKED, DREQ_LAST, HALF_OPEN, askAgain, refuse
 from twisted_ib.hca.connection import RejectReason
+from twisted_ib.hca.connection.compacthello import MARK, MARKED
 from twisted_ib.hca.wire.cm.codes import MessageKind
 from twisted_ib.hca.wire.cm.layout import BODY_BYTES, Buffer
 from twisted_ib.hca.wire.cm.messages import (
@@ -248,8 +250,7 @@ class ConnectionTable:
         self.outputs.extend(kept)
         lost: list[Connection | Lookup] = [*self.lookups.pathLost(source)]
         self.parked.resumeAll(name=self.parked.nameOf(source))
-        peer = self._peers.get(source)
-        if peer is not None:
+        if (peer := self._peers.get(source)) is not None:
             self.settled.resumeAll((peer,))
             every = self._connections.values() if peer.calling else ()
             connections = [each for each in every if each.peer is peer and not each.remoteID]
@@ -331,8 +332,7 @@ class ConnectionTable:
         """
         A connection's state has changed from C{old}.
         """
-        state = connection.state
-        halfOpen = HALF_OPEN[state]
+        halfOpen = HALF_OPEN[state := connection.state]
         if halfOpen is not HALF_OPEN[old]:
             self._halfOpenLimit.changed(connection, halfOpen, now)
             if self.accepted:
@@ -369,6 +369,8 @@ class ConnectionTable:
             if self._isOld(peer, message, now):
                 return
             peer = self._peers.get(source)  # _isOld may have ended its only connection, and so the Peer.
+        if message.privateData[MARKED] == MARK and not takesHello(self, source, message):
+            return
         if message.serviceID not in self._listeners:
             self.counters["noListener"] += 1
             # IBTA vol. 1 12.6.7.2 reason 8: nobody listens. RDMA-CM applications see ECONNREFUSED.
@@ -389,9 +391,8 @@ class ConnectionTable:
         if peer is None:
             peer = self._peers[source] = Peer(self, source)
         localID = self._newID()
-        timing = answering(
-            message.primaryPath.localACKTimeout, message.localCMResponseTimeout, message.requestRetries
-        )
+        ackTimeout, period = message.primaryPath.localACKTimeout, message.localCMResponseTimeout
+        timing = answering(ackTimeout, period, message.requestRetries)
         connection = Connection(peer, localID, timing)
         connection.listener = self._listeners[message.serviceID]
         self._connections[localID] = connection
@@ -478,12 +479,11 @@ class ConnectionTable:
                 # A peer that has confirmed the connection knows our id and must use it.
                 self.counters["unknownID"] += 1
                 return
-        else:
-            connection = self._find(source, message)
-            if connection is None:
-                return
+        elif (connection := self._find(source, message)) is None:
+            return
         stale = message.reason == RejectReason.STALE_CONNECTION
-        self._feed(connection, Input.REJ_STALE if stale else Input.REJ, message, now)
+        if not asksAdapter(connection, message, self._connections, self._newID, now):
+            self._feed(connection, Input.REJ_STALE if stale else Input.REJ, message, now)
 
     def _takeMRA(self, source: Any, message: MRA, now: float) -> None:
         if (connection := self._find(source, message)) is None:

@@ -14,6 +14,7 @@ from twisted_ib import limits
 from twisted_ib.hca.base.machine import Machine, ignored, listed
 from twisted_ib.hca.cm.states import Event, Input, State
 from twisted_ib.hca.connection import RejectReason
+from twisted_ib.hca.connection.compacthello import refusal
 from twisted_ib.hca.wire.cm.codes import APRStatus, MessageKind, timeoutSeconds
 from twisted_ib.hca.wire.cm.messages import APR, DREP, DREQ, MRA, REJ, REP, REQ, RTU
 
@@ -99,6 +100,8 @@ def refuse(
     reject = REJ(remoteCommunicationID=message.localCommunicationID, messageRejected=kind, reason=reason)
     if not isinstance(message, REQ):
         reject.localCommunicationID = message.remoteCommunicationID
+    elif reason == RejectReason.INVALID_SERVICE_ID and not table.lossless:
+        reject.privateData = refusal(message.serviceID)
     table.send((destination, reject.attribute, table.pack(reject)))
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Behind RDMA-CM's header.
 MARK: Final = b"\xb2streams"
+#: Where it is, as a slice.
+MARKED: Final = slice(HEADER_BYTES, HEADER_BYTES + len(MARK))
 #: Private data of a refusal by software, which is no adapter, of a service id of SDP's: there is no use in
 #: asking again in the other form.
 SOFTWARE: Final = b"\xb2software"
@@ -77,6 +79,14 @@ def _checked(start: bytes) -> tuple[int, int]:
     if mid or length != _HELLO.size or ip >> 4 not in (4, 6):
         raise WireError("no Hello of SDP")
     return ip >> 4, port
+
+
+def streamService(serviceID: int) -> int:
+    """
+    @param serviceID: of a marked request.
+    @return: that of the stream service of the same number.
+    """
+    return PortSpace.SDP << 16 | serviceID & 0xFFFF
 
 
 def refusal(serviceID: int) -> bytes:

@@ -33,6 +33,7 @@ from twisted_ib.hca.connection import (
     RejectReason,
     SIDRStatus,
 )
+from twisted_ib.hca.connection.compacthello import refusal
 from twisted_ib.hca.connection.interfaces import IConnector
 from twisted_ib.hca.connection.rdmacm import PortSpace, textOf, unpackAddress
 from twisted_ib.hca.connection.request import ANY_PATH
@@ -453,7 +454,8 @@ class Services:
             # The same answer as for a service id without any listener (IBTA vol. 1 12.6.7.2, reason 8; Linux
             # ib_cm.h, SIDR status 1).
             reason = SIDRStatus.SERVICE_ID_UNSUPPORTED if isLookup else RejectReason.INVALID_SERVICE_ID
-            connection.reject(reason, b"", self._device.clock())
+            privateData = b"" if isLookup or self.cm.lossless else refusal(message.serviceID)
+            connection.reject(reason, privateData, self._device.clock())
             return
         connection.listener = listener
         isPartner = message.partitionKey in self._device.partitions.accepted

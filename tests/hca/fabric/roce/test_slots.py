@@ -12,6 +12,7 @@ import socket
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hca.bpf import run
+from tests.hca.connection.test_compacthello import COMPACT
 from tests.support.ownaddress import ownAddress
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError, ServiceInUseError
@@ -26,7 +27,7 @@ from twisted_ib.hca.fabric.roce.slots import (
     serviceOf,
     slotOf,
 )
-from twisted_ib.hca.wire.cm.messages import REJ
+from twisted_ib.hca.wire.cm.messages import REJ, REQ
 
 #: BTH and DETH of a MAD for queue pair 1.
 HEAD = "6400ffff000000018000000080010000" + "00000001"
@@ -146,6 +147,24 @@ class SlotTests(SynchronousTestCase):
         data = bytes.fromhex(HEAD + CM + "0012" + "0000" + "00000000") + given
         self.assertEqual((serviceOf(data, 0, len(data)), slotOf(data, 0, len(data))), (0x0000000001061C06, 0))
         self.assertIsNone(requestOf(data, 0, len(data)))
+
+    def test_stream(self) -> None:
+        """
+        A request of an adapter's for a stream is for that service, whole and with the mark alone, and no
+        other message is.
+        """
+        messages, stream = 0x1061C06, 0x11C06
+        for attribute, data, found in (
+            ("0010", COMPACT, stream),
+            ("0010", COMPACT[:43], messages),
+            ("0010", b"", messages),
+            ("0017", COMPACT, messages),
+        ):
+            body = REQ(serviceID=messages, privateData=data).pack()
+            whole = bytes.fromhex(HEAD + CM + attribute + "0000" + "00000000") + body
+            self.assertEqual(serviceOf(b"front" + whole + b"icrc", 5, 9 + len(whole)), found)
+        for length in range(len(body)):
+            self.assertIn(serviceOf(whole, 0, len(whole) - length), (None, messages))
 
     def test_answer(self) -> None:
         """

@@ -24,6 +24,7 @@ from twisted_ib.hca.base.operation import GSI_QPN
 from twisted_ib.hca.base.traits import ROUTED, Traits
 from twisted_ib.hca.cm.states import State
 from twisted_ib.hca.cm.transitions import HALF_OPEN
+from twisted_ib.hca.connection.compacthello import refusal
 from twisted_ib.hca.connection.interfaces import Parking
 from twisted_ib.hca.connection.rdmacm import gidOf, gidText
 from twisted_ib.hca.connection.request import RejectReason
@@ -246,13 +247,16 @@ class PacketFabric(AddressDirectory):
         """
         # As good as a REJ, where it is about a REQ: that has a random id, so nobody forges this who does not
         # see it. It ends no connection that has an answer: those have the peer's id too.
-        if serviceOf(datagram, 0, len(datagram)) is None:
+        service = serviceOf(datagram, 0, len(datagram))
+        if service is None:
             return
         attribute = HEADER.unpack_from(datagram, _MAD_OFFSET)[7]
         if attribute == REQ.attribute:
             (number,) = _NUMBER.unpack_from(datagram, _MAD_OFFSET + HEADER.size)
             reason = RejectReason.INVALID_SERVICE_ID
-            body = REJ(remoteCommunicationID=number, messageRejected=MessageKind.REQ, reason=reason).pack()
+            # No adapter is there either.
+            rejection = REJ(0, number, MessageKind.REQ, reason=reason, privateData=refusal(service))
+            body = rejection.pack()
             self.owner.count("requests_undelivered")
             self.owner.managementReceived(self.pathTo(address), REJ.attribute, body, 0, len(body))
 

@@ -24,6 +24,10 @@ from attrs import frozen
 from twisted_ib import limits
 from twisted_ib.errors import ResourceLimitError, ServiceInUseError
 from twisted_ib.hca.base.operation import GSI_QPN, ID_SHIFT, QPN_SHIFT, SLOT_BITS
+from twisted_ib.hca.connection.compacthello import isMarked, streamService
+from twisted_ib.hca.connection.rdmacm import HEADER_BYTES as CM_HEADER_BYTES
+from twisted_ib.hca.connection.rdmacm import PortSpace
+from twisted_ib.hca.wire.cm.layout import BODY_BYTES
 from twisted_ib.hca.wire.cm.messages import REJ, REQ, SIDR_REP, SIDR_REQ
 from twisted_ib.hca.wire.headers import BTH, DETH
 from twisted_ib.hca.wire.mad.classes import COMMUNICATION
@@ -50,6 +54,8 @@ _REMOTE_ID: Final = _BODY + 4
 _REQUESTS: Final = {REQ.attribute: _BODY + 8, SIDR_REQ.attribute: _BODY + 8}
 #: A REJ of somebody who has given up has it behind the CA GUID, if it is from this package.
 _SERVICES: Final = {**_REQUESTS, REJ.attribute: _BODY + 20}
+#: In the private data of a REQ, behind RDMA-CM's header: the mark of a request for a stream.
+_MARK: Final = _BODY + BODY_BYTES - REQ.privateDataBytes + CM_HEADER_BYTES
 _QPN_MASK: Final = 0xFFFFFF
 
 _SHORT: Final = struct.Struct(">H")
@@ -142,7 +148,12 @@ def serviceOf(buffer: bytes | bytearray | memoryview, start: int, stop: int) -> 
     """
     @return: the service id that a datagram is about, or L{None} if it is no REQ, SIDR_REQ or REJ.
     """
-    return _serviceAt(_SERVICES, buffer, start, stop)
+    found = _serviceAt(_SERVICES, buffer, start, stop)
+    if found is None or found >> 16 != PortSpace.TCP:
+        return found
+    # An adapter asks for a stream in this port space.
+    isREQ = _SHORT.unpack_from(buffer, start + _ATTRIBUTE)[0] == REQ.attribute
+    return streamService(found) if isREQ and isMarked(bytes(buffer[start:stop]), _MARK) else found
 
 
 def _serviceAt(
