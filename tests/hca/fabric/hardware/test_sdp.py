@@ -7,29 +7,33 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.test.reactormixins import ReactorBuilder
 
 from tests.contracts.closing import ClosingContract
 from tests.contracts.pacing import PacingContract
 from tests.hca.fabric.hardware.test_contract import HardwareRow
 from tests.hca.fabric.hardware.test_receives import HELLO
-from tests.hca.fabric.hardware.world import Host, Manager
+from tests.hca.fabric.hardware.world import RC, Host, Manager
 from tests.hca.fabric.iwarp.ends import ONE, End, IWARPTestCase
 from tests.hca.hcas import settle
 from tests.internet.carriers import SDP, StreamContract
 from tests.internet.stream_suite import makeStreamTests
 from tests.internet.test_stream_suite import subjectFor
 from tests.sdp.test_contract import IB
+from tests.switch.case import Client, Server, SwitchTestsBuilder
 from twisted_ib.errors import ServiceInUseError, WireError
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.connection.compacthello import MARK, compact
 from twisted_ib.hca.connection.rdmacm import HEADER_BYTES, PortSpace
+from twisted_ib.hca.device import registry
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.hardware import hardware
 from twisted_ib.hca.fabric.hardware.hardware import HardwareFabric
 from twisted_ib.hca.fabric.hardware.rdmacm import Parameters
 from twisted_ib.hca.fabric.hardware.window import COUNT
 from twisted_ib.hca.memory.access import REMOTE
+from twisted_ib.switch.switch import explain
 
 
 class RNICRow(HardwareRow):
@@ -170,6 +174,53 @@ class MarkTests(IWARPTestCase):
                 self.assertEqual(str(error), text)
             service.close()
             self.there.listen(second, ONE, 7001, End(self.there)).close()
+
+
+class RouteTests(HardwareRow, SwitchTestsBuilder):
+    """
+    Programs that know of TCP alone.
+    """
+
+    def setUp(self) -> None:
+        """
+        Rules that lead to the adapter.
+        """
+        super().setUp()
+        self.rules(
+            "use sdp listen * *:*\nuse sdp connect * *:*\ndevice hw1 hardware rxe0\nroute 127.0.0.1/32 hw1\n"
+        )
+        self.addCleanup(registry.removeDevice, "hw1")
+
+    def test_route(self) -> None:
+        """
+        A route leads a connection over the adapter, where a server listens, and one to nobody is refused.
+        """
+
+        async def scenario(reactor: Any) -> None:
+            factory, client, nobody = Server(), Client(), Client()
+            port = reactor.listenTCP(0, factory, interface="127.0.0.1")
+            number = port.getHost().port
+            made = factory.next()
+            reactor.connectTCP("127.0.0.1", number, client)
+            server = await made
+            await client.done
+            self.assertEqual(client.log, ["build", "made"])
+            for each in (client.answer.transport, server.transport):
+                self.assertEqual(str(explain(each)).partition(",")[0], "sdp on hw1")
+            self.assertEqual({each.given.qp_type for each in self.host.queuePairs.values()}, {RC})
+            self.assertEqual(server.transport.getPeer(), client.answer.transport.getHost())
+            client.answer.transport.loseConnection()
+            await client.lost
+            await port.stopListening()
+            reactor.connectTCP("127.0.0.1", number, nobody)
+            await nobody.done
+            self.assertIsInstance(nobody.reason, ConnectionRefusedError)
+
+        self.play(scenario)
+
+
+globals().update(RouteTests.makeTestCaseClasses())
+del RouteTests
 
 
 def _make() -> dict[str, type]:
