@@ -36,6 +36,8 @@ class LastingTestCase(HardwareTestCase):
 
     #: Where the guest's side writes.
     written = "/tmp/side.output"
+    #: Before the kinds of sides of streams.
+    streams = ""
 
     def lastingHere(self, kind: str, port: str = PORT, **environment: str) -> Any:
         """
@@ -64,13 +66,13 @@ class LastingTestCase(HardwareTestCase):
         @return: the sides here and in the guest, whose connection goes on.
         """
         if isServerHere:
-            here = self.lastingHere("echo")
+            here = self.lastingHere(f"{self.streams}echo")
             self.until(here, "listens")
-            there = self.begin("rounds")
+            there = self.begin(f"{self.streams}rounds")
         else:
-            there = self.begin("echo")
+            there = self.begin(f"{self.streams}echo")
             self.untilThere("listens")
-            here = self.lastingHere("rounds")
+            here = self.lastingHere(f"{self.streams}rounds")
         self.untilThere("goes on")
         self.until(here, "goes on")
         return here, there
@@ -126,6 +128,14 @@ class KillTests(LastingTestCase):
         The server here.
         """
         self.killHere(True)
+
+
+class StreamKillTests(KillTests):
+    """
+    The same over C{sdp:}.
+    """
+
+    streams = "sdp-"
 
 
 class VanishTests(LastingTestCase):

@@ -3,6 +3,7 @@ Sides of connections that last, on either side of the lab, until something ends 
 
 C{lasting.py echo|rounds DEVICE OWN-ADDRESS PEER PORT}: a server that sends back what comes, and a client
 that sends again and again; each prints C{goes on} once and C{lost}, with the reason, at the end.
+C{sdp-echo|sdp-rounds ...}: the same over C{sdp:}, not in messages.
 C{serve ...}: a server of many.  C{vanish DEVICE ADAPTER PEER PORT ROUNDS}: a client whose adapter, one of the
 kernel's, it deletes and adds again, so often.
 """
@@ -96,13 +97,15 @@ class Asking(Side):
     doesAsk = True
 
 
-def endpoint(reactor: Any, host: str, port: str, device: str) -> Any:
+def endpoint(reactor: Any, host: str, port: str, device: str, isStream: bool = False) -> Any:
     """
-    @return: an endpoint of messages.
+    @return: an endpoint of messages, or of a stream.
     """
     from twisted_ib.rdma import RDMAClientEndpoint
+    from twisted_ib.sdp import SDPClientEndpoint
 
-    return RDMAClientEndpoint(reactor, host, int(port), timeout=PATIENCE, device=device)
+    made = SDPClientEndpoint if isStream else RDMAClientEndpoint
+    return made(reactor, host, int(port), timeout=PATIENCE, device=device)
 
 
 def ended(reactor: Any, side: Side) -> None:
@@ -117,11 +120,12 @@ def ended(reactor: Any, side: Side) -> None:
     side.lost.addCallback(tell)
 
 
-def echo(reactor: Any, device: str, here: str, there: str, port: str) -> None:
+def echo(isStream: bool, reactor: Any, device: str, here: str, there: str, port: str) -> None:
     """
     The server.
     """
     from twisted_ib.rdma import listenRDMA
+    from twisted_ib.sdp import listenSDP
 
     class Sides(Factory):
         def buildProtocol(self, addr: Any) -> Side:
@@ -129,7 +133,8 @@ def echo(reactor: Any, device: str, here: str, there: str, port: str) -> None:
             ended(reactor, side)
             return side
 
-    listenRDMA(reactor, int(port), Sides(), interface=here, device=device)
+    listen = listenSDP if isStream else listenRDMA
+    listen(reactor, int(port), Sides(), interface=here, device=device)
     say("listens")
 
 
@@ -145,13 +150,13 @@ def serve(reactor: Any, device: str, here: str, there: str, port: str) -> None:
     say("listens")
 
 
-def rounds(reactor: Any, device: str, here: str, there: str, port: str) -> None:
+def rounds(isStream: bool, reactor: Any, device: str, here: str, there: str, port: str) -> None:
     """
     The client.
     """
     side = Asking()
     ended(reactor, side)
-    made = connectProtocol(endpoint(reactor, there, port, device), side)
+    made = connectProtocol(endpoint(reactor, there, port, device, isStream), side)
     made.addErrback(lambda failure: (say("failed", failure.value), reactor.stop()))
 
 
@@ -259,8 +264,11 @@ def main(kind: str, *rest: str) -> None:
     if kind == "vanish":
         *given, rounds_ = rest
         reactor.callWhenRunning(Vanishing(reactor, *given).run, int(rounds_))
+    elif kind == "serve":
+        serve(reactor, *rest)
     else:
-        {"echo": echo, "serve": serve, "rounds": rounds}[kind](reactor, *rest)
+        name = kind.removeprefix("sdp-")
+        {"echo": echo, "rounds": rounds}[name](name != kind, reactor, *rest)
     reactor.callLater(PATIENCE, reactor.stop)
     reactor.run()
 

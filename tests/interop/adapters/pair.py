@@ -157,6 +157,12 @@ class SIWPairMessagesTests(SIWMixin, PairMessagesTests):
     client = "echoed True\nread True\nregistered True []\nlost ConnectionDone\n"
 
 
+class PairFileTests(PairMixin, rxe.FileTests):
+    """
+    A file and its echo, with their hashes, over C{sdp:}.
+    """
+
+
 class PairKillTests(PairMixin, gone.LastingTestCase):
     """
     C{kill -9} of one side while messages go to and fro: its kernel tells the other, within C{TOLD_SECONDS}.
@@ -179,6 +185,14 @@ class SIWPairKillTests(SIWMixin, PairKillTests):
     """
     The same over siw.
     """
+
+
+class PairStreamKillTests(PairKillTests):
+    """
+    The same over C{sdp:}.
+    """
+
+    streams = "sdp-"
 
 
 class RDSPairTests(PairMixin, gone.LastingTestCase):

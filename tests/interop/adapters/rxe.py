@@ -162,6 +162,16 @@ class MessagesTests(VerbsTests):
     server = "listens\nlost ConnectionDone\n"
 
 
+class FileTests(VerbsTests):
+    """
+    A file and its echo over C{sdp:}.
+    """
+
+    sides = "stream"
+    client = "echoed True\nlost ConnectionDone\n"
+    server = "listens\nlost ConnectionDone\n"
+
+
 class NobodyTests(HardwareTestCase):
     """
     Datagrams to addresses that nobody has.

@@ -1,9 +1,10 @@
 """
 One side of a session over reliable connections, on either side of the lab.
 
-C{side.py verbs|messages|iwarp active|passive DEVICE OWN-ADDRESS PEER PORT}: the active side sends, writes,
-reads and adds, and prints what it found; the passive side prints what its memory has then, and C{listens}
-before.  C{iwarp}: messages without atomics, which iWARP has none of.
+C{side.py verbs|messages|iwarp|stream active|passive DEVICE OWN-ADDRESS PEER PORT}: the active side sends,
+writes, reads and adds, and prints what it found; the passive side prints what its memory has then, and
+C{listens} before.  C{iwarp}: messages without atomics, which iWARP has none of.  C{stream}: a file and its
+echo over C{sdp:}.
 """
 
 from __future__ import annotations
@@ -249,9 +250,60 @@ def messages(hasAtomics: bool, role: str, device: str, here: str, there: str, po
     reactor.run()
 
 
+def stream(role: str, device: str, here: str, there: str, port: str) -> None:
+    """
+    A side of a stream: a file and its echo.
+    """
+    from twisted.internet import reactor as installed
+    from twisted.internet.protocol import ClientFactory, Factory, Protocol
+
+    from twisted_ib.sdp import connectSDP, listenSDP
+
+    reactor: Any = installed
+
+    class Server(Protocol):
+        transport: Any
+
+        def dataReceived(self, data: bytes) -> None:
+            self.transport.write(data)
+
+        def connectionLost(self, reason: Any = None) -> None:
+            say("lost", reason.type.__name__)
+            reactor.callLater(0, reactor.stop)
+
+    class Client(Server):
+        def connectionMade(self) -> None:
+            self.digest, self.got = hashlib.sha256(), 0
+            self.transport.write(FILE)
+
+        def dataReceived(self, data: bytes) -> None:
+            self.digest.update(data)
+            self.got += len(data)
+            if self.got == len(FILE):
+                say("echoed", self.digest.digest() == hashlib.sha256(FILE).digest())
+                self.transport.loseConnection()
+
+    class Clients(ClientFactory):
+        protocol = Client
+
+        def clientConnectionFailed(self, connector: Any, reason: Any) -> None:
+            say("failed", reason.value)
+            reactor.stop()
+
+    if role == "passive":
+        listenSDP(reactor, int(port), Factory.forProtocol(Server), interface=here, device=device)
+        say("listens")
+    else:
+        connectSDP(reactor, there, int(port), Clients(), device=device)
+    reactor.callLater(3 * PATIENCE, reactor.stop)
+    reactor.run()
+
+
 if __name__ == "__main__":
     kind, *rest = sys.argv[1:]
     if kind == "verbs":
         Verbs(*rest)
+    elif kind == "stream":
+        stream(*rest)
     else:
         messages(kind == "messages", *rest)
