@@ -30,7 +30,7 @@ RECORDED = {
     "hca/base": 29,
     "hca/capture": 35,
     "hca/cm": 21,
-    "hca/connection": 13,
+    "hca/connection": 11,
     "hca/device": 58,
     "hca/fabric": 62,
     "hca/host": 8,

@@ -26,6 +26,7 @@ from twisted.internet.pollreactor import PollReactor
 from twisted.internet.selectreactor import SelectReactor
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.hca.connection.test_compacthello import HELLO
 from tests.hca.fabric.roce.test_devices import PORT, End
 from tests.support.descriptors import closeWakers, descriptors, descriptorsBefore
 from tests.support.ownaddress import ownAddress, ownGroup
@@ -33,6 +34,7 @@ from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import limits
 from twisted_ib.errors import DeviceError, NoRouteError, ResourceLimitError
 from twisted_ib.hca.base.operation import GSI_QPN
+from twisted_ib.hca.connection import ConnectRequest
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.roce import roce
@@ -69,6 +71,17 @@ def alone(case: SynchronousTestCase) -> None:
         return True
 
     waitUntil(bound)
+
+
+class Streaming(End):
+    """
+    An end that asks for a stream.
+    """
+
+    def pathReady(self, path: Any) -> None:
+        service, number = PortSpace.SDP << 16 | PORT, self.queuePair.number
+        request = ConnectRequest(service, HELLO, number, responseTimeout=20)
+        self.connection = self.device.sendRequest(path, request, self, self.device.clock())
 
 
 class Listener:
@@ -489,11 +502,12 @@ class DeviceTests(SynchronousTestCase):
 
     def test_nobody(self) -> None:
         """
-        A connect to a host where nobody has the port is refused at once, by ICMP, before the REQ is repeated.
+        A connect to a host where nobody has the port is refused at once, by ICMP, before the REQ is repeated:
+        one of streams, too, which no adapter is asked for there.
         """
         one = self.device(ownAddress(1))
-        for attempt in (1, 2):
-            end = End(one, 64)
+        ends: list[End] = [End(one, 64), End(one, 64), Streaming(one, 64)]
+        for attempt, end in enumerate(ends, 1):
             one.connect(PortSpace.TCP, ownAddress(9), PORT, end)
             self.until(lambda end=end: end.log, one)
             self.assertEqual(end.log, ["rejected 8"])
