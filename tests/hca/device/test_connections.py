@@ -13,6 +13,7 @@ from unittest import mock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
+from tests.hca.connection.test_compacthello import HELLO
 from tests.hca.device.everykind import EveryKindTestCase
 from tests.hca.hcas import settle
 from twisted_ib import limits
@@ -30,6 +31,7 @@ from twisted_ib.hca.connection import (
     RejectReason,
     SIDRStatus,
 )
+from twisted_ib.hca.connection.compacthello import SOFTWARE
 from twisted_ib.hca.connection.interfaces import IConnection, IConnectionUser, ILookup
 from twisted_ib.hca.connection.rdmacm import PortSpace, RDMACMHeader, gidOf
 from twisted_ib.hca.connection.request import ANY_PATH
@@ -293,6 +295,22 @@ class ConnectionTests(EveryKindTestCase):
             first, second = user.told
             self.assertEqual((type(first), first.reason, first.privateData[:4]), (Rejection, 999, b"why\0"))
             self.assertEqual((type(second), second.reason), (Rejection, RejectReason.INVALID_SERVICE_ID))
+
+    def test_noStream(self) -> None:
+        """
+        A request for a stream at another address, or where nobody listens, is sent once: where a peer may be
+        an adapter the refusal says that it is software.
+        """
+        for here, there, user, _, _ in self.cases(PortSpace.SDP, None):
+            for port in (PORT, PORT + 1):
+                # Its addresses are nobody's.
+                request = ConnectRequest(PortSpace.SDP << 16 | port, HELLO, 0x11 + port, pathMTU=3)
+                here.sendRequest(user.path, request, user, 0.0)
+                settle(here, there)
+            nobody, said = RejectReason.INVALID_SERVICE_ID, b"" if here.lossless else SOFTWARE
+            told = [(each.reason, each.privateData.rstrip(b"\0")) for each in user.told]
+            self.assertEqual(told, [(nobody, said)] * 2)
+            self.assertEqual(here.cm.messagesSent, 2)
 
     def test_unsupported(self) -> None:
         """
