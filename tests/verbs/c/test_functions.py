@@ -94,12 +94,13 @@ class RowTests(SynchronousTestCase):
         """
         lines = exportedFunctions([attrs.evolve(NONE, before="wait();")]).splitlines()
         self.assertEqual(
-            [line.strip() for line in lines[-13:]],
+            [line.strip() for line in lines[-14:]],
             [
                 "wait();",
                 "pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling);",
                 "twisted_ib_inside++;",
                 "__atomic_add_fetch(&twisted_ib_busy, 1, __ATOMIC_RELAXED);",
+                "__atomic_add_fetch(&twisted_ib_calls, 1, __ATOMIC_SEQ_CST);",
                 "if (twisted_ib_settle)",
                 "twisted_ib_settle();",
                 "int result = python_rdma_get_count();",
@@ -138,6 +139,17 @@ class RowTests(SynchronousTestCase):
         self.assertIn("if (!result) {\nresult = look(cq);\n}\nreturn result;\n", text)
         self.assertNotIn("(&twisted_ib_posts", text)
 
+    def test_vain(self) -> None:
+        """
+        A call that is in vain as the one before does not enter Python, and is no reason for others to look.
+        """
+        text = exportedFunctions([attrs.evolve(NONE, vain="ASKS, one")])
+        self.assertIn("if (twisted_ib_is_vain(ASKS, one)) {\nerrno = EAGAIN;\nreturn -1;\n}\n", text)
+        self.assertIn("\ntwisted_ib_asks();\n", text)
+        self.assertIn(
+            "if (!twisted_ib_was_vain(ASKS, one, result))\n__atomic_add_fetch(&twisted_ib_posts", text
+        )
+
     def test_versions(self) -> None:
         """
         Each version has its functions; only what the libraries share is exported beside them.
@@ -147,8 +159,8 @@ class RowTests(SynchronousTestCase):
             "IBVERBS_1.1 { global: ibv_alloc_pd; ibv_ack_cq_events; };\n"
             "RDMACM_1.0 { global: rdma_get_count; };\n"
             "TWISTED_IB_LOCAL { global: twisted_ib_used; twisted_ib_in_python; twisted_ib_inside; "
-            "twisted_ib_asleep; twisted_ib_busy; twisted_ib_posts; twisted_ib_settle; "
-            "twisted_ib_forked; local: *; };\n",
+            "twisted_ib_asleep; twisted_ib_busy; twisted_ib_posts; twisted_ib_calls; "
+            "twisted_ib_seen; twisted_ib_settle; twisted_ib_forked; local: *; };\n",
         )
 
 

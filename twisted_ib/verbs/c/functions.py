@@ -61,6 +61,8 @@ class Row:
         which it is called C{again}.
     @ivar nested: whether a handler calls it, too: it does not fail within another call of its thread.
     @ivar masked: whether what is C{before} has blocked signals, whose set C{program} is.
+    @ivar vain: what makes such a call, in C: one that has failed with EAGAIN fails so again, without Python,
+        while nothing has come and nobody has called; or none.
     """
 
     name: str
@@ -74,6 +76,7 @@ class Row:
     destroys: bool = False
     nested: bool = False
     masked: bool = False
+    vain: str | None = None
 
     @failure.default
     def _failure(self) -> Failure:

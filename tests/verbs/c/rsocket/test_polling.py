@@ -105,6 +105,12 @@ class OtherTests(ProgramTestCase):
         """
         self.passes("polled.c")
 
+    def test_vain(self) -> None:
+        """
+        C{vain.c}: calls in vain do not enter Python, and see what changes.
+        """
+        self.passes("vain.c")
+
     def test_sets(self) -> None:
         """
         C{repolled.c}: sets of descriptors, as many as L{limits.RSOCKET_POLLS}.

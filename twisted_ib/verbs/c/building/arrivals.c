@@ -213,6 +213,8 @@ static int twisted_ib_look_out(struct twisted_ib_arrivals *arrivals, long nanose
 /* What that thread watches, while it does; and threads that look there, too. */
 static const struct twisted_ib_arrivals *twisted_ib_watched;
 static unsigned twisted_ib_lookers;
+/* How often it has begun to. */
+static unsigned twisted_ib_watches;
 
 /* Yields of the processor for those that still look; and the bit of the result: what was watched is to stay for ever. */
 #define LOOKING 1000
@@ -257,6 +259,7 @@ int twisted_ib_await(struct twisted_ib_arrivals *arrivals, long nanoseconds)
     }
     /* Not while one still looks at what was watched before: a signal's handler may have left it by siglongjmp(3). */
     shown = !__atomic_load_n(&twisted_ib_lookers, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&twisted_ib_watches, 1, __ATOMIC_SEQ_CST);
     __atomic_store_n(&twisted_ib_watched, shown ? arrivals : NULL, __ATOMIC_SEQ_CST);
     __atomic_store_n(&twisted_ib_posting.watching, 1, __ATOMIC_SEQ_CST);
     found = twisted_ib_look_out(arrivals, nanoseconds);
@@ -329,4 +332,24 @@ static int twisted_ib_quiet(void)
     twisted_ib_polled.read = read;
     twisted_ib_polled.progress = now;
     return 0;
+}
+
+/*
+ * The same for vain.c: what was seen, which changes when something comes, when the peers consume more, and when the thread
+ * that serves peers may have done something.  0 if there is something to do, or nobody can say.
+ */
+static int twisted_ib_see(uint64_t *seen)
+{
+    if (!twisted_ib_polling)
+        twisted_ib_polling = 1;
+    seen[0] = __atomic_load_n(&twisted_ib_watches, __ATOMIC_SEQ_CST);
+    seen[1] = twisted_ib_read();
+    return seen[1] && !__atomic_load_n(&twisted_ib_posting.fill, __ATOMIC_SEQ_CST);
+}
+
+extern int (*twisted_ib_seen)(uint64_t *);
+
+__attribute__((constructor)) static void twisted_ib_let_see(void)
+{
+    twisted_ib_seen = twisted_ib_see;
 }

@@ -68,6 +68,12 @@ SHARED volatile int twisted_ib_forked;
 /* How many threads are in Python for a call; and the calls but polls, ever, which may bring completions. */
 SHARED volatile unsigned twisted_ib_busy, twisted_ib_posts;
 
+/* How many calls of any kind have entered Python, ever. */
+SHARED volatile unsigned twisted_ib_calls;
+
+/* If libibverbs is here: says what was seen of the devices, or that something may be to do: see arrivals.c. */
+SHARED int (*twisted_ib_seen)(uint64_t *);
+
 /* Takes what was posted in C, if libibverbs is here: each other call comes after it. */
 SHARED void (*twisted_ib_settle)(void);
 

@@ -12,7 +12,7 @@ from twisted_ib.verbs.c.functions import AGAIN, Failure, Row
 #: The variables of C{interpreter.c} that the libraries of a process share.
 _SHARED = (
     "twisted_ib_used; twisted_ib_in_python; twisted_ib_inside; twisted_ib_asleep; twisted_ib_busy; "
-    "twisted_ib_posts; twisted_ib_settle; twisted_ib_forked;"
+    "twisted_ib_posts; twisted_ib_calls; twisted_ib_seen; twisted_ib_settle; twisted_ib_forked;"
 )
 #: No handler of the program's signals runs from here on.
 _MASK = ("sigset_t program;", "twisted_ib_mask(&program);")
@@ -50,6 +50,7 @@ def _body(row: Row) -> str:
         "pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling);",
         "twisted_ib_inside++;",
         "__atomic_add_fetch(&twisted_ib_busy, 1, __ATOMIC_RELAXED);",
+        "__atomic_add_fetch(&twisted_ib_calls, 1, __ATOMIC_SEQ_CST);",
         f"{assign}{call}",
         "__atomic_sub_fetch(&twisted_ib_busy, 1, __ATOMIC_RELAXED);",
         "twisted_ib_inside--;",
@@ -58,10 +59,14 @@ def _body(row: Row) -> str:
     if row.attends:
         # Posted after the handler's last look, and left to this thread.
         last = ["if (twisted_ib_attends_no_more())", "python_post_send(NULL, NULL, NULL);"]
-        lines = ["twisted_ib_attend();", *lines[:4], *last, *lines[4:]]
+        lines = ["twisted_ib_attend();", *lines[:5], *last, *lines[5:]]
     elif not row.nested:
-        lines[3:3] = ["if (twisted_ib_settle)", "twisted_ib_settle();"]
+        lines[4:4] = ["if (twisted_ib_settle)", "twisted_ib_settle();"]
     posted = "__atomic_add_fetch(&twisted_ib_posts, 1, __ATOMIC_RELAXED);"
+    if row.vain:
+        lines[4:4] = ["twisted_ib_asks();"]
+        posted = f"if (!twisted_ib_was_vain({row.vain}, result))\n{posted}"
+        lines = [f"if (twisted_ib_is_vain({row.vain})) {{\nerrno = EAGAIN;\nreturn -1;\n}}", *lines]
     if row.again:
         loop = [
             "sigset_t program;",
@@ -106,7 +111,7 @@ def exportedFunctions(table: Sequence[Row]) -> str:
         "int twisted_ib_swap_slept(int slept);\n"
         "void twisted_ib_block(sigset_t *program);\n"
         "void twisted_ib_wait(const sigset_t *program);\n"
-        "extern volatile unsigned twisted_ib_busy, twisted_ib_posts;\n"
+        "extern volatile unsigned twisted_ib_busy, twisted_ib_posts, twisted_ib_calls;\n"
         "extern void (*twisted_ib_settle)(void);\n"
         'extern __thread volatile int twisted_ib_inside __attribute__((tls_model("initial-exec")));\n'
     ]

@@ -5,6 +5,8 @@ The functions of librdmacm: rdma-core 44, C{librdmacm/librdmacm.map}, C{rdma_cma
 
 from __future__ import annotations
 
+import attrs
+
 from twisted_ib.verbs.c.functions import Failure, rows
 
 # rdma_cm(7) and rsocket(7): a function returns 0, or -1 with errno.  C{rfcntl} has an ellipsis in the header,
@@ -95,9 +97,18 @@ int repoll_wait(int set, struct epoll_event *events, int most, int timeout) agai
 """
 #: librspreload's answer to C{sockets.c}.
 _TOLD = "if (twisted_ib_tells(fds, count, timeout))\nreturn 0;"
+#: What C{vain.c} knows a call by.
+_VAIN = {
+    "rrecv": "ASKS_OCTETS, socket, flags, buffer, length",
+    "rread": "ASKS_OCTETS, socket, 0, buffer, length",
+    "rsend": "ASKS_ROOM, socket, flags, buffer, length",
+    "rwrite": "ASKS_ROOM, socket, 0, buffer, length",
+}
 
 #: All functions.
-TABLE = tuple(rows(_FUNCTIONS, Failure.MINUS_ONE, rpoll=_TOLD))
+TABLE = tuple(
+    attrs.evolve(row, vain=_VAIN.get(row.name)) for row in rows(_FUNCTIONS, Failure.MINUS_ONE, rpoll=_TOLD)
+)
 
 #: The headers of the source, and Debian's package with them.
 HEADERS = ("rdma/rdma_cma.h",)
@@ -111,6 +122,7 @@ SOURCE = """
 #include <link.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -120,11 +132,13 @@ SOURCE = """
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rsocket.h>
 
 #include "sockets.c"
+#include "vain.c"
 """
 
 DECLARATIONS = """

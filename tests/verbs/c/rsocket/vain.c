@@ -1,0 +1,118 @@
+/*
+ * Calls of rsockets in vain: nearly none of them enters Python, and each sees at once what comes, a change of its socket by
+ * another call, and its end.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <rdma/rsocket.h>
+#include <sched.h>
+#include <unistd.h>
+#include "../checks.h"
+
+#define POLLS 20000
+
+static char room[4096];
+static volatile unsigned *calls;
+static int caller, peer;
+
+/* Whether nearly all such calls, each of which is in vain, stay out of Python. */
+static void stays(int sends)
+{
+    unsigned before = *calls;
+
+    for (int index = 0; index < POLLS; index++) {
+        errno = 0;
+        IS(sends ? rsend(caller, room, sizeof room, MSG_DONTWAIT) : rrecv(caller, room, sizeof room, MSG_DONTWAIT), -1);
+        IS(errno, EAGAIN);
+    }
+    IS(*calls - before < POLLS / 4, 1);
+}
+
+/* Poll for octets. */
+static long polled(int socket)
+{
+    long found;
+
+    while ((found = rrecv(socket, room, sizeof room, MSG_DONTWAIT)) < 0 && errno == EAGAIN)
+        ;
+    return found;
+}
+
+static void *later(void *socket)
+{
+    usleep(2000);
+    IS(rsend(*(int *)socket, "later", 5, 0), 5);
+    return NULL;
+}
+
+static void *closes(void *socket)
+{
+    usleep(2000);
+    IS(rclose(*(int *)socket), 0);
+    return NULL;
+}
+
+int main(void)
+{
+    int listener = rsocket(AF_INET, SOCK_STREAM, 0), on = 1;
+    struct sockaddr_in here = {.sin_family = AF_INET};
+    socklen_t length = sizeof here;
+    pthread_t thread;
+    long sent = 0, found, got = 0;
+
+    calls = MADE(dlsym(RTLD_DEFAULT, "twisted_ib_calls"));
+    inet_pton(AF_INET, "127.0.0.1", &here.sin_addr);
+    IS(rbind(listener, (struct sockaddr *)&here, sizeof here), 0);
+    IS(rlisten(listener, 1), 0);
+    IS(rgetsockname(listener, (struct sockaddr *)&here, &length), 0);
+    caller = rsocket(AF_INET, SOCK_STREAM, 0);
+    IS(rfcntl(caller, F_SETFL, O_NONBLOCK), 0);
+    rconnect(caller, (struct sockaddr *)&here, sizeof here);
+    peer = raccept(listener, NULL, NULL);
+    while (rconnect(caller, (struct sockaddr *)&here, sizeof here) && errno != EISCONN)
+        ;
+    stays(0);
+    /* What another thread sends comes. */
+    pthread_create(&thread, NULL, later, &peer);
+    IS(polled(caller), 5);
+    pthread_join(thread, NULL);
+    IS(memcmp(room, "later", 5), 0);
+    /* What is not asked for, or wrong, is said as ever. */
+    stays(0);
+    IS(rrecv(caller, room, 0, MSG_DONTWAIT), 0);
+    IS(rrecv(caller, NULL, 1, MSG_DONTWAIT), -1);
+    IS(errno, EINVAL);
+    /* As long as there is no room, and no longer. */
+    while ((found = rsend(caller, room, sizeof room, MSG_DONTWAIT)) > 0)
+        sent += found;
+    while (rsend(caller, room, sizeof room, MSG_DONTWAIT) > 0)
+        sent += sizeof room;
+    stays(1);
+    while (got < sent)
+        got += polled(peer);
+    while ((found = rsend(caller, room, sizeof room, MSG_DONTWAIT)) < 0 && errno == EAGAIN)
+        ;
+    IS(found > 0, 1);
+    while (found > 0)
+        found -= polled(peer);
+    /* A call that waits does so, though the one before has not. */
+    stays(0);
+    pthread_create(&thread, NULL, later, &peer);
+    IS(rfcntl(caller, F_SETFL, 0), 0);
+    IS(rrecv(caller, room, sizeof room, 0), 5);
+    pthread_join(thread, NULL);
+    /* The peer's end; and one that another thread closes. */
+    stays(0);
+    pthread_create(&thread, NULL, closes, &peer);
+    IS(polled(caller), 0);
+    pthread_join(thread, NULL);
+    pthread_create(&thread, NULL, closes, &listener);
+    while (rrecv(listener, room, 1, MSG_DONTWAIT) < 0 && errno != EBADF)
+        ;
+    pthread_join(thread, NULL);
+    IS(rclose(caller), 0);
+    return failures;
+}
