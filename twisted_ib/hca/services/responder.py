@@ -25,7 +25,7 @@ requester that needs more order uses a fence).
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
 from twisted_ib.errors import MemoryAccessError, QueuePairError
@@ -49,7 +49,7 @@ from twisted_ib.hca.wire.headers import (
     NAK_REMOTE_OPERATIONAL,
     RNR,
 )
-from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, SEND_ONLY, UNRELIABLE
+from twisted_ib.hca.wire.opcodes import ACKNOWLEDGE, SEND_ONLY, UNRELIABLE, WRITE_ONLY_IMMEDIATE
 
 if TYPE_CHECKING:
     from twisted_ib.hca.base.interfaces import IDevice, IPath
@@ -63,7 +63,12 @@ _EVENTS = {
 }
 
 _ERR = QPState.ERR
-_SOLICITED_ONLY = SEND_ONLY | SOLICITED
+#: Messages of one record that there are shortcuts for; and those of programs, as rsockets' WRITEs.
+_ALONE = frozenset((SEND_ONLY, SEND_ONLY | SOLICITED, WRITE_ONLY_IMMEDIATE))
+_WHOLE: Final[dict[int, type[IncomingSend | IncomingWrite]]] = {
+    SEND_ONLY: IncomingSend,
+    WRITE_ONLY_IMMEDIATE: IncomingWrite,
+}
 #: Bytes that are copied by less than it costs to make a view of them.
 _SMALL = 1024
 
@@ -325,13 +330,13 @@ class Responder:
         # Shortcuts for a stream's message, which is nearly all of the traffic, without a copy of its own, and
         # for a program's small one.  Not while responses are owed: atomics before it must be executed first
         # (IBTA vol. 1 9.4.5).
-        isOnly = opcode == SEND_ONLY or opcode == _SOLICITED_ONLY
-        if isOnly and self._message is None and not self._answers.owed:
+        if opcode in _ALONE and self._message is None and not self._answers.owed:
             if not queuePair.posted:
-                if opcode == SEND_ONLY and IncomingSend.takeWhole(work, self._receives, buffer, start, stop):
+                kind = _WHOLE.get(opcode)
+                if kind is not None and kind.takeWhole(work, self._receives, buffer, start, stop):
                     work.messagesReceived += 1
                     return 0
-            elif stop - start <= queuePair.maxMessage:
+            elif stop - start <= queuePair.maxMessage and opcode != WRITE_ONLY_IMMEDIATE:
                 queuePair.posted -= 1
                 work.messagesReceived += 1
                 if opcode != SEND_ONLY and queuePair.gathers:

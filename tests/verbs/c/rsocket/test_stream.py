@@ -11,7 +11,9 @@ from threading import Thread
 from unittest import mock
 
 from benchmarks.counting import steps
+from tests.gates.falling import mayOnlyFall
 from tests.support.waiting import HANG_SECONDS
+from tests.test_costs import requireBytecodes
 from tests.verbs.pyverbs.cm.case import param
 from tests.verbs.pyverbs.pair import VerbsTestCase
 from twisted_ib import limits
@@ -20,6 +22,7 @@ from twisted_ib.verbs.c.errors import HandleError
 from twisted_ib.verbs.c.rsocket import stream
 from twisted_ib.verbs.c.rsocket.protocol import Region, Stream, Way
 from twisted_ib.verbs.c.rsocket.stream import Phase, RSocket
+from twisted_ib.verbs.core import hub as hubs
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs import (
     CMID,
@@ -39,6 +42,8 @@ from twisted_ib.verbs.pyverbs.cm.addrinfo import Address
 BUFFER = 1 << 13
 #: Of L{RSocket.progress} where nothing has come; it may only fall.
 VAIN_BYTECODES = 100
+#: Of 64 octets that are written, and of those that have come and are read: they may only fall.
+RECORDED = {"write": 817, "read": 2251}
 _E = enums.rdma_cm_event_type
 
 
@@ -315,6 +320,27 @@ class RSocketTests(VerbsTestCase):
                 passive.progress()
             self.assertFalse(updates.called)
             self.assertLessEqual(steps(passive.progress)["bytecodes"], VAIN_BYTECODES)
+
+    def test_steps(self) -> None:
+        """
+        What a short message takes, in bytecodes.
+        """
+        requireBytecodes()
+        active, passive = self.pair()
+        octets, target, found = memoryview(bytes(64)), memoryview(bytearray(64)), {}
+        with hub:
+            for name in ("_ATTENTION", "_BUSY_ATTENTION"):
+                self.patch(hubs, name, float("inf"))
+            for _ in range(2):
+                found["write"] = steps(lambda: active.write(octets))["bytecodes"]
+
+                def read() -> None:
+                    passive.look()
+                    passive.read(target)
+
+                found["read"] = steps(read)["bytecodes"]
+                active.look()
+        mayOnlyFall(self, found, RECORDED)
 
     def test_earlyData(self) -> None:
         """

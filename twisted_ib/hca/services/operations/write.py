@@ -4,11 +4,13 @@ RDMA WRITE: alone, and with immediate data.
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import TYPE_CHECKING, Any
 
+from twisted_ib.errors import MemoryAccessError
 from twisted_ib.hca.memory.access import LOCAL_READ, REMOTE_WRITE
 from twisted_ib.hca.memory.regions import ProtectionDomain
-from twisted_ib.hca.queues.completion import WCOpcode, WCStatus
+from twisted_ib.hca.queues.completion import WCFlags, WCOpcode, WCStatus, WorkCompletion
 from twisted_ib.hca.queues.receives import Receives
 from twisted_ib.hca.queues.requests import SendOpcode
 from twisted_ib.hca.queues.scatter import AT_ONCE, store
@@ -23,7 +25,11 @@ if TYPE_CHECKING:
     from twisted_ib.structs import Packed
 
 _SUCCESS = WCStatus.SUCCESS
-_ONLY = WRITE_ONLY << 24
+_ONLY, _ONLY_IMMEDIATE = WRITE_ONLY << 24, WRITE_ONLY_IMMEDIATE << 24
+_RECV_WRITE, _WITH_IMM = WCOpcode.RECV_RDMA_WITH_IMM, int(WCFlags.WITH_IMM)
+#: The headers of a WRITE of one record with immediate data: RETH, IMMEDIATE.
+_HEADERS: Packed[tuple[int, int, int, int]] = Struct(">QIII")
+_HEADER_BYTES = _HEADERS.size
 
 
 class IncomingWrite(IncomingMessage):
@@ -51,6 +57,38 @@ class IncomingWrite(IncomingMessage):
         )
         self.done = 0
         self.receive = None
+
+    @staticmethod
+    def takeWhole(work: WorkContext, receives: Receives, buffer: Any, start: int, stop: int) -> bool:
+        """
+        Place a message of one record with immediate data and bytes, as nearly all that have it: the
+        constructor, L{place} and L{finish} in one call.
+
+        @param receives: where it takes its receive from; the consumer has posted none.
+        @return: False if it is another, or cannot be placed so; nothing has changed then.
+        """
+        first = start + _HEADER_BYTES
+        count = stop - first
+        if count <= 0 or not work.attributes.access & REMOTE_WRITE:
+            return False
+        address, key, length, value = _HEADERS.unpack_from(buffer, start)
+        receive = receives.take() if length == count else None
+        if receive is None:
+            return False
+        pd, queuePair = work.pd, work.queuePair
+        try:
+            view, offset = pd.memory.check(key, address, count, REMOTE_WRITE, pd, queuePair)
+        except MemoryAccessError:
+            receives.putBack(receive)
+            return False
+        if count <= AT_ONCE:
+            view[offset : offset + count] = buffer[first:stop]
+        else:
+            store(view, offset, memoryview(buffer)[first:stop], address + count)
+        done = WorkCompletion(receive.id, _SUCCESS, _RECV_WRITE, queuePair.number, count, _WITH_IMM, value)
+        if not work.receiveCompletions.push(done):
+            work.completionLost()
+        return True
 
     @classmethod
     def of(cls, length: int) -> IncomingWrite:
@@ -159,3 +197,41 @@ class WriteImmediate(Write):
 
     opcode = SendOpcode.RDMA_WRITE_WITH_IMM
     only, ending, ended = WRITE_ONLY_IMMEDIATE, IMMEDIATE, "immediate"
+
+
+class PostedWriteImmediate(PostedWrite):
+    """
+    A WRITE of one record with immediate data that has no request.
+
+    @ivar immediate: 32 bits for the peer.
+    """
+
+    __slots__ = ("immediate",)
+
+    def __init__(self, id: int, immediate: int, payload: Any, length: int, address: int, key: int) -> None:
+        """
+        @param payload: bytes-like; it must not change.
+        @param address: of the peer's memory.
+        @param key: its remote key.
+        """
+        # In line as in MessageOperation.
+        self.id = id
+        self.immediate = immediate
+        self.flags = self.address = self.key = 0
+        self.length = length
+        self.inline = payload
+        self.remoteAddress, self.remoteKey = address, key
+        self.status = _SUCCESS
+        self.rnrRefusals = self.absences = self.records = self.position = self.sent = 0
+        self.begun = self.answered = False
+
+    def publish(self, path: IPath, remote: int, pd: ProtectionDomain) -> bool:
+        length = self.length
+        header = _HEADERS.pack(self.remoteAddress, self.remoteKey, length, self.immediate)
+        if not path.post(_ONLY_IMMEDIATE | remote, header, self.inline, length):
+            return False
+        self.begun = True
+        self.records += 1
+        self.sent = length
+        self.position = path.position()
+        return True

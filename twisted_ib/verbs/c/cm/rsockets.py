@@ -193,8 +193,11 @@ def rclose(socket: int) -> int:
 # -- data
 
 
+_UNCONNECTED = (Phase.NEW, Phase.BOUND, Phase.LISTENING)
+
+
 def _checkConnected(one: Descriptor) -> None:
-    if one.socket.phase in (Phase.NEW, Phase.BOUND, Phase.LISTENING):
+    if one.socket.phase in _UNCONNECTED:
         raise HandleError("The socket is not connected", errno.ENOTCONN)
 
 
@@ -204,18 +207,20 @@ def _receive(number: int, parts: Iterable[memoryview], flags: int) -> int:
     isPolled = one.isNonBlocking or flags & _DONTWAIT
     total = 0
     for part in parts:
-        count = 0
-        while count < len(part):
+        count, length = 0, len(part)
+        while count < length:
             # The first octets are waited for, the rest only if the program says so.
             waits = not total or (flags & _WAITALL and not isPeek)
             taken = None
             with hub:
                 _checkConnected(one)
                 # As rdma-core's, it looks for what has come only if it has nothing.
-                if waits and isPolled and not socket.canRead:
+                canRead = socket.canRead
+                if not canRead and waits and isPolled:
                     socket.look()
-                if socket.canRead:
-                    taken = socket.read(part[count:], isPeek)
+                    canRead = socket.canRead
+                if canRead:
+                    taken = socket.read(part[count:] if count else part, isPeek)
             if taken is None:
                 if not waits:
                     return total
@@ -241,15 +246,15 @@ def _send(number: int, parts: Iterable[memoryview], flags: int) -> int:
     one = descriptorOf(number)
     # Else it would wait for ever.
     _checkConnected(one)
-    total = 0
+    socket, total = one.socket, 0
     for part in parts:
-        count = 0
-        while count < len(part):
+        count, length = 0, len(part)
+        while count < length:
             try:
                 with hub:
-                    written = one.socket.write(part[count:]) if one.socket.canWrite else 0
+                    written = socket.write(part[count:] if count else part)
                 if not written:
-                    _wait(one, lambda: one.socket.canWrite, flags)
+                    _wait(one, lambda: socket.canWrite, flags)
             except HandleError:
                 if total:
                     return total

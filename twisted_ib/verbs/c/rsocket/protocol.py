@@ -182,6 +182,7 @@ class Stream:
         self._sent, self._credits = 0, 0
         self._requests, self._controls = depth - CONTROL_REQUESTS, CONTROL_REQUESTS
         self._sendBytes = self._room = sendBytes
+        self._leastRoom = min(LEAST_ROOM, sendBytes)
         self._sendAt = 0
         self._target = 0
         self._peerList = self._peerKey = self._peerLength = 0
@@ -239,15 +240,13 @@ class Stream:
         """
         @return: how many octets can be written now.
         """
-        if not self.isConnected or not self._requests or self._room < min(LEAST_ROOM, self._sendBytes):
+        room = self._room
+        if not self.isConnected or not self._requests or room < self._leastRoom:
             return 0
         if self._sent == self._credits or (self.untold and not self._controls):
             return 0
-        return min(self._room, self._entry()[2])
-
-    def _entry(self) -> tuple[int, int, int]:
-        address, key, length = _LITTLE_TARGET.unpack_from(self._shown, self._target * TARGET_BYTES)
-        return address, key, length
+        length = _LITTLE_TARGET.unpack_from(self._shown, self._target * TARGET_BYTES)[2]
+        return length if length < room else room
 
     def write(self, count: int) -> Write:
         """
@@ -255,11 +254,10 @@ class Stream:
 
         @param count: at most L{room}, and not 0.
         """
-        address, key, length = self._entry()
-        assert 0 < count <= self.room()
-        _LITTLE_TARGET.pack_into(
-            self._shown, self._target * TARGET_BYTES, address + count & _ADDRESS_MASK, key, length - count
-        )
+        at = self._target * TARGET_BYTES
+        address, key, length = _LITTLE_TARGET.unpack_from(self._shown, at)
+        assert 0 < count <= length and count <= self._room
+        _LITTLE_TARGET.pack_into(self._shown, at, address + count & _ADDRESS_MASK, key, length - count)
         if length == count:
             self._target = (self._target + 1) % TARGETS
         self._sent = self._sent + 1 & _SEQUENCE
@@ -300,7 +298,7 @@ class Stream:
         """
         @return: how many octets can be written into memory that the peer shows.
         """
-        if not self.isConnected or not self._requests or self._room < min(LEAST_ROOM, self._sendBytes):
+        if not self.isConnected or not self._requests or self._room < self._leastRoom:
             return 0
         return self._room
 
@@ -358,10 +356,13 @@ class Stream:
         @return: parts of the receive buffer, as offset and length.
         """
         count = min(count, self.waiting)
-        first = min(count, self._receiving.length - self._at)
-        parts = [part for part in ((self._at, first), (0, count - first)) if part[1]]
+        if not count:
+            return []
+        at, length = self._at, self._receiving.length
+        first = min(count, length - at)
+        parts = [(at, first)] if first == count else [(at, first), (0, count - first)]
         if not peek:
-            self._at = (self._at + count) % self._receiving.length
+            self._at = (at + count) % length
             self._unshown += count
             self.waiting -= count
             while count:
@@ -377,7 +378,10 @@ class Stream:
         """
         @return: writes that let the peer send more.
         """
-        writes = []
+        writes: list[Write] = []
+        # Nearly always there are none.
+        if self._unshown < self._half and not self.untold and not self._isDue():
+            return writes
         while self.isConnected and not self.isOver and self._controls and self._isDue():
             self._controls -= 1
             self._due = self._read + self._depth // 2 & _SEQUENCE

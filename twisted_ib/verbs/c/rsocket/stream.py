@@ -6,20 +6,20 @@ All methods but L{RSocket.flush} and L{RSocket.finish} are called with the hub's
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import time
 from collections import deque
 from enum import IntEnum
 
-import attrs
-
 from twisted_ib import limits
 from twisted_ib.errors import HCAError
 from twisted_ib.hca.base.traits import TransportType
 from twisted_ib.hca.queues.completion import WCStatus
-from twisted_ib.hca.queues.requests import SGE, ReceiveRequest, SendOpcode, SendRequest
+from twisted_ib.hca.queues.requests import ReceiveRequest, SendOpcode, SendRequest
+from twisted_ib.hca.services.operations.message import PULL_LEAST
+from twisted_ib.hca.services.operations.write import PostedWriteImmediate
 from twisted_ib.verbs.c.errors import HandleError, numberOf
+from twisted_ib.verbs.c.rsocket.memory import Mapped, Memory
 from twisted_ib.verbs.c.rsocket.protocol import (
     BUFFER_BYTES,
     CONTROL_REQUESTS,
@@ -57,6 +57,8 @@ _CONTROL_BYTES = MAP_BYTES * CONTROL_REQUESTS
 #: Offsets of mapped memory have 64 bits, and C's a sign; lengths 32.
 _OFFSET_MASK, _MOST_MAPPED = (1 << 64) - 1, (1 << 32) - 1
 _RETRIES = 7
+#: All that they need is the identifier 0, which no message is.
+_RECEIVE = ReceiveRequest(0)
 #: Seconds that a socket which is closed or shut down waits for its peer to take what was written.  A peer
 #: that has no receives posted is asked for ever, since seven retries mean that.
 LINGER_SECONDS = 60.0
@@ -76,39 +78,6 @@ class Phase(IntEnum):
     CONNECTING = 3
     CONNECTED = 4
     OVER = 5
-
-
-class _Memory:
-    """
-    A registered buffer.
-    """
-
-    def __init__(self, cmid: CMID, length: int, access: int) -> None:
-        self.view = memoryview(bytearray(length))
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.view))
-        self.region = MR(cmid, length, access, self.address)
-        # No program unmaps it: the kernel need not be asked at each access.
-        self.region._core.sure = length
-
-    def shown(self) -> Region:
-        return Region(self.address, self.region.rkey, len(self.view))
-
-    def part(self, offset: int, length: int) -> SGE:
-        return SGE(self.address + offset, length, self.region.lkey)
-
-
-@attrs.frozen
-class _Mapped:
-    """
-    Memory of the program.
-
-    @ivar index: of its entry in the peer's map; None if the peer may not write there.
-    """
-
-    address: int
-    length: int
-    region: MR
-    index: int | None
 
 
 class RSocket:
@@ -137,7 +106,7 @@ class RSocket:
         self.error = 0
         self.sendBytes = self.receiveBytes = BUFFER_BYTES
         self.maps = self.edges = 0
-        self._mapped: list[_Mapped] = []
+        self._mapped: list[Mapped] = []
         # Connections of a listener: those not established yet, each with the time until which it keeps its
         # place, those that the program has not taken, and how many of both there may be.
         self._accepting: dict[RSocket, float] = {}
@@ -291,9 +260,9 @@ class RSocket:
             enums.IBV_QPT_RC, scq=cq, rcq=cq, cap=QPCap(DEPTH, DEPTH, TARGETS, 1, 0), sq_sig_all=1
         )
         cmid.create_qp(attr)
-        self._sending = _Memory(cmid, self.sendBytes + _CONTROL_BYTES, 0)
-        self._receiving = _Memory(cmid, self.receiveBytes, _WRITABLE)
-        self._targets = _Memory(cmid, TARGETS * TARGET_BYTES + self.maps * MAP_BYTES, _WRITABLE)
+        self._sending = Memory(cmid, self.sendBytes + _CONTROL_BYTES, 0)
+        self._receiving = Memory(cmid, self.receiveBytes, _WRITABLE)
+        self._targets = Memory(cmid, TARGETS * TARGET_BYTES + self.maps * MAP_BYTES, _WRITABLE)
         shown = self._receiving.shown(), self._targets.shown()
         self._stream = stream = Stream(*shown, self.sendBytes, maps=self.maps)
         self._receive(DEPTH)
@@ -302,8 +271,7 @@ class RSocket:
     def _receive(self, count: int) -> None:
         qp = self.cmid.qp
         assert qp is not None
-        for _ in range(count):
-            qp._work.postReceive(ReceiveRequest(0), True)
+        qp._work.postReceives([_RECEIVE] * count)
 
     def _greeted(self, data: bytes) -> None:
         assert self._stream is not None
@@ -336,12 +304,13 @@ class RSocket:
         completions = self._cq._core.completions
         if not completions:
             return
-        received, hadRoom = 0, bool(stream.room())
+        # Whether there was room nobody asks if octets, or credits, have come.
+        received, hadRoom = 0, True
         while completions:
             each = completions.popleft()
             isGood = each.status is WCStatus.SUCCESS
-            # A receive has the identifier 0, which no message is.
             if each.workRequestID:
+                hadRoom = hadRoom and bool(stream.room())
                 stream.completed(each.workRequestID, isGood)
             elif isGood:
                 received += 1
@@ -356,19 +325,30 @@ class RSocket:
             return
         qp = self.cmid.qp
         assert qp is not None
+        requester = qp._work.requester
         for each in writes:
+            pieces = each.pieces
+            if len(pieces) == 1 and pieces[0][1] < PULL_LEAST and not each.isDirect:
+                # Nearly all writes.
+                ((at, length),) = pieces
+                payload = self._sending.view[at : at + length]
+                message = each.message
+                requester.enqueueSends(
+                    (PostedWriteImmediate(message, message, payload, length, each.address, each.key),)
+                )
+                continue
             # A message alone is a write of no octets, which still names a piece.
-            pieces = [self._sending.part(*piece) for piece in each.pieces or ((0, 0),)]
+            elements = [self._sending.part(*piece) for piece in pieces or ((0, 0),)]
             if each.content:
                 # Behind the data: as many parts as there are control requests, in turn.
                 at = len(self._sending.view) - _CONTROL_BYTES + self._controls * MAP_BYTES
                 self._controls = (self._controls + 1) % CONTROL_REQUESTS
                 self._sending.view[at : at + len(each.content)] = each.content
-                pieces = [self._sending.part(at, len(each.content))]
+                elements = [self._sending.part(at, len(each.content))]
             opcode = SendOpcode.RDMA_WRITE if each.isDirect else SendOpcode.RDMA_WRITE_WITH_IMM
-            request = SendRequest(each.message, opcode, pieces)
+            request = SendRequest(each.message, opcode, elements)
             request.immediate, request.remoteAddress, request.remoteKey = each.message, each.address, each.key
-            qp._work.requester.enqueue(request, True)
+            requester.enqueue(request, True)
 
     # -- what the program does
 
@@ -443,17 +423,19 @@ class RSocket:
 
     def write(self, data: memoryview) -> int:
         """
-        @return: octets written.
+        @return: octets written; 0 if there is no room, or no connection yet.
         """
+        if self.phase is Phase.CONNECTING:
+            return 0
         stream = self._checked()
         # The peer knows of mapped memory before it has what was written after that.
         if stream.untold:
             self._post(*stream.updates())
-        done, most = 0, FIRST_WRITE
-        while done < len(data) and (room := stream.room()):
-            write = stream.write(min(room, most, len(data) - done))
+        done, most, left, view = 0, FIRST_WRITE, len(data), self._sending.view
+        while done < left and (room := stream.room()):
+            write = stream.write(min(room, most, left - done))
             for offset, length in write.pieces:
-                self._sending.view[offset : offset + length] = data[done : done + length]
+                view[offset : offset + length] = data[done : done + length]
                 done += length
             self._post(write)
             most = min(2 * most, MOST_WRITE)
@@ -490,7 +472,7 @@ class RSocket:
                 stream.untold.pop(index, None)
                 region.close()
                 raise
-        self._mapped.append(_Mapped(address, length, region, index))
+        self._mapped.append(Mapped(address, length, region, index))
         return offset
 
     def unmap(self, address: int, length: int) -> None:

@@ -197,8 +197,9 @@ class CMEventChannel(VerbsObject):
         """
         Whether L{get_cm_event} would return at once.  Not in pyverbs.
         """
-        self._check()
-        return bool(len(self._reports))
+        # Without the question which process this is, to the kernel: rsockets ask this at each step.
+        super()._check()
+        return len(self._reports) > 0
 
     @property
     def fd(self) -> int:
