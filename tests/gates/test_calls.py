@@ -210,10 +210,10 @@ class CallBytecodeTests(CallTests):
     """
 
     recorded = {
-        "post_send": 815,
+        "post_send": 781,
         "post_recv": 362,
-        "poll_cq, arriving": 1137,
-        "poll_cq": 401,
+        "poll_cq, arriving": 1135,
+        "poll_cq": 399,
         "poll_cq, none": 419,
     }
     events = 940

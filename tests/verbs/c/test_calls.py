@@ -130,7 +130,18 @@ class ExportTests(ProgramTestCase):
         """
         Those of the tables, each stub, and what the libraries share.
         """
-        names = ("used", "in_python", "inside", "asleep", "busy", "posts", "settle", "forked")
+        names = (
+            "used",
+            "in_python",
+            "inside",
+            "asleep",
+            "busy",
+            "posts",
+            "calls",
+            "seen",
+            "settle",
+            "forked",
+        )
         shared = {("TWISTED_IB_LOCAL", f"twisted_ib_{each}") for each in names}
         for library in LIBRARIES:
             rows = {(row.version, row.name) for row in library.table if row.version}

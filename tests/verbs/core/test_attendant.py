@@ -31,16 +31,19 @@ class PauseTests(SynchronousTestCase):
         isWatched: bool = False,
         served: int | None = None,
         unwatch: Callable[[], object] | None = None,
+        isPolled: bool = False,
     ) -> tuple[list[float], int]:
         """
         @param drives: of the program in each pause.
         @param isWatched: whether pauses are in C; C{served}: what each of them serves.
         @param unwatch: called before each pause in Python.
+        @param isPolled: whether a thread polls without driving.
         @param isAwaited: whether another thread waits.
         @param driven: when the program has driven last.
         @return: the pauses of the thread, and how often it served.
         """
         hub = mock.MagicMock(isAwaited=isAwaited, driven=driven, watch=None, unwatch=unwatch)
+        hub.isPolled = isPolled
         type(hub).drives = mock.PropertyMock(side_effect=range(0, 1000, drives))
         hub.attend.return_value = False
         found: list[float] = []
@@ -69,6 +72,13 @@ class PauseTests(SynchronousTestCase):
             self.assertEqual(served, 0)
             self.assertEqual(found[:3], [LEAST_PAUSE, 2 * LEAST_PAUSE, 4 * LEAST_PAUSE])
             self.assertEqual(found[-1], MOST_PAUSE)
+
+    def test_polledInC(self) -> None:
+        """
+        So it does behind a thread whose polls are in vain, and drive nothing.
+        """
+        found, served = self.pauses(3, False, 0.0, 1, True, None, None, True)
+        self.assertEqual((found, served), ([LEAST_PAUSE, 2 * LEAST_PAUSE, 4 * LEAST_PAUSE], 0))
 
     def test_calls(self) -> None:
         """

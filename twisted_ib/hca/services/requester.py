@@ -135,14 +135,10 @@ class Requester(SendQueue):
             return
         isPlain = isFirst and state is _RTS and not (self._pausing or self._resuming or self._asked)
         if isPlain and not self._waiting and (not onTheWay or onTheWay[-1].status is _SUCCESS):
-            if len(sends) > 1:
+            if len(sends) > 1 or not self._isExpected:
                 self._publishSends(work)
-            # As pump() has it, in fewer steps.
-            elif self._publish(sends[0], work):
-                del unsent[0]
-                onTheWay.append(sends[0])
-                if sends[0].status is not _SUCCESS:
-                    self._complete()
+            else:
+                self._publishSend(sends[0], work)
         if unsent:
             self.pump()
 
@@ -196,6 +192,23 @@ class Requester(SendQueue):
             if onTheWay:
                 return
             # A request may have waited for others, which are done now.
+
+    def _publishSend(self, operation: PostedSend | PostedWrite, work: WorkQueues) -> None:
+        # Publishes the only request, as _publish() and pump() have it, where there is nothing else to do: a
+        # path that expects this queue pair knows its peer's.
+        path: Any = work.queuePair.path
+        try:
+            if not operation.publish(path, self.transport << 24 | work.queuePair.remote, work.pd):
+                self._wait(path)
+                return
+            work.recordsSent += 1
+            path.track((operation.position, self))
+        except MemoryAccessError:
+            operation.status = WCStatus.LOC_PROT_ERR
+        del self._unsent[0]
+        self.onTheWay.append(operation)
+        if operation.status is not _SUCCESS:
+            self._complete()
 
     def _publishSends(self, work: WorkQueues) -> None:
         # Publishes the first requests, as far as _publish() and pump() would do no more.

@@ -414,11 +414,11 @@ def settle() -> None:
         for queue, accept, requests in batches:
             n = len(requests)
             # Each has its own error where they have not room together.
-            for part in [requests] if n == 1 or n <= queue.room() else [[each] for each in requests]:
-                queue.taken += len(part)
+            for part in (requests,) if n == 1 or n <= queue.room() else [[each] for each in requests]:
+                taken = queue.taken = queue.taken + len(part)
                 try:
                     accept(part)
-                    if queue.taken >= queue.renewal:
+                    if taken >= queue.renewal:
                         queue.open()
                 # The buffer is no more: also an interrupt in a program that is Python loses no other.
                 except BaseException as error:

@@ -13,11 +13,12 @@ import platform
 from functools import partial
 from itertools import islice
 from struct import Struct
+from typing import Final
 
 from _twisted_ib_verbs import ffi, lib
 
 from twisted_ib import limits
-from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode
+from twisted_ib.hca.queues.completion import CompletionQueue, WCOpcode, WorkCompletion
 from twisted_ib.verbs import pyverbs as verbs
 from twisted_ib.verbs.c.pointers import CData, addressOf
 from twisted_ib.verbs.c.postings import completed, posting, settle
@@ -28,6 +29,9 @@ from twisted_ib.verbs.pyverbs.objects.cq import PolledQueue
 #: C{struct ibv_wc}: one call writes it, where cffi takes one for each field.
 _WC = Struct("=QiiIIIIIIHHBB2x")
 _pack, _WC_BYTES = _WC.pack_into, _WC.size
+#: The same of one without what datagrams and immediate data have.
+_packPlain = Struct("=Qii4xI4xII12x").pack_into
+_ENTRIES: Final = limits.COMPLETION_RING
 #: Operations from it on are of receives.
 _RECEIVES = WCOpcode.RECV
 #: Whether the processor keeps stores in their order (Intel SDM vol. 3, "Memory Ordering").
@@ -74,9 +78,10 @@ class CompletionRing:
     def show(self) -> None:
         if self.shown:
             self.settle()
-        completions, tail = self._queue.completions, self._tail
+        queue, shown = self._queue, self.shown
+        completions, tail, buffer = queue.completions, self._tail, self._buffer
         number = opcode = -1
-        for each in islice(completions, self.shown, limits.COMPLETION_RING):
+        for each in islice(completions, shown, _ENTRIES):
             flags = each.flags
             if each.queuePairNumber != number or each.opcode is not opcode or each.status:
                 number, opcode = each.queuePairNumber, each.opcode
@@ -84,9 +89,15 @@ class CompletionRing:
                 posted = completed.get((number, opcode >= _RECEIVES))
                 if posted is not None and (posted.isShort or each.status):
                     posted.open()
+            at = tail % _ENTRIES * _WC_BYTES
+            tail += 1
+            if not flags and each.__class__ is WorkCompletion:
+                length, source = each.byteLength, each.sourceQueuePair
+                _packPlain(buffer, at, each.workRequestID, each.status, opcode, length, number, source)
+                continue
             _pack(
-                self._buffer,
-                tail % limits.COMPLETION_RING * _WC_BYTES,
+                buffer,
+                at,
                 each.workRequestID,
                 each.status,
                 opcode,
@@ -101,16 +112,15 @@ class CompletionRing:
                 each.serviceLevel,
                 each.pathBits,
             )
-            tail += 1
         if not _KEEPS_ORDER:
             lib.twisted_ib_fence()
         ring = self._ring
         # They become visible here.  What is taken from now on still counts as shown.
         ring.tail = tail
-        self.shown += tail - self._tail
+        self.shown = shown = shown + tail - self._tail
         self._tail = tail
-        ring.more = len(completions) > self.shown
-        self._queue.quiet = 0
+        ring.more = len(completions) > shown
+        queue.quiet = 0
 
     def recall(self) -> None:
         self._keep(lib.twisted_ib_recall(self._ring))

@@ -35,8 +35,8 @@ _Event = TypeVar("_Event")
 PAUSE_SECONDS = 0.016
 #: Times in a row that the thread which serves peers does so before it sees whether it is to end.
 _TURNS = range(64)
-#: The bit of C{twisted_ib_await}'s result that says that what it watched is to stay.
-_LOOKED = 2
+#: The bits of C{twisted_ib_await}'s result that say that what it watched is to stay, and that a thread polls.
+_LOOKED, _POLLED = 2, 4
 #: Seconds between two looks at descriptors that tell only what nobody waits for: poll(2) does so unasked, as
 #: that a pipe's other end is closed.
 _GLANCE = 0.05
@@ -315,7 +315,8 @@ class Arrivals:
                 found = lib.twisted_ib_await(watched[0], int(seconds * 1e9))
                 if found & _LOOKED:
                     self._looked[id(watched)] = watched
-                if not found & ~_LOOKED:
+                hub.isPolled = bool(found & _POLLED)
+                if not found & ~(_LOOKED | _POLLED):
                     break
                 total = total or 0
         finally:

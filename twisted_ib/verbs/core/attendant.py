@@ -68,6 +68,8 @@ class ProgressThread:
                 before, seen = seen, hub.drives
                 n = seen - before
                 isServed = n > FEW_DRIVES or (n and time.perf_counter() - hub.driven < LEAST_PAUSE)
+                # One that shares its processor with its peer drives seldom.
+                isServed = isServed or hub.isPolled
                 if hub.isAwaited or (isServed and served is None):
                     pause = min(2 * pause, MOST_PAUSE)
                     continue

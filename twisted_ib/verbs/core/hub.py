@@ -63,10 +63,10 @@ class Hub:
     @ivar watch: waits for so many seconds, or until something has come that no thread takes; drives then, and
         says how much that was, or L{None}; without the lock.  L{None} where nothing does.  Only the thread
         that serves peers calls it, and for a moment perhaps its successor too.
+    @ivar isPolled: whether a thread has polled meanwhile, perhaps without L{drive}.
     @ivar unwatch: has C{watch} keep no memory until it is called again; L{None} where nothing does.
     @ivar settle: posts what a program has left to another thread; L{None} where none does.
-    @ivar unshown: mirrors of completion queues that lack completions: they get them before the lock is
-        released.
+    @ivar unshown: mirrors that lack completions: they get them before the lock is released.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Hub:
         self._depth = 0
         # Devices that have published records and not yet rung the peers' doorbells.
         self._unrung: set[Device] = set()
-        self._armed = False
+        self._armed = self.isPolled = False
         self._rest = Turn()
         self._sleepers = Sleepers()
         self._leaders = self._sleepers.leaders

@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <time.h>
 #include "../checks.h"
+#include "looks.c"
 #include "completions.c"
 
 static int twisted_ib_quiet(void)

@@ -101,6 +101,12 @@ class PollingTests(PollingTestCase):
         """
         self.story(1_000_000, 4, 1, source=RING)
 
+    def test_looks(self) -> None:
+        """
+        C{looks.c}: a thread whose peer answers behind a yield of the processor yields sooner.
+        """
+        self.story(source=SOURCE.with_name("looks.c"))
+
     def test_together(self) -> None:
         """
         Four threads poll one extended queue: each completion is one thread's, and stays it to the batch's

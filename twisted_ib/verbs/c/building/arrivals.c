@@ -19,8 +19,6 @@ struct twisted_ib_arrivals {
 
 /* Looks without a pause come as seldom, while less than half of them find something. */
 #define RARE 64
-/* A yield that lasts as long went to another busy process, which may be the one that is to answer. */
-#define CROWDED 1000000L
 /* Records that lie as long are taken by no other thread: one that polls would have begun. */
 #define LYING 3000L
 /*
@@ -38,14 +36,6 @@ struct twisted_ib_arrivals {
 #define SLICE 100000
 /* The pause while another thread is to read a descriptor. */
 #define READING 50000L
-
-static long twisted_ib_now(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000L + now.tv_nsec;
-}
 
 /*
  * Whether records wait, and no thread of the program is in Python, where it would take them.  One that polls may be about
@@ -170,6 +160,9 @@ long twisted_ib_nap(long passed, int polled)
     return nap < least ? least : nap > MOST_NAP ? MOST_NAP : nap;
 }
 
+/* Whether a thread has polled in vain while this one waited. */
+static int twisted_ib_was_polled;
+
 /*
  * Wait until something has come that no thread takes, but only so many nanoseconds: at first without a pause, if that
  * pays, then with pauses, each an eighth of the time so far.  A long wait is one behind a thread that polls: it has few
@@ -194,6 +187,7 @@ static int twisted_ib_look_out(struct twisted_ib_arrivals *arrivals, long nanose
         struct timespec pause;
 
         twisted_ib_polling = 0;
+        twisted_ib_was_polled |= polled;
         nap = nap < lying && lying > SHORT ? lying : nap;
         nap = nap < nanoseconds - passed ? nap : nanoseconds - passed;
         pause = (struct timespec){nap / 1000000000L, nap % 1000000000L};
@@ -216,9 +210,13 @@ static unsigned twisted_ib_lookers;
 /* How often it has begun to. */
 static unsigned twisted_ib_watches;
 
-/* Yields of the processor for those that still look; and the bit of the result: what was watched is to stay for ever. */
+/*
+ * Yields of the processor for those that still look; and the bits of the result: what was watched is to stay for ever, and a
+ * thread polls.
+ */
 #define LOOKING 1000
 #define LOOKED 2
+#define POLLED 4
 
 /* Whether this thread makes progress since its wait has found something. */
 static __thread int twisted_ib_serving;
@@ -262,6 +260,7 @@ int twisted_ib_await(struct twisted_ib_arrivals *arrivals, long nanoseconds)
     __atomic_add_fetch(&twisted_ib_watches, 1, __ATOMIC_SEQ_CST);
     __atomic_store_n(&twisted_ib_watched, shown ? arrivals : NULL, __ATOMIC_SEQ_CST);
     __atomic_store_n(&twisted_ib_posting.watching, 1, __ATOMIC_SEQ_CST);
+    twisted_ib_was_polled = 0;
     found = twisted_ib_look_out(arrivals, nanoseconds);
     __atomic_store_n(&twisted_ib_posting.watching, 0, __ATOMIC_SEQ_CST);
     __atomic_store_n(&twisted_ib_watched, NULL, __ATOMIC_SEQ_CST);
@@ -271,7 +270,7 @@ int twisted_ib_await(struct twisted_ib_arrivals *arrivals, long nanoseconds)
     found |= twisted_ib_owes();
     if (found)
         twisted_ib_serve();
-    return found | (shown ? LOOKED : 0);
+    return found | (shown ? LOOKED : 0) | (twisted_ib_was_polled ? POLLED : 0);
 }
 
 /* In a child of fork(2): records, threads that were here, and rings are the parent's. */
@@ -306,8 +305,6 @@ uint64_t twisted_ib_read(void)
 
 /* Nanoseconds without progress at most, as hub.py has it: descriptors and timers are looked at then. */
 #define ATTENTION 50000L
-/* Looks after which each yields the processor: the peer may need it, which would have answered by then. */
-#define LOOKS 512
 
 /*
  * Whether a poll has nothing to do: the last progress of its thread has found nothing, no call was made since, and
@@ -325,8 +322,7 @@ static int twisted_ib_quiet(void)
     now = twisted_ib_now();
     if (read == twisted_ib_polled.read && twisted_ib_polled.vain && !twisted_ib_posting.fill &&
         now - twisted_ib_polled.progress < ATTENTION) {
-        if (++twisted_ib_polled.looks > LOOKS)
-            sched_yield();
+        twisted_ib_looked(&twisted_ib_polled.looks);
         return 1;
     }
     twisted_ib_polled.read = read;

@@ -50,10 +50,11 @@ volatile unsigned twisted_ib_polling;
  * stood: polls that left progress to another thread; found: whether the last poll has found something, and calls:
  * what twisted_ib_posts was then; tick: the clock's; owes: whether sends were left to its next poll; burst, bursts, ended:
  * see postings.c; over: whether it has polled since; read, progress: what twisted_ib_quiet saw, and when, before its
- * last progress; looks: how often that was spared since something was found.
+ * last progress; looks: how often that was spared.
  */
 static __thread struct {
-    unsigned posts, taken, vain, pause, left, stood, found, calls, owes, burst, bursts[2], over, looks;
+    unsigned posts, taken, vain, pause, left, stood, found, calls, owes, burst, bursts[2], over;
+    struct twisted_ib_looks looks;
     long tick, ended, progress;
     uint64_t read;
 } twisted_ib_polled __attribute__((tls_model("initial-exec")));
@@ -137,7 +138,7 @@ static void twisted_ib_found(int count)
 {
     twisted_ib_polled.found = count > 0;
     if (count)
-        twisted_ib_polled.looks = 0;
+        twisted_ib_saw(&twisted_ib_polled.looks);
     twisted_ib_polled.calls = twisted_ib_posts;
 }
 

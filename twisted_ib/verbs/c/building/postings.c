@@ -60,7 +60,6 @@ struct twisted_ib_posting {
 } twisted_ib_posting;
 
 void twisted_ib_block(sigset_t *program);
-static long twisted_ib_now(void);
 
 /* Whether this thread has signals blocked already, as within the data path. */
 static __thread unsigned twisted_ib_masked __attribute__((tls_model("initial-exec")));

@@ -7,8 +7,6 @@
 
 /* Nanoseconds without progress at most, as hub.py has it. */
 #define ATTENTION 50000L
-/* Such calls after which each yields the processor: the peer may need it, which would have answered by then. */
-#define LOOKS 512
 /* Of them, those that another thread's call in Python keeps out at most: it makes progress, and may want the lock. */
 #define MOST_STOOD 4096
 
@@ -27,18 +25,11 @@ enum twisted_ib_asking { ASKS_NOTHING, ASKS_OCTETS, ASKS_ROOM };
 static __thread struct {
     enum twisted_ib_asking asking;
     int socket, flags, alone;
-    unsigned calls, posts, stood, looks;
+    unsigned calls, posts, stood;
+    struct twisted_ib_looks looks;
     uint64_t seen[2];
     long progress;
 } twisted_ib_vain __attribute__((tls_model("initial-exec")));
-
-static long twisted_ib_clock(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000L + now.tv_nsec;
-}
 
 /* Whether a call is in vain, as the last one of its thread was. */
 static int twisted_ib_is_vain(enum twisted_ib_asking asking, int socket, int flags, const void *buffer, size_t length)
@@ -56,16 +47,15 @@ static int twisted_ib_is_vain(enum twisted_ib_asking asking, int socket, int fla
         sched_yield();
         return 1;
     }
-    now = twisted_ib_clock();
+    now = twisted_ib_now();
     if (twisted_ib_seen(seen) && same && seen[0] == twisted_ib_vain.seen[0] && seen[1] == twisted_ib_vain.seen[1] &&
         twisted_ib_vain.calls == twisted_ib_calls && now - twisted_ib_vain.progress < ATTENTION) {
-        if (++twisted_ib_vain.looks > LOOKS)
-            sched_yield();
+        twisted_ib_looked(&twisted_ib_vain.looks);
         return 1;
     }
     twisted_ib_vain.asking = ASKS_NOTHING;
     if (!same)
-        twisted_ib_vain.looks = 0;
+        twisted_ib_vain.looks.looks = 0;
     memcpy(twisted_ib_vain.seen, seen, sizeof seen);
     twisted_ib_vain.progress = now;
     return 0;
@@ -87,7 +77,7 @@ static int twisted_ib_was_vain(enum twisted_ib_asking asking, int socket, int fl
                                long result)
 {
     if (result >= 0 || errno != EAGAIN) {
-        twisted_ib_vain.looks = 0;
+        twisted_ib_saw(&twisted_ib_vain.looks);
         return 0;
     }
     twisted_ib_vain.posts = twisted_ib_posts;

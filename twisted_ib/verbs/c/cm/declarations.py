@@ -138,6 +138,7 @@ SOURCE = """
 #include <rdma/rsocket.h>
 
 #include "sockets.c"
+#include "looks.c"
 #include "vain.c"
 """
 

@@ -16,6 +16,7 @@ SOURCE = """
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -26,10 +27,13 @@ SOURCE = """
 struct twisted_ib_sleep { int *fds, count, milliseconds, interrupted, slept, asleep; short *events; };
 struct twisted_ib_sleep *twisted_ib_own_sleep(void);
 void twisted_ib_renew(void);
+extern volatile int twisted_ib_in_python;
 
+#include "looks.c"
 #include "completions.c"
 #include "postings.c"
 #include "arrivals.c"
+#include "present.c"
 """
 
 DECLARATIONS = """
@@ -38,6 +42,8 @@ struct twisted_ib_sleep {
 };
 struct twisted_ib_sleep *twisted_ib_own_sleep(void);
 void twisted_ib_renew(void);
+extern volatile int twisted_ib_in_python;
+int twisted_ib_is_there(uintptr_t, size_t, int);
 void twisted_ib_forget(void);
 enum ibv_mw_type { IBV_MW_TYPE_1, ... };
 enum ibv_wr_opcode { IBV_WR_RDMA_WRITE, ... };

@@ -14,6 +14,7 @@ from twisted_ib.verbs.c.verbs import address, completion, device, extended, memo
 from twisted_ib.verbs.c.verbs.table import TABLE
 from twisted_ib.verbs.c.waiting import Arrivals, destroying
 from twisted_ib.verbs.core.hub import hub
+from twisted_ib.verbs.pyverbs.base.mem_alloc import askBy
 
 #: The modules with handlers.
 MODULES = (address, completion, device, extended, memory, queues, text, work)
@@ -27,6 +28,10 @@ def _watch() -> None:
 
 
 _watch()
+# Where the program is Python, its other threads do not come between the question and the access: ctypes keeps
+# the lock.
+if not lib.twisted_ib_in_python:
+    askBy(lib.twisted_ib_is_there)
 
 
 def _forked() -> None:
