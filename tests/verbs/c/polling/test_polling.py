@@ -103,9 +103,9 @@ class PollingTests(PollingTestCase):
 
     def test_looks(self) -> None:
         """
-        C{looks.c}: a thread whose peer answers behind a yield of the processor yields sooner.
+        C{yields.c}: a thread whose peer answers behind a yield of the processor yields sooner.
         """
-        self.story(source=SOURCE.with_name("looks.c"))
+        self.story(source=SOURCE.with_name("yields.c"))
 
     def test_together(self) -> None:
         """
