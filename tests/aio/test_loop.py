@@ -288,6 +288,29 @@ class ListenTests(ServingTestCase):
 
         self.play(scenario())
 
+    def test_noDelay(self) -> None:
+        """
+        TCP of a socket that the program has made waits for no acknowledgement before it sends the next piece,
+        as uvloop's: asyncio has that for sockets which name their protocol.
+        """
+
+        async def scenario() -> None:
+            with socket.socket() as bound, socket.socket() as own:
+                bound.bind((HOST, 0))
+                accepted = Recorder()
+                server = await self.loop.create_server(lambda: accepted, sock=bound)
+                own.connect(bound.getsockname())
+                own.setblocking(False)
+                client, _ = await self.loop.create_connection(Recorder, sock=own)
+                await accepted.called("made")
+                for transport in (accepted.transport, client):
+                    has = transport.get_extra_info("socket").getsockopt
+                    self.assertTrue(has(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+                    transport.abort()
+                server.close()
+
+        self.play(scenario())
+
     def test_unix(self) -> None:
         """
         A socket of no Internet family is served as asyncio does.

@@ -117,6 +117,7 @@ else:
     _SelectorEventLoop = asyncio.SelectorEventLoop
     _SSLProtocol = sslproto.SSLProtocol
 
+_TCP = (0, socket.IPPROTO_TCP)
 #: Whether the connect of this context avoids the switch.
 _direct: ContextVar[bool] = ContextVar("direct", default=False)
 #: The loops that are not closed yet.
@@ -348,6 +349,9 @@ class EventLoop(_SelectorEventLoop):
             why = self._reasons.pop(sock, None)
         else:
             why = server.whyOf(sock) if isinstance(server, Server) else self._servers.get(server)
+        if sock.family in INTERNET and sock.proto in _TCP:
+            # As uvloop, in whose place this loop stands; asyncio does so where the protocol is named.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A blocking socket that SDP carries was counted.
         if sock.family in INTERNET and getattr(sock, "sdp", None) is None and sock not in given.counted:
             carried("tcp", why)

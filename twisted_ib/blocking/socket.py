@@ -71,6 +71,8 @@ class socket(kernel.socket, metaclass=_Sockets):
 
     @ivar isDirect: Whether the kernel has it, whatever the rules say.
     @cvar stays: Returns why a socket stays with the kernel beside what else the process has, or L{None}.
+    @cvar kernelKind: The class of those that the kernel has connected, as a rule one that costs less; this
+        one where a program takes nothing that is derived from it.
     """
 
     __slots__ = ("_connecting", "_names", "_sdp", "isDirect")
@@ -79,6 +81,7 @@ class socket(kernel.socket, metaclass=_Sockets):
     _connecting: Connecting | None
     _names: tuple[Any, Any]
     stays: Callable[[kernel.socket], Fallback | None] = staticmethod(lambda skt: None)
+    kernelKind: type[socket]
 
     def __new__(cls, family: int = -1, *arguments: Any, **named: Any) -> socket:
         """
@@ -185,7 +188,7 @@ class socket(kernel.socket, metaclass=_Sockets):
     def _connectTCP(self, address: Any, isRaising: bool, why: Reason | None) -> int:
         number = connectTCP(self, super().connect if isRaising else super().connect_ex, address, why)
         if not number and type(self) is socket:
-            self.__class__ = KernelSocket
+            self.__class__ = socket.kernelKind
         return number
 
     def _attempts(self, loop: BlockingLoop, where: tuple[Any, ...], timeout: float | None) -> Connecting:
@@ -316,7 +319,7 @@ class socket(kernel.socket, metaclass=_Sockets):
         return made, connection.peer
 
     def _ofTCP(self, kind: tuple[int, int, int], descriptor: int) -> KernelSocket:
-        made = KernelSocket(*kind, fileno=descriptor)
+        made = socket.kernelKind(*kind, fileno=descriptor)
         if kernel.getdefaulttimeout() is None and self.gettimeout():
             made.setblocking(True)
         return made
@@ -592,6 +595,7 @@ class KernelSocket(socket):
             _closePlain(self)
 
 
+socket.kernelKind = KernelSocket
 for _name in (
     *("connect", "connect_ex"),
     *("recv", "recv_into", "recvfrom", "recvfrom_into", "recvmsg", "recvmsg_into"),

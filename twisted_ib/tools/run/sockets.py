@@ -243,6 +243,8 @@ def _loaded(hooks: Hooks) -> type[Carried]:
     own = [(each, each.now()) for each in hooks.replaced if each.now() is not each.ours]
     full.stays = staticmethod(stays)
     type.__setattr__(full, "setblocking", _setBlocking)
+    if foreign:
+        full.kernelKind = full
     patch.patch(hooks.after)
     for each, value in own:
         each.put(value)
@@ -286,6 +288,8 @@ def leaveTo(name: str) -> None:
     if _full is not None:
         from twisted_ib.blocking.descriptors import offloaded
 
+        # What it gets is to be of the class that it finds as socket.socket (trio).
+        _full.kernelKind = _full
         for each in list(offloaded.values()):
             if not _isBlocking(each):
                 # Ports, which it may wait for: connections stay.
