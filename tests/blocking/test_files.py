@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+from threading import Event
 from typing import Any
 
 from tests.blocking.case import exactly
@@ -21,6 +22,7 @@ from tests.blocking.test_descriptors import Case
 from tests.support.descriptors import isOpen
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.blocking.connection import SEND_BYTES
+from twisted_ib.blocking.files import flushAll
 from twisted_ib.blocking.patch import patched
 
 
@@ -437,3 +439,49 @@ class FileIOTests(FileCase):
                     options = {"pass_fds": (listener.fileno(),)}
                 subprocess.run([sys.executable, "-c", ""], check=True, timeout=HANG_SECONDS, **options)
                 self.assertEqual(listener.sdp is None, isLeft, options)
+
+
+class EndTests(FileCase):
+    """
+    Files whose last octets nobody has flushed when the process ends.
+    """
+
+    def test_flushed(self) -> None:
+        """
+        They are sent before the connection ends, those of a text behind none of its octets.
+        """
+        one, other = self.over()
+        text, pair, writer = one.makefile("w"), one.makefile("rwb"), one.makefile("wb")
+        text.write("text")
+        flushAll()
+        self.assertEqual(exactly(other, 4), b"text")
+        with patched():
+            opened: Any = open(one.fileno(), "wb", closefd=False)
+        for file in (pair, writer, opened):
+            file.write(b"octets")
+        flushAll()
+        self.assertEqual(exactly(other, 18), 3 * b"octets")
+        one.close()
+        other.close()
+        flushAll()
+
+    def test_used(self) -> None:
+        """
+        One that another thread writes is left to it: that may wait for the peer, with the file's lock.
+        """
+        one, other = self.over()
+        used, free = one.makefile("wb"), one.makefile("wb")
+        used.write(b"used")
+        free.write(b"free")
+        entered, left = Event(), Event()
+
+        def write(self: Any) -> None:
+            entered.set()
+            left.wait()
+
+        writing = self.inThread(write, used.raw)
+        entered.wait()
+        flushAll()
+        left.set()
+        writing.result(HANG_SECONDS)
+        self.assertEqual((exactly(other, 4), waiting(other)), (b"free", 0))

@@ -11,19 +11,22 @@ import _pyio  # type: ignore[import-not-found]
 import builtins
 import errno
 import fcntl
+import gc
 import io
 import os
 import socket as kernel
 import sys
 import termios
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from stat import S_ISFIFO
-from types import FunctionType
+from threading import get_ident
+from types import FrameType, FunctionType
 from typing import Any, Final
 
 from twisted_ib.blocking.connection import SEND_BYTES, Connection, failure
-from twisted_ib.blocking.descriptors import keep, leaving, offloaded, partOf
+from twisted_ib.blocking.descriptors import Offloaded, keep, leaving, offloaded, partOf
+from twisted_ib.drive.process import life
 
 _read, _write, _readv, _writev = os.read, os.write, os.readv, os.writev
 _sendfile, _close, _splice = os.sendfile, os.close, getattr(os, "splice", None)
@@ -274,6 +277,7 @@ class SocketFile(io.FileIO):
 
 
 #: C{open} of the standard library in Python, whose files are L{SocketFile}s.
+_FLUSHED: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 _BUFFERS: Final = ("BufferedReader", "BufferedWriter", "BufferedRandom", "TextIOWrapper", "text_encoding")
 _openPython: Any = getattr(_pyio.open, "__func__", _pyio.open)
 _openSocket: Any = FunctionType(
@@ -290,6 +294,43 @@ def open(file: Any, *arguments: Any, **options: Any) -> Any:
     """
     call = _open if _connectionOf(file) is None else _openSocket
     return call(file, *arguments, **options)
+
+
+def flushAll() -> None:
+    """
+    The process ends: flush the files of connections over SDP, which end before the interpreter does that.
+    """
+    if not any(not each.listens and not each.loop.forked for each in Offloaded.parts.values()):
+        return
+    used = [each for each in _selves() if isinstance(each, io.RawIOBase)]
+    found = [each for each in gc.get_objects() if type(each) in _FLUSHED]
+    # A text's buffer comes after it.
+    for file in sorted(found, key=lambda each: type(each) is not io.TextIOWrapper):
+        # It may be closed or detached, and its peer gone.
+        with suppress(Exception):
+            raw = _rawOf(file)
+            part = _connectionOf(raw.fileno())
+            # A thread that writes it, and may wait for the peer, has its lock.
+            if part is not None and not part.loop.forked and not any(each is raw for each in used):
+                file.flush()
+
+
+def _rawOf(file: Any) -> Any:
+    while not isinstance(file, io.RawIOBase):
+        if isinstance(file, io.BufferedRWPair):
+            # It does not say what it writes to.
+            file = next(each for each in gc.get_referents(file) if isinstance(each, io.BufferedWriter))
+        file = file.buffer if isinstance(file, io.TextIOWrapper) else file.raw
+    return file
+
+
+def _selves() -> Iterator[object]:
+    # Whose methods other threads are in.
+    for thread, top in sys._current_frames().items():
+        frame: FrameType | None = top if thread != get_ident() else None
+        while frame is not None:
+            yield frame.f_locals.get("self")
+            frame = frame.f_back
 
 
 def close(fd: int) -> None:
@@ -333,6 +374,8 @@ def executing(plain: Any) -> Callable[..., None]:
     return execute
 
 
+# Before the loop's own.
+life.atEnd(__name__, flushAll)
 #: Of what owner: the name, and what stands for it.
 CALLS: tuple[tuple[Any, str, Any], ...] = (
     *((os, name, call) for name, call in (("splice", splice),) if hasattr(os, name)),

@@ -186,6 +186,21 @@ server, _ = accept(early)
 print(given.sdp, isSDP(pair()), early.sdp, client.sdp, waiting.sdp)
 print(type(client) is type(server) is socket.socket)
 """
+#: A process that ends with octets in files, and sends more by what it has registered first.
+_ENDS = """
+import atexit
+atexit.register(lambda: mine.sendall(b"end"))
+import socket, subprocess, sys
+if sys.argv[1:]:
+    mine = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+    file = mine.makefile("wb")
+    file.write(b"octets")
+else:
+    listener = socket.create_server(("127.0.0.1", 0))
+    child = subprocess.Popen([sys.executable, "-c", sys.orig_argv[-1], str(listener.getsockname()[1])])
+    mine, _ = listener.accept()
+    print(mine.sdp is not None, b"".join(iter(lambda: mine.recv(99), b"")), child.wait())
+"""
 #: It is run, if it has something for that, after sockets.
 _UNUSED_FOREIGN = f"""
 {_PAIR}
@@ -741,6 +756,14 @@ class KindTests(LoopsTestCase):
         """
         _, summary = self.ran(_OWN_REACTOR)
         self.assertEqual(list(summary["notes"]), ["SelectReactor"])
+
+    def test_ends(self) -> None:
+        """
+        What a program sends at its end arrives: by C{atexit}, also by what is registered before all else, and
+        what is in files.
+        """
+        said, complaints = self.running("-q", "-c", _ENDS).communicate(timeout=HANG_SECONDS)
+        self.assertEqual(said, "True b'endoctets' 0\n", complaints)
 
     def test_foreign(self) -> None:
         """

@@ -431,6 +431,9 @@ def install(loop: str, say: Callable[[str], object] | None = None, queues: bool 
     @param queues: whether it gets those of L{twisted_ib.queues} in place of C{multiprocessing}'s.
     @return: what that is, for the user.
     """
+    # Its call at the end is the last then: what a program has registered for its own may still send.
+    import twisted_ib.drive.process  # noqa: F401
+
     global _say
     _say = say
     hooks = Hooks()
