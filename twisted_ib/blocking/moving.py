@@ -452,7 +452,8 @@ def _isAlone(connection: Connection) -> bool:
 
 
 def _hasOneDescriptor(connection: Connection) -> bool:
-    # The same of what is not known: duplicates without a socket, and those of processes that were forked.
+    # The same of what is not known: duplicates without a socket, and those of processes that were forked.  It
+    # takes long, and is asked once: what is duplicated between the question and the answer gets an error.
     if descriptors.lastFork not in (connection.forks, connection.looked):
         return False
     try:

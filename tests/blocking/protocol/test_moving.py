@@ -819,6 +819,20 @@ class MovingTests(BlockingTestCase):
         self.assertRaises(ConnectionResetError, other.recv, 1)
         self.assertRaises(ConnectionResetError, one.recv, 1)
 
+    def test_copiedMeanwhile(self) -> None:
+        """
+        A duplicate without a socket, made between the question and the answer, is not looked for: its first
+        call fails, and both ends move.
+        """
+        for call in lambda copy: os.read(copy, 1), lambda copy: os.write(copy, DATA):
+            one, other, hold = self.asked()
+            copy = os.dup(one.fileno())
+            self.addCleanup(os.close, copy)
+            hold.restore()
+            self.received(one, other)
+            self.exchange(one, other)
+            self.assertRaises(OSError, call, copy)
+
     def test_answeredLate(self) -> None:
         """
         An answer to what the end that has asked has closed since: it sees a reset.
