@@ -210,7 +210,7 @@ class CallBytecodeTests(CallTests):
     """
 
     recorded = {
-        "post_send": 781,
+        "post_send": 774,
         "post_recv": 362,
         "poll_cq, arriving": 1135,
         "poll_cq": 399,

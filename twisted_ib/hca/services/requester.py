@@ -130,11 +130,15 @@ class Requester(SendQueue):
                 each.flags |= _SIGNALED
         isFirst = not unsent
         unsent.extend(sends)
-        if state in FLUSHING:
-            self.flush(WCStatus.WR_FLUSH_ERR)
-            return
-        isPlain = isFirst and state is _RTS and not (self._pausing or self._resuming or self._asked)
-        if isPlain and not self._waiting and (not onTheWay or onTheWay[-1].status is _SUCCESS):
+        if state is not _RTS:
+            if state in FLUSHING:
+                self.flush(WCStatus.WR_FLUSH_ERR)
+                return
+        elif (
+            isFirst
+            and not (self._pausing or self._resuming or self._asked or self._waiting)
+            and (not onTheWay or onTheWay[-1].status is _SUCCESS)
+        ):
             if len(sends) > 1 or not self._isExpected:
                 self._publishSends(work)
             else:

@@ -244,6 +244,8 @@ def presence(address: int) -> Callable[[int, int, bool], bool] | None:
         start = address + offset
         end, start = start + length, start & -PAGESIZE
         if end - start <= _POPULATED:
+            if _asksSoon is not None and _asksSoon(start, end - start, writes):
+                return True
             return _isPermitted(start, end, writes)
         if not (_isPermitted(start, start + 1, writes) and _isPermitted(end - 1 & -PAGESIZE, end, writes)):
             return False
@@ -275,8 +277,6 @@ def askBy(function: Callable[[int, int, bool], object] | None) -> None:
 
 def _isPermitted(start: int, end: int, writes: bool) -> bool:
     # From the beginning of a page.
-    if _asksSoon is not None and _asksSoon(start, end - start, writes):
-        return True
     if not _madvise(start, end - start, _POPULATE_WRITE if writes else _POPULATE_READ):
         return True
     # EINVAL: not these rights, memory of a device, or a kernel before 5.14, which does not know the advice.
