@@ -134,11 +134,9 @@ class Requester(SendQueue):
             if state in FLUSHING:
                 self.flush(WCStatus.WR_FLUSH_ERR)
                 return
-        elif (
-            isFirst
-            and not (self._pausing or self._resuming or self._asked or self._waiting)
-            and (not onTheWay or onTheWay[-1].status is _SUCCESS)
-        ):
+        elif not isFirst or self._pausing or self._resuming or self._asked or self._waiting:
+            pass
+        elif not onTheWay or onTheWay[-1].status is _SUCCESS:
             if len(sends) > 1 or not self._isExpected:
                 self._publishSends(work)
             else:
@@ -520,14 +518,9 @@ class Requester(SendQueue):
                     work.completionLost()
 
     def _succeed(self, work: WorkQueues, operation: Operation, id: int) -> None:
-        completion = WorkCompletion(
-            id,
-            _SUCCESS,
-            operation.completionOpcode,
-            work.queuePair.number,
-            operation.length,
-        )
-        if not work.sendCompletions.push(completion):
+        number, length = work.queuePair.number, operation.length
+        done = WorkCompletion(id, _SUCCESS, operation.completionOpcode, number, length)
+        if not work.sendCompletions.push(done):
             work.completionLost()
 
     def _fail(self, operation: Operation, status: WCStatus) -> None:
@@ -575,10 +568,8 @@ class Requester(SendQueue):
         # rxe_comp.c, do_complete()).
         operation.abandon(work)
         if operation.id is not None:
-            work.sendCompletions.push(
-                WorkCompletion(operation.id, status, operation.completionOpcode, work.queuePair.number),
-                True,
-            )
+            done = WorkCompletion(operation.id, status, operation.completionOpcode, work.queuePair.number)
+            work.sendCompletions.push(done, True)
 
     def flush(self, first: WCStatus) -> None:
         work, status = self.work, first

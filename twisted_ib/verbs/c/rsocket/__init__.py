@@ -7,4 +7,5 @@ are not here.
 Besides:
 
   - C{descriptors}: stream sockets by their descriptors
+  - C{memory}: their buffers, and what programs have mapped
 """
