@@ -210,8 +210,8 @@ class CallBytecodeTests(CallTests):
     """
 
     recorded = {
-        "post_send": 774,
-        "post_recv": 362,
+        "post_send": 770,
+        "post_recv": 349,
         "poll_cq, arriving": 1135,
         "poll_cq": 399,
         "poll_cq, none": 419,

@@ -12,8 +12,9 @@ them are published at once.  If neither comes, the thread that serves peers take
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
 from struct import Struct
 from typing import Any
 
@@ -242,6 +243,10 @@ class SharedQueue(PostedQueue):
         return max(0, self._core.depth - len(self._core))
 
 
+#: Requests that are posted at once, to which queue, and how; and what a receive is made of.
+_Batch = tuple[PostedQueue, Callable[[Any], None], list[Any]]
+_Later = tuple[PostedQueue, int, int, int, int, int, int]
+
 #: In the place of a queue that C does not post to.
 NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -359,6 +364,16 @@ def _posted(
     return PostedWrite(id, flags, 0, length, 0, buffer[start : start + length], remote)
 
 
+def _received(buffer: bytearray, later: Iterable[_Later]) -> Iterator[_Batch]:
+    # After the sends, for which a peer may wait: nothing is received meanwhile, and queues have no order.
+    receives: dict[PostedQueue, list[ReceiveRequest]] = {}
+    for queue, id, count, record, place, octets, key in later:
+        pieces = [SGE(place, octets, key)] if count == 1 else _pieces(buffer, record, count)
+        receives.setdefault(queue, []).append(ReceiveRequest(id, pieces))
+    for queue, requests in receives.items():
+        yield queue, queue.accept, requests
+
+
 def settle() -> None:
     """
     Post what was recorded.  An error that no request can have is raised when all others are posted.
@@ -376,8 +391,8 @@ def settle() -> None:
         unexpected: BaseException | None = None
         buffer, end = _buffers[posting.turn], _swap()
         # What is posted at once, how, and to which queue.
-        batches: list[tuple[PostedQueue, Callable[[Any], None], list[Any]]] = []
-        receives: dict[PostedQueue, list[Any]] = {}
+        batches: list[_Batch] = []
+        later: list[_Later] = []
         queue: PostedQueue | None = None
         run: list[Any] = []
         at = before = 0
@@ -405,13 +420,12 @@ def settle() -> None:
                 request = _sendRequest(buffer, at - size, id, flags, count, length)
                 batches.append((queue, queue.acceptOther, [request]))
                 run = []
+            elif at < end or later:
+                later.append((queue, id, count, at - size, place, octets, key))
             else:
                 pieces = [SGE(place, octets, key)] if count == 1 else _pieces(buffer, at - size, count)
-                receives.setdefault(queue, []).append(ReceiveRequest(id, pieces))
-        # After the sends, for which a peer may wait: nothing is received meanwhile, and queues have no order.
-        for queue, run in receives.items():
-            batches.append((queue, queue.accept, run))
-        for queue, accept, requests in batches:
+                batches.append((queue, queue.accept, [ReceiveRequest(id, pieces)]))
+        for queue, accept, requests in chain(batches, _received(buffer, later)) if later else batches:
             n = len(requests)
             # Each has its own error where they have not room together.
             for part in (requests,) if n == 1 or n <= queue.room() else [[each] for each in requests]:
