@@ -61,7 +61,8 @@ GREETING_BYTES = _GREETING.size
 _BIG_ENDIAN = 1
 #: A flag of the greeting: it says how many entries the map has.
 _MAPS = 2
-_LITTLE_TARGET, _BIG_TARGET = Struct("<QII"), Struct(">QII")
+_LITTLE_TARGET: Packed[tuple[int, int, int]] = Struct("<QII")
+_BIG_TARGET: Packed[tuple[int, int, int]] = Struct(">QII")
 # Of a map: the offset, and address, key and length of the memory there.
 _LITTLE_MAP: Packed[tuple[int, int, int, int]] = Struct("<QQII")
 _BIG_MAP: Packed[tuple[int, int, int, int]] = Struct(">QQII")
