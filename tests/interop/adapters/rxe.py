@@ -187,7 +187,7 @@ class NobodyTests(HardwareTestCase):
 
 class StreamsTests(HardwareTestCase):
     """
-    The contract of messages, and Twisted's own tests of streams, in the guest.
+    The contract of messages, and Twisted's own tests of streams on C{ib:} and C{sdp:}, in the guest.
 
     @cvar other: the address of software there.
     @cvar isApart: whether that has the other network namespace.

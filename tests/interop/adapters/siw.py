@@ -43,7 +43,7 @@ class SIWMessagesTests(SIWMixin, rxe.MessagesTests):
 
 class SIWStreamsTests(SIWMixin, rxe.StreamsTests):
     """
-    The contract of messages, and Twisted's own tests of streams on C{ib:} and C{sdp:}, in the guest.
+    The same over siw.
     """
 
 

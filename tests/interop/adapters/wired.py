@@ -83,5 +83,5 @@ class WiredStreamsTests(rxe.StreamsTests):
 
 class SIWWiredStreamsTests(SIWMixin, WiredStreamsTests):
     """
-    The same over siw, and Twisted's tests of streams on C{sdp:}, too.
+    The same over siw.
     """
