@@ -80,8 +80,6 @@ def asksAdapter(
     except WireError:
         return False
     request.serviceID = serviceID(_TCP, request.serviceID & _PORT)
-    if connection.deadline is not None:
-        table.disarm(connection)
     connection.state = State.IDLE
     if table.follow is not None:
         table.follow(connection, None)
