@@ -186,6 +186,22 @@ server, _ = accept(early)
 print(given.sdp, isSDP(pair()), early.sdp, client.sdp, waiting.sdp)
 print(type(client) is type(server) is socket.socket)
 """
+#: Finders of modules within others, which have modules loaded when they are used, as Mercurial's.
+_WRAPPED = f"""
+import sys
+from importlib.util import LazyLoader
+class Wrapped:
+    def __init__(self, finder): self.finder = finder
+    def find_spec(self, *arguments):
+        spec = self.finder.find_spec(*arguments)
+        if hasattr(getattr(spec, "loader", None), "exec_module"):
+            spec.loader = LazyLoader(spec.loader)
+        return spec
+sys.meta_path[:] = map(Wrapped, sys.meta_path)
+import ssl, uvloop
+{_PAIR}
+print(isSDP(pair()), uvloop.__name__, type(sys.meta_path[0]) is Wrapped)
+"""
 #: A process that ends with octets in files, and sends more by what it has registered first.
 _ENDS = """
 import atexit
@@ -756,6 +772,14 @@ class KindTests(LoopsTestCase):
         """
         _, summary = self.ran(_OWN_REACTOR)
         self.assertEqual(list(summary["notes"]), ["SelectReactor"])
+
+    def test_wrapped(self) -> None:
+        """
+        A program may put the finders of modules within others: ours ask what is beside them, and not
+        themselves, and find what this package imports.
+        """
+        (self.folder / "uvloop.py").write_text("class Loop: pass")
+        self.assertEqual(self.ran(_WRAPPED)[0], "True uvloop True\n")
 
     def test_ends(self) -> None:
         """

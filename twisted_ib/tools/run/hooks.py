@@ -33,6 +33,8 @@ _LOOPS = ("asyncio.", "twisted.internet.")
 _DEVICES = "twisted_ib.hca.device.device"
 #: Modules that are executed with the kernel's names: they derive classes from these, or keep them.
 _PLAIN = ("ssl", "asyncio", "twisted", "twisted_ib")
+#: The finders before the program has changed them.
+_first: list[Any] = [*sys.meta_path]
 #: What a name stands for that its module has no more.
 ABSENT = object()
 
@@ -129,6 +131,7 @@ class Hooks:
         Have the functions called, also for what is imported already.
         """
         sys.meta_path.insert(0, self)
+        _first[:] = sys.meta_path
         for name in list(self.after):
             module = sys.modules.get(name)
             if module is not None:
@@ -244,7 +247,8 @@ def specBeside(own: object, name: str, path: Path, target: ModuleType | None = N
     @param own: a finder of ours.
     @return: what the others find.
     """
-    for finder in sys.meta_path:
+    # Else one of the others has it within: programs wrap all that are there (Mercurial).
+    for finder in sys.meta_path if own in sys.meta_path else _first:
         if finder is not own and hasattr(finder, "find_spec"):
             spec = finder.find_spec(name, path, target)
             if spec is not None:
@@ -263,14 +267,20 @@ class quickly:
     """
     Within this context modules are imported, which live as long as the process: to collect garbage among them
     finds none, and takes a sixth of the time.  Nor is there a collection of all that is new at its end: it
-    counts as old, as after a full one.
+    counts as old, as after a full one.  Finders that the program has put around those from before it find
+    nothing of them: a module that is loaded when it is used (Mercurial's) would be another one by then.
     """
 
     def __enter__(self) -> None:
         self._isEnabled = gc.isenabled()
         gc.disable()
+        self._finders = sys.meta_path[:]
+        if not all(each in self._finders for each in _first):
+            sys.meta_path[:] = _first
 
     def __exit__(self, *_: object) -> None:
+        if sys.meta_path == _first:
+            sys.meta_path[:] = self._finders
         # Else the program, or a reactor, keeps something frozen.
         if not gc.get_freeze_count():
             gc.freeze()
