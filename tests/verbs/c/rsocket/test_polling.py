@@ -111,6 +111,12 @@ class OtherTests(ProgramTestCase):
         """
         self.passes("vain.c")
 
+    def test_standing(self) -> None:
+        """
+        C{standing.c}: nor do they last until as many were made, while another thread waits within a call.
+        """
+        self.passes("standing.c")
+
     def test_sets(self) -> None:
         """
         C{repolled.c}: sets of descriptors, as many as L{limits.RSOCKET_POLLS}.

@@ -7,8 +7,8 @@
 
 /* Nanoseconds without progress at most, as hub.py has it. */
 #define ATTENTION 50000L
-/* Of them, those that another thread's call in Python keeps out at most: it makes progress, and may want the lock. */
-#define MOST_STOOD 4096
+/* The same while another thread's call is in Python: it makes progress, and may want the lock. */
+#define MOST_STOOD 1000000L
 
 /* Of interpreter.c. */
 extern volatile unsigned twisted_ib_busy, twisted_ib_posts, twisted_ib_calls;
@@ -20,12 +20,12 @@ enum twisted_ib_asking { ASKS_NOTHING, ASKS_OCTETS, ASKS_ROOM };
 
 /*
  * The last call of this thread that was in vain, if any, and what there was before it: see arrivals.c; calls: of all
- * threads, with its own; stood, looks: calls in vain since.
+ * threads, with its own; progress: when it entered Python; looks: calls in vain since.
  */
 static __thread struct {
     enum twisted_ib_asking asking;
     int socket, flags, alone;
-    unsigned calls, posts, stood;
+    unsigned calls, posts;
     struct twisted_ib_looks looks;
     uint64_t seen[2];
     long progress;
@@ -36,20 +36,19 @@ static int twisted_ib_is_vain(enum twisted_ib_asking asking, int socket, int fla
 {
     int same = twisted_ib_vain.asking == asking && twisted_ib_vain.socket == socket && twisted_ib_vain.flags == flags;
     uint64_t seen[2] = {0, 0};
-    long now;
+    long passed;
 
     if (!twisted_ib_seen || twisted_ib_in_python || !buffer || !length) {
         twisted_ib_vain.asking = ASKS_NOTHING;
         return 0;
     }
-    if (same && twisted_ib_busy && twisted_ib_vain.posts == twisted_ib_posts && twisted_ib_vain.stood < MOST_STOOD) {
-        twisted_ib_vain.stood++;
+    passed = twisted_ib_now() - twisted_ib_vain.progress;
+    if (same && twisted_ib_busy && twisted_ib_vain.posts == twisted_ib_posts && passed < MOST_STOOD) {
         sched_yield();
         return 1;
     }
-    now = twisted_ib_now();
     if (twisted_ib_seen(seen) && same && seen[0] == twisted_ib_vain.seen[0] && seen[1] == twisted_ib_vain.seen[1] &&
-        twisted_ib_vain.calls == twisted_ib_calls && now - twisted_ib_vain.progress < ATTENTION) {
+        twisted_ib_vain.calls == twisted_ib_calls && passed < ATTENTION) {
         twisted_ib_looked(&twisted_ib_vain.looks);
         return 1;
     }
@@ -57,7 +56,7 @@ static int twisted_ib_is_vain(enum twisted_ib_asking asking, int socket, int fla
     if (!same)
         twisted_ib_vain.looks.looks = 0;
     memcpy(twisted_ib_vain.seen, seen, sizeof seen);
-    twisted_ib_vain.progress = now;
+    twisted_ib_vain.progress += passed;
     return 0;
 }
 
@@ -81,7 +80,6 @@ static int twisted_ib_was_vain(enum twisted_ib_asking asking, int socket, int fl
         return 0;
     }
     twisted_ib_vain.posts = twisted_ib_posts;
-    twisted_ib_vain.stood = 0;
     twisted_ib_vain.socket = socket;
     twisted_ib_vain.flags = flags;
     if (twisted_ib_vain.alone && twisted_ib_vain.seen[1])
