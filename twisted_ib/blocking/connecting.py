@@ -224,7 +224,7 @@ class SwitchedConnecting(Connecting):
         """
         The peer has answered that it moves.
 
-        @return: Whether it was asked to.
+        @return: Whether that is the first answer to a question.
         """
         move = None if self.connection is None else self.connection.move
         return move is not None and move.answered()

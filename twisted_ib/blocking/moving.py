@@ -160,7 +160,7 @@ class Move:
         """
         The peer sends by TCP from now on (SuspCommAck).
 
-        @return: Whether it was asked to.
+        @return: Whether it was asked to, and has not answered before.
         """
         return False
 
@@ -311,9 +311,11 @@ class Asking(Move):
         self._moved = moved
 
     def answered(self) -> bool:
+        before = self.state
         self.feed(Input.ANSWER)
-        if self.state is State.ANSWERED:
-            self.advance()
+        if self.state is before:
+            return False
+        self.advance()
         return True
 
     def advance(self, seconds: float = _QUIET_SECONDS) -> None:

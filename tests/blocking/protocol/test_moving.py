@@ -843,6 +843,19 @@ class MovingTests(BlockingTestCase):
         hold.restore()
         self.assertRaises(ConnectionResetError, one.recv, 1)
 
+    def test_answeredTwice(self) -> None:
+        """
+        A peer answers again and again before this end can send by TCP: that breaks SDP, as an answer to no
+        question, and what waits is not more for each.
+        """
+        one, other, _ = self.half()
+        waiting = len(self.loop.reactor.getDelayedCalls())
+        with self.loop:
+            self.assertFalse(one.sdp.stream.suspended(-1))
+        self.assertEqual(len(self.loop.reactor.getDelayedCalls()), waiting)
+        other.sdp.stream.answerSuspend()
+        self.assertRaises(ConnectionResetError, one.recv, 1)
+
     def test_strangers(self) -> None:
         """
         A stranger that connects to the socket that waits for our own one is sent away; many are an error.

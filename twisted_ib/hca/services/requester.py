@@ -81,15 +81,7 @@ class Requester(SendQueue):
     @cvar transport: the bits of the service in opcodes.
     """
 
-    __slots__ = (
-        "_acknowledged",
-        "_asked",
-        "_isExpected",
-        "_pausing",
-        "_resuming",
-        "_timer",
-        "_waiting",
-    )
+    __slots__ = ("_acknowledged", "_asked", "_isExpected", "_pausing", "_resuming", "_timer", "_waiting")
 
     operations = serviceOperations(QPType.RC)
     transport = 0
