@@ -465,6 +465,34 @@ class EndTests(FileCase):
         other.close()
         flushAll()
 
+    def test_strange(self) -> None:
+        """
+        One over an object that has an attribute of any name, as a double of tests, is none of a socket's.
+        """
+
+        class Double:
+            closed, readable, writable, seekable = False, bool, lambda _: True, bool
+            asked = 0
+
+            def __getattr__(self, name: str) -> Any:
+                if name.startswith("_"):
+                    raise AttributeError(name)
+                Double.asked += 1
+                # Else this would go on for ever.
+                if Double.asked > 100:
+                    raise MemoryError
+                return Double()
+
+        one, other = self.over()
+        raw: Any = Double()
+        file = io.BufferedWriter(raw)
+        one.makefile("wb")
+        flushAll()
+        self.assertLess(Double.asked, 10)
+        self.assertIsNot(file.raw, None)
+        one.close()
+        other.close()
+
     def test_used(self) -> None:
         """
         One that another thread writes is left to it: that may wait for the peer, with the file's lock.

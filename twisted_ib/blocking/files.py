@@ -316,7 +316,8 @@ def flushAll() -> None:
 
 
 def _rawOf(file: Any) -> Any:
-    while not isinstance(file, io.RawIOBase):
+    # What else a program has put beneath one may have an attribute of any name.
+    while isinstance(file, io.TextIOWrapper | io.BufferedIOBase):
         if isinstance(file, io.BufferedRWPair):
             # It does not say what it writes to.
             file = next(each for each in gc.get_referents(file) if isinstance(each, io.BufferedWriter))
