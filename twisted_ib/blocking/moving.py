@@ -221,9 +221,13 @@ class Move:
         """
         This end sends no more.
         """
-        if self.mine is not None:
-            # The peer has the end there, if it moves before this end does.
-            self.mine.shutdown(kernel.SHUT_WR)
+        try:
+            if self.mine is not None:
+                # The peer has the end there, if it moves before this end does.
+                self.mine.shutdown(kernel.SHUT_WR)
+        except OSError:
+            # It has refused.
+            self.drop()
 
     # -- from then on
 

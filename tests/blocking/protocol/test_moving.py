@@ -361,6 +361,22 @@ class MovingTests(BlockingTestCase):
                 self.assertEqual(ends[0].recv(10), b"")
                 ends[0].close()
 
+    def test_shutdownRefused(self) -> None:
+        """
+        An end shuts down that was refused, and has not seen that: its peer gets the end over SDP.
+        """
+        one, other = self.pair()
+        copy = other.dup()
+        moves(one)
+        self.turns()
+        self.assertIs(one.sdp.move.state, State.ASKED)
+        one.shutdown(kernel.SHUT_WR)
+        self.assertIs(one.sdp.move.state, State.REFUSED)
+        self.assertEqual(copy.recv(10), b"")
+        copy.sendall(DATA)
+        self.assertEqual(exactly(one, len(DATA)), DATA)
+        copy.close()
+
     def test_close(self) -> None:
         """
         Either end closes between two steps: its peer gets all that was sent, then the end, and no descriptor
