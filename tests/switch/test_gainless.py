@@ -21,6 +21,7 @@ from twisted_ib.switch.gainless import (
     SHORT_MESSAGES,
     Gainless,
 )
+from twisted_ib.switch.reason import Reason
 from twisted_ib.switch.switch import Switch
 
 
@@ -159,13 +160,11 @@ class GainlessTests(SynchronousTestCase):
         """
         self.patch(limits, "GAINLESS_PORTS", 3)
         self.known._isOneCPU = True
-        why: Any = object()
-        policy: Any = object()
 
         def known(*ports: int) -> list[int]:
             for port in ports:
-                self.known.decided(("127.0.0.1", port), why, policy, ())
-            return [port for port in range(1, 5) if self.known.again(("127.0.0.1", port), policy, 0.0)]
+                self.known.decided(("127.0.0.1", port), Reason("default", "both"), 0.0, ("", ""))
+            return sorted(port for _, port in self.known.decisions)
 
         self.assertEqual(known(1, 2, 3, 1, 3), [1, 2, 3])
         self.assertEqual(known(4), [1, 3, 4])
@@ -174,10 +173,13 @@ class GainlessTests(SynchronousTestCase):
         """
         A decision by what is known no more is not remembered: it would hold for ever.
         """
-        why: Any = object()
-        policy: Any = object()
-        self.known.decided(("127.0.0.1", 1), why, policy, ())
-        self.assertIsNone(self.known.again(("127.0.0.1", 1), policy, 0.0))
+        self.known.decided(("127.0.0.1", 1), Reason("default", "both"), 1.0, ("", ""))
+        self.assertEqual(self.known.decisions, {})
+        self.patch(limits, "GAINLESS_PORTS", 1)
+        for port in (1, 2, 2):
+            self.end(port=port, times=GAINLESS_IN_SUCCESSION)
+            self.known.decided(("127.0.0.1", port), Reason("default", "both"), 1.0, ("", ""))
+            self.assertEqual([*self.known.decisions], [("127.0.0.1", port)])
 
 
 class FakeEnd:
@@ -307,7 +309,7 @@ class LookTests(SynchronousTestCase):
         timeouts = SimpleNamespace(short=0.0)
         switch: Any = SimpleNamespace(
             configuration=SimpleNamespace(policy=SimpleNamespace(timeouts=timeouts)),
-            _candidates=SimpleNamespace(gainless=self.known),
+            openCandidates=SimpleNamespace(gainless=self.known),
         )
         for seconds in (0.0, 10.0):
             timeouts.short = seconds

@@ -126,7 +126,7 @@ class CandidatesTests(SynchronousTestCase):
         self.switch = Switch(Configuration({}, "p"))
         self.asked: Any = Mock()
         self.asked.gainless.holds.return_value = None
-        self.switch._candidates = self.asked
+        self.switch.openCandidates = self.asked
         self.reactor: Any = SimpleNamespace(seconds=lambda: 5.0)
         self.checked: list[str] = []
         self.patch(self.switch, "checkThread", lambda reactor, device: self.checked.append(device))

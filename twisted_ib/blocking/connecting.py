@@ -19,7 +19,7 @@ from twisted_ib.blocking.moving import ask
 from twisted_ib.configuration.words import CONNECT, LISTEN, SDP, TCP
 from twisted_ib.internet.failures import osError
 from twisted_ib.switch.connecting import Attempt
-from twisted_ib.switch.reason import EXPLICIT, Fallback, Reason, carried, kept, stayed
+from twisted_ib.switch.reason import EXPLICIT, Fallback, Reason, carried, keep, kept, outcomes, stayed
 from twisted_ib.switch.serverclient import RedirectedClient
 
 if TYPE_CHECKING:
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from twisted_ib.blocking.socket import socket
     from twisted_ib.internet.addressing.addresses import Address, End
     from twisted_ib.internet.channel import DeviceChannel
+    from twisted_ib.switch.gainless import Decision
 
 _FAMILIES: Final = (kernel.AF_INET, kernel.AF_INET6)
-_TCP: Final = (0, kernel.IPPROTO_TCP)
+_TCP: Final = (0, int(kernel.IPPROTO_TCP))
+_STREAM: Final = int(kernel.SOCK_STREAM)
 _kindOf: Final[Callable[[kernel.socket], int]] = _socket.socket.type.__get__
 _protocolOf: Final[Callable[[kernel.socket], int]] = _socket.socket.proto.__get__
 
@@ -244,7 +246,7 @@ def isTCP(skt: kernel.socket) -> bool:
 
 def _isStream(skt: kernel.socket) -> bool:
     # Without an enumeration.
-    return _kindOf(skt) == kernel.SOCK_STREAM and _protocolOf(skt) in _TCP
+    return _kindOf(skt) == _STREAM and _protocolOf(skt) in _TCP
 
 
 def connectTCP(skt: socket, connect: Callable[[Any], int | None], address: Any, why: Reason | None) -> int:
@@ -266,37 +268,58 @@ def connectTCP(skt: socket, connect: Callable[[Any], int | None], address: Any, 
     return number
 
 
-def decidedBefore(skt: socket, address: Any) -> Reason | None:
+def decidedBefore(skt: socket, address: Any) -> Decision | None:
     """
-    Return the decision for TCP about a connect like others before, if it is still the same.
+    Return the decision for TCP about a connect like others before, if it is still the same; and count it.
 
     @param skt: A socket of any kind.
     """
-    if address.__class__ is not tuple or (loop := madeLoop()) is None or loop.closed:
+    loop = madeLoop()
+    if loop is None:
         return None
-    if skt.isDirect or skt.stays(skt) is not None:
-        return None
-    # The family is that of the address, or the kernel refuses it.
-    if not _isStream(skt):
+    switch = loop.switch
+    candidates = switch.openCandidates
+    if candidates is None:
         return None
     try:
-        return loop.reactor.switch.decidedBefore(loop.reactor, address)
+        known = candidates.gainless.decisions.get(address)
     except TypeError:
         # No part of an address: the kernel's complaint is to come.
         return None
+    if known is None or not known.since <= loop.reactor.seconds() < known.until:
+        return None
+    # The family is that of the address, or the kernel refuses it.
+    if skt.isDirect or loop.closed or _kindOf(skt) != _STREAM or _protocolOf(skt) not in _TCP:
+        return None
+    if skt.stays(skt) is not None:
+        return None
+    switch.counters[known.rule] += 1
+    switch.counters[known.kind] += 1
+    return known
+
+
+def countAgain(skt: socket, known: Decision) -> None:
+    """
+    Count a connection over TCP that was decided before.
+    """
+    keep(skt, known.why)
+    if known.outcome in outcomes:
+        outcomes[known.outcome] += 1
+    else:
+        carried(TCP, known.why)
 
 
 def _count(skt: socket, address: Any, why: Reason | None) -> None:
     if why is not None:
-        kept[skt] = why
+        keep(skt, why)
         carried(TCP, why)
     elif isTCP(skt):
         _countDirect(skt, CONNECT, address)
 
 
-def acceptedTCP(skt: socket, made: kernel.socket) -> None:
+def acceptedDirect(skt: socket, made: kernel.socket) -> None:
     """
-    Count a connection that the kernel has accepted where nobody listens over SDP.
+    Count a connection that the kernel has accepted where it alone listens.
 
     @param made: Its socket.
     """

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet, WeakValueDictionary
 
 from twisted_ib import limits
+from twisted_ib.drive import kinship
 from twisted_ib.drive.process import life
 
 if TYPE_CHECKING:
@@ -32,14 +33,31 @@ _NOBODY: Final[dict[int, str]] = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: 
 #: The longest that the answer of a host to itself takes.
 _TRAP_MILLISECONDS: Final = 100
 # Now: the names may stand for others later (L{twisted_ib.blocking.patch}).
-_poll, _epoll, _read, _close = select.poll, select.epoll, os.read, os.close
+_poll, _epoll, _close = select.poll, select.epoll, os.close
 _ERR, _HUP = select.POLLERR, select.POLLHUP
 #: Seconds for which a turn looks for who has a connection, and which it leaves to other threads then.
 _LOOK_SECONDS: Final = 2e-3
-#: Nanoseconds of a tick, in which /proc tells when a process began.
-_TICK: Final = 10**9 // os.sysconf("SC_CLK_TCK")
-#: Errors of a look at another process; others are this one's own, such as EMFILE.
-_UNSHOWN: Final = (PermissionError, FileNotFoundError, ProcessLookupError)
+
+
+class _Parts(dict[int, "Connection | Listening"]):
+    # What is over SDP.
+
+    def __setitem__(self, inode: int, part: Connection | Listening) -> None:
+        super().__setitem__(inode, part)
+        if not part.listens:
+            connected[inode] = None
+
+    def __delitem__(self, inode: int) -> None:
+        connected.pop(inode, None)
+        super().__delitem__(inode)
+
+    def pop(self, inode: int, default: None = None) -> Connection | Listening | None:  # type: ignore[override]
+        connected.pop(inode, None)
+        return super().pop(inode, default)
+
+
+#: Those of them that are no listeners: without one, no descriptor has bytes that are not the kernel's.
+connected: Final[dict[int, None]] = {}
 
 
 class Offloaded:
@@ -54,7 +72,7 @@ class Offloaded:
     __slots__ = ("__weakref__", "descriptor", "inode", "others", "part")
 
     #: Of all, by the inode of the kernel's socket, which duplicates share, until the last one is closed.
-    parts: Final[dict[int, Connection | Listening]] = {}
+    parts: Final = _Parts()
 
     def __init__(self, descriptor: int, part: Connection | Listening) -> None:
         self.descriptor, self.inode = descriptor, 0
@@ -75,10 +93,11 @@ class Offloaded:
 
 #: The sockets that have a part over SDP, or attempts to have one, by descriptor.
 offloaded: WeakValueDictionary[int, BlockingSocket] = WeakValueDictionary()
-#: Its dict, in which many are looked up without a function of Python for each.  Of what the garbage collector
-#: has taken there may still be a reference.
+#: Its dict, in which many are looked up without a function of Python for each; C{known} likewise.  There may
+#: still be a reference to one that the garbage collector has taken.
 held: Final[dict[int, Callable[[], BlockingSocket | None]]] = vars(offloaded)["data"]
 byDescriptor: WeakValueDictionary[int, Offloaded] = WeakValueDictionary()
+known: Final[dict[int, Callable[[], Offloaded | None]]] = vars(byDescriptor)["data"]
 _byInode = Offloaded.parts
 _detached: dict[int, Offloaded] = {}
 #: Those whose connections have moved to TCP: their descriptors are of another file now.
@@ -187,8 +206,8 @@ def _search(parts: Iterable[Connection], found: dict[int, str]) -> Iterator[None
     if not others:
         return
     wanted = {f"socket:[{each.inode}]": each.inode for each in others}
-    since = min(each.forks for each in others) // _TICK
-    kin = _lineage(os.readlink("/proc/self"))
+    since = min(each.forks for each in others) // kinship.TICK
+    kin = kinship.lineage(os.readlink("/proc/self"))
     seen = set(kin)
     # One may have ended meanwhile, and left its descriptors to one that was not listed yet.
     for _ in range(limits.BLOCKING_PROCESS_LOOKS):
@@ -202,7 +221,7 @@ def _search(parts: Iterable[Connection], found: dict[int, str]) -> Iterator[None
         # The last that was forked has most of what was not looked for yet.
         for process in map(str, sorted(new, reverse=True)):
             seen.add(process)
-            if _isRelated(process, kin, since):
+            if kinship.isRelated(process, kin, since):
                 isQuiet = False
                 yield from _shown(f"/proc/{process}/fd", wanted, found)
                 if len(found) == len(wanted):
@@ -217,51 +236,13 @@ def _search(parts: Iterable[Connection], found: dict[int, str]) -> Iterator[None
 
 def _shown(folder: str, wanted: dict[str, int], found: dict[int, str]) -> Iterator[None]:
     # Those of other users, and those that have ended.
-    with suppress(*_UNSHOWN), os.scandir(folder) as entries:
+    with suppress(*kinship.UNSHOWN), os.scandir(folder) as entries:
         for entry in entries:
-            with suppress(*_UNSHOWN):
+            with suppress(*kinship.UNSHOWN):
                 inode = wanted.get(os.readlink(entry.path))
                 if inode is not None:
                     found[inode] = entry.path
             yield
-
-
-def _status(process: str) -> tuple[str, int]:
-    # Its parent, and the tick at which it began (proc_pid_stat(5)).
-    descriptor = os.open(f"/proc/{process}/stat", os.O_RDONLY)
-    try:
-        fields = _read(descriptor, 4096).rpartition(b")")[2].split()
-    finally:
-        _close(descriptor)
-    return fields[1].decode(), int(fields[19])
-
-
-def _lineage(process: str) -> dict[str, bool]:
-    # This process and those above it, which adopt the orphans of those below; 0 is one that is not shown.
-    kin = {"0": True}
-    with suppress(*_UNSHOWN):
-        while process not in kin:
-            kin[process] = True
-            process, _ = _status(process)
-    return kin
-
-
-def _isRelated(process: str, kin: dict[str, bool], since: int) -> bool:
-    # Whether this process may have forked one, itself or through others, since a tick.  One that has ended
-    # may have been such a one.
-    line: list[str] = []
-    isOne = True
-    with suppress(*_UNSHOWN):
-        while process not in kin:
-            line.append(process)
-            # Until that is known: numbers that are given again may lead in a circle.
-            kin[process] = False
-            parent, began = _status(process)
-            if began >= since:
-                process = parent
-        isOne = kin[process]
-    kin.update(dict.fromkeys(line, isOne))
-    return isOne
 
 
 def isElsewhere(part: Connection, found: dict[int, str]) -> bool:
@@ -583,7 +564,9 @@ def keep(descriptors: Iterable[Any]) -> None:
     """
     for each in descriptors:
         part: Any = partOf(each)
-        if part is not None and not part.listens:
+        if part is not None and part.listens:
+            part.give()
+        elif part is not None:
             with part.loop:
                 part.close(True)
             text = "its connection is over SDP: useTCP() before connect() or listen(), or have a rule tcp"

@@ -25,7 +25,15 @@ from types import FrameType, FunctionType
 from typing import Any, Final
 
 from twisted_ib.blocking.connection import SEND_BYTES, Connection, failure
-from twisted_ib.blocking.descriptors import Offloaded, keep, leaving, offloaded, partOf
+from twisted_ib.blocking.descriptors import (
+    Offloaded,
+    connected,
+    keep,
+    known,
+    leaving,
+    offloaded,
+    partOf,
+)
 from twisted_ib.drive.process import life
 
 _read, _write, _readv, _writev = os.read, os.write, os.readv, os.writev
@@ -50,8 +58,7 @@ def read(fd: int, length: int, /) -> bytes:
     """
     See C{os.read}.
     """
-    connection = _connectionOf(fd)
-    if connection is None:
+    if not connected or (connection := _connectionOf(fd)) is None:
         return _read(fd, length)
     if length < 0:
         raise failure(errno.EINVAL)
@@ -62,8 +69,7 @@ def readv(fd: int, buffers: Sequence[Any], /) -> int:
     """
     See C{os.readv}.
     """
-    connection = _connectionOf(fd)
-    if connection is None:
+    if not connected or (connection := _connectionOf(fd)) is None:
         return _readv(fd, buffers)
     views = [memoryview(each).cast("B") for each in buffers]
     size = sum(map(len, views))
@@ -80,8 +86,7 @@ def write(fd: int, data: Any, /) -> int:
     """
     See C{os.write}.
     """
-    connection = _connectionOf(fd)
-    if connection is None:
+    if not connected or (connection := _connectionOf(fd)) is None:
         return _write(fd, data)
     return connection.send(data, 0, _timeoutOf(fd))
 
@@ -90,8 +95,7 @@ def writev(fd: int, buffers: Sequence[Any], /) -> int:
     """
     See C{os.writev}.
     """
-    connection = _connectionOf(fd)
-    if connection is None:
+    if not connected or (connection := _connectionOf(fd)) is None:
         return _writev(fd, buffers)
     return connection.send(b"".join(buffers), 0, _timeoutOf(fd))
 
@@ -100,8 +104,7 @@ def sendfile(out_fd: int, in_fd: int, offset: int | None, count: int, *more: Any
     """
     See C{os.sendfile}.
     """
-    connection = _connectionOf(out_fd)
-    if connection is None:
+    if not connected or (connection := _connectionOf(out_fd)) is None:
         return _sendfile(out_fd, in_fd, offset, count, *more, **options)
     try:
         at = os.lseek(in_fd, 0, os.SEEK_CUR) if offset is None else offset
@@ -183,6 +186,8 @@ def splice(src: int, dst: int, count: int, *more: Any, **options: Any) -> int:
 
 
 def _mark(fd: Any) -> None:
+    if not connected:
+        return
     connection = _connectionOf(fd if isinstance(fd, int) else fd.fileno())
     if connection is not None:
         connection.isMarked = True
@@ -276,8 +281,9 @@ class SocketFile(io.FileIO):
             super().close()
 
 
-#: C{open} of the standard library in Python, whose files are L{SocketFile}s.
+#: Files that have bytes which are not in their descriptor yet.
 _FLUSHED: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+#: C{open} of the standard library in Python, whose files are L{SocketFile}s.
 _BUFFERS: Final = ("BufferedReader", "BufferedWriter", "BufferedRandom", "TextIOWrapper", "text_encoding")
 _openPython: Any = getattr(_pyio.open, "__func__", _pyio.open)
 _openSocket: Any = FunctionType(
@@ -292,8 +298,9 @@ def open(file: Any, *arguments: Any, **options: Any) -> Any:
     """
     See C{io.open}, which C{os.fdopen} calls.
     """
-    call = _open if _connectionOf(file) is None else _openSocket
-    return call(file, *arguments, **options)
+    if not connected or _connectionOf(file) is None:
+        return _open(file, *arguments, **options)
+    return _openSocket(file, *arguments, **options)
 
 
 def flushAll() -> None:
@@ -338,8 +345,12 @@ def close(fd: int) -> None:
     """
     See C{os.close}.
     """
+    if not connected and fd.__class__ is int and fd not in known:
+        # No connection, nor a listener of this number: duplicates of one have nothing to say.
+        return _close(fd)
     with leaving(fd):
         _close(fd)
+    return None
 
 
 def executing(plain: Any) -> Callable[..., None]:

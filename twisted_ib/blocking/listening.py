@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import _socket
 import os
+import select
 import socket as kernel
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -19,7 +20,7 @@ from twisted_ib.blocking.moving import asked
 from twisted_ib.configuration.words import SDP, TCP
 from twisted_ib.drive.process import life
 from twisted_ib.switch.listeners import SocketListeners
-from twisted_ib.switch.reason import Fallback, kept
+from twisted_ib.switch.reason import Fallback, carried, kept
 from twisted_ib.switch.serverclient import RedirectedServer
 
 if TYPE_CHECKING:
@@ -62,6 +63,10 @@ class Listening(SocketListeners):
     @ivar accepted: Connections that wait for C{accept}.
     @ivar sockets: How many sockets have it.
     @ivar isServed: Whether this process has waited for a client.
+    @ivar event: The event of a client that has come over TCP, if one did before, and no other process can
+        accept it; else L{None}.
+    @ivar outcome: The one of L{outcomes<twisted_ib.switch.reason.outcomes>} that counts it.
+    @ivar isGiven: Whether another process may have the socket.
     @ivar kind: The family, type and protocol of the socket.
     """
 
@@ -81,7 +86,9 @@ class Listening(SocketListeners):
         self.backlog = max(backlog, 1)
         self.accepted: deque[Connection] = deque()
         self.sockets = 1
-        self.isServed = False
+        self.isServed = self.isGiven = False
+        self.event: tuple[int, int] | None = None
+        self.outcome: tuple[str, str, str] = ("", "", "")
         # Each look makes members of enumerations.
         self.kind = skt.family, skt.type, skt.proto
         self._offered: tuple[Any, ...] | None = None
@@ -139,6 +146,7 @@ class Listening(SocketListeners):
                 self.loop.disturb()
 
     def _showWhy(self) -> None:
+        self.event = None
         self._tellProvider()
         self.loop.reactor.socketReport.showPeer(self._address.host, self._address.port, self.why, True)
         skt = offloaded.get(self.descriptor)
@@ -227,6 +235,19 @@ class Listening(SocketListeners):
                 plain.setblocking(True)
             plain.detach()
 
+    def acceptedTCP(self) -> None:
+        """
+        Count a connection that the kernel has accepted; the next ones may be at once, and counted as this.
+        """
+        self.outcome = carried(TCP, self.why)
+        self.event = None if self.isGiven else (self.descriptor, select.POLLIN)
+
+    def give(self) -> None:
+        """
+        Another process may have the socket from now on, and be quicker to accept a client over TCP.
+        """
+        self.isGiven, self.event = True, None
+
     def drop(self, isAborted: bool = False) -> None:
         """
         One socket has closed it; the last one ends it.
@@ -253,6 +274,8 @@ class Listening(SocketListeners):
 
 def _forked() -> None:
     ports = [each for each in tuple(Offloaded.parts.values()) if each.listens]
+    for each in ports:
+        each.give()
     # All of them first: none accepts while another one answers.
     left = [each for each in ports if each.withdraw()]
     if left:

@@ -19,9 +19,10 @@ from collections import deque
 from collections.abc import Callable
 from threading import Lock, RLock, active_count, get_ident
 from time import monotonic
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from twisted_ib.blocking.descriptors import elsewhere, isElsewhere, isUsed, letAllGo
+from twisted_ib.drive.idle import Found
 from twisted_ib.drive.process import life
 from twisted_ib.drive.waiter import DrivingLock, LockQueue, NoLock, Waiter, handlers, tell
 from twisted_ib.hca.host.libc import sameAction
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
     from twisted_ib.blocking.connection import Connection
     from twisted_ib.hca.device.device import Device
-
-_Result = TypeVar("_Result")
 
 #: Seconds without a leader after which the deputy leads, which looks that often: longer than a thread takes
 #: between a receive and the next, shorter than a person notices.
@@ -71,6 +70,7 @@ class BlockingLoop:
     @ivar held: Connections that descriptors alone have, the oldest first; C{looking}: the call that looks
         after them, or L{None}.
     @ivar orphans: Close connections whose sockets were never closed, in the next turn.
+    @ivar idling: Whether nobody drives the devices, nor need: then nobody is the C{owner}.
     @ivar atOnce: Waits that were over at once; C{servedAt}: the time after the last that served devices.
     @ivar interrupts: Handlers of signals that wait until the lock is free.
     """
@@ -81,8 +81,10 @@ class BlockingLoop:
         self.interrupts = handlers.protect(self.lock)
         self.lockQueue = LockQueue()
         self.reactor = DrivenReactor(self)
-        self.turn = self.reactor.turn
+        self.turn, self.switch = self.reactor.turn, self.reactor.switch
         self.driven = self.reactor._loop
+        self.idling = self.reactor.idling
+        self._idleReady: Callable[[], object] | None = None
         self.sleeping = self.forked = self.closed = self.inside = False
         self.orphans: deque[Callable[[], object]] = deque()
         self.held: dict[Connection, None] = {}
@@ -121,6 +123,9 @@ class BlockingLoop:
             # A handler that waits for this call is called within it, and may raise.
             handlers.install(sameAction)
             self.owner = me
+            if self.idling.holds and (sleeper := self.idling.take()):
+                # It sleeps as one that drives them, from now on.
+                self.leader, self._leaderReady, self.sleeping = sleeper, self._idleReady, True
             for channel in channelsOf(self.reactor):
                 if not channel.device.closed:
                     channel.device.thread = me
@@ -188,8 +193,17 @@ class BlockingLoop:
         """
         The leader, if it sleeps, has other deadlines or devices now.
         """
-        if self.sleeping:
+        if self.sleeping or self.idling.holds:
             self.reactor.wakeUp()
+
+    def leftIdle(self) -> None:
+        """
+        The calling thread has slept, and the devices were taken meanwhile: it drives them no more.
+        """
+        with self:
+            if self.leader == get_ident():
+                self.leader, self._leaderReady, self.sleeping = 0, None, False
+                self._left()
 
     def changed(self) -> None:
         """
@@ -317,8 +331,8 @@ class BlockingLoop:
         self,
         ready: Callable[[], object],
         limit: float | None,
-        call: Callable[[float], _Result | None],
-    ) -> _Result | None:
+        call: Callable[[float], Found | None],
+    ) -> Found | None:
         """
         Wait in a call of the kernel's, where no device has a connection whose messages are awaited: what the
         devices have to do ends that call, and is done by L{wait}.
@@ -329,15 +343,24 @@ class BlockingLoop:
             that is ready.
         @return: The result of the call; L{None} if L{wait} is to follow.
         """
+        isNested = self.lock._is_owned()
         with self:
             if self.leader or self.followers or self.interrupts:
                 return None
             try:
                 self.leader, self._leaderReady = get_ident(), ready
-                return self.reactor.idle(limit, call)
+                found = self.reactor.idle(limit, call)
             finally:
                 self.leader, self._leaderReady = 0, None
                 self._left()
+            until = self.reactor.idleUntil() if found else None
+            if until is not None and not (
+                isNested or self.followers or self.interrupts or self.orphans or ready()
+            ):
+                # The next wait may be without the lock, whoever takes that says so.
+                self._idleReady, self.owner = ready, 0
+                self.idling.begin(until, found or [])
+            return found
 
     def follow(
         self, ready: Callable[[], object], deadline: float | None, kernel: select.poll | None = None
@@ -490,6 +513,7 @@ def _forked() -> None:
     if _loop is not None:
         loop, _loop = _loop, None
         loop.forked = True
+        loop.idling.take()
         loop.lock = NoLock()
         letAllGo(loop)
 

@@ -23,9 +23,12 @@ from weakref import WeakSet
 
 # A program under C{ib-run} has these from its start: nothing that devices need is imported here.
 from twisted_ib.blocking.descriptors import held, offloaded
+from twisted_ib.drive.idle import Idle
 
 if TYPE_CHECKING:
-    from _typeshed import FileDescriptorLike
+    from twisted_ib.drive.idle import Found
+
+    _Lists = tuple[list[Any], ...]
 
     from twisted_ib.blocking import waits
     from twisted_ib.blocking.socket import socket
@@ -70,18 +73,25 @@ def select(
     """
     See C{select.select}.
     """
-    if not offloaded:
+    if not held:
         return _select(rlist, wlist, xlist, timeout)
     lists = (list(rlist), list(wlist), list(xlist))
     if timeout is not None and timeout < 0:
         raise ValueError("timeout must be non-negative")
-    waited: list[None] = []
+    now = monotonic()
     # As deadlineOf() has it, without a call.
-    deadline = None if timeout is None else monotonic() + timeout if timeout else 0.0
-    if len(lists[0]) + len(lists[1]) + len(lists[2]) > 1:
-        plain = waits.idly(deadline, partial(_selectIdly, lists, waited))
-        if plain is not None:
-            return plain[0], plain[1], plain[2]
+    deadline = None if timeout is None else now + timeout if timeout else 0.0
+    waited: list[None] = []
+    plain: list[_Lists] = []
+    idle = Idle.last
+    if idle is not None and not held.keys().isdisjoint(map(_descriptor, lists[0])):
+        # As _selectIdly() does, and the deadline is that of the devices.
+        call = partial(_selectBeside, lists, plain, waited, idle.bell)
+        if idle.wait(call, None if timeout is None else timeout * 1e3, now) is not None:
+            return plain[0][0], plain[0][1], plain[0][2]
+    elif len(lists[0]) + len(lists[1]) + len(lists[2]) > 1:
+        if waits.idly(deadline, partial(_selectIdly, lists, plain, waited)) is not None:
+            return plain[0][0], plain[0][1], plain[0][2]
     by: tuple[list[int], ...] = ([], [], [])
     masks: dict[int, int] = {}
     # Loops, as each list in brackets is a call.
@@ -110,18 +120,32 @@ def select(
     return result[0], result[1], result[2]
 
 
-def _selectIdly(
-    lists: tuple[list[FileDescriptorLike], ...], waited: list[None], at: int, seconds: float
-) -> tuple[list[FileDescriptorLike], ...] | None:
+def _selectBeside(
+    lists: _Lists, plain: list[_Lists], waited: list[None], bell: tuple[int, int], milliseconds: float
+) -> Found:
+    # What poll(2) would find: of those that are to be written to, only whether there are some.
+    at = bell[0]
+    waited.append(None)
     try:
-        found = _select([*lists[0], at], lists[1], lists[2], seconds)
+        found = _select([*lists[0], at], lists[1], lists[2], milliseconds * 1e-3)
     except ValueError:
         # select(2): a descriptor, perhaps that one, is FD_SETSIZE or more, which poll(2) can wait for.
-        return None
+        return [bell]
     # The objects themselves are returned, in their order.
-    if (found[0] and found[0][-1] is not at) or ((found[1] or found[2]) and not found[0]):
+    if found[0] and found[0][-1] is at:
+        return [bell]
+    plain.append(found)
+    events = [(_descriptor(each), _IN) for each in found[0]]
+    return events or [(-1, _OUT)] * bool(found[1] or found[2])
+
+
+def _selectIdly(
+    lists: _Lists, plain: list[_Lists], waited: list[None], at: int, seconds: float
+) -> Found | None:
+    found = _selectBeside(lists, plain, waited, (at, _IN), seconds * 1e3)
+    if found and found[0][0] != at:
         return found
-    waited.append(None)
+    plain.clear()
     return None
 
 
@@ -135,6 +159,9 @@ class Poll:
 
     _kernel: kernel.poll
     _masks: dict[int, int]
+    #: The same and the loop's own descriptor, once a wait has been for no more than that.
+    _both: kernel.poll
+    _idle: Idle | None
 
     def __new__(cls) -> Poll:
         """
@@ -146,6 +173,7 @@ class Poll:
         """
         See C{select.poll.register}.
         """
+        self._idle = None
         self._kernel.register(fd, eventmask)
         self._masks[_descriptor(fd)] = eventmask
 
@@ -153,6 +181,7 @@ class Poll:
         """
         See C{select.poll.modify}.
         """
+        self._idle = None
         self._kernel.modify(fd, eventmask)
         self._masks[_descriptor(fd)] = eventmask
 
@@ -160,6 +189,7 @@ class Poll:
         """
         See C{select.poll.unregister}.
         """
+        self._idle = None
         self._kernel.unregister(fd)
         self._masks.pop(_descriptor(fd), None)
 
@@ -169,26 +199,33 @@ class Poll:
         """
         if not held:
             return self._kernel.poll(timeout)
+        now = monotonic()
+        idle = self._idle
+        if idle is not None and idle.holds:
+            plain = idle.wait(self._both.poll, timeout, now)
+            if plain is not None:
+                return plain
         # A copy: other threads may register meanwhile.
         masks = self._masks.copy()
         if masks.keys().isdisjoint(held.keys()):
             return self._kernel.poll(timeout)
         ours, others = waits.divided(masks)
-        deadline = None if timeout is None or timeout < 0 else waits.deadlineOf(ceil(timeout) * 1e-3)
-        found, more = waits.waitFor(ours, others, deadline, partial(_pollIdly, self._kernel))
+        deadline = None
+        if timeout is not None and timeout >= 0:
+            deadline = now + ceil(timeout) * 1e-3 if timeout else 0.0
+        found, more = waits.waitFor(ours, others, deadline, self._pollIdly)
         for descriptor, events in more:
             found[descriptor] = found.get(descriptor, 0) | events
         return list(found.items())
 
+    def _pollIdly(self, at: int, seconds: float) -> Found | None:
+        idle = waits.theLoop().idling
+        both = self._both = waits.pollerOf([*self._masks.items(), (at, _IN)])
+        self._idle = idle
+        return _foundBeside(both.poll(ceil(seconds * 1e3)), at)
 
-def _pollIdly(poller: kernel.poll, at: int, seconds: float) -> list[tuple[int, int]] | None:
-    try:
-        poller.register(at, _IN)
-        found = poller.poll(ceil(seconds * 1e3))
-    finally:
-        # It is the program's own object: also if a signal's handler has raised.
-        with suppress(KeyError):
-            poller.unregister(at)
+
+def _foundBeside(found: Found, at: int) -> Found | None:
     for descriptor, _ in found:
         if descriptor == at:
             return None
@@ -203,6 +240,7 @@ def poll() -> Poll:
     # It checks what is registered.
     made._kernel = _poll()
     made._masks = {}
+    made._idle = None
     return made
 
 
@@ -220,6 +258,9 @@ class epoll:
         self._masks: dict[int, int] = {}
         #: Those of SDP that were taken from the kernel's object.
         self._taken: set[int] = set()
+        #: As a L{Poll}'s, of the kernel's epoll and the loop's descriptor.
+        self._both: kernel.poll | None = None
+        self._idle: Idle | None = None
         #: Of both, and of what the kernel has registered.  The loop's may be held when it is taken.
         self._lock = RLock()
         #: The threads that wait for SDP; how often others have changed what they wait for.
@@ -262,6 +303,8 @@ class epoll:
                 self._kernel.register(fd, eventmask)
                 self._taken.discard(descriptor)
             self._masks[descriptor] = eventmask
+            if eventmask & kernel.EPOLLONESHOT:
+                self._idle = None
         self._changed()
 
     def modify(self, fd: Any, eventmask: int) -> None:
@@ -274,6 +317,8 @@ class epoll:
                     if not self._isForgotten(descriptor):
                         raise
             self._masks[descriptor] = eventmask
+            if eventmask & kernel.EPOLLONESHOT:
+                self._idle = None
         self._changed()
 
     def _changed(self) -> None:
@@ -299,6 +344,15 @@ class epoll:
 
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
         masks, taken = self._masks, self._taken
+        now = monotonic()
+        idle = self._idle
+        if idle is not None and idle.holds and not taken and maxevents:
+            call = partial(self._pollBoth, maxevents)
+            plain = idle.wait(call, None if timeout is None else timeout * 1e3, now)
+            if plain is not None:
+                if not idle.holds or self._idle is not idle:
+                    plain = self._ofKernel(plain)
+                return plain
         if not taken and masks.keys().isdisjoint(held.keys()):
             # Nothing of SDP: the kernel's own.
             result = self._kernel.poll(timeout, maxevents)
@@ -311,7 +365,7 @@ class epoll:
                 result = [each for each in result if each[0] not in masks or waits.isKernels(each[0])]
             if result:
                 return result
-        deadline = None if timeout is None or timeout < 0 else waits.deadlineOf(timeout)
+        deadline = None if timeout is None or timeout < 0 else now + timeout if timeout else 0.0
         while True:
             # A thread that registers has the lock until both know of it.
             with self._lock:
@@ -329,30 +383,46 @@ class epoll:
                     part = None if skt._sdp is None else skt._sdp.part
                     if part is None or not part.listens:
                         isPlain = False
-                isPlain = isPlain and waits.idly(deadline, self._awaitIdly) is not None
-                if isPlain:
-                    result, isOver = self._kernel.poll(0, maxevents), False
+                plain = waits.idly(deadline, partial(self._awaitIdly, maxevents)) if isPlain else None
+                isPlain, isOver = plain is not None, False
+                if plain is not None:
+                    result = plain
                 else:
                     result, isOver = self._wait(deadline, maxevents)
             else:
                 isPlain = True
                 result = self._kernel.poll(timeout, maxevents)
                 isOver = not result
-            if isPlain and offloaded:
-                # Another thread has registered those of SDP, of which the kernel knows nothing.
-                with self._lock:
-                    result = [each for each in result if each[0] not in masks or waits.isKernels(each[0])]
-                    for descriptor, _ in result if ours else ():
-                        # The kernel has no more events of it; nor is it to be asked for beside SDP's.
-                        if (mask := masks.get(descriptor, 0)) & kernel.EPOLLONESHOT:
-                            masks[descriptor] = mask & ~0xFFFF
+            if isPlain and held:
+                result = self._ofKernel(result, bool(ours))
             if result or isOver:
                 return result
             timeout = None if deadline is None else max(0.0, deadline - monotonic())
 
-    def _awaitIdly(self, at: int, seconds: float) -> list[tuple[int, int]] | None:
-        # Without what has not ended the wait: epoll is asked for that.
-        return _pollIdly(waits.pollerOf([(self._kernel.fileno(), _IN)]), at, seconds)
+    def _ofKernel(self, found: Found, hasOurs: bool = True) -> Found:
+        # Another thread has registered those of SDP, of which the kernel knows nothing.
+        masks = self._masks
+        with self._lock:
+            found = [each for each in found if each[0] not in masks or waits.isKernels(each[0])]
+            for descriptor, _ in found if hasOurs else ():
+                # The kernel has no more events of it; nor is it to be asked for beside SDP's.
+                if (mask := masks.get(descriptor, 0)) & kernel.EPOLLONESHOT:
+                    masks[descriptor] = mask & ~0xFFFF
+        return found
+
+    def _awaitIdly(self, maxevents: int, at: int, seconds: float) -> Found | None:
+        idle = waits.theLoop().idling
+        if self._idle is not idle:
+            self._both = waits.pollerOf([(self._kernel.fileno(), _IN), idle.bell])
+            if not any(each & kernel.EPOLLONESHOT for each in tuple(self._masks.values())):
+                self._idle = idle
+        return _foundBeside(self._pollBoth(maxevents, seconds * 1e3), at)
+
+    def _pollBoth(self, maxevents: int, milliseconds: float) -> Found:
+        # Epoll is asked once it has ended the sleep, unless the loop has something to do.
+        assert self._both is not None
+        found, bell = self._both.poll(ceil(milliseconds)), waits.theLoop().idling.bell
+        return found if not found or bell in found else self._kernel.poll(0, maxevents) or [bell]
 
     def _wait(self, deadline: float | None, maxevents: int) -> tuple[list[tuple[int, int]], bool]:
         # Wait for SDP too; return the events, and whether the time is over.

@@ -9,6 +9,7 @@ L{twisted_ib.select} knows it. The rules are those of the C{ib} reactor (L{twist
 
 from __future__ import annotations
 
+import _socket
 import errno
 import os
 import select
@@ -25,8 +26,9 @@ from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.connecting import (
     Connecting,
     SwitchedConnecting,
-    acceptedTCP,
+    acceptedDirect,
     connectTCP,
+    countAgain,
     decidedBefore,
     isTCP,
     target,
@@ -37,10 +39,10 @@ from twisted_ib.blocking.files import sendFile
 from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.blocking.select import pollers
-from twisted_ib.configuration.words import CONNECT, LISTEN, TCP
+from twisted_ib.configuration.words import CONNECT, LISTEN
 from twisted_ib.drive.waiter import handlers
 from twisted_ib.sdp.inbox import octetsOf
-from twisted_ib.switch.reason import Fallback, Reason, carried
+from twisted_ib.switch.reason import Fallback, Reason, outcomes
 from twisted_ib.switch.switch import Switch
 
 # Now: the names may stand for others later (L{twisted_ib.blocking.patch}).
@@ -48,6 +50,10 @@ _Plain = kernel.socket
 _poll = select.poll
 _closePlain: Final[Callable[[kernel.socket], None]] = vars(_Plain)["_real_close"]
 _acceptPlain: Final[Callable[[kernel.socket], tuple[int, object]]] = vars(_Plain.__base__)["_accept"]
+_INET, _STREAM = int(kernel.AF_INET), int(kernel.SOCK_STREAM)
+_connectPlain: Final[Callable[[kernel.socket, Any], None]] = _socket.socket.connect
+_new: Final[Callable[[type[Any]], Any]] = _socket.socket.__new__
+_begin: Final[Callable[..., None]] = _socket.socket.__init__
 #: Linux's number of addresses that are GIDs (bits/socket.h); the kernel is never asked for it.
 AF_IB: Final = 27
 #: The classes of sockets whose family is none of the kernel's (L{twisted_ib.blocking.families.gids}).
@@ -80,6 +86,8 @@ class socket(kernel.socket, metaclass=_Sockets):
     _sdp: Offloaded | None
     _connecting: Connecting | None
     _names: tuple[Any, Any]
+    _io_refs: int
+    _closed: bool
     stays: Callable[[kernel.socket], Fallback | None] = staticmethod(lambda skt: None)
     kernelKind: type[socket]
 
@@ -87,6 +95,8 @@ class socket(kernel.socket, metaclass=_Sockets):
         """
         Make a socket, of the family's own class if it has one.
         """
+        if cls is socket and family not in families:
+            return _new(cls)
         return super().__new__(families.get(family, cls) if cls is socket else cls)
 
     def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:
@@ -95,7 +105,16 @@ class socket(kernel.socket, metaclass=_Sockets):
             # Not this class, nor one derived from it.
             raise failure(errno.EAFNOSUPPORT)
         self.isDirect = False
-        _Plain.__init__(self, family, type, proto, fileno)
+        # As the standard library's has it, without a call more.
+        if fileno is None:
+            if family == -1:
+                family = _INET
+            if type == -1:
+                type = _STREAM
+            if proto == -1:
+                proto = 0
+        _begin(self, family, type, proto, fileno)
+        self._io_refs, self._closed = 0, False
         if fileno is not None:
             self._sdp = descriptors.found(self, self.fileno())
 
@@ -151,11 +170,27 @@ class socket(kernel.socket, metaclass=_Sockets):
     # -- connecting
 
     def connect(self, address: Any, /) -> None:
-        number = self._connect(address, True)
-        if number:
-            raise failure(number)
+        known = decidedBefore(self, address) if self._connecting is None and self._sdp is None else None
+        if known is None:
+            number = self._connect(address, True)
+            if number:
+                raise failure(number)
+        elif self.__class__ is not socket:
+            self._connectTCP(address, True, known.why)
+        else:
+            # The same, in one step.
+            try:
+                _connectPlain(self, address)
+            except BlockingIOError:
+                countAgain(self, known)
+                raise
+            countAgain(self, known)
+            self.__class__ = socket.kernelKind
 
     def connect_ex(self, address: Any, /) -> int:
+        known = decidedBefore(self, address) if self._connecting is None and self._sdp is None else None
+        if known is not None:
+            return self._connectTCP(address, False, known.why)
         return self._connect(address, False)
 
     def _connect(self, address: Any, isRaising: bool) -> int:
@@ -165,8 +200,7 @@ class socket(kernel.socket, metaclass=_Sockets):
         if self._sdp is not None:
             part = self._sdp.part
             return part.connectAgain() if isinstance(part, Connection) else errno.EISCONN
-        why = decidedBefore(self, address)
-        where = self._target(address) if why is None and self._switch(CONNECT) is not None else None
+        where = self._target(address) if self._switch(CONNECT) is not None else None
         if where is not None:
             loop, timeout = theLoop(), self.gettimeout()
             with loop:
@@ -183,7 +217,7 @@ class socket(kernel.socket, metaclass=_Sockets):
                     made.cancel()
                     raise
             return self._concluded(made, address, isRaising)
-        return self._connectTCP(address, isRaising, why)
+        return self._connectTCP(address, isRaising, None)
 
     def _connectTCP(self, address: Any, isRaising: bool, why: Reason | None) -> int:
         number = connectTCP(self, super().connect if isRaising else super().connect_ex, address, why)
@@ -271,11 +305,18 @@ class socket(kernel.socket, metaclass=_Sockets):
                 loop.disturb()
 
     def accept(self) -> tuple[kernel.socket, Any]:
-        listening = self.sdp
+        listening = self._sdp and self._sdp.part
+        if listening.__class__ is Listening:
+            idle = listening.loop.idling
+            if listening.event in idle.found:
+                plain = idle.accept(_acceptPlain, self)
+                if plain is not None:
+                    # As the last one, whose decision holds while nobody has driven the devices.
+                    outcomes[listening.outcome] += 1
+                    return _made(listening.kind, plain, self)
         if not isinstance(listening, Listening):
-            descriptor, address = _acceptPlain(self)
-            made = self._ofTCP((self.family, self.type, self.proto), descriptor)
-            acceptedTCP(self, made)
+            made, address = _made((self.family, self.type, self.proto), _acceptPlain(self), self)
+            acceptedDirect(self, made)
             return made, address
         if not listening.isServed:
             listening.serve()
@@ -301,15 +342,14 @@ class socket(kernel.socket, metaclass=_Sockets):
                 try:
                     if listening.alone:
                         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-                    descriptor, address = listening.acceptTCP(self)
-                    made = self._ofTCP(listening.kind, descriptor)
+                    found = listening.acceptTCP(self)
                 except BlockingIOError:
                     # Another thread or process was quicker.
                     if timeout == 0.0:
                         raise
                     continue
-            carried(TCP, listening.why)
-            return made, address
+            listening.acceptedTCP()
+            return _made(listening.kind, found, self)
 
     def _accepted(self, connection: Connection) -> tuple[kernel.socket, Any]:
         made = socket(self.family, self.type, self.proto)
@@ -318,11 +358,6 @@ class socket(kernel.socket, metaclass=_Sockets):
             made.setblocking(True)
         return made, connection.peer
 
-    def _ofTCP(self, kind: tuple[int, int, int], descriptor: int) -> KernelSocket:
-        made = socket.kernelKind(*kind, fileno=descriptor)
-        if kernel.getdefaulttimeout() is None and self.gettimeout():
-            made.setblocking(True)
-        return made
 
     # -- receiving
 
@@ -589,13 +624,29 @@ class KernelSocket(socket):
 
     def _real_close(self) -> None:
         # A descriptor of SDP may have been duplicated to its number (dup2(2)).
-        if self.fileno() in descriptors.byDescriptor:
+        if self.fileno() in descriptors.known:
             super()._real_close()
         else:
             _closePlain(self)
 
 
 socket.kernelKind = KernelSocket
+
+
+def _made(
+    kind: tuple[int, int, int], accepted: tuple[int, object], listener: kernel.socket
+) -> tuple[socket, object]:
+    # What the kernel has accepted, as C{kernelKind(*kind, descriptor)}, whose steps are in one here.
+    made = _new(socket.kernelKind)
+    _begin(made, kind[0], kind[1], kind[2], accepted[0])
+    made._io_refs, made._closed = 0, False
+    made._sdp = made._connecting = None
+    made.isDirect = False
+    if kernel.getdefaulttimeout() is None and listener.gettimeout():
+        made.setblocking(True)
+    return made, accepted[1]
+
+
 for _name in (
     *("connect", "connect_ex"),
     *("recv", "recv_into", "recvfrom", "recvfrom_into", "recvmsg", "recvmsg_into"),

@@ -9,13 +9,14 @@ import select as kernel
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from twisted_ib.blocking.descriptors import held, offloaded
 from twisted_ib.blocking.loop import theLoop as theLoop
 
 # This module is imported late: the kernel's name may stand for another by now (L{twisted_ib.blocking.patch}).
 from twisted_ib.blocking.select import _poll
+from twisted_ib.drive.idle import Found
 
 if TYPE_CHECKING:
     from twisted_ib.blocking.connection import Connection
@@ -32,7 +33,6 @@ SERVED_EVERY: Final = 16
 _SERVED_SECONDS: Final = 1e-3
 #: Sockets over SDP that are looked at, whether they all listen.
 IDLE_LISTENERS: Final = 4
-_Result = TypeVar("_Result")
 
 
 def eventsOf(skt: socket, mask: int) -> int:
@@ -53,7 +53,7 @@ def eventsOf(skt: socket, mask: int) -> int:
     part = None if offload is None else offload.part
     if part is None:
         # Another thread has shut the listeners down, or gone on with an attempt: the caller looks again.
-        return 0 if skt._closed else _HUP  # type: ignore[attr-defined]
+        return 0 if skt._closed else _HUP
     if part.loop.forked:
         # The call that it is ready for says so.
         return (mask & (_IN | _OUT)) | _ERR
@@ -250,21 +250,21 @@ def _waitOne(descriptor: int, mask: int, deadline: float | None) -> int | None:
         return found if isSame and (found or not inTime) else None
 
 
-def idly(deadline: float | None, call: Callable[[int, float], _Result | None]) -> _Result | None:
+def idly(deadline: float | None, call: Callable[[int, float], Found | None]) -> Found | None:
     """
     Wait in one call of the kernel's where nothing stands over SDP but listeners that TCP reaches, too: until
     a client comes over SDP, what the kernel says is all there is.
 
     @param deadline: See L{deadlineOf}.
-    @param call: Waits for what is wanted, and for a descriptor more, so many seconds; returns L{None} if that
-        one is ready, or nothing.
-    @return: The result of the call; L{None} if L{wait} is to follow.
+    @param call: Waits for what is wanted, and for a descriptor more, so many seconds; returns what C{poll}
+        would find, and L{None} if that one is ready, or nothing.
+    @return: The result of the call; L{None} if L{wait} is to follow.  The next waits may be L{Idle.wait}.
     """
     if len(held) > IDLE_LISTENERS or deadline == 0.0:
         return None
     loop = None
     for part in _parts():
-        if part is None or not part.listens or part.alone or not part.isServed or part.ready():
+        if part is None or not _isPlain(part):
             return None
         loop = part.loop
     if loop is None or loop.forked:
@@ -275,7 +275,11 @@ def idly(deadline: float | None, call: Callable[[int, float], _Result | None]) -
 
 def _isOffered() -> bool:
     # Of any listener: another thread may have one more waited for.
-    return any(part is None or not part.listens or part.ready() for part in _parts())
+    return any(not _isPlain(part) for part in _parts())
+
+
+def _isPlain(part: Connection | Listening | None) -> bool:
+    return part is not None and part.listens and not part.alone and part.isServed and not part.ready()
 
 
 def _parts() -> Iterator[Connection | Listening | None]:

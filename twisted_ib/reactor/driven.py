@@ -15,6 +15,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.python import log
 from twisted.python.failure import Failure
 
+from twisted_ib.drive.idle import Idle
 from twisted_ib.drive.sleeper import milliseconds
 from twisted_ib.drive.waiter import DrivingLock, LockQueue, handlers
 from twisted_ib.reactor.ibreactor import IBReactor
@@ -48,6 +49,11 @@ class Drivers(Protocol):
         The calling thread has the lock: the devices belong to it.
         """
 
+    def leftIdle(self) -> None:
+        """
+        The calling thread has slept, and the devices were taken meanwhile.
+        """
+
     def threadsBeside(self) -> int:
         """
         @return: How many threads may need the interpreter while the leader polls.
@@ -74,6 +80,8 @@ class DrivenReactor(IBReactor):
         self.kernelFound: tuple[select.poll, list[tuple[int, int]]] | None = None
         #: The epoll object's, which is readable when a turn has something to do.
         self.descriptor = self._poller.fileno()
+        #: Whether nobody drives them, nor need.
+        self.idling = Idle(self, (self.descriptor, select.POLLIN), drivers.leftIdle)
         # Calls of callWhenRunning() need no run() to wait for.
         self._started = True
 
@@ -184,6 +192,21 @@ class DrivenReactor(IBReactor):
             if result is None:
                 rest.disarm(self._channels)
         return result
+
+    def idleUntil(self) -> float | None:
+        """
+        Return until when the devices have nothing to do by themselves, by C{monotonic}; L{None} if somebody
+        has driven them since L{idle}.
+        """
+        isDriven = self._idleTurns != self._loop.turns or self._idleChannels is not self._channels
+        if isDriven or not self.rest.isAsleep or self._newTimedCalls or self.threadCallQueue:
+            return None
+        return monotonic() + self._idleUntil - self.seconds()
+
+    def _poll(self, channels: tuple[DeviceChannel, ...]) -> None:
+        super()._poll(channels)
+        # A device that has come is not armed.
+        self.idling.take()
 
     def _sleep(self, limit: float, kernel: select.poll | None) -> None:
         most = len(self._selectables) or 1

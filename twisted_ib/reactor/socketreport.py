@@ -17,7 +17,7 @@ from twisted.internet import tcp
 
 from twisted_ib.errors import HCAError
 from twisted_ib.internet.readers import channelsOf
-from twisted_ib.switch.reason import Reason, kept
+from twisted_ib.switch.reason import Reason, keptReasons
 
 if TYPE_CHECKING:
     from twisted_ib.hca.host.socketpage.page import ShownSockets
@@ -160,7 +160,7 @@ class SocketReport:
         paused = {identityOf(each.fileno()): each for each in (*getattr(switch, "clients", ()), *ports)}
         listening = {_port(each.socket): each for each in ports}
 
-        own = {identityOf(each.fileno()): why for each, why in tuple(kept.items())}
+        own = {identityOf(each.fileno()): why for each, why in keptReasons()}
 
         def whyOfSocket(skt: socket.socket) -> Reason | None:
             why = own.get(identityOf(skt.fileno()))

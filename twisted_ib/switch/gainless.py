@@ -10,9 +10,11 @@ stand; its next ones to the same port go over TCP for a time.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, TypeVar
+from math import inf
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from twisted_ib import limits
+from twisted_ib.configuration.words import TCP
 from twisted_ib.switch.reason import ONE_CPU, Fallback
 from twisted_ib.switch.serverclient import RedirectedClient
 
@@ -22,10 +24,8 @@ if TYPE_CHECKING:
     from twisted_ib.hca.device.device import Device
     from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.switch.reason import Reason
-    from twisted_ib.switch.rules.policy import Policy
 
     _Learned = tuple[int, Fallback, float]
-    _Decided = tuple[_Learned | None, Policy, Reason, tuple[str, ...]]
 
 _Known = TypeVar("_Known")
 #: Messages of a connection that is short-lived, both directions and the end counted, at most: that of one
@@ -48,11 +48,29 @@ ASLEEP_SHARE: Final = 4
 ASLEEP_OCTETS: Final = 16384
 
 
+class Decision(NamedTuple):
+    """
+    One for TCP that would be made again for the next connection to a port.
+
+    @ivar since: When it began to hold, by the reactor's clock; C{until} likewise.
+    @ivar rule: The names of the switch's counters that it increases, this and C{kind}; C{outcome}: the one of
+        L{outcomes<twisted_ib.switch.reason.outcomes>}.
+    """
+
+    why: Reason
+    since: float
+    until: float
+    rule: str
+    kind: str
+    outcome: tuple[str, str, str]
+
+
 class Gainless:
     """
     Where connections of blocking sockets gain nothing from SDP, by those that have ended, and those that
     stand.
 
+    @ivar decisions: Those that were made by what is known here, by port: until that changes, or the rules.
     @cvar reasons: Those of what is known here.
     """
 
@@ -63,8 +81,7 @@ class Gainless:
         self._isOneCPU = len(os.sched_getaffinity(0)) == 1
         #: By port: how many in succession, why the last one did not gain, and when it ended.
         self._ports: dict[tuple[str, int], _Learned] = {}
-        #: Decisions for TCP by what was learned, each with that, the rules, and the names of their counters.
-        self._decided: dict[tuple[str, int], _Decided] = {}
+        self.decisions: dict[tuple[str, int], Decision] = {}
         #: By device: its sleeps, messages and octets at the last look that saw enough, and the messages of
         #: its connections by their queue pairs.
         self._seen: dict[Device, tuple[tuple[int, int, int], dict[int, int]]] = {}
@@ -76,6 +93,7 @@ class Gainless:
         @param sent: Its messages; C{received} likewise.
         @param sleeps: How many of these have ended a sleep.
         """
+        self.decisions.pop((host, port), None)
         count, _, _ = self._ports.pop((host, port), (0, _SHORT_LIVED, now))
         if sent + received <= SHORT_MESSAGES:
             self._add(host, port, count + 1, _SHORT_LIVED, now)
@@ -91,7 +109,9 @@ class Gainless:
         return _ASLEEP
 
     def _add(self, host: str, port: int, count: int, why: Fallback, now: float) -> None:
-        _enter(self._ports, (host, port), (min(count, GAINLESS_IN_SUCCESSION), why, now))
+        forgotten = _enter(self._ports, (host, port), (min(count, GAINLESS_IN_SUCCESSION), why, now))
+        for each in (host, port), forgotten:
+            self.decisions.pop(each, None)
 
     def holds(self, host: str, port: int, now: float, seconds: float) -> Fallback | None:
         """
@@ -108,34 +128,20 @@ class Gainless:
         return why if count == GAINLESS_IN_SUCCESSION and 0 <= now - since < seconds else None
 
     def decided(
-        self, address: tuple[str, int], why: Reason, policy: Policy, counters: tuple[str, ...]
+        self, address: tuple[str, int], why: Reason, seconds: float, counters: tuple[str, str]
     ) -> None:
         """
         Remember a decision that was made by what is known here.
 
-        @param policy: The rules in force.
-        @param counters: The names of the counters that it has increased.
+        @param seconds: For how long it holds, as of L{holds}.
+        @param counters: The names of the counters that it has increased: of the rule and of the fallback.
         """
         learned = self._ports.get(address)
         # It may have been forgotten since, and would then hold for ever.
         if learned is not None or self._isOneCPU:
-            _enter(self._decided, address, (learned, policy, why, counters))
-
-    def again(
-        self, address: tuple[str, int], policy: Policy, now: float
-    ) -> tuple[Reason, tuple[str, ...]] | None:
-        """
-        Return a decision that would be made again, and the names of its counters.
-        """
-        known = self._decided.get(address)
-        if known is None:
-            return None
-        learned, rules, why, counters = known
-        if rules is not policy or learned is not self._ports.get(address):
-            return None
-        if learned is not None and not 0 <= now - learned[2] < policy.timeouts.short:
-            return None
-        return why, counters
+            since, until = (-inf, inf) if learned is None else (learned[2], learned[2] + seconds)
+            kind = "" if why.fallback is None else why.fallback.kind
+            _enter(self.decisions, address, Decision(why, since, until, *counters, (TCP, kind, "")))
 
     def look(self, channels: Iterable[DeviceChannel]) -> list[RedirectedClient]:
         """
@@ -172,9 +178,12 @@ class Gainless:
         return found
 
 
-def _enter(known: dict[tuple[str, int], _Known], address: tuple[str, int], value: _Known) -> None:
-    # As the newest, which has the place of its own last one, or of the oldest.
+def _enter(known: dict[tuple[str, int], _Known], address: tuple[str, int], value: _Known) -> tuple[str, int]:
+    # As the newest, which has the place of its own last one, or of the oldest: that is returned.
     known.pop(address, None)
+    place = address
     if len(known) >= limits.GAINLESS_PORTS:
-        del known[next(iter(known))]
+        place = next(iter(known))
+        del known[place]
     known[address] = value
+    return place

@@ -5,8 +5,8 @@ The decision about a connection or a listener, and its reason.
 from __future__ import annotations
 
 from socket import socket
-from typing import NamedTuple
-from weakref import WeakKeyDictionary
+from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary, ref
 
 from twisted_ib import limits
 from twisted_ib.drive.process import life
@@ -113,13 +113,14 @@ outcomes: dict[tuple[str, str, str], int] = {}
 life.atFork(__name__, inChild=outcomes.clear)
 
 
-def carried(provider: str, why: Reason | None) -> None:
+def carried(provider: str, why: Reason | None) -> tuple[str, str, str]:
     """
     Count a connection that the program has asked of TCP, once it is established.
 
     @param provider: The transport that carries it.
     @param why: The decision about it, or about the port that has accepted it; L{None} if the program has made
         its socket by itself.
+    @return: The one of L{outcomes} that counts it.
     """
     if provider != "tcp":
         key = provider, "", ""
@@ -139,6 +140,7 @@ def carried(provider: str, why: Reason | None) -> None:
     else:
         key = provider, OTHERS, ""
         outcomes[key] = outcomes[key] + 1 if key in outcomes else 1
+    return key
 
 
 def withdrawn() -> None:
@@ -151,6 +153,23 @@ def withdrawn() -> None:
 
 #: Why the kernel has sockets of the program that could have had SDP.
 kept: WeakKeyDictionary[socket, Reason] = WeakKeyDictionary()
+#: Its dict, whose entries go without a function of Python.
+_reasons: Final[dict[ref[socket], Reason]] = vars(kept)["data"]
+_forget: Final = _reasons.pop
+
+
+def keep(skt: socket, why: Reason) -> None:
+    """
+    Enter one of these.
+    """
+    _reasons[ref(skt, _forget)] = why
+
+
+def keptReasons() -> list[tuple[socket, Reason]]:
+    """
+    Return all of these, whatever other threads do meanwhile.
+    """
+    return [(skt, why) for each, why in tuple(_reasons.items()) if (skt := each()) is not None]
 
 
 def isConnected(skt: socket) -> bool:

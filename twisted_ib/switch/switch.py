@@ -80,6 +80,7 @@ class Switch:
         (C{switch_fallback_KIND}).
     @ivar ports: The listening ports.
     @ivar clients: The connections over TCP.
+    @ivar openCandidates: The search for SDP listeners, if there was one.
     @ivar beginning: Faces whose attempt over SDP begins in the next turn; no list of the reactor has them
         yet.
     """
@@ -92,7 +93,7 @@ class Switch:
         self.ports: WeakSet[PortListeners] = WeakSet()
         self.clients: WeakSet[SwitchedClient] = WeakSet()
         self.beginning: set[Face] = set()
-        self._candidates: Candidates | None = None
+        self.openCandidates: Candidates | None = None
         self._logged: dict[tuple[str, int, str], None] = {}
         self._applied: Policy | None = None
         self._direct: Reason | None = None
@@ -194,19 +195,19 @@ class Switch:
         """
         The search for SDP listeners.
         """
-        candidates = self._candidates
+        candidates = self.openCandidates
         if candidates is None:
             from twisted_ib.switch.candidates import Candidates
 
-            candidates = self._candidates = Candidates()
+            candidates = self.openCandidates = Candidates()
         return candidates
 
     def learn(self, channels: Iterable[DeviceChannel]) -> None:
         """
         Leave the ports of blocking sockets' connections that stand and gain nothing to TCP, for a time.
         """
-        if self._candidates is not None and self.configuration.policy.timeouts.short:
-            for each in self._candidates.gainless.look(channels):
+        if self.openCandidates is not None and self.configuration.policy.timeouts.short:
+            for each in self.openCandidates.gainless.look(channels):
                 each.sleeps()
 
     # -- decisions
@@ -219,23 +220,6 @@ class Switch:
         self.counters[_counterOf(decision.where)] += 1
         return decision
 
-    def decidedBefore(self, reactor: ReactorBase, address: tuple[str, int]) -> Reason | None:
-        """
-        Return the decision about a blocking socket that connects, if others have lately gained nothing there;
-        and count it.
-
-        @param address: As the program has given it.
-        """
-        if self._candidates is None:
-            return None
-        found = self._candidates.gainless.again(address, self.configuration.policy, reactor.seconds())
-        if found is None:
-            return None
-        why, counters = found
-        for each in counters:
-            self.counters[each] += 1
-        return why
-
     def fellBack(self, why: Reason, fallback: Fallback, host: str, port: int) -> None:
         """
         Record why SDP does not carry a connection, and count; log it once for a peer and kind of reason.
@@ -243,10 +227,10 @@ class Switch:
         why.fallback = fallback
         counter = f"switch_fallback_{fallback.kind}"
         self.counters[counter] += 1
-        gainless = None if self._candidates is None else self._candidates.gainless
+        gainless = None if self.openCandidates is None else self.openCandidates.gainless
         if gainless is not None and fallback in gainless.reasons and not self.configuration.logs(_SUMMARY):
-            policy = self.configuration.policy
-            gainless.decided((host, port), why, policy, (_counterOf(why.rule), counter))
+            seconds = self.configuration.policy.timeouts.short
+            gainless.decided((host, port), why, seconds, (_counterOf(why.rule), counter))
         key = host, port, fallback.kind
         if why.verdict == SDP or fallback.kind in UNASKED or key in self._logged:
             return
@@ -344,6 +328,8 @@ class Switch:
                 self._log.error("{where}: {reason}", where=device.where, reason=str(e))
 
     def _changed(self, old: Policy, new: Policy) -> None:
+        if self.openCandidates is not None:
+            self.openCandidates.gainless.decisions.clear()
         if self._applied is not None:
             self._apply(new)
 

@@ -76,6 +76,12 @@ class IdleTests(BlockingTestCase):
             "epoll": lambda seconds: [each for each, _ in self.epoller.poll(seconds)],
         }
 
+    def asleep(self) -> bool:
+        """
+        @return: Whether a thread sleeps, one that drives the devices or another.
+        """
+        return self.loop.sleeping or bool(self.loop.idling.inside)
+
     def _select(self, seconds: float | None) -> list[Any]:
         return select.select(self.both, [], [], seconds)[0]
 
@@ -101,7 +107,7 @@ class IdleTests(BlockingTestCase):
         for name, wait in self.ways().items():
             for isSeen in (False, True):
                 waiting = self.inThread(wait, HANG_SECONDS)
-                waitUntil(lambda: self.loop.sleeping)
+                waitUntil(self.asleep)
                 client = self.client(self.listener)
                 self.assertIsNotNone(client.sdp, (name, isSeen))
                 if isSeen:
@@ -126,7 +132,7 @@ class IdleTests(BlockingTestCase):
                     self.assertEqual(wait(HANG_SECONDS), [self.made.fileno()])
                     self.assertEqual(self.made.recv(2), b"x")
                     waiting = self.inThread(wait, HANG_SECONDS)
-                    waitUntil(lambda: self.loop.sleeping)
+                    waitUntil(self.asleep)
                     stdin.write(b"\n")
                     stdin.flush()
                     self.assertEqual(waiting.result(HANG_SECONDS), [self.listener.fileno()])
@@ -154,7 +160,7 @@ class IdleTests(BlockingTestCase):
         descriptor = self.loop.reactor.descriptor
         call = lambda seconds: kernelSelect([descriptor], [], [], seconds)[0]  # noqa: E731
         waiting = self.inThread(self.loop.idle, lambda: bool(found), HANG_SECONDS, call)
-        waitUntil(lambda: self.loop.sleeping)
+        waitUntil(self.asleep)
         found.append(None)
         with self.loop:
             self.assertTrue(self.loop.dispatch())
@@ -226,7 +232,7 @@ class IdleTests(BlockingTestCase):
         A listener that another thread closes meanwhile is a bad descriptor for C{select}.
         """
         waiting = self.inThread(self._select, HANG_SECONDS)
-        waitUntil(lambda: self.loop.sleeping)
+        waitUntil(self.asleep)
         self.listener.close()
         error = self.assertRaises(OSError, waiting.result, HANG_SECONDS)
         self.assertEqual(error.errno, errno.EBADF)
@@ -268,7 +274,7 @@ class IdleTests(BlockingTestCase):
         one, other = self.pair()
         # Of the wait below it is none: its descriptor is another's.
         waiting = self.inThread(self._sleepIdly)
-        waitUntil(lambda: self.loop.sleeping)
+        waitUntil(self.asleep)
         receiving = self.inThread(other.recv, 1)
         waitUntil(lambda: self.loop.followers)
         self.plain.sendall(b"x")

@@ -40,16 +40,20 @@ def stays(skt: kernel.socket) -> Fallback | None:
     """
     @return: why a socket stays with the kernel, whatever the rules say; L{None} if it does not.
     """
-    assert _hooks is not None
-    isBeside = bool(_hooks.reactors or _hooks.openLoops)
-    forking = _imported(FORKING)
+    hooks = _hooks
+    assert hooks is not None
+    # Nearly always: it is asked for each connect.
+    if not (hooks.reactors or hooks.openLoops or foreign) and sys.modules.keys().isdisjoint(FORKING):
+        return None
+    isBeside = bool(hooks.reactors or hooks.openLoops)
+    forking = next((name for name in FORKING if name in sys.modules), "")
     if not (isBeside or forking or (foreign and not _isBlocking(skt))):
         return None
     from twisted_ib.switch.reason import SOCKET, Fallback
 
     if isBeside:
         # One may be given to the loop, which waits for the kernel's only.
-        name = _hooks.reactors[0] if _hooks.reactors else "a loop of asyncio"
+        name = hooks.reactors[0] if hooks.reactors else "a loop of asyncio"
         if _isBlocking(skt):
             return Fallback("beside", f"blocking sockets stay TCP beside {name}")
         return Fallback(SOCKET, f"sockets that the program connects or accepts itself stay TCP beside {name}")
@@ -62,10 +66,6 @@ def _isBlocking(skt: kernel.socket) -> bool:
     # One made of a descriptor does not say whether that blocks.
     timeout = skt.gettimeout()
     return os.get_blocking(skt.fileno()) if timeout is None else timeout != 0.0
-
-
-def _imported(names: tuple[str, ...]) -> str:
-    return next((name for name in names if name in sys.modules), "")
 
 
 class _Sockets(type):
