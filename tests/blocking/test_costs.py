@@ -7,7 +7,9 @@ Counts and no times, as in L{tests.test_costs}: lower a number here when a chang
 from __future__ import annotations
 
 import enum
+import gc
 import os
+import select as kernelSelect
 import socket as kernel
 import sys
 from collections import Counter
@@ -17,18 +19,21 @@ from queue import SimpleQueue
 from subprocess import Popen
 from threading import get_ident
 from time import monotonic
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 from attrs import evolve
 
-from benchmarks.counting import steps
-from tests.blocking.case import BlockingTestCase
+from benchmarks.counting import _isSystemCall, steps
+from tests.blocking.case import LOOPBACK, BlockingTestCase
 from tests.gates.falling import mayOnlyFall
 from tests.support.calls import PACKAGE, called, profiled, requireReplaceable
 from tests.support.waiting import HANG_SECONDS
 from tests.test_costs import requireBytecodes
+from twisted_ib import select as selectingAll
+from twisted_ib import socket as offloading
 from twisted_ib.blocking import connection
+from twisted_ib.blocking import files as ourFiles
 from twisted_ib.blocking import loop as module
 from twisted_ib.blocking import select as selecting
 from twisted_ib.blocking import waits as waiting
@@ -44,6 +49,8 @@ from twisted_ib.switch.switch import Switch
 DATA = bytes(64)
 #: Messages that are counted: so many that each has its part of the turns that ask for everything.
 MESSAGES = 10 * EPOLL_EVERY
+#: Methods of sockets that ask the kernel for nothing.
+_NO_SYSTEM_CALLS = {"fileno", "gettimeout", "__new__", "__init__"}
 #: A client that makes so many requests, one after another; its arguments are the port and their number.
 _CLIENT = """
 import sys
@@ -84,6 +91,24 @@ class Sleeps:
         if timeout:
             self._happen()
         return []
+
+
+def asked(act: Callable[[], object]) -> Counter[str]:
+    """
+    @return: The functions of C that it calls and that may be system calls, by name.
+    """
+    found: Counter[str] = Counter()
+
+    def profile(frame: FrameType, event: str, function: Any) -> None:
+        if event == "c_call" and _isSystemCall(function) and function.__name__ not in _NO_SYSTEM_CALLS:
+            found[function.__name__] += 1
+
+    sys.setprofile(profile)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return found
 
 
 class CostTests(BlockingTestCase):
@@ -393,19 +418,109 @@ class CostTests(BlockingTestCase):
 
     def test_acceptTCP(self) -> None:
         """
-        A client that has come over TCP when it is accepted takes one look at whether the descriptor blocks.
+        The first client over TCP that is accepted takes one look at whether the descriptor blocks, the others
+        none.
         """
         listener, looks = self.server(), []
         plain = os.get_blocking
-        for seconds in (None, HANG_SECONDS):
+        for seconds, most in ((None, 1), (HANG_SECONDS, 0), (None, 0)):
             listener.settimeout(seconds)
             with kernel.create_connection(listener.getsockname()):
                 self.assertEqual(selecting.select([listener], [], [])[0], [listener])
                 del looks[:]
                 self.patch(os, "get_blocking", lambda fd: looks.append(fd) or plain(fd))
                 calls = called(lambda: listener.accept()[0].close(), PACKAGE)
-                self.assertEqual(looks, [listener.fileno()])
-                self.assertLessEqual(calls.total(), 26)
+                self.assertEqual(looks, [listener.fileno()] * most)
+                self.assertLessEqual(calls.total(), 26 if most else 5)
+
+    def short(self, made: Any, select: Any) -> dict[str, Counter[str]]:
+        """
+        Connections of a message, by TCP, with sockets and C{poll} of a module.
+
+        @return: The costs of the parts of one.
+        """
+        listener: Any = made.create_server((LOOPBACK, 0))
+        self.addCleanup(listener.close)
+        where, kind = listener.getsockname(), (kernel.AF_INET, kernel.SOCK_STREAM, 0)
+        poller = select.poll()
+        poller.register(listener, select.POLLIN)
+        ends: list[Any] = [None] * 3
+        read, write = os.pipe()
+        self.addCleanup(os.close, write)
+        files = os if made is kernel else ourFiles
+
+        def put(at: int, end: Any) -> None:
+            """
+            Keep an end.
+            """
+            ends[at] = end
+
+        def used() -> None:
+            """
+            Send a message.
+            """
+            ends[0].sendall(DATA)
+            ends[1].recv(len(DATA))
+            for each in ends[:2]:
+                each.close()
+
+        steps_ = {
+            "socket": lambda: put(0, made.socket(*kind)),
+            "connect": lambda: ends[0].connect(where),
+            "wait": lambda: poller.poll(),
+            "accept": lambda: put(1, listener.accept()[0]),
+            "the rest": used,
+        }
+        parts = dict(steps_)
+        parts["accept alone"] = parts["accept"]
+        parts["file"] = lambda: (files.write(write, b"x"), files.read(read, 1))
+        parts["close"] = lambda: files.close(read)
+        for _ in range(2):
+            for act in steps_.values():
+                act()
+        found = {}
+        for name in steps_:
+            found[name] = asked(parts[name])
+        for name in steps_:
+            found[name] += steps(parts[name])
+        # The first has the object made that waits for the next ones.
+        for count in asked, asked, steps:
+            for name in ("socket", "connect"):
+                parts[name]()
+            costs = count(parts["accept alone"])
+            found["accept alone"] = costs if count is asked else found["accept alone"] + costs
+            used()
+        for name in ("file", "close"):
+            found[name] = steps(parts[name])
+        return found
+
+    def test_short(self) -> None:
+        """
+        Connections that TCP carries by the rule have no system call that the standard library's have not, but
+        for a look at whether the descriptor blocks and a C{poll} where nobody has waited before; and few
+        bytecodes.  So have files.
+        """
+        requireBytecodes()
+        # An earlier test's garbage is no part of it.
+        gc.disable()
+        self.addCleanup(gc.enable)
+        self.patch(os, "sched_getaffinity", lambda _: {0})
+        plain, ours = self.short(kernel, kernelSelect), self.short(offloading, selectingAll)
+        found = {}
+        for name, costs in ours.items():
+            found[name] = costs["bytecodes"] - plain[name]["bytecodes"]
+            more = costs - plain[name]
+            del more["bytecodes"]
+            self.assertEqual(more, {"get_blocking": 1, "poll": 1} if name == "accept alone" else {}, name)
+        recorded = {
+            "socket": 26,
+            "connect": 171,
+            "wait": 95,
+            "accept": 21,
+            "accept alone": 171,
+            "the rest": 14,
+        }
+        mayOnlyFall(self, found, {**recorded, "file": 16, "close": 16})
 
     def test_onlySDP(self) -> None:
         """

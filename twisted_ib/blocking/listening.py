@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.descriptors import Offloaded, offloaded
 from twisted_ib.blocking.moving import asked
+from twisted_ib.blocking.select import Poll, poll
 from twisted_ib.configuration.words import SDP, TCP
 from twisted_ib.drive.process import life
 from twisted_ib.switch.listeners import SocketListeners
@@ -88,6 +89,7 @@ class Listening(SocketListeners):
         self.sockets = 1
         self.isServed = self.isGiven = False
         self.event: tuple[int, int] | None = None
+        self._pollers: list[Poll] = []
         self.outcome: tuple[str, str, str] = ("", "", "")
         # Each look makes members of enumerations.
         self.kind = skt.family, skt.type, skt.proto
@@ -212,6 +214,27 @@ class Listening(SocketListeners):
         """
         timeout = skt.gettimeout()
         return timeout if timeout is not None or os.get_blocking(skt.fileno()) else 0.0
+
+    def awaitClient(self, skt: kernel.socket) -> None:
+        """
+        Wait for one, as programs do by C{select} that ask before they accept.
+
+        @raise TimeoutError: None has come.
+        """
+        timeout = skt.gettimeout()
+        if timeout == 0.0 or (timeout is None and not os.get_blocking(self.descriptor)):
+            return
+        # One for each thread that accepts.
+        try:
+            poller = self._pollers.pop()
+        except IndexError:
+            poller = poll()
+            poller.register(self.descriptor, select.POLLIN)
+        try:
+            if not poller.poll(None if timeout is None else timeout * 1e3):
+                raise TimeoutError("timed out")
+        finally:
+            self._pollers.append(poller)
 
     def acceptTCP(self, skt: kernel.socket) -> tuple[int, Any]:
         """

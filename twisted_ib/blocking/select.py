@@ -11,7 +11,7 @@ import errno
 import os
 import select as kernel
 import selectors
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from math import ceil
@@ -19,10 +19,10 @@ from operator import index
 from threading import RLock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakSet
+from weakref import ref
 
 # A program under C{ib-run} has these from its start: nothing that devices need is imported here.
-from twisted_ib.blocking.descriptors import held, offloaded
+from twisted_ib.blocking.descriptors import connected, held, offloaded
 from twisted_ib.drive.idle import Idle
 
 if TYPE_CHECKING:
@@ -48,8 +48,31 @@ else:
 # Now: these names may stand for the ones below later (L{twisted_ib.blocking.patch}).
 _select, _poll, _epoll = kernel.select, kernel.poll, kernel.epoll
 _IN, _OUT = kernel.POLLIN, kernel.POLLOUT
-#: Objects that poll, which are told of a socket that the kernel carries after all.
-pollers: Final[WeakSet[epoll]] = WeakSet()
+#: C{RLock}, without a function of Python.
+_newLock: Final = type(RLock())
+
+
+class _Pollers:
+    """
+    Objects that poll, which are told of a socket that the kernel carries after all.
+    """
+
+    def __init__(self) -> None:
+        # Not a WeakSet, most of whose methods are functions of Python.
+        self._references: dict[ref[epoll], None] = {}
+        self._forget = self._references.pop
+
+    def add(self, poller: epoll) -> None:
+        self._references[ref(poller, self._forget)] = None
+
+    def __iter__(self) -> Iterator[epoll]:
+        for reference in tuple(self._references):
+            poller = reference()
+            if poller is not None:
+                yield poller
+
+
+pollers: Final = _Pollers()
 # select(2), notes: what poll(2) calls these is ready to read, to write, and exceptional there.
 _READABLE: Final = kernel.POLLIN | kernel.POLLHUP | kernel.POLLERR
 _WRITABLE: Final = kernel.POLLOUT | kernel.POLLERR
@@ -89,7 +112,7 @@ def select(
         call = partial(_selectBeside, lists, plain, waited, idle.bell)
         if idle.wait(call, None if timeout is None else timeout * 1e3, now) is not None:
             return plain[0][0], plain[0][1], plain[0][2]
-    elif len(lists[0]) + len(lists[1]) + len(lists[2]) > 1:
+    elif not connected or len(lists[0]) + len(lists[1]) + len(lists[2]) > 1:
         if waits.idly(deadline, partial(_selectIdly, lists, plain, waited)) is not None:
             return plain[0][0], plain[0][1], plain[0][2]
     by: tuple[list[int], ...] = ([], [], [])
@@ -252,19 +275,22 @@ class epoll:
     See L{select.epoll}; for sockets over SDP it is level-triggered, but for C{EPOLLONESHOT}.
     """
 
+    _isForeign = False
+    #: As a L{Poll}'s, of the kernel's epoll and the loop's descriptor.
+    _both: kernel.poll | None = None
+    _idle: Idle | None = None
+    #: The threads that wait for SDP; how often others have changed what they wait for.
+    _waiting = _changes = 0
+
     def __init__(self, sizehint: int = -1, flags: int = 0, _kernel: kernel.epoll | None = None) -> None:
         self._kernel = _epoll(sizehint, flags) if _kernel is None else _kernel
-        self._isForeign = _kernel is not None
+        if _kernel is not None:
+            self._isForeign = True
         self._masks: dict[int, int] = {}
         #: Those of SDP that were taken from the kernel's object.
         self._taken: set[int] = set()
-        #: As a L{Poll}'s, of the kernel's epoll and the loop's descriptor.
-        self._both: kernel.poll | None = None
-        self._idle: Idle | None = None
         #: Of both, and of what the kernel has registered.  The loop's may be held when it is taken.
-        self._lock = RLock()
-        #: The threads that wait for SDP; how often others have changed what they wait for.
-        self._waiting = self._changes = 0
+        self._lock = _newLock()
         pollers.add(self)
 
     @classmethod
@@ -293,6 +319,11 @@ class epoll:
         self.close()
 
     def register(self, fd: Any, eventmask: int = kernel.EPOLLIN | kernel.EPOLLPRI | kernel.EPOLLOUT) -> None:
+        if fd.__class__ is int and not (self._masks or self._waiting or self._moved or connected):
+            # The first of an object, and nothing of SDP, as of those that are made for one wait.
+            self._kernel.register(fd, eventmask)
+            self._masks[fd] = index(eventmask)
+            return
         descriptor, eventmask = _descriptor(fd), index(eventmask)
         with self._lock:
             self._kernel.fileno()  # ValueError once it is closed.
@@ -344,9 +375,9 @@ class epoll:
 
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
         masks, taken = self._masks, self._taken
-        now = monotonic()
-        idle = self._idle
+        idle, now = self._idle, None
         if idle is not None and idle.holds and not taken and maxevents:
+            now = monotonic()
             call = partial(self._pollBoth, maxevents)
             plain = idle.wait(call, None if timeout is None else timeout * 1e3, now)
             if plain is not None:
@@ -365,7 +396,9 @@ class epoll:
                 result = [each for each in result if each[0] not in masks or waits.isKernels(each[0])]
             if result:
                 return result
-        deadline = None if timeout is None or timeout < 0 else now + timeout if timeout else 0.0
+        deadline = None
+        if timeout is not None and timeout >= 0:
+            deadline = (now or monotonic()) + timeout if timeout else 0.0
         while True:
             # A thread that registers has the lock until both know of it.
             with self._lock:

@@ -48,7 +48,7 @@ from twisted_ib.switch.switch import Switch
 # Now: the names may stand for others later (L{twisted_ib.blocking.patch}).
 _Plain = kernel.socket
 _poll = select.poll
-_closePlain: Final[Callable[[kernel.socket], None]] = vars(_Plain)["_real_close"]
+_closePlain: Final[Callable[[kernel.socket], None]] = _socket.socket.close
 _acceptPlain: Final[Callable[[kernel.socket], tuple[int, object]]] = vars(_Plain.__base__)["_accept"]
 _INET, _STREAM = int(kernel.AF_INET), int(kernel.SOCK_STREAM)
 _connectPlain: Final[Callable[[kernel.socket, Any], None]] = _socket.socket.connect
@@ -307,13 +307,16 @@ class socket(kernel.socket, metaclass=_Sockets):
     def accept(self) -> tuple[kernel.socket, Any]:
         listening = self._sdp and self._sdp.part
         if listening.__class__ is Listening:
-            idle = listening.loop.idling
-            if listening.event in idle.found:
-                plain = idle.accept(_acceptPlain, self)
-                if plain is not None:
-                    # As the last one, whose decision holds while nobody has driven the devices.
-                    outcomes[listening.outcome] += 1
-                    return _made(listening.kind, plain, self)
+            idle, event = listening.loop.idling, listening.event
+            if event is not None:
+                if event not in idle.found and not descriptors.connected:
+                    listening.awaitClient(self)
+                if event in idle.found:
+                    plain = idle.accept(_acceptPlain, self)
+                    if plain is not None:
+                        # As the last one, whose decision holds while nobody has driven the devices.
+                        outcomes[listening.outcome] += 1
+                        return _made(listening.kind, plain, self)
         if not isinstance(listening, Listening):
             made, address = _made((self.family, self.type, self.proto), _acceptPlain(self), self)
             acceptedDirect(self, made)

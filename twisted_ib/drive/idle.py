@@ -81,24 +81,26 @@ class Idle:
         @param timeout: Milliseconds, as C{poll} has it.
         @return: The events; L{None} if the devices have something to do, or are driven.
         """
-        most = (self.until - now) * _MILLI
-        isOwn = timeout is not None and 0 <= timeout < most
-        if self.inside or self._served._newTimedCalls or not (isOwn or most > 0):
+        limit = (self.until - now) * _MILLI
+        if isOwn := timeout is not None and 0 <= timeout < limit:
+            limit = timeout or 0
+        if self.inside or self._served._newTimedCalls or limit < 0:
             return None
         found = None
         try:
             # In this order: who takes them looks at the one after the other has changed.
             self.inside = self.thread = get_ident()
             if self.holds:
-                found = poll(timeout if isOwn and timeout is not None else most)
+                found = poll(limit)
         finally:
             self.inside = 0
             if not self.holds:
                 self._left()
-        if found is None or self.bell in found or not (isOwn or found):
-            return None
-        self.found = found
-        return found
+        if found:
+            if self.bell in found:
+                return None
+            self.found = found
+        return found if found or isOwn else None
 
     def accept(self, accept: Callable[[_Socket], _Accepted], skt: _Socket) -> _Accepted | None:
         """

@@ -11,6 +11,7 @@ import socket as kernel
 import sys
 from collections.abc import Callable
 from fcntl import F_DUPFD, fcntl
+from functools import partial
 from select import select as kernelSelect
 from subprocess import PIPE, Popen
 from time import monotonic
@@ -21,7 +22,8 @@ from tests.blocking.case import BlockingTestCase
 from tests.support.calls import PACKAGE, called, requireReplaceable
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import select
-from twisted_ib.blocking import waits
+from twisted_ib.blocking import descriptors, waits
+from twisted_ib.blocking import listening as listeningModule
 from twisted_ib.blocking.waits import IDLE_LISTENERS
 from twisted_ib.drive.waiter import Waiter
 from twisted_ib.reactor.driven import DrivenReactor
@@ -151,6 +153,195 @@ class IdleTests(BlockingTestCase):
             self.assertTrue(self.loop.wait(self.listener.sdp.ready, monotonic() + HANG_SECONDS))
         for name, wait in self.ways().items():
             self.assertEqual(wait(HANG_SECONDS), [self.listener.fileno()], name)
+
+    def _rested(self, wait: Callable[[float | None], list[int]]) -> None:
+        # After a wait of the kernel's alone nobody drives the devices.
+        with self.loop:
+            self.assertFalse(self.loop.idling.holds)
+        self.plain.sendall(b"x")
+        self.assertEqual(wait(HANG_SECONDS), [self.made.fileno()])
+        self.assertTrue(self.loop.idling.holds)
+
+    def test_rested(self) -> None:
+        """
+        The next wait takes no lock; the kernel's events and its own timeout end it, and nobody drives the
+        devices afterwards.
+        """
+        for name, wait in self.ways().items():
+            self._rested(wait)
+            patched = self.patch(self.loop, "lock", None)
+            self.assertEqual(wait(HANG_SECONDS), [self.made.fileno()], name)
+            self.assertEqual(self.made.recv(2), b"x")
+            self.assertEqual((wait(0.0), wait(0.001)), ([], []), name)
+            self.assertEqual((self.loop.idling.holds, self.loop.idling.inside), (True, 0))
+            patched.restore()
+
+    def test_restedOffered(self) -> None:
+        """
+        A client over SDP ends it.
+        """
+        for name, wait in self.ways().items():
+            self._rested(wait)
+            self.made.recv(1)
+            waiting = self.inThread(wait, HANG_SECONDS)
+            waitUntil(lambda: self.loop.idling.inside)
+            with self.client(self.listener) as client:
+                self.assertEqual(waiting.result(HANG_SECONDS), [self.listener.fileno()], name)
+                with self.listener.accept()[0] as made:
+                    self.assertIsNotNone(made.sdp, name)
+                self.assertIsNotNone(client.sdp, name)
+            waitUntil(lambda: not self.carried())
+
+    def test_restedTaken(self) -> None:
+        """
+        A thread that takes the devices meanwhile finds one that drives them, and sleeps; that wakes up as
+        before, and drives them no more.
+        """
+        for name, wait in self.ways().items():
+            self._rested(wait)
+            self.made.recv(1)
+            waiting = self.inThread(wait, HANG_SECONDS)
+            waitUntil(lambda: self.loop.idling.inside)
+            sleeper = self.loop.idling.inside
+            with self.loop:
+                self.assertEqual((self.loop.leader, self.loop.sleeping), (sleeper, True), name)
+                self.assertFalse(self.loop.idling.holds)
+            self.plain.sendall(b"x")
+            self.assertEqual(waiting.result(HANG_SECONDS), [self.made.fileno()], name)
+            self.assertEqual((self.loop.leader, self.loop.sleeping), (0, False))
+            self.made.recv(1)
+
+    def test_restedTime(self) -> None:
+        """
+        It ends when the devices have something to do by themselves, or another thread has; a wait without a
+        timeout does so, too.
+        """
+        ticks: list[None] = []
+        for name, wait in self.ways().items():
+            for seconds in (None, HANG_SECONDS):
+                with self.loop:
+                    self.loop.reactor.callLater(0.01, ticks.append, None)
+                    self.loop.poll()
+                self._rested(wait)
+                self.made.recv(1)
+                waiting = self.inThread(wait, seconds)
+                waitUntil(lambda: ticks)
+                self.plain.sendall(b"x")
+                self.assertEqual(waiting.result(HANG_SECONDS), [self.made.fileno()], name)
+                self.made.recv(1)
+                del ticks[:]
+                self._rested(wait)
+                self.made.recv(1)
+                waiting = self.inThread(wait, seconds)
+                waitUntil(lambda: self.loop.idling.inside)
+                self.loop.abandon(partial(ticks.append, None))
+                waitUntil(lambda: ticks)
+                self.plain.sendall(b"x")
+                self.assertEqual(waiting.result(HANG_SECONDS), [self.made.fileno()], name)
+                self.made.recv(1)
+                del ticks[:]
+
+    def test_restedRaises(self) -> None:
+        """
+        An error of the handler of a signal leaves nothing behind, whether the devices are taken or not.
+        """
+        for isTaken in (False, True):
+            self._rested(self.ways()["poll"])
+            self.made.recv(1)
+
+            def interrupted(milliseconds: float, isTaken: bool = isTaken) -> Any:
+                if isTaken:
+                    with self.loop:
+                        self.assertTrue(self.loop.sleeping)
+                raise KeyboardInterrupt
+
+            idle = self.loop.idling
+            self.assertRaises(KeyboardInterrupt, idle.wait, interrupted, None, monotonic())
+            self.assertEqual((idle.inside, idle.holds), (0, not isTaken))
+            self.assertEqual((self.loop.leader, self.loop.sleeping), (0, False))
+            with self.loop:
+                pass
+        # Another one within it does not sleep.
+        self._rested(self.ways()["poll"])
+        within: list[object] = []
+
+        def call(milliseconds: float) -> list[tuple[int, int]]:
+            within.append(idle.wait(self.fail, None, monotonic()))
+            return [(0, 1)]
+
+        self.assertEqual((idle.wait(call, None, monotonic()), within), ([(0, 1)], [None]))
+
+    def accepted(self, wait: bool = True) -> Any:
+        """
+        @return: A client over TCP that was accepted, once waited for.
+        """
+        client = kernel.create_connection(self.listener.getsockname())
+        self.addCleanup(client.close)
+        if wait:
+            self.assertEqual([each for each, _ in self.poller.poll()], [self.listener.fileno()])
+        made, _ = self.listener.accept()
+        self.addCleanup(made.close)
+        self.assertEqual(made.getpeername(), client.getsockname())
+        return made
+
+    def test_accept(self) -> None:
+        """
+        Accept asks nobody but the kernel if this thread has just waited; else it waits, for SDP's, too.
+        """
+        plain = self.listener.sdp.acceptTCP
+        slow: list[None] = []
+        self.patch(self.listener.sdp, "acceptTCP", lambda skt: slow.append(None) or plain(skt))
+        for timeout in (None, HANG_SECONDS):
+            self.listener.settimeout(timeout)
+            # Nobody has waited before.
+            self.accepted()
+            del slow[:]
+            for wait in (True, False, True):
+                made = self.accepted(wait)
+                self.assertEqual((slow, made.gettimeout()), ([], None))
+            with self.loop:
+                pass
+            waiting = self.inThread(self.listener.accept)
+            waitUntil(self.asleep)
+            with self.client(self.listener) as client, waiting.result(HANG_SECONDS)[0] as made:
+                self.assertTrue(made.sdp is not None and client.sdp is not None)
+            waitUntil(lambda: not self.carried())
+
+    def test_acceptOnce(self) -> None:
+        """
+        What was found is accepted once, and by the thread that has found it: another accept waits as long as
+        it is to, and one of a descriptor that does not block says so.
+        """
+        self.accepted()
+        self.accepted()
+        self.listener.settimeout(0.01)
+        self.assertRaises(TimeoutError, self.listener.accept)
+        client = kernel.create_connection(self.listener.getsockname())
+        self.addCleanup(client.close)
+        self.poller.poll()
+        self.assertEqual(self.loop.idling.found, [(self.listener.fileno(), select.POLLIN)])
+        self.inThread(self.listener.accept).result(HANG_SECONDS)[0].close()
+        self.assertRaises(TimeoutError, self.listener.accept)
+        self.listener.settimeout(None)
+        os.set_blocking(self.listener.fileno(), False)
+        self.assertRaises(BlockingIOError, self.listener.accept)
+        # Another process was quicker.
+        self.loop.idling.begin(monotonic() + HANG_SECONDS, [(self.listener.fileno(), select.POLLIN)])
+        self.assertRaises(BlockingIOError, self.listener.accept)
+
+    def test_acceptGiven(self) -> None:
+        """
+        If another process may have the listener, each accept is one that does not block.
+        """
+        listening = self.listener.sdp
+        self.accepted()
+        self.assertIsNotNone(listening.event)
+        for give in (lambda: descriptors.keep([self.listener.fileno()]), listeningModule._forked):
+            listening.isGiven = False
+            give()
+            self.assertTrue(listening.isGiven)
+            self.accepted()
+            self.assertIsNone(listening.event)
 
     def test_told(self) -> None:
         """
