@@ -70,7 +70,7 @@ class Idle:
 
         @return: The thread that sleeps, or 0.
         """
-        Idle.last, self.holds = None, False
+        Idle.last, self.holds, self.found = None, False, ()
         return self.inside
 
     def wait(self, poll: Callable[[float], Found], timeout: float | None, now: float) -> Found | None:
@@ -99,7 +99,8 @@ class Idle:
         if found:
             if self.bell in found:
                 return None
-            self.found = found
+            if self.holds:
+                self.found = found
         return found if found or isOwn else None
 
     def accept(self, accept: Callable[[_Socket], _Accepted], skt: _Socket) -> _Accepted | None:

@@ -234,12 +234,25 @@ class IdleTests(BlockingTestCase):
                 self.made.recv(1)
                 waiting = self.inThread(wait, seconds)
                 waitUntil(lambda: self.loop.idling.inside)
+                # A finalizer may abandon something in any thread, without the lock.
                 self.loop.abandon(partial(ticks.append, None))
                 waitUntil(lambda: ticks)
                 self.plain.sendall(b"x")
                 self.assertEqual(waiting.result(HANG_SECONDS), [self.made.fileno()], name)
                 self.made.recv(1)
                 del ticks[:]
+
+    def test_restedCalls(self) -> None:
+        """
+        Nobody rests while there is a delayed call that is not known of.
+        """
+        for name, wait in self.ways().items():
+            ticks: list[None] = []
+            self._rested(wait)
+            self.made.recv(1)
+            self.loop.reactor.callLater(0.01, ticks.append, None)
+            self.assertEqual(wait(0.05), [], name)
+            self.assertEqual(ticks, [None], name)
 
     def test_restedRaises(self) -> None:
         """
@@ -312,22 +325,29 @@ class IdleTests(BlockingTestCase):
         What was found is accepted once, and by the thread that has found it: another accept waits as long as
         it is to, and one of a descriptor that does not block says so.
         """
+        idle, listening = self.loop.idling, self.listener.sdp
         self.accepted()
         self.accepted()
+        self.assertEqual((idle.found, idle.holds), ((), True))
         self.listener.settimeout(0.01)
         self.assertRaises(TimeoutError, self.listener.accept)
         client = kernel.create_connection(self.listener.getsockname())
         self.addCleanup(client.close)
         self.poller.poll()
-        self.assertEqual(self.loop.idling.found, [(self.listener.fileno(), select.POLLIN)])
+        self.assertEqual(idle.found, [listening.event])
         self.inThread(self.listener.accept).result(HANG_SECONDS)[0].close()
+        # That has taken the devices.
+        self.assertEqual((idle.found, idle.holds), ((), False))
         self.assertRaises(TimeoutError, self.listener.accept)
         self.listener.settimeout(None)
         os.set_blocking(self.listener.fileno(), False)
         self.assertRaises(BlockingIOError, self.listener.accept)
-        # Another process was quicker.
-        self.loop.idling.begin(monotonic() + HANG_SECONDS, [(self.listener.fileno(), select.POLLIN)])
-        self.assertRaises(BlockingIOError, self.listener.accept)
+        # Another process was quicker, and a client has come over SDP.
+        with self.client(self.listener) as client:
+            waitUntil(lambda: listening.ready() or self.carried())
+            idle.begin(monotonic() + HANG_SECONDS, [listening.event])
+            with self.listener.accept()[0] as made:
+                self.assertTrue(made.sdp is not None and client.sdp is not None)
 
     def test_acceptGiven(self) -> None:
         """
