@@ -514,10 +514,10 @@ class CostTests(BlockingTestCase):
             self.assertEqual(more, {"get_blocking": 1, "poll": 1} if name == "accept alone" else {}, name)
         recorded = {
             "socket": 26,
-            "connect": 171,
-            "wait": 95,
+            "connect": 157,
+            "wait": 98,
             "accept": 21,
-            "accept alone": 171,
+            "accept alone": 174,
             "the rest": 14,
         }
         mayOnlyFall(self, found, {**recorded, "file": 16, "close": 16})

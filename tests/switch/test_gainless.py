@@ -5,6 +5,7 @@ What is learned of connections of blocking sockets: L{twisted_ib.switch.gainless
 from __future__ import annotations
 
 import os
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -163,8 +164,8 @@ class GainlessTests(SynchronousTestCase):
 
         def known(*ports: int) -> list[int]:
             for port in ports:
-                self.known.decided(("127.0.0.1", port), Reason("default", "both"), 0.0, ("", ""))
-            return sorted(port for _, port in self.known.decisions)
+                self.known.decided(("127.0.0.1", port), Reason("default", "both"), 0.0, Counter(), "", "")
+            return sorted(port for _, port in gainless.decisions)
 
         self.assertEqual(known(1, 2, 3, 1, 3), [1, 2, 3])
         self.assertEqual(known(4), [1, 3, 4])
@@ -173,13 +174,13 @@ class GainlessTests(SynchronousTestCase):
         """
         A decision by what is known no more is not remembered: it would hold for ever.
         """
-        self.known.decided(("127.0.0.1", 1), Reason("default", "both"), 1.0, ("", ""))
-        self.assertEqual(self.known.decisions, {})
+        self.known.decided(("127.0.0.1", 1), Reason("default", "both"), 1.0, Counter(), "", "")
+        self.assertEqual(gainless.decisions, {})
         self.patch(limits, "GAINLESS_PORTS", 1)
         for port in (1, 2, 2):
             self.end(port=port, times=GAINLESS_IN_SUCCESSION)
-            self.known.decided(("127.0.0.1", port), Reason("default", "both"), 1.0, ("", ""))
-            self.assertEqual([*self.known.decisions], [("127.0.0.1", port)])
+            self.known.decided(("127.0.0.1", port), Reason("default", "both"), 1.0, Counter(), "", "")
+            self.assertEqual([*gainless.decisions], [("127.0.0.1", port)])
 
 
 class FakeEnd:

@@ -9,16 +9,18 @@ import errno
 import socket as kernel
 from collections.abc import Callable
 from functools import partial
+from time import time
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 
 from twisted_ib.blocking.connection import Connection
-from twisted_ib.blocking.loop import BlockingLoop, madeLoop, theLoop
+from twisted_ib.blocking.loop import BlockingLoop, theLoop
 from twisted_ib.blocking.moving import ask
 from twisted_ib.configuration.words import CONNECT, LISTEN, SDP, TCP
 from twisted_ib.internet.failures import osError
 from twisted_ib.switch.connecting import Attempt
+from twisted_ib.switch.gainless import Decision, decisions
 from twisted_ib.switch.reason import EXPLICIT, Fallback, Reason, carried, keep, kept, outcomes, stayed
 from twisted_ib.switch.serverclient import RedirectedClient
 
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from twisted_ib.blocking.socket import socket
     from twisted_ib.internet.addressing.addresses import Address, End
     from twisted_ib.internet.channel import DeviceChannel
-    from twisted_ib.switch.gainless import Decision
 
 _FAMILIES: Final = (kernel.AF_INET, kernel.AF_INET6)
 _TCP: Final = (0, int(kernel.IPPROTO_TCP))
@@ -272,29 +273,23 @@ def decidedBefore(skt: socket, address: Any) -> Decision | None:
     """
     Return the decision for TCP about a connect like others before, if it is still the same; and count it.
 
-    @param skt: A socket of any kind.
+    @param skt: A socket of any kind, which has neither a connection nor an attempt.
     """
-    loop = madeLoop()
-    if loop is None:
-        return None
-    switch = loop.switch
-    candidates = switch.openCandidates
-    if candidates is None:
-        return None
     try:
-        known = candidates.gainless.decisions.get(address)
+        known = decisions.get(address)
     except TypeError:
         # No part of an address: the kernel's complaint is to come.
         return None
-    if known is None or not known.since <= loop.reactor.seconds() < known.until:
+    if known is None:
         return None
+    _, since, until, counters, rule, kind, _ = known
     # The family is that of the address, or the kernel refuses it.
-    if skt.isDirect or loop.closed or _kindOf(skt) != _STREAM or _protocolOf(skt) not in _TCP:
+    if not since <= time() < until or _kindOf(skt) != _STREAM or _protocolOf(skt) not in _TCP:
         return None
-    if skt.stays(skt) is not None:
+    if skt.isDirect or skt.stays(skt) is not None:
         return None
-    switch.counters[known.rule] += 1
-    switch.counters[known.kind] += 1
+    counters[rule] += 1
+    counters[kind] += 1
     return known
 
 
@@ -302,11 +297,12 @@ def countAgain(skt: socket, known: Decision) -> None:
     """
     Count a connection over TCP that was decided before.
     """
-    keep(skt, known.why)
-    if known.outcome in outcomes:
-        outcomes[known.outcome] += 1
+    why, outcome = known[0], known[-1]
+    keep(skt, why)
+    if outcome in outcomes:
+        outcomes[outcome] += 1
     else:
-        carried(TCP, known.why)
+        carried(TCP, why)
 
 
 def _count(skt: socket, address: Any, why: Reason | None) -> None:

@@ -453,6 +453,8 @@ class BlockingLoop:
             self.reactor.fireSystemEvent("shutdown")
             self.reactor.closePorts()
             self.closed = True
+            if self.switch.openCandidates is not None:
+                self.switch.openCandidates.gainless.changed()
             if forGood:
                 # Its descriptors end with the process: what is used or collected still later has its turns.
                 self.lock.acquire()

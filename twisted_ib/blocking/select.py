@@ -306,9 +306,8 @@ class epoll:
         return self._kernel.fileno()
 
     def close(self) -> None:
-        with self._lock:
-            self._masks.clear()
-            self._kernel.close()
+        self._kernel.close()
+        self._masks.clear()
 
     def __enter__(self) -> epoll:
         if self.closed:
@@ -387,7 +386,7 @@ class epoll:
         if not taken and masks.keys().isdisjoint(held.keys()):
             # Nothing of SDP: the kernel's own.
             result = self._kernel.poll(timeout, maxevents)
-            if not (held and result):
+            if not result or held.keys().isdisjoint(dict(result)):
                 return result
             # A thread that registers has the lock until both know of it.
             with self._lock:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from operator import index
 from time import monotonic
 from types import FunctionType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.connecting import (
@@ -60,6 +60,21 @@ AF_IB: Final = 27
 families: dict[int, type[socket]] = {}
 
 
+def addFamily(family: int, kind: type[socket]) -> None:
+    """
+    Have C{socket(family)} make sockets of a class.
+    """
+    families[family] = kind
+    # Not before: each socket would be made by a function of Python.
+    socket.__new__ = _newOfFamily  # type: ignore[method-assign]
+
+
+def _newOfFamily(cls: type[socket], family: int = -1, *arguments: Any, **named: Any) -> socket:
+    if cls is socket and family not in families:
+        return cast("socket", _new(cls))
+    return super(socket, cls).__new__(families.get(family, cls) if cls is socket else cls)
+
+
 class _Sockets(type):
     """
     Every socket of the standard library is an instance of L{socket}: programs that are patched ask for that.
@@ -90,14 +105,6 @@ class socket(kernel.socket, metaclass=_Sockets):
     _closed: bool
     stays: Callable[[kernel.socket], Fallback | None] = staticmethod(lambda skt: None)
     kernelKind: type[socket]
-
-    def __new__(cls, family: int = -1, *arguments: Any, **named: Any) -> socket:
-        """
-        Make a socket, of the family's own class if it has one.
-        """
-        if cls is socket and family not in families:
-            return _new(cls)
-        return super().__new__(families.get(family, cls) if cls is socket else cls)
 
     def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:
         self._sdp = self._connecting = None

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from twisted_ib import limits
 from twisted_ib.configuration.words import TCP
+from twisted_ib.drive.process import life
 from twisted_ib.switch.reason import ONE_CPU, Fallback
 from twisted_ib.switch.serverclient import RedirectedClient
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Iterable
 
     from twisted_ib.hca.device.device import Device
@@ -53,16 +55,23 @@ class Decision(NamedTuple):
     One for TCP that would be made again for the next connection to a port.
 
     @ivar since: When it began to hold, by the reactor's clock; C{until} likewise.
-    @ivar rule: The names of the switch's counters that it increases, this and C{kind}; C{outcome}: the one of
+    @ivar counters: Those of the switch, of which it increases C{rule} and C{kind}; C{outcome}: the one of
         L{outcomes<twisted_ib.switch.reason.outcomes>}.
     """
 
     why: Reason
     since: float
     until: float
+    counters: Counter[str]
     rule: str
     kind: str
     outcome: tuple[str, str, str]
+
+
+#: Those of this process's blocking sockets that were made by what is known here, by port: until that changes,
+#: or the rules.
+decisions: Final[dict[tuple[str, int], Decision]] = {}
+life.atFork(__name__, inChild=decisions.clear)
 
 
 class Gainless:
@@ -70,7 +79,6 @@ class Gainless:
     Where connections of blocking sockets gain nothing from SDP, by those that have ended, and those that
     stand.
 
-    @ivar decisions: Those that were made by what is known here, by port: until that changes, or the rules.
     @cvar reasons: Those of what is known here.
     """
 
@@ -81,7 +89,7 @@ class Gainless:
         self._isOneCPU = len(os.sched_getaffinity(0)) == 1
         #: By port: how many in succession, why the last one did not gain, and when it ended.
         self._ports: dict[tuple[str, int], _Learned] = {}
-        self.decisions: dict[tuple[str, int], Decision] = {}
+        decisions.clear()
         #: By device: its sleeps, messages and octets at the last look that saw enough, and the messages of
         #: its connections by their queue pairs.
         self._seen: dict[Device, tuple[tuple[int, int, int], dict[int, int]]] = {}
@@ -93,7 +101,7 @@ class Gainless:
         @param sent: Its messages; C{received} likewise.
         @param sleeps: How many of these have ended a sleep.
         """
-        self.decisions.pop((host, port), None)
+        decisions.pop((host, port), None)
         count, _, _ = self._ports.pop((host, port), (0, _SHORT_LIVED, now))
         if sent + received <= SHORT_MESSAGES:
             self._add(host, port, count + 1, _SHORT_LIVED, now)
@@ -111,7 +119,7 @@ class Gainless:
     def _add(self, host: str, port: int, count: int, why: Fallback, now: float) -> None:
         forgotten = _enter(self._ports, (host, port), (min(count, GAINLESS_IN_SUCCESSION), why, now))
         for each in (host, port), forgotten:
-            self.decisions.pop(each, None)
+            decisions.pop(each, None)
 
     def holds(self, host: str, port: int, now: float, seconds: float) -> Fallback | None:
         """
@@ -128,20 +136,27 @@ class Gainless:
         return why if count == GAINLESS_IN_SUCCESSION and 0 <= now - since < seconds else None
 
     def decided(
-        self, address: tuple[str, int], why: Reason, seconds: float, counters: tuple[str, str]
+        self, address: tuple[str, int], why: Reason, seconds: float, counters: Counter[str], *names: str
     ) -> None:
         """
         Remember a decision that was made by what is known here.
 
         @param seconds: For how long it holds, as of L{holds}.
-        @param counters: The names of the counters that it has increased: of the rule and of the fallback.
+        @param names: Those of the counters that it has increased: of the rule and of the fallback.
         """
         learned = self._ports.get(address)
         # It may have been forgotten since, and would then hold for ever.
         if learned is not None or self._isOneCPU:
             since, until = (-inf, inf) if learned is None else (learned[2], learned[2] + seconds)
             kind = "" if why.fallback is None else why.fallback.kind
-            _enter(self.decisions, address, Decision(why, since, until, *counters, (TCP, kind, "")))
+            made = Decision(why, since, until, counters, names[0], names[1], (TCP, kind, ""))
+            _enter(decisions, address, made)
+
+    def changed(self) -> None:
+        """
+        Other rules hold, or none are to be asked any more.
+        """
+        decisions.clear()
 
     def look(self, channels: Iterable[DeviceChannel]) -> list[RedirectedClient]:
         """

@@ -230,7 +230,7 @@ class Switch:
         gainless = None if self.openCandidates is None else self.openCandidates.gainless
         if gainless is not None and fallback in gainless.reasons and not self.configuration.logs(_SUMMARY):
             seconds = self.configuration.policy.timeouts.short
-            gainless.decided((host, port), why, seconds, (_counterOf(why.rule), counter))
+            gainless.decided((host, port), why, seconds, self.counters, _counterOf(why.rule), counter)
         key = host, port, fallback.kind
         if why.verdict == SDP or fallback.kind in UNASKED or key in self._logged:
             return
@@ -329,7 +329,7 @@ class Switch:
 
     def _changed(self, old: Policy, new: Policy) -> None:
         if self.openCandidates is not None:
-            self.openCandidates.gainless.decisions.clear()
+            self.openCandidates.gainless.changed()
         if self._applied is not None:
             self._apply(new)
 

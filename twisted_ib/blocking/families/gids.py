@@ -22,7 +22,7 @@ from twisted_ib.blocking.connecting import Connecting
 from twisted_ib.blocking.connection import Connection, failure
 from twisted_ib.blocking.listening import Listening
 from twisted_ib.blocking.loop import BlockingLoop, theLoop
-from twisted_ib.blocking.socket import AF_IB, families, socket
+from twisted_ib.blocking.socket import AF_IB, addFamily, socket
 from twisted_ib.hca.connection import ConnectRequest, RejectReason
 from twisted_ib.hca.connection.rdmacm import PortSpace, gidOf, textOf
 from twisted_ib.internet.addressing.addresses import HIGHEST_PORT, mapped
@@ -351,4 +351,4 @@ class GIDSocket(socket):
         super()._real_close()
 
 
-families[AF_IB] = GIDSocket
+addFamily(AF_IB, GIDSocket)
