@@ -318,7 +318,7 @@ class epoll:
         self.close()
 
     def register(self, fd: Any, eventmask: int = kernel.EPOLLIN | kernel.EPOLLPRI | kernel.EPOLLOUT) -> None:
-        if fd.__class__ is int and not (self._masks or self._waiting or self._moved or connected):
+        if fd.__class__ is int and not (self._masks or self._waiting or self._taken or connected):
             # The first of an object, and nothing of SDP, as of those that are made for one wait.
             self._kernel.register(fd, eventmask)
             self._masks[fd] = index(eventmask)

@@ -368,7 +368,6 @@ class socket(kernel.socket, metaclass=_Sockets):
             made.setblocking(True)
         return made, connection.peer
 
-
     # -- receiving
 
     def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
