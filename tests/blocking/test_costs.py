@@ -513,7 +513,7 @@ class CostTests(BlockingTestCase):
             del more["bytecodes"]
             self.assertEqual(more, {"get_blocking": 1, "poll": 1} if name == "accept alone" else {}, name)
         recorded = {
-            "socket": 26,
+            "socket": 28,
             "connect": 157,
             "wait": 98,
             "accept": 21,

@@ -33,7 +33,7 @@ from twisted_ib import socket as offloading
 from twisted_ib.blocking import descriptors
 from twisted_ib.blocking import loop as module
 from twisted_ib.blocking.patch import patched
-from twisted_ib.drive import kinship
+from twisted_ib.drive import process as processes
 
 #: The walks of L{WalkTests}, and the steps of each.
 SEEDS, STEPS = range(6), 60
@@ -539,7 +539,7 @@ class ForeignTests(Case):
         one, _ = self.over()
         _, into = self.forked(lambda told: told())
         locked: list[bool] = []
-        for owner, name in ((os, "scandir"), (kinship, "status"), (os, "readlink")):
+        for owner, name in ((os, "scandir"), (processes, "status"), (os, "readlink")):
             self.patch(owner, name, partial(self.watched, locked, getattr(owner, name)))
         one.close()
         self.assertEqual((set(locked), len(self.loop.held)), ({False}, 1))

@@ -22,7 +22,7 @@ from twisted_ib.switch.gainless import (
     SHORT_MESSAGES,
     Gainless,
 )
-from twisted_ib.switch.reason import Reason
+from twisted_ib.switch.reason import Reason, decisions
 from twisted_ib.switch.switch import Switch
 
 
@@ -165,7 +165,7 @@ class GainlessTests(SynchronousTestCase):
         def known(*ports: int) -> list[int]:
             for port in ports:
                 self.known.decided(("127.0.0.1", port), Reason("default", "both"), 0.0, Counter(), "", "")
-            return sorted(port for _, port in gainless.decisions)
+            return sorted(port for _, port in decisions)
 
         self.assertEqual(known(1, 2, 3, 1, 3), [1, 2, 3])
         self.assertEqual(known(4), [1, 3, 4])
@@ -175,12 +175,12 @@ class GainlessTests(SynchronousTestCase):
         A decision by what is known no more is not remembered: it would hold for ever.
         """
         self.known.decided(("127.0.0.1", 1), Reason("default", "both"), 1.0, Counter(), "", "")
-        self.assertEqual(gainless.decisions, {})
+        self.assertEqual(decisions, {})
         self.patch(limits, "GAINLESS_PORTS", 1)
         for port in (1, 2, 2):
             self.end(port=port, times=GAINLESS_IN_SUCCESSION)
             self.known.decided(("127.0.0.1", port), Reason("default", "both"), 1.0, Counter(), "", "")
-            self.assertEqual([*gainless.decisions], [("127.0.0.1", port)])
+            self.assertEqual([*decisions], [("127.0.0.1", port)])
 
 
 class FakeEnd:

@@ -20,8 +20,18 @@ from twisted_ib.blocking.moving import ask
 from twisted_ib.configuration.words import CONNECT, LISTEN, SDP, TCP
 from twisted_ib.internet.failures import osError
 from twisted_ib.switch.connecting import Attempt
-from twisted_ib.switch.gainless import Decision, decisions
-from twisted_ib.switch.reason import EXPLICIT, Fallback, Reason, carried, keep, kept, outcomes, stayed
+from twisted_ib.switch.reason import (
+    EXPLICIT,
+    Decision,
+    Fallback,
+    Reason,
+    carried,
+    decisions,
+    keep,
+    kept,
+    outcomes,
+    stayed,
+)
 from twisted_ib.switch.serverclient import RedirectedClient
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet, WeakValueDictionary
 
 from twisted_ib import limits
-from twisted_ib.drive import kinship
+from twisted_ib.drive import process as processes
 from twisted_ib.drive.process import life
 
 if TYPE_CHECKING:
@@ -40,24 +40,25 @@ _LOOK_SECONDS: Final = 2e-3
 
 
 class _Parts(dict[int, "Connection | Listening"]):
-    # What is over SDP.
+    # What is over SDP; C{connected} are those of it that are no listeners.
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Its own: at the end of the process a finalizer may find no names of this module.
+        self.connected: dict[int, None] = {}
 
     def __setitem__(self, inode: int, part: Connection | Listening) -> None:
         super().__setitem__(inode, part)
         if not part.listens:
-            connected[inode] = None
+            self.connected[inode] = None
 
     def __delitem__(self, inode: int) -> None:
-        connected.pop(inode, None)
+        self.connected.pop(inode, None)
         super().__delitem__(inode)
 
     def pop(self, inode: int, default: None = None) -> Connection | Listening | None:  # type: ignore[override]
-        connected.pop(inode, None)
+        self.connected.pop(inode, None)
         return super().pop(inode, default)
-
-
-#: Those of them that are no listeners: without one, no descriptor has bytes that are not the kernel's.
-connected: Final[dict[int, None]] = {}
 
 
 class Offloaded:
@@ -99,6 +100,8 @@ held: Final[dict[int, Callable[[], BlockingSocket | None]]] = vars(offloaded)["d
 byDescriptor: WeakValueDictionary[int, Offloaded] = WeakValueDictionary()
 known: Final[dict[int, Callable[[], Offloaded | None]]] = vars(byDescriptor)["data"]
 _byInode = Offloaded.parts
+#: Without one of these no descriptor has bytes that are not the kernel's.
+connected: Final = _byInode.connected
 _detached: dict[int, Offloaded] = {}
 #: Those whose connections have moved to TCP: their descriptors are of another file now.
 movedSockets: WeakValueDictionary[int, BlockingSocket] = WeakValueDictionary()
@@ -206,8 +209,8 @@ def _search(parts: Iterable[Connection], found: dict[int, str]) -> Iterator[None
     if not others:
         return
     wanted = {f"socket:[{each.inode}]": each.inode for each in others}
-    since = min(each.forks for each in others) // kinship.TICK
-    kin = kinship.lineage(os.readlink("/proc/self"))
+    since = min(each.forks for each in others) // processes.TICK
+    kin = processes.lineage(os.readlink("/proc/self"))
     seen = set(kin)
     # One may have ended meanwhile, and left its descriptors to one that was not listed yet.
     for _ in range(limits.BLOCKING_PROCESS_LOOKS):
@@ -221,7 +224,7 @@ def _search(parts: Iterable[Connection], found: dict[int, str]) -> Iterator[None
         # The last that was forked has most of what was not looked for yet.
         for process in map(str, sorted(new, reverse=True)):
             seen.add(process)
-            if kinship.isRelated(process, kin, since):
+            if processes.isRelated(process, kin, since):
                 isQuiet = False
                 yield from _shown(f"/proc/{process}/fd", wanted, found)
                 if len(found) == len(wanted):
@@ -236,9 +239,9 @@ def _search(parts: Iterable[Connection], found: dict[int, str]) -> Iterator[None
 
 def _shown(folder: str, wanted: dict[str, int], found: dict[int, str]) -> Iterator[None]:
     # Those of other users, and those that have ended.
-    with suppress(*kinship.UNSHOWN), os.scandir(folder) as entries:
+    with suppress(*processes.UNSHOWN), os.scandir(folder) as entries:
         for entry in entries:
-            with suppress(*kinship.UNSHOWN):
+            with suppress(*processes.UNSHOWN):
                 inode = wanted.get(os.readlink(entry.path))
                 if inode is not None:
                     found[inode] = entry.path

@@ -23,10 +23,9 @@ from weakref import ref
 
 # A program under C{ib-run} has these from its start: nothing that devices need is imported here.
 from twisted_ib.blocking.descriptors import connected, held, offloaded
-from twisted_ib.drive.idle import Idle
 
 if TYPE_CHECKING:
-    from twisted_ib.drive.idle import Found
+    from twisted_ib.drive.turn import Found, Idle
 
     _Lists = tuple[list[Any], ...]
 
@@ -106,7 +105,7 @@ def select(
     deadline = None if timeout is None else now + timeout if timeout else 0.0
     waited: list[None] = []
     plain: list[_Lists] = []
-    idle = Idle.last
+    idle = waits.Idle.last
     if idle is not None and not held.keys().isdisjoint(map(_descriptor, lists[0])):
         # As _selectIdly() does, and the deadline is that of the devices.
         call = partial(_selectBeside, lists, plain, waited, idle.bell)

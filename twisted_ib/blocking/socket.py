@@ -20,7 +20,7 @@ from contextlib import suppress
 from operator import index
 from time import monotonic
 from types import FunctionType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.connecting import (
@@ -66,12 +66,13 @@ def addFamily(family: int, kind: type[socket]) -> None:
     """
     families[family] = kind
     # Not before: each socket would be made by a function of Python.
-    socket.__new__ = _newOfFamily  # type: ignore[method-assign]
+    type.__setattr__(socket, "__new__", staticmethod(_newOfFamily))
 
 
 def _newOfFamily(cls: type[socket], family: int = -1, *arguments: Any, **named: Any) -> socket:
     if cls is socket and family not in families:
-        return cast("socket", _new(cls))
+        made: socket = _new(cls)
+        return made
     return super(socket, cls).__new__(families.get(family, cls) if cls is socket else cls)
 
 

@@ -16,7 +16,8 @@ from twisted_ib.blocking.loop import theLoop as theLoop
 
 # This module is imported late: the kernel's name may stand for another by now (L{twisted_ib.blocking.patch}).
 from twisted_ib.blocking.select import _poll
-from twisted_ib.drive.idle import Found
+from twisted_ib.drive.turn import Found
+from twisted_ib.drive.turn import Idle as Idle
 
 if TYPE_CHECKING:
     from twisted_ib.blocking.connection import Connection

@@ -3,8 +3,6 @@ The engine that drives devices, whoever waits for them, and a process's steps wh
 
 Modules:
 
-  - C{idle}: waits that need no turn, of processes whose devices have nothing to do
-  - C{kinship}: which processes are children of which
   - C{process}: before a fork(2), after it in the parent and in the child, and at the end of the process
   - C{sleeper}: how a thread sleeps on descriptors, and who wakes it
   - C{threads}: threads of this package's own, which take no signals

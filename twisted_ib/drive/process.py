@@ -5,6 +5,8 @@ A module says so once, by its name; its place is that of its layer. Before a for
 highest come first: they use those below, and take their locks in this order. After a fork the lowest come
 first: what is the parent's is let go before those above look at it. Within a layer the order of registration
 goes the same way. An error of one of them is written to standard error, and the others have their turn.
+
+Which processes it may have forked /proc shows: L{lineage}, L{isRelated}.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ import atexit
 import os
 import sys
 from _thread import get_ident
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from twisted_ib import limits
 from twisted_ib.errors import DeviceClosedError, ResourceLimitError
@@ -27,6 +30,12 @@ if TYPE_CHECKING:
     Call = Callable[[], object]
 
 _One = TypeVar("_One")
+# Now: the names may stand for others later (L{twisted_ib.blocking.patch}).
+_read, _close = os.read, os.close
+#: Nanoseconds of a tick, in which /proc tells when a process began.
+TICK: Final = 10**9 // os.sysconf("SC_CLK_TCK")
+#: Errors of a look at another process; others are this one's own, such as EMFILE.
+UNSHOWN: Final = (PermissionError, FileNotFoundError, ProcessLookupError)
 
 #: The layers, the lowest first.  What only reports on others is below them.
 LAYERS = (
@@ -203,3 +212,49 @@ if hasattr(os, "register_at_fork"):
         after_in_parent=partial(life.forked, IN_PARENT),
         after_in_child=partial(life.forked, IN_CHILD),
     )
+
+
+def status(process: str) -> tuple[str, int]:
+    """
+    Return the parent of a process, and the tick at which it began (proc_pid_stat(5)).
+    """
+    descriptor = os.open(f"/proc/{process}/stat", os.O_RDONLY)
+    try:
+        fields = _read(descriptor, 4096).rpartition(b")")[2].split()
+    finally:
+        _close(descriptor)
+    return fields[1].decode(), int(fields[19])
+
+
+def lineage(process: str) -> dict[str, bool]:
+    """
+    Return a process and those above it, which adopt the orphans of those below; 0 is one that is not shown.
+    """
+    kin = {"0": True}
+    with suppress(*UNSHOWN):
+        while process not in kin:
+            kin[process] = True
+            process, _ = status(process)
+    return kin
+
+
+def isRelated(process: str, kin: dict[str, bool], since: int) -> bool:
+    """
+    Return whether those of L{lineage} may have forked a process, themselves or through others, since a tick.
+    One that has ended may have been such a one.
+
+    @param kin: The answers that are known, to which others are added.
+    """
+    line: list[str] = []
+    isOne = True
+    with suppress(*UNSHOWN):
+        while process not in kin:
+            line.append(process)
+            # Until that is known: numbers that are given again may lead in a circle.
+            kin[process] = False
+            parent, began = status(process)
+            if began >= since:
+                process = parent
+        isOne = kin[process]
+    kin.update(dict.fromkeys(line, isOne))
+    return isOne

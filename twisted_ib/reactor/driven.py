@@ -15,8 +15,8 @@ from twisted.internet.error import ConnectionDone
 from twisted.python import log
 from twisted.python.failure import Failure
 
-from twisted_ib.drive.idle import Idle
 from twisted_ib.drive.sleeper import milliseconds
+from twisted_ib.drive.turn import Idle
 from twisted_ib.drive.waiter import DrivingLock, LockQueue, handlers
 from twisted_ib.reactor.ibreactor import IBReactor
 from twisted_ib.reactor.loop import EPOLL_EVERY, progress

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import os
 from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from twisted_ib import limits
 from twisted_ib.configuration.words import TCP
-from twisted_ib.drive.process import life
-from twisted_ib.switch.reason import ONE_CPU, Fallback
+from twisted_ib.switch.reason import ONE_CPU, Decision, Fallback, decisions
 from twisted_ib.switch.serverclient import RedirectedClient
 
 if TYPE_CHECKING:
@@ -48,30 +47,6 @@ ASLEEP_SHARE: Final = 4
 #: Octets of a message, in the mean and both directions counted, above which SDP gains although it sleeps: it
 #: copies them less often.
 ASLEEP_OCTETS: Final = 16384
-
-
-class Decision(NamedTuple):
-    """
-    One for TCP that would be made again for the next connection to a port.
-
-    @ivar since: When it began to hold, by the reactor's clock; C{until} likewise.
-    @ivar counters: Those of the switch, of which it increases C{rule} and C{kind}; C{outcome}: the one of
-        L{outcomes<twisted_ib.switch.reason.outcomes>}.
-    """
-
-    why: Reason
-    since: float
-    until: float
-    counters: Counter[str]
-    rule: str
-    kind: str
-    outcome: tuple[str, str, str]
-
-
-#: Those of this process's blocking sockets that were made by what is known here, by port: until that changes,
-#: or the rules.
-decisions: Final[dict[tuple[str, int], Decision]] = {}
-life.atFork(__name__, inChild=decisions.clear)
 
 
 class Gainless:

@@ -5,11 +5,14 @@ The decision about a connection or a listener, and its reason.
 from __future__ import annotations
 
 from socket import socket
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from twisted_ib import limits
 from twisted_ib.drive.process import life
+
+if TYPE_CHECKING:
+    from collections import Counter
 
 #: Fallbacks where nobody would expect SDP: neither error texts nor the log mention them.
 UNASKED = frozenset(("mapped", "remote", "no_port"))
@@ -105,6 +108,29 @@ class Reason:
         text = f"{carried}, by rule {self.rule} ({self.verdict})"
         return text if self.fallback is None else f"{text}: {self.fallback}"
 
+
+class Decision(NamedTuple):
+    """
+    One for TCP that would be made again for the next connection to a port.
+
+    @ivar since: When it began to hold, by the reactor's clock; C{until} likewise.
+    @ivar counters: Those of the switch, of which it increases C{rule} and C{kind}; C{outcome}: the one of
+        L{outcomes}.
+    """
+
+    why: Reason
+    since: float
+    until: float
+    counters: Counter[str]
+    rule: str
+    kind: str
+    outcome: tuple[str, str, str]
+
+
+#: Those of this process's blocking sockets to leave ports to TCP that gain nothing from SDP
+#: (L{twisted_ib.switch.gainless}), by port: until that is known no more, or other rules hold.
+decisions: Final[dict[tuple[str, int], Decision]] = {}
+life.atFork(__name__, inChild=decisions.clear)
 
 #: How many connections of this process have had each outcome: by provider, reason and, if that is a rule, its
 #: place.

@@ -25,7 +25,7 @@ from twisted_ib import limits, select
 from twisted_ib import socket as offloading
 from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.loop import BlockingLoop
-from twisted_ib.drive import kinship
+from twisted_ib.drive import process as processes
 from twisted_ib.switch.offload import Offload, _SwitchedAttempt
 from twisted_ib.switch.reason import kept, outcomes
 
@@ -72,9 +72,9 @@ class ProcessTests(SynchronousTestCase):
         self.looks: list[str] = []
         self.patch(os, "scandir", self.scandir)
         self.patch(os, "readlink", lambda path: self.shown(self.links, path))
-        self.patch(kinship, "status", lambda process: self.shown(self.processes, process))
+        self.patch(processes, "status", lambda process: self.shown(self.processes, process))
         self.patch(descriptors, "_byInode", {})
-        self.patch(descriptors, "lastFork", 90 * kinship.TICK)
+        self.patch(descriptors, "lastFork", 90 * processes.TICK)
 
     def shown(self, among: dict[str, Any], name: str) -> Any:
         """
@@ -101,7 +101,7 @@ class ProcessTests(SynchronousTestCase):
         @return: A connection that the program has closed.
         """
         parts: dict[int, Any] = descriptors._byInode
-        part = SimpleNamespace(inode=inode, forks=began * kinship.TICK, looked=-1, kept=0, holder="")
+        part = SimpleNamespace(inode=inode, forks=began * processes.TICK, looked=-1, kept=0, holder="")
         part.listens, part.loop = False, nullcontext()
         parts[inode] = part
         return part
@@ -210,7 +210,7 @@ class ProcessTests(SynchronousTestCase):
         """
         part = self.part(1)
         for _ in descriptors._search([part], {}):
-            if part.looked == -1 and descriptors.lastFork == 90 * kinship.TICK:
+            if part.looked == -1 and descriptors.lastFork == 90 * processes.TICK:
                 descriptors._fork()
         self.assertNotIn(descriptors.lastFork, (part.forks, part.looked))
 
@@ -231,7 +231,7 @@ class StatusTests(SynchronousTestCase):
         """
         Its parent, and when it began: a child not before the last fork's first step, nor after its second.
         """
-        self.assertEqual(kinship.status("self")[0], str(os.getppid()))
+        self.assertEqual(processes.status("self")[0], str(os.getppid()))
         out, into = os.pipe()
         before = clock_gettime_ns(CLOCK_BOOTTIME)
         pid = os.fork()
@@ -239,15 +239,15 @@ class StatusTests(SynchronousTestCase):
             os.close(into)
             os.read(out, 1)
             os._exit(0)
-        parent, began = kinship.status(str(pid))
+        parent, began = processes.status(str(pid))
         self.assertEqual(parent, str(os.getpid()))
-        self.assertLessEqual(before // kinship.TICK, began)
-        self.assertLessEqual(began, descriptors.lastFork // kinship.TICK)
+        self.assertLessEqual(before // processes.TICK, began)
+        self.assertLessEqual(began, descriptors.lastFork // processes.TICK)
         os.close(into)
         os.close(out)
         os.waitpid(pid, 0)
         with self.assertRaises(FileNotFoundError):
-            kinship.status(str(pid))
+            processes.status(str(pid))
 
     def test_forks(self) -> None:
         """
