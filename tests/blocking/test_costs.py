@@ -514,10 +514,10 @@ class CostTests(BlockingTestCase):
             self.assertEqual(more, {"get_blocking": 1, "poll": 1} if name == "accept alone" else {}, name)
         recorded = {
             "socket": 28,
-            "connect": 157,
+            "connect": 158,
             "wait": 98,
-            "accept": 21,
-            "accept alone": 174,
+            "accept": 22,
+            "accept alone": 175,
             "the rest": 14,
         }
         mayOnlyFall(self, found, {**recorded, "file": 16, "close": 16})
