@@ -76,10 +76,10 @@ _ASYNCIO = "import asyncio; asyncio.run(asyncio.sleep(0))"
 RUN = {
     "pass": (18, 0),
     _TCP: (29, 0),
-    _LISTENS: (221, 61),
-    _SOCKETS: (226, 61),
-    _ASYNCIO: (200, 61),
-    _RUN: (203, 77),
+    _LISTENS: (224, 61),
+    _SOCKETS: (229, 61),
+    _ASYNCIO: (203, 61),
+    _RUN: (206, 77),
 }
 #: What none of them needs, but for Twisted's own reactor.
 UNUSED = (

@@ -607,7 +607,7 @@ class CostTests(BlockingTestCase):
         # Once more for an event of the loop's own.
         self.assertLessEqual(len(asked), MESSAGES * 1.05)
         self.assertEqual(set(asked), {0})
-        self.assertLess(calls.total() / MESSAGES, 53)
+        self.assertLess(calls.total() / MESSAGES, 54)
 
     def test_busy(self) -> None:
         """
