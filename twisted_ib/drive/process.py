@@ -256,5 +256,6 @@ def isRelated(process: str, kin: dict[str, bool], since: int) -> bool:
             if began >= since:
                 process = parent
         isOne = kin[process]
-    kin.update(dict.fromkeys(line, isOne))
+    for each in line:
+        kin[each] = isOne
     return isOne
