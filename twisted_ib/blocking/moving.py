@@ -342,7 +342,9 @@ class Asking(Move):
         self._replace()
         skt = connection.kernelSocket()
         if isEnded:
-            _Plain.shutdown(skt, kernel.SHUT_RD)
+            # The peer may have reset it meanwhile, which the next call says.
+            with suppress(OSError):
+                _Plain.shutdown(skt, kernel.SHUT_RD)
         self._moved(skt)
         self._end()
 

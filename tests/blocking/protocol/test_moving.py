@@ -33,6 +33,7 @@ from twisted_ib.blocking.listening import BlockingServer
 from twisted_ib.blocking.moving import State
 from twisted_ib.blocking.select import epoll, poll, select
 from twisted_ib.blocking.socket import MovedSocket
+from twisted_ib.hca.host.fdpassing import LINGER_RESET
 from twisted_ib.sdp.transport import SDPTransport
 from twisted_ib.switch.gainless import ASLEEP_MESSAGES
 
@@ -376,6 +377,22 @@ class MovingTests(BlockingTestCase):
         copy.sendall(DATA)
         self.assertEqual(exactly(one, len(DATA)), DATA)
         copy.close()
+
+    def test_shutdownReset(self) -> None:
+        """
+        The end that has asked receives no more when it is answered, and its peer resets TCP: it moves, and is
+        told when it sends.
+        """
+        one, _, hold = self.half()
+        one.shutdown(kernel.SHUT_RD)
+        one.sdp.move.mine.close()
+        one.sdp.move.mine, theirs = moving.pairOfTCP()
+        theirs.setsockopt(kernel.SOL_SOCKET, kernel.SO_LINGER, LINGER_RESET)
+        theirs.close()
+        hold.restore()
+        self.turns(lambda: type(one) is MovedSocket, 1000)
+        self.assertRaises(ConnectionResetError, one.send, DATA)
+        self.assertRaises(BrokenPipeError, one.send, DATA)
 
     def test_close(self) -> None:
         """
