@@ -313,6 +313,19 @@ class SharedTests(RequesterTestCase):
         self.p.settle()
         self.assertEqual(events, [EventType.SRQ_LIMIT_REACHED])
 
+    def test_limitRefused(self) -> None:
+        """
+        A WRITE that is refused takes none, and so no event comes.
+        """
+        events: list[EventType] = []
+        self.shared().onEvent = lambda kind, element: events.append(kind)
+        self.shared().modify(limit=2)
+        self.receives(2)
+        self.post(1, WRITE_IMM, remoteKey=1)
+        self.p.settle()
+        self.assertEqual([each for _, each in self.a.statuses()], [WCStatus.REM_ACCESS_ERR])
+        self.assertEqual((events, len(self.shared())), ([], 2))
+
     def test_domain(self) -> None:
         """
         Its receives name memory of its own domain, not of the queue pair's.

@@ -72,14 +72,16 @@ class IncomingWrite(IncomingMessage):
         if count <= 0 or not work.attributes.access & REMOTE_WRITE:
             return False
         address, key, length, value = _HEADERS.unpack_from(buffer, start)
-        receive = receives.take() if length == count else None
-        if receive is None:
+        if length != count:
             return False
         pd, queuePair = work.pd, work.queuePair
         try:
             view, offset = pd.memory.check(key, address, count, REMOTE_WRITE, pd, queuePair)
         except MemoryAccessError:
-            receives.putBack(receive)
+            return False
+        # Last: that may bring an event of a shared receive queue.
+        receive = receives.take()
+        if receive is None:
             return False
         if count <= AT_ONCE:
             view[offset : offset + count] = buffer[first:stop]
