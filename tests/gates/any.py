@@ -23,7 +23,7 @@ SKIPPED = 77
 RECORDED = {
     ".": 31,
     "aio": 34,
-    "blocking": 47,
+    "blocking": 46,
     "configuration": 2,
     "dask": 11,
     "hca": 77,

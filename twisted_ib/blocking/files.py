@@ -310,25 +310,33 @@ def flushAll() -> None:
     if not any(not each.listens and not each.loop.forked for each in Offloaded.parts.values()):
         return
     used = [each for each in _selves() if isinstance(each, io.RawIOBase)]
-    found = [each for each in gc.get_objects() if type(each) in _FLUSHED]
+    objects: list[object] = gc.get_objects()
+    # By the type alone: a proxy would be asked what it is.
+    found = [each for each in objects if type(each) in _FLUSHED and isinstance(each, _FLUSHED)]
     # A text's buffer comes after it.
     for file in sorted(found, key=lambda each: type(each) is not io.TextIOWrapper):
         # It may be closed or detached, and its peer gone.
         with suppress(Exception):
             raw = _rawOf(file)
-            part = _connectionOf(raw.fileno())
+            part = None if raw is None else _connectionOf(raw.fileno())
             # A thread that writes it, and may wait for the peer, has its lock.
             if part is not None and not part.loop.forked and not any(each is raw for each in used):
                 file.flush()
 
 
-def _rawOf(file: Any) -> Any:
+def _rawOf(file: object) -> io.RawIOBase | None:
     # What else a program has put beneath one may have an attribute of any name.
-    while isinstance(file, io.TextIOWrapper | io.BufferedIOBase):
-        if isinstance(file, io.BufferedRWPair):
+    while not isinstance(file, io.RawIOBase):
+        if isinstance(file, io.TextIOWrapper):
+            file = file.buffer
+        elif isinstance(file, io.BufferedWriter | io.BufferedRandom):
+            file = file.raw
+        elif isinstance(file, io.BufferedRWPair):
             # It does not say what it writes to.
-            file = next(each for each in gc.get_referents(file) if isinstance(each, io.BufferedWriter))
-        file = file.buffer if isinstance(file, io.TextIOWrapper) else file.raw
+            inner: list[object] = gc.get_referents(file)
+            file = next(each for each in inner if isinstance(each, io.BufferedWriter))
+        else:
+            return None
     return file
 
 
