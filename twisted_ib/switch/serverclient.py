@@ -104,5 +104,5 @@ class RedirectedClient(_Handled, SDPClient):
 
     def sleeps(self) -> None:
         """
-        Its messages mostly end sleeps: blocking sockets connect to its port over TCP for a time.
+        Its messages mostly end sleeps: that of a blocking socket asks to move to TCP then.
         """
