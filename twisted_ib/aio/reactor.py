@@ -13,6 +13,7 @@ from threading import get_ident
 from weakref import WeakSet
 
 from twisted_ib.drive.process import life, members
+from twisted_ib.internet.readers import channelsOf
 from twisted_ib.reactor.asyncioreactor import IBAsyncioReactor
 
 #: Those with devices to close.
@@ -82,6 +83,19 @@ def reactorOf(events: asyncio.AbstractEventLoop) -> LoopReactor:
 
     vars(events).update(close=closeBoth, reactor=made)
     return made
+
+
+def sendWritten() -> None:
+    """
+    The process is about to end at once, or to become another program: send what transports of this thread
+    were given.  asyncio's own have sent it in the call.
+    """
+    for each in members(_open):
+        if not each.inOtherThread():
+            for channel in channelsOf(each):
+                # In a process that was forked they are.
+                if not channel.device.closed:
+                    channel.device.flush()
 
 
 def _closeDropped() -> None:

@@ -217,6 +217,28 @@ else:
     mine, _ = listener.accept()
     print(mine.sdp is not None, b"".join(iter(lambda: mine.recv(99), b"")), child.wait())
 """
+#: Processes that end amid a turn of a loop, or become others.
+_ENDS_AT_ONCE = """
+import asyncio, os, subprocess, sys
+async def ask(number, how):
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(number))
+    writer.write(b"octets")
+    await writer.drain()
+    if how == "exit":
+        os._exit(7)
+    os.execlp(sys.executable, "python", "-c", "raise SystemExit(7)")
+async def answer():
+    got = asyncio.Queue()
+    async def serve(reader, writer):
+        got.put_nowait((writer.get_extra_info("why").provider, await reader.read()))
+        writer.close()
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    for how in "exit", "exec":
+        number = str(server.sockets[0].getsockname()[1])
+        child = await asyncio.create_subprocess_exec(sys.executable, "-c", sys.orig_argv[-1], number, how)
+        print(*await got.get(), await child.wait())
+asyncio.run(ask(*sys.argv[1:]) if sys.argv[1:] else answer())
+"""
 #: It is run, if it has something for that, after sockets.
 _UNUSED_FOREIGN = f"""
 {_PAIR}
@@ -788,6 +810,14 @@ class KindTests(LoopsTestCase):
         """
         said, complaints = self.running("-q", "-c", _ENDS).communicate(timeout=HANG_SECONDS)
         self.assertEqual(said, "True b'endoctets' 0\n", complaints)
+
+    def test_endsAtOnce(self) -> None:
+        """
+        What was written to a transport has been sent when the process ends within the turn, as by asyncio's.
+        """
+        process = self.running("-q", "-c", _ENDS_AT_ONCE)
+        said, complaints = process.communicate(timeout=HANG_SECONDS)
+        self.assertEqual(said, 2 * "sdp b'octets' 7\n", complaints)
 
     def test_foreign(self) -> None:
         """

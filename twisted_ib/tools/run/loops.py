@@ -10,9 +10,10 @@ there is one of either, blocking sockets that connect or listen stay with the ke
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -199,7 +200,13 @@ def _asyncio(module: ModuleType) -> None:
 
 
 def _aio(hooks: Hooks, module: ModuleType) -> None:
+    from twisted_ib.aio.reactor import sendWritten
+    from twisted_ib.drive.process import callAll
+
     hooks.openLoops = vars(module)["openLoops"]
+    # After these nothing has a turn.
+    for name in ("_exit", "execv", "execve"):
+        setattr(os, name, _after(partial(callAll, [sendWritten]), getattr(os, name)))
 
 
 class _Uvloop:
@@ -410,13 +417,16 @@ def _ofRun(name: str, called: str, text: str, module: ModuleType) -> None:
         first()
         return
     owner, called = (found, "__init__") if isinstance(found, type) else (module, called)
-    begin: Callable[..., object] = getattr(owner, called)
+    setattr(owner, called, _after(first, getattr(owner, called)))
 
-    def beginning(*arguments: object, **named: object) -> object:
+
+def _after(first: Callable[[], object], call: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(call)
+    def both(*arguments: Any, **named: Any) -> Any:
         first()
-        return begin(*arguments, **named)
+        return call(*arguments, **named)
 
-    setattr(owner, called, beginning)
+    return both
 
 
 _say: Callable[[str], object] | None = None
