@@ -163,6 +163,9 @@ _CYCLE = "class Own: pass\nown = Own(); own.self = own\n"
 FINALIZED = (
     f"{_CYCLE}class Last:\n def __del__(self): print('last', flush=True)\nown.last = Last()",
     f"{_CYCLE}own.file = open('written', 'w'); own.file.write('text')",
+    # Of a frame that the end of the program has left.
+    "import logging\nclass Last:\n def __del__(self):\n  logging.getLogger().removeHandler(self)\n"
+    "  print('last', flush=True)\ndef main():\n last = Last()\n raise SystemExit\nmain()",
     f"{_CYCLE}def wait():\n try: yield\n finally: print('end', flush=True)\n"
     "own.wait = wait(); next(own.wait)",
 )

@@ -81,6 +81,20 @@ _LOOPS = {
 }
 
 
+#: An object of a frame that has failed.
+_LEFT = """
+import logging
+class Last:
+    def __del__(self):
+        logging.getLogger().removeHandler(self)
+        print("last")
+def main():
+    last = Last()
+    raise KeyboardInterrupt
+main()
+"""
+
+
 class AsPythonTests(RunTestCase):
     """
     A program sees what it sees under Python.
@@ -142,11 +156,20 @@ class AsPythonTests(RunTestCase):
 
     def test_errors(self) -> None:
         """
-        An error, one of syntax too, is shown as Python shows it: no frame is one of C{ib-run}.
+        An error, one of syntax too, is shown as Python shows it: no frame is one of C{ib-run}.  What its
+        frames have is finalized as by Python then, with the modules that it uses.
         """
         (self.folder / "wrong.py").write_text("def f(:\n")
         (self.folder / "failing.py").write_text("def f():\n    1 / 0\nf()\n")
-        cases = (["wrong.py"], ["failing.py"], ["-m", "failing"], ["-c", "def f(:"], ["-c", "1 / 0"])
+        (self.folder / "left.py").write_text(_LEFT)
+        cases = (
+            ["wrong.py"],
+            ["failing.py"],
+            ["-m", "failing"],
+            ["-c", "def f(:"],
+            ["-c", "1 / 0"],
+            ["left.py"],
+        )
         # Python itself names a file by its whole path, too, if it was given so.
         calls = [
             [str(self.folder / word) if word.endswith(".py") else word for word in words] for words in cases

@@ -316,18 +316,22 @@ def _say(options: SimpleNamespace, text: str) -> None:
 
 
 def _hideOwnFrames(error: BaseException) -> None:
-    # Python shows none of its own either.  The frames that are above this one come only when it is raised
-    # again, so that the last moment is the time.
+    # Python shows none of its own either, and nothing at all of a SystemExit.  The frames that are above this
+    # one come only when it is raised again, so that the last moment is the time.
+    if isinstance(error, SystemExit):
+        return
     trace, folder = error.__traceback__, os.path.dirname(__file__)
     while trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) == folder:
         trace = trace.tb_next
-    shown = sys.excepthook
+    # Not longer: what the frames have would outlive the modules that it uses.
+    kept, shown = [(error, trace)], sys.excepthook
 
     def show(kind: type[BaseException], raised: BaseException, found: TracebackType | None) -> None:
-        if raised is error:
-            found = raised.__traceback__ = trace
-            if trace is not None and isinstance(raised, (OSError, KeyboardInterrupt)):
-                _endAbove(trace)
+        if kept and raised is kept[0][0]:
+            _, found = kept.pop()
+            raised.__traceback__ = found
+            if found is not None and isinstance(raised, (OSError, KeyboardInterrupt)):
+                _endAbove(found)
         shown(kind, raised, found)
 
     sys.excepthook = show
