@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from math import inf
 from threading import get_ident
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias, TypeVar
 
 from twisted_ib.drive.sleeper import MOST_SECONDS
 
@@ -26,7 +26,7 @@ _Socket = TypeVar("_Socket")
 _Accepted = TypeVar("_Accepted")
 
 #: A result of the kernel's C{poll}.
-Found = list[tuple[int, int]]
+Found: TypeAlias = list[tuple[int, int]]
 #: Milliseconds of a second.
 _MILLI: Final = 1e3
 
@@ -185,7 +185,7 @@ class Idle:
         """
         self._served, self.bell, self._left = served, bell, left
         self.holds, self.inside, self.thread, self.until = False, 0, 0, 0.0
-        self.found: Found | tuple[()] = ()
+        self.found: Collection[tuple[int, int]] = ()
 
     def begin(self, until: float, found: Found) -> None:
         """
@@ -218,7 +218,7 @@ class Idle:
             limit = timeout or 0
         if self.inside or self._served._newTimedCalls or limit < 0:
             return None
-        found = None
+        found: Found | None = None
         try:
             # In this order: who takes them looks at the one after the other has changed.
             self.inside = self.thread = get_ident()
