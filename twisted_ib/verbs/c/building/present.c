@@ -9,7 +9,8 @@
 
 /*
  * Whether so many octets from the beginning of a page on are there, and may be read, or written; 0 if not, or if the
- * kernel does not say.  It reads a set of signals before it refuses to do what there is not: the question that takes least.
+ * kernel does not say.  What is read within a page takes the least call that reads memory: rt_sigprocmask(2), which refuses
+ * an operation that there is not (EINVAL) after it has read the set of signals, and before that says EFAULT.
  */
 int twisted_ib_is_there(uintptr_t start, size_t length, int writes)
 {

@@ -61,8 +61,8 @@ static int twisted_ib_is_vain(enum twisted_ib_asking asking, int socket, int fla
 }
 
 /*
- * The call enters Python.  What a thread does that is there already nobody would hear of; one that comes later is seen by
- * its call.
+ * The call enters Python.  If another thread is there already, nothing here tells what that does, so the next call enters,
+ * too; one that comes later is seen by its call.
  */
 static void twisted_ib_asks(void)
 {
