@@ -76,10 +76,10 @@ _ASYNCIO = "import asyncio; asyncio.run(asyncio.sleep(0))"
 RUN = {
     "pass": (18, 0),
     _TCP: (29, 0),
-    _LISTENS: (224, 61),
-    _SOCKETS: (229, 61),
-    _ASYNCIO: (203, 61),
-    _RUN: (206, 77),
+    _LISTENS: (223, 61),
+    _SOCKETS: (228, 61),
+    _ASYNCIO: (202, 61),
+    _RUN: (205, 77),
 }
 #: What none of them needs, but for Twisted's own reactor.
 UNUSED = (

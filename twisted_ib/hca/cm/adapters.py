@@ -17,7 +17,6 @@ from twisted_ib.hca.cm.transitions import refuse
 from twisted_ib.hca.connection import RejectReason
 from twisted_ib.hca.connection.compacthello import SOFTWARE, compact, expand, streamService
 from twisted_ib.hca.connection.rdmacm import PortSpace, serviceID
-from twisted_ib.hca.connection.receives import sendsHello
 from twisted_ib.hca.wire.cm.codes import MessageKind
 from twisted_ib.hca.wire.cm.layout import BODY_BYTES
 from twisted_ib.hca.wire.cm.messages import REJ, REQ
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from twisted_ib.hca.cm.table import ConnectionTable
 
 _TCP: Final = int(PortSpace.TCP)
+_SDP: Final = int(PortSpace.SDP)
 _PORT: Final = 0xFFFF
 
 
@@ -73,7 +73,7 @@ def asksAdapter(
     if not isOfKernel or output is None:
         return False
     request = REQ.made().parse(output.ljust(BODY_BYTES, b"\0"), 0, BODY_BYTES)
-    if not sendsHello(request.serviceID):
+    if request.serviceID >> 16 != _SDP:
         return False
     try:
         request.privateData = compact(request.privateData)
