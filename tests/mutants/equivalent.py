@@ -476,9 +476,9 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         "twisted_ib/verbs/c/cm/rsockets.py",
-        "if waits and isPolled and not socket.canRead:",
-        "waits and isPolled and not socket.canRead",
-        "(waits or isPolled or (not socket.canRead))",
+        "if not canRead and waits and isPolled:",
+        "not canRead and waits and isPolled",
+        "(not canRead or waits or isPolled)",
         "a look more finds nothing that a later one would not",
     ),
     Equivalent(
@@ -498,12 +498,12 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         )
         for before, after in (("1", "2"), ("30", "31"))
     ),
-    *(
-        Equivalent(f"twisted_ib/verbs/c/{path}.py", line, "True", "False", "what fits is looked at once more")
-        for path, line in (
-            ("rsocket/stream", "qp._work.postReceive(ReceiveRequest(0), True)"),
-            ("rsocket/stream", "qp._work.requester.enqueue(request, True)"),
-        )
+    Equivalent(
+        "twisted_ib/verbs/c/rsocket/stream.py",
+        "requester.enqueue(request, True)",
+        "True",
+        "False",
+        "what fits is looked at once more",
     ),
     Equivalent(
         "twisted_ib/verbs/c/umad/ports.py",

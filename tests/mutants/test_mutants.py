@@ -177,7 +177,7 @@ class TestsOfTests(SynchronousTestCase):
         for processes is last.
         """
         found = testsOf("twisted_ib/hca/cm/sidr.py")
-        self.assertEqual(found[:2], ("tests.hca.cm.test_sidr", "tests.hca.cm.test_admission"))
+        self.assertEqual(found[:2], ("tests.hca.cm.test_sidr", "tests.hca.cm.test_adapters"))
         self.assertEqual(found[-1], "tests.hca.fabric.test_contract")
         self.assertEqual(len(found), len(set(found)))
         self.assertEqual(testsOf("twisted_ib/verbs/c/umad/names.py")[0], "tests.verbs.c.test_umad")
