@@ -516,8 +516,8 @@ class CostTests(BlockingTestCase):
             "socket": 28,
             "connect": 158,
             "wait": 98,
-            "accept": 22,
-            "accept alone": 175,
+            "accept": 19,
+            "accept alone": 172,
             "the rest": 14,
         }
         mayOnlyFall(self, found, {**recorded, "file": 16, "close": 16})

@@ -243,7 +243,7 @@ class Idle:
         @param accept: The kernel's.
         @return: Its result; L{None} if there may be nobody.
         """
-        if self.thread != get_ident() or self.inside or not self.holds:
+        if self.thread != get_ident() or self.inside:
             return None
         self.found = ()
         try:
