@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 from subprocess import Popen
-from threading import get_ident
+from threading import Thread, get_ident
 from time import monotonic
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -27,6 +27,7 @@ from attrs import evolve
 from benchmarks.counting import _isSystemCall, steps
 from tests.blocking.case import LOOPBACK, BlockingTestCase
 from tests.gates.falling import mayOnlyFall
+from tests.suites.differential.sockets.tls import contexts
 from tests.support.calls import PACKAGE, called, profiled, requireReplaceable
 from tests.support.waiting import HANG_SECONDS
 from tests.test_costs import requireBytecodes
@@ -39,6 +40,7 @@ from twisted_ib.blocking import select as selecting
 from twisted_ib.blocking import waits as waiting
 from twisted_ib.blocking.loop import BRIEF_SECONDS
 from twisted_ib.blocking.patch import patched
+from twisted_ib.blocking.tls import wrap_socket
 from twisted_ib.drive.waiter import Waiter
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell
@@ -204,6 +206,27 @@ class CostTests(BlockingTestCase):
         total["recv"] //= 2
         found = {name: number // MESSAGES for name, number in total.items()}
         mayOnlyFall(self, found, {"send": 6, "sendall": 6, "recv": 16, "recv_into": 17})
+
+    def test_tls(self) -> None:
+        """
+        Those of a record of TLS that is there when it is received: OpenSSL is asked before it, and once for it.
+        """
+        one, other = self.blocking()
+        server, client = contexts()
+        ends = [wrap_socket(client, one, False, False, server_hostname="localhost")]
+        ends.append(wrap_socket(server, other, True, False))
+        shaking = Thread(target=ends[1].do_handshake)
+        shaking.start()
+        ends[0].do_handshake()
+        shaking.join(HANG_SECONDS)
+        self.send(*reversed(ends))
+        self.stopTime()
+        total: Counter[str] = Counter()
+        for _ in range(MESSAGES):
+            ends[0].sendall(DATA)
+            total += called(lambda: ends[1].recv(len(DATA)), PACKAGE)
+        found = {"asked": total["_call"] // MESSAGES, "functions": total.total() // MESSAGES}
+        mayOnlyFall(self, found, {"asked": 2, "functions": 39})
 
     def test_flags(self) -> None:
         """

@@ -139,23 +139,26 @@ class _Records:
         if connection is None:
             self._await(POLLOUT, deadline)
             return socket.send(skt, data, MSG_DONTWAIT if deadline == 0.0 else 0)
-        if connection.sendDirect(data, 0.0):
-            return len(data)
-        return connection.send(data, 0, _secondsTo(deadline))
+        isSent = connection.sendDirect(data, 0.0)
+        return len(data) if isSent else connection.send(data, 0, _secondsTo(deadline))
 
     def _recv(self, size: int, deadline: float | None) -> bytes:
         skt = self._socket
         part = skt._sdp and skt._sdp.part
         connection = part if part.__class__ is Connection else skt._carrying()
         if connection is not None:
-            return connection.receive(size, 0, _secondsTo(deadline))
+            data = connection.receive(size, 0, _secondsTo(deadline))
+            if not self._left and len(data) == size and connection.inbox.size:
+                # OpenSSL makes nothing of a record's header alone.  The handler of a signal may have the rest.
+                with suppress(BlockingIOError):
+                    data += connection.receive(int.from_bytes((self._header + data)[3:], "big"), 0, 0.0)
+            return data
         self._await(POLLIN, deadline)
         return socket.recv(skt, size)
 
     def _await(self, event: int, deadline: float | None) -> None:
         # The kernel's sockets count their timeout from each call on.
-        seconds = _secondsTo(deadline)
-        if seconds:
+        if seconds := _secondsTo(deadline):
             poller = _poll()
             poller.register(self._socket.fileno(), event)
             if not poller.poll(seconds * 1000):

@@ -10,7 +10,8 @@ from the one that is to answer.
   - Then poll and yield in turns, for L{SPIN_SECONDS} at most; over a slower medium, for as long as an answer
     takes whose sender has slept.
   - A moving average of successes decides whether to poll at all; below a half only every L{RARE}th time.  A
-    late success counts as a miss.
+    late success counts as a miss, unless one yield of less than L{REACH_SECONDS} made it late: then the peer
+    has had this CPU, and answered.
   - A program of Python takes some 100 microseconds for an answer.  A sleep for it teaches how long, as in
     KVM for halted processors (Documentation/virt/kvm/halt-polling.rst).  An answer is what arrives after
     something was sent since the last arrival; in a stream that is only received nothing is, be it as
@@ -170,7 +171,9 @@ class AdaptivePolling:
                 elif self.crowd:
                     self.crowd *= 0.875
             # Below a half the weight is larger, so that the rare attempts soon lead back to polling.
-            self.hits = hits + ((found and after < end) - hits) * (0.5 if hits < 0.5 else 0.125)
+            # Late by one yield is what runs on this CPU: the peer, whom a sleep lets run no sooner.
+            isHit = found and (after < end or (yields > 0 and after - began < REACH_SECONDS))
+            self.hits = hits + (isHit - hits) * (0.5 if hits < 0.5 else 0.125)
             self.found += found
             if found and self.reach and answer > SPIN_SECONDS and sent is not None:
                 # All messages so far have their answer: nothing is waited for until more is sent.
