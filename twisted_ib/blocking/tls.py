@@ -149,7 +149,7 @@ class _Records:
         if connection is not None:
             data = connection.receive(size, 0, _secondsTo(deadline))
             if not self._left and len(data) == size and connection.inbox.size:
-                # OpenSSL makes nothing of a record's header alone.  The handler of a signal may have the rest.
+                # OpenSSL makes nothing of a header alone.  The handler of a signal may have the rest.
                 with suppress(BlockingIOError):
                     data += connection.receive(int.from_bytes((self._header + data)[3:], "big"), 0, 0.0)
             return data
@@ -159,8 +159,7 @@ class _Records:
     def _await(self, event: int, deadline: float | None) -> None:
         # The kernel's sockets count their timeout from each call on.
         if seconds := _secondsTo(deadline):
-            poller = _poll()
-            poller.register(self._socket.fileno(), event)
+            (poller := _poll()).register(self._socket.fileno(), event)
             if not poller.poll(seconds * 1000):
                 raise TimeoutError("timed out")
 
@@ -245,8 +244,7 @@ class _Records:
     # -- calls
 
     def _check(self) -> None:
-        part = self._socket.sdp
-        if part is not None and part.loop.forked:
+        if (part := self._socket.sdp) is not None and part.loop.forked:
             # A thread that had one of the locks is the parent's.  This is refused.
             socket.recv(self._socket, 1)
 
@@ -262,7 +260,8 @@ class _Records:
                 return call(*args, **named)
         except ssl.SSLWantReadError:
             # A write that is to be tried again sends its own: the peer may wait until this end reads.
-            if not self._isOwed() or self._outgoing.pending > ANSWER_BYTES:
+            waits = self._outgoing.pending
+            if (waits or self._unsent) and (waits > ANSWER_BYTES or not self._isOwed()):
                 self._flush(deadline)
             raise
         except ssl.SSLError:
@@ -302,7 +301,8 @@ class _Records:
                     raise TimeoutError("timed out")
                 self._wantWrite()
             try:
-                self._flush(deadline)
+                if self._unsent or self._outgoing.pending:
+                    self._flush(deadline)
                 result = self._call(call, deadline, *args, **named)
                 try:
                     self._flush(deadline)

@@ -227,8 +227,8 @@ class AdaptivePollingTests(SynchronousTestCase):
 
     def test_lateByPeer(self) -> None:
         """
-        Late by one short yield it counts as a success: a peer on this CPU has answered meanwhile, in more time
-        than polling lasts.  A sleep for it would cost the same time, and both wake-ups.
+        Late by one short yield it counts as a success: a peer on this CPU has answered meanwhile, in more
+        time than polling lasts.  A sleep for it would cost the same time, and both wake-ups.
         """
         self.world.yieldSeconds = 2 * SPIN_SECONDS
         for _ in range(20):
