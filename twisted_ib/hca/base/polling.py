@@ -171,7 +171,6 @@ class AdaptivePolling:
                 elif self.crowd:
                     self.crowd *= 0.875
             # Below a half the weight is larger, so that the rare attempts soon lead back to polling.
-            # Late by one yield is what runs on this CPU: the peer, whom a sleep lets run no sooner.
             isHit = found and (after < end or (yields > 0 and after - began < REACH_SECONDS))
             self.hits = hits + (isHit - hits) * (0.5 if hits < 0.5 else 0.125)
             self.found += found
