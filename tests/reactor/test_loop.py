@@ -29,12 +29,14 @@ class Polling:
         """
         self.asked: list[tuple[Any, float, float, int]] = []
         self.finds = self.late = False
+        self.lent = self.lends = 0
 
     def spin(self, pending: Any, most: float, answer: float, sent: Any) -> bool:
         """
         Find what it is told to.
         """
         self.asked.append((pending, most, answer, sent()))
+        self.lent += self.lends
         return self.finds
 
 
@@ -280,6 +282,18 @@ class LoopTests(SynchronousTestCase):
         self.reactor._channels = (one, channel())
         self.assertTrue(self.loop.stay(self.reactor, (one,), one.device))
         self.assertEqual((one.device.progress(), self.loop.quiet, self.loop.turns), (1, False, 2))
+
+    def test_lent(self) -> None:
+        """
+        What polling has found as the peer had the CPU counts as a sleep: over TCP it would cost no more.
+        """
+        one = channel(hot=1)
+        one.device.fabric.sleeps = 0
+        polling: Any = self.loop.polling
+        polling.finds = True
+        for polling.lends, sleeps in (0, 0), (1, 1):
+            self.assertTrue(self.loop.spin(self.reactor, (one,), None))
+            self.assertEqual(one.device.fabric.sleeps, sleeps)
 
     def test_staysUntilCall(self) -> None:
         """

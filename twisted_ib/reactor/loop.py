@@ -112,11 +112,15 @@ class DeviceLoop:
                 answer = fabric.answerSeconds
                 most = inf if timeout is None else timeout
                 polling = self.polling
+                lent = polling.lent
                 if len(channels) > 1:
                     found = polling.spin(lambda: _pending(channels), most, answer, lambda: _sent(channels))
                 else:
                     pending = hot[0].pending if len(hot) == 1 else fabric.pending
                     found = polling.spin(pending, most, answer, channel.device.sent)
+                if polling.lent != lent:
+                    # The CPU was the peer's: no gain over TCP, as of a sleep (L{twisted_ib.switch.gainless}).
+                    fabric.sleeps += 1
                 if polling.late:
                     # Whatever else there is has waited as long: the next turn asks epoll.
                     polling.late = False

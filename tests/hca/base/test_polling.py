@@ -233,7 +233,7 @@ class AdaptivePollingTests(SynchronousTestCase):
         self.world.yieldSeconds = 2 * SPIN_SECONDS
         for _ in range(20):
             self.assertTrue(self.polling.spin(self.world.afterLooks(PURE_LOOKS + 1)))
-        self.assertEqual((self.polling.hits, self.polling.spins), (1.0, 20))
+        self.assertEqual((self.polling.hits, self.polling.spins, self.polling.lent), (1.0, 20, 20))
 
     def test_rareWhenMissing(self) -> None:
         """

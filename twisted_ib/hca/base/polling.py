@@ -74,6 +74,7 @@ class AdaptivePolling:
     @ivar pureHits: the moving success rate of polls without yielding, 0 to 1.
     @ivar spins: calls that polled.
     @ivar found: those that succeeded.
+    @ivar lent: those of them that were late by one short yield.
     @ivar yields: yields of the CPU.
     @ivar crowded: those that lasted long.
     @ivar crowd: their moving rate.
@@ -97,7 +98,7 @@ class AdaptivePolling:
         self.pureHits = 1.0
         #: Calls of L{spin}.
         self.turns = 0
-        self.spins = self.found = self.yields = self.crowded = 0
+        self.spins = self.found = self.lent = self.yields = self.crowded = 0
         self.crowd = self.shyUntil = 0.0
         self._shySeconds = SHY_SECONDS
         self.reached = self.rests = 0
@@ -152,8 +153,7 @@ class AdaptivePolling:
                 self.pureHits = pureHits - pureHits * 0.0625
             start = began = now()
             end = start + (most if most < answer else answer)
-            giveWay = None if start < self.shyUntil else self._yield
-            yields = 0
+            giveWay, yields = None if start < self.shyUntil else self._yield, 0
             while True:
                 if giveWay is not None:
                     giveWay()
@@ -171,8 +171,9 @@ class AdaptivePolling:
                 elif self.crowd:
                     self.crowd *= 0.875
             # Below a half the weight is larger, so that the rare attempts soon lead back to polling.
-            isHit = found and (after < end or (yields > 0 and after - began < REACH_SECONDS))
-            self.hits = hits + (isHit - hits) * (0.5 if hits < 0.5 else 0.125)
+            isLent = found and after >= end and yields > 0 and after - began < REACH_SECONDS
+            self.lent += isLent
+            self.hits = hits + ((isLent or (found and after < end)) - hits) * (0.5 if hits < 0.5 else 0.125)
             self.found += found
             if found and self.reach and answer > SPIN_SECONDS and sent is not None:
                 # All messages so far have their answer: nothing is waited for until more is sent.
