@@ -513,16 +513,8 @@ class ProgramTests(SynchronousTestCase):
     @cvar rows: What is measured of them.
     """
 
-    subjects: tuple[str, ...] = (
-        "tcp",
-        "sdp-ib",
-        "pipe",
-        "queue",
-        "queues-queue",
-        "blocking-tcp",
-        "blocking-sdp",
-    )
-    rows: tuple[str, ...] = ("rt64", "connects", "mp64", "sockets64")
+    subjects: tuple[str, ...] = ("tcp", "sdp-ib", "blocking-tcp", "blocking-sdp")
+    rows: tuple[str, ...] = ("rt64", "sockets64")
 
     def test_compare(self):
         """

@@ -20,9 +20,19 @@ class ComparisonTests(test_benchmarks.ProgramTests):
     The programs, with more subjects and rows.
     """
 
-    subjects = ("tcp", "sdp-ib", "blocking", "asyncio", "multiprocessing", "zmq", "iceoryx2")
+    subjects = (
+        "tcp",
+        "sdp-ib",
+        "blocking",
+        "blocking-tcp",
+        "blocking-sdp",
+        "asyncio",
+        "multiprocessing",
+        "zmq",
+        "iceoryx2",
+    )
     subjects += ("pipe", "queues", "queue", "queues-queue", "zmq-pair", "iceoryx2-pair")
-    rows = ("rt64", "stream64k", "echo100", "connects", "mp64", "mp1m")
+    rows = ("rt64", "stream64k", "echo100", "connects", "mp64", "mp1m", "sockets64")
 
     def test_steps(self):
         """
