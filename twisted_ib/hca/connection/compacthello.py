@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 #: Behind RDMA-CM's header.
 MARK: Final = b"\xb2streams"
-#: Where it is, as a slice.
-MARKED: Final = slice(HEADER_BYTES, HEADER_BYTES + len(MARK))
 #: Private data of a refusal by software, which is no adapter, of a service id of SDP's: there is no use in
 #: asking again in the other form.
 SOFTWARE: Final = b"\xb2software"
