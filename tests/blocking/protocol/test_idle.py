@@ -489,12 +489,13 @@ class IdleTests(BlockingTestCase):
         receiving = self.inThread(other.recv, 1)
         waitUntil(lambda: self.loop.followers)
         self.plain.sendall(b"x")
-        self.assertEqual(waiting.result(HANG_SECONDS), ([self.made], [], []))
+        self.assertEqual(waiting.result(HANG_SECONDS), [(self.made.fileno(), 1)])
         one.sendall(b"y")
         self.assertEqual(receiving.result(HANG_SECONDS), b"y")
 
     def _sleepIdly(self) -> Any:
-        call = lambda seconds: kernelSelect([self.made], [], [], seconds)  # noqa: E731
+        select = lambda seconds: kernelSelect([self.made], [], [], seconds)[0]  # noqa: E731
+        call = lambda seconds: [(each.fileno(), 1) for each in select(seconds)]  # noqa: E731
         return self.loop.idle(lambda: False, HANG_SECONDS, call)
 
     def test_raises(self) -> None:
