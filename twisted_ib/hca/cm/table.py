@@ -33,7 +33,7 @@ from twisted_ib.hca.cm.states import COUNTERS, Event, Input, State
 from twisted_ib.hca.cm.timers import Deadlines, Ended, Timewait, answering, asking
 from twisted_ib.hca.cm.transitions import CM_IF_ASKED, DREQ_LAST, HALF_OPEN, askAgain, refuse
 from twisted_ib.hca.connection import RejectReason
-from twisted_ib.hca.connection.compacthello import isMarked
+from twisted_ib.hca.connection.compacthello import MARK
 from twisted_ib.hca.wire.cm.codes import MessageKind
 from twisted_ib.hca.wire.cm.layout import BODY_BYTES, Buffer
 from twisted_ib.hca.wire.cm.messages import (
@@ -369,7 +369,7 @@ class ConnectionTable:
             if self._isOld(peer, message, now):
                 return
             peer = self._peers.get(source)  # _isOld may have ended its only connection, and so the Peer.
-        if isMarked(message.privateData) and not takesHello(self, source, message):
+        if message.privateData[36:44] == MARK and not takesHello(self, source, message):  # isMarked()
             return
         if message.serviceID not in self._listeners:
             self.counters["noListener"] += 1
