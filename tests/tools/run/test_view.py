@@ -32,6 +32,7 @@ else:
     from twisted_ib.tools.run.native import view
     from twisted_ib.tools.run.native.devicefiles import deviceFiles
     from twisted_ib.verbs.c.building import build
+    from twisted_ib.verbs.c.building.cache import compileIn
 
 _SOURCE = Path(twisted_ib.__file__).with_name("verbs") / "c/building/view.c"
 _OWN = "sys/class/infiniband/test0"
@@ -341,7 +342,7 @@ class LibraryTests(SynchronousTestCase):
         self.folder = Path(self.mktemp()).absolute()
         self.folder.mkdir()
         self.library = self.folder / "view.so"
-        build.buildView(self.library, compiler)
+        compileIn(self.folder, {"view": build.viewCommand(self.library, compiler)})
         files = {
             "sys/class/infiniband/x/name": "1\n",
             "sys/class/infiniband_verbs/v": "",

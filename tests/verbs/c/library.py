@@ -4,6 +4,7 @@ The built libraries, for tests; skipped where they cannot be built.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -22,7 +23,10 @@ def built() -> Path:
     @return: the directory with the libraries.
     """
     try:
-        return libraries()
+        # Of the processes of C{trial -j} one builds them.
+        with open(__file__) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            return libraries()
     except LibraryBuildError as error:
         raise SkipTest(f"the libraries cannot be built: {error}") from None
 

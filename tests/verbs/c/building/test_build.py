@@ -21,6 +21,7 @@ from tests.verbs.c.library import built
 from twisted_ib.errors import LibraryBuildError
 from twisted_ib.verbs.c import kept
 from twisted_ib.verbs.c.building import build, libraries
+from twisted_ib.verbs.c.building.cache import compileIn
 
 #: A program that has no cffi calls libibverbs, and prints the number of devices and the names that are new.
 _OTHER = """
@@ -171,7 +172,7 @@ class CacheTests(SynchronousTestCase):
         A second build is the first one's directory, for the user alone.
         """
         folder = built()
-        self.patch(build, "_build", self.fail)
+        self.patch(build, "_buildAll", self.fail)
         self.assertEqual(libraries(), folder)
         self.assertEqual(stat.S_IMODE(folder.stat().st_mode), 0o700)
         expected = {"python", kept.VIEW, *(each.soname for each in build.LIBRARIES)}
@@ -225,7 +226,7 @@ class CacheTests(SynchronousTestCase):
             if not target.exists():
                 shutil.copytree(folder, target)
 
-        self.patch(build, "_build", other)
+        self.patch(build, "_buildAll", other)
         self.assertEqual(libraries(), target)
         self.assertEqual([each.name for each in target.parent.iterdir()], [folder.name])
 
@@ -243,7 +244,7 @@ class OtherLibraryTests(SynchronousTestCase):
             raise SkipTest("no musl-gcc: it is in Debian's package musl-tools")
         made = Path(self.mktemp()).resolve() / kept.VIEW
         made.parent.mkdir()
-        build.buildView(made, ["musl-gcc"])
+        compileIn(made.parent, {"view": build.viewCommand(made, ["musl-gcc"])})
         self.assertTrue(made.exists())
 
 
@@ -376,12 +377,12 @@ class CarriedTests(SynchronousTestCase):
         """
         made: list[str] = []
 
-        def builds(library: build.Library, temporary: Path, folder: Path, compiler: Any) -> None:
+        def builds(temporary: Path, commands: dict[str, list[str]]) -> None:
             self.assertTrue(temporary.is_dir())
-            made.append(library.soname)
+            made.extend(commands)
 
-        self.patch(build, "_build", builds)
-        self.patch(build, "buildView", lambda file, compiler: made.append(file.name))
+        self.patch(build, "_prepared", lambda *arguments: [])
+        self.patch(build, "compileIn", builds)
         (self.carried / kept.ORIGIN).unlink()
         build.carry(self.carried)
         self.assertEqual(made, [*(library.soname for library in build.LIBRARIES), kept.VIEW])

@@ -145,7 +145,7 @@ class CompilerTests(SynchronousTestCase):
         @return: the text of the error of a compiler that is Python.
         """
         command = (sys.executable, "-c", code)
-        return str(self.assertRaises(LibraryBuildError, cache.compileIn, Path(), command, "this"))
+        return str(self.assertRaises(LibraryBuildError, cache.compileIn, Path(), {"this": command}))
 
     def test_fails(self) -> None:
         """
@@ -171,9 +171,23 @@ class CompilerTests(SynchronousTestCase):
         self.assertTrue(select.select([reading], [], [], HANG_SECONDS)[0])
         self.assertEqual(os.read(reading, 1), b"")
 
+    def test_atOnce(self) -> None:
+        """
+        Several files are compiled at once: each of two compilers waits for the other.  The one that fails is
+        named, and ends what still runs.
+        """
+        os.mkfifo(fifo := self.mktemp())
+        waiting = "import sys, time; open(sys.argv[1], sys.argv[2]).close(); "
+        one, two = (
+            (sys.executable, "-c", waiting + end, fifo, mode)
+            for end, mode in (("time.sleep(3600)", "r"), ("sys.exit('not today')", "w"))
+        )
+        error = self.assertRaises(LibraryBuildError, cache.compileIn, Path(), {"two": two, "one": one})
+        self.assertEqual(str(error), "two cannot be compiled:\nnot today")
+
     def test_none(self) -> None:
         """
         It cannot be run.
         """
-        error = self.assertRaises(LibraryBuildError, cache.compileIn, Path(), ["/nowhere/cc"], "this")
+        error = self.assertRaises(LibraryBuildError, cache.compileIn, Path(), {"this": ["/nowhere/cc"]})
         self.assertTrue(str(error).startswith("/nowhere/cc: "), error)

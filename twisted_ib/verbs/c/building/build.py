@@ -209,9 +209,8 @@ def libraries() -> Path:
 
 def _buildAll(temporary: Path, made: Path) -> None:
     compiler = compilerCommand()
-    for library in LIBRARIES:
-        _build(library, temporary, made, compiler)
-    buildView(made / VIEW, compiler)
+    commands = {library.soname: _prepared(library, temporary, made, compiler) for library in LIBRARIES}
+    compileIn(temporary, {**commands, VIEW: viewCommand(made / VIEW, compiler)})
 
 
 def carry(folder: Path) -> None:
@@ -276,19 +275,17 @@ def wanting() -> Iterator[str]:
                 yield f"{header} is missing: {brings}"
 
 
-def buildView(made: Path, compiler: Sequence[str]) -> None:
+def viewCommand(made: Path, compiler: Sequence[str]) -> list[str]:
     """
-    Build the library that leads paths of devices to a program's view of them.
-
-    @param made: its file.
-    @raise LibraryBuildError: it cannot be compiled.
+    @param made: the file that is made.
+    @return: the command that builds the library which leads paths of devices to a program's view of them.
     """
     # It needs no Python.
-    options = ("-shared", "-fPIC", "-O2", "-w", str(_VIEW), "-o", str(made), "-ldl")
-    compileIn(made.parent, [*compiler, *options], made.name)
+    return [*compiler, *("-shared", "-fPIC", "-O2", "-w", str(_VIEW), "-o", str(made), "-ldl")]
 
 
-def _build(library: Library, temporary: Path, made: Path, compiler: Sequence[str]) -> None:
+def _prepared(library: Library, temporary: Path, made: Path, compiler: Sequence[str]) -> list[str]:
+    # Its sources, and the command that compiles them.
     ffi = _declared(library)
     source = temporary / f"{library.module}.c"
     script = temporary / f"{library.folder}.map"
@@ -301,7 +298,7 @@ def _build(library: Library, temporary: Path, made: Path, compiler: Sequence[str
     nothing.write_text(stubSource(stubs, defaults))
     script.write_text(versionScript(library.table, (each.version for each in stubs)))
     # Not through setuptools: three files and one command.
-    command = [
+    return [
         *compiler,
         # With exceptions: a call that sleeps is left by pthread_cancel(3), and by siglongjmp(3).
         *("-shared", "-fPIC", "-O2", "-w", "-pthread", "-fexceptions"),
@@ -317,7 +314,6 @@ def _build(library: Library, temporary: Path, made: Path, compiler: Sequence[str
         # The interpreter and its threads stay when a program calls dlclose(3).
         *("-Wl,-z,nodelete", "-Wl,-rpath,$ORIGIN/python", sharedPython()),
     ]
-    compileIn(temporary, command, library.soname)
 
 
 def _declared(library: Library) -> Any:

@@ -11,8 +11,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from twisted_ib.errors import LibraryBuildError
@@ -81,27 +81,38 @@ def _removeAbandoned(cache: Path) -> None:
                 shutil.rmtree(each, ignore_errors=True)
 
 
-def compileIn(directory: Path, command: Sequence[str], subject: str) -> None:
+def compileIn(directory: Path, commands: Mapping[str, Sequence[str]]) -> None:
     """
-    Run the compiler.
+    Run the compiler for several files, at once.
 
     @param directory: its current one.
-    @param subject: the words for what it compiles.
+    @param commands: the words for what it compiles -> the command.
     @raise LibraryBuildError: it fails, cannot be run, or does not end in L{COMPILER_SECONDS}.
     """
-    status, said = compilerRun(command, directory)
-    if status:
-        last = "\n".join(said.splitlines()[-_COMPILER_LINES:])
-        raise LibraryBuildError(f"{subject} cannot be compiled:\n{last}")
+    with ExitStack() as begun:
+        processes = {
+            subject: begun.enter_context(_begun(command, directory)) for subject, command in commands.items()
+        }
+        for subject, process in processes.items():
+            status, said = _ended(process)
+            if status:
+                last = "\n".join(said.splitlines()[-_COMPILER_LINES:])
+                raise LibraryBuildError(f"{subject} cannot be compiled:\n{last}")
 
 
-def compilerRun(command: Sequence[str], directory: Path | None = None) -> tuple[int, str]:
+def compilerRun(command: Sequence[str]) -> tuple[int, str]:
     """
     Run the compiler, whatever comes of it.
 
     @return: its exit status, and what it wrote to the standard error.
     @raise LibraryBuildError: it cannot be run, or does not end in L{COMPILER_SECONDS}.
     """
+    with _begun(command) as process:
+        return _ended(process)
+
+
+@contextmanager
+def _begun(command: Sequence[str], directory: Path | None = None) -> Iterator[subprocess.Popen[str]]:
     try:
         process = subprocess.Popen(
             command,
@@ -118,11 +129,15 @@ def compilerRun(command: Sequence[str], directory: Path | None = None) -> tuple[
         raise LibraryBuildError(f"{command[0]}: {error}") from error
     with process:
         try:
-            _, said = process.communicate(timeout=COMPILER_SECONDS)
+            yield process
         except BaseException as error:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             if isinstance(error, subprocess.TimeoutExpired):
                 raise LibraryBuildError(f"{command[0]}: {error}") from error
             raise
+
+
+def _ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    _, said = process.communicate(timeout=COMPILER_SECONDS)
     return process.returncode, said
