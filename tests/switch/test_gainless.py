@@ -260,6 +260,35 @@ class LookTests(SynchronousTestCase):
         self.assertEqual(self.look(ASLEEP_MESSAGES, end=1), [])
         self.assertEqual(self.look(ASLEEP_MESSAGES, ASLEEP_MESSAGES), self.ends[:1])
 
+    def test_turns(self) -> None:
+        """
+        Connections that take turns, of which none has enough in one look: what each has received adds up for
+        as long as the messages end sleeps.
+        """
+        half = ASLEEP_MESSAGES // 2
+
+        def turn(*sleeps: int) -> list[Any]:
+            found = []
+            for each in sleeps:
+                self.look(half, each, end=0)
+                found += self.look(half, each, end=1)
+            return found
+
+        self.assertEqual(turn(half), [])
+        self.assertEqual(turn(half), self.ends)
+        # What they had before a look at which the messages ended none does not count.
+        self.assertEqual(turn(half, 0, half), [])
+        self.assertEqual(turn(half), self.ends)
+
+    def test_number(self) -> None:
+        """
+        Another connection that has the number of one that has gone, which had received more, begins anew.
+        """
+        self.look(10 * ASLEEP_MESSAGES)
+        self.ends[0].received = 0
+        self.assertEqual(self.look(ASLEEP_MESSAGES, ASLEEP_MESSAGES), [])
+        self.assertEqual(self.look(ASLEEP_MESSAGES, ASLEEP_MESSAGES), self.ends[:1])
+
     def test_new(self) -> None:
         """
         One that has come since is, if it has received enough.

@@ -163,8 +163,14 @@ class Gainless:
             if ASLEEP_SHARE * sleeps > messages and length <= ASLEEP_OCTETS * messages:
                 for each in ends:
                     number = each.queuePair.number
-                    if received[number] - own.get(number, 0) >= ASLEEP_MESSAGES:
+                    # A number may have gone to another one.
+                    since = min(own.get(number, 0), received[number])
+                    if received[number] - since >= ASLEEP_MESSAGES:
                         found.append(each)
+                    else:
+                        # They add up for as long as the device sleeps: of many connections in turn each has
+                        # few in one look.
+                        received[number] = since
         return found
 
 
