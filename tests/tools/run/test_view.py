@@ -192,7 +192,7 @@ class FilesTests(SynchronousTestCase):
 
     def test_kinds(self) -> None:
         """
-        An RNIC; a device whose GID is made when it is opened, which has none yet; one of InfiniBand, which
+        An RNIC; a device whose GIDs are made when it is opened, which has none yet; one of InfiniBand, which
         has no interface of Ethernet.
         """
         iwarp = self.seen("iwarp", "::1")
@@ -202,7 +202,11 @@ class FilesTests(SynchronousTestCase):
         self.assertEqual(iwarp[f"{_OWN}/ports/1/gids/0"], "0000:0000:0000:0000:0000:0000:0000:0001")
         shm = self.seen("shm")
         self.assertNotIn(f"{_OWN}/ports/1/gids/0", shm)
-        self.assertEqual(shm[f"{_OWN}/ports/1/gid_attrs/ndevs/0"], "lo")
+        # As verbs have them: that of the GUID, and a loopback address.
+        for slot in range(2):
+            self.assertEqual(shm[f"{_OWN}/ports/1/gid_attrs/types/{slot}"], "RoCE v2")
+            self.assertEqual(shm[f"{_OWN}/ports/1/gid_attrs/ndevs/{slot}"], "lo")
+        self.assertNotIn(f"{_OWN}/ports/1/gid_attrs/types/2", shm)
         ib = self.seen("ib")
         self.assertNotIn(f"{_OWN}/ports/1/gid_attrs/ndevs/0", ib)
         self.assertEqual(ib[f"{_OWN}/ports/1/gid_attrs/types/0"], "IB/RoCE v1")
