@@ -5,6 +5,7 @@ The SDP listeners of a blocking socket that listens, beside the kernel's TCP.
 from __future__ import annotations
 
 import _socket
+import errno
 import os
 import select
 import socket as kernel
@@ -244,6 +245,8 @@ class Listening(SocketListeners):
         @raise BlockingIOError: Another thread or process was quicker; nobody is waited for, whatever the
             socket's timeout, as the next client may come over SDP.
         """
+        if self.loop.idling.accepts():
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         descriptor = skt.fileno()
         blocks = os.get_blocking(descriptor)
         plain = _socket.socket(*self.kind, descriptor)

@@ -200,6 +200,8 @@ class BlockingLoop:
         """
         The calling thread has slept, and the devices were taken meanwhile: it drives them no more.
         """
+        if self.forked:
+            return
         with self:
             if self.leader == get_ident():
                 self.leader, self._leaderReady, self.sleeping = 0, None, False
@@ -348,18 +350,20 @@ class BlockingLoop:
             if self.leader or self.followers or self.interrupts:
                 return None
             try:
-                self.leader, self._leaderReady = get_ident(), ready
+                self.leader = self.idling.thread = get_ident()
+                self._leaderReady = ready
                 found = self.reactor.idle(limit, call)
             finally:
                 self.leader, self._leaderReady = 0, None
                 self._left()
             until = self.reactor.idleUntil() if found else None
-            if until is not None and not (
-                isNested or self.followers or self.interrupts or self.orphans or ready()
-            ):
+            if until is not None and not (isNested or self.followers or self.interrupts or ready()):
                 # The next wait may be without the lock, whoever takes that says so.
                 self._idleReady, self.owner = ready, 0
                 self.idling.begin(until, found or [])
+                if self.orphans:
+                    # Abandoned before that: there is no wake-up for it.
+                    self.own()
             return found
 
     def follow(

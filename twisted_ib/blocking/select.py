@@ -11,14 +11,15 @@ import errno
 import os
 import select as kernel
 import selectors
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from math import ceil
 from operator import index
 from threading import RLock
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from weakref import ref
 
 # A program under C{ib-run} has these from its start: nothing that devices need is imported here.
@@ -174,6 +175,12 @@ def _selectIdly(
 # -- poll
 
 
+#: An object that waits for nothing more than the kernel's and the loop's own descriptor, and the call that
+#: does so; C{_DRIVEN} if there is none.
+_Beside: TypeAlias = "tuple[Idle, Callable[[float], Found]]"
+_DRIVEN: Final = cast("_Beside", (SimpleNamespace(holds=False), None))
+
+
 class Poll:
     """
     The object that L{poll} returns, as C{select.poll} does; its class makes none.
@@ -181,9 +188,7 @@ class Poll:
 
     _kernel: kernel.poll
     _masks: dict[int, int]
-    #: The same and the loop's own descriptor, once a wait has been for no more than that.
-    _both: kernel.poll
-    _idle: Idle | None
+    _beside: _Beside
 
     def __new__(cls) -> Poll:
         """
@@ -195,25 +200,25 @@ class Poll:
         """
         See C{select.poll.register}.
         """
-        self._idle = None
         self._kernel.register(fd, eventmask)
         self._masks[_descriptor(fd)] = eventmask
+        self._beside = _DRIVEN
 
     def modify(self, fd: Any, eventmask: int, /) -> None:
         """
         See C{select.poll.modify}.
         """
-        self._idle = None
         self._kernel.modify(fd, eventmask)
         self._masks[_descriptor(fd)] = eventmask
+        self._beside = _DRIVEN
 
     def unregister(self, fd: Any, /) -> None:
         """
         See C{select.poll.unregister}.
         """
-        self._idle = None
         self._kernel.unregister(fd)
         self._masks.pop(_descriptor(fd), None)
+        self._beside = _DRIVEN
 
     def poll(self, timeout: float | None = None, /) -> list[tuple[int, int]]:
         """
@@ -222,9 +227,9 @@ class Poll:
         if not held:
             return self._kernel.poll(timeout)
         now = monotonic()
-        idle = self._idle
-        if idle is not None and idle.holds:
-            plain = idle.wait(self._both.poll, timeout, now)
+        idle, both = self._beside
+        if idle.holds:
+            plain = idle.wait(both, timeout, now)
             if plain is not None:
                 return plain
         # A copy: other threads may register meanwhile.
@@ -241,9 +246,11 @@ class Poll:
         return list(found.items())
 
     def _pollIdly(self, at: int, seconds: float) -> Found | None:
-        idle = waits.theLoop().idling
-        both = self._both = waits.pollerOf([*self._masks.items(), (at, _IN)])
-        self._idle = idle
+        both = _poll()
+        # First: another thread may register one more meanwhile.
+        self._beside = waits.theLoop().idling, both.poll
+        for descriptor, mask in (*self._masks.copy().items(), (at, _IN)):
+            both.register(descriptor, mask)
         return _foundBeside(both.poll(ceil(seconds * 1e3)), at)
 
 
@@ -262,7 +269,7 @@ def poll() -> Poll:
     # It checks what is registered.
     made._kernel = _poll()
     made._masks = {}
-    made._idle = None
+    made._beside = _DRIVEN
     return made
 
 
@@ -276,8 +283,7 @@ class epoll:
 
     _isForeign = False
     #: As a L{Poll}'s, of the kernel's epoll and the loop's descriptor.
-    _both: kernel.poll | None = None
-    _idle: Idle | None = None
+    _beside: _Beside = _DRIVEN
     #: The threads that wait for SDP; how often others have changed what they wait for.
     _waiting = _changes = 0
 
@@ -307,6 +313,8 @@ class epoll:
     def close(self) -> None:
         self._kernel.close()
         self._masks.clear()
+        # Its number may be another file's from now on.
+        self._beside = _DRIVEN
 
     def __enter__(self) -> epoll:
         if self.closed:
@@ -333,7 +341,7 @@ class epoll:
                 self._taken.discard(descriptor)
             self._masks[descriptor] = eventmask
             if eventmask & kernel.EPOLLONESHOT:
-                self._idle = None
+                self._beside = _DRIVEN
         self._changed()
 
     def modify(self, fd: Any, eventmask: int) -> None:
@@ -347,7 +355,7 @@ class epoll:
                         raise
             self._masks[descriptor] = eventmask
             if eventmask & kernel.EPOLLONESHOT:
-                self._idle = None
+                self._beside = _DRIVEN
         self._changed()
 
     def _changed(self) -> None:
@@ -373,13 +381,13 @@ class epoll:
 
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
         masks, taken = self._masks, self._taken
-        idle, now = self._idle, None
-        if idle is not None and idle.holds and not taken and maxevents:
+        (idle, both), now = self._beside, None
+        if idle.holds and not taken and maxevents:
             now = monotonic()
-            call = partial(self._pollBoth, maxevents)
+            call = partial(self._pollBoth, both, maxevents)
             plain = idle.wait(call, None if timeout is None else timeout * 1e3, now)
             if plain is not None:
-                if not idle.holds or self._idle is not idle:
+                if not idle.holds or self._beside is _DRIVEN:
                     plain = self._ofKernel(plain)
                 return plain
         if not taken and masks.keys().isdisjoint(held.keys()):
@@ -443,16 +451,17 @@ class epoll:
 
     def _awaitIdly(self, maxevents: int, at: int, seconds: float) -> Found | None:
         idle = waits.theLoop().idling
-        if self._idle is not idle:
-            self._both = waits.pollerOf([(self._kernel.fileno(), _IN), idle.bell])
-            if not any(each & kernel.EPOLLONESHOT for each in tuple(self._masks.values())):
-                self._idle = idle
-        return _foundBeside(self._pollBoth(maxevents, seconds * 1e3), at)
+        beside = self._beside
+        if beside[0] is not idle:
+            both = waits.pollerOf([(self._kernel.fileno(), _IN), idle.bell])
+            beside = self._beside = idle, both.poll
+            if any(each & kernel.EPOLLONESHOT for each in tuple(self._masks.values())):
+                self._beside = _DRIVEN
+        return _foundBeside(self._pollBoth(beside[1], maxevents, seconds * 1e3), at)
 
-    def _pollBoth(self, maxevents: int, milliseconds: float) -> Found:
+    def _pollBoth(self, both: Callable[[float], Found], maxevents: int, milliseconds: float) -> Found:
         # Epoll is asked once it has ended the sleep, unless the loop has something to do.
-        assert self._both is not None
-        found, bell = self._both.poll(ceil(milliseconds)), waits.theLoop().idling.bell
+        found, bell = both(ceil(milliseconds)), waits.theLoop().idling.bell
         return found if not found or bell in found else self._kernel.poll(0, maxevents) or [bell]
 
     def _wait(self, deadline: float | None, maxevents: int) -> tuple[list[tuple[int, int]], bool]:

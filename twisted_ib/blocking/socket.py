@@ -319,12 +319,11 @@ class socket(kernel.socket, metaclass=_Sockets):
             if event is not None:
                 if event not in idle.found and not descriptors.connected:
                     listening.awaitClient(self)
-                if event in idle.found:
-                    plain = idle.accept(_acceptPlain, self)
-                    if plain is not None:
-                        # As the last one, whose decision holds while nobody has driven the devices.
-                        outcomes[listening.outcome] += 1
-                        return _made(listening.kind, plain, self)
+                plain = idle.accept(event, _acceptPlain, self)
+                if plain is not None:
+                    # As the last one, whose decision holds while nobody has driven the devices.
+                    outcomes[listening.outcome] += 1
+                    return _made(listening.kind, plain, self)
         if not isinstance(listening, Listening):
             made, address = _made((self.family, self.type, self.proto), _acceptPlain(self), self)
             acceptedDirect(self, made)
@@ -648,11 +647,11 @@ def _made(
 ) -> tuple[socket, object]:
     # What the kernel has accepted, as C{kernelKind(*kind, descriptor)}, whose steps are in one here.
     made = _new(socket.kernelKind)
-    _begin(made, kind[0], kind[1], kind[2], accepted[0])
+    _begin(made, *kind, accepted[0])
     made._io_refs, made._closed = 0, False
     made._sdp = made._connecting = None
     made.isDirect = False
-    if kernel.getdefaulttimeout() is None and listener.gettimeout():
+    if listener.gettimeout() and kernel.getdefaulttimeout() is None:
         made.setblocking(True)
     return made, accepted[1]
 

@@ -29,6 +29,7 @@ _Accepted = TypeVar("_Accepted")
 Found: TypeAlias = list[tuple[int, int]]
 #: Milliseconds of a second.
 _MILLI: Final = 1e3
+_NOBODY: Final = [0, 0]
 
 
 class Driven(Protocol):
@@ -169,31 +170,41 @@ class Idle:
 
     @ivar holds: Whether that is so: they are armed, nothing else is to be done until C{until}, by
         C{monotonic}, and all that clients come to is what the kernel has, too.
-    @ivar inside: The thread that sleeps, or 0.
     @ivar bell: The event that C{poll} finds if the devices have something to do.
-    @ivar found: The events that the last sleep has found, until one is accepted; C{thread}: whose that was.
+    @ivar found: The events that the last sleep has found, until one is accepted; C{thread}: whose that was,
+        or 0 if another one has accepted since.
     @cvar last: The one that has begun last, unless it was taken.
     """
 
     last: ClassVar[Idle | None] = None
 
-    __slots__ = ("_left", "_served", "bell", "found", "holds", "inside", "thread", "until")
+    __slots__ = ("_left", "_served", "_use", "_users", "bell", "found", "holds", "thread", "until")
 
     def __init__(self, served: Served, bell: tuple[int, int], left: Callable[[], object]) -> None:
         """
         @param left: Called by a thread that has slept, if the devices were taken meanwhile.
         """
         self._served, self.bell, self._left = served, bell, left
-        self.holds, self.inside, self.thread, self.until = False, 0, 0, 0.0
+        self.holds, self.thread, self.until = False, 0, 0.0
         self.found: Collection[tuple[int, int]] = ()
+        # The thread that sleeps, and the one that accepts, or 0.  There is one at a time, whose the list is.
+        self._users: dict[None, list[int]] = {}
+        self._use = self._users.setdefault
+
+    @property
+    def inside(self) -> int:
+        """
+        @return: The thread that sleeps, or 0.
+        """
+        return self._users.get(None, _NOBODY)[0]
 
     def begin(self, until: float, found: Found) -> None:
         """
         Nobody drives them from now on.
 
-        @param found: The events that the sleep of the calling thread has found, which is over now.
+        @param found: The events that the sleep of C{thread} has found, which is over now.
         """
-        self.until, self.found, self.thread = until, found, get_ident()
+        self.until, self.found = until, found
         Idle.last, self.holds = self, True
 
     def take(self) -> int:
@@ -213,45 +224,71 @@ class Idle:
         @param timeout: Milliseconds, as C{poll} has it.
         @return: The events; L{None} if the devices have something to do, or are driven.
         """
-        limit = (self.until - now) * _MILLI
-        if isOwn := timeout is not None and 0 <= timeout < limit:
-            limit = timeout or 0
-        if self.inside or self._served._newTimedCalls or limit < 0:
-            return None
+        mine = [get_ident(), 0]
+        isOwn = False
         found: Found | None = None
         try:
             # In this order: who takes them looks at the one after the other has changed.
-            self.inside = self.thread = get_ident()
-            if self.holds:
-                found = poll(limit)
-        finally:
-            self.inside = 0
-            if not self.holds:
-                self._left()
-        if found:
-            if self.bell in found:
+            if self._use(None, mine) is not mine:
                 return None
             if self.holds:
-                self.found = found
+                limit = (self.until - now) * _MILLI
+                if timeout is not None and 0 <= timeout < limit:
+                    limit, isOwn = timeout, True
+                if not self._served._newTimedCalls and limit >= 0:
+                    self.thread = mine[0]
+                    found = poll(limit)
+                    if self.bell in found:
+                        found = None
+                    else:
+                        self.found = found
+            del self._users[None]
+            if not self.holds:
+                self._left()
+        except BaseException:
+            # A handler's, between any two of these steps: that it is over nobody else says.
+            self._unuse(mine)
+            if not self.holds:
+                self._left()
+            raise
         return found if found or isOwn else None
 
-    def accept(self, accept: Callable[[_Socket], _Accepted], skt: _Socket) -> _Accepted | None:
+    def accept(
+        self, event: tuple[int, int], accept: Callable[[_Socket], _Accepted], skt: _Socket
+    ) -> _Accepted | None:
         """
-        Accept at once, as the last wait of this thread has found somebody: no other one of the process has
-        waited since, or does so now.  The caller has looked at C{found}.
+        Accept at once, if the last wait of this thread has found somebody, and no other one of the process
+        has waited or accepted since, or does so now.
 
+        @param event: That is found for the socket.
         @param accept: The kernel's.
         @return: Its result; L{None} if there may be nobody.
         """
-        if self.thread != get_ident() or self.inside:
-            return None
-        self.found = ()
+        mine = [0, get_ident()]
+        accepted: _Accepted | None = None
         try:
-            self.inside = self.thread
-            return accept(skt) if self.holds else None
-        except BlockingIOError:
-            return None
-        finally:
-            self.inside = 0
-            if not self.holds:
-                self._left()
+            # In this order, as above.
+            if self._use(None, mine) is not mine:
+                return None
+            if self.thread == mine[1] and event in self.found and self.holds:
+                self.found = ()
+                accepted = accept(skt)
+            del self._users[None]
+        except BaseException as error:
+            self._unuse(mine)
+            if not isinstance(error, BlockingIOError):
+                raise
+        return accepted
+
+    def _unuse(self, mine: list[int]) -> None:
+        if self._users.get(None) is mine:
+            del self._users[None]
+
+    def accepts(self) -> bool:
+        """
+        The calling thread is about to accept under the lock: nobody else has found whom it accepts.
+
+        @return: Whether another one accepts at once.
+        """
+        self.thread = 0
+        return self._users.get(None, _NOBODY)[1] not in (0, get_ident())

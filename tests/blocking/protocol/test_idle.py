@@ -14,6 +14,7 @@ from fcntl import F_DUPFD, fcntl
 from functools import partial
 from select import select as kernelSelect
 from subprocess import PIPE, Popen
+from threading import get_ident
 from time import monotonic
 from types import SimpleNamespace
 from typing import IO, Any, cast
@@ -25,6 +26,7 @@ from twisted_ib import select
 from twisted_ib.blocking import descriptors, waits
 from twisted_ib.blocking import listening as listeningModule
 from twisted_ib.blocking.waits import IDLE_LISTENERS
+from twisted_ib.drive.turn import Idle
 from twisted_ib.drive.waiter import Waiter
 from twisted_ib.reactor.driven import DrivenReactor
 
@@ -284,6 +286,106 @@ class IdleTests(BlockingTestCase):
 
         self.assertEqual((idle.wait(call, None, monotonic()), within), ([(0, 1)], [None]))
 
+    def test_restedFirst(self) -> None:
+        """
+        What it depends on is read once all others know that it is about to sleep: no other one sleeps at the
+        same time, and who takes the devices makes it the one that drives them.
+        """
+        self._rested(self.ways()["poll"])
+        idle, found = self.loop.idling, [(self.made.fileno(), 1)]
+        seen: list[object] = []
+
+        def other() -> None:
+            seen.append(idle.wait(lambda milliseconds: found, None, monotonic()))
+            with self.loop:
+                seen.append(self.loop.leader)
+
+        class Served:
+            @property
+            def _newTimedCalls(served) -> list[object]:
+                if not seen:
+                    self.inThread(other).result(HANG_SECONDS)
+                return []
+
+        idle._served = Served()
+        self.assertEqual(idle.wait(lambda milliseconds: found, None, monotonic()), found)
+        self.assertEqual((seen, self.loop.leader), ([None, get_ident()], 0))
+
+    def test_restedFound(self) -> None:
+        """
+        It says what it has found before another thread may sleep, and find something.
+        """
+        self._rested(self.ways()["poll"])
+        idle = self.loop.idling
+        sleepers: list[int] = []
+
+        class Found(list[tuple[int, int]]):
+            def __contains__(self, event: object) -> bool:
+                sleepers.append(idle.inside)
+                return super().__contains__(event)
+
+        self.assertTrue(idle.wait(lambda milliseconds: Found([(0, 1)]), None, monotonic()))
+        self.assertEqual(sleepers, [get_ident()])
+
+    def test_restedOrphan(self) -> None:
+        """
+        Nobody rests while there is something that was abandoned just before.
+        """
+        requireReplaceable(Idle, "begin")
+        begin = Idle.begin
+
+        def abandoned(idle: Idle, *arguments: Any) -> None:
+            self.loop.abandon(list)
+            begin(idle, *arguments)
+
+        self.patch(Idle, "begin", abandoned)
+        self.plain.sendall(b"x")
+        self.assertEqual(self.ways()["poll"](HANG_SECONDS), [self.made.fileno()])
+        self.assertFalse(self.loop.idling.holds)
+
+    def test_restedLeft(self) -> None:
+        """
+        The error of a signal's handler that comes as it is to say that it drives the devices no more does not
+        keep it from that.
+        """
+        self._rested(self.ways()["poll"])
+        idle, left = self.loop.idling, self.loop.leftIdle
+        errors = [KeyboardInterrupt()]
+
+        def interrupted() -> None:
+            if errors:
+                raise errors.pop()
+            left()
+
+        def call(milliseconds: float) -> list[tuple[int, int]]:
+            with self.loop:
+                self.assertTrue(self.loop.sleeping)
+            return []
+
+        idle._left = interrupted
+        self.assertRaises(KeyboardInterrupt, idle.wait, call, None, monotonic())
+        self.assertEqual((self.loop.leader, self.loop.sleeping), (0, False))
+
+    def test_restedForked(self) -> None:
+        """
+        In a child that a signal's handler has forked meanwhile it goes on with what the kernel has found.
+        """
+        self._rested(self.ways()["poll"])
+        found = [(self.made.fileno(), 1)]
+        children: list[int] = []
+
+        def call(milliseconds: float) -> list[tuple[int, int]]:
+            children.append(os.fork())
+            return found
+
+        status = 1
+        try:
+            status = int(self.loop.idling.wait(call, None, monotonic()) != found)
+        finally:
+            if children == [0]:
+                os._exit(status)
+        self.assertEqual((status, os.waitpid(children[0], 0)[1]), (0, 0))
+
     def accepted(self, wait: bool = True) -> Any:
         """
         @return: A client over TCP that was accepted, once waited for.
@@ -348,6 +450,46 @@ class IdleTests(BlockingTestCase):
             idle.begin(monotonic() + HANG_SECONDS, [listening.event])
             with self.listener.accept()[0] as made:
                 self.assertTrue(made.sdp is not None and client.sdp is not None)
+
+    def test_acceptStolen(self) -> None:
+        """
+        A client that another thread accepts before the devices are left is not accepted at once, for which
+        the kernel would wait, and nobody drive them.
+        """
+        self.accepted()
+        event = self.listener.sdp.event
+        client = kernel.create_connection(self.listener.getsockname())
+        self.addCleanup(client.close)
+
+        def call(seconds: float) -> list[tuple[int, int]]:
+            self.inThread(self.listener.accept).result(HANG_SECONDS)[0].close()
+            return [event]
+
+        self.assertEqual(self.loop.idle(lambda: False, HANG_SECONDS, call), [event])
+        self.assertEqual((self.loop.idling.holds, self.loop.idling.found), (True, [event]))
+        self.assertIsNone(self.loop.idling.accept(event, self.fail, self.listener))
+
+    def test_acceptAmid(self) -> None:
+        """
+        Nor does another thread accept it while this one does so at once; nor is this one asleep.
+        """
+        self.accepted()
+        client = kernel.create_connection(self.listener.getsockname())
+        self.addCleanup(client.close)
+        self.poller.poll()
+
+        def slowly() -> None:
+            with self.loop:
+                self.assertEqual(self.loop.leader, 0)
+                self.assertRaises(BlockingIOError, self.listener.sdp.acceptTCP, self.listener)
+
+        def accept(skt: Any) -> object:
+            self.inThread(slowly).result(HANG_SECONDS)
+            return self.listener
+
+        event = self.listener.sdp.event
+        self.assertIs(self.loop.idling.accept(event, accept, self.listener), self.listener)
+        self.listener.accept()[0].close()
 
     def test_acceptGiven(self) -> None:
         """
@@ -423,6 +565,46 @@ class IdleTests(BlockingTestCase):
         self.patch(self.loop.reactor, "_channels", (*self.loop.reactor._channels, channel))
         self.loop.idle(lambda: False, 0.0, lambda seconds: [])
         self.assertEqual(armed, [None])
+
+    def test_registered(self) -> None:
+        """
+        A descriptor that another thread registers as the object is made for the next waits is waited for.
+        """
+        read, write = os.pipe()
+        self.addCleanup(os.close, write)
+        self.addCleanup(os.close, read)
+
+        looks: list[None] = []
+
+        class Masks(dict[int, int]):
+            def copy(masks) -> dict[int, int]:
+                made = dict(masks)
+                looks.append(None)
+                if len(looks) == 2:
+                    self.poller.register(read, select.POLLIN)
+                return made
+
+        self.poller._masks = Masks(self.poller._masks)
+        self.plain.sendall(b"x")
+        self.assertEqual(self.poller.poll(), [(self.made.fileno(), select.POLLIN)])
+        self.made.recv(1)
+        os.write(write, b"x")
+        self.assertEqual(self.poller.poll(HANG_SECONDS * 1e3), [(read, select.POLLIN)])
+
+    def test_epollClosed(self) -> None:
+        """
+        An epoll object that is closed is no other file that has its number.
+        """
+        self._rested(self.ways()["epoll"])
+        number = self.epoller.fileno()
+        self.epoller.close()
+        read, write = os.pipe()
+        self.addCleanup(os.close, write)
+        self.addCleanup(os.close, read)
+        if read != number:
+            os.dup2(read, number)
+            self.addCleanup(os.close, number)
+        self.assertRaises(ValueError, self.epoller.poll, 0.001)
 
     def test_oneShot(self) -> None:
         """
