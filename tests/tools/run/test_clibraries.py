@@ -16,6 +16,9 @@ from subprocess import PIPE, run
 from attrs import evolve
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from tests.support.commands import programOf
+from tests.support.waiting import HANG_SECONDS
+from tests.verbs.c.library import built
 from twisted_ib.tools.run.clibraries import become, chooseDevice
 from twisted_ib.tools.run.native import again
 from twisted_ib.tools.run.native.again import lacking, searchPath
@@ -294,6 +297,56 @@ class TextTests(SynchronousTestCase):
         self.assertTrue(binary.described(found).endswith("; ENOSYS: 1 functions (f0)"))
 
 
+#: A program of libibverbs, and a library of that name without devices.
+_ASKS = """#include <stdio.h>
+void **ibv_get_device_list(int *);
+const char *ibv_get_device_name(void *);
+int main(void) { void **all = ibv_get_device_list(0); puts(all ? ibv_get_device_name(*all) : "none"); }
+"""
+_EMPTY = """void *ibv_get_device_list(int *count) { return 0; }
+const char *ibv_get_device_name(void *device) { return ""; }
+"""
+
+
+class CarriedTests(SynchronousTestCase):
+    """
+    A program that carries libibverbs by another name, as wheels do.
+    """
+
+    if _lacking:
+        skip = _lacking
+
+    def test_carried(self) -> None:
+        """
+        It finds the devices, as what it carries has the same functions of the same versions.
+        """
+        built()
+        folder = Path(self.mktemp()).absolute()
+        folder.mkdir()
+        (folder / "program.c").write_text(_ASKS)
+        (folder / "empty.c").write_text(_EMPTY)
+        (folder / "map").write_text("IBVERBS_1.1 { global: ibv_*; local: *; };")
+        carried = "libibverbs-01ab.so.1.14"
+        for options in (
+            (
+                "-shared",
+                "-fPIC",
+                "empty.c",
+                "-Wl,--version-script=map",
+                f"-Wl,-soname,{carried}",
+                "-o",
+                carried,
+            ),
+            ("program.c", carried, "-Wl,-rpath,$ORIGIN", "-o", "program"),
+        ):
+            run(["gcc", "-w", *options], cwd=folder, check=True)
+        tool = sys.executable, "-c", programOf("run.run"), "--quiet", "--device", "shm0"
+        for prefix, answer in (((), "none"), (tool, "shm0")):
+            command = *prefix, str(folder / "program")
+            result = run(command, capture_output=True, text=True, timeout=HANG_SECONDS)
+            self.assertEqual((result.stdout, result.stderr), (f"{answer}\n", ""))
+
+
 class DamagedTests(SynchronousTestCase):
     """
     Files that begin as binaries do.
@@ -322,7 +375,7 @@ _BECOMES = """
 import sys
 from types import ModuleType, SimpleNamespace
 binary = ModuleType("binary")
-binary.UnfitBinaryError, binary.begin = ValueError, lambda path, file: ([], "")
+binary.UnfitBinaryError, binary.begin = ValueError, lambda path, file: ([], "", ())
 sys.modules["twisted_ib.tools.run.native.binary"] = binary
 from twisted_ib.tools.run import clibraries
 clibraries.lacking = list

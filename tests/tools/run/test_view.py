@@ -358,6 +358,48 @@ class LibraryTests(SynchronousTestCase):
             file.write_text(text)
         (self.folder / "sys/class/infiniband/link").symlink_to("x")
 
+    def compile(self, name: str, code: str, *options: str) -> str:
+        """
+        @return: the path of a library of C.
+        """
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        command = ["gcc", "-shared", "-fPIC", "-w", "-x", "c", "-", "-x", "none", "-o", str(path), *options]
+        subprocess.run(command, input=code, text=True, check=True)
+        return str(path)
+
+    def test_carried(self) -> None:
+        """
+        Libraries that a wheel carries under names of their own give way to those beside the one in front, if
+        the wheel's folder is in the path of what a program opens; else they do not.
+        """
+        self.compile("libibverbs.so.1", "int ibv_whose(void) { return 2; }")
+        carried = self.compile("x.libs/libibverbs-01ab.so.1", "int ibv_whose(void) { return 1; }")
+        code = "int ibv_whose(void); int whose(void) { return ibv_whose(); }"
+        for paths, answer in (("/none:$ORIGIN/../x.libs", "2"), ("$ORIGIN/../y.libs", "1")):
+            for tags in ("enable", "disable"):
+                options = f"-Wl,-rpath,{paths}", f"-Wl,--{tags}-new-dtags", carried
+                user = self.compile("y/user.so", code, *options)
+                self.assertEqual(self.run_(f"import ctypes; print(ctypes.CDLL({user!r}).whose())"), answer)
+
+    def test_opened(self) -> None:
+        """
+        A name without a folder is looked for where its opener's own path leads.
+        """
+        self.compile("z/libown.so", "int own(void) { return 7; }")
+        code = """#include <dlfcn.h>
+int own(void) { int (*found)(void) = dlsym(dlopen("libown.so", RTLD_NOW), "own"); return found(); }"""
+        opener = self.compile("opener.so", code, "-Wl,-rpath,$ORIGIN/z")
+        self.assertEqual(self.run_(f"import ctypes; print(ctypes.CDLL({opener!r}).own())"), "7")
+        damaged = self.folder / "damaged.so"
+        for text in (b"", b"\x7fELF", Path(opener).read_bytes()[:200]):
+            damaged.write_bytes(text)
+            self.run_(f"""import ctypes
+try:
+    ctypes.CDLL({str(damaged)!r})
+except OSError:
+    pass""")
+
     def run_(self, code: str, *arguments: str, **environment: str) -> str:
         """
         @return: what a process of Python writes that has the library in front.
@@ -371,7 +413,7 @@ class LibraryTests(SynchronousTestCase):
         with self.library.open("rb") as file:
             symbols = [*ELFFile(file).get_section_by_name(".dynsym").iter_symbols()]
         names = sorted(each.name for each in symbols if each["st_shndx"] != "SHN_UNDEF")
-        for name in ("pthread_spin_lock", "pthread_join"):
+        for name in ("dlopen", "pthread_spin_lock", "pthread_join"):
             names.remove(name)
         self.assertGreater(len(names), 40)
         ofLinks = [each for each in names if "readlink" in each]

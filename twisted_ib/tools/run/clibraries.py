@@ -81,13 +81,14 @@ def become(program: NotPython, words: list[str], isViewed: bool, say: Callable[[
             NOT_RUNNABLE,
         )
     from twisted_ib.tools.run.native.binary import UnfitBinaryError, begin
-    from twisted_ib.tools.run.native.view import show
+    from twisted_ib.tools.run.native.view import put, show
 
     environment = dict(os.environ)
     try:
-        folders, text = begin(program.path, program.binary)
+        folders, text, inFront = begin(program.path, program.binary)
         if isViewed:
             show(folders[-1], environment)
+        put(inFront, environment)
     except (LibraryBuildError, UnfitBinaryError) as error:
         raise StartError(str(error), NOT_RUNNABLE) from None
     environment[SEARCHED] = searchPath(folders, os.environ)

@@ -46,6 +46,8 @@ _LISTED = re.compile(rb"^\s+(?:\S+ => )?(/.+?) \(0x[0-9a-f]+\)$", re.MULTILINE)
 #: Functions that are named in the line that says what was done.
 _NAMED = 3
 _SONAMES = frozenset(SONAMES.values())
+#: Such a library by a name of a wheel's own, as C{libibverbs-1de1263b.so.1.14.48.0}.
+_CARRIED = re.compile(r"lib(ibverbs|rdmacm|ibumad)-[^/]*\.so[^/]*").fullmatch
 _IGNORED = "the loader ignores LD_LIBRARY_PATH for it: run a copy without"
 
 
@@ -182,11 +184,13 @@ class Libraries:
     @ivar folders: where the loader finds them, in order.
     @ivar used: those that the program or a library of it imports.
     @ivar stubs: what answers ENOSYS, the program's own imports first.
+    @ivar inFront: libraries that are loaded in front of those that the program carries by other names.
     """
 
     folders: tuple[Path, ...]
     used: tuple[str, ...]
     stubs: tuple[Symbol, ...]
+    inFront: tuple[str, ...] = ()
 
 
 def loaded(path: str, loader: str) -> list[str]:
@@ -214,20 +218,23 @@ def librariesOf(path: str, binary: Binary, folder: Path) -> Libraries:
     @raise LibraryBuildError: the stubs cannot be made.
     """
     given = {each.name: exported(str(each)) for each in folder.glob("lib*.so.*")}
-    wanted = dict.fromkeys(binary.wanted)
-    for library in loaded(path, binary.loader):
+    wanted, others = dict.fromkeys(binary.wanted), loaded(path, binary.loader)
+    for library in others:
         # One that this package has is not loaded.
         if os.path.basename(library) not in given:
             wanted |= dict.fromkeys(_wantedBy(library, given))
     missing = [each for each in wanted if (each.version, each.name) not in given[each.library]]
-    used = tuple(sorted({each.library for each in wanted}))
+    carried = {found[1] for each in others if (found := _CARRIED(os.path.basename(each)))}
+    front = tuple(sorted(each for each in given if each.partition(".")[0].removeprefix("lib") in carried))
+    used = tuple(sorted({each.library for each in wanted}.union(front)))
+    paths = tuple(str(folder / each) for each in front)
     if not missing:
-        return Libraries((folder,), used, ())
+        return Libraries((folder,), used, (), paths)
     versions: dict[str, set[str]] = {}
     for library in {each.library for each in missing}:
         versions[library] = {version for version, _ in given[library]}
         versions[library] |= {each.version for each in wanted if each.library == library}
-    return Libraries((inFront(folder, missing, versions), folder), used, tuple(missing))
+    return Libraries((inFront(folder, missing, versions), folder), used, tuple(missing), paths)
 
 
 def _wantedBy(library: str, given: Collection[str]) -> tuple[Symbol, ...]:
@@ -244,13 +251,14 @@ class UnfitBinaryError(Exception):
     """
 
 
-def begin(path: str, binary: str) -> tuple[list[str], str]:
+def begin(path: str, binary: str) -> tuple[list[str], str, tuple[str, ...]]:
     """
     Find or build the libraries of a program.
 
     @param path: the program.
     @param binary: the file that the kernel loads: the program, or its interpreter.
-    @return: the directories for C{LD_LIBRARY_PATH}, and what it gets, for the user.
+    @return: the directories for C{LD_LIBRARY_PATH}; what it gets, for the user; and the libraries for
+        C{LD_PRELOAD}.
     @raise UnfitBinaryError: it would not get them.
     """
     needs = _checked(binary)
@@ -261,7 +269,7 @@ def begin(path: str, binary: str) -> tuple[list[str], str]:
     except (LibraryBuildError, NotReadableError) as error:
         # Of several lines, if the compiler has said it.
         raise UnfitBinaryError(f"{path}: {'; '.join(str(error).splitlines())}") from None
-    return [str(each) for each in found.folders], described(found)
+    return [str(each) for each in found.folders], described(found), found.inFront
 
 
 def _checked(path: str) -> Binary:

@@ -6,7 +6,7 @@ loaded in front leads (C{twisted_ib/verbs/c/building/view.c}).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import suppress
 
 from twisted_ib import limits
@@ -82,10 +82,22 @@ def show(libraries: str, environ: MutableMapping[str, str]) -> None:
     @raise LibraryBuildError: the folder with the files cannot be made, or the loader would not find the
         library in front.
     """
-    library = os.path.join(libraries, VIEW)
-    if any(each in library for each in _SEPARATORS):
-        raise LibraryBuildError(f"the loader cannot be given {library}: set XDG_CACHE_HOME to a directory")
+    put((os.path.join(libraries, VIEW),), environ)
     environ[SYSFS] = _folder(environ)
-    others = [each for each in environ.get(PRELOADED, "").replace(" ", ":").split(":") if each]
-    if library not in others:
-        environ[PRELOADED] = ":".join([library, *others])
+
+
+def put(libraries: Sequence[str], environ: MutableMapping[str, str]) -> None:
+    """
+    Have libraries loaded in front of a program, and of those that are already.
+
+    @param libraries: their paths.
+    @raise LibraryBuildError: the loader would not find one.
+    """
+    for library in libraries:
+        if any(each in library for each in _SEPARATORS):
+            raise LibraryBuildError(
+                f"the loader cannot be given {library}: set XDG_CACHE_HOME to a directory"
+            )
+        others = [each for each in environ.get(PRELOADED, "").replace(" ", ":").split(":") if each]
+        if library not in others:
+            environ[PRELOADED] = ":".join([library, *others])

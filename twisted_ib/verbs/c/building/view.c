@@ -233,3 +233,5 @@ int pthread_join(pthread_t thread, void **result)
         back(state);
     return error;
 }
+
+#include "carried.c"
