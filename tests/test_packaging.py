@@ -15,7 +15,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -111,10 +110,9 @@ def backend(hook: str, source: Path, target: Path) -> Path:
     return built
 
 
-class PackagingTests(SynchronousTestCase):
+class PackagingTestCase(SynchronousTestCase):
     """
-    Each way to install twisted_ib gives the whole package and its plugin, and
-    nothing else.
+    The checkout and what is built of it.
     """
 
     def setUp(self) -> None:
@@ -201,17 +199,12 @@ class PackagingTests(SynchronousTestCase):
             names = {name for name in archive.namelist() if ".dist-info/" not in name}
         return site, names
 
-    def unpackSdist(self) -> Path:
-        """
-        @return: the one folder of an unpacked sdist.
-        """
-        sdist = backend("build_sdist", self.checkout, self.directory / "sdist")
-        unpacked = self.directory / "unpacked"
-        with tarfile.open(sdist) as archive:
-            # Before 3.12 not every Python has filters; from 3.12 on one without is warned of.
-            archive.extractall(unpacked, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
-        [source] = unpacked.iterdir()
-        return source
+
+class PackagingTests(PackagingTestCase):
+    """
+    Each way to install twisted_ib gives the whole package and its plugin, and
+    nothing else; C{tests/soak} has that by an sdist.
+    """
 
     def test_wheel(self) -> None:
         """
@@ -233,23 +226,6 @@ class PackagingTests(SynchronousTestCase):
         [scripts] = site.glob("*.dist-info/entry_points.txt")
         for command in ("ib-demo", "ib-devinfo", "ib-get", "ib-perf", "ib-ping", "ib-policy"):
             self.assertIn(f"{command} = twisted_ib.tools.", scripts.read_text())
-
-    def test_sdist(self) -> None:
-        """
-        An sdist has all that the checkout has: from it the tests run, the examples and C{.ci/run}.  A wheel
-        built from it is as one built from the checkout.
-        """
-        self.copy()
-        source = self.unpackSdist()
-        there = {str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
-        kept = {str(path.relative_to(self.checkout)) for path in self.checkout.rglob("*") if path.is_file()}
-        generated = {name for name in there | kept if ".egg-info/" in name} | {"PKG-INFO"}
-        self.assertEqual(kept - there - generated, {"twisted/plugins/dropin.cache"})
-        self.assertEqual(there - kept - generated, set())
-        site, names = self.unpackWheel(backend("build_wheel", source, self.directory / "wheel"))
-        self.assertEqual({name for name in names if ".data/" not in name}, self.modules)
-        self.assertEqual(self.carried(names), self.share)
-        self.assertFound(site, site)
 
     def test_checkoutIsWhole(self) -> None:
         """

@@ -1,15 +1,17 @@
 """
-C{ib-demo} on a terminal.
+C{ib-demo} to its end, also on a terminal.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 
 from tests.support.waiting import HANG_SECONDS
 from tests.tools.demo.test_demo import COMMAND, DemoTestCase
+from twisted_ib.tools.demo.demo import webArguments
 
 #: The steps that take a second or more on a slow machine.
 STEPS = (
@@ -19,6 +21,41 @@ STEPS = (
     "Measuring a file",
     "Fetching from the web server",
 )
+
+
+class WholeTests(DemoTestCase):
+    """
+    What it prints, exits with and leaves.
+    """
+
+    def test_works(self) -> None:
+        """
+        It prints ranges, says that the hashes match, proposes a command,
+        and exits with 0; without a terminal there are no escape codes.
+        """
+        process = self.start()
+        out, err = process.communicate(timeout=HANG_SECONDS)
+        self.assertEqual((process.returncode, err), (0, ""), out)
+        self.leavesNothing(process)
+        for words in ("Round trips of 64 bytes", "SDP, zero copy", "hashes match", "0 to 1.5 times"):
+            self.assertIn(words, out)
+        for name, unit in (("SDP", "us"), ("TCP NODELAY", "us"), ("TCP", "MB/s"), ("SDP, zero copy", "MB/s")):
+            self.assertRegex(out, rf"(?m)^  {name} +[\d.,]+( to [\d.,]+)? {unit}$")
+        self.assertNotIn("\x1b", out)
+        self.assertNotIn("\r", out)
+        tail = "\n".join(out.splitlines()[-5:])
+        self.assertRegex(tail, r"ib-get http://\S+ --endpoint sdp:[\d.]+:\d+ -o \S+")
+        [line] = [line for line in out.splitlines() if line.startswith("Starting: ")]
+        match = re.search(r"sdp:(\d+) .*--path=(\S+)$", line)
+        assert match is not None, line
+        arguments = webArguments(int(match[1]), match[2])
+        self.assertEqual(line, "Starting: twistd " + " ".join(arguments))
+        self.assertEqual(sum(argument.startswith("--listen=") for argument in arguments), 2)
+        used = re.search(r"SDP has used the device shm0, (\d+) queue pairs and ([\d,]+) messages\.", out)
+        assert used is not None, out
+        # The round trips, the file in two ways, and the web server.
+        self.assertEqual(int(used[1]), 4)
+        self.assertGreater(int(used[2].replace(",", "")), 40_000_000 // 65536)
 
 
 class TerminalTests(DemoTestCase):

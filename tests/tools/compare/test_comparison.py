@@ -4,14 +4,12 @@ Tests for L{twisted_ib.tools.compare.comparison}, and for C{ib-perf compare} as 
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import parse
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -282,9 +280,9 @@ class RoundTests(SynchronousTestCase):
         self.assertIn("there is nothing to measure: uvloop: uvloop is not installed", str(error))
 
 
-class ProcessTests(SynchronousTestCase):
+class ProcessTestCase(SynchronousTestCase):
     """
-    The command.
+    The command, as a process.
     """
 
     def setUp(self) -> None:
@@ -312,24 +310,11 @@ class ProcessTests(SynchronousTestCase):
         self.assertRaises(ProcessLookupError, os.killpg, process.pid, 0)
         self.assertEqual(os.listdir(self.temporary), [])
 
-    def test_measures(self) -> None:
-        """
-        One short round of a subject of each kind, and of one that cannot work here: figures and a picture,
-        and an error.
-        """
-        self.environment["TWISTED_IB_RUN_DIR"] = "/dev/null"
-        picture = os.path.abspath(self.mktemp())
-        options = ["--subjects", "tcp-nodelay,switched,asyncio,sdp", "--rounds", "1", "--seconds", "0.001"]
-        out, err = self.start(*options, "--json", "--plot", picture).communicate(timeout=HANG_SECONDS)
-        self.assertTrue(err.startswith("ib-perf: sdp failed: "), err)
-        self.assertEqual(err.count("\n"), 1)
-        found = json.loads(out)
-        self.assertEqual(list(found["subjects"]), ["tcp-nodelay", "switched", "asyncio"])
-        self.assertEqual([row["measure"] for row in found["results"]], ["latency", "throughput"])
-        for row in found["results"]:
-            for figures in row["subjects"].values():
-                self.assertGreater(figures["median"], 0)
-        self.assertEqual(parse(picture).getroot().tag, "{http://www.w3.org/2000/svg}svg")
+
+class ProcessTests(ProcessTestCase):
+    """
+    How it ends; C{tests/soak} has what it measures.
+    """
 
     def test_interrupt(self) -> None:
         """

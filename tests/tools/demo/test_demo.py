@@ -18,7 +18,7 @@ from tests.processes.programs.nursery import Forked
 from tests.support.commands import programOf
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.host import libc
-from twisted_ib.tools.demo.demo import LARGE, webArguments
+from twisted_ib.tools.demo.demo import LARGE
 
 COMMAND = [sys.executable, "-c", programOf("demo.demo")]
 
@@ -80,37 +80,8 @@ class DemoTestCase(SynchronousTestCase):
 
 class DemoTests(DemoTestCase):
     """
-    What C{ib-demo} prints, exits with and leaves; C{tests/soak} shows it on a terminal.
+    How C{ib-demo} fails and is ended, and what it leaves; C{tests/soak} has one that goes to its end.
     """
-
-    def test_works(self) -> None:
-        """
-        It prints ranges, says that the hashes match, proposes a command,
-        and exits with 0; without a terminal there are no escape codes.
-        """
-        process = self.start()
-        out, err = process.communicate(timeout=HANG_SECONDS)
-        self.assertEqual((process.returncode, err), (0, ""), out)
-        self.leavesNothing(process)
-        for words in ("Round trips of 64 bytes", "SDP, zero copy", "hashes match", "0 to 1.5 times"):
-            self.assertIn(words, out)
-        for name, unit in (("SDP", "us"), ("TCP NODELAY", "us"), ("TCP", "MB/s"), ("SDP, zero copy", "MB/s")):
-            self.assertRegex(out, rf"(?m)^  {name} +[\d.,]+( to [\d.,]+)? {unit}$")
-        self.assertNotIn("\x1b", out)
-        self.assertNotIn("\r", out)
-        tail = "\n".join(out.splitlines()[-5:])
-        self.assertRegex(tail, r"ib-get http://\S+ --endpoint sdp:[\d.]+:\d+ -o \S+")
-        [line] = [line for line in out.splitlines() if line.startswith("Starting: ")]
-        match = re.search(r"sdp:(\d+) .*--path=(\S+)$", line)
-        assert match is not None, line
-        arguments = webArguments(int(match[1]), match[2])
-        self.assertEqual(line, "Starting: twistd " + " ".join(arguments))
-        self.assertEqual(sum(argument.startswith("--listen=") for argument in arguments), 2)
-        used = re.search(r"SDP has used the device shm0, (\d+) queue pairs and ([\d,]+) messages\.", out)
-        assert used is not None, out
-        # The round trips, the file in two ways, and the web server.
-        self.assertEqual(int(used[1]), 4)
-        self.assertGreater(int(used[2].replace(",", "")), 40_000_000 // 65536)
 
     def test_noSDP(self) -> None:
         """

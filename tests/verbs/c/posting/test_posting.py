@@ -26,7 +26,7 @@ def told(program: str, device: str, *stories: str) -> CompletedProcess[str]:
 
 class PostingTests(ProgramTestCase):
     """
-    The stories of C{posting.c}.
+    The stories of C{posting.c}; C{tests/soak} has those of a device without shared memory.
     """
 
     device = "shm0"
@@ -118,11 +118,3 @@ class PostingTests(ProgramTestCase):
         Four threads post to one queue: each request comes once, in the order of its thread.
         """
         self.story("threads")
-
-
-class LoopbackPostingTests(PostingTests):
-    """
-    The same without shared memory.
-    """
-
-    device = "lo0"
