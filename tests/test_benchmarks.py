@@ -11,8 +11,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from argparse import Namespace
 from pathlib import Path
 from time import monotonic
@@ -28,7 +26,6 @@ from benchmarks.summary import Results, Verdict, _isLoss
 from benchmarks.transports import BEFORE, COMPILED, CONTROL, MARKS
 from benchmarks.transports import byName as subjectByName
 from benchmarks.workloads import WORKLOADS
-from tests.support.waiting import HANG_SECONDS
 from twisted_ib.hca.device.form import compiledModules
 from twisted_ib.tools.compare.measuring import percentile
 
@@ -513,7 +510,7 @@ class ProgramTests(SynchronousTestCase):
     @cvar rows: What is measured of them.
     """
 
-    subjects: tuple[str, ...] = ("tcp", "sdp-ib", "blocking-tcp", "blocking-sdp")
+    subjects: tuple[str, ...] = ("tcp", "sdp-ib", "blocking-tcp")
     rows: tuple[str, ...] = ("rt64", "sockets64")
 
     def test_compare(self):
@@ -572,12 +569,8 @@ class ProgramTests(SynchronousTestCase):
 
 class SocketsTests(SynchronousTestCase):
     """
-    Round trips of two processes.
-
-    @cvar faces: What is measured; C{tests/soak} has more.
+    Round trips of two processes; C{tests/soak} has those of loops.
     """
-
-    faces: tuple[str, ...] = ("ib",)
 
     def test_trips(self) -> None:
         """
@@ -607,19 +600,3 @@ class SocketsTests(SynchronousTestCase):
         found = sockets.compare("blocking", (-1, -1), 0.05, 0.0, options)
         self.assertEqual({name: len(each) for name, each in found.items()}, {"tcp": 3, "sdp": 3})
         self.assertGreaterEqual(monotonic() - begun, 2 * 3 * sockets.FEWEST_TRIPS * 0.05)
-
-    def test_loops(self) -> None:
-        """
-        A loop has them over both providers, or the program says that SDP has not carried them.
-        """
-        command = [sys.executable, "-m", "benchmarks.sockets", "--placement", "free", "--face"]
-        said = subprocess.run(
-            [*command, *self.faces, "--rounds", "1", "--trips", "3", "--warming", "1"],
-            capture_output=True,
-            check=True,
-            cwd=ROOT,
-            text=True,
-            timeout=2 * HANG_SECONDS,
-        )
-        rows = [line.split()[:3] for line in said.stdout.splitlines()[1:]]
-        self.assertEqual(rows, [[face, "free", "0.0"] for face in self.faces])

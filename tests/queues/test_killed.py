@@ -10,8 +10,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.queues.killing import KINDS, story
 
-#: Moments: three of each kind.
-SHORT = 3 * len(KINDS)
+#: Moments: one of each kind.
+SHORT = len(KINDS)
 
 
 class KilledTests(SynchronousTestCase):

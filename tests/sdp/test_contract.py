@@ -36,7 +36,7 @@ CARRIERS: tuple[tuple[Any, list[str]], ...] = (
     (SDP("lo0"), [IB, EPOLL, ASYNCIO]),
 )
 #: Reactors of each contract; of the others each contract has one in turn.
-ALWAYS = {"TCP": [EPOLL], "SDPShm0": [IB, IB_ASYNCIO], "SDPLo0": []}
+ALWAYS = {"TCP": [EPOLL], "SDPShm0": [IB], "SDPLo0": []}
 
 
 def casesOf(

@@ -60,7 +60,16 @@ class AsAdapter(OnWire):
         super().setUp()
 
 
-globals().update(casesOf(__name__, SDP("roce0"), [IB, EPOLL], OnWire))
-_ADAPTER = SDP("roce0")
-_ADAPTER.name = "SDPAdapter"
-globals().update(casesOf(__name__, _ADAPTER, [IB], AsAdapter))
+def made(module: str, isWhole: bool) -> dict[str, type]:
+    """
+    @param module: Whose they are.
+    @param isWhole: Whether each contract is on each reactor, as in C{tests/soak}, or on one in turn.
+    @return: The test cases, by name.
+    """
+    adapter = SDP("roce0")
+    adapter.name = "SDPAdapter"
+    found = casesOf(module, SDP("roce0"), [IB, EPOLL], OnWire, always=None if isWhole else [])
+    return found | casesOf(module, adapter, [IB], AsAdapter)
+
+
+globals().update(made(__name__, isWhole=False))
