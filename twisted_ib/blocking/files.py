@@ -325,7 +325,7 @@ def flushAll() -> None:
 
 
 def _rawOf(file: object) -> io.RawIOBase | None:
-    # What else a program has put beneath one may have an attribute of any name.
+    # A program may have put something else beneath one, with an attribute of any name.
     while not isinstance(file, io.RawIOBase):
         if isinstance(file, io.TextIOWrapper):
             file = file.buffer

@@ -65,10 +65,9 @@ class Listening(SocketListeners):
     @ivar accepted: Connections that wait for C{accept}.
     @ivar sockets: How many sockets have it.
     @ivar isServed: Whether this process has waited for a client.
-    @ivar event: The event of a client that has come over TCP, if one did before, and no other process can
-        accept it; else L{None}.
+    @ivar event: The event of a client that has come over TCP, which is empty until one has; L{None} if
+        another process may have the socket, and be quicker to accept it.
     @ivar outcome: The one of L{outcomes<twisted_ib.switch.reason.outcomes>} that counts it.
-    @ivar isGiven: Whether another process may have the socket.
     @ivar kind: The family, type and protocol of the socket.
     """
 
@@ -88,8 +87,8 @@ class Listening(SocketListeners):
         self.backlog = max(backlog, 1)
         self.accepted: deque[Connection] = deque()
         self.sockets = 1
-        self.isServed = self.isGiven = False
-        self.event: tuple[int, int] | None = None
+        self.isServed = False
+        self.event: tuple[int, int] | tuple[()] | None = ()
         self._pollers: list[Poll] = []
         self.outcome: tuple[str, str, str] = ("", "", "")
         # Each look makes members of enumerations.
@@ -149,7 +148,7 @@ class Listening(SocketListeners):
                 self.loop.disturb()
 
     def _showWhy(self) -> None:
-        self.event = None
+        self.event = self.event and ()
         self._tellProvider()
         self.loop.reactor.socketReport.showPeer(self._address.host, self._address.port, self.why, True)
         skt = offloaded.get(self.descriptor)
@@ -266,13 +265,14 @@ class Listening(SocketListeners):
         Count a connection that the kernel has accepted; the next ones may be at once, and counted as this.
         """
         self.outcome = carried(TCP, self.why)
-        self.event = None if self.isGiven else (self.descriptor, select.POLLIN)
+        if self.event is not None:
+            self.event = (self.descriptor, select.POLLIN)
 
     def give(self) -> None:
         """
-        Another process may have the socket from now on, and be quicker to accept a client over TCP.
+        Another process may have the socket from now on.
         """
-        self.isGiven, self.event = True, None
+        self.event = None
 
     def drop(self, isAborted: bool = False) -> None:
         """

@@ -146,7 +146,7 @@ def select(
 def _selectBeside(
     lists: _Lists, plain: list[_Lists], waited: list[None], bell: tuple[int, int], milliseconds: float
 ) -> Found:
-    # What poll(2) would find: of those that are to be written to, only whether there are some.
+    # Returns as poll(2) would: of those that are to be written to, only whether there are some.
     at = bell[0]
     waited.append(None)
     try:

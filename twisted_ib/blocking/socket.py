@@ -316,7 +316,7 @@ class socket(kernel.socket, metaclass=_Sockets):
         listening = self._sdp and self._sdp.part
         if listening.__class__ is Listening:
             idle, event = listening.loop.idling, listening.event
-            if event is not None:
+            if event:
                 if event not in idle.found and not descriptors.connected:
                     listening.awaitClient(self)
                 plain = idle.accept(event, _acceptPlain, self)
@@ -645,7 +645,7 @@ socket.kernelKind = KernelSocket
 def _made(
     kind: tuple[int, int, int], accepted: tuple[int, object], listener: kernel.socket
 ) -> tuple[socket, object]:
-    # What the kernel has accepted, as C{kernelKind(*kind, descriptor)}, whose steps are in one here.
+    # As C{kernelKind(*kind, descriptor)} of a descriptor that the kernel has accepted, in one step.
     made = _new(socket.kernelKind)
     _begin(made, *kind, accepted[0])
     made._io_refs, made._closed = 0, False

@@ -239,7 +239,7 @@ def _loaded(hooks: Hooks) -> type[Carried]:
         from twisted_ib.blocking.socket import socket as full
         from twisted_ib.drive.waiter import NoLock
     NoLock.refusing = staticmethod(_sayForked)
-    # What the program has replaced itself stays as it is.
+    # The program's own replacements stay as they are.
     own = [(each, each.now()) for each in hooks.replaced if each.now() is not each.ours]
     full.stays = staticmethod(stays)
     type.__setattr__(full, "setblocking", _setBlocking)
@@ -288,7 +288,7 @@ def leaveTo(name: str) -> None:
     if _full is not None:
         from twisted_ib.blocking.descriptors import offloaded
 
-        # What it gets is to be of the class that it finds as socket.socket (trio).
+        # It is to get sockets of the class that it finds as socket.socket (trio).
         _full.kernelKind = _full
         for each in list(offloaded.values()):
             if not _isBlocking(each):

@@ -97,7 +97,7 @@ int repoll_wait(int set, struct epoll_event *events, int most, int timeout) agai
 """
 #: librspreload's answer to C{sockets.c}.
 _TOLD = "if (twisted_ib_tells(fds, count, timeout))\nreturn 0;"
-#: What C{vain.c} knows a call by.
+#: The arguments by which C{vain.c} knows a call.
 _VAIN = {
     "rrecv": "ASKS_OCTETS, socket, flags, buffer, length",
     "rread": "ASKS_OCTETS, socket, 0, buffer, length",
