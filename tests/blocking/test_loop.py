@@ -23,6 +23,7 @@ from tests.support.calls import requireReplaceable
 from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import select, socket
 from twisted_ib.blocking import loop as module
+from twisted_ib.drive.turn import Turn
 from twisted_ib.drive.waiter import DrivingLock, LockQueue
 from twisted_ib.hca.device.registry import addDevice, removeDevice
 
@@ -429,6 +430,33 @@ class LoopTests(BlockingTestCase):
         former = signal.signal(signal.SIGUSR1, handler)
         self.addCleanup(signal.signal, signal.SIGUSR1, former)
         return lambda: waitUntil(lambda: begun, kill)
+
+    def test_givesWay(self) -> None:
+        """
+        Whoever drives looks at the devices after it has stood aside, for a signal's handler or for threads
+        that want the interpreter: a doorbell that has rung meanwhile rings no more.
+        """
+        requireReplaceable(type(self.loop.reactor), "_sleep")
+        sleep, disarm = self.loop.reactor._sleep, Turn.disarm
+        seen: list[object] = []
+        self.patch(self.loop.reactor, "_sleep", lambda *limits: seen.append(limits[0]) or sleep(*limits))
+        self.patch(Turn, "disarm", lambda turn, devices: seen.append(devices) or disarm(turn, devices))
+
+        def interrupted(*_: object) -> int:
+            self.loop.interrupts[signal.SIGUSR1] = (lambda *_: None, None)
+            return 0
+
+        def busy(*_: object) -> int:
+            self.loop.busy, self.loop.busyUntil = 2 * module.BUSY_TURNS - 1, 0.0
+            self.loop.driven.inThreads = 1
+            return 0
+
+        for turn in (interrupted, busy):
+            self.patch(self.loop, "turn", turn)
+            with self.loop:
+                self.assertTrue(self.loop.wait(lambda: seen))
+            self.assertEqual(seen, [module.YIELD_SECONDS, self.loop.reactor._channels], turn)
+            del seen[:]
 
     def test_signal(self) -> None:
         """

@@ -289,7 +289,7 @@ class BlockingLoop:
                 woken = tell(self.followers) if self.followers else 0
                 if self.interrupts:
                     # Nothing is half done between two turns.
-                    self.reactor._sleep(YIELD_SECONDS, None)
+                    self._giveWay()
                 if ready() or (kernel is not None and self._isKernelReady(kernel, -1, True)):
                     over = True
                     return True
@@ -305,7 +305,7 @@ class BlockingLoop:
                     if self.busy == BUSY_TURNS:
                         self.busyUntil = monotonic() + BRIEF_SECONDS
                     elif monotonic() >= self.busyUntil:
-                        self.reactor._sleep(YIELD_SECONDS, None)
+                        self._giveWay()
         finally:
             self.leader, self._leaderReady = before, readyBefore
             if not before:
@@ -316,6 +316,11 @@ class BlockingLoop:
                 self.reactor.wakeUp()
             if kernel is not None:
                 kernel.unregister(self.reactor.descriptor)
+
+    def _giveWay(self) -> None:
+        self.reactor._sleep(YIELD_SECONDS, None)
+        # A doorbell that has rung meanwhile ends no other sleep.
+        self.reactor.rest.disarm(self.reactor._channels)
 
     def _left(self, goesOn: bool = False) -> None:
         # If it goes on to wait, it is the deputy itself.
