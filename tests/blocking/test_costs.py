@@ -211,6 +211,7 @@ class CostTests(BlockingTestCase):
         """
         Those of a record of TLS that is there when it is received: OpenSSL is asked before it, and for it.
         """
+        self.rules("use both server * *:*\nuse both connect * *:*\ntimeout short 0\n")
         one, other = self.blocking()
         server, client = contexts()
         ends = [wrap_socket(client, one, False, False, server_hostname="localhost")]

@@ -346,9 +346,10 @@ class TLSTests(BlockingTestCase):
 
     def setUp(self) -> None:
         """
-        Contexts of both ends.
+        Contexts of both ends, whose connections stay with SDP.
         """
         super().setUp()
+        self.rules("use both server * *:*\nuse both connect * *:*\ntimeout short 0\n")
         made = certificate("localhost")
         path = self.mktemp()
         with open(path, "wb") as file:

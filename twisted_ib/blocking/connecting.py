@@ -31,6 +31,7 @@ from twisted_ib.switch.reason import (
     kept,
     outcomes,
     stayed,
+    withdrawn,
 )
 from twisted_ib.switch.serverclient import RedirectedClient
 
@@ -62,6 +63,9 @@ class BlockingClient(RedirectedClient):
 
     def sleeps(self) -> None:
         self.connector.sleeps()
+
+    def secured(self) -> None:
+        self.connector.secured()
 
 
 class Connecting:
@@ -175,7 +179,7 @@ class SwitchedConnecting(Connecting):
         super().__init__(loop, address)
         self._bound = bound
         #: Those of the device before the connection.
-        self._sleeps = 0
+        self._sleeps, self._isSecured = 0, False
         self.attempt = Attempt(loop.reactor.switch, self)
         self.why = self.attempt.why
         self.attempt.begin(address[0], address[1], timeout, True)
@@ -203,7 +207,7 @@ class SwitchedConnecting(Connecting):
         # The switch learns whether the connection has gained from SDP.
         super().connectionLost(reason)
         transport, self.transport = self.transport, None
-        if transport is not None:
+        if transport is not None and not self._isSecured:
             sent, received, *_ = transport.traffic()
             channel = transport.channel
             # The device's, of which each connection has its part.
@@ -215,8 +219,18 @@ class SwitchedConnecting(Connecting):
         """
         The connection's messages mostly end sleeps.
         """
-        gainless = self.reactor.switch.candidates.gainless
-        why = gainless.sleeps(*self.attempt.address, self.reactor.seconds())
+        self._gainsNothing(self.reactor.switch.candidates.gainless.sleeps)
+
+    def secured(self) -> None:
+        """
+        TLS begins on the connection.
+        """
+        if self.attempt.why.verdict != SDP and self.reactor.switch.configuration.policy.timeouts.short:
+            self._isSecured = True
+            self._gainsNothing(self.reactor.switch.candidates.gainless.secured)
+
+    def _gainsNothing(self, learn: Callable[[str, int, float], Fallback]) -> None:
+        why = learn(*self.attempt.address, self.reactor.seconds())
         connection, transport = self.connection, self.transport
         if connection is None or transport is None or not transport.isQuiet():
             return
@@ -231,6 +245,7 @@ class SwitchedConnecting(Connecting):
         decision, switch = self.attempt.why, self.reactor.switch
         kept[skt] = decision
         switch.fellBack(decision, why, *self.attempt.address)
+        withdrawn(decision)
         self.reactor.socketReport.showPeer(*self.attempt.address, decision)
 
     def suspended(self) -> bool:

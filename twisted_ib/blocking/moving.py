@@ -32,13 +32,16 @@ from typing import TYPE_CHECKING, Any, Final
 from twisted.internet.protocol import Protocol
 
 from twisted_ib.blocking import descriptors
+
+# This module is imported late: the kernel's name may stand for another by now (L{twisted_ib.blocking.patch}).
+from twisted_ib.blocking.select import _poll
 from twisted_ib.hca.base.machine import Machine, ignored, listed
 from twisted_ib.hca.host.fdpassing import LINGER_RESET, refuse
+from twisted_ib.switch.serverclient import RedirectedClient
 
 if TYPE_CHECKING:
     from twisted_ib.blocking.connection import Connection
     from twisted_ib.blocking.socket import socket
-    from twisted_ib.switch.serverclient import RedirectedClient
 
 #: Options that programs set, which go with a connection.
 _OPTIONS: Final = (
@@ -207,10 +210,14 @@ class Move:
         connection = self.connection
         if self._isOpen():
             with connection.loop:
-                self.look()
+                poller = None
+                if self.mine is not None:
+                    # For the end alone: one that refuses resets it.
+                    (poller := _poll()).register(self.mine, 0)
                 connection.loop.wait(
-                    lambda: not self._isOpen() or connection.over, monotonic() + ANSWER_SECONDS
+                    lambda: not self._isOpen() or connection.over, monotonic() + ANSWER_SECONDS, poller
                 )
+                self.look()
                 self.feed(Input.WAITED)
         return self.receives() and not connection.inbox.size
 
@@ -408,6 +415,35 @@ def asked(connection: Connection, descriptor: int) -> None:
         move.advance()
     else:
         move.drop()
+
+
+def secured(
+    skt: socket, server_side: bool = False, do_handshake_on_connect: bool = True, **others: object
+) -> None:
+    """
+    TLS begins on a socket, which gains nothing from SDP then: move before its handshake, if both ends can.
+
+    The parameters are those of C{ssl.SSLSocket._create}.  A socket that blocks, and whose handshake is next,
+    waits for L{ANSWER_SECONDS} at most: a server for the client's first octets, before which that asks.
+    """
+    connection = skt.sdp
+    if connection is None or connection.listens:
+        return
+    timeout = skt.gettimeout()
+    waits = do_handshake_on_connect and timeout != 0.0
+    with connection.loop:
+        stream = connection.stream
+        if stream is None or connection.readable():
+            return
+        if isinstance(stream, RedirectedClient):
+            stream.secured()
+            if waits and connection.move is not None:
+                connection.move.awaitAnswer()
+        elif server_side and waits:
+            connection.loop.wait(
+                lambda: connection.stream is None or connection.readable(),
+                monotonic() + min(timeout or ANSWER_SECONDS, ANSWER_SECONDS),
+            )
 
 
 def _isTCP(mine: _socket.socket) -> bool:

@@ -17,11 +17,13 @@ import socket as kernel
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import lru_cache
 from operator import index
 from time import monotonic
 from types import FunctionType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from twisted_ib import limits
 from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.connecting import (
     Connecting,
@@ -42,8 +44,10 @@ from twisted_ib.blocking.select import pollers
 from twisted_ib.configuration.words import CONNECT, LISTEN
 from twisted_ib.drive.waiter import handlers
 from twisted_ib.sdp.inbox import octetsOf
-from twisted_ib.switch.reason import Fallback, Reason, outcomes
+from twisted_ib.switch.reason import Fallback, Reason, keep, kept, outcomes
 from twisted_ib.switch.switch import Switch
+
+T = TypeVar("T")
 
 # Now: the names may stand for others later (L{twisted_ib.blocking.patch}).
 _Plain = kernel.socket
@@ -95,6 +99,7 @@ class socket(kernel.socket, metaclass=_Sockets):
     @cvar stays: Returns why a socket stays with the kernel beside what else the process has, or L{None}.
     @cvar kernelKind: The class of those that the kernel has connected, as a rule one that costs less; this
         one where a program takes nothing that is derived from it.
+    @cvar movedKind: The class of those of this class whose connection has moved to TCP.
     """
 
     __slots__ = ("_connecting", "_names", "_sdp", "isDirect")
@@ -106,6 +111,7 @@ class socket(kernel.socket, metaclass=_Sockets):
     _closed: bool
     stays: Callable[[kernel.socket], Fallback | None] = staticmethod(lambda skt: None)
     kernelKind: type[socket]
+    movedKind: type[socket]
 
     def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:
         self._sdp = self._connecting = None
@@ -600,7 +606,7 @@ class socket(kernel.socket, metaclass=_Sockets):
         The kernel has all that a connection still brings.
         """
         self._sdp, self._names = None, (connection.local, connection.peer)
-        self.__class__ = MovedSocket
+        self.__class__ = self.movedKind
         descriptors.movedSockets[self.fileno()] = self
         for each in tuple(pollers):
             each.giveBack(self.fileno())
@@ -673,17 +679,43 @@ class MovedSocket(KernelSocket):
     __slots__ = ()
 
     def getsockname(self) -> Any:
-        super().getsockname()
-        return self._names[0]
+        name = _Plain.getsockname(self)
+        # Not yet of one with TLS, while the standard library makes it.
+        return getattr(self, "_names", (name, None))[0]
 
     def getpeername(self) -> Any:
-        super().getpeername()
-        return self._names[1]
+        name = _Plain.getpeername(self)
+        return getattr(self, "_names", (None, name))[1]
 
     def dup(self) -> MovedSocket:
         made: Any = super().dup()
         made._names = self._names
         return made
+
+
+socket.movedKind = MovedSocket
+
+
+@lru_cache(maxsize=limits.GIVEN_CLASSES)
+def movedKind(kind: Any) -> Any:
+    """
+    Return the class of sockets of a class whose connection has moved.
+    """
+    names = {each: vars(MovedSocket)[each] for each in ("getsockname", "getpeername")}
+    return type(kind.__name__, (kind,), {"__module__": kind.__module__, **names})
+
+
+def succeeded(skt: MovedSocket, make: Callable[[], T]) -> T:
+    """
+    Make a socket of a L{movedKind} that takes over the descriptor of another one, its addresses, and why the
+    kernel has it.
+    """
+    names, why = skt._names, kept.pop(skt, None)
+    made: Any = make()
+    made._names = names
+    if why is not None:
+        keep(made, why)
+    return made
 
 
 def _rebound(function: Any) -> Any:

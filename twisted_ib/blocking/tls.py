@@ -17,12 +17,13 @@ from select import POLLIN, POLLOUT
 from socket import MSG_DONTWAIT
 from threading import RLock
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, TypeAlias, TypeVar, cast
 from weakref import ref
 
 from twisted_ib import limits
 from twisted_ib.blocking.connection import SEND_BYTES, Connection, failure
-from twisted_ib.blocking.socket import AF_IB, _poll, socket
+from twisted_ib.blocking.moving import secured
+from twisted_ib.blocking.socket import AF_IB, MovedSocket, _poll, movedKind, socket, succeeded
 from twisted_ib.switch.reason import isConnected
 
 if TYPE_CHECKING:
@@ -389,7 +390,6 @@ class SSLSocket(ssl.SSLSocket, socket):  # type: ignore[misc]
     See C{ssl.SSLSocket}.
     """
 
-    # Set by the standard library's.
     _connected: bool
     _session: Any
     do_handshake_on_connect: bool
@@ -407,7 +407,6 @@ class SSLSocket(ssl.SSLSocket, socket):  # type: ignore[misc]
             self._sslobj.context = context
 
     def _real_connect(self, address: Any, isNumber: bool) -> int | None:
-        # As the standard library's, with TLS in memory.
         if self.server_side:
             raise ValueError("can't connect in server-side mode")
         if self._connected or self._sslobj is not None:
@@ -430,16 +429,16 @@ class SSLSocket(ssl.SSLSocket, socket):  # type: ignore[misc]
             raise
         return number
 
+    def mayMove(self) -> bool:
+        return type(self) is SSLSocket  # What TLS holds is octets of records, and these go on.
+
     def accept(self) -> tuple[Any, Any]:
         made, address = socket.accept(self)
-        wrapped = wrap_socket(
-            self.context,
-            made,
-            server_side=True,
-            do_handshake_on_connect=self.do_handshake_on_connect,
-            suppress_ragged_eofs=self.suppress_ragged_eofs,
-        )
-        return wrapped, address
+        does, suppresses = self.do_handshake_on_connect, self.suppress_ragged_eofs
+        return wrap_socket(self.context, made, True, does, suppresses), address
+
+
+SSLSocket.movedKind = movedKind(SSLSocket)
 
 
 @lru_cache(maxsize=limits.GIVEN_CLASSES)
@@ -450,19 +449,21 @@ def _classOf(kind: type[ssl.SSLSocket]) -> type[ssl.SSLSocket]:
 
 def create(cls: type[ssl.SSLSocket], /, sock: Any, context: Any = None, **options: Any) -> ssl.SSLSocket:
     """
-    See C{ssl.SSLSocket._create}: the standard library's, but for sockets that SDP may carry.
-
-    C{ssl.SSLContext.wrap_socket} looks it up when it has the socket; a program looks up C{wrap_socket} itself
-    earlier: C{context.wrap_socket(socket.create_connection(...))} may be its first socket.
+    See C{ssl.SSLSocket._create}, which is looked up when the socket is there, that may be a program's first:
+    the standard library's, but for sockets that SDP may carry.
     """
     if getattr(sock, "family", None) == AF_IB:
         # The descriptor, which the standard library's would take, has no connection.
         raise failure(errno.EAFNOSUPPORT)
-    if issubclass(type(sock), socket) and (sock.sdp is not None or not isConnected(sock)):
+    kind: Any = cls
+    if isOurs := issubclass(type(sock), socket):
+        secured(sock, **options)
+    if isOurs and (sock.sdp is not None or not isConnected(sock)):
         if not issubclass(cls, SSLSocket):
-            kind: Any = cls
             cls = SSLSocket if cls is ssl.SSLSocket else _classOf(kind)
         context = _Context(context)
+    elif isinstance(sock, MovedSocket):
+        return succeeded(sock, partial(_createPlain, movedKind(kind), sock, context=context, **options))
     return _createPlain(cls, sock, context=context, **options)
 
 
@@ -542,8 +543,7 @@ class _OpenSSLRecords(_Records):
 
 
 def _recordsOf(connection: SSL.Connection) -> _OpenSSLRecords | None:
-    found: _OpenSSLRecords | None = vars(connection).get("_records")
-    return found
+    return cast("_OpenSSLRecords | None", vars(connection).get("_records"))
 
 
 def _carrying(

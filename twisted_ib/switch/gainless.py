@@ -3,8 +3,9 @@ Where connections of blocking sockets gain nothing from SDP.
 
 A message gains if polling finds it.  One that ends a sleep costs more than TCP's: the kernel does with a few
 instructions what Python does here with a thousand.  A connection of one request does not win back what it
-costs to connect.  Both are learned from a process's own connections, those that have ended and those that
-stand; its next ones to the same port go over TCP for a time.
+costs to connect.  Nor does TLS gain, whose records OpenSSL has in memory here.  All is learned from a
+process's own connections, those that have ended and those that stand; its next ones to the same port go over
+TCP for a time.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ SHORT_MESSAGES: Final = 16
 GAINLESS_IN_SUCCESSION: Final = 4
 _SHORT_LIVED: Final = Fallback("short_lived", "blocking and short-lived: SDP gains nothing here")
 _ASLEEP: Final = Fallback("asleep", "blocking and mostly asleep: SDP gains nothing here")
+#: OpenSSL does with its own descriptor what takes some hundred functions of Python in memory.
+_TLS: Final = Fallback("tls", "blocking TLS: SDP gains nothing here")
 #: Queue pairs of a device, at most, that are looked at for that: each look asks all of them.
 LEARN_QUEUE_PAIRS: Final = 256
 #: Messages that a device, and one of its connections, has received, at least, before that is judged.
@@ -57,7 +60,7 @@ class Gainless:
     @cvar reasons: Those of what is known here.
     """
 
-    reasons: Final = (_SHORT_LIVED, _ASLEEP, ONE_CPU)
+    reasons: Final = (_SHORT_LIVED, _ASLEEP, _TLS, ONE_CPU)
 
     def __init__(self) -> None:
         # A message costs several times TCP's.
@@ -90,6 +93,13 @@ class Gainless:
         """
         self._add(host, port, GAINLESS_IN_SUCCESSION, _ASLEEP, now)
         return _ASLEEP
+
+    def secured(self, host: str, port: int, now: float) -> Fallback:
+        """
+        Learn from a connection on which TLS begins: one suffices.
+        """
+        self._add(host, port, GAINLESS_IN_SUCCESSION, _TLS, now)
+        return _TLS
 
     def _add(self, host: str, port: int, count: int, why: Fallback, now: float) -> None:
         forgotten = _enter(self._ports, (host, port), (min(count, GAINLESS_IN_SUCCESSION), why, now))

@@ -169,12 +169,15 @@ def carried(provider: str, why: Reason | None) -> tuple[str, str, str]:
     return key
 
 
-def withdrawn() -> None:
+def withdrawn(why: Reason | None = None) -> None:
     """
-    Count a connection over SDP as one over TCP: the program uses its socket by itself.
+    Count a connection over SDP as one over TCP.
+
+    @param why: As of L{carried}: the decision by which it has moved, or L{None} if the program uses its
+        socket by itself.
     """
     outcomes["sdp", "", ""] -= 1
-    carried("tcp", None)
+    carried("tcp", why)
 
 
 #: Why the kernel has sockets of the program that could have had SDP.

@@ -106,3 +106,8 @@ class RedirectedClient(_Handled, SDPClient):
         """
         Its messages mostly end sleeps: that of a blocking socket asks to move to TCP then.
         """
+
+    def secured(self) -> None:
+        """
+        TLS begins on it: likewise.
+        """

@@ -10,6 +10,7 @@ import socket as kernel
 import ssl
 import sys
 import termios
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -35,6 +36,7 @@ from twisted_ib.blocking.select import epoll, poll, select
 from twisted_ib.blocking.socket import MovedSocket
 from twisted_ib.hca.host.fdpassing import LINGER_RESET
 from twisted_ib.sdp.transport import SDPTransport
+from twisted_ib.switch import reason
 from twisted_ib.switch.gainless import ASLEEP_MESSAGES
 
 DATA = b"0123456789"
@@ -799,27 +801,108 @@ class MovingTests(BlockingTestCase):
                         skt.detach()
                     skt.close()
 
-    def test_TLS(self) -> None:
+    def contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
         """
-        So does one whose ends have TLS, which holds octets of its own.
+        Return those of TLS: a client's and a server's.
         """
         path = self.mktemp()
         with open(path, "wb") as file:
             file.write(certificate("localhost").dumpPEM())
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(path)
-        one, other = self.pair()
-        served = self.inThread(partial(tls.wrap_socket, context, other, server_side=True))
-        context = ssl.create_default_context(cafile=path)
-        client: Any = tls.wrap_socket(context, one, server_hostname="localhost")
+        return ssl.create_default_context(cafile=path), context
+
+    def secured(self, one: Any, other: Any, waits: bool = True) -> tuple[Any, Any]:
+        """
+        Begin TLS on both ends, and have them exchange something.
+
+        @param waits: Whether the handshake is a part of that; if not, the server answers afterwards.
+        """
+        hold = None if waits else self.restless(other)
+        clients, servers = self.contexts()
+        served = self.inThread(partial(tls.wrap_socket, servers, other, True, waits))
+        client: Any = tls.wrap_socket(clients, one, False, waits, server_hostname="localhost")
         self.addCleanup(client.close)
         server = served.result(HANG_SECONDS)
         self.addCleanup(server.close)
-        moves(client)
-        self.turns()
+        if hold is not None:
+            hold.restore()
+        shaken = self.inThread(server.do_handshake)
+        client.do_handshake()
+        shaken.result(HANG_SECONDS)
+        for each, peer in ((client, server), (server, client)) * 2:
+            each.sendall(DATA)
+            self.assertEqual(exactly(peer, len(DATA)), DATA)
+        return client, server
+
+    def test_TLS(self) -> None:
+        """
+        One on which TLS begins moves before its handshake: OpenSSL has the descriptors, which keep their
+        addresses; the summary counts it as TCP's, and the next one to the port goes over TCP at once.
+        """
+        one, other = self.pair()
+        address = other.getsockname()
+        names = [(each.getsockname(), each.getpeername()) for each in (one, other)]
+        before = Counter(reason.outcomes)
+        ends = self.secured(one, other)
+        for each in ends:
+            self.assertIsInstance(each, ssl.SSLSocket)
+            self.assertFalse(issubclass(type(each), tls.SSLSocket))
+        self.assertEqual([(each.getsockname(), each.getpeername()) for each in ends], names)
+        found = Counter(reason.outcomes)
+        found.subtract(before)
+        self.assertEqual(
+            {key: count for key, count in found.items() if count},
+            {
+                ("sdp", "", ""): -1,
+                ("tcp", "tls", ""): 1,
+            },
+        )
+        self.assertEqual(reason.kept[ends[0]].fallback.kind, "tls")
+        known = self.loop.reactor.switch.candidates.gainless
+        held = known.holds(*address, self.loop.reactor.seconds(), 10.0)
+        self.assertEqual(held.kind, "tls")
+
+    def test_TLSStays(self) -> None:
+        """
+        It stays where C{timeout short 0} says so, and nothing is learned.
+        """
+        self.rules("use both server * *:*\nuse both connect * *:*\ntimeout short 0\n")
+        one, other = self.pair()
+        client, server = self.secured(one, other)
+        self.assertEqual([type(each) for each in (client, server)], [tls.SSLSocket] * 2)
         self.assertIsNone(client.sdp.move)
-        client.sendall(DATA)
-        self.assertEqual(exactly(server, len(DATA)), DATA)
+        self.assertEqual(self.loop.reactor.switch.candidates.gainless._ports, {})
+
+    def test_TLSRefused(self) -> None:
+        """
+        A client whose server refuses to move does not wait for an answer that does not come.
+        """
+        one, other = self.pair()
+        copy = other.dup()
+        self.addCleanup(copy.close)
+        self.patch(moving, "ANSWER_SECONDS", HANG_SECONDS)
+        client, server = self.secured(one, other)
+        self.assertIs(client.sdp.move.state, State.REFUSED)
+        self.assertIsNotNone(server.sdp)
+
+    def test_TLSLater(self) -> None:
+        """
+        Where the handshake is not a part of its beginning nothing is waited for: its ends move later, and
+        their records go by TCP then.
+        """
+        one, other = self.pair()
+        names = [(each.getsockname(), each.getpeername()) for each in (one, other)]
+        ends = self.secured(one, other, False)
+        with self.loop:
+            self.assertTrue(
+                self.loop.wait(lambda: not any(each.sdp for each in ends), monotonic() + HANG_SECONDS)
+            )
+        for each, peer in ends, ends[::-1]:
+            self.assertIsInstance(each, tls.SSLSocket)
+            each.sendall(DATA)
+            self.assertEqual(exactly(peer, len(DATA)), DATA)
+        self.assertEqual([(each.getsockname(), each.getpeername()) for each in ends], names)
 
     def test_looks(self) -> None:
         """

@@ -45,6 +45,7 @@ _WORDS = {
     "short_lived": "by blocking sockets to ports of short-lived connections",
     "socket": "on sockets that the program made itself",
     "thread": "from another thread than the device's",
+    "tls": "with TLS of blocking sockets",
     "timeout": "whose server did not answer on SDP in time",
     "unknown_listener": "whose server is not known",
     "unloadable": "as SDP could not be loaded",
