@@ -869,13 +869,16 @@ class KindTests(LoopsTestCase):
 
     def test_secured(self) -> None:
         """
-        TLS of the first socket of a program goes over SDP, whether that is wrapped in the expression that
-        connects it, or before it connects or listens, or by a client of the standard library.
+        TLS of the first socket of a program goes over SDP if the rules leave it there, whether that is
+        wrapped in the expression that connects it, or before it connects or listens, or by a client of the
+        standard library.
         """
+        config = self.folder / "config"
+        config.write_text("use both server * *:*\nuse both connect * *:*\ntimeout short 0\n")
         with open(self.folder / "pem", "wb") as file:
             file.write(certificate("localhost").dumpPEM())
         said = "".join(f"{each} True\n" for each in ("early", "late", "https", "opened", "mailed"))
-        self.assertEqual(self.ran(_SECURED)[0], said)
+        self.assertEqual(self.ran(_SECURED, config=config)[0], said)
 
     def test_absent(self) -> None:
         """
