@@ -141,6 +141,7 @@ class ExportTests(ProgramTestCase):
             "seen",
             "settle",
             "forked",
+            "over",
         )
         shared = {("TWISTED_IB_LOCAL", f"twisted_ib_{each}") for each in names}
         for library in LIBRARIES:
@@ -204,6 +205,16 @@ class LoadedTests(ProgramTestCase):
         """
         result = run(sys.executable, "-c", _ENDED, TWISTED_IB_DEVICE="shm0")
         self.assertEqual((result.stdout, result.stderr, result.returncode), ("0\n", "", 0))
+
+    def test_over(self) -> None:
+        """
+        A thread of C that polls while a program of Python ends goes on, and finds nothing.
+        """
+        path = self.compiled(Path(__file__).with_name("over.c"), "-shared", "-fPIC")
+        for _ in range(5):
+            code = f"import ctypes; ctypes.CDLL({path!r}).begin()"
+            result = run(sys.executable, "-c", code, TWISTED_IB_DEVICE="shm0")
+            self.assertEqual((result.stdout, result.stderr, result.returncode), ("0\n", "", 0))
 
 
 class WrongCallTests(ProgramTestCase):

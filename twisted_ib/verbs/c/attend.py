@@ -6,6 +6,7 @@ end of the process.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from threading import get_ident
 from typing import Protocol, cast
 
@@ -72,11 +73,31 @@ def forked() -> None:
     _begun = False
 
 
+#: What keeps the program's other threads out of Python.
+_cuts: list[Callable[[], object]] = []
+
+
+def atLeave(cut: Callable[[], object]) -> None:
+    """
+    Have something called when Python ends, in a program that is Python, before the devices are closed.
+    """
+    _cuts.append(cut)
+
+
 def leave() -> None:
     """
-    Python ends, in a program that is Python.  mpi4py has MPI end after that, when no verb works any more: it
-    ends here, unless the program has told mpi4py not to.
+    Python ends, in a program that is Python: no other thread comes any more.
     """
+    try:
+        _leaveMPI()
+    finally:
+        for each in _cuts:
+            each()
+
+
+def _leaveMPI() -> None:
+    # mpi4py has MPI end after Python, when no verb works any more: it ends here, unless the program has told
+    # mpi4py not to.
     if "mpi4py.MPI" not in sys.modules:
         return
     package = cast("_MPI4Py", sys.modules["mpi4py"])

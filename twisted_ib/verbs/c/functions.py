@@ -63,6 +63,7 @@ class Row:
     @ivar masked: whether what is C{before} has blocked signals, whose set C{program} is.
     @ivar vain: what makes such a call, in C: one that has failed with EAGAIN fails so again, without Python,
         while nothing has come and nobody has called; or none.
+    @ivar over: its result once Python ends in a program that is Python, in C; or none, if it fails then.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Row:
     nested: bool = False
     masked: bool = False
     vain: str | None = None
+    over: str | None = None
 
     @failure.default
     def _failure(self) -> Failure:

@@ -62,6 +62,12 @@ static void check(PyStatus status)
  */
 SHARED volatile int twisted_ib_used, twisted_ib_in_python;
 
+/*
+ * The thread that ends Python, in a program that is Python, or 0: no other enters it any more.  Python would end one that
+ * waits for its lock, amid the program's own calls, and of C++ that is std::terminate().
+ */
+SHARED volatile int twisted_ib_over;
+
 /* Whether this is a child, by fork(2), of a process that has called, and Python does not know. */
 SHARED volatile int twisted_ib_forked;
 
@@ -95,7 +101,7 @@ SHARED __thread struct twisted_ib_sleep {
 void twisted_ib_renew(void)
 {
     twisted_ib_busy = twisted_ib_inside = 0;
-    twisted_ib_forked = 0;
+    twisted_ib_forked = twisted_ib_over = 0;
 }
 
 struct twisted_ib_sleep *twisted_ib_own_sleep(void)
@@ -315,7 +321,8 @@ __attribute__((constructor)) static void watch(void)
  * is amid something, or waits for a lock that the same thread would wait for again.  A handler in Python runs between
  * two of its instructions, and may call.
  *
- * And in a program that is Python when that has ended: functions of C that exit(3) calls then may call.
+ * And in a program that is Python when that ends, of other threads, and when it has ended: functions of C that exit(3)
+ * calls then may call.
  */
 int twisted_ib_refused(const char *name, int nested)
 {
@@ -329,6 +336,8 @@ int twisted_ib_refused(const char *name, int nested)
         /* A handler has left the sleep, or it runs in it, and that ends: poll(2) does whatever the handler. */
         if (twisted_ib_asleep.asleep)
             get_up();
+        if (twisted_ib_over && twisted_ib_over != syscall(SYS_gettid))
+            return ENODEV;
         /* While it ends, this thread still has a state. */
         if (twisted_ib_in_python && !Py_IsInitialized() && !PyGILState_GetThisThreadState())
             return ENODEV;

@@ -12,7 +12,8 @@ from twisted_ib.verbs.c.functions import AGAIN, Failure, Row
 #: The variables of C{interpreter.c} that the libraries of a process share.
 _SHARED = (
     "twisted_ib_used; twisted_ib_in_python; twisted_ib_inside; twisted_ib_asleep; twisted_ib_busy; "
-    "twisted_ib_posts; twisted_ib_calls; twisted_ib_seen; twisted_ib_settle; twisted_ib_forked;"
+    "twisted_ib_posts; twisted_ib_calls; twisted_ib_seen; twisted_ib_settle; twisted_ib_forked; "
+    "twisted_ib_over;"
 )
 #: No handler of the program's signals runs from here on.
 _MASK = ("sigset_t program;", "twisted_ib_mask(&program);")
@@ -126,7 +127,10 @@ def exportedFunctions(table: Sequence[Row]) -> str:
         else:
             functions.append(f"static {declaration}\n{{\n")
         functions.append(f'int cancelling, refused = twisted_ib_refused("{row.name}", {row.nested:d});\n')
-        functions.append(f"if (refused) {{\nerrno = refused;\nreturn {_RESULTS[row.failure]};\n}}\n")
+        result = _RESULTS[row.failure]
+        if row.over:
+            result = f"refused == ENODEV ? {row.over} : {result}"
+        functions.append(f"if (refused) {{\nerrno = refused;\nreturn {result};\n}}\n")
         functions.append(_body(row))
     return "".join(functions)
 

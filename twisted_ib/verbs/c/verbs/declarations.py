@@ -27,7 +27,7 @@ SOURCE = """
 struct twisted_ib_sleep { int *fds, count, milliseconds, interrupted, slept, asleep; short *events; };
 struct twisted_ib_sleep *twisted_ib_own_sleep(void);
 void twisted_ib_renew(void);
-extern volatile int twisted_ib_in_python;
+extern volatile int twisted_ib_in_python, twisted_ib_over;
 
 #include "looks.c"
 #include "completions.c"
@@ -43,6 +43,8 @@ struct twisted_ib_sleep {
 struct twisted_ib_sleep *twisted_ib_own_sleep(void);
 void twisted_ib_renew(void);
 extern volatile int twisted_ib_in_python;
+extern volatile int twisted_ib_over;
+extern volatile unsigned twisted_ib_busy;
 int twisted_ib_is_there(uintptr_t, size_t, int);
 void twisted_ib_forget(void);
 enum ibv_mw_type { IBV_MW_TYPE_1, ... };

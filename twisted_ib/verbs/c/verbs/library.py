@@ -4,6 +4,9 @@ The start of libibverbs in its process.
 
 from __future__ import annotations
 
+import time
+from threading import get_native_id
+
 from _twisted_ib_verbs import ffi, lib
 
 from twisted_ib.drive.process import life
@@ -16,6 +19,8 @@ from twisted_ib.verbs.c.waiting import Arrivals, destroying
 from twisted_ib.verbs.core.hub import hub
 from twisted_ib.verbs.pyverbs.base.mem_alloc import askBy
 
+#: How long calls of other threads have when Python ends, and how often that is looked at.
+_OUT_SECONDS, _LOOK_SECONDS = 0.1, 0.001
 #: The modules with handlers.
 MODULES = (address, completion, device, extended, memory, queues, text, work)
 
@@ -32,6 +37,18 @@ _watch()
 # the lock.
 if not lib.twisted_ib_in_python:
     askBy(lib.twisted_ib_is_there)
+
+
+def _cut() -> None:
+    # Those that are in Python for a call come out.  One that waits there as long ends as it ever did.
+    lib.twisted_ib_over = get_native_id()
+    until = time.monotonic() + _OUT_SECONDS
+    while lib.twisted_ib_busy and time.monotonic() < until:
+        time.sleep(_LOOK_SECONDS)
+
+
+if lib.twisted_ib_in_python:
+    attend.atLeave(_cut)
 
 
 def _forked() -> None:

@@ -186,6 +186,7 @@ TABLE = (
         before="int done;\nif (twisted_ib_poll(cq, count, wc, &done))\nreturn done;",
         after="twisted_ib_poll_again(cq, count, wc)",
         attends=True,
+        over="0",
     ),
     Row(
         "start_poll",
@@ -194,6 +195,7 @@ TABLE = (
         before="int done;\nif (attr && !attr->comp_mask && twisted_ib_start(cq, &done))\nreturn done;",
         after="twisted_ib_start_again(cq)",
         attends=True,
+        over="ENOENT",
     ),
     Row(
         "next_poll",
@@ -202,6 +204,7 @@ TABLE = (
         before="int done;\nif (twisted_ib_present(cq) && twisted_ib_next(cq, &done))\nreturn done;",
         after="twisted_ib_next_again(cq)",
         attends=True,
+        over="ENOENT",
     ),
     Row(
         "end_poll",

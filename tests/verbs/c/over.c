@@ -1,0 +1,59 @@
+/*
+ * A library of C in a program that is Python: a thread polls a queue until the process has ended.  Functions of exit(3)
+ * come after Python's end, and this one waits until the thread has polled on.
+ */
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static struct ibv_cq *cq;
+static struct ibv_cq_ex *extended;
+static volatile long polls, failed;
+static volatile int done;
+
+/* Python has ended the thread amid a call. */
+static void lost(void *unused)
+{
+    failed = -1;
+}
+
+static void *poll(void *unused)
+{
+    struct ibv_poll_cq_attr attr = {0};
+    struct ibv_wc wc;
+
+    pthread_cleanup_push(lost, NULL);
+    while (!failed) {
+        if (ibv_poll_cq(cq, 1, &wc) || ibv_start_poll(extended, &attr) != ENOENT)
+            failed = errno;
+        polls++;
+    }
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
+static void wait_on(void)
+{
+    long before = polls;
+
+    while (!failed && polls - before < 100)
+        sched_yield();
+    printf("%ld\n", failed);
+    fflush(stdout);
+}
+
+int begin(void)
+{
+    struct ibv_context *context = ibv_open_device(*ibv_get_device_list(NULL));
+    struct ibv_cq_init_attr_ex wanted = {.cqe = 4};
+    pthread_t thread;
+
+    cq = ibv_create_cq(context, 4, NULL, NULL, 0);
+    extended = ibv_create_cq_ex(context, &wanted);
+    atexit(wait_on);
+    return pthread_create(&thread, NULL, poll, NULL);
+}
