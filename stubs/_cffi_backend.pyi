@@ -131,7 +131,9 @@ class Lib:
     def twisted_ib_await(self, arrivals: _CDataBase, nanoseconds: int, /) -> int: ...
     def twisted_ib_serves_no_more(self) -> int: ...
     def twisted_ib_is_there(self, start: int, length: int, writes: bool, /) -> int: ...
+    twisted_ib_busy: int
     twisted_ib_in_python: int
+    twisted_ib_over: int
 
 class CField:
     """
