@@ -129,7 +129,8 @@ class Traits(Shown):
         them; else peers are those of the same thread, or addresses.
     @ivar nodeType: of its HCAs; it follows from the transport.
     @ivar hasAddress: whether an HCA has an IP address of its own, which no other HCA has.
-    @ivar gidSlots: how many slots of the GID table an IP address of its own fills.
+    @ivar gidSlots: how many slots of the GID table an HCA fills itself: with an IP address of its own, or with
+        the GID of its GUID and a loopback address.
     @ivar completion: what a successful request has done.
     @ivar joinsWildcards: whether programs that listen on all devices listen on those that were added; else
         they are used by name alone.
@@ -165,12 +166,12 @@ class Traits(Shown):
 
 
 #: Between processes of one host, by records.
-LOCAL = Traits(peers=Peers.PROCESSES, proof=Proof.DIRECTORY)
+LOCAL = Traits(peers=Peers.PROCESSES, proof=Proof.DIRECTORY, gidSlots=2)
 #: The same through shared memory.
 SHARED = evolve(LOCAL, zeroCopy=True, inRunDirectory=True)
 #: Between ports of a subnet, by records that travel as those of C{SHARED}.  A port that listens everywhere
 #: has the host's IP addresses, which a subnet does not know.
-SUBNET = evolve(SHARED, peers=Peers.SUBNET, linkLayer=LinkLayer.INFINIBAND, joinsWildcards=False)
+SUBNET = evolve(SHARED, peers=Peers.SUBNET, linkLayer=LinkLayer.INFINIBAND, gidSlots=1, joinsWildcards=False)
 #: Between hosts, by packets.  Programs name slot 1 of the GID table: rxe has the link-local address in slot 0
 #: and the IPv4 address there, and adapters an address twice, by RoCE v1 and by v2.  Two equal slots are ours.
 ROUTED = Traits(peers=Peers.ADDRESSES, proof=Proof.ANSWER, packets=True, gidSlots=2)

@@ -15,7 +15,7 @@ from ipaddress import IPv6Address, ip_address
 
 from twisted_ib.hca.base.attributes import FIRMWARE_VERSION, PORT
 from twisted_ib.hca.base.port import Port, linkGigabits
-from twisted_ib.hca.base.traits import LinkLayer, Peers
+from twisted_ib.hca.base.traits import LinkLayer
 from twisted_ib.hca.device.registry import addressOf, deviceNames, traitsOf
 from twisted_ib.hca.host.addresses import interfaceOf
 
@@ -26,8 +26,6 @@ _LINK_LAYERS = {
 }
 #: The version of the kernel's interface, which rdma-core checks.
 _ABI = "6"
-#: Slots of the GID table of an HCA without an address: the GID of its GUID, and a loopback address.
-_OF_PROCESSES = 2
 
 
 def _interface(address: str | None) -> str:
@@ -80,8 +78,7 @@ def deviceFiles(chosen: str | None) -> dict[str, str]:
         if chosen not in (None, name):
             continue
         traits, verbs, own = traitsOf(name), f"uverbs{number}", f"sys/class/infiniband/{name}"
-        node, layer = traits.nodeType, traits.linkLayer
-        slots = _OF_PROCESSES if traits.peers is Peers.PROCESSES else traits.gidSlots
+        node, layer, slots = traits.nodeType, traits.linkLayer, traits.gidSlots
         files[f"dev/infiniband/{verbs}"] = ""
         files[f"sys/class/infiniband_verbs/{verbs}/ibdev"] = name
         files[f"sys/class/infiniband_verbs/{verbs}/abi_version"] = "1"
