@@ -61,10 +61,11 @@ def drive(take, *arguments):
 waiting.lib.twisted_ib_own_sleep = lambda: Mock(interrupted=0, slept=0)
 waiting.isNonBlocking = lambda fd: True
 waiting.hub = MagicMock(lieDown=drive)
-for isLater in False, True:
+left = [True]
+for leave in None, lambda: False, lambda: bool(left) and left.pop():
     for _ in range(2):
         try:
-            print(waiting.nextEvent(0, lambda: events.pop() if events else None, isLater))
+            print(waiting.nextEvent(0, lambda: events.pop() if events else None, leave))
         except HandleError as error:
             print(error.number, len(events))
 """
@@ -101,10 +102,11 @@ class EventTests(SynchronousTestCase):
 
     def test_later(self) -> None:
         """
-        An event that a call without waiting has brought itself is for the next one, where that is wanted.
+        An event that a call without waiting has brought itself is for the next one, where that is wanted, and
+        one that is left to it.
         """
         done = subprocess.run([sys.executable, "-c", _LATER], capture_output=True, text=True, check=False)
-        expected = ["event", "event", f"{errno.EAGAIN} 1", "event"]
+        expected = ["event", "event", f"{errno.EAGAIN} 1", "event", f"{errno.EAGAIN} 1", "event"]
         self.assertEqual((done.stdout.splitlines(), done.stderr), (expected, ""))
 
     def test_destroyed(self) -> None:

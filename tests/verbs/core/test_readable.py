@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.hca.base.events import EventType
 from twisted_ib.verbs.core.readable import Readable
+from twisted_ib.verbs.pyverbs import enums
 from twisted_ib.verbs.pyverbs.cm.event import CMEventQueue, CMEventRecord
 from twisted_ib.verbs.pyverbs.objects.cq import _CQEvents
 from twisted_ib.verbs.pyverbs.objects.device import AsyncEvents
@@ -103,3 +104,23 @@ class ReadableTests(SynchronousTestCase):
         events = CMEventQueue()
         events.attach(self.readable)
         self.edges(self.readable.fd, lambda: events.add(CMEventRecord(0, Mock())), events.take)
+
+    def test_left(self) -> None:
+        """
+        The end of a connection is left to the program's next call, once, and is told of anew; no other event.
+        """
+        events, kinds = CMEventQueue(), enums.rdma_cm_event_type
+        events.attach(self.readable)
+        self.assertFalse(events.leave())
+        end = CMEventRecord(int(kinds.RDMA_CM_EVENT_DISCONNECTED), Mock())
+        events.add(end)
+        with select.epoll() as poll:
+            poll.register(self.readable.fd, select.EPOLLIN | select.EPOLLET)
+            self.assertEqual(len(poll.poll(0)), 1)
+            self.assertTrue(events.leave())
+            self.assertEqual(len(poll.poll(0)), 1)
+            self.assertFalse(events.leave())
+            self.assertEqual(poll.poll(0), [])
+        self.assertIs(events.take(), end)
+        events.add(CMEventRecord(int(kinds.RDMA_CM_EVENT_CONNECT_REQUEST), Mock()))
+        self.assertFalse(events.leave())

@@ -129,8 +129,8 @@ class Traits(Shown):
         them; else peers are those of the same thread, or addresses.
     @ivar nodeType: of its HCAs; it follows from the transport.
     @ivar hasAddress: whether an HCA has an IP address of its own, which no other HCA has.
-    @ivar gidSlots: how many slots of the GID table an HCA fills itself: with an IP address of its own, or with
-        the GID of its GUID and a loopback address.
+    @ivar gidSlots: how many slots of the GID table an HCA fills itself: with an IP address of its own, or
+        with the GID of its GUID and a loopback address.
     @ivar completion: what a successful request has done.
     @ivar joinsWildcards: whether programs that listen on all devices listen on those that were added; else
         they are used by name alone.

@@ -93,15 +93,18 @@ def getUp() -> bool:
     return True
 
 
-def nextEvent(fd: int, take: Callable[[], _Event | None], isLater: bool = False) -> _Event | None:
+def nextEvent(
+    fd: int, take: Callable[[], _Event | None], leave: Callable[[], bool] | None = None
+) -> _Event | None:
     """
     Take an event, or prepare the sleep until there is one.
 
     @param fd: the descriptor of the events; a program that has made it non-blocking wants EAGAIN in place of
         waiting.
     @param take: fetches an event, if there is one; called with the hub's lock held.
-    @param isLater: whether a call that does not wait leaves an event that it brings itself to the next one:
-        the program polls its completions first, which have come with that, and before it.
+    @param leave: says whether a call that does not wait leaves the oldest event to the next one, as it does
+        with one that it brings itself: the program polls its completions first, which have come with that,
+        and before it.  Called as C{take}.
     @return: the event; L{None} if there is none yet: the handler is to return
         L{AGAIN<twisted_ib.verbs.c.functions.AGAIN>}.
     @raise HandleError: there is none, and the program does not want to wait (EAGAIN); or a signal has come
@@ -117,9 +120,9 @@ def nextEvent(fd: int, take: Callable[[], _Event | None], isLater: bool = False)
     # As read(2), which does not ask again either: a call that has slept waits.
     # One that is called again as an object was destroyed in this moment has not.
     isWaiting = getUp() or not isNonBlocking(fd)
-    if isLater and not isWaiting:
+    if leave is not None and not isWaiting:
         with hub:
-            present = take()
+            present = None if leave() else take()
         if present is not None:
             return present
         take = _nothing

@@ -196,8 +196,8 @@ def rdma_get_cm_event(channel: CData, event: CData) -> int:
     _thread.waitsFor = address
     try:
         # As on an adapter, where completions do not wait for a call: libfabric takes what it has not polled
-        # for failed once it hears of the end of a connection.
-        taken = takeEvent(found, partial(nextEvent, isLater=True))
+        # for failed, or forgets it, once it hears of the end of a connection.
+        taken = takeEvent(found, partial(nextEvent, leave=found.value.leave_event))
     except (HCAError, OSError):
         if attend.isEnding() or not handles.has(address):
             # It was destroyed in this moment.

@@ -61,6 +61,8 @@ class CMEventRecord:
     child: Identifier | None = None
     #: The program's context of a multicast group, or None.
     context: object = None
+    #: Whether it was left to the program's next call.
+    isLeft: bool = False
 
     def drop(self) -> None:
         """
@@ -115,6 +117,20 @@ class CMEventQueue:
             report.identifier.requestsWaiting -= 1
         self._emptied()
         return report
+
+    def leave(self) -> bool:
+        """
+        Leave the end of a connection to the program's next call, once: the program polls its completions
+        first.  The queue becomes readable anew.
+
+        @return: whether the oldest event is left.
+        """
+        if not self._waiting or (oldest := self._waiting[0]).isLeft:
+            return False
+        oldest.isLeft = oldest.kind == rdma_cm_event_type.RDMA_CM_EVENT_DISCONNECTED
+        if oldest.isLeft and self._readable is not None:
+            self._readable.tell()
+        return oldest.isLeft
 
     def withdraw(self, identifier: Identifier) -> list[CMEventRecord]:
         """
@@ -191,6 +207,12 @@ class CMEventChannel(VerbsObject):
         self._check()
         report = self._reports.take()
         return None if report is None else CMEvent.of(report)
+
+    def leave_event(self) -> bool:
+        """
+        See L{CMEventQueue.leave}.  The hub's lock is held.  Not in pyverbs.
+        """
+        return self._reports.leave()
 
     @property
     def pending(self) -> bool:
