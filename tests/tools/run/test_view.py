@@ -279,6 +279,16 @@ class FolderTests(SynchronousTestCase):
         rules.write_text("use tcp connect * *:*\n")
         environments = [{}, {DEVICES: "x=shm"}, {DEVICE: "shm0"}, {"TWISTED_IB_CONFIG": str(rules)}]
         self.assertEqual(len({view._folder(each) for each in environments}), 4)
+        made = view._folder({})
+        for number, path in enumerate(view._MADE_BY):
+            other = shutil.copy(path, self.mktemp())
+            with open(other, "a") as file:
+                file.write("#\n")
+            own = list(view._MADE_BY)
+            own[number] = other
+            changed = self.patch(view, "_MADE_BY", tuple(own))
+            self.assertNotEqual(view._folder({}), made)
+            changed.restore()
         self.patch(view, "_make", self.fail)
         self.assertEqual(len({view._folder(each) for each in environments}), 4)
         rules.write_text("not a rule\n")

@@ -20,7 +20,11 @@ from twisted_ib.verbs.c.kept import VIEW, blake2b, cacheFolder
 PRELOADED = "LD_PRELOAD"
 #: Characters between the libraries of the loader's variable: a path cannot have them.
 _SEPARATORS = " :"
-_MADE_BY = os.path.join(os.path.dirname(__file__), "devicefiles.py")
+#: What the files follow from: the module that makes them, and the devices' traits.
+_MADE_BY = tuple(
+    os.path.join(os.path.dirname(__file__), each)
+    for each in ("devicefiles.py", "../../../hca/base/traits.py")
+)
 
 
 def _name(environ: Mapping[str, str]) -> str:
@@ -35,8 +39,9 @@ def _name(environ: Mapping[str, str]) -> str:
     with suppress(OSError):
         digest.update(b"%d " % os.stat("/proc/self/ns/net").st_ino)
     digest.update(repr((environ.get(DEVICES), environ.get(DEVICE), rules)).encode())
-    with open(_MADE_BY, "rb") as file:
-        digest.update(file.read())
+    for path in _MADE_BY:
+        with open(path, "rb") as file:
+            digest.update(file.read())
     return f"view-{digest.hexdigest()}"
 
 
