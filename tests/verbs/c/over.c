@@ -28,7 +28,7 @@ static void *poll(void *unused)
 
     pthread_cleanup_push(lost, NULL);
     while (!failed) {
-        if (ibv_poll_cq(cq, 1, &wc) || ibv_start_poll(extended, &attr) != ENOENT)
+        if (ibv_poll_cq(cq, 1, &wc) || ibv_start_poll(extended, &attr) != ENOENT || ibv_req_notify_cq(cq, 0))
             failed = errno;
         polls++;
     }
