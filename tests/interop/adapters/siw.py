@@ -65,7 +65,9 @@ class SIWSoftwareStreamsTests(SIWMixin, rxe.SoftwareStreamsTests):
         """
         The software asks.
         """
-        raise SkipTest("Linux 6.1 ends if software goes at once after its siw has accepted: a BUG() of iwcm.c")
+        raise SkipTest(
+            "Linux 6.1 ends if software goes at once after its siw has accepted: a BUG() of iwcm.c"
+        )
 
 
 class SIWKillTests(SIWMixin, gone.KillTests):
