@@ -129,6 +129,7 @@ class PackagingTestCase(SynchronousTestCase):
         self.modules = {str(path.relative_to(ROOT)) for path in (ROOT / "twisted_ib").rglob("*.py")} | {
             PLUGIN,
             "twisted_ib/verbs/c/building/arrivals.c",
+            "twisted_ib/verbs/c/building/carried.c",
             "twisted_ib/verbs/c/building/completions.c",
             "twisted_ib/verbs/c/building/postings.c",
             "twisted_ib/verbs/c/building/interpreter.c",
