@@ -374,6 +374,20 @@ class CostTests(BlockingTestCase):
         self.assertEqual(calls["begin"], MESSAGES // EPOLL_EVERY)
         self.assertLess(calls.total() / MESSAGES, 58)
 
+    def test_oneWay(self) -> None:
+        """
+        A message that follows one without an answer takes few functions, and epoll is asked before few.
+        """
+        one, other = self.blocking()
+        calls: Counter[str] = Counter()
+        for _ in range(MESSAGES):
+            one.sendall(DATA)
+            profiled(partial(one.sendall, DATA), lambda code: calls.update((code.co_name,)))
+            for _ in range(2):
+                other.recv(len(DATA))
+        self.assertLessEqual(calls["turn"], MESSAGES // 8)
+        self.assertLess(calls.total() / MESSAGES, 16)
+
     def test_paused(self) -> None:
         """
         After a pause four functions run until the bell is rung, before the message is written.

@@ -478,9 +478,9 @@ class Connection:
         loop = self.loop
         try:
             with loop.lockQueue.held(loop.lock) if loop.lockQueue else loop.lock:
-                stream, turns = self.stream, loop.driven.turns
-                # The turns as in send().  A stream is not direct while anything of it waits.
-                if stream is None or not stream.direct or self._turns == turns or self.isShut or not data:
+                stream = self.stream
+                # A stream is not direct while anything of it waits.
+                if stream is None or not stream.direct or self.isShut or not data:
                     return False
                 if data.__class__ is not bytes or stream.written is not None or loop.inside:
                     return False
@@ -490,9 +490,12 @@ class Connection:
                 if loop.owner != get_ident():
                     loop.own()
                 path = queuePair.path
+                # The turns as in send().
+                if self._turns == loop.driven.turns and not self._glance(stream):
+                    return False
                 if path is not None and path.peerSleep[0] & 1:
                     path.alert()  # It wakes up while this goes on.
-                self._turns = turns
+                self._turns = loop.driven.turns
                 loop.inside = True
                 try:
                     # Of a batch of its own: Stream.write and DeviceProgress.flush, without what they ask.
@@ -514,6 +517,26 @@ class Connection:
         finally:
             if loop.lockQueue or loop.interrupts:
                 handlers.left(loop)
+
+    def _glance(self, stream: RedirectedServer | RedirectedClient) -> bool:
+        # A turn before one more message to a peer that answers none, without all that the loop's asks first;
+        # False if that is to be asked, or there is something now that the message comes behind.
+        loop, path = self.loop, stream.queuePair.path
+        turns = loop.driven.turns + 1
+        if path is None or not turns & _BRIEF_TURNS or loop.leader or loop.followers:
+            return False
+        if monotonic() >= loop.reactor._askAt:
+            return False
+        loop.driven.turns = turns
+        if path.pending():
+            loop.inside = True
+            try:
+                for channel in loop.reactor._channels:
+                    channel.progress()
+            finally:
+                loop.inside = False
+        isSame = self.stream is stream and not self.isShut
+        return isSame and bool(stream.direct) and stream.queuePair.pending is None
 
     def kernelSocket(self) -> socket:
         """

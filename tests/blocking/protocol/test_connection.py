@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from math import inf
 from random import Random
 from threading import get_ident
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.blocking.case import BlockingTestCase
 from twisted_ib import limits
 from twisted_ib.blocking.connection import Connection
+from twisted_ib.reactor.loop import EPOLL_EVERY
 from twisted_ib.sdp.inbox import Inbox
 from twisted_ib.sdp.pendingsends import SendBuffer
 
@@ -821,6 +823,42 @@ class SendTests(ConnectionCase):
             one, stream = self.made()
             self.loop.poll()
             self.assertIs(one.sendDirect(octets, 0.0), len(octets) == SEND)
+
+    def test_directInSuccession(self) -> None:
+        """
+        Before one more message, to a peer that answers none, the devices have what has come, and all else is
+        asked for now and then: by turns, and by the clock.
+        """
+        served: list[None] = []
+        happens: list[Callable[[Connection], object]] = []
+        one, stream = self.made()
+        stream.queuePair.path = SimpleNamespace(peerSleep=[0], pending=lambda: bool(happens))
+        self.loop.poll()
+        self.loop.driven.turns = 0
+
+        def progress() -> None:
+            served.append(None)
+            happens.pop()(one)
+
+        self.patch(self.loop.reactor, "_channels", (SimpleNamespace(progress=progress),))
+        self.patch(self.loop.reactor, "_askAt", inf)
+        for _ in range(EPOLL_EVERY - 1):
+            self.assertTrue(one.sendDirect(b"x", 0.0))
+        self.assertFalse(one.sendDirect(b"x", 0.0))
+        self.loop.driven.turns += 1
+        self.assertTrue(one.sendDirect(b"x", 0.0))
+        happens.append(data)
+        self.assertTrue(one.sendDirect(b"x", 0.0))
+        self.assertEqual((len(served), one.inbox.size), (1, 2))
+        self.patch(self.loop.reactor, "_askAt", 0.0)
+        self.assertFalse(one.sendDirect(b"x", 0.0))
+        self.patch(self.loop.reactor, "_askAt", inf)
+        for event in (lambda each: setattr(stream.queuePair, "pending", b"x"), lost):
+            happens.append(event)
+            one._turns = self.loop.driven.turns
+            self.assertFalse(one.sendDirect(b"x", 0.0))
+            self.assertFalse(self.loop.inside)
+            stream.queuePair.pending = None
 
     def test_directLong(self) -> None:
         """
