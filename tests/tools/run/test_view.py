@@ -250,6 +250,19 @@ class FolderTests(SynchronousTestCase):
         view.show("/libraries", again)
         self.assertEqual(again, environment)
 
+    def test_order(self) -> None:
+        """
+        Libraries come in the order that they are given in, each once; none leaves the variable as it was.
+        """
+        environment = {"LD_PRELOAD": "/a.so /b.so"}
+        view.put((), environment)
+        self.assertEqual(environment["LD_PRELOAD"], "/a.so /b.so")
+        view.put(("/one.so", "/b.so"), environment)
+        self.assertEqual(environment["LD_PRELOAD"], "/one.so:/b.so:/a.so")
+        empty: dict[str, str] = {}
+        view.put((), empty)
+        self.assertEqual(empty, {})
+
     def test_refused(self) -> None:
         """
         The loader's variable has no path with a space.

@@ -73,15 +73,17 @@ def forked() -> None:
     _begun = False
 
 
-#: What keeps the program's other threads out of Python.
-_cuts: list[Callable[[], object]] = []
+#: Keeps the program's other threads out of Python.
+_cut: Callable[[], object] | None = None
 
 
 def atLeave(cut: Callable[[], object]) -> None:
     """
-    Have something called when Python ends, in a program that is Python, before the devices are closed.
+    Have the libraries' part called when Python ends, in a program that is Python, before the devices are
+    closed.
     """
-    _cuts.append(cut)
+    global _cut
+    _cut = cut
 
 
 def leave() -> None:
@@ -91,8 +93,8 @@ def leave() -> None:
     try:
         _leaveMPI()
     finally:
-        for each in _cuts:
-            each()
+        if _cut is not None:
+            _cut()
 
 
 def _leaveMPI() -> None:

@@ -20,7 +20,7 @@ from twisted_ib.verbs.c.kept import VIEW, blake2b, cacheFolder
 PRELOADED = "LD_PRELOAD"
 #: Characters between the libraries of the loader's variable: a path cannot have them.
 _SEPARATORS = " :"
-#: What the files follow from: the module that makes them, and the devices' traits.
+#: The sources of the files: the module that makes them, and the devices' traits.
 _MADE_BY = tuple(
     os.path.join(os.path.dirname(__file__), each)
     for each in ("devicefiles.py", "../../../hca/base/traits.py")
@@ -103,6 +103,7 @@ def put(libraries: Sequence[str], environ: MutableMapping[str, str]) -> None:
             raise LibraryBuildError(
                 f"the loader cannot be given {library}: set XDG_CACHE_HOME to a directory"
             )
-        others = [each for each in environ.get(PRELOADED, "").replace(" ", ":").split(":") if each]
-        if library not in others:
-            environ[PRELOADED] = ":".join([library, *others])
+    others = environ.get(PRELOADED, "").replace(" ", ":").split(":")
+    if libraries:
+        # As a dictionary: each is there once, where it was first.
+        environ[PRELOADED] = ":".join(dict.fromkeys(each for each in (*libraries, *others) if each))
