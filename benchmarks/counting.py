@@ -2,9 +2,10 @@
 What one more message, connection or datagram takes, in numbers that no other program on the machine moves:
 C{python -m benchmarks.counting}.
 
-Both ends are in one process on an C{ib} reactor that turns when it is told to, and whose clock stands still
-but for that.  What a turn does once cancels out: each number is the difference between many and few,
-divided.  A JSON object is printed: by row and subject, the numbers, or a text that says why there are none.
+Both ends are in one process on a reactor that turns when it is told to, and whose clock stands still but for
+that: C{ib}, and C{epoll} for all that do not poll.  What a turn does once cancels out: each number is the
+difference between many and few, divided.  A JSON object is printed: by row and subject, the numbers, or a
+text that says why there are none.
 
 Of C{MEASURES}, C{bytecodes} sees every change of the path, C{allocated} every copy into an object that was
 not there before, C{system calls} those that Python code makes itself.
@@ -24,7 +25,9 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from benchmarks.counted import Datagrams, Stream
+from twisted.internet.epollreactor import EPollReactor
+
+from benchmarks.counted import Datagrams, Place, Stream
 
 #: What is counted, by name, with its unit.
 MEASURES = {
@@ -233,6 +236,9 @@ def everything() -> Iterator[tuple[str, str, Callable[[], dict[str, float]]]]:
     """
     sdp, rdma = ("twisted_ib.sdp", "SDP"), ("twisted_ib.rdma", "RDMA")
     yield from _streams(partial(Stream, sdp), _STREAMS, "sdp-ib")
+    # Of one message after another the kernel says when the reactor turns: no two counts would be the same.
+    crowd = {"echo100": _STREAMS["echo100"]}
+    yield from _streams(lambda: Stream(sdp, place=Place(EPollReactor())), crowd, "sdp-epoll")
     yield from _streams(partial(Stream, rdma), _RDMA, "ib")
     here, there = (f"{_network()}.{number}" for number in (2, 3))
     yield from _streams(partial(Stream, sdp, "roce0", here, there), _PACKETS, "sdp-roce")

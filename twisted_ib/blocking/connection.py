@@ -502,7 +502,7 @@ class Connection:
                     if size > stream.direct:
                         stream.send(data)
                     else:
-                        stream.written, stream.writtenLength = data, size
+                        stream.written = data
                         stream.postWritten([stream])
                     if stream.corked or loop.sleeping:
                         loop.flush(stream.channel.device)

@@ -101,7 +101,7 @@ class Stream:
 
     @ivar thread: The id of the thread that may use it; C{connection}: the CM's, or what stands for it.
     @ivar room: Bytes that may be gathered before a write takes the slow path; below zero every write does.
-    @ivar written: The batch's first write while it is to be sent, else L{None}; C{writtenLength}: its bytes.
+    @ivar written: The batch's first write while it is to be sent, else L{None}.
     @ivar corked: Whether this turn's C{endOfBatch} is still to come.
     @ivar pendingControl: Control messages waiting for credits: (id, body, flags); L{None} if there are none.
     @ivar extensions: Zero copy, modes and urgent data, or L{None} if unused.
@@ -152,7 +152,6 @@ class Stream:
         "thread",
         "words",
         "written",
-        "writtenLength",
     )
 
     # Defaults of most connections; a transport has a dictionary for those that change.
@@ -172,8 +171,6 @@ class Stream:
     def __init__(self, channel: DeviceChannel) -> None:
         self.channel = channel
         self.thread: int = channel.device.thread
-        if not channel.polled:
-            self.prompt = 0
         self.connection: Any = None
         self.queuePair: StreamQueuePair = channel.device.createStreamQueuePair(self)
         # Posted before the Hello or HelloAck that announces them: OFED treats one missing receive as fatal,
@@ -184,7 +181,7 @@ class Stream:
         self.append: Any = None
         self.written: bytes | None = None
         self.words: LastWords = NO_WORDS
-        self.slot = self.writtenLength = self.direct = 0
+        self.slot = self.direct = 0
         self.room = self.batch = -1
         self.corked = self.delivering = self.ending = self.reading = False
         self.extensions: Extensions | None = None
@@ -277,14 +274,15 @@ class Stream:
             length = len(data)
             if length <= self.direct:
                 device = self.channel.device
-                batch = device.batch
-                if self.batch != batch:
-                    self.batch = batch
+                if self.batch != device.batch:
+                    self.batch = device.batch
                     self.written = data
-                    self.writtenLength = length
                     self.words.cells[self.slot] = self.machine.sequence + 1
                     if not self.delivering:
                         device.writers.append(self)
+                        # As of markDirty(): a reactor that does not poll is to serve the device.
+                        if device.wanted is not None:
+                            device.wanted()
                     return
             room = self.room - length
             if room > GATHER_LEFT:
@@ -307,7 +305,7 @@ class Stream:
             if data is None:
                 continue
             writer.written = None
-            length = writer.writtenLength
+            length = len(data)
             machine, queuePair = writer.machine, writer.queuePair
             sequence = machine.sequence + 1
             if (
@@ -677,7 +675,7 @@ class Stream:
             written = self.written
             if written is not None:
                 self.written = None
-                length = self.writtenLength
+                length = len(written)
                 machine, queuePair = self.machine, self.queuePair
                 sequence = machine.sequence + 1
                 if machine.limit - sequence >= 2 and queuePair.pending is None and queuePair.state is _RTS:

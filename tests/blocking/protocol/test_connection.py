@@ -53,7 +53,6 @@ class Stream:
         self.corked = False
         self.buffer: Any = None
         self.written: Any = None
-        self.writtenLength = 0
         self.queuePair = SimpleNamespace(pending=None, path=None)
         device = SimpleNamespace(flush=self.flush, fabric=SimpleNamespace(ringBells=self.ring), closed=False)
         self.channel = SimpleNamespace(device=device)
@@ -86,7 +85,7 @@ class Stream:
         """
         Note what is written directly, which leaves at once.
         """
-        self.said.append(("posted", self.written, self.writtenLength, writers == [self]))
+        self.said.append(("posted", self.written, writers == [self]))
         self.written = None
 
     def stopReading(self) -> None:
@@ -814,7 +813,7 @@ class SendTests(ConnectionCase):
                 del stream.said[:]
                 flushed = stream.flushed
                 self.assertIs(one.sendDirect(b"abc", 0.0), name == "nothing")
-                posted = [("posted", b"abc", 3, True)] if name == "nothing" else []
+                posted = [("posted", b"abc", True)] if name == "nothing" else []
                 self.assertEqual((stream.said, stream.rung), (posted, len(posted)))
                 self.assertEqual(stream.flushed, flushed)
                 # Not twice without a turn between.
