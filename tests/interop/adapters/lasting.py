@@ -4,8 +4,9 @@ Sides of connections that last, on either side of the lab, until something ends 
 C{lasting.py echo|rounds DEVICE OWN-ADDRESS PEER PORT}: a server that sends back what comes, and a client
 that sends again and again; each prints C{goes on} once and C{lost}, with the reason, at the end.
 C{sdp-echo|sdp-rounds ...}: the same over C{sdp:}, not in messages.
-C{serve ...}: a server of many.  C{vanish DEVICE ADAPTER PEER PORT ROUNDS}: a client whose adapter, one of the
-kernel's, it deletes and adds again, so often.
+C{serve ...}: a server of many.  C{leave DEVICE OWN-ADDRESS PEER PORT ROUNDS}: a client that connects so
+often, and goes at once each time.  C{vanish DEVICE ADAPTER PEER PORT ROUNDS}: a client whose adapter, one of
+the kernel's, it deletes and adds again, so often.
 """
 
 from __future__ import annotations
@@ -160,6 +161,51 @@ def rounds(isStream: bool, reactor: Any, device: str, here: str, there: str, por
     made.addErrback(lambda failure: (say("failed", failure.value), reactor.stop()))
 
 
+class Leaving(Protocol):
+    """
+    A client's end that goes as soon as it is connected: every other one without the rest of what it sends.
+    """
+
+    transport: Any
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.lost: Deferred[None] = Deferred()
+
+    def connectionMade(self) -> None:
+        """
+        Go.
+        """
+        if self.number % 2:
+            self.transport.abortConnection()
+        else:
+            self.transport.loseConnection()
+
+    def connectionLost(self, reason: Any = None) -> None:
+        """
+        Tell.
+        """
+        self.lost.callback(None)
+
+
+@inlineCallbacks
+def leave(reactor: Any, device: str, here: str, there: str, port: str, rounds: str) -> Any:
+    """
+    A client that goes at once, and at last one that is answered.
+    """
+    try:
+        for number in range(int(rounds)):
+            side = Leaving(number)
+            yield connectProtocol(endpoint(reactor, there, port, device), side)
+            yield side.lost
+        last = yield connectProtocol(endpoint(reactor, there, port, device), Asking())
+        yield last.answered
+        say("left", rounds)
+    except Exception as error:
+        say("failed", type(error).__name__, error)
+    reactor.stop()
+
+
 class Vanishing:
     """
     A client, whose adapter disappears.
@@ -264,6 +310,8 @@ def main(kind: str, *rest: str) -> None:
     if kind == "vanish":
         *given, rounds_ = rest
         reactor.callWhenRunning(Vanishing(reactor, *given).run, int(rounds_))
+    elif kind == "leave":
+        reactor.callWhenRunning(leave, reactor, *rest)
     elif kind == "serve":
         serve(reactor, *rest)
     else:

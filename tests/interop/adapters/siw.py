@@ -9,9 +9,14 @@ from typing import Any
 from twisted.trial.unittest import SkipTest
 
 from tests.interop.adapters import gone, rxe
+from tests.interop.adapters.rxe import GUESTS, LASTING, PORT, SECONDS
+from tests.interop.lab.anew import limit
 from tests.interop.lab.images import Images, cacheDirectory
 from tests.interop.lab.lab import Peer
 from tests.interop.lab.network import IPV4
+
+#: How often a client goes at once.
+LEAVES = 50
 
 
 class SIWMixin:
@@ -61,19 +66,34 @@ class SIWSoftwareStreamsTests(SIWMixin, rxe.SoftwareStreamsTests):
     other = f"{IPV4}102"
     isApart = False
 
-    def test_contract(self) -> None:
-        """
-        The software asks.
-        """
-        raise SkipTest(
-            "Linux 6.1 ends if software goes at once after its siw has accepted: a BUG() of iwcm.c"
-        )
-
 
 class SIWKillTests(SIWMixin, gone.KillTests):
     """
     C{kill -9} of one side.
     """
+
+
+class LeaveTests(SIWMixin, gone.LastingTestCase):
+    """
+    Software that asks, and goes as soon as siw has accepted.
+    """
+
+    #: An address of the guest's card besides siw's.
+    other = f"{IPV4}102"
+
+    def test_leaves(self) -> None:
+        """
+        The kernel bears it, as often as wanted.  Where the end comes before siw has heard that the client is
+        ready its state is one that ends the kernel (Linux iwcm.c, cm_close_handler()).
+        """
+        limit(self, SECONDS)
+        self.guest.must(f"ip addr replace {self.other}/24 dev eth0")
+        self.start(self.python(LASTING, "serve", GUESTS, self.there, self.other, PORT))
+        self.untilListens()
+        devices = f"TWISTED_IB_DEVICES=iwarp0=iwarp:{self.other}"
+        words = ("iwarp0", self.other, self.there, PORT, LEAVES)
+        done = self.guest.run(self.python(LASTING, "leave", *words, environment=devices), SECONDS)
+        self.assertEqual(self.succeeded(done).output, f"left {LEAVES}\n", done.text)
 
 
 class SIWVanishTests(SIWMixin, gone.VanishTests):

@@ -4,6 +4,7 @@ The initiator's message that it is ready to receive, where Linux's siw may miss 
 
 from __future__ import annotations
 
+import select
 import socket
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from twisted_ib.hca.base.timers import Timers
-from twisted_ib.hca.fabric.iwarp.streampath import StreamPath
+from twisted_ib.hca.fabric.iwarp.streampath import RECEIVE_BYTES, StreamPath
 from twisted_ib.hca.wire.opcodes import SEND_ONLY
 
 #: A Write of no octets.
@@ -31,8 +32,12 @@ class ReadyTests(SynchronousTestCase):
         for each in (one, self.peer):
             each.setblocking(False)
             self.addCleanup(each.close)
+        buffer = bytearray(RECEIVE_BYTES)
         fabric = SimpleNamespace(
             timers=self.timers,
+            buffer=buffer,
+            view=memoryview(buffer),
+            service=SimpleNamespace(ended=lambda stream, isCut: stream.mark(), closed=lambda stream: None),
             ringLater=lambda stream: None,
             later=lambda stream: None,
             watchSocket=lambda *arguments: None,
@@ -81,19 +86,84 @@ class ReadyTests(SynchronousTestCase):
 
     def test_posted(self) -> None:
         """
-        Nor when something else was sent, which tells the same.
+        It is where something else was sent, too, which may have been missed with it.
         """
         self.open()
         self.assertEqual(self.after(0), READY)
         self.stream.post(SEND_ONLY << 24 | 5, b"", b"data", 4)
         self.assertEqual(len(self.after(0)), 28)
-        self.assertEqual(self.after(0.05), b"")
+        self.assertEqual(self.after(0.051), READY)
 
-    def test_ended(self) -> None:
+    def leave(self) -> None:
         """
-        Nor when this side ends the connection.
+        Be open, and end the connection before the peer has said anything.
         """
         self.open()
         self.assertEqual(self.after(0), READY)
         self.stream.finish()
-        self.assertEqual(self.after(0.05), b"")
+
+    def test_ended(self) -> None:
+        """
+        Where this side ends the connection, it is said once more, and TCP's end follows.
+        """
+        self.leave()
+        self.assertEqual(self.after(0.045), b"")
+        self.assertEqual(self.after(0.006), READY)
+        with self.assertRaises(BlockingIOError):
+            self.peer.recv(1)
+        self.assertEqual(self.after(0.011), b"")
+        self.assertTrue(self.stream.alive)
+        self.stream.ring()
+        self.assertEqual(self.peer.recv(1), b"")
+
+    def test_endedAnswered(self) -> None:
+        """
+        It is not where the peer says something meanwhile.
+        """
+        self.leave()
+        self.peer.send(b"any")
+        self.stream.ready(select.EPOLLIN, 64)
+        self.stream.ring()
+        self.assertEqual(self.afterEnd(), b"")
+
+    def test_endedLater(self) -> None:
+        """
+        Nor where it was said again before.
+        """
+        self.open()
+        self.after(0)
+        self.assertEqual(self.after(0.051), READY)
+        self.stream.finish()
+        self.stream.ring()
+        self.assertEqual(self.afterEnd(), b"")
+
+    def test_endedByPeer(self) -> None:
+        """
+        Nothing waits where the peer has ended it, too.
+        """
+        self.leave()
+        self.peer.shutdown(socket.SHUT_WR)
+        self.stream.ready(select.EPOLLIN, 64)
+        self.stream.ring()
+        self.assertEqual(self.afterEnd(), b"")
+        self.assertFalse(self.stream.alive)
+
+    def test_endedHeard(self) -> None:
+        """
+        Nor where the peer has said something before.
+        """
+        self.open()
+        self.assertEqual(self.after(0), READY)
+        self.stream.isEstablished = True
+        self.stream.finish()
+        self.stream.ring()
+        self.assertEqual(self.afterEnd(), b"")
+
+    def afterEnd(self) -> bytes:
+        """
+        @return: what the peer gets until TCP's end, which has come.
+        """
+        got = b""
+        while data := self.peer.recv(100):
+            got += data
+        return got

@@ -369,6 +369,10 @@ class IWARPFabric(ConnectedFabric):
         self._ready = self._poll()
         return bool(self._ready)
 
+    def unsent(self) -> bool:
+        # The end of a connection may wait for its peer.
+        return super().unsent() or any(each.isHolding for each in self.streams.values())
+
     # -- the end
 
     def forked(self) -> None:

@@ -77,10 +77,12 @@ _COPIED: Final = 8 * 1024
 #: How long a connection without a queue pair waits for the peer's FIN, in seconds: a socket that is closed
 #: with octets unread sends RST, and the peer would lose what it has not read (RFC 1122 section 4.2.2.13).
 IWARP_LINGER_SECONDS = 5.0
-#: How long an initiator that has nothing to send waits for the peer's first FPDU, in seconds, before it says
-#: again that it is ready; four times as long then, and the longest of these times.
+#: How long an initiator waits for the peer's first FPDU, in seconds, before it says again that it is ready;
+#: four times as long then, and the longest of these times.
 _READY_SECONDS: Final = 0.05
 _READY_MOST_SECONDS: Final = 0.8
+#: How long after that it ends the connection, if it is to end, in seconds: not in the same segment.
+_END_SECONDS: Final = 0.01
 #: Buffers of one sendmsg(2): UIO_MAXIOV.
 _PIECES: Final = 1024
 _SEND_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
@@ -115,6 +117,7 @@ class StreamPath(Waiters, OwnPath):
     @ivar startup: the exchange of MPA's startup frames; L{None} once it is over.
     @ivar isOpen: whether FPDUs are exchanged.
     @ivar isHeld: whether nothing may be sent before the peer's first FPDU.
+    @ivar isHolding: whether its end waits until the peer has heard that this side is ready.
     @ivar isEnded: whether the peer's FIN has come.
     @ivar isPassive: whether the peer has sent the Request.
     @ivar isEstablished: whether the peer is known to be ready.
@@ -141,6 +144,7 @@ class StreamPath(Waiters, OwnPath):
         "_isClosing",
         "_isCut",
         "_isShut",
+        "_isUnheard",
         "_kept",
         "_left",
         "_out",
@@ -159,6 +163,7 @@ class StreamPath(Waiters, OwnPath):
         "isEnded",
         "isEstablished",
         "isHeld",
+        "isHolding",
         "isOpen",
         "isPassive",
         "number",
@@ -199,6 +204,8 @@ class StreamPath(Waiters, OwnPath):
         self._out: list[Buffer] = []
         self._gathered = self._posted = self._taken = 0
         self._full = self._isBusy = self._isShut = self._isClosing = False
+        # Whether the peer may not have heard yet that this side, the initiator, is ready.
+        self._isUnheard = self.isHolding = False
         # Whether TCP takes nothing any more.
         self._isCut = False
         # Whether nothing is posted now, for one of several reasons.
@@ -248,6 +255,7 @@ class StreamPath(Waiters, OwnPath):
             self._sender.readyToReceive(self._out, ready)
             self.mark()
             if ready == "write":
+                self._isUnheard = True
                 self.startTimer(_READY_SECONDS, lambda: self._readyAgain(_READY_SECONDS))
         self._block()
         if self.queuePair is not None:
@@ -256,8 +264,9 @@ class StreamPath(Waiters, OwnPath):
     def _readyAgain(self, seconds: float) -> None:
         # Linux siw_cm.c siw_accept() sends the Reply before it listens for the ready-to-receive message: one
         # that comes between wakes nobody until another FPDU comes.  A Write of no octets is always harmless.
-        if self.isEstablished or self._posted or self._isClosing:
+        if self.isEstablished or self._isClosing:
             return
+        self._isUnheard = False
         self._sender.readyToReceive(self._out, "write")
         self.mark()
         if seconds < _READY_MOST_SECONDS:
@@ -361,7 +370,7 @@ class StreamPath(Waiters, OwnPath):
         if waiting and waiting[0][0] <= self._taken:
             # Not here: a consumer that is told may post, which belongs to the next batch.
             self.fabric.later(self)
-        if self._isClosing and not self._out and not self._isBusy:
+        if self._isClosing and not self._out and not self._isBusy and (self.isEnded or not self.isHolding):
             self._shut()
 
     def _flush(self) -> None:
@@ -479,6 +488,8 @@ class StreamPath(Waiters, OwnPath):
         # The octets of an FPDU that is half sent go out before it.
         if self._sender.terminate(self._out, termination, buffer, first, last):
             self.fabric.count("iwarp_terminates_sent")
+            # It is the last message.
+            self._isUnheard = False
         self.finish()
 
     def terminateStartup(self, machine: Any, termination: Termination) -> None:
@@ -502,6 +513,26 @@ class StreamPath(Waiters, OwnPath):
             return
         self._isClosing = self._isBlocked = True
         self._rest = b""
+        if self._isUnheard and not (self.isEstablished or self.isEnded or self._isCut):
+            self._hold()
+        else:
+            self.startTimer(IWARP_LINGER_SECONDS, self.close)
+        self.mark()
+
+    def _hold(self) -> None:
+        # TCP's end before siw listens for the ready-to-receive message ends its kernel (Linux 6.1 iwcm.c,
+        # cm_close_handler(), a BUG()): say it again, and then end.
+        self.isHolding = True
+        self.startTimer(_READY_SECONDS, self._holdAgain)
+
+    def _holdAgain(self) -> None:
+        if not self._isCut:
+            self._sender.readyToReceive(self._out, "write")
+            self.mark()
+        self.startTimer(_END_SECONDS, self._holdNoMore)
+
+    def _holdNoMore(self) -> None:
+        self.isHolding = False
         self.startTimer(IWARP_LINGER_SECONDS, self.close)
         self.mark()
 
@@ -696,6 +727,8 @@ class StreamPath(Waiters, OwnPath):
                 return start
         if self._isClosing:
             # Nobody is left to take it.
+            if self.isHolding and stop > start:
+                self._holdNoMore()
             return stop
         if self._kept is not None:
             return start
@@ -849,7 +882,10 @@ class StreamPath(Waiters, OwnPath):
     def readyToReceive(self) -> None:
         if self.reads.inbound:
             self._sender.post(self._out, READ_RESPONSE_ONLY, b"", b"", 0)
-            self.mark()
+        else:
+            # So that the peer knows that it was heard, and need not say it again.
+            self._sender.readyToReceive(self._out, "write")
+        self.mark()
         self.release()
 
     def release(self) -> None:
