@@ -98,6 +98,13 @@ class Implementation:
         """
         self._checked(self.started((str(ring),), ranks, device), ranks, device)
 
+    def startedOnAddress(self, program: Sequence[str], ranks: int, address: str) -> tuple[str, ...]:
+        """
+        @return: the command that runs a program's ranks on C{roce0}, all with one address.
+        """
+        tool = *_TOOL, "--device", "roce0", "--address", address
+        return (*tool, *self.command.split(), "-n", str(ranks), *program)
+
     def runOnAddress(self, ring: Path, ranks: int) -> None:
         """
         Run the ring once on C{roce0}, all ranks on one address.
@@ -106,6 +113,13 @@ class Implementation:
         """
         tool = *_TOOL, "--device", "roce0", "--address", ownAddress(1)
         self._checked((*self.command.split(), "-n", str(ranks), *tool, str(ring)), ranks, "roce0")
+
+    def environmentOn(self, device: str) -> dict[str, str]:
+        """
+        @return: the environment of what starts ranks.
+        """
+        path = os.pathsep.join(filter(None, sys.path))
+        return {**os.environ, **self.environment, "UCX_NET_DEVICES": f"{device}:1", "PYTHONPATH": path}
 
     def runOnHosts(self, ring: Path, ranks: int) -> None:
         """
@@ -138,41 +152,52 @@ TMPDIR={name}/"$1" exec {sys.executable} -m twisted_ib.tools.run -q --on "$@"
             raise LabError(f"the status is {ended.returncode}: {ended.stdout}{ended.stderr}")
 
     def ended(
-        self, command: Sequence[str], ranks: int, device: str, folder: Path | None = None
+        self,
+        command: Sequence[str],
+        ranks: int,
+        device: str,
+        folder: Path | None = None,
+        seconds: float | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """
         Run a command that starts ranks.
 
         @param folder: where it runs.
+        @param seconds: how long it may take; L{RING_SECONDS} by default.
         @return: its end.
         @raise LabError: there is none.
         """
-        path = os.pathsep.join(filter(None, sys.path))
         try:
             return subprocess.run(
                 command,
                 cwd=folder,
-                env={**os.environ, **self.environment, "UCX_NET_DEVICES": f"{device}:1", "PYTHONPATH": path},
+                env=self.environmentOn(device),
                 capture_output=True,
                 text=True,
-                timeout=RING_SECONDS,
+                timeout=seconds or RING_SECONDS,
             )
         except subprocess.TimeoutExpired as error:
             raise LabError(f"{ranks} ranks have not ended: {error.stdout!r} {error.stderr!r}") from None
 
 
-def runHPCC(device: str) -> None:
+def runHPCC(device: str, ranks: int = 4, address: str = "", seconds: float | None = None) -> None:
     """
-    The HPC Challenge, a small one, by 4 ranks: it checks its results.
+    The HPC Challenge, a small one: it checks its results.
 
+    @param address: of all ranks, on C{roce0}; else each has one of its own there.
+    @param seconds: how long it may take; L{RING_SECONDS} by default.
     @raise LabError: they are wrong, or it has not ended.
     """
-    first = IMPLEMENTATIONS[0]
+    first, program = IMPLEMENTATIONS[0], ("hpcc",)
+    if address:
+        command = first.startedOnAddress(program, ranks, address)
+    else:
+        command = first.started(program, ranks, device)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         text = Path("/usr/share/doc/hpcc/examples/_hpccinf.txt").read_text()
         (folder / "hpccinf.txt").write_text(re.sub("^1000 *Ns", "200 Ns", text, flags=re.MULTILINE))
-        ended = first.ended(first.started(("hpcc",), 4, device), 4, device, folder)
+        ended = first.ended(command, ranks, device, folder, seconds)
         found = folder / "hpccoutf.txt"
         if ended.returncode or not found.exists() or "Success=1\n" not in found.read_text():
             raise LabError(f"the status is {ended.returncode}: {ended.stdout}{ended.stderr}")
