@@ -195,14 +195,14 @@ class FakeEnd:
         @param number: Of its queue pair.
         """
         self.queuePair = FakeDevice(number=number)
-        self.received = 0
+        self.received = self.sent = 0
         self.told = 0
 
     def traffic(self) -> Any:
         """
         @return: Its messages among them.
         """
-        return 0, self.received, 0, 0
+        return self.sent, self.received, 0, 0
 
     def sleeps(self) -> None:
         """
@@ -223,10 +223,12 @@ class LookTests(SynchronousTestCase):
         A device with two connections and what else uses it.
         """
         self.patch(gainless, "RedirectedClient", FakeEnd)
-        self.sleeps = self.received = self.octets = 0
+        self.sleeps = self.received = self.sent = self.octets = 0
         self.ends = [FakeEnd(1), FakeEnd(2)]
-        traffic = SimpleNamespace(with_=lambda _: SimpleNamespace(messagesReceived=self.received))
-        self.fabric = SimpleNamespace(sleeps=0, octets=lambda: (self.octets, 0))
+        traffic = SimpleNamespace(
+            with_=lambda _: SimpleNamespace(messagesReceived=self.received, messagesSent=self.sent)
+        )
+        self.fabric = SimpleNamespace(sleeps=0, rung=0, octets=lambda: (self.octets, 0))
         device = FakeDevice(traffic=traffic, queuePairs={}, fabric=self.fabric)
         self.channel: Any = SimpleNamespace(device=device, users=[object(), *self.ends])
         self.known = Gainless()
@@ -252,6 +254,25 @@ class LookTests(SynchronousTestCase):
         self.assertEqual(self.look(ASLEEP_MESSAGES, most), [])
         self.assertEqual(self.look(ASLEEP_MESSAGES, most + 1), self.ends[:1])
         self.assertEqual(self.look(ASLEEP_MESSAGES, most), [])
+
+    def test_sent(self) -> None:
+        """
+        Of connections that send, and receive next to nothing, the sleeps that count are those of their peers.
+        """
+
+        def look(sent: int, woken: int, received: int = 0) -> list[Any]:
+            self.sent += sent
+            self.ends[0].sent += sent
+            self.fabric.rung += woken
+            return self.look(received, 0)
+
+        most = ASLEEP_MESSAGES // ASLEEP_SHARE
+        self.assertEqual(look(ASLEEP_MESSAGES, most), [])
+        self.assertEqual(look(ASLEEP_MESSAGES, most + 1, most - 1), self.ends[:1])
+        # Answered ones do not count, whoever sleeps.
+        self.assertEqual(look(ASLEEP_MESSAGES, ASLEEP_MESSAGES, most), [])
+        self.assertEqual(look(ASLEEP_MESSAGES - 1, ASLEEP_MESSAGES), [])
+        self.assertEqual(look(1, 0), self.ends[:1])
 
     def test_own(self) -> None:
         """

@@ -12,6 +12,7 @@ it, as it does of sockets.
 Besides:
 
   - C{given}: sockets that a program makes itself and has its loop connect
+  - C{moving}: connections that their blocking clients move to TCP
   - C{named}: streams by name for asyncio
 """
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.python.failure import Failure
 
+from twisted_ib.configuration.words import SDP
 from twisted_ib.errors import WrongThreadError
 from twisted_ib.internet.failures import osError
 from twisted_ib.switch.handle import ConnectionHandle
@@ -64,6 +65,10 @@ class AsyncioStream(_Transport):
     def _writeSlowly(self, data: Any) -> None:
         if data.__class__ is not bytes:
             self.write(bytesOf(data))
+            return
+        if getattr(self.protocol, "hasMoved", False):
+            # Whoever has kept the method from before.
+            self.protocol.write(data)
             return
         try:
             super()._writeSlowly(data)
@@ -119,6 +124,15 @@ class ServerStream(AsyncioStream, RedirectedServer):
 
     __slots__ = ()
 
+    def suspended(self, descriptor: int) -> bool:
+        """
+        The client asks to move to a connection of TCP.
+
+        @param descriptor: This end of it.
+        @return: Whether that is taken care of, and the descriptor with it.
+        """
+        return descriptor >= 0 and self.server.why.verdict != SDP and self.protocol.asked(descriptor)
+
 
 class ClientStream(AsyncioStream, RedirectedClient):
     """
@@ -139,11 +153,11 @@ class StreamSocket(ConnectionHandle):
     @ivar stream: The stream.
     @ivar lost: Why it ended before there was a transport, or L{None}; of the first one.
     @ivar taken: Whether there is a transport.
-    @ivar hasEnded: Whether the peer sends no more; of the first one.
+    @ivar hasEnded: Whether the peer sends no more; of the first one, as C{hasMoved}: whether TCP carries it.
     """
 
     lost: Failure | None = None
-    taken = hasEnded = False
+    taken = hasEnded = hasMoved = False
     _first: StreamSocket | None = None
     _isClosed = False
     #: Of the first one: whether the stream has ended, and how many of these are not closed.
@@ -255,6 +269,18 @@ class StreamSocket(ConnectionHandle):
         else:
             protocol.shut(how)
 
+    def mayMove(self) -> bool:
+        """
+        Return whether the connection may move to TCP: the first one alone has it, and its peer sends.
+        """
+        return self._open == 1 and not (self._isClosed or self._isOver or self.hasEnded or self.hasMoved)
+
+    def asked(self, descriptor: int) -> bool:
+        """
+        Return False: without a transport it does not move.
+        """
+        return False
+
     def leave(self) -> bool:
         """
         Close this one for its transport.
@@ -282,7 +308,7 @@ class StreamSocket(ConnectionHandle):
         @raise OSError: C{EBADF}: this one is closed, or the stream has ended.
         """
         first = self.first
-        if first._isOver or self._isClosed:
+        if first._isOver or first.hasMoved or self._isClosed:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         made = StreamSocket(self._connected)
         ConnectionHandle.__init__(made, self.stream)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.python.failure import Failure
 
+from twisted_ib.aio.moving import asked
 from twisted_ib.aio.streamsocket import bytesOf
 from twisted_ib.internet.failures import osError
 from twisted_ib.switch.reason import EXPLICIT, Reason
@@ -288,6 +289,47 @@ class StreamTransport(_FlowControl):
             self._eof = True
             vars(self).pop("write", None)
             self._stream.loseWriteConnection()
+
+    # -- a connection that moves to TCP
+
+    def mayMove(self) -> bool:
+        """
+        Return whether it may: neither end has ended, and no duplicate of its socket has it.
+        """
+        isOpen = not (self._closing or self._eof or self._shut or self._over)
+        return isOpen and self._socket.first.mayMove()
+
+    def asked(self, descriptor: int) -> bool:
+        """
+        The client asks to move to a connection of TCP.
+
+        @param descriptor: This end of it.
+        @return: Whether that is taken care of, and the descriptor with it.
+        """
+        if not self.mayMove():
+            return False
+        asked(self, descriptor)
+        return True
+
+    def carriedBy(self, stream: Any) -> None:
+        """
+        The connection has moved.
+
+        @param stream: The object in the place of its stream from now on.
+        """
+        self._stream, self._socket.first.hasMoved = stream, True
+        self._limit()
+        vars(self)["write"] = stream.write
+
+    def ended(self, exc: BaseException | None) -> None:
+        """
+        A connection that has moved has ended.
+
+        @param exc: The error; L{None} for the end of a stream.
+        """
+        if self._error is None:
+            self._error = exc
+        self.connectionLost(Failure(ConnectionDone()))
 
     # -- the end
 

@@ -36,7 +36,7 @@ from twisted_ib.blocking import descriptors
 # This module is imported late: the kernel's name may stand for another by now (L{twisted_ib.blocking.patch}).
 from twisted_ib.blocking.select import _poll
 from twisted_ib.hca.base.machine import Machine, ignored, listed
-from twisted_ib.hca.host.fdpassing import LINGER_RESET, refuse
+from twisted_ib.hca.host.fdpassing import LINGER_RESET, refuse, takeTCP
 from twisted_ib.switch.serverclient import RedirectedClient
 
 if TYPE_CHECKING:
@@ -405,16 +405,10 @@ def asked(connection: Connection, descriptor: int) -> None:
 
     @param descriptor: This end of TCP.
     """
-    try:
-        mine = _socket.socket(fileno=descriptor)
-    except OSError:
-        refuse(descriptor)
-        return
-    move = connection.move = Asked(connection, mine)
-    if _isTCP(mine):
+    mine = takeTCP(descriptor)
+    if mine is not None:
+        move = connection.move = Asked(connection, mine)
         move.advance()
-    else:
-        move.drop()
 
 
 def secured(
@@ -444,14 +438,6 @@ def secured(
                 lambda: connection.stream is None or connection.readable(),
                 monotonic() + min(timeout or ANSWER_SECONDS, ANSWER_SECONDS),
             )
-
-
-def _isTCP(mine: _socket.socket) -> bool:
-    # Whether the peer has given what it should.
-    with suppress(OSError):
-        mine.getpeername()
-        return (mine.type, mine.proto) == (kernel.SOCK_STREAM, kernel.IPPROTO_TCP)
-    return False
 
 
 def pairOfTCP() -> tuple[_socket.socket, _socket.socket]:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
     _Learned = tuple[int, Fallback, float]
 
+    #: Of a device: sleeps, how often peers were woken, messages that were sent and received, octets.
+    _Seen = tuple[int, int, int, int, int]
+
 _Known = TypeVar("_Known")
 #: Messages of a connection that is short-lived, both directions and the end counted, at most: that of one
 #: request has three or a few more.  To connect over SDP takes some fifty system calls more than over TCP, and
@@ -42,7 +45,7 @@ _ASLEEP: Final = Fallback("asleep", "blocking and mostly asleep: SDP gains nothi
 _TLS: Final = Fallback("tls", "blocking TLS: SDP gains nothing here")
 #: Queue pairs of a device, at most, that are looked at for that: each look asks all of them.
 LEARN_QUEUE_PAIRS: Final = 256
-#: Messages that a device, and one of its connections, has received, at least, before that is judged.
+#: Messages that a device, and one of its connections, has received or sent, at least, before that is judged.
 ASLEEP_MESSAGES: Final = 128
 #: A connection gains nothing if more than one message in so many has ended a sleep: as measured between two
 #: processes, what such a one costs beyond TCP's is several times what one saves that polling finds.
@@ -68,9 +71,9 @@ class Gainless:
         #: By port: how many in succession, why the last one did not gain, and when it ended.
         self._ports: dict[tuple[str, int], _Learned] = {}
         decisions.clear()
-        #: By device: its sleeps, messages and octets at the last look that saw enough, and the messages of
-        #: its connections by their queue pairs.
-        self._seen: dict[Device, tuple[tuple[int, int, int], dict[int, int]]] = {}
+        #: By device: what it had at the last look that saw enough, and the messages that its connections had
+        #: sent and received, by their queue pairs.
+        self._seen: dict[Device, tuple[_Seen, dict[int, tuple[int, int]]]] = {}
 
     def ended(self, host: str, port: int, sent: int, received: int, sleeps: int, now: float) -> None:
         """
@@ -146,7 +149,8 @@ class Gainless:
     def look(self, channels: Iterable[DeviceChannel]) -> list[RedirectedClient]:
         """
         Return the connections that stand and gain nothing: the messages of their device have mostly ended
-        sleeps since the last look that saw L{ASLEEP_MESSAGES}, are short, and so many are their own.
+        sleeps since the last look that saw L{ASLEEP_MESSAGES}, are short, and so many are their own.  Where
+        nearly all were sent, as in a log, the sleeps are those of the peers, which it has woken.
         """
         seen, self._seen = self._seen, {}
         found: list[RedirectedClient] = []
@@ -157,30 +161,35 @@ class Gainless:
             # connections each sleep ends with the messages of several.
             if octets is None or len(device.queuePairs) > LEARN_QUEUE_PAIRS:
                 continue
-            messages = device.traffic.with_(device.queuePairs.values()).messagesReceived
-            now = device.fabric.sleeps, messages, sum(octets)
+            fabric, traffic = device.fabric, device.traffic.with_(device.queuePairs.values())
+            now = fabric.sleeps, fabric.rung, traffic.messagesSent, traffic.messagesReceived, sum(octets)
             last = seen.get(device)
-            if last is not None and messages - last[0][1] < ASLEEP_MESSAGES:
+            if last is not None and max(now[2] - last[0][2], now[3] - last[0][3]) < ASLEEP_MESSAGES:
                 self._seen[device] = last
                 continue
             ends = [each for each in channel.users if isinstance(each, RedirectedClient)]
-            received = {each.queuePair.number: each.traffic()[1] for each in ends}
-            self._seen[device] = now, received
+            moved = {each.queuePair.number: each.traffic()[:2] for each in ends}
+            self._seen[device] = now, moved
             if last is None:
                 continue
             before, own = last
-            sleeps, messages, length = (each - old for each, old in zip(now, before, strict=True))
+            sleeps, woken, sent, received, length = (
+                each - old for each, old in zip(now, before, strict=True)
+            )
+            isSending = ASLEEP_SHARE * received < sent
+            sleeps, messages = (woken, sent) if isSending else (sleeps, received)
             if ASLEEP_SHARE * sleeps > messages and length <= ASLEEP_OCTETS * messages:
+                which = 0 if isSending else 1
                 for each in ends:
                     number = each.queuePair.number
+                    had = own.get(number, (0, 0))
                     # A number may have gone to another one.
-                    since = min(own.get(number, 0), received[number])
-                    if received[number] - since >= ASLEEP_MESSAGES:
+                    if moved[number][which] - min(had[which], moved[number][which]) >= ASLEEP_MESSAGES:
                         found.append(each)
                     else:
                         # They add up for as long as the device sleeps: of many connections in turn each has
                         # few in one look.
-                        received[number] = since
+                        moved[number] = min(had[0], moved[number][0]), min(had[1], moved[number][1])
         return found
 
 

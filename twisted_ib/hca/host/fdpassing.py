@@ -44,6 +44,23 @@ def refuse(descriptor: int) -> None:
     os.close(descriptor)
 
 
+def takeTCP(descriptor: int) -> _socket.socket | None:
+    """
+    Return the socket of a connection of TCP that a peer has sent; L{None} if it is none, which is refused.
+    """
+    try:
+        plain = _socket.socket(fileno=descriptor)
+    except OSError:
+        refuse(descriptor)
+        return None
+    with suppress(OSError):
+        plain.getpeername()
+        if (plain.type, plain.proto) == (socket.SOCK_STREAM, socket.IPPROTO_TCP):
+            return plain
+    refuse(plain.detach())
+    return None
+
+
 def sendWithDescriptors(pair: socket.socket, data: bytes, descriptors: Sequence[int] = ()) -> bool:
     """
     Send one message; the descriptors stay open here.
