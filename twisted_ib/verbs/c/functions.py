@@ -62,7 +62,8 @@ class Row:
     @ivar nested: whether a handler calls it, too: it does not fail within another call of its thread.
     @ivar masked: whether what is C{before} has blocked signals, whose set C{program} is.
     @ivar vain: what makes such a call, in C: one that has failed with EAGAIN fails so again, without Python,
-        while nothing has come and nobody has called; or none.
+        while nothing has come and nobody has called; or none.  Of one that is called C{again} the statements
+        before it see that.
     @ivar over: its result once Python ends in a program that is Python, in C; or none, if it fails then.
     """
 

@@ -66,6 +66,7 @@ def _body(row: Row) -> str:
     posted = "__atomic_add_fetch(&twisted_ib_posts, 1, __ATOMIC_RELAXED);"
     if row.vain:
         lines[4:4] = ["twisted_ib_asks();"]
+    if row.vain and not row.again:
         posted = f"if (!twisted_ib_was_vain({row.vain}, result))\n{posted}"
         lines = [f"if (twisted_ib_is_vain({row.vain})) {{\nerrno = EAGAIN;\nreturn -1;\n}}", *lines]
     if row.again:
@@ -78,6 +79,7 @@ def _body(row: Row) -> str:
             f"if (result != ({AGAIN})) {{",
             "twisted_ib_swap_slept(before);",
             *([posted] if row.destroys else []),
+            *([f"twisted_ib_polled_in_vain({row.vain}, result);"] if row.vain else []),
             "int error = errno;",
             "pthread_sigmask(SIG_SETMASK, &program, NULL);",
             "errno = error;",

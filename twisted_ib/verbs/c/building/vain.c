@@ -16,7 +16,7 @@ extern volatile int twisted_ib_in_python;
 extern int (*twisted_ib_seen)(uint64_t *);
 
 /* What a call asks for, for its socket. */
-enum twisted_ib_asking { ASKS_NOTHING, ASKS_OCTETS, ASKS_ROOM };
+enum twisted_ib_asking { ASKS_NOTHING, ASKS_OCTETS, ASKS_ROOM, ASKS_EVENTS };
 
 /*
  * The last call of this thread that was in vain, if any, and what there was before it: see arrivals.c; calls: of all
@@ -71,6 +71,16 @@ static void twisted_ib_asks(void)
     twisted_ib_vain.alone = __atomic_load_n(&twisted_ib_busy, __ATOMIC_SEQ_CST) == 1;
 }
 
+/* The call has returned, and was in vain: the next one may be so. */
+static void twisted_ib_keeps(enum twisted_ib_asking asking, int socket, int flags)
+{
+    twisted_ib_vain.posts = twisted_ib_posts;
+    twisted_ib_vain.socket = socket;
+    twisted_ib_vain.flags = flags;
+    if (twisted_ib_vain.alone && twisted_ib_vain.seen[1])
+        twisted_ib_vain.asking = asking;
+}
+
 /* The call has returned: whether it was in vain. */
 static int twisted_ib_was_vain(enum twisted_ib_asking asking, int socket, int flags, const void *buffer, size_t length,
                                long result)
@@ -79,10 +89,76 @@ static int twisted_ib_was_vain(enum twisted_ib_asking asking, int socket, int fl
         twisted_ib_saw(&twisted_ib_vain.looks);
         return 0;
     }
-    twisted_ib_vain.posts = twisted_ib_posts;
-    twisted_ib_vain.socket = socket;
-    twisted_ib_vain.flags = flags;
-    if (twisted_ib_vain.alone && twisted_ib_vain.seen[1])
-        twisted_ib_vain.asking = asking;
+    twisted_ib_keeps(asking, socket, flags);
     return 1;
+}
+
+/* The descriptors of one call of rpoll that may be in vain, at most. */
+#define MOST_POLLED 16
+
+/*
+ * Those of the last call of this thread that was: what was asked, and those of them that the kernel is asked for, as they
+ * are no rsockets: the others' numbers are below 0 there.
+ */
+static __thread struct {
+    struct {
+        int fd;
+        short events;
+    } asked[MOST_POLLED];
+    struct pollfd others[MOST_POLLED];
+    unsigned long count, left;
+} twisted_ib_polls __attribute__((tls_model("initial-exec")));
+
+/* Of the call of rpoll that is in Python: those that are no rsockets, a bit each. */
+void twisted_ib_polls_others(unsigned bits)
+{
+    twisted_ib_polls.left = bits;
+}
+
+static int twisted_ib_polls_same(const struct pollfd *fds, unsigned long count)
+{
+    if (count != twisted_ib_polls.count)
+        return 0;
+    for (unsigned long index = 0; index < count; index++)
+        if (fds[index].fd != twisted_ib_polls.asked[index].fd || fds[index].events != twisted_ib_polls.asked[index].events)
+            return 0;
+    return 1;
+}
+
+/* Whether a call of rpoll that does not wait is in vain: other descriptors than rsockets are looked at each time. */
+static int twisted_ib_polls_in_vain(struct pollfd *fds, unsigned long count, int timeout)
+{
+    static const struct timespec now;
+    int differs;
+
+    if (timeout || !fds || !count || count > MOST_POLLED) {
+        twisted_ib_vain.asking = ASKS_NOTHING;
+        return 0;
+    }
+    differs = !twisted_ib_polls_same(fds, count) ||
+              (twisted_ib_polls.left && syscall(SYS_ppoll, twisted_ib_polls.others, count, &now, NULL, _NSIG / 8));
+    if (!twisted_ib_is_vain(ASKS_EVENTS, differs, 0, fds, count))
+        return 0;
+    for (unsigned long index = 0; index < count; index++)
+        fds[index].revents = 0;
+    return 1;
+}
+
+/* A call of rpoll has returned. */
+static void twisted_ib_polled_in_vain(const struct pollfd *fds, unsigned long count, int timeout, int result)
+{
+    twisted_ib_polls.count = 0;
+    if (timeout || result || !count || count > MOST_POLLED) {
+        twisted_ib_saw(&twisted_ib_vain.looks);
+        return;
+    }
+    for (unsigned long index = 0; index < count; index++) {
+        int isOther = twisted_ib_polls.left >> index & 1;
+
+        twisted_ib_polls.asked[index].fd = fds[index].fd;
+        twisted_ib_polls.asked[index].events = fds[index].events;
+        twisted_ib_polls.others[index] = (struct pollfd){.fd = isOther ? fds[index].fd : -1, .events = fds[index].events};
+    }
+    twisted_ib_polls.count = count;
+    twisted_ib_keeps(ASKS_EVENTS, 0, 0);
 }

@@ -95,10 +95,13 @@ int repoll_create(int flags);
 int repoll_ctl(int set, int operation, int socket, struct epoll_event *event);
 int repoll_wait(int set, struct epoll_event *events, int most, int timeout) again;
 """
-#: librspreload's answer to C{sockets.c}.
-_TOLD = "if (twisted_ib_tells(fds, count, timeout))\nreturn 0;"
+#: librspreload's answer to C{sockets.c}, and a call in vain.
+_TOLD = (
+    "if (twisted_ib_tells(fds, count, timeout) || twisted_ib_polls_in_vain(fds, count, timeout))\nreturn 0;"
+)
 #: The arguments by which C{vain.c} knows a call.
 _VAIN = {
+    "rpoll": "fds, count, timeout",
     "rrecv": "ASKS_OCTETS, socket, flags, buffer, length",
     "rread": "ASKS_OCTETS, socket, 0, buffer, length",
     "rsend": "ASKS_ROOM, socket, flags, buffer, length",
@@ -221,6 +224,7 @@ int twisted_ib_epoll_create(int flags);
 int twisted_ib_epoll_ctl(int set, int operation, int fd, struct epoll_event *event);
 int twisted_ib_epoll_wait(int set, struct epoll_event *events, int most, int timeout);
 void twisted_ib_own_calls(void);
+void twisted_ib_polls_others(unsigned bits);
 struct timeval { long tv_sec; long tv_usec; };
 struct rdma_cm_join_mc_attr_ex { uint32_t comp_mask; uint32_t join_flags; struct sockaddr *addr; };
 """

@@ -25,6 +25,8 @@ from twisted_ib.verbs.core.hub import hub
 
 _MILLISECONDS, _MICROSECONDS = 1000, 1_000_000
 _FD_BITS = 8
+#: C{MOST_POLLED} of C{vain.c}, which has a bit for each.
+_FEW = 16
 #: The bits of poll(2)'s events, which are signed in C.
 _EVENTS = 0x7FFF
 #: Linux sys/epoll.h, C{EPOLL_CTL_*}.
@@ -76,6 +78,8 @@ def rpoll(fds: CData, count: int, timeout: int) -> int:
         return ready
 
     others = _others((fds[i].fd, fds[i].events) for i in range(count))
+    if not timeout and count <= _FEW:
+        lib.twisted_ib_polls_others(sum(1 << i for i in range(count) if fds[i].fd in others))
     return nextOf(ask, others, None if timeout < 0 else timeout / _MILLISECONDS)
 
 
