@@ -45,23 +45,19 @@ class FunctionTests(TreeTestCase):
     The tree, and copies of it.
     """
 
-    def test_long(self) -> None:
+    def test_tree(self) -> None:
         """
-        A function has few lines, but for those that are listed, which do not grow; one more is found.
+        A function has few lines, but for those that are listed, which do not grow; one more is found.  No
+        sentence of a docstring is a riddle; one is found wherever it begins.  All in one test, as tests that
+        run at once would each read the tree.
         """
         root = self.copied()
         self.add(root, "sdp/port", "async def long():\n" + "    pass\n" * MOST_LINES)
-        found = longFunctions(root)
-        self.assertEqual(found.pop("sdp/port.py: long"), MOST_LINES + 1)
-        mayOnlyFall(self, found, LONG)
-
-    def test_sentences(self) -> None:
-        """
-        No sentence of a docstring is a riddle; one is found wherever it begins.
-        """
-        root = self.copied()
         text = "It.  What is.\n\n    Who is\n\n    @param a: What is, too."
         self.add(root, "rds/port", f"class One:\n    '''\n    {text}\n    '''")
         self.add(root, "sdp/port", "def one():\n    '''\n    Who is asked?  What is said.\n    '''")
+        found = longFunctions(root)
+        self.assertEqual(found.pop("sdp/port.py: long"), MOST_LINES + 1)
+        mayOnlyFall(self, found, LONG)
         expected = ["rds/port.py: .  What is.", "rds/port.py: Who is", "rds/port.py: @param a: What is, too."]
         self.assertEqual(riddles(root), [*expected, "sdp/port.py: Who is asked?  What is said."])
