@@ -186,7 +186,7 @@ class CostTests(BlockingTestCase):
         one, other = self.blocking()
         self.stopTime()
         found = steps(partial(self.send, one, other))["bytecodes"] // MESSAGES
-        mayOnlyFall(self, {"message": found}, {"message": 1405})
+        mayOnlyFall(self, {"message": found}, {"message": 1403})
 
     def test_calls(self) -> None:
         """
