@@ -19,6 +19,7 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from tests.support.commands import programOf
 from tests.support.waiting import HANG_SECONDS
 from tests.verbs.c.library import built
+from twisted_ib.hca.device.registry import addDevice, removeDevice
 from twisted_ib.tools.run.clibraries import become, chooseDevice
 from twisted_ib.tools.run.native import again
 from twisted_ib.tools.run.native.again import lacking, searchPath
@@ -101,6 +102,21 @@ class DeviceTests(SynchronousTestCase):
         ):
             error = self.assertRaises(StartError, chooseDevice, name, address, {})
             self.assertIn(words, str(error))
+            self.assertEqual(error.status, 126)
+
+    def test_hardware(self) -> None:
+        """
+        No program is shown an adapter: libibverbs is this package's own.
+        """
+        addDevice("hw9", "hardware", "rxe9")
+        self.addCleanup(removeDevice, "hw9")
+        for address in (None, "192.0.2.1"):
+            error = self.assertRaises(StartError, chooseDevice, "hw9", address, {})
+            self.assertEqual(
+                str(error),
+                "device hw9 is of fabric hardware: libibverbs is twisted_ib's own here, which has no hardware:"
+                " run the program without ib-run",
+            )
             self.assertEqual(error.status, 126)
 
 

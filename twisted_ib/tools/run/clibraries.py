@@ -30,6 +30,11 @@ def chooseDevice(name: str, address: str | None, environ: MutableMapping[str, st
 
     try:
         kind = kindOf(name)
+        if kind.locate is not None:
+            raise DeviceError(
+                f"device {name} is of fabric {kind.name}: libibverbs is twisted_ib's own here, which has no"
+                " hardware: run the program without ib-run"
+            )
         own = addressOf(name)
         if address is None and isPlacedByUser(name):
             raise DeviceError(f"device {name} has no address: say --address, too")
