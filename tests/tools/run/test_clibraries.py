@@ -114,8 +114,8 @@ class DeviceTests(SynchronousTestCase):
             error = self.assertRaises(StartError, chooseDevice, "hw9", address, {})
             self.assertEqual(
                 str(error),
-                "device hw9 is of fabric hardware: libibverbs is twisted_ib's own here, which has no hardware:"
-                " run the program without ib-run",
+                "device hw9 is of fabric hardware: libibverbs is twisted_ib's own here, which has no"
+                " hardware: run the program without ib-run",
             )
             self.assertEqual(error.status, 126)
 
