@@ -11,6 +11,7 @@ from twisted.internet.interfaces import IReactorFDSet, IReactorTime
 from twisted.internet.test.connectionmixins import EndpointCreator
 
 from tests.internet.stream_suite import StreamSubject, makeStreamTests
+from tests.support.waiting import HANG_SECONDS
 from twisted_ib.sdp.port import SDPClientEndpoint, SDPServerEndpoint, connectSDP, listenSDP
 
 #: A port on which nobody listens: those that a test gets are ephemeral.
@@ -58,7 +59,9 @@ class SDPCreator(EndpointCreator):
         """
         To that port.
         """
-        return SDPClientEndpoint(reactor, self.host, serverAddress.port, device=self.clientDevice)
+        return SDPClientEndpoint(
+            reactor, self.host, serverAddress.port, timeout=HANG_SECONDS, device=self.clientDevice
+        )
 
 
 def subjectFor(device: str, host: str = "127.0.0.1", client: str = "") -> StreamSubject:

@@ -527,6 +527,7 @@ class _Creator(EndpointCreator):
             reactor,
             self.host,
             serverAddress.port,
+            timeout=HANG_SECONDS,
             device=self.clientDevice,
             maxMessageSize=limits.RDMA_MESSAGE_MOST,
         )
