@@ -28,7 +28,7 @@ from benchmarks.counting import steps
 from tests.contracts.groups import DatagramSide
 from tests.hca.fabric.roce.test_devices import PORT, End
 from tests.support.commands import PATH
-from tests.support.descriptors import descriptors, descriptorsBefore
+from tests.support.descriptors import descriptors, descriptorsBefore, fork, runForked
 from tests.support.ownaddress import ownAddress, ownGroup
 from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS, waitUntil
@@ -113,6 +113,8 @@ device.close()
 PROCESSES = 16
 #: How often a process is killed.
 DEATHS = 20
+#: Another user.
+NOBODY = 65534
 
 
 class GroupTests(SynchronousTestCase):
@@ -277,6 +279,50 @@ class GroupTests(SynchronousTestCase):
         self.addCleanup(alone.close)
         self.assertIn("is taken", str(self.assertRaises(DeviceError, self.link, ownAddress(6))))
         self.assertTrue(one.group.isAlone())
+
+    def test_users(self) -> None:
+        """
+        A process of another user is told whose the port is, also where both have one run directory; and so is
+        this one by the other's.
+        """
+        if os.geteuid():
+            raise SkipTest("needs root")
+        # Its codec is loaded: somebody else may not read it.
+        "".encode("ascii")
+        os.mkdir(self.directory)
+        for path, mode in (os.path.dirname(self.directory), 0o711), (self.directory, 0o1777):
+            os.chmod(path, mode)
+        told, teller = os.pipe()
+        self.addCleanup(os.close, told)
+
+        def become() -> None:
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+
+        def ask() -> None:
+            become()
+            error = self.assertRaises(DeviceError, self.link)
+            self.assertIn("a process of user 0 has it, and only those of one user share", str(error))
+
+        def have() -> None:
+            become()
+            link = RoCELink(self.address, isShared=True)
+            os.write(teller, b"+")
+            signal.pause()
+            link.close()
+
+        one = self.link()
+        self.assertEqual(runForked(ask), 0)
+        one.close()
+        child = fork(have)
+        os.close(teller)
+        try:
+            self.assertEqual(os.read(told, 1), b"+")
+            error = self.assertRaises(DeviceError, self.link)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        self.assertIn(f"a process of user {NOBODY} has it, and only those of one user share", str(error))
 
     def test_pauses(self) -> None:
         """
