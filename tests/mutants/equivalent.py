@@ -77,6 +77,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
     ),
     Equivalent(
         f"{_AIO}/streamsocket.py",
+        'warnings.warn(f"unclosed {self!r}", ResourceWarning, source=self, stacklevel=2)',
+        "2",
+        "3",
+        "a finalizer's caller is whatever ran just then",
+    ),
+    Equivalent(
+        f"{_AIO}/streamsocket.py",
         "os.eventfd_write(first._descriptor, 1)",
         "1",
         "2",
@@ -197,6 +204,13 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "monotonic() < self._askAt",
         "(monotonic() <= self._askAt)",
         "the clock has nanoseconds",
+    ),
+    Equivalent(
+        "twisted_ib/reactor/driven.py",
+        "result = self._aside(call, seconds if limit is None or seconds < limit else limit)",
+        "seconds < limit",
+        "(seconds <= limit)",
+        "of two equal times it is the same which is taken",
     ),
     Equivalent(
         "twisted_ib/reactor/driven.py",

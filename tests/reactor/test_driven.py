@@ -112,6 +112,7 @@ class DrivenTestCase(SynchronousTestCase):
         self.addCleanup(setattr, self.reactor, "_poller", self.reactor._poller)
         self.poller = self.reactor._poller = Poller("epoll", self.log)
         self.loop = self.reactor._loop = Loop(self.log)
+        self.patch(self.reactor, "_selectables", {})
         self.now = 50.0
         self.reactor.seconds = lambda: self.now
         self.patch(module, "monotonic", lambda: self.now + AHEAD)
@@ -308,12 +309,13 @@ class BriefTests(DrivenTestCase):
     Sleeps amid messages, between which little is asked.
     """
 
-    def brief(self, limit: float | None = None) -> tuple[int, list[Any]]:
+    def brief(self, limit: float | None = None, turns: int = 0) -> tuple[int, list[Any]]:
         """
+        @param turns: So many were before.
         @return: What a turn amid messages returns, and what it called behind its looks.
         """
         self.early()
-        self.loop.turns = 0
+        self.loop.turns = turns
         worked, said = self.turn(limit)
         looks = 1 + len(self.reactor._channels)
         self.assertEqual(said[:1], [("spin", limit)])
@@ -342,8 +344,9 @@ class BriefTests(DrivenTestCase):
         """
         self.devices("a")
         asleep = ["arm a", ("aside", True, True, 0), ("epoll", BRIEF_SECONDS, 1)]
-        self.assertEqual(self.brief(), (0, [*asleep, "look a"]))
-        self.assertEqual(self.loop.turns, EPOLL_EVERY - 1)
+        for turns in (0, 1, 2):
+            self.assertEqual(self.brief(None, turns), (0, [*asleep, "look a"]))
+            self.assertEqual(self.loop.turns, EPOLL_EVERY - 1)
 
     def test_armedInVain(self) -> None:
         """
@@ -466,7 +469,9 @@ class IdleTests(DrivenTestCase):
         self.assertEqual(self.reactor.idleUntil(), self.now + AHEAD + 3.0)
         for limit, seconds in ((2.0, 2.0), (4.0, 3.0)):
             self.assertEqual(self.idle(limit), ("found", [aside, seconds]))
-        self.now += 3.0
+        self.now += 2.5
+        self.assertEqual(self.idle(), ("found", [aside, 0.5]))
+        self.now += 0.5
         self.assertEqual(self.idle(), (None, ["look a"]))
 
     def test_since(self) -> None:
