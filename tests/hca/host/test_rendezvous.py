@@ -290,7 +290,12 @@ class EntryTests(RendezvousTestCase):
         entry = server.find(9)
         assert entry is not None
         dead = evolve(entry, guid=0, name="hca-" + "0" * 16)
-        for among, living in (([dead], {0}), ([entry, dead], {9}), ([dead] * 16 + [entry], {0, 9})):
+        for among, living in (
+            ([dead], {0}),
+            ([entry, dead], {9}),
+            ([dead] * 15 + [entry], {9}),
+            ([dead] * 16 + [entry], {0, 9}),
+        ):
             self.assertEqual(entries.livingGUIDs(among), living)
         for most in (0, 2, 4, 5):
             self.patch(entries, "RECLAIMED_ENTRIES", most)
