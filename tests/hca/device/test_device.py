@@ -432,8 +432,12 @@ class ConnectionTests(DeviceTestCase):
 
     def test_deadline(self) -> None:
         """
-        The device's deadline is the first of its parts'.
+        The device's deadline is the first of its parts'; nobody is woken for the end of a TIMEWAIT.
         """
+        table: Any = self.a.cm
+        table._timewait.heap.append((5.0, 1, 2, 3, 4))
+        self.assertEqual((table.deadline(True), self.a.deadline()), (5.0, None))
+        table._timewait.heap.clear()
         self.ask(LOCALHOST, 7001, self.path)
         first = self.a.deadline()
         assert first is not None and first > 0.1
