@@ -397,8 +397,7 @@ class SSLSocket(ssl.SSLSocket, socket):  # type: ignore[misc]
 
     @property
     def context(self) -> ssl.SSLContext:
-        real: ssl.SSLContext = self._context.real
-        return real
+        return cast("ssl.SSLContext", self._context.real)
 
     @context.setter
     def context(self, context: ssl.SSLContext) -> None:
@@ -411,17 +410,18 @@ class SSLSocket(ssl.SSLSocket, socket):  # type: ignore[misc]
             raise ValueError("can't connect in server-side mode")
         if self._connected or self._sslobj is not None:
             raise ValueError("attempt to connect already-connected SSLSocket!")
-        self._sslobj: Any = self._context._wrap_socket(
-            self, False, self.server_hostname, session=self._session
-        )
-        number: int | None = None
+        options: dict[str, Any] = {"session": self._session}
+        self._sslobj: Any = self._context._wrap_socket(self, False, self.server_hostname, **options)
+        connect: Callable[..., int | None] = socket.connect_ex if isNumber else socket.connect
         try:
-            if isNumber:
-                number = socket.connect_ex(self, address)
-            else:
-                socket.connect(self, address)
+            number = connect(self, address)
             if not number:
                 self._connected = True
+                secured(self, False, self.do_handshake_on_connect)
+                if self.sdp is None:
+                    # The kernel carries it: OpenSSL has the descriptor.
+                    wrap = getattr(self.context, "_wrap_socket")  # noqa: B009
+                    self._sslobj = wrap(self, False, self.server_hostname, owner=self, **options)
                 if self.do_handshake_on_connect:
                     self.do_handshake()
         except (OSError, ValueError):

@@ -868,6 +868,37 @@ class MovingTests(BlockingTestCase):
         held = known.holds(*address, self.loop.reactor.seconds(), 10.0)
         self.assertEqual(held.kind, "tls")
 
+    def test_TLSBefore(self) -> None:
+        """
+        One whose TLS begins before it connects moves likewise, and the next one has the kernel's TCP: OpenSSL
+        has the descriptor of both.
+        """
+        self.loop.reactor.switch.candidates.gainless._ports.clear()
+        clients, servers = self.contexts()
+        listener = self.server()
+
+        def serve() -> Any:
+            made = tls.wrap_socket(servers, listener.accept()[0], True)
+            made.sendall(exactly(made, len(DATA)))
+            return made
+
+        for _ in range(2):
+            served = self.inThread(serve)
+            client: Any = tls.wrap_socket(clients, offloading.socket(), server_hostname="localhost")
+            self.addCleanup(client.close)
+            client.settimeout(HANG_SECONDS)
+            client.connect(listener.getsockname())
+            client.sendall(DATA)
+            self.assertEqual(exactly(client, len(DATA)), DATA)
+            server = served.result(HANG_SECONDS)
+            self.addCleanup(server.close)
+            self.assertEqual(client.getpeername(), server.getsockname())
+            self.assertIsNone(client.sdp)
+            self.assertNotIsInstance(client._sslobj, tls._Records)
+            self.assertEqual(reason.kept[client].fallback.kind, "tls")
+            calls = called(lambda of=(client, server): (of[0].send(DATA), exactly(of[1], len(DATA))), PACKAGE)
+            self.assertEqual(calls.total(), 0)
+
     def test_TLSStays(self) -> None:
         """
         It stays where C{timeout short 0} says so, and nothing is learned.
