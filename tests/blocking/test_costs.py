@@ -382,6 +382,8 @@ class CostTests(BlockingTestCase):
         calls: Counter[str] = Counter()
         for _ in range(MESSAGES):
             one.sendall(DATA)
+            # However slow the machine is.
+            self.loop.reactor._askAt = monotonic() + HANG_SECONDS
             profiled(partial(one.sendall, DATA), lambda code: calls.update((code.co_name,)))
             for _ in range(2):
                 other.recv(len(DATA))

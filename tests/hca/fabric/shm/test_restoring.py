@@ -89,19 +89,6 @@ class RestoringTests(HCATestCase):
         self.look()
         self.assertEqual(len(self.said), 1)
 
-    def test_user(self) -> None:
-        """
-        A change of the process's user is noticed before a wait, and not asked for each time that timers are.
-        """
-        user = os.geteuid()
-        with mock.patch("os.geteuid", return_value=user + 1) as asked:
-            self.assertIsNone(self.b.deadline())
-            asked.assert_not_called()
-            self.assertTrue(self.b.arm())
-        self.assertEqual(len(self.said), 1, self.said)
-        self.assertIn(f"clients of user {user + 1} cannot reach this process: ", self.said[0])
-        self.assertEqual(self.b.counters["successor_failed"], 1)
-
     def test_again(self) -> None:
         """
         Each time.

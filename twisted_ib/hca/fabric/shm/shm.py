@@ -620,14 +620,10 @@ class SharedMemoryFabric(HotPaths):
 
     # -- time and the end
 
-    def arm(self) -> bool:
-        isArmed = super().arm()
-        # Here because no wait is without it; but one is brief where messages come.
-        if isArmed and os.geteuid() != self._user:
-            self._follow()
-        return isArmed
-
     def deadline(self) -> float | None:
+        # Here because it is asked before every wait, but those that are brief because messages come.
+        if os.geteuid() != self._user:
+            self._follow()
         found = self._pairs.deadline() if self._pairs.greeting else None
         for when in self._listeners.deadline, self._redials.deadline, self._lookAt:
             if when is not None and (found is None or when < found):
