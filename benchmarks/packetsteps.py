@@ -77,7 +77,15 @@ class _Counted:
 class _Connection:
     """
     Takes packets that were checked.
+
+    @ivar responder: what takes several.
     """
+
+    def __init__(self) -> None:
+        """
+        It is all in one.
+        """
+        self.responder = self
 
     def receive(self, *packet: Any) -> None:
         """
@@ -107,8 +115,10 @@ async def _measured(reactor: Any, runs: int) -> list[Table]:
         both = await connected(reactor, HERE, THERE, "roce0")
         if mtu == max(SIZES)[0]:
             _single(small, both, runs)
-            # The next one connects with this.
-            both.server.channel.device.fabric.link.pathMTU = min(SIZES)[0]
+            # The next one connects with this, which is asked for once a second.
+            fabric = both.server.channel.device.fabric
+            fabric.link.pathMTU = min(SIZES)[0]
+            fabric._routesUntil = 0.0
         whole = _whole(bulk, both, runs)
         _layers(bulk, both, runs, mtu, batch)
         _kernel(bulk, runs, [MIB[: mtu + HEADER]] * batch, mtu + HEADER)
@@ -188,6 +198,7 @@ class _Apart:
 
 def _layers(bulk: Table, both: Both, runs: int, mtu: int, batch: int) -> None:
     path, link = both.client.queuePair.path, _Link()
+    assert path.mtu == mtu, path.mtu
     record = Record(SEND_ONLY, 0, bytes(HEADER), MIB[: BULK - HEADER], 1, 1, mtu)
     packets: list[Any] = []
     record.cut(1, 1 + batch, mtu, packets, -1)

@@ -19,7 +19,7 @@ import sys
 import tempfile
 from argparse import ArgumentParser
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from statistics import median
 
 from benchmarks.conditions import describe, inWords
@@ -103,7 +103,8 @@ class RealTime:
         They are as all others.
         """
         for each in self._threads:
-            os.sched_setscheduler(each, os.SCHED_OTHER, os.sched_param(0))
+            with suppress(ProcessLookupError):  # A thread that has ended meanwhile.
+                os.sched_setscheduler(each, os.SCHED_OTHER, os.sched_param(0))
 
 
 def measure(pair: Pair, seconds: float, isFirst: bool) -> dict[str, float]:
