@@ -590,17 +590,21 @@ class ProcessTests(CommandTestCase):
             self.assertEqual(set(entry), FIELDS)
         return found
 
-    def until(self, pid: int, count: int) -> list[dict[str, Any]]:
+    def until(self, pid: int, count: int, tells: bool = False) -> list[dict[str, Any]]:
         """
         Look until a process shows so many.
 
+        @param tells: also what only the process itself can say of its connections, while it is not busy.
         @return: them.
         """
 
         def read() -> list[dict[str, Any]]:
             return [entry for entry in self.list() if entry["pid"] == pid]
 
-        return readUntil(read, lambda found: len(found) == count, 0.1)
+        def told(found: list[dict[str, Any]]) -> bool:
+            return len(found) == count and not (tells and any(each["in_flight"] is None for each in found))
+
+        return readUntil(read, told, 0.1)
 
     def test_processes(self) -> None:
         """
@@ -618,7 +622,7 @@ class ProcessTests(CommandTestCase):
         [sdp] = [entry["local"] for entry in listeners if entry["rule"] == "explicit"]
         self.assertEqual(sorted(entry["local"] for entry in listeners), sorted([tcp, tcp, sdp]))
         client = self.start(CLIENT, f"tcp:{tcp}", f"sdp:{sdp}")
-        found = self.until(client.pid, 2)
+        found = self.until(client.pid, 2, tells=True)
         self.assertEqual({entry["program"] for entry in found}, {"client"})
         self.assertEqual(
             sorted((each["kind"], each["provider"], each["remote"], each["rule"]) for each in found),
