@@ -58,7 +58,8 @@ class Loop(SimpleNamespace):
 
     def __init__(self, log: list[Any]) -> None:
         super().__init__(turns=0, inThreads=0, polling=SimpleNamespace(woken=lambda: log.append("woken")))
-        self.log, self.finds, self.calmFor = log, False, None
+        self.log, self.finds = log, False
+        self.calmFor: float | None = None
 
     def spin(self, reactor: object, channels: object, timeout: float | None) -> bool:
         """
@@ -110,8 +111,8 @@ class DrivenTestCase(SynchronousTestCase):
         self.reactor: Any = DrivenReactor(self.drivers)  # type: ignore[arg-type]
         self.addCleanup(self.reactor.dispose)
         self.addCleanup(setattr, self.reactor, "_poller", self.reactor._poller)
-        self.poller = self.reactor._poller = Poller("epoll", self.log)
-        self.loop = self.reactor._loop = Loop(self.log)
+        self.poller, self.loop = Poller("epoll", self.log), Loop(self.log)
+        vars(self.reactor).update(_poller=self.poller, _loop=self.loop)
         self.patch(self.reactor, "_selectables", {})
         self.now = 50.0
         self.reactor.seconds = lambda: self.now
@@ -273,7 +274,7 @@ class TurnTests(DrivenTestCase):
         for limit, self.loop.calmFor, seconds in limits:
             self.reactor._askAt, one.looks, one.work = 0.0, False, 0
             expected = self.loop.calmFor
-            self.poller.happen = lambda: (setattr(one, "looks", True), setattr(one, "work", 3))
+            self.poller.happen = lambda: vars(one).update(looks=True, work=3)
             worked, said = self.turn(limit)
             self.assertEqual(worked, 3)
             asleep = ["arm a", ("aside", True, True, 0), ("epoll", seconds, 1)]
