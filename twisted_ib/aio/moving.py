@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 from twisted_ib.hca.host.fdpassing import LINGER_RESET, refuse, takeTCP
 
 if TYPE_CHECKING:
-    from twisted_ib.aio.streamsocket import ServerStream
+    from twisted_ib.aio.streamsocket import ClientStream, ServerStream
     from twisted_ib.aio.transport import StreamTransport
 
 #: Seconds after which it is looked again whether all that was written is in the medium.
@@ -68,12 +68,12 @@ class MovedStream(Protocol):
         @param mine: This end of it.
         """
         self._transport, self._mine = transport, mine
-        stream: ServerStream = transport._stream
-        self._sdp: ServerStream | None = stream
+        stream = transport._stream
+        self._sdp: ServerStream | ClientStream | None = stream
         self._isReading, self._hasBegun = transport.is_reading(), False
         #: What was received by TCP, and the protocol could not take yet.
         self._held = b""
-        self._old: ServerStream | None = stream
+        self._old: ServerStream | ClientStream | None = stream
         stream.answerSuspend()
         stream.direct = 0
         self._redirect()

@@ -397,7 +397,7 @@ class SSLSocket(ssl.SSLSocket, socket):  # type: ignore[misc]
 
     @property
     def context(self) -> ssl.SSLContext:
-        return cast("ssl.SSLContext", self._context.real)
+        return self._context.real
 
     @context.setter
     def context(self, context: ssl.SSLContext) -> None:
