@@ -64,7 +64,8 @@ class Row:
     @ivar vain: what makes such a call, in C: one that has failed with EAGAIN fails so again, without Python,
         while nothing has come and nobody has called; or none.  Of one that is called C{again} the statements
         before it see that.
-    @ivar over: its result once Python ends in a program that is Python, in C; or none, if it fails then.
+    @ivar over: an expression in C, its result once Python ends in a program that is Python; or none, if it
+        fails then.
     """
 
     name: str
@@ -147,6 +148,15 @@ def rows(text: str, integer: Failure = Failure.ERRNO, **before: str) -> Iterator
         usual = integer if row.failure is Failure.ERRNO else row.failure
         failures = [Failure(word) for word in marks.difference(_MARKS)]
         yield attrs.evolve(row, failure=failures[0] if failures else usual, destroys=destroys)
+
+
+def noEvent(pointer: str, field: str) -> str:
+    """
+    @param pointer: the parameter whose field is the descriptor of events.
+    @return: what C{Row.over} is of a function that waits for them: a program that does not wait has no event.
+    """
+    isLeft = f"{pointer} && fcntl({pointer}->{field}, F_GETFL) & O_NONBLOCK"
+    return f"(errno = {isLeft} ? EAGAIN : ENODEV, -1)"
 
 
 #: The handlers of each library that is loaded, by its name and theirs.

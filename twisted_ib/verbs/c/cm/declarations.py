@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from twisted_ib.verbs.c.functions import Failure, rows
+from twisted_ib.verbs.c.functions import Failure, noEvent, rows
 
 # rdma_cm(7) and rsocket(7): a function returns 0, or -1 with errno.  C{rfcntl} has an ellipsis in the header,
 # not a third parameter; it is passed alike.  C{RDMACM_1.5}, as epoll(7), is of librdmacm's next version.
@@ -108,9 +108,13 @@ _VAIN = {
     "rwrite": "ASKS_ROOM, socket, 0, buffer, length",
 }
 
+#: As in libibverbs, a thread that goes on while Python ends.
+_OVER = {"rdma_get_cm_event": noEvent("channel", "fd")}
+
 #: All functions.
 TABLE = tuple(
-    attrs.evolve(row, vain=_VAIN.get(row.name)) for row in rows(_FUNCTIONS, Failure.MINUS_ONE, rpoll=_TOLD)
+    attrs.evolve(row, vain=_VAIN.get(row.name), over=_OVER.get(row.name))
+    for row in rows(_FUNCTIONS, Failure.MINUS_ONE, rpoll=_TOLD)
 )
 
 #: The headers of the source, and Debian's package with them.

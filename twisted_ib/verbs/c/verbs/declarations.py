@@ -11,6 +11,7 @@ PACKAGE = "libibverbs-dev"
 SOURCE = """
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
 #include <sched.h>

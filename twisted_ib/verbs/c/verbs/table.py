@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import attrs
 
-from twisted_ib.verbs.c.functions import Failure, Row, rows
+from twisted_ib.verbs.c.functions import Failure, Row, noEvent, rows
 
 
 def _reading(field: str, kind: str = "uint32_t") -> Row:
@@ -177,10 +177,16 @@ IBVERBS_PRIVATE_34:
 int ibv_query_gid_type(struct ibv_context *context, uint8_t port, unsigned int index, int *type) -1;
 """
 
+#: A thread that goes on while Python ends arms, and nothing comes: UCX ends the process if that fails.
+_OVER = {
+    "req_notify_cq": "0",
+    "ibv_get_cq_event": noEvent("channel", "fd"),
+    "ibv_get_async_event": noEvent("context", "async_fd"),
+}
+
 #: All functions.
 TABLE = (
-    # A thread that goes on while Python ends arms, and nothing comes: UCX ends the process if that fails.
-    *(attrs.evolve(row, over="0" if row.name == "req_notify_cq" else None) for row in rows(_FUNCTIONS)),
+    *(attrs.evolve(row, over=_OVER.get(row.name)) for row in rows(_FUNCTIONS)),
     Row(
         "poll_cq",
         "",
