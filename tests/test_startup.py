@@ -78,7 +78,7 @@ RUN = {
     _TCP: (29, 0),
     _LISTENS: (223, 61),
     _SOCKETS: (228, 61),
-    _ASYNCIO: (202, 61),
+    _ASYNCIO: (203, 61),
     _RUN: (205, 77),
 }
 #: What none of them needs, but for Twisted's own reactor.
