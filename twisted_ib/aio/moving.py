@@ -11,13 +11,17 @@ from __future__ import annotations
 import socket
 from asyncio import Protocol
 from asyncio.selector_events import BaseSelectorEventLoop
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from twisted.python.failure import Failure
 
 from twisted_ib.hca.host.fdpassing import LINGER_RESET, refuse, takeTCP
 
 if TYPE_CHECKING:
+    import _socket
+    from asyncio import AbstractEventLoop, Transport
+    from collections.abc import Callable
+
     from twisted_ib.aio.streamsocket import ClientStream, ServerStream
     from twisted_ib.aio.transport import StreamTransport
 
@@ -25,7 +29,8 @@ if TYPE_CHECKING:
 _QUIET_SECONDS: Final = 1e-3
 _QUIET_SECONDS_MOST: Final = 0.1
 # The base of this package's loop, whose own would ask what it is told already.
-_makeTransport: Final[Any] = getattr(BaseSelectorEventLoop, "_make_socket_transport")  # noqa: B009
+_makeTransport: Callable[[AbstractEventLoop, _socket.socket, Protocol], Transport]
+_makeTransport = getattr(BaseSelectorEventLoop, "_make_socket_transport")  # noqa: B009
 
 
 def asked(transport: StreamTransport, descriptor: int) -> None:
@@ -39,7 +44,7 @@ def asked(transport: StreamTransport, descriptor: int) -> None:
         _advance(transport, mine, _QUIET_SECONDS)
 
 
-def _advance(transport: StreamTransport, mine: Any, seconds: float) -> None:
+def _advance(transport: StreamTransport, mine: _socket.socket, seconds: float) -> None:
     if not transport.mayMove():
         refuse(mine.detach())
     elif transport._stream.isQuiet():
@@ -61,7 +66,7 @@ class MovedStream(Protocol):
     halfCloses: Final = True
     hasMoved: Final = True
 
-    def __init__(self, transport: StreamTransport, mine: Any) -> None:
+    def __init__(self, transport: StreamTransport, mine: _socket.socket) -> None:
         """
         Send by TCP from now on.
 

@@ -378,7 +378,7 @@ class _Context:
         return getattr(self.real, name)
 
     def _wrap_socket(
-        self, skt: SSLSocket, isServer: bool, hostname: str | None, owner: Any = None, session: Any = None
+        self, skt: SSLSocket, isServer: bool, hostname: str | None, owner: object = None, session: Any = None
     ) -> _Records:
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         found = self.real.wrap_bio(incoming, outgoing, isServer, hostname, session)
@@ -391,7 +391,7 @@ class SSLSocket(ssl.SSLSocket, socket):  # type: ignore[misc]
     """
 
     _connected: bool
-    _session: Any
+    _session: ssl.SSLSession | None
     do_handshake_on_connect: bool
     suppress_ragged_eofs: bool
 
@@ -410,8 +410,8 @@ class SSLSocket(ssl.SSLSocket, socket):  # type: ignore[misc]
             raise ValueError("can't connect in server-side mode")
         if self._connected or self._sslobj is not None:
             raise ValueError("attempt to connect already-connected SSLSocket!")
-        options: dict[str, Any] = {"session": self._session}
-        self._sslobj: Any = self._context._wrap_socket(self, False, self.server_hostname, **options)
+        context, name, session = self._context, self.server_hostname, self._session
+        self._sslobj: Any = context._wrap_socket(self, False, name, session=session)
         connect: Callable[..., int | None] = socket.connect_ex if isNumber else socket.connect
         try:
             number = connect(self, address)
@@ -420,8 +420,8 @@ class SSLSocket(ssl.SSLSocket, socket):  # type: ignore[misc]
                 secured(self, False, self.do_handshake_on_connect)
                 if self.sdp is None:
                     # The kernel carries it: OpenSSL has the descriptor.
-                    wrap = getattr(self.context, "_wrap_socket")  # noqa: B009
-                    self._sslobj = wrap(self, False, self.server_hostname, owner=self, **options)
+                    wrap = getattr(context.real, "_wrap_socket")  # noqa: B009
+                    self._sslobj = wrap(self, False, name, owner=self, session=session)
                 if self.do_handshake_on_connect:
                     self.do_handshake()
         except (OSError, ValueError):
@@ -474,7 +474,7 @@ def wrap_socket(
     do_handshake_on_connect: bool = True,
     suppress_ragged_eofs: bool = True,
     server_hostname: str | None = None,
-    session: Any = None,
+    session: ssl.SSLSession | None = None,
 ) -> ssl.SSLSocket:
     """
     See C{ssl.SSLContext.wrap_socket}: the standard library's, but for sockets that SDP may carry.
