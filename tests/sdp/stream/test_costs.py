@@ -145,6 +145,20 @@ class UnpolledMessageTests(MessageTests):
 
     polled = False
 
+    def test_long(self) -> None:
+        """
+        A longer write is gathered, whatever the peer takes in a message: it leaves amid a batch as its pieces
+        are whole.
+        """
+        [one] = self.crowd(1)
+        self.assertEqual(one.direct, 16 * 1024)
+        one.limitPayload(limits.INLINE_MESSAGE)
+        self.assertEqual((one.prompt, one.direct), (16 * 1024, 16 * 1024))
+        one.write(bytes(one.direct + 1))
+        self.assertIsNotNone(one.buffer)
+        one.limitPayload(1000)
+        self.assertEqual(one.prompt, 1000)
+
 
 class DirectTests(CrowdTestCase):
     """
