@@ -95,13 +95,13 @@ class SendBuffer:
         offset = self._offset
         end = offset + n
         self.size -= n
-        if end == len(piece):
+        if end < len(piece):
+            self._offset = end
+        else:
             self.pieces.popleft()
             self._offset = 0
-        else:
-            self._offset = end
-        if n == len(piece):
-            return piece
+            if not offset:
+                return piece
         # A view, not a copy: the piece is immutable, and the medium copies it once.
         return memoryview(piece)[offset:end]
 

@@ -420,25 +420,25 @@ class Stream:
                 return
         most = self.maxPayload
         longest = min(most, self.longest)
-        left = limits.MESSAGES_PER_FLUSH
-        while buffer.size:
-            if not left:
-                # The peer consumes them as fast as they are sent: other connections get a turn.
-                self.cork()
+        for _ in range(limits.MESSAGES_PER_FLUSH):
+            if not buffer.size:
                 break
-            left -= 1
             # IBTA vol. 1 annex A4 CA4-82.  Stalled on credits with small messages, it is worth asking for
             # larger receives; OFED does so at the same moment.
             if machine.limit - machine.sequence < 3:
                 if most < _MESSAGE:
                     self.openExtensions().askSize()
                 break
-            if not queuePair.canPost():
+            if queuePair.pending is not None and not queuePair.canPost():
                 break
             payload, n = buffer.take(longest)
             header = machine.header(n, queuePair.posted)
             assert header is not None
             queuePair.postInline(header, payload, n)
+        else:
+            # The peer consumes them as fast as they are sent: other connections get a turn.
+            if buffer.size:
+                self.cork()
         if self.corked and (self.extensions is None or not self.extensions.zeroCopySend.takes(0)):
             self._makeRoom(buffer)
 

@@ -34,17 +34,30 @@ class TCPTests(SynchronousTestCase):
         self.addCleanup(near.close)
         far, _ = listening.accept()
         self.addCleanup(far.close)
+        self.ends = {None, *(self.text(each.getsockname()) for each in (near, far))}
         return listening, near, far
+
+    def text(self, name: Any) -> str:
+        """
+        @return: The address of a socket, as a row has it.
+        """
+        host, port = name[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def rows(self, count: int, reasons: Any, *ports: int) -> list[dict[str, Any]]:
         """
         @return: the rows of sockets with one of these local ports, of a reading that has so many: while other
-            sockets come and go, /proc/net/tcp may leave one out.
+            sockets come and go, /proc/net/tcp may leave one out.  A connection to elsewhere may have the same
+            local port.
         """
 
         def read() -> list[dict[str, Any]]:
             found = [dict(zip(COLUMNS, row, strict=True)) for row in tcpRows(os.getpid(), reasons) or ()]
-            return [row for row in found if int(str(row["local"]).rpartition(":")[2]) in ports]
+            return [
+                row
+                for row in found
+                if row["remote"] in self.ends and int(str(row["local"]).rpartition(":")[2]) in ports
+            ]
 
         return readUntil(read, lambda rows: len(rows) >= count)
 

@@ -23,7 +23,7 @@ from twisted_ib.errors import DoorbellError, RingError
 from twisted_ib.hca.device.device import Device
 from twisted_ib.hca.fabric.shm import hotpaths
 from twisted_ib.hca.fabric.shm.doorbell import EventDoorbell, SocketDoorbell
-from twisted_ib.hca.fabric.shm.ring import RUNG, SLEEP
+from twisted_ib.hca.fabric.shm.ring import BULK, RUNG, SLEEP
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
 from twisted_ib.hca.host import libc
 
@@ -329,6 +329,51 @@ class AlertTests(RingTestCase):
             self.assertAlmostEqual(self.now, limits.ANSWER_SECONDS * wait, 5)
         settle(self.b)
         self.assertEqual(self.two.records, [b"something"])
+
+    def test_bulk(self) -> None:
+        """
+        Amid a batch of bulk a sleeper is rung for as soon as there is more than one record, once for a sleep;
+        small records wait for the end of their batch.
+        """
+        bulk = bytes(BULK)
+        self.one.post(b"small")
+        self.one.post(b"small")
+        self.one.post(bulk[:-1])
+        self.assertEqual(self.rings(), 0)
+        self.a.ringBells()
+        self.assertEqual(self.rings(), 1)
+        settle(self.b)
+        self.sleep()
+        for rings in (1, 2, 2, 2):
+            self.assertTrue(self.one.post(bulk))
+            self.assertEqual(self.rings(), rings)
+        self.a.ringBells()
+        self.assertEqual(self.rings(), 2)
+        self.assertTrue(self.look())
+        settle(self.b)
+        self.assertEqual((self.two.records[3:], self.looks), ([bulk] * 4, 0))
+
+    def test_bulkWaits(self) -> None:
+        """
+        A sender of bulk that sleeps until there is room is rung for amid the batch in which it is made.
+        """
+        bulk = bytes(limits.INLINE_MESSAGE)
+        posted = 0
+        while self.two.post(bulk):
+            posted += 1
+        self.other.wantSpace(self.two)
+        self.b.ringBells()
+        self.sleep()
+        rings: list[int] = []
+        self.one.upcall = lambda data: rings.append(self.rings())
+        settle(self.a)
+        self.assertEqual(len(rings), posted)
+        # With so many read there is the room that it waits for, which the next one finds.
+        enough = -(-self.other._target // (self.other._tail // posted))
+        self.assertLess(enough, posted)
+        self.assertEqual(rings.index(1), enough)
+        self.assertEqual(self.rings(), 1)
+        self.assertTrue(self.look())
 
     def test_broken(self) -> None:
         """

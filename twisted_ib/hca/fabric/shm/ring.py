@@ -32,7 +32,8 @@ needs a full fence, which an uncontended lock is.
 
 A sender may ring before it writes the record (C{alert}), so that a peer that sleeps wakes up meanwhile.  That
 one takes RUNG, which is its SLEEP, for a word of what comes: it stays awake and looks for a while.  If it has
-gone to sleep again by then, SLEEP is another, and the end of the batch rings once more.
+gone to sleep again by then, SLEEP is another, and the end of the batch rings once more.  Amid a batch of bulk
+it rings for what is already there, or read: both sides then copy at the same time.
 """
 
 from __future__ import annotations
@@ -213,6 +214,9 @@ class RingPath(HostPath):
         elif self._bulkWaits and self.waiting:
             return False
         else:
+            if self.bell and self.peerSleep[0] & 1:
+                # It copies what this batch has sent so far while this one is copied here.
+                self.alert()
             # 8 bytes of header, rounded up to a page: bulk that ends on a page boundary keeps every payload
             # at the same offset in its page.
             end = (t + total + 4103) & -4096
@@ -388,6 +392,9 @@ class RingPath(HostPath):
                         end = (head | mask) + 1
                     else:
                         end = (head + length + 4103) & -4096
+                        if n and peer[SLEEP] & 1 and 0 < peer[WAIT] <= head:
+                            # It goes on sending while this one is copied here.
+                            self.alert()
                     if (end ^ head) > mask:
                         self._passed += (head | mask) + 1 - end
                         end = (head | mask) + 1
