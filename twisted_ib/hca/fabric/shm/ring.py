@@ -358,7 +358,6 @@ class RingPath(HostPath):
         return n
 
     def _drain(self, head: int, tail: int, budget: int) -> int:
-        # Up to so many records, and no more than the ring holds once.
         if self.owed is not None:
             # A refusal that found no room comes first: HEAD must not pass its record before it is published.
             if not self.payOwed():
@@ -369,7 +368,7 @@ class RingPath(HostPath):
         size, mask = self._size, self._mask
         peer, cells, source = self._peerCells, self._cells, self._peerMap
         get, waiting = self.taker, self.waiting
-        n, enough, end = 0, head + self._lap, head
+        n, enough, end = 0, head + self._lap, head  # No more than the ring holds once.
         length: int
         word: int
         entry: RecordReceiver | None
@@ -387,14 +386,12 @@ class RingPath(HostPath):
                         end = (head + length + 71) & -64
                     elif length & TURNS:
                         length ^= TURNS
-                        end = (head + length + 71) & -64
-                        self._passed += (head | mask) + 1 - end
+                        self._passed += (head | mask) + 1 - ((head + length + 71) & -64)
                         end = (head | mask) + 1
                     else:
                         end = (head + length + 4103) & -4096
                         if n and peer[SLEEP] & 1 and 0 < peer[WAIT] <= head:
-                            # It goes on sending while this one is copied here.
-                            self.alert()
+                            self.alert()  # It goes on sending while this one is copied here.
                     if (end ^ head) > mask:
                         self._passed += (head | mask) + 1 - end
                         end = (head | mask) + 1
