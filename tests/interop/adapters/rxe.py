@@ -5,6 +5,8 @@ roles.
 
 from __future__ import annotations
 
+import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from tests.interop.lab.lab import Lab, theLab
 from tests.interop.lab.machine import Ended, Machine
 from tests.interop.lab.network import IPV4
 from tests.interop.lab.shipped import SITE, ship
+from tests.support.commands import programOf
 from tests.support.waiting import HANG_SECONDS, PATIENCE
 
 #: Examples.
@@ -35,6 +38,8 @@ SECONDS = 6 * HANG_SECONDS
 #: And all tests there; and what trial says of them.
 STREAMS_SECONDS = 4 * SECONDS
 SUMMARY = r"PASSED \(skips=\d+, successes=\d{2,}\)"
+#: One round of a subject alone: where a processor is emulated, the processes of three start too slowly.
+COMPARE = "compare --device {device} --subjects {subject} --json --rounds 1"
 PORT = "7177"
 #: The device in the guest.
 GUESTS = "hw0"
@@ -170,6 +175,36 @@ class FileTests(VerbsTests):
     sides = "stream"
     client = "echoed True\nlost ConnectionDone\n"
     server = "listens\nlost ConnectionDone\n"
+
+
+class CompareTests(HardwareTestCase):
+    """
+    C{ib-perf compare} on the guest's adapter, whose processes are both there.
+    """
+
+    def test_messages(self) -> None:
+        """
+        Each row has a figure of C{ib:}.
+        """
+        self.compare("ib")
+
+    def compare(self, subject: str) -> None:
+        """
+        Check what it prints: the guest has one processor.
+        """
+        limit(self, STREAMS_SECONDS)
+        self.release()
+        program = shlex.quote(programOf("perf.perf"))
+        devices = f"TWISTED_IB_DEVICES={GUESTS}=hardware:{self.peer.value[0]} PYTHONPATH={SITE}"
+        words = COMPARE.format(device=GUESTS, subject=subject)
+        done = self.succeeded(
+            self.guest.run(f"exec env {devices} python3 -c {program} {words}", STREAMS_SECONDS)
+        )
+        found = json.loads(done.output)
+        self.assertEqual(found["subjects"], {subject: f"{subject}:, {GUESTS}"}, done.text)
+        rows = {(each["measure"], each["bytes"], *each["subjects"]) for each in found["results"]}
+        expected = {(each, size, subject) for each in ("latency", "throughput") for size in (64, 65536)}
+        self.assertEqual(rows, expected)
 
 
 class NobodyTests(HardwareTestCase):
