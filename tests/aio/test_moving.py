@@ -270,7 +270,7 @@ class MovingTests(LoopTestCase):
             why = stream.server.why
             self.patch(why, "verdict", "sdp")
             self.assertFalse(stream.suspended(5))
-            self.assertFalse(first.asked(5))
+            self.assertFalse(first.asked(stream, 5))
             await self.ask(moves, skt)
             await self.ask(skt.sendall, DATA)
             await protocol.has(2 * len(DATA))
@@ -278,6 +278,26 @@ class MovingTests(LoopTestCase):
             transport.write_eof()
             self.assertFalse(transport.mayMove())
             self.assertEqual(await self.ask(skt.recv, 10), b"")
+
+        self.play(scenario())
+
+    def test_askedTwice(self) -> None:
+        """
+        One that has moved is not moved again.
+        """
+
+        async def scenario() -> None:
+            _, protocol = await self.pair()
+            stream = protocol.transport._stream
+            with kernel.create_server((HOST, 0)) as listener:
+                other = kernel.create_connection(listener.getsockname())
+                mine, _ = listener.accept()
+            with other:
+                self.assertTrue(stream.suspended(mine.detach()))
+                self.assertIsInstance(protocol.transport._stream, MovedStream)
+                self.assertFalse(stream.suspended(5))
+                protocol.transport.abort()
+            await protocol.called("lost")
 
         self.play(scenario())
 

@@ -81,7 +81,7 @@ class DescriptorTests(SynchronousTestCase):
             stream = StreamSocket(Mock())
             if isAsked:
                 self.assertEqual(select.select([stream.fileno()], [], [], 0)[0], [])
-            stream.ended()
+            stream.endReceived()
             descriptor = stream.fileno()
             self.assertEqual(select.select([descriptor], [], [], 0)[0], [descriptor])
             stream.over()
@@ -97,7 +97,7 @@ class DescriptorTests(SynchronousTestCase):
             os.closerange(0, 1)
             stream = StreamSocket(Mock())
             self.assertEqual((stream.fileno(), stream.fileno()), (0, 0))
-            stream.ended()
+            stream.endReceived()
             self.assertEqual(select.select([0], [], [], 0)[0], [0])
             stream.over()
             self.assertRaises(OSError, os.fstat, 0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import socket
 from asyncio import Protocol
 from asyncio.selector_events import BaseSelectorEventLoop
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from twisted.python.failure import Failure
@@ -25,33 +26,28 @@ if TYPE_CHECKING:
     from twisted_ib.aio.streamsocket import ClientStream, ServerStream
     from twisted_ib.aio.transport import StreamTransport
 
-#: Seconds after which it is looked again whether all that was written is in the medium.
-_QUIET_SECONDS: Final = 1e-3
-_QUIET_SECONDS_MOST: Final = 0.1
 # The base of this package's loop, whose own would ask what it is told already.
 _makeTransport: Callable[[AbstractEventLoop, _socket.socket, Protocol], Transport]
 _makeTransport = getattr(BaseSelectorEventLoop, "_make_socket_transport")  # noqa: B009
 
 
-def asked(transport: StreamTransport, descriptor: int) -> None:
+def asked(transport: StreamTransport, stream: ServerStream, descriptor: int) -> None:
     """
     The client of a connection asks to move: do so as soon as that can be, or refuse.
 
+    @param stream: Its stream.
     @param descriptor: This end of TCP.
     """
     mine = takeTCP(descriptor)
     if mine is not None:
-        _advance(transport, mine, _QUIET_SECONDS)
+        stream.whenQuiet(transport.mayMove, partial(_decided, transport, mine))
 
 
-def _advance(transport: StreamTransport, mine: _socket.socket, seconds: float) -> None:
-    if not transport.mayMove():
-        refuse(mine.detach())
-    elif transport._stream.isQuiet():
+def _decided(transport: StreamTransport, mine: _socket.socket, isAllowed: bool) -> None:
+    if isAllowed:
         transport.carriedBy(MovedStream(transport, mine))
     else:
-        longer = min(2 * seconds, _QUIET_SECONDS_MOST)
-        transport._loop.call_later(seconds, _advance, transport, mine, longer)
+        refuse(mine.detach())
 
 
 class MovedStream(Protocol):
@@ -60,11 +56,9 @@ class MovedStream(Protocol):
     protocol, and to asyncio's transport likewise.
 
     @ivar halfCloses: Whether one direction can end before the other.
-    @ivar hasMoved: Whether the kernel sends what is written.
     """
 
     halfCloses: Final = True
-    hasMoved: Final = True
 
     def __init__(self, transport: StreamTransport, mine: _socket.socket) -> None:
         """
@@ -76,7 +70,7 @@ class MovedStream(Protocol):
         stream = transport._stream
         self._sdp: ServerStream | ClientStream | None = stream
         self._isReading, self._hasBegun = transport.is_reading(), False
-        #: What was received by TCP, and the protocol could not take yet.
+        #: Octets that have come by TCP, and that the protocol could not take yet.
         self._held = b""
         self._old: ServerStream | ClientStream | None = stream
         stream.answerSuspend()
@@ -91,9 +85,9 @@ class MovedStream(Protocol):
         loop.call_soon(self._begin)
 
     def _redirect(self) -> None:
-        # Whatever has kept the stream's own C{write} comes here, by AsyncioStream._writeSlowly().
+        # A program that has kept the stream's own C{write} writes here, by AsyncioStream._writeSlowly().
         if self._old is not None:
-            setattr(self._old, "protocol", self)  # noqa: B010
+            self._old.protocol = self
 
     def _begin(self) -> None:
         self._hasBegun = True
@@ -209,6 +203,12 @@ class MovedStream(Protocol):
         The protocol's C{data_received} has raised.
         """
         self._transport.raised()
+
+    def asked(self, stream: ServerStream, descriptor: int) -> bool:
+        """
+        Return False: it has moved.
+        """
+        return False
 
     def endReceived(self) -> None:
         """

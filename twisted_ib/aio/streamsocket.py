@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.python.failure import Failure
 
+from twisted_ib.aio.moving import MovedStream
 from twisted_ib.configuration.words import SDP
 from twisted_ib.errors import WrongThreadError
 from twisted_ib.internet.failures import osError
@@ -57,8 +58,7 @@ class AsyncioStream(_Transport):
 
     __slots__ = ()
 
-    # Before it is a L{StreamSocket}, which is told less.
-    protocol: StreamTransport
+    protocol: StreamSocket | StreamTransport | MovedStream
     #: Whether one direction can end before the other.
     halfCloses = True
 
@@ -66,9 +66,10 @@ class AsyncioStream(_Transport):
         if data.__class__ is not bytes:
             self.write(bytesOf(data))
             return
-        if getattr(self.protocol, "hasMoved", False):
-            # Whoever has kept the method from before.
-            self.protocol.write(data)
+        protocol = self.protocol
+        if isinstance(protocol, MovedStream):
+            # The method was kept from before.
+            protocol.write(data)
             return
         try:
             super()._writeSlowly(data)
@@ -131,7 +132,7 @@ class ServerStream(AsyncioStream, RedirectedServer):
         @param descriptor: This end of it.
         @return: Whether that is taken care of, and the descriptor with it.
         """
-        return descriptor >= 0 and self.server.why.verdict != SDP and self.protocol.asked(descriptor)
+        return descriptor >= 0 and self.server.why.verdict != SDP and self.protocol.asked(self, descriptor)
 
 
 class ClientStream(AsyncioStream, RedirectedClient):
@@ -237,7 +238,7 @@ class StreamSocket(ConnectionHandle):
             first._descriptor = os.eventfd(first.hasEnded, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         return first._descriptor
 
-    def ended(self) -> None:
+    def endReceived(self) -> None:
         """
         The peer sends no more.
         """
@@ -275,7 +276,7 @@ class StreamSocket(ConnectionHandle):
         """
         return self._open == 1 and not (self._isClosed or self._isOver or self.hasEnded or self.hasMoved)
 
-    def asked(self, descriptor: int) -> bool:
+    def asked(self, stream: ServerStream, descriptor: int) -> bool:
         """
         Return False: without a transport it does not move.
         """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
     from collections.abc import Callable
 
-    from twisted_ib.aio.streamsocket import StreamSocket
+    from twisted_ib.aio.streamsocket import ServerStream, StreamSocket
 
     class _Protocol(Protocol):
         # asyncio's Protocol or BufferedProtocol.
@@ -299,16 +299,17 @@ class StreamTransport(_FlowControl):
         isOpen = not (self._closing or self._eof or self._shut or self._over)
         return isOpen and self._socket.first.mayMove()
 
-    def asked(self, descriptor: int) -> bool:
+    def asked(self, stream: ServerStream, descriptor: int) -> bool:
         """
         The client asks to move to a connection of TCP.
 
+        @param stream: The stream.
         @param descriptor: This end of it.
         @return: Whether that is taken care of, and the descriptor with it.
         """
         if not self.mayMove():
             return False
-        asked(self, descriptor)
+        asked(self, stream, descriptor)
         return True
 
     def carriedBy(self, stream: Any) -> None:
@@ -358,7 +359,7 @@ class StreamTransport(_FlowControl):
             # Of the call that this is within.
             setattr(first, "raised", self.raised)  # noqa: B010
             stream.stopReading()
-            setattr(stream, "protocol", first)  # noqa: B010
+            stream.protocol = first
         self._left = self._drops = True
         self._end(Failure(ConnectionDone()))
         return True
@@ -445,7 +446,7 @@ class StreamTransport(_FlowControl):
         """
         if self._over:
             return
-        self._socket.ended()
+        self._socket.endReceived()
         protocol = self._protocol
         assert protocol is not None
         try:

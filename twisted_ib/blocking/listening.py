@@ -55,7 +55,7 @@ class BlockingServer(RedirectedServer):
     server: Listening
 
     def suspended(self, descriptor: int) -> bool:
-        return descriptor >= 0 and self.server.suspended(self.protocol, descriptor)
+        return descriptor >= 0 and self.server.suspended(self.protocol, self, descriptor)
 
 
 class Listening(SocketListeners):
@@ -175,11 +175,11 @@ class Listening(SocketListeners):
         """
         return False
 
-    def suspended(self, connection: object, descriptor: int) -> bool:
+    def suspended(self, connection: object, stream: BlockingServer, descriptor: int) -> bool:
         """
         The client of a connection asks to move to TCP.
 
-        @param connection: Its protocol.
+        @param connection: Its protocol; C{stream}: its transport.
         @param descriptor: This end of TCP.
         @return: Whether that is taken care of, and the descriptor with it.
         """
@@ -187,7 +187,7 @@ class Listening(SocketListeners):
             return False
         if connection.move is not None:
             return False
-        asked(connection, descriptor)
+        asked(connection, stream, descriptor)
         return True
 
     def ready(self) -> bool:

@@ -37,7 +37,7 @@ from twisted_ib.blocking import descriptors
 from twisted_ib.blocking.select import _poll
 from twisted_ib.hca.base.machine import Machine, ignored, listed
 from twisted_ib.hca.host.fdpassing import LINGER_RESET, refuse, takeTCP
-from twisted_ib.switch.serverclient import RedirectedClient
+from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer
 
 if TYPE_CHECKING:
     from twisted_ib.blocking.connection import Connection
@@ -57,9 +57,6 @@ _DESCRIPTORS: Final = 1024
 _PAIR_SECONDS: Final = 0.1
 #: How long a peer is waited for that was asked, and is busy.
 ANSWER_SECONDS: Final = 1.0
-#: Seconds after which it is looked again whether all that was written is in the medium.
-_QUIET_SECONDS: Final = 1e-3
-_QUIET_SECONDS_MOST: Final = 0.1
 _Plain: Final = _socket.socket
 _dup2, _fstat = os.dup2, os.fstat
 
@@ -166,18 +163,6 @@ class Move:
         @return: Whether it was asked to, and has not answered before.
         """
         return False
-
-    def advance(self, seconds: float = _QUIET_SECONDS) -> None:
-        """
-        Send by TCP from now on, if all that was sent before is in the medium; else try again.
-
-        @param seconds: After so many.
-        """
-        raise NotImplementedError
-
-    def _later(self, seconds: float) -> None:
-        longer = min(2 * seconds, _QUIET_SECONDS_MOST)
-        self.connection.loop.reactor.callLater(seconds, self.advance, longer)
 
     def look(self) -> None:
         """
@@ -326,24 +311,28 @@ class Asking(Move):
         self.feed(Input.ANSWER)
         if self.state is before:
             return False
-        self.advance()
+        if self.connection.stream is not None:
+            self.connection.stream.whenQuiet(self._mayMove, self._decided)
         return True
 
-    def advance(self, seconds: float = _QUIET_SECONDS) -> None:
+    def _mayMove(self) -> bool:
+        connection, stream = self.connection, self.connection.stream
+        if stream is None or self.mine is None or not _isAlone(connection):
+            return False
+        stream.startReading()
+        stream.read()
+        return True
+
+    def _decided(self, isAllowed: bool) -> None:
         connection, stream = self.connection, self.connection.stream
         if stream is None or connection.descriptor not in descriptors.byDescriptor:
             # It has ended meanwhile, or is closed, and ends as it would have.
             return
-        if self.mine is None or not _isAlone(connection):
+        if not isAllowed:
             # The peer has reset it there, or the program has duplicated the descriptor: nobody can tell the
             # duplicate where the rest is.
             connection.lost = errno.ECONNRESET
             stream.abortConnection()
-            return
-        stream.startReading()
-        stream.read()
-        if not stream.isQuiet():
-            self._later(seconds)
             return
         isEnded = connection.ended
         self._replace()
@@ -364,16 +353,20 @@ class Asked(Move):
     def _close(self, mine: _socket.socket) -> None:
         refuse(mine.detach())
 
-    def advance(self, seconds: float = _QUIET_SECONDS) -> None:
+    def mayMove(self) -> bool:
+        """
+        Return whether this end can: neither end has ended, nor has the program closed it meanwhile.
+        """
+        connection = self.connection
+        isOpen = connection.stream is not None and not connection.ended and not connection.isShut
+        return isOpen and self.mine is not None and _isAlone(connection)
+
+    def decided(self, isAllowed: bool) -> None:
+        """
+        Move, or refuse.
+        """
         connection, stream = self.connection, self.connection.stream
-        if self.mine is None:
-            # The program has closed it meanwhile.
-            return
-        if stream is None or connection.ended or connection.isShut or not _isAlone(connection):
-            self.drop()
-        elif not stream.isQuiet():
-            self._later(seconds)
-        elif not _hasOneDescriptor(connection):
+        if stream is None or not (isAllowed and _hasOneDescriptor(connection)):
             self.drop()
         else:
             self._replace()
@@ -399,16 +392,17 @@ def ask(connection: Connection, stream: RedirectedClient, moved: Callable[[socke
                 move.drop()
 
 
-def asked(connection: Connection, descriptor: int) -> None:
+def asked(connection: Connection, stream: RedirectedServer, descriptor: int) -> None:
     """
     The peer of a connection asks to move: do so as soon as that can be, or refuse.
 
+    @param stream: The transport.
     @param descriptor: This end of TCP.
     """
     mine = takeTCP(descriptor)
     if mine is not None:
         move = connection.move = Asked(connection, mine)
-        move.advance()
+        stream.whenQuiet(move.mayMove, move.decided)
 
 
 def secured(

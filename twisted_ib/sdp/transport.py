@@ -8,9 +8,9 @@ L{SecureMixin<twisted_ib.sdp.secure.SecureMixin>}, so that plain connections do 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet import interfaces
 from twisted.internet._newtls import startTLS
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from twisted.internet.base import ReactorBase
 
     from twisted_ib.internet.channel import DeviceChannel
+
+#: Seconds after which it is looked again whether all that was written is in the medium.
+_QUIET_SECONDS: Final = 1e-3
+_QUIET_SECONDS_MOST: Final = 0.1
 
 
 class KeepAlive:
@@ -179,6 +183,24 @@ class SDPTransport(Transport, Stream):
             return False
         idle = not self.held and self.extensions is None and not self.ending
         return idle and self.queuePair.pending is None and self.machine.credits() > 1
+
+    def whenQuiet(
+        self,
+        mayMove: Callable[[], bool],
+        decided: Callable[[bool], object],
+        seconds: float = _QUIET_SECONDS,
+    ) -> None:
+        """
+        Call C{decided} with True as soon as this is quiet, or with False once it may not move.
+
+        @param seconds: After so many it is looked again.
+        """
+        isAllowed = mayMove()
+        if isAllowed and not self.isQuiet():
+            longer = min(2 * seconds, _QUIET_SECONDS_MOST)
+            self.reactor.callLater(seconds, self.whenQuiet, mayMove, decided, longer)
+        else:
+            decided(isAllowed)
 
     def suspend(self, descriptor: int) -> bool:
         """

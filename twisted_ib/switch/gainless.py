@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 from math import inf
-from typing import TYPE_CHECKING, Final, TypeVar
+from operator import sub
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from twisted_ib import limits
 from twisted_ib.configuration.words import TCP
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from twisted_ib.switch.reason import Reason
 
     _Learned = tuple[int, Fallback, float]
-
-    #: Of a device: sleeps, how often peers were woken, messages that were sent and received, octets.
-    _Seen = tuple[int, int, int, int, int]
 
 _Known = TypeVar("_Known")
 #: Messages of a connection that is short-lived, both directions and the end counted, at most: that of one
@@ -53,6 +51,15 @@ ASLEEP_SHARE: Final = 4
 #: Octets of a message, in the mean and both directions counted, above which SDP gains although it sleeps: it
 #: copies them less often.
 ASLEEP_OCTETS: Final = 16384
+
+
+class _Seen(NamedTuple):
+    # What a device has counted.  Peers that were woken are counted as wakes.
+    sleeps: int
+    wakes: int
+    sent: int
+    received: int
+    octets: int
 
 
 class Gainless:
@@ -162,23 +169,19 @@ class Gainless:
             if octets is None or len(device.queuePairs) > LEARN_QUEUE_PAIRS:
                 continue
             fabric, traffic = device.fabric, device.traffic.with_(device.queuePairs.values())
-            now = fabric.sleeps, fabric.rung, traffic.messagesSent, traffic.messagesReceived, sum(octets)
-            last = seen.get(device)
-            if last is not None and max(now[2] - last[0][2], now[3] - last[0][3]) < ASLEEP_MESSAGES:
-                self._seen[device] = last
-                continue
+            messages = traffic.messagesSent, traffic.messagesReceived
+            now = _Seen(fabric.sleeps, fabric.rung, *messages, sum(octets))
             ends = [each for each in channel.users if isinstance(each, RedirectedClient)]
             moved = {each.queuePair.number: each.traffic()[:2] for each in ends}
-            self._seen[device] = now, moved
-            if last is None:
+            before, own = seen.get(device, (now, moved))
+            since = _Seen(*map(sub, now, before))
+            if max(since.sent, since.received) < ASLEEP_MESSAGES:
+                self._seen[device] = before, own
                 continue
-            before, own = last
-            sleeps, woken, sent, received, length = (
-                each - old for each, old in zip(now, before, strict=True)
-            )
-            isSending = ASLEEP_SHARE * received < sent
-            sleeps, messages = (woken, sent) if isSending else (sleeps, received)
-            if ASLEEP_SHARE * sleeps > messages and length <= ASLEEP_OCTETS * messages:
+            self._seen[device] = now, moved
+            isSending = ASLEEP_SHARE * since.received < since.sent
+            sleeps, count = (since.wakes, since.sent) if isSending else (since.sleeps, since.received)
+            if ASLEEP_SHARE * sleeps > count and since.octets <= ASLEEP_OCTETS * count:
                 which = 0 if isSending else 1
                 for each in ends:
                     number = each.queuePair.number
