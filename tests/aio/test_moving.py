@@ -19,6 +19,7 @@ from twisted_ib.blocking import loop
 from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.blocking.socket import MovedSocket
 from twisted_ib.hca.host.fdpassing import takeTCP
+from twisted_ib.switch.reason import MOVED
 
 DATA = b"0123456789"
 MANY = 1 << 20
@@ -144,6 +145,8 @@ class MovingTests(LoopTestCase):
             )
             self.assertIs(protocol.transport, transport)
             self.assertIn("MovedStream", repr(transport))
+            why = transport.get_extra_info("why")
+            self.assertEqual((why.provider, why.device, why.fallback), ("tcp", None, MOVED))
             self.assertRaises(OSError, transport.get_extra_info("socket").dup)
             transport.write_eof()
             self.assertEqual(await self.ask(skt.recv, 10), b"")

@@ -19,15 +19,14 @@ from twisted.python.failure import Failure
 from twisted_ib.hca.host.fdpassing import LINGER_RESET, refuse, takeTCP
 
 if TYPE_CHECKING:
-    import _socket
     from asyncio import AbstractEventLoop, Transport
     from collections.abc import Callable
 
-    from twisted_ib.aio.streamsocket import ClientStream, ServerStream
+    from twisted_ib.aio.streamsocket import ServerStream
     from twisted_ib.aio.transport import StreamTransport
 
 # The base of this package's loop, whose own would ask what it is told already.
-_makeTransport: Callable[[AbstractEventLoop, _socket.socket, Protocol], Transport]
+_makeTransport: Callable[[AbstractEventLoop, socket.socket, Protocol], Transport]
 _makeTransport = getattr(BaseSelectorEventLoop, "_make_socket_transport")  # noqa: B009
 
 
@@ -40,12 +39,12 @@ def asked(transport: StreamTransport, stream: ServerStream, descriptor: int) -> 
     """
     mine = takeTCP(descriptor)
     if mine is not None:
-        stream.whenQuiet(transport.mayMove, partial(_decided, transport, mine))
+        stream.whenQuiet(transport.mayMove, partial(_decided, transport, stream, mine))
 
 
-def _decided(transport: StreamTransport, mine: _socket.socket, isAllowed: bool) -> None:
+def _decided(transport: StreamTransport, stream: ServerStream, mine: socket.socket, isAllowed: bool) -> None:
     if isAllowed:
-        transport.carriedBy(MovedStream(transport, mine))
+        transport.carriedBy(MovedStream(transport, stream, mine))
     else:
         refuse(mine.detach())
 
@@ -60,24 +59,25 @@ class MovedStream(Protocol):
 
     halfCloses: Final = True
 
-    def __init__(self, transport: StreamTransport, mine: _socket.socket) -> None:
+    def __init__(self, transport: StreamTransport, stream: ServerStream, mine: socket.socket) -> None:
         """
         Send by TCP from now on.
 
+        @param stream: The stream over SDP.
         @param mine: This end of it.
         """
         self._transport, self._mine = transport, mine
-        stream = transport._stream
-        self._sdp: ServerStream | ClientStream | None = stream
+        self._sdp: ServerStream | None = stream
         self._isReading, self._hasBegun = transport.is_reading(), False
         #: Octets that have come by TCP, and that the protocol could not take yet.
         self._held = b""
-        self._old: ServerStream | ClientStream | None = stream
+        self._old: ServerStream | None = stream
         stream.answerSuspend()
         stream.direct = 0
         self._redirect()
         mine.setblocking(False)
         mine.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stream.moved(mine)
         loop = transport._loop
         self._plain = _makeTransport(loop, mine, self)
         self.write = self._plain.write

@@ -31,7 +31,6 @@ from twisted_ib.switch.reason import (
     kept,
     outcomes,
     stayed,
-    withdrawn,
 )
 from twisted_ib.switch.serverclient import RedirectedClient
 
@@ -237,16 +236,12 @@ class SwitchedConnecting(Connecting):
         if connection.move is not None:
             connection.move.look()
         elif self.attempt.why.verdict != SDP:
-            ask(connection, transport, partial(self._moved, why))
+            ask(connection, transport, partial(self._moved, transport, why))
 
-    def _moved(self, why: Fallback, skt: socket) -> None:
+    def _moved(self, transport: RedirectedClient, why: Fallback, skt: socket) -> None:
         # The end of its transport is not that of the connection: see connectionLost().
         self.transport = None
-        decision, switch = self.attempt.why, self.reactor.switch
-        kept[skt] = decision
-        switch.fellBack(decision, why, *self.attempt.address)
-        withdrawn(decision)
-        self.reactor.socketReport.showPeer(*self.attempt.address, decision)
+        self.reactor.switch.moved(transport, why, self.attempt.address, skt)
 
     def suspended(self) -> bool:
         """

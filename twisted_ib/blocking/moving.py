@@ -350,6 +350,13 @@ class Asked(Move):
     The move at the end that is asked, that which has accepted.
     """
 
+    def __init__(self, connection: Connection, mine: _socket.socket, stream: RedirectedServer) -> None:
+        """
+        @param stream: The transport.
+        """
+        super().__init__(connection, mine)
+        self._stream = stream
+
     def _close(self, mine: _socket.socket) -> None:
         refuse(mine.detach())
 
@@ -365,13 +372,14 @@ class Asked(Move):
         """
         Move, or refuse.
         """
-        connection, stream = self.connection, self.connection.stream
-        if stream is None or not (isAllowed and _hasOneDescriptor(connection)):
+        connection, stream = self.connection, self._stream
+        if not (isAllowed and _hasOneDescriptor(connection)):
             self.drop()
         else:
             self._replace()
             stream.thread = connection.loop.owner
             stream.answerSuspend()
+            stream.moved(connection.kernelSocket())
 
 
 def ask(connection: Connection, stream: RedirectedClient, moved: Callable[[socket], object]) -> None:
@@ -401,7 +409,7 @@ def asked(connection: Connection, stream: RedirectedServer, descriptor: int) -> 
     """
     mine = takeTCP(descriptor)
     if mine is not None:
-        move = connection.move = Asked(connection, mine)
+        move = connection.move = Asked(connection, mine, stream)
         stream.whenQuiet(move.mayMove, move.decided)
 
 

@@ -123,10 +123,20 @@ class SocketReport:
 
         @param listens: It is that of a port of this process instead.
         """
+        if (reasons := self._openReasons()) is not None:
+            reasons.showPeer(host, port, why, listens)
+
+    def showSocket(self, skt: socket.socket, why: Reason) -> None:
+        """
+        The same of one socket of the program.
+        """
+        if (reasons := self._openReasons()) is not None:
+            reasons.showSocket(skt, why)
+
+    def _openReasons(self) -> TCPReasons | None:
         if self._reasons is None and self._isOpen():
             self.appear()
-        if self._reasons is not None:
-            self._reasons.showPeer(host, port, why, listens)
+        return self._reasons
 
     # -- rows
 

@@ -14,6 +14,7 @@ import socket
 import struct
 import termios
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -206,12 +207,20 @@ class TCPReasons:
         """
         if ref(user) in self._offsets or not hasSocket(user) or isinstance(user, tcp.Server):
             return
-        try:
-            here = user.socket.getsockname()
-            there = user.socket.getpeername() if isinstance(user, tcp.Connection) else ("", 0)
-        except OSError:
+        with suppress(OSError):
             # Closed, or not connected yet.
-            return
+            peer = user.socket.getpeername() if isinstance(user, tcp.Connection) else ("", 0)
+            self._add(user, user.socket.getsockname(), peer, why)
+
+    def showSocket(self, skt: socket.socket, why: Reason) -> None:
+        """
+        Write the reason of a connected socket of the program.
+        """
+        with suppress(OSError):
+            # The kernel's addresses, whatever it says that it has.
+            self._add(skt, KernelSocket.getsockname(skt), KernelSocket.getpeername(skt), why)
+
+    def _add(self, user: object, here: tuple[Any, ...], there: tuple[Any, ...], why: Reason | None) -> None:
         [offset] = self._page.add(None, [(_Entry(why), *here[:2], *there[:2])])
         if offset is not None:
             self._offsets[ref(user, self._gone)] = offset

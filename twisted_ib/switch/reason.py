@@ -43,6 +43,9 @@ class Fallback(NamedTuple):
 #: That of blocking sockets on one CPU, where a wait for an answer takes the CPU from the answer.
 ONE_CPU = Fallback("one_cpu", "blocking on one CPU: SDP gains nothing here")
 
+#: That of a connection whose client has moved it, seen by its server.
+MOVED = Fallback("moved", "its client blocks and gains nothing over SDP, and has moved it")
+
 
 def remote(host: str) -> Fallback:
     """

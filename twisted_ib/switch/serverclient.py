@@ -12,8 +12,11 @@ from zope.interface import implementer
 
 from twisted_ib.sdp.port import SDPClient, SDPServer
 from twisted_ib.switch.handle import ConnectionHandle
+from twisted_ib.switch.reason import MOVED
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from twisted_ib.internet.addressing.addresses import Address
     from twisted_ib.internet.channel import DeviceChannel
     from twisted_ib.switch.reason import Reason
@@ -68,6 +71,13 @@ class RedirectedServer(_Handled, SDPServer):
             numbers.discard(self._peerPort)
             if not numbers:
                 del peers[self._peerHost]
+
+    def moved(self, skt: socket) -> None:
+        """
+        Its client has moved the connection to a socket of TCP.
+        """
+        port = self.getHost()
+        self.server.switch.moved(self, MOVED, (port.host, port.port), skt)
 
     def connectionLost(self, reason: Failure) -> None:
         if not self.disconnected:

@@ -30,7 +30,7 @@ from twisted_ib.hca.device.registry import (
 )
 from twisted_ib.internet.addressing.addresses import withPort
 from twisted_ib.internet.readers import channelsOf
-from twisted_ib.switch.reason import EXPLICIT, UNASKED, Fallback, Reason, carried
+from twisted_ib.switch.reason import EXPLICIT, UNASKED, Fallback, Reason, carried, kept, withdrawn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from twisted_ib.switch.listening import SwitchedPort
     from twisted_ib.switch.rules.configuration import Configuration
     from twisted_ib.switch.rules.policy import Decision, Policy
+    from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer
 
 #: Characters of a rule's place in the name of its counter.
 SWITCH_COUNTER_NAME = 96
@@ -238,6 +239,28 @@ class Switch:
             del self._logged[next(iter(self._logged))]
         self._logged[key] = None
         self._log.info("{where} goes over TCP: {reason}", where=withPort(host, port), reason=fallback.text)
+
+    def moved(
+        self,
+        end: RedirectedServer | RedirectedClient,
+        why: Fallback,
+        address: tuple[str, int],
+        skt: socket,
+    ) -> None:
+        """
+        A connection over SDP has moved to TCP: count it, and show it, as one.
+
+        @param end: Its transport over SDP.
+        @param address: Of the listener.
+        @param skt: The socket of TCP, as long as which it is shown.
+        """
+        decision = end.why
+        decision.provider, decision.device = TCP, None
+        self.fellBack(decision, why, *address)
+        withdrawn(decision)
+        kept[skt] = decision
+        reactor: Any = end.reactor
+        reactor.socketReport.showSocket(skt, decision)
 
     def settled(self, role: str, why: Reason, host: str, port: int) -> None:
         """

@@ -24,6 +24,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.blocking.case import BlockingTestCase, exactly
 from tests.hca.base.machines import MachineTestsMixin
+from tests.reactor.test_tcpreasons import pageRows
 from tests.support.calls import PACKAGE, called
 from tests.support.certificates import certificate
 from tests.support.descriptors import descriptorsBefore
@@ -35,6 +36,7 @@ from twisted_ib.blocking.listening import BlockingServer
 from twisted_ib.blocking.moving import State
 from twisted_ib.blocking.select import epoll, poll, select
 from twisted_ib.blocking.socket import MovedSocket
+from twisted_ib.hca.base.socketrows import COLUMNS
 from twisted_ib.hca.host.fdpassing import LINGER_RESET
 from twisted_ib.sdp.transport import SDPTransport
 from twisted_ib.switch import reason
@@ -43,6 +45,15 @@ from twisted_ib.switch.gainless import ASLEEP_MESSAGES
 DATA = b"0123456789"
 MANY = 4 << 20
 IN = kernel_select.POLLIN
+
+
+def nameOf(skt: Any) -> str:
+    """
+    Return the address of a descriptor as rows have it.
+    """
+    plain = kernel.socket(fileno=os.dup(skt.fileno()))
+    with plain:
+        return ":".join(map(str, plain.getsockname()))
 
 
 def into(skt: Any, size: int = 10) -> bytes:
@@ -238,6 +249,32 @@ class MovingTests(BlockingTestCase):
         self.assertEqual(one.recv(100), DATA)
         other.close()
         self.assertEqual(one.recv(100), b"")
+
+    def test_why(self) -> None:
+        """
+        Both ends are TCP's, with the reason, to who asks the process, to who reads its page while it is busy,
+        and to the summary.
+        """
+        report = self.loop.reactor.socketReport
+        with self.loop:
+            report.appear()
+        reason.outcomes.clear()
+        ends = self.moved()
+        self.assertEqual(
+            {key: count for key, count in reason.outcomes.items() if count},
+            {("tcp", "asleep", ""): 1, ("tcp", "moved", ""): 1},
+        )
+        names = [nameOf(each) for each in ends]
+        texts = [reason.kept[each].fallback.text for each in ends]
+        with self.loop:
+            asked = [dict(zip(COLUMNS, row, strict=True)) for row in report.rows(report.channel) if row]
+        for rows in asked, pageRows():
+            found = {row["local"]: row for row in rows if row["local"] in names}
+            self.assertEqual([found[each]["fallback"] for each in names], texts)
+            self.assertEqual({each["provider"] for each in found.values()}, {"tcp"})
+        for each in ends:
+            self.assertEqual(str(reason.kept[each]).partition(",")[0], "tcp")
+            each.close()
 
     # -- the order of the steps
 
@@ -863,8 +900,9 @@ class MovingTests(BlockingTestCase):
         self.assertEqual(
             {key: count for key, count in found.items() if count},
             {
-                ("sdp", "", ""): -1,
+                ("sdp", "", ""): -2,
                 ("tcp", "tls", ""): 1,
+                ("tcp", "moved", ""): 1,
             },
         )
         self.assertEqual(reason.kept[ends[0]].fallback.kind, "tls")

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib.errors import DescriptorError, PathLostError
+from twisted_ib.hca.host.libc import KernelSocket
 
 if TYPE_CHECKING:
     from twisted_ib.structs import Packed
@@ -44,12 +45,12 @@ def refuse(descriptor: int) -> None:
     os.close(descriptor)
 
 
-def takeTCP(descriptor: int) -> _socket.socket | None:
+def takeTCP(descriptor: int) -> KernelSocket | None:
     """
     Return the socket of a connection of TCP that a peer has sent; L{None} if it is none, which is refused.
     """
     try:
-        plain = _socket.socket(fileno=descriptor)
+        plain = KernelSocket(fileno=descriptor)
     except OSError:
         refuse(descriptor)
         return None
