@@ -98,9 +98,9 @@ class FenceTests(HCATestCase):
         fabric = a.fabric
         acquire, lock = fabric._acquire, fabric._acquire.__self__
 
-        def interrupted() -> None:
+        def interrupted(isWaiting: bool) -> None:
             fabric._acquire = acquire
-            acquire()
+            self.assertTrue(acquire(isWaiting) or lock.locked())
             raise KeyboardInterrupt
 
         def post() -> None:
@@ -111,10 +111,45 @@ class FenceTests(HCATestCase):
             fabric._acquire = interrupted
             self.assertRaises(KeyboardInterrupt, each)
             self.assertIs(fabric._acquire, acquire)
-            self.assertFalse(lock.locked())
         one.post(b"after")
         settle(a, b)
         self.assertEqual(two.records[-1], b"after")
+
+    def test_calls(self) -> None:
+        """
+        A handler that uses the device itself, as one that calls a verb, waits for nothing either.
+        """
+        a, b, one, two = self.takers()
+        settle(a, b)
+        fabric = a.fabric
+        acquire, lock = fabric._acquire, fabric._acquire.__self__
+        waited: list[object] = []
+
+        def looking(*isWaiting: bool) -> bool:
+            # Where that would wait, it waits for the call that it has interrupted, and so for ever.
+            waited.extend(["for ever"] if lock.locked() and isWaiting != (False,) else [])
+            return bool(lock.acquire(False))
+
+        def handled(*isWaiting: bool) -> bool:
+            fabric._acquire = looking
+            found = bool(acquire(*isWaiting))
+            one.post(b"of the handler")
+            fabric.ringBells()
+            fabric.fence()
+            return found
+
+        def post() -> None:
+            one.post(b"octets")
+            fabric.ringBells()
+
+        for each in (post, fabric.arm, fabric.fence):
+            settle(a, b)
+            fabric._acquire = handled
+            each()
+            self.assertEqual(waited, [])
+        fabric._acquire = acquire
+        settle(a, b)
+        self.assertEqual(two.records.count(b"of the handler"), 3)
 
 
 @skipIf(bool(MISSING), f"missing: {MISSING}")

@@ -97,7 +97,7 @@ class HotPaths(Fabric):
         self._over = False
         # Of a lock that nobody else takes.
         lock = threading.Lock()
-        self._acquire: Callable[[], bool] = lock.acquire
+        self._acquire: Callable[[bool], bool] = lock.acquire
         self._release: Callable[[], None] = lock.release
 
     # -- implemented by the fabric
@@ -137,10 +137,10 @@ class HotPaths(Fabric):
         # One fence for the whole batch.  Store TAIL, fence, load the peer's SLEEP here; store SLEEP, fence,
         # load TAIL in arm(): at least one side sees the other's store (Dekker's algorithm), so no wake-up
         # is lost.  Inlines fence().
-        try:
-            self._acquire()
-        finally:
+        if self._acquire(False):
             self._release()
+        else:
+            threading.Lock().acquire()
         path: HostPath
         try:
             self.bells = []
@@ -258,8 +258,9 @@ class HotPaths(Fabric):
         """
         # x86-64 may move a load before an earlier store to another address, and Python has no fence.  Taking
         # a lock is an atomic read-modify-write, which is a full barrier (Intel SDM vol. 3, "Memory
-        # Ordering").  A signal handler that raises may run between the two calls.
-        try:
-            self._acquire()
-        finally:
+        # Ordering").  A signal handler may run between the two calls: it finds the lock taken, and so does
+        # everybody if it raises.  Nobody waits for it, and one that is taken is no barrier: another one is.
+        if self._acquire(False):
             self._release()
+        else:
+            threading.Lock().acquire()
