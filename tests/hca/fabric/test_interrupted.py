@@ -12,7 +12,7 @@ from types import CodeType, FrameType
 from typing import Any
 from unittest import skipIf
 
-from tests.hca.hcas import HCATestCase, readable, settle
+from tests.hca.hcas import HCATestCase, readable, settle, turn
 from tests.support.calls import requireReplaceable
 from twisted_ib.hca.fabric.shm.hotpaths import HotPaths
 from twisted_ib.hca.fabric.shm.shm import SharedMemoryFabric
@@ -229,6 +229,26 @@ class RingTests(HCATestCase):
         The peer is rung for before a record, if only with the next.
         """
         self.everywhere(self.sleep, lambda: (self.one.path.alert(), self.a.ringBells()))
+
+    def test_delivered(self) -> None:
+        """
+        The sender sleeps until its record is taken, and is woken although a handler raises over that.
+        """
+
+        def upcall(data: bytes) -> None:
+            self.two.upcall = None
+            raise Interrupted
+
+        self.two.upcall = upcall
+        self.one.postKept(b"kept")
+        self.a.progress()
+        self.assertTrue(self.a.arm())
+        self.b.fabric.look()
+        self.assertRaises(Interrupted, self.b.progress)
+        turn(self.b)
+        self.assertTrue(readable(self.a))
+        settle(self.a, self.b)
+        self.assertEqual(len(self.one.said("acknowledged")), 1)
 
     def test_wake(self) -> None:
         """

@@ -121,6 +121,12 @@ class HotPaths(Fabric):
             except RingError as error:
                 self._broken(path, error)
                 k = 1
+            except BaseException:
+                # A consumer, or a signal's handler within it: the record counts as taken, for which the peer
+                # may wait.  It hears of that when the next batch ends.
+                if not path.bell and path.consumed and path.alive:
+                    self.bells.append(path)
+                raise
             if k:
                 n += k
                 # Nothing is news to the peer if only its acknowledgements were seen.
