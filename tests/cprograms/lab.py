@@ -276,7 +276,7 @@ class Lab:
         @raise LabError: it did not do what it should.
         """
         with tempfile.TemporaryDirectory() as directory:
-            port = _freePort()
+            port = freePort()
             words = {
                 "port": str(port),
                 "server": self.server.address,
@@ -311,7 +311,10 @@ class Lab:
             client.stop()
 
 
-def _freePort() -> int:
+def freePort() -> int:
+    """
+    @return: a port that nobody listened on.
+    """
     with socket.socket() as probe:
         probe.bind(("", 0))
         port: int = probe.getsockname()[1]

@@ -91,6 +91,7 @@ CMTIME = Program(
     goesOn=True,
 )
 
+_IWARP = ("rping", "ucmatose", "ucmatose_1000", "cmtime", "rdma_client", "rdma_xclient")
 #: Of the communication manager.
 CM = (
     _cm(
@@ -160,6 +161,9 @@ CM = (
         "4k",
     ),
 )
+
+#: Of these what runs over iWARP: it has no datagrams, no groups, and no WRITE with immediate data.
+CM_IWARP = tuple(each for each in CM if each.name in _IWARP)
 
 #: With its defaults.
 PERFTEST = tuple(

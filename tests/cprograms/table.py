@@ -18,16 +18,28 @@ from attrs import frozen
 from tests.cprograms.lab import SWITCH, Lab, LabError, lacking, sides
 from tests.cprograms.libraries.dapl import runDAPL
 from tests.cprograms.libraries.libfabric import CONNECTED, DATAGRAMS
-from tests.cprograms.libraries.mpi import IMPLEMENTATIONS, RANKS, Implementation
+from tests.cprograms.libraries.mpi import IMPLEMENTATIONS, RANKS, Implementation, runHPCC
 from tests.cprograms.libraries.namespaces import apart
 from tests.cprograms.libraries.ucx import PROGRAMS as UCX
 from tests.cprograms.libraries.ucx import TRANSPORTS, runUCX
+from tests.cprograms.others.pythons import (
+    NIXL,
+    installedFromPyPI,
+    installFromPyPI,
+    runMPI4Py,
+    runNIXL,
+    runPyverbs,
+)
+from tests.cprograms.others.qemu import PACKAGE as QEMU
+from tests.cprograms.others.qemu import runMigration
 from tests.cprograms.perftest.forms import EVERY, FORMS, Form
-from tests.cprograms.programs import CM, DEVICES, FIO, IPERF, PINGPONGS, QPERF, SERVERS, Program
+from tests.cprograms.programs import CM, CM_IWARP, DEVICES, FIO, IPERF, PINGPONGS, QPERF, SERVERS, Program
 
 #: A run, by its name: raises L{LabError}.
 Runs = dict[str, Callable[[], None]]
-_HEAD = ("program", "Debian 12's package", *(f"`{device}`" for device in DEVICES))
+#: Devices of the table: over iWARP what connects by the communication manager.
+COLUMNS = (*DEVICES, "iwarp0")
+_HEAD = ("program", "package", *(f"`{device}`" for device in COLUMNS))
 
 
 @frozen
@@ -38,21 +50,32 @@ class Row:
     @ivar programs: their names.
     @ivar package: Debian's.
     @ivar version: which was tried.
-    @ivar runs: what is run on a device.
+    @ivar runs: what is run on a device; nothing where it is not for it.
+    @ivar isOfPyPI: whether it is PyPI's instead, with an environment of its own.
     """
 
     programs: str
     package: str
     version: str
     runs: Callable[[str], Runs]
+    isOfPyPI: bool = False
+
+    def installed(self) -> str:
+        """
+        @return: the version that is there; C{""} if it lacks.
+        """
+        return installedFromPyPI(self.package) if self.isOfPyPI else installed(self.package)
 
     def line(self, version: str, passed: Iterable[int]) -> str:
         """
         @param passed: how many have, by device.
         @return: its line of the table.
         """
-        figures = (f"{n} of {len(self.runs(device))}" for n, device in zip(passed, DEVICES, strict=True))
-        return f"| {self.programs} | `{self.package}` {version} | {' | '.join(figures)} |"
+        numbers = [len(self.runs(device)) for device in COLUMNS]
+        figures = (f"{n} of {most}" if most else "" for n, most in zip(passed, numbers, strict=True))
+        return f"| {self.programs} | `{self.package}` {version} | {' | '.join(figures)} |".replace(
+            "  |", " |"
+        )
 
 
 def _run(program: Program, device: str) -> None:
@@ -60,6 +83,13 @@ def _run(program: Program, device: str) -> None:
 
 
 def _pairs(programs: Iterable[Program], device: str) -> Runs:
+    if device not in DEVICES:
+        return {}
+    return {each.name: partial(_run, each, device) for each in programs}
+
+
+def _cm(device: str) -> Runs:
+    programs = CM if device in DEVICES else CM_IWARP
     return {each.name: partial(_run, each, device) for each in programs}
 
 
@@ -68,6 +98,8 @@ def _perftest(device: str) -> Runs:
 
 
 def _ucx(device: str) -> Runs:
+    if device not in DEVICES:
+        return {}
     # One over datagrams alone.
     told = [(program, TRANSPORTS[0]) for program in UCX] + [(UCX[0], TRANSPORTS[1])]
     return {f"{each.name} {way}": partial(runUCX, each, way, *sides(device)) for each, way in told}
@@ -80,7 +112,8 @@ def _apart(program: Program, device: str) -> None:
 
 def _libfabric(device: str) -> Runs:
     run = _run if device == "shm0" else _apart
-    return {each.name: partial(run, each, device) for each in (*CONNECTED, *DATAGRAMS)}
+    programs = (*CONNECTED, *DATAGRAMS) if device in DEVICES else CONNECTED
+    return {each.name: partial(run, each, device) for each in programs}
 
 
 def _ring(implementation: Implementation, ranks: int, device: str) -> None:
@@ -101,6 +134,26 @@ def _dapl(device: str) -> Runs:
     return {"dtest": partial(runDAPL, *sides(device))}
 
 
+def _hpcc(device: str) -> Runs:
+    return {"hpcc": partial(runHPCC, device)} if device in DEVICES else {}
+
+
+def _mpi4py(device: str) -> Runs:
+    return {"mpi4py": partial(runMPI4Py, device)} if device in DEVICES else {}
+
+
+def _pyverbs(device: str) -> Runs:
+    return {"pyverbs": partial(runPyverbs, sides(device)[0])} if device in DEVICES else {}
+
+
+def _migration(device: str) -> Runs:
+    return {"migrate": partial(runMigration, *sides(device))} if device in DEVICES else {}
+
+
+def _nixl(device: str) -> Runs:
+    return {"nixl": partial(runNIXL, *sides(device))} if device in DEVICES else {}
+
+
 _CM_PROGRAMS = (
     *("rping", "ucmatose", "cmtime", "udaddy", "mckey", "rdma_client", "rdma_xclient", "rstream"),
     "riostream",
@@ -115,7 +168,7 @@ ROWS = (
     Row(
         ", ".join(f"`{each}`" for each in _CM_PROGRAMS),
         *("rdmacm-utils", "44.0-2"),
-        partial(_pairs, CM),
+        _cm,
     ),
     Row("perftest in forms of its options", "perftest", "4.5+0.17-1", _perftest),
     Row("`qperf -cm 1`", "qperf", "0.4.11-3", partial(_pairs, QPERF)),
@@ -137,13 +190,31 @@ ROWS = (
         partial(_mpi, "openmpi"),
     ),
     Row("rings of MPICH's ranks, by UCX", "libmpich-dev", "4.0.2-3+b1", partial(_mpi, "mpich")),
+    Row("`hpcc`, 4 ranks of Open MPI, by UCX", "hpcc", "1.5.0-3", _hpcc),
+    Row("a ring of 4 ranks by mpi4py", "python3-mpi4py", "3.1.4-2+b2", _mpi4py),
+    Row("two queue pairs by rdma-core's pyverbs", "python3-pyverbs", "44.0-2", _pyverbs),
+    Row("QEMU's live migration, `migrate rdma:`", QEMU, "1:7.2+dfsg-7+deb12u18+b3", _migration),
+    Row("two agents of NIXL, by its wheel's UCX", NIXL, "1.5.1", _nixl, isOfPyPI=True),
 )
 
 
-def _installed(package: str) -> str:
-    # Its version; "" without it.
+def installed(package: str) -> str:
+    """
+    @return: the version of a package of Debian; C{""} without it.
+    """
     words = ("dpkg-query", "-W", "-f=${Version}", package)
     return subprocess.run(words, capture_output=True, text=True, check=False).stdout
+
+
+def _install(rows: Iterable[Row]) -> None:
+    # What lacks.
+    lacking = [row for row in rows if not row.installed()]
+    wanted = [row.package for row in lacking if not row.isOfPyPI]
+    if wanted:
+        subprocess.run(("apt-get", "install", "-y", "--no-install-recommends", *wanted), check=True)
+    for row in lacking:
+        if row.isOfPyPI:
+            installFromPyPI(row.package, "numpy")
 
 
 def head() -> list[str]:
@@ -157,7 +228,7 @@ def whole() -> list[str]:
     """
     @return: the lines of the table where all have passed.
     """
-    return [*head(), *(row.line(row.version, [len(row.runs(each)) for each in DEVICES]) for row in ROWS)]
+    return [*head(), *(row.line(row.version, [len(row.runs(each)) for each in COLUMNS]) for row in ROWS)]
 
 
 def main() -> int:
@@ -167,14 +238,13 @@ def main() -> int:
     @return: the exit status: how many runs failed, at most 100.
     """
     parser = argparse.ArgumentParser("python -m tests.cprograms.programs")
-    parser.add_argument("packages", nargs="*", help="those of Debian (default: all)")
+    parser.add_argument("packages", nargs="*", help="those of the table (default: all)")
     parser.add_argument("--no-install", action="store_true", help="run what is there")
     parser.add_argument("--forms", choices=DEVICES, help="run all forms of perftest on it instead")
     options = parser.parse_args()
     rows = [row for row in ROWS if not options.packages or row.package in options.packages]
-    wanted = [row.package for row in rows if not _installed(row.package)]
-    if wanted and not options.no_install:
-        subprocess.run(("apt-get", "install", "-y", "--no-install-recommends", *wanted), check=True)
+    if not options.no_install:
+        _install(rows)
     os.environ[SWITCH] = "1"
     reason = lacking()
     if reason is not None:
@@ -182,17 +252,31 @@ def main() -> int:
         return 1
     if options.forms is not None:
         return min(sum([_isWrong(form, options.forms) for form in EVERY[options.forms]]), 100)
+    return min(table(rows), 100)
+
+
+def table(rows: Iterable[Row]) -> int:
+    """
+    Run what is there, and print the table.
+
+    @return: how many runs failed; a program that is not there is one.
+    """
     failures = 0
     print(*head(), sep="\n", flush=True)
     for row in rows:
+        version = row.installed()
+        if not version:
+            print(f"{row.programs}: no {row.package} is installed", file=sys.stderr, flush=True)
+            failures += 1
+            continue
         passed = []
-        for device in DEVICES:
+        for device in COLUMNS:
             errors = [error for run in row.runs(device).values() if (error := _error(run))]
             passed.append(len(row.runs(device)) - len(errors))
             failures += len(errors)
             print(*errors, sep="\n", end="", file=sys.stderr, flush=True)
-        print(row.line(_installed(row.package), passed), flush=True)
-    return min(failures, 100)
+        print(row.line(version, passed), flush=True)
+    return failures
 
 
 def _isWrong(form: Form, device: str) -> bool:
@@ -209,4 +293,4 @@ def _error(run: Callable[[], None]) -> str:
     return ""
 
 
-__all__ = ["ROWS", "Row", "Runs", "head", "main", "whole"]
+__all__ = ["COLUMNS", "ROWS", "Row", "Runs", "head", "installed", "main", "table", "whole"]

@@ -4,9 +4,13 @@ The table of programs tried, as docs/c-programs.md has it.
 
 from __future__ import annotations
 
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+
+from attrs import evolve
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.cprograms.table import ROWS, whole
+from tests.cprograms.table import ROWS, table, whole
 from tests.documentation.pages import ROOT
 
 
@@ -34,6 +38,17 @@ class TableTests(SynchronousTestCase):
         """
         row = ROWS[0]
         self.assertEqual(
-            row.line("1.2", (7, 0)),
-            f"| {row.programs} | `{row.package}` 1.2 | 7 of 8 | 0 of 8 |",
+            row.line("1.2", (7, 0, 0)),
+            f"| {row.programs} | `{row.package}` 1.2 | 7 of 8 | 0 of 8 | |",
         )
+
+    def test_lacking(self) -> None:
+        """
+        A program that is not there is told, and counts as one that has failed.
+        """
+        row = evolve(ROWS[0], package="twisted-ib-no-such-package")
+        said = StringIO()
+        with redirect_stderr(said), redirect_stdout(StringIO()):
+            failed = table([row])
+        self.assertEqual(failed, 1)
+        self.assertEqual(said.getvalue(), f"{row.programs}: no {row.package} is installed\n")

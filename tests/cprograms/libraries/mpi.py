@@ -96,7 +96,7 @@ class Implementation:
 
         @raise LabError: some data were wrong, or it has not ended well.
         """
-        self._checked(self.started((str(ring),), ranks, device), ranks, device)
+        self.check(self.started((str(ring),), ranks, device), ranks, device)
 
     def startedOnAddress(self, program: Sequence[str], ranks: int, address: str) -> tuple[str, ...]:
         """
@@ -112,7 +112,7 @@ class Implementation:
         @raise LabError: some data were wrong, or it has not ended well.
         """
         tool = *_TOOL, "--device", "roce0", "--address", ownAddress(1)
-        self._checked((*self.command.split(), "-n", str(ranks), *tool, str(ring)), ranks, "roce0")
+        self.check((*self.command.split(), "-n", str(ranks), *tool, str(ring)), ranks, "roce0")
 
     def environmentOn(self, device: str) -> dict[str, str]:
         """
@@ -144,9 +144,15 @@ mkdir -p {name}/"$1"
 TMPDIR={name}/"$1" exec {sys.executable} -m twisted_ib.tools.run -q --on "$@"
 """)
             agent.chmod(0o755)
-            self._checked((*_TOOL, "--hosts", str(ranks), "sh", str(start)), ranks, "roce0", "0: ")
+            self.check((*_TOOL, "--hosts", str(ranks), "sh", str(start)), ranks, "roce0", "0: ")
 
-    def _checked(self, command: Sequence[str], ranks: int, device: str, prefix: str = "") -> None:
+    def check(self, command: Sequence[str], ranks: int, device: str, prefix: str = "") -> None:
+        """
+        Run a command whose ranks are a ring, once.
+
+        @param prefix: before what the ring says.
+        @raise LabError: some data were wrong, or it has not ended well.
+        """
         ended = self.ended(command, ranks, device)
         if ended.returncode or ended.stdout != f"{prefix}ring of {ranks}: 0 wrong\n":
             raise LabError(f"the status is {ended.returncode}: {ended.stdout}{ended.stderr}")

@@ -113,6 +113,11 @@ REFUSED = (
 #: By device, C{python -m tests.cprograms.programs --forms DEVICE} runs them.
 EVERY = {device: (*PLAIN, *groups, *REFUSED, *FURTHER) for device, groups in GROUPS.items()}
 #: Of these, by device, what the command runs without that.
-FORMS = {"shm0": (*PLAIN, *GROUPS["shm0"], *REFUSED), "roce0": (*CONNECTED, *firsts(REFUSED))}
+FORMS = {
+    "shm0": (*PLAIN, *GROUPS["shm0"], *REFUSED),
+    "roce0": (*CONNECTED, *firsts(REFUSED)),
+    # Its queue pairs are connected by the communication manager alone, and have no atomics.
+    "iwarp0": _forms("-R", _SIZED, _BOTH),
+}
 
 __all__ = ["CONNECTED", "EVERY", "FORMS", "FURTHER", "GROUPS", "PLAIN", "REFUSED", "Form", "firsts"]

@@ -1,0 +1,3 @@
+"""
+Programs with a lab of their own: a virtual machine that moves, agents of NIXL.
+"""
