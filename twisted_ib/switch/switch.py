@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from weakref import WeakSet
 
 from twisted.internet.tcp import Server
@@ -50,6 +50,13 @@ if TYPE_CHECKING:
     from twisted_ib.switch.rules.configuration import Configuration
     from twisted_ib.switch.rules.policy import Decision, Policy
     from twisted_ib.switch.serverclient import RedirectedClient, RedirectedServer
+
+    class _Report(Protocol):
+        def showSocket(self, skt: socket, why: Reason) -> None: ...
+
+    class _Reactor(Protocol):
+        socketReport: _Report
+
 
 #: Characters of a rule's place in the name of its counter.
 SWITCH_COUNTER_NAME = 96
@@ -259,8 +266,7 @@ class Switch:
         self.fellBack(decision, why, *address)
         withdrawn(decision)
         kept[skt] = decision
-        reactor: Any = end.reactor
-        reactor.socketReport.showSocket(skt, decision)
+        cast("_Reactor", end.reactor).socketReport.showSocket(skt, decision)
 
     def settled(self, role: str, why: Reason, host: str, port: int) -> None:
         """
