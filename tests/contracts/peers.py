@@ -44,6 +44,10 @@ class ServiceContract(Base):
         directory = IAddressDirectory if device.fabric.traits.hasAddress else IHostDirectory
         verifyObject(IFabric, device.fabric)
         verifyObject(directory, device.fabric)
+        # A caller that polled while the peer had the CPU counts that as a sleep.
+        before = device.fabric.sleeps
+        device.fabric.sleeps += 1
+        self.assertEqual(device.fabric.sleeps, before + 1)
         verifyObject(IFabricOwner, device)
 
     @needs(Need.DIRECTORY)

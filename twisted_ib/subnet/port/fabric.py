@@ -257,6 +257,10 @@ class SubnetFabric:
     def sleeps(self) -> int:
         return int(self._records.sleeps)
 
+    @sleeps.setter
+    def sleeps(self, value: int) -> None:
+        self._records.sleeps = value
+
     def octets(self) -> tuple[int, int] | None:
         found: tuple[int, int] | None = self._records.octets()
         return found

@@ -29,7 +29,7 @@ class IFabricProgress(Interface):
     )
     answerSeconds: float = Attribute("Seconds that polling for an answer pays, even if the peer has slept.")
     rung: int = Attribute("How often a peer was woken.")
-    sleeps: int = Attribute("How often this side went to sleep.")
+    sleeps: int = Attribute("How often this side went to sleep; a caller adds what was as good as that.")
 
     def octets() -> tuple[int, int] | None:
         """
