@@ -41,6 +41,7 @@ from twisted_ib.hca.host.fdpassing import LINGER_RESET
 from twisted_ib.sdp.transport import SDPTransport
 from twisted_ib.switch import reason
 from twisted_ib.switch.gainless import ASLEEP_MESSAGES
+from twisted_ib.switch.reason import kept
 
 DATA = b"0123456789"
 MANY = 4 << 20
@@ -158,6 +159,8 @@ def moves(skt: Any) -> None:
     Have the end of a connection that has connected ask to move to TCP.
     """
     connection = skt.sdp
+    if connection is None:
+        raise AssertionError(f"{skt!r} goes over TCP: {kept.get(skt)}")
     with connection.loop:
         connection.stream.sleeps()
 
@@ -209,7 +212,9 @@ class MovingTests(BlockingTestCase):
         """
         As of other tests, though a number that is drawn may be that of one that was left to TCP.
         """
-        self.loop.reactor.switch.candidates.gainless._ports.clear()
+        gainless = self.loop.reactor.switch.candidates.gainless
+        gainless._ports.clear()
+        gainless.changed()
         return super().pair(*made)
 
     def moved(self) -> tuple[Any, Any]:
