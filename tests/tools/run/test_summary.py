@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import pty
+from signal import SIGTERM
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -232,6 +233,25 @@ class SummaryTests(RunTestCase):
         child, parent = process.communicate(timeout=HANG_SECONDS)[1].splitlines()
         self.assertRegex(child, r"^ib-run \d+: there were no connections$")
         self.assertRegex(parent, r"^ib-run: 4 of 6 ")
+
+    def test_signal(self) -> None:
+        """
+        A program that ends itself by the signal that has stopped it, as C{twistd} and uvicorn do, has its
+        line, once; a signal that is handled, or another process's, is no end.
+        """
+        handled = """
+import os, signal
+signal.signal(signal.SIGTERM, lambda *_: print("handled"))
+os.kill(os.getpid(), signal.SIGTERM)
+os.kill(os.getppid(), 0)
+os.kill(os.getpid(), signal.SIGCONT)
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+"""
+        for end in "os.kill(os.getpid(), signal.SIGTERM)", "signal.raise_signal(signal.SIGTERM)":
+            process = self.running("-q", "--summary", "-c", _BLOCKING + handled + end)
+            output, complaints = process.communicate(timeout=HANG_SECONDS)
+            self.assertEqual((output, process.returncode), ("handled\n", -SIGTERM), complaints)
+            self.assertRegex(complaints, r"\Aib-run: 4 of 6 connections went over SDP; [^\n]*\n\Z")
 
     def test_terminal(self) -> None:
         """

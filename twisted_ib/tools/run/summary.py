@@ -7,17 +7,18 @@ It reads what the switch has counted (L{twisted_ib.switch.reason.outcomes}).
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, TypedDict
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from twisted_ib.drive.process import life
 from twisted_ib.tools.program import printable
 from twisted_ib.tools.run.loops import counted, notes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 #: Said of connections over TCP, by the kind of reason.
 _WORDS = {
@@ -50,6 +51,9 @@ _WORDS = {
     "unknown_listener": "whose server is not known",
     "unloadable": "as SDP could not be loaded",
 }
+
+#: Signals that end a program which does not handle them, and by which one ends itself that they have stopped.
+_ENDS: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
 class Cause(TypedDict):
@@ -112,7 +116,28 @@ def sayAtExit(program: str, isAsked: bool, isJSON: bool) -> None:
     @param isAsked: Whether it is written if there were no connections, too.
     @param isJSON: Whether it is one JSON object.
     """
-    life.atEnd(__name__, partial(_say, program, isAsked, isJSON, os.getpid()))
+    say = partial(_say, program, isAsked, isJSON, os.getpid())
+    life.atEnd(__name__, say)
+    # twistd, as uvicorn, ends by the signal that has stopped it: the interpreter calls nothing at that end.
+    kill, raiseSignal = os.kill, signal.raise_signal
+
+    @wraps(kill)
+    def killAfter(pid: int, number: int, /) -> None:
+        if pid == os.getpid():
+            _sayBefore(number, say)
+        kill(pid, number)
+
+    @wraps(raiseSignal)
+    def raiseAfter(number: int, /) -> None:
+        _sayBefore(number, say)
+        raiseSignal(number)
+
+    vars(os)["kill"], vars(signal)["raise_signal"] = killAfter, raiseAfter
+
+
+def _sayBefore(number: int, say: Callable[[], None]) -> None:
+    if number in _ENDS and signal.getsignal(number) == signal.SIG_DFL:
+        say()
 
 
 def _say(program: str, isAsked: bool, isJSON: bool, pid: int) -> None:
