@@ -234,6 +234,24 @@ class SummaryTests(RunTestCase):
         self.assertRegex(child, r"^ib-run \d+: there were no connections$")
         self.assertRegex(parent, r"^ib-run: 4 of 6 ")
 
+    def test_exit(self) -> None:
+        """
+        A child that ends without the interpreter's end, as those that multiprocessing forks do, has its line
+        if it had connections, and the status that it wanted.
+        """
+        forking = """
+import os
+for program, status in (BLOCKING, 3), ("", 4):
+    if not os.fork():
+        exec(program)
+        os._exit(status=status)
+    print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+        process = self.running("-q", "--summary", "-c", f"BLOCKING = {_BLOCKING!r}{forking}")
+        output, complaints = process.communicate(timeout=HANG_SECONDS)
+        self.assertEqual(output, "3\n4\n", complaints)
+        self.assertRegex(complaints, r"\Aib-run \d+: 4 of 6 [^\n]*\nib-run: there were no connections\n\Z")
+
     def test_signal(self) -> None:
         """
         A program that ends itself by the signal that has stopped it, as C{twistd} and uvicorn do, has its

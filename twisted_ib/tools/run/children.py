@@ -89,7 +89,7 @@ def begin() -> None:
         if inherited.summary:
             from twisted_ib.tools.run.summary import sayAtExit
 
-            sayAtExit(f"ib-run {os.getpid()}", False, inherited.summary == "json")
+            sayAtExit("ib-run", False, inherited.summary == "json", False)
     # Python would show a traceback, and the program can do without.
     except Exception as error:
         print(f"ib-run: process {os.getpid()} runs as it is: {error}", file=sys.stderr, flush=True)

@@ -304,7 +304,7 @@ def _promise(options: SimpleNamespace) -> None:
     if isSeen or options.summary:
         from twisted_ib.tools.run.summary import sayAtExit
 
-        sayAtExit(PROGRAM, options.summary, options.json)
+        sayAtExit(PROGRAM, options.summary, options.json, True)
 
 
 def _say(options: SimpleNamespace, text: str) -> None:

@@ -11,7 +11,7 @@ import signal
 import sys
 from contextlib import suppress
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from twisted_ib.drive.process import life
 from twisted_ib.tools.program import printable
@@ -19,6 +19,7 @@ from twisted_ib.tools.run.loops import counted, notes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from types import ModuleType
 
 #: Said of connections over TCP, by the kind of reason.
 _WORDS = {
@@ -108,36 +109,40 @@ def sentence(found: Summary) -> str:
     return text + beside
 
 
-def sayAtExit(program: str, isAsked: bool, isJSON: bool) -> None:
+def sayAtExit(program: str, isAsked: bool, isJSON: bool, isFirst: bool) -> None:
     """
     Have the summary written to standard error when this process ends, after all else that it does then.
 
     @param program: The name that begins the line.
     @param isAsked: Whether it is written if there were no connections, too.
     @param isJSON: Whether it is one JSON object.
+    @param isFirst: Whether the line of this process, and not of its children alone, is without its number.
     """
-    say = partial(_say, program, isAsked, isJSON, os.getpid())
+    pid = os.getpid() if isFirst else 0
+    say = partial(_say, program, isAsked, isJSON, pid)
     life.atEnd(__name__, say)
-    # twistd, as uvicorn, ends by the signal that has stopped it: the interpreter calls nothing at that end.
-    kill, raiseSignal = os.kill, signal.raise_signal
-
-    @wraps(kill)
-    def killAfter(pid: int, number: int, /) -> None:
-        if pid == os.getpid():
-            _sayBefore(number, say)
-        kill(pid, number)
-
-    @wraps(raiseSignal)
-    def raiseAfter(number: int, /) -> None:
-        _sayBefore(number, say)
-        raiseSignal(number)
-
-    vars(os)["kill"], vars(signal)["raise_signal"] = killAfter, raiseAfter
+    # The interpreter calls nothing where a process ends by a signal that it sends itself, as twistd and
+    # uvicorn do that one has stopped, or by os._exit(), as children that multiprocessing forks.
+    _sayBefore(os, "kill", lambda pid, number: pid == os.getpid() and _isEnd(number), say)
+    _sayBefore(signal, "raise_signal", _isEnd, say)
+    ending = partial(_say, program, False, isJSON, pid)
+    _sayBefore(os, "_exit", lambda status: True, ending)
 
 
-def _sayBefore(number: int, say: Callable[[], None]) -> None:
-    if number in _ENDS and signal.getsignal(number) == signal.SIG_DFL:
-        say()
+def _sayBefore(module: ModuleType, name: str, ends: Callable[..., bool], say: Callable[[], None]) -> None:
+    plain = getattr(module, name)
+
+    @wraps(plain)
+    def saying(*arguments: Any, **named: Any) -> Any:
+        if ends(*arguments, **named):
+            say()
+        return plain(*arguments, **named)
+
+    vars(module)[name] = saying
+
+
+def _isEnd(number: int) -> bool:
+    return number in _ENDS and signal.getsignal(number) == signal.SIG_DFL
 
 
 def _say(program: str, isAsked: bool, isJSON: bool, pid: int) -> None:
@@ -149,7 +154,7 @@ def _say(program: str, isAsked: bool, isJSON: bool, pid: int) -> None:
 
         text = json.dumps({"pid": os.getpid(), **found})
     else:
-        # Of a process that the program has forked.
+        # Of a process that the program has started.
         worker = "" if os.getpid() == pid else f" {os.getpid()}"
         text = f"{program}{worker}: {printable(sentence(found))}"
     # The program may have put something else in the place of sys.stderr, or closed it.
