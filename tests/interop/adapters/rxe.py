@@ -259,6 +259,7 @@ class StreamsTests(HardwareTestCase):
         )
         trial = f"python3 -u -m twisted.trial --temp-directory /tmp/trial {MESSAGES.stem}"
         done = self.guest.run(f"exec env {variables} {trial}", STREAMS_SECONDS)
+        (self.directory / "trial.log").write_text(done.output)
         self.assertRegex(self.succeeded(done).output, SUMMARY)
 
 

@@ -66,12 +66,6 @@ class SIWSoftwareStreamsTests(SIWMixin, rxe.SoftwareStreamsTests):
     other = f"{IPV4}102"
     isApart = False
 
-    def test_contract(self) -> None:
-        """
-        The software asks: a guest's kernel ended again (C{iwcm.c} line 969), in spite of the 60 ms.
-        """
-        raise SkipTest("Linux 6.1 ends if software goes before its siw listens: a BUG() of iwcm.c")
-
 
 class SIWKillTests(SIWMixin, gone.KillTests):
     """

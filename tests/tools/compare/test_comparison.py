@@ -18,7 +18,7 @@ from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib.hca.device import registry
 from twisted_ib.tools.compare import comparison, subjects
 from twisted_ib.tools.compare.comparison import SIZES, Comparison
-from twisted_ib.tools.compare.processes import WorkerError
+from twisted_ib.tools.compare.processes import Patience, WorkerError
 from twisted_ib.tools.compare.subjects import PLACEMENTS, SUBJECTS, Placement, Subject, inUnits
 from twisted_ib.tools.perf import perf
 from twisted_ib.tools.program import ProgramError
@@ -154,7 +154,14 @@ class FakePair:
         """
         self.step("start")
 
-    def ready(self, deadline: float) -> None:
+    @property
+    def processes(self) -> list[int]:
+        """
+        None.
+        """
+        return []
+
+    def ready(self, patience: Patience) -> None:
         """
         Be ready.
         """

@@ -12,7 +12,6 @@ import tempfile
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from time import monotonic
 from typing import Any, TypeVar
 
 from twisted_ib import limits
@@ -21,7 +20,7 @@ from twisted_ib.hca.device.registry import addressOf, kindOf
 from twisted_ib.tools.compare import text
 from twisted_ib.tools.compare.measuring import Figures
 from twisted_ib.tools.compare.plot import plot
-from twisted_ib.tools.compare.processes import START_SECONDS, Pair, WorkerError
+from twisted_ib.tools.compare.processes import START_SECONDS, Pair, Patience, WorkerError
 from twisted_ib.tools.compare.results import Results, compared
 from twisted_ib.tools.compare.subjects import (
     BASELINE,
@@ -196,9 +195,10 @@ class Comparison:
             # Before it is started: Ctrl-C may come at any moment.
             stack.callback(pair.end)
             pair.start()
-        deadline = monotonic() + START_SECONDS
+        started = [process for pair in self._pairs.values() for process in pair.processes]
+        patience = Patience(START_SECONDS, started)
         for subject, pair in list(self._pairs.items()):
-            self._try(subject, pair.ready, deadline)
+            self._try(subject, pair.ready, patience)
         for subject, pair in list(self._pairs.items()):
             self._try(subject, pair.warm)
 

@@ -7,20 +7,26 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from twisted_ib.drive.sleeper import awaitReady
-from twisted_ib.tools.compare.measuring import WARM, Figures
+from twisted_ib.tools.compare.measuring import WARM, Figures, cpuNanoseconds
 from twisted_ib.tools.compare.subjects import CLIENT, SERVER, Placement, Subject
 from twisted_ib.tools.program import pythonProgram
 
-#: How long a process may take to start, to answer beyond the time that it measures, and to end by itself.
+#: How long processes may do nothing until one has started, or answers, beyond the time that it measures; and
+#: how long one may take to end by itself.
 START_SECONDS = 30.0
 ANSWER_SECONDS = 20.0
 END_SECONDS = 3.0
+
+#: They may take so many times as long where they work: many processes on a slow CPU.
+BUSY_TIMES = 20
+#: They work if they have used this share of one CPU.
+_BUSY_SHARE = 0.01
 
 #: How many times longer than asked for a measurement may take: it warms up first, and compares contents.
 _LONGER = 8
@@ -52,6 +58,55 @@ def place(process: int, cpus: set[int]) -> None:
         os.sched_setaffinity(int(thread), cpus)
 
 
+class Patience:
+    """
+    How long an answer is waited for: until its processes have done nothing for a time, or L{BUSY_TIMES} as
+    long.
+    """
+
+    def __init__(self, seconds: float, processes: Iterable[int]) -> None:
+        """
+        Begin to wait.
+
+        @param seconds: how long they may do nothing.
+        @param processes: their ids.
+        """
+        self._seconds = seconds
+        self._processes = tuple(processes)
+        self._begun = monotonic()
+        self._deadline, self._used = self._begun + seconds, self._cpu()
+
+    def _cpu(self) -> int:
+        used = 0
+        for process in self._processes:
+            try:
+                used += cpuNanoseconds([process])
+            except OSError:
+                # It has ended, as whoever waits for it sees.
+                pass
+        return used
+
+    def left(self) -> float:
+        """
+        @return: how long to wait now, in seconds; 0 if it is over.
+        """
+        now, used = monotonic(), self._cpu()
+        if now >= self._deadline and used - self._used >= _BUSY_SHARE * self._seconds * 1e9:
+            most = self._begun + BUSY_TIMES * self._seconds
+            self._deadline, self._used = min(now + self._seconds, most), used
+        return max(0.0, self._deadline - now)
+
+    def over(self, name: str) -> str:
+        """
+        @param name: of the process that did not answer.
+        @return: why it is not waited for any longer, and what to do.
+        """
+        if monotonic() < self._begun + BUSY_TIMES * self._seconds:
+            return f"no answer of the {name}, and nothing done for {self._seconds:g} s"
+        seconds = BUSY_TIMES * self._seconds
+        return f"no answer of the {name} in {seconds:g} s of work; compare fewer --subjects at once"
+
+
 class Worker:
     """
     One process that answers JSON lines.  It ends when its standard input is closed, also by our own end.
@@ -66,6 +121,7 @@ class Worker:
         @param folder: its current directory, where its standard error goes into a file.
         @param environment: by default this process's.
         """
+        self._name = name
         self._log = os.path.join(folder, f"{name}.log")
         with open(self._log, "wb") as log:
             self.process = subprocess.Popen(
@@ -91,23 +147,23 @@ class Worker:
         except OSError:
             raise WorkerError(f"ended: {self._lastWords()}") from None
 
-    def hear(self, seconds: float) -> dict[str, Any]:
+    def hear(self, patience: Patience) -> dict[str, Any]:
         """
-        Read one line.
+        Read one line, once it is there.
 
-        @param seconds: how long to wait for it, if it is not there yet.
         @raise WorkerError: none came, or it says that something failed.
         """
         assert self.process.stdout is not None
         descriptor = self.process.stdout.fileno()
-        deadline = monotonic() + seconds
         while b"\n" not in self._pending:
-            left = max(0.0, deadline - monotonic())
             if len(self._pending) >= _ANSWER_BYTES:
                 raise WorkerError(f"no answer in {_ANSWER_BYTES} bytes")
             # Not select(2): whoever measures may have more descriptors than that takes.
+            left = patience.left()
             if not awaitReady(descriptor, left):
-                raise WorkerError(f"no answer in time: {self._lastWords()}")
+                if left:
+                    continue
+                raise WorkerError(f"{patience.over(self._name)}: {self._lastWords()}")
             data = os.read(descriptor, _ANSWER_BYTES)
             if not data:
                 raise WorkerError(f"ended: {self._lastWords()}")
@@ -189,14 +245,20 @@ class Pair:
         serving = [subject.server, str(int(subject.noDelay))] if subject.server and role == SERVER else []
         return pythonProgram(program, [role, subject.reactor, *serving])
 
-    def ready(self, deadline: float) -> None:
+    @property
+    def processes(self) -> list[int]:
+        """
+        Their ids.
+        """
+        return [each.process.pid for each in self._workers]
+
+    def ready(self, patience: Patience) -> None:
         """
         Wait until both are ready: many start at the same time.
 
-        @param deadline: a moment of C{time.monotonic}.
         @raise WorkerError: one is not.
         """
-        ports, _ = (worker.hear(deadline - monotonic()) for worker in self._workers)
+        ports, _ = (worker.hear(patience) for worker in self._workers)
         for name, port in ports.items():
             self._places[name] = self._subject.client.format(port=port, folder=self._folder, name=name)
 
@@ -235,7 +297,7 @@ class Pair:
                 "server": server.process.pid,
             }
         )
-        return client.hear(seconds * _LONGER + ANSWER_SECONDS)
+        return client.hear(Patience(seconds * _LONGER + ANSWER_SECONDS, self.processes))
 
     def end(self, isHard: bool = False) -> None:
         """

@@ -112,7 +112,6 @@ class ReplyTests(AttackTestCase):
             (StartupFrame(True, revision=1).pack(), REFUSED),
             (StartupFrame(True).pack(), REFUSED),
             (StartupFrame(True, markers=True, depths=DEPTHS).pack(), REFUSED),
-            (StartupFrame(True, depths=Depths(4, 4, True, zeroRead=True)).pack(), REFUSED),
             (StartupFrame(True, bytes(500), isRejected=True, depths=DEPTHS).pack(), REJECTED),
             (StartupFrame(True, bytes(500), isRejected=True, revision=1).pack(), REJECTED),
         ]

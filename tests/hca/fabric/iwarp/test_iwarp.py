@@ -97,21 +97,6 @@ class ConnectionTests(IWARPTestCase):
         one, _ = self.pair()
         self.until(lambda: one.queuePair.path.isEstablished)
 
-    def test_leaving(self) -> None:
-        """
-        A caller that goes before the peer has answered its message that it is ready has something to send
-        until the peer has heard that, or may have.
-        """
-        one, two = self.pair()
-        one.queuePair.path.isEstablished = False
-        one.device.disconnect(one.connection)
-        self.assertTrue(one.device.fabric.unsent())
-        for seconds in (0.051, 0.011):
-            self.clock.advance(seconds)
-            self.turn()
-        self.assertFalse(one.device.fabric.unsent())
-        self.until(lambda: "disconnected" in two.events)
-
     def test_reset(self) -> None:
         """
         A connection that TCP has lost fails the queue pair.

@@ -199,9 +199,9 @@ class PrivateDataTests(IWARPTestCase):
         A REQ is a Request.
         """
         for privateData, octets in (
-            (b"", "18020004 80048004"),
-            (b"\0", "18020005 80048004 00"),
-            (b"hello\0\0", "1802000b 80048004 68656c6c6f0000"),
+            (b"", "18020004 00040004"),
+            (b"\0", "18020005 00040004 00"),
+            (b"hello\0\0", "1802000b 00040004 68656c6c6f0000"),
         ):
             one, listener = End(self.device(ONE)), socket.create_server((ONE, 0))
             self.addCleanup(listener.close)

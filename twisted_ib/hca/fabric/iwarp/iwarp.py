@@ -159,7 +159,10 @@ class IWARPFabric(ConnectedFabric):
         self.family = socket.AF_INET6 if ":" in plain else socket.AF_INET
         self._scope = interfaceOf(address) if scope or plain.startswith("fe80:") else 0
         self._checkAddress()
-        self.service = MPAService(self, StartupOptions(crc=crc, markers=markers))
+        # No RTR: where one is agreed to, TCP's end before it has been heard ends the kernel of siw's host
+        # (Linux 6.1 iwcm.c, cm_close_handler(), a BUG()); without it siw_accept() itself makes the connection
+        # established, as for siw's own Requests.
+        self.service = MPAService(self, StartupOptions(crc=crc, markers=markers, isPeerToPeer=False))
         self.halfOpen: Counter[str] = Counter()
         # Private, so that a forked child does not see what arrives later; slices of it are bytes.
         self.buffer: Any = mmap.mmap(-1, RECEIVE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -368,10 +371,6 @@ class IWARPFabric(ConnectedFabric):
             return True
         self._ready = self._poll()
         return bool(self._ready)
-
-    def unsent(self) -> bool:
-        # The end of a connection may wait for its peer.
-        return super().unsent() or any(each.isHolding for each in self.streams.values())
 
     # -- the end
 

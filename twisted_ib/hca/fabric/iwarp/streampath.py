@@ -81,8 +81,6 @@ IWARP_LINGER_SECONDS = 5.0
 #: four times as long then, and the longest of these times.
 _READY_SECONDS: Final = 0.05
 _READY_MOST_SECONDS: Final = 0.8
-#: How long after that it ends the connection, if it is to end, in seconds: not in the same segment.
-_END_SECONDS: Final = 0.01
 #: Buffers of one sendmsg(2): UIO_MAXIOV.
 _PIECES: Final = 1024
 _SEND_FLAGS: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
@@ -117,7 +115,6 @@ class StreamPath(Waiters, OwnPath):
     @ivar startup: the exchange of MPA's startup frames; L{None} once it is over.
     @ivar isOpen: whether FPDUs are exchanged.
     @ivar isHeld: whether nothing may be sent before the peer's first FPDU.
-    @ivar isHolding: whether its end waits until the peer has heard that this side is ready.
     @ivar isEnded: whether the peer's FIN has come.
     @ivar isPassive: whether the peer has sent the Request.
     @ivar isEstablished: whether the peer is known to be ready.
@@ -144,7 +141,6 @@ class StreamPath(Waiters, OwnPath):
         "_isClosing",
         "_isCut",
         "_isShut",
-        "_isUnheard",
         "_kept",
         "_left",
         "_out",
@@ -163,7 +159,6 @@ class StreamPath(Waiters, OwnPath):
         "isEnded",
         "isEstablished",
         "isHeld",
-        "isHolding",
         "isOpen",
         "isPassive",
         "number",
@@ -204,8 +199,6 @@ class StreamPath(Waiters, OwnPath):
         self._out: list[Buffer] = []
         self._gathered = self._posted = self._taken = 0
         self._full = self._isBusy = self._isShut = self._isClosing = False
-        # Whether the peer may not have heard yet that this side, the initiator, is ready.
-        self._isUnheard = self.isHolding = False
         # Whether TCP takes nothing any more.
         self._isCut = False
         # Whether nothing is posted now, for one of several reasons.
@@ -249,28 +242,29 @@ class StreamPath(Waiters, OwnPath):
             self._sender.limit(receives)
         self._reader = FPDUReader(agreed.crc, agreed.markersIn)
         self._receiver = RDMAPReceiver(self, self.reads, agreed.rtr if self.isPassive else None)
-        ready = agreed.rtr
         self.isHeld = agreed.holds
-        if ready is not None and not self.isPassive:
-            self._sender.readyToReceive(self._out, ready)
+        if not self.isPassive:
+            # The responder may send as soon as an FPDU has come, which a Write of no octets is also where no
+            # such message was agreed to.
+            self._sender.readyToReceive(self._out, agreed.rtr or "write")
             self.mark()
-            if ready == "write":
-                self._isUnheard = True
-                self.startTimer(_READY_SECONDS, lambda: self._readyAgain(_READY_SECONDS))
+            self.startTimer(_READY_SECONDS, lambda: self._readyAgain(_READY_SECONDS))
         self._block()
         if self.queuePair is not None:
             self._begin()
 
     def _readyAgain(self, seconds: float) -> None:
-        # Linux siw_cm.c siw_accept() sends the Reply before it listens for the ready-to-receive message: one
-        # that comes between wakes nobody until another FPDU comes.  A Write of no octets is always harmless.
+        # Linux siw_cm.c siw_accept() sends the Reply before it listens for FPDUs: one that comes between
+        # wakes nobody until another comes.  A Write of no octets is always harmless.
         if self.isEstablished or self._isClosing:
             return
-        self._isUnheard = False
-        self._sender.readyToReceive(self._out, "write")
-        self.mark()
+        self._sayReady()
         if seconds < _READY_MOST_SECONDS:
             self.startTimer(4 * seconds, lambda: self._readyAgain(4 * seconds))
+
+    def _sayReady(self) -> None:
+        self._sender.readyToReceive(self._out, "write")
+        self.mark()
 
     def _begin(self) -> None:
         # Both: a queue pair, and FPDUs.
@@ -370,7 +364,7 @@ class StreamPath(Waiters, OwnPath):
         if waiting and waiting[0][0] <= self._taken:
             # Not here: a consumer that is told may post, which belongs to the next batch.
             self.fabric.later(self)
-        if self._isClosing and not self._out and not self._isBusy and (self.isEnded or not self.isHolding):
+        if self._isClosing and not self._out and not self._isBusy:
             self._shut()
 
     def _flush(self) -> None:
@@ -488,8 +482,6 @@ class StreamPath(Waiters, OwnPath):
         # The octets of an FPDU that is half sent go out before it.
         if self._sender.terminate(self._out, termination, buffer, first, last):
             self.fabric.count("iwarp_terminates_sent")
-            # It is the last message.
-            self._isUnheard = False
         self.finish()
 
     def terminateStartup(self, machine: Any, termination: Termination) -> None:
@@ -513,26 +505,6 @@ class StreamPath(Waiters, OwnPath):
             return
         self._isClosing = self._isBlocked = True
         self._rest = b""
-        if self._isUnheard and not (self.isEstablished or self.isEnded or self._isCut):
-            self._hold()
-        else:
-            self.startTimer(IWARP_LINGER_SECONDS, self.close)
-        self.mark()
-
-    def _hold(self) -> None:
-        # TCP's end before siw listens for the ready-to-receive message ends its kernel (Linux 6.1 iwcm.c,
-        # cm_close_handler(), a BUG()): say it again, and then end.
-        self.isHolding = True
-        self.startTimer(_READY_SECONDS, self._holdAgain)
-
-    def _holdAgain(self) -> None:
-        if not self._isCut:
-            self._sender.readyToReceive(self._out, "write")
-            self.mark()
-        self.startTimer(_END_SECONDS, self._holdNoMore)
-
-    def _holdNoMore(self) -> None:
-        self.isHolding = False
         self.startTimer(IWARP_LINGER_SECONDS, self.close)
         self.mark()
 
@@ -727,8 +699,6 @@ class StreamPath(Waiters, OwnPath):
                 return start
         if self._isClosing:
             # Nobody is left to take it.
-            if self.isHolding and stop > start:
-                self._holdNoMore()
             return stop
         if self._kept is not None:
             return start
@@ -829,15 +799,19 @@ class StreamPath(Waiters, OwnPath):
         queuePair = self.queuePair
         if queuePair is None:
             return ABSENT
-        if not self.isEstablished:
+        isFirst = not self.isEstablished
+        if isFirst:
             self.release()
         try:
             if opcode == WRITE_ONLY and stop - start == RETH.size:
                 # No octets: its STag is not checked, as that of a ready-to-receive message (RFC 5040 section
                 # 5.1), and no right is needed.  Of a peer that has told of its receives its address is their
                 # number.
-                if self._sender.admit(RETH.unpack_from(buffer, start)[0]) and self.waiting:
+                receives: int = RETH.unpack_from(buffer, start)[0]
+                if self._sender.admit(receives) and self.waiting:
                     self.fabric.later(self)
+                if isFirst and self.isPassive and not receives:
+                    self._sayReady()
                 return 0
             if queuePair.work is None or self._parts is not None:
                 # The event is for a completion (IBTA vol. 1 9.2), and a stream has none.
@@ -882,10 +856,10 @@ class StreamPath(Waiters, OwnPath):
     def readyToReceive(self) -> None:
         if self.reads.inbound:
             self._sender.post(self._out, READ_RESPONSE_ONLY, b"", b"", 0)
+            self.mark()
         else:
             # So that the peer knows that it was heard, and need not say it again.
-            self._sender.readyToReceive(self._out, "write")
-        self.mark()
+            self._sayReady()
         self.release()
 
     def release(self) -> None:
