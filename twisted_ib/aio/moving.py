@@ -11,12 +11,11 @@ from __future__ import annotations
 import socket
 from asyncio import Protocol
 from asyncio.selector_events import BaseSelectorEventLoop
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from twisted.python.failure import Failure
 
-from twisted_ib.hca.host.fdpassing import LINGER_RESET, refuse, takeTCP
+from twisted_ib.hca.host.fdpassing import LINGER_RESET
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Transport
@@ -30,23 +29,14 @@ _makeTransport: Callable[[AbstractEventLoop, socket.socket, Protocol], Transport
 _makeTransport = getattr(BaseSelectorEventLoop, "_make_socket_transport")  # noqa: B009
 
 
-def asked(transport: StreamTransport, stream: ServerStream, descriptor: int) -> None:
+def move(transport: StreamTransport, stream: ServerStream, mine: socket.socket) -> None:
     """
-    The client of a connection asks to move: do so as soon as that can be, or refuse.
+    Have TCP carry a connection, as its client asks.
 
     @param stream: Its stream.
-    @param descriptor: This end of TCP.
+    @param mine: This end of TCP.
     """
-    mine = takeTCP(descriptor)
-    if mine is not None:
-        stream.whenQuiet(transport.mayMove, partial(_decided, transport, stream, mine))
-
-
-def _decided(transport: StreamTransport, stream: ServerStream, mine: socket.socket, isAllowed: bool) -> None:
-    if isAllowed:
-        transport.carriedBy(MovedStream(transport, stream, mine))
-    else:
-        refuse(mine.detach())
+    transport.carriedBy(MovedStream(transport, stream, mine))
 
 
 class MovedStream(Protocol):

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from twisted.python.failure import Failure
 
 from twisted_ib.aio.moving import MovedStream
-from twisted_ib.configuration.words import SDP
 from twisted_ib.errors import WrongThreadError
 from twisted_ib.internet.failures import osError
 from twisted_ib.switch.handle import ConnectionHandle
@@ -125,14 +124,8 @@ class ServerStream(AsyncioStream, RedirectedServer):
 
     __slots__ = ()
 
-    def suspended(self, descriptor: int) -> bool:
-        """
-        The client asks to move to a connection of TCP.
-
-        @param descriptor: This end of it.
-        @return: Whether that is taken care of, and the descriptor with it.
-        """
-        return descriptor >= 0 and self.server.why.verdict != SDP and self.protocol.asked(self, descriptor)
+    def asked(self, descriptor: int) -> bool:
+        return self.protocol.asked(self, descriptor)
 
 
 class ClientStream(AsyncioStream, RedirectedClient):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from twisted.internet.error import ConnectionAborted, ConnectionDone
 from twisted.python.failure import Failure
 
-from twisted_ib.aio.moving import asked
+from twisted_ib.aio.moving import move
 from twisted_ib.aio.streamsocket import bytesOf
 from twisted_ib.internet.failures import osError
 from twisted_ib.switch.reason import EXPLICIT, Reason
@@ -309,7 +309,7 @@ class StreamTransport(_FlowControl):
         """
         if not self.mayMove():
             return False
-        asked(self, stream, descriptor)
+        stream.moveTo(descriptor, self.mayMove, partial(move, self, stream))
         return True
 
     def carriedBy(self, stream: Any) -> None:

@@ -19,7 +19,7 @@ from twisted_ib.blocking.connection import Connection
 from twisted_ib.blocking.descriptors import Offloaded, offloaded
 from twisted_ib.blocking.moving import asked
 from twisted_ib.blocking.select import Poll, poll
-from twisted_ib.configuration.words import SDP, TCP
+from twisted_ib.configuration.words import TCP
 from twisted_ib.drive.process import life
 from twisted_ib.switch.listeners import SocketListeners
 from twisted_ib.switch.reason import Fallback, carried, kept
@@ -54,8 +54,8 @@ class BlockingServer(RedirectedServer):
 
     server: Listening
 
-    def suspended(self, descriptor: int) -> bool:
-        return descriptor >= 0 and self.server.suspended(self.protocol, self, descriptor)
+    def asked(self, descriptor: int) -> bool:
+        return self.server.asked(self.protocol, self, descriptor)
 
 
 class Listening(SocketListeners):
@@ -175,7 +175,7 @@ class Listening(SocketListeners):
         """
         return False
 
-    def suspended(self, connection: object, stream: BlockingServer, descriptor: int) -> bool:
+    def asked(self, connection: object, stream: BlockingServer, descriptor: int) -> bool:
         """
         The client of a connection asks to move to TCP.
 
@@ -183,9 +183,7 @@ class Listening(SocketListeners):
         @param descriptor: This end of TCP.
         @return: Whether that is taken care of, and the descriptor with it.
         """
-        if not isinstance(connection, Connection) or self.why.verdict == SDP:
-            return False
-        if connection.move is not None:
+        if not isinstance(connection, Connection) or connection.move is not None:
             return False
         asked(connection, stream, descriptor)
         return True

@@ -4,21 +4,34 @@ SDP transports of connections that the application asked of TCP.
 
 from __future__ import annotations
 
+import socket
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from twisted.internet.interfaces import ISystemHandle
+from twisted.internet import tcp
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.error import ConnectionLost
+from twisted.internet.interfaces import ISSLTransport, ISystemHandle
+from twisted.python import log
 from twisted.python.failure import Failure
-from zope.interface import implementer
+from zope.interface import directlyProvides, implementer
 
+from twisted_ib.configuration.words import SDP
+from twisted_ib.hca.host.fdpassing import refuse, takeTCP
+from twisted_ib.limits import SEND_BUFFER
 from twisted_ib.sdp.port import SDPClient, SDPServer
+from twisted_ib.sdp.protocol.machine import State
 from twisted_ib.switch.handle import ConnectionHandle
 from twisted_ib.switch.reason import MOVED
 
 if TYPE_CHECKING:
-    from socket import socket
+    from collections.abc import Callable
+
+    from twisted.internet.interfaces import IProtocol, IReactorFDSet
 
     from twisted_ib.internet.addressing.addresses import Address
     from twisted_ib.internet.channel import DeviceChannel
+    from twisted_ib.internet.region import RDMARegion
     from twisted_ib.switch.reason import Reason
 
 
@@ -72,12 +85,73 @@ class RedirectedServer(_Handled, SDPServer):
             if not numbers:
                 del peers[self._peerHost]
 
-    def moved(self, skt: socket) -> None:
+    # -- a connection whose client moves it to TCP: see twisted_ib.blocking.moving
+
+    def suspended(self, descriptor: int) -> bool:
+        """
+        The client asks to move to a connection of TCP, which a rule for SDP alone forbids.
+
+        @param descriptor: This end of it.
+        @return: Whether that is taken care of, and the descriptor with it.
+        """
+        return descriptor >= 0 and self.server.why.verdict != SDP and self.asked(descriptor)
+
+    def asked(self, descriptor: int) -> bool:
+        """
+        The same where the rules allow it.
+        """
+        if not self.mayMove():
+            return False
+        # Looked up each time: another question may have moved it meanwhile.
+        self.moveTo(descriptor, lambda: self.mayMove(), self._move)
+        return True
+
+    def moveTo(
+        self, descriptor: int, mayMove: Callable[[], bool], move: Callable[[socket.socket], object]
+    ) -> None:
+        """
+        Move as soon as that can be, or refuse.
+
+        @param descriptor: This end of TCP.
+        @param mayMove: Returns whether it may.
+        @param move: Called with its socket.
+        """
+        mine = takeTCP(descriptor)
+        if mine is not None:
+            self.whenQuiet(mayMove, partial(_decided, mine, move))
+
+    def mayMove(self) -> bool:
+        """
+        Return whether it may: neither end has ended, and neither TLS nor what only SDP has is in use.
+        """
+        isClosing = self.disconnecting or self._aborting or self._writeDisconnecting
+        isPlain = self.extensions is None and not self.TLS
+        # A producer that is to be asked for each piece is asked within registerProducer().
+        isPaced = self.producer is None or self.streamingProducer
+        isOpen = self.connected and not isClosing and self.machine.state is State.ESTABLISHED
+        return bool(isOpen and isPlain and isPaced)
+
+    def moved(self, skt: socket.socket) -> None:
         """
         Its client has moved the connection to a socket of TCP.
         """
         port = self.getHost()
         self.server.switch.moved(self, MOVED, (port.host, port.port), skt)
+
+    def _move(self, skt: socket.socket) -> None:
+        self.answerSuspend()
+        # Of what may be written by a method that a program has kept, nothing is to go to SDP.
+        self.discard()
+        # As over SDP, where nothing waits for an answer.
+        skt.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        carrier = Carrier(skt, self)
+        if self.getTcpKeepAlive():
+            self.setTcpKeepAlive(False)
+            carrier.setTcpKeepAlive(True)
+        vars(self).pop("producer", None)
+        vars(self).update(_carrier=carrier, write=carrier.write)
+        self.__class__ = MovedServer
+        self.moved(skt)
 
     def connectionLost(self, reason: Failure) -> None:
         if not self.disconnected:
@@ -87,6 +161,180 @@ class RedirectedServer(_Handled, SDPServer):
     def abandon(self) -> None:
         self._leavePeers()
         super().abandon()
+
+
+def _decided(mine: socket.socket, move: Callable[[socket.socket], object], isAllowed: bool) -> None:
+    if isAllowed:
+        move(mine)
+    else:
+        refuse(mine.detach())
+
+
+class Carrier(tcp.Connection):
+    """
+    The kernel's part of a connection that has moved.  It reads once nothing more comes over SDP: what does is
+    delivered here until then.
+
+    @ivar why: As of L{RedirectedServer}.
+    """
+
+    _tlsClientDefault = False
+    _stream: RedirectedServer | None
+
+    def __init__(self, skt: socket.socket, stream: RedirectedServer) -> None:
+        """
+        @param stream: The transport over SDP, which becomes a L{MovedServer}.
+        """
+        super().__init__(skt, stream.handOver(cast("IProtocol", self)), cast("IReactorFDSet", stream.reactor))
+        self.logstr, self.why, self._stream = stream.logPrefix(), stream.why, stream
+        # Of the kernel's size, unless a program has set it.
+        if stream.bufferSize != SEND_BUFFER:
+            self.bufferSize = stream.bufferSize
+        # It is not paused: nothing waits.
+        self.producer, self.streamingProducer = stream.producer, stream.streamingProducer
+        self.connected = 1
+
+    def startReading(self) -> None:
+        if self._stream is None:
+            super().startReading()
+        else:
+            RedirectedServer.startReading(self._stream)
+
+    def stopReading(self) -> None:
+        if self._stream is None:
+            super().stopReading()
+        else:
+            RedirectedServer.stopReading(self._stream)
+
+    # -- from the stream over SDP
+
+    def dataReceived(self, data: bytes) -> None:
+        """
+        Deliver what the client has sent before it moved.
+        """
+        self.protocol.dataReceived(data)
+
+    def streamEnded(self) -> None:
+        """
+        Read: the client has moved.
+        """
+        stream = self._stream
+        if stream is not None:
+            isReading = stream.reading
+            self._end()
+            if isReading:
+                self.startReading()
+
+    def _end(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.leave()
+
+    def connectionLost(self, reason: Failure) -> None:
+        self._end()
+        super().connectionLost(reason)
+
+
+class _Carried:
+    """
+    An attribute that the L{Carrier} has.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, moved: MovedServer | None, owner: type | None = None) -> Any:
+        return self if moved is None else getattr(moved._carrier, self._name, None)
+
+    def __set__(self, moved: MovedServer, value: object) -> None:
+        setattr(moved._carrier, self._name, value)
+
+
+class MovedServer(RedirectedServer):
+    """
+    The same object once TCP carries the connection: it is the transport that the protocol knows, and its
+    calls, those that a program has kept from before too, are the L{Carrier}'s.  The addresses stay.
+    """
+
+    __slots__ = ()
+
+    _carrier: Carrier
+
+    protocol = _Carried()
+    producer = _Carried()
+    streamingProducer = _Carried()
+    producerPaused = _Carried()
+    connected = _Carried()
+    disconnected = _Carried()
+    disconnecting = _Carried()
+    bufferSize = _Carried()
+    dataBuffer = _Carried()
+    TLS = _Carried()
+    _tempDataBuffer = _Carried()
+    _aborting = _Carried()
+    _writeDisconnecting = _Carried()
+    _writeDisconnected = _Carried()
+    writeSequence = _Carried()
+    registerProducer = _Carried()
+    unregisterProducer = _Carried()
+    loseConnection = _Carried()
+    loseWriteConnection = _Carried()
+    abortConnection = _Carried()
+    startReading = _Carried()
+    stopReading = _Carried()
+    startWriting = _Carried()
+    stopWriting = _Carried()
+    getTcpKeepAlive = _Carried()
+    setTcpKeepAlive = _Carried()
+    connectionLost = _Carried()
+
+    def _writeSlowly(self, data: Any) -> None:
+        # A program has kept the stream's own C{write}.
+        self._carrier.write(data)
+
+    def startTLS(self, contextFactory: Any, normal: bool = True) -> None:
+        carrier = self._carrier
+        carrier.startTLS(contextFactory, normal)
+        vars(self).update((name, vars(carrier)[name]) for name in ("getHandle", "getPeerCertificate"))
+        directlyProvides(self, ISSLTransport)
+
+    def writeRegistered(
+        self, region: RDMARegion, offset: int = 0, length: int | None = None
+    ) -> Deferred[None]:
+        piece = self.openExtensions().openRDMA().regions.piece(region, offset, length)
+        self._carrier.write(bytes(region.view[offset : offset + piece.length]))
+        return succeed(None)
+
+    def mayMove(self) -> bool:
+        return False
+
+    # -- from the stream over SDP
+
+    def leave(self) -> None:
+        """
+        End the stream over SDP; nobody is told.
+        """
+        self._leavePeers()
+        self.detach()
+        self.channel.release(self)
+
+    def endOfStream(self) -> None:
+        self._carrier.streamEnded()
+
+    def lost(self, reason: Exception) -> None:
+        # What the client has sent over SDP is not all here: what it sends by TCP would be out of place.
+        self._carrier.connectionLost(Failure(ConnectionLost(str(reason))))
+
+    def _raised(self) -> None:
+        failure = Failure()
+        log.err(failure)
+        self._carrier.connectionLost(failure)
+
+    def drained(self) -> None:
+        pass  # Nothing more is written there.
+
+    def writing(self) -> bool:
+        return False
 
 
 class RedirectedClient(_Handled, SDPClient):

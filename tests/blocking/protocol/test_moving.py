@@ -182,8 +182,8 @@ class TransportTests(SynchronousTestCase):
 
     def test_suspended(self) -> None:
         """
-        A server's end asks its port whether it moves, a client's its connector whether it has asked; those of
-        other faces do not move.
+        A server's end asks its port whether it moves, unless a rule has it on SDP; a client's its connector
+        whether it has asked.
         """
         told: list[Any] = []
 
@@ -194,13 +194,15 @@ class TransportTests(SynchronousTestCase):
         for make, port in (BlockingServer, "server"), (BlockingClient, "connector"):
             made: Any = make.__new__(make)
             made.protocol = "it"
-            setattr(made, port, SimpleNamespace(suspended=tell))
+            why = SimpleNamespace(verdict="both")
+            setattr(made, port, SimpleNamespace(suspended=tell, asked=tell, why=why))
             self.assertEqual([made.suspended(5), made.suspended(-1)], [port == "server", port != "server"])
-            self.assertIs(make.__mro__[1].suspended, SDPTransport.suspended)
             self.assertFalse(SDPTransport.suspended(made, 5))
+            why.verdict = "sdp"
+            self.assertEqual([made.suspended(5), made.suspended(-1)], [False, port != "server"])
             if port == "server":
                 self.assertEqual(told.pop(), ("it", made, 5))
-        self.assertEqual(told, [()])
+        self.assertEqual(told, [(), ()])
 
 
 class MovingTests(BlockingTestCase):

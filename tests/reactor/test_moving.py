@@ -1,0 +1,765 @@
+"""
+Tests of connections of Twisted's reactors that their blocking clients move to TCP: see L{MovedServer
+<twisted_ib.switch.serverclient.MovedServer>}.
+"""
+
+from __future__ import annotations
+
+import os
+import socket as kernel
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from twisted.internet.interfaces import IPushProducer
+from twisted.internet.threads import deferToThreadPool
+from twisted.python.threadpool import ThreadPool
+from zope.interface import implementer
+
+from tests.aio.case import HOST
+from tests.internet.carriers import Accepting, HalfTalk, Talk
+from tests.support.waiting import HANG_SECONDS, becomes, runToEnd
+from tests.switch.case import SwitchTestsBuilder
+from twisted_ib import socket as offloading
+from twisted_ib.blocking import loop
+from twisted_ib.blocking.loop import BlockingLoop
+from twisted_ib.blocking.socket import MovedSocket
+from twisted_ib.hca.host.fdpassing import LINGER_RESET
+from twisted_ib.internet.readers import channelsOf
+from twisted_ib.switch.reason import MOVED
+from twisted_ib.switch.serverclient import Carrier, MovedServer, RedirectedClient, RedirectedServer
+from twisted_ib.switch.switch import explain
+
+DATA = b"0123456789"
+MANY = 1 << 20
+
+
+@implementer(IPushProducer)
+class Pushing:
+    """
+    Records its calls.
+    """
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    def pauseProducing(self) -> None:
+        """
+        Enough.
+        """
+        self.log.append("pause")
+
+    def resumeProducing(self) -> None:
+        """
+        More.
+        """
+        self.log.append("resume")
+
+    def stopProducing(self) -> None:
+        """
+        It is over.
+        """
+        self.log.append("stop")
+
+
+def moves(skt: Any) -> None:
+    """
+    Have the end of a connection that has connected ask to move to TCP.
+    """
+    with skt.sdp.loop:
+        skt.sdp.stream.sleeps()
+
+
+def aborts(skt: Any) -> None:
+    """
+    Have it reset what it has of SDP.
+    """
+    with skt.sdp.loop:
+        skt.sdp.stream.abortConnection()
+
+
+def received(skt: Any, size: int) -> bytes:
+    """
+    Receive so many octets.
+    """
+    data = b""
+    while len(data) < size and (piece := skt.recv(size - len(data))):
+        data += piece
+    return data
+
+
+def ofTCP() -> tuple[kernel.socket, int]:
+    """
+    Return one end of a connection of TCP, and the descriptor of the other.
+    """
+    with kernel.create_server((HOST, 0)) as listener:
+        other = kernel.create_connection(listener.getsockname())
+        mine, _ = listener.accept()
+    return other, mine.detach()
+
+
+class MovingTests(SwitchTestsBuilder):
+    """
+    Servers whose clients are blocking sockets in threads.
+    """
+
+    _reactors = [
+        "twisted_ib.reactor.ibreactor.IBReactor",
+        "twisted_ib.reactor.asyncioreactor.IBAsyncioReactor",
+    ]
+
+    def setUp(self) -> None:
+        """
+        Make the loop of blocking sockets, too, and threads.
+        """
+        super().setUp()
+        # On one CPU blocking sockets stay TCP.
+        self.patch(os, "sched_getaffinity", lambda _: {0, 1})
+        made = BlockingLoop()
+        self.patch(loop, "_loop", made)
+        self.addCleanup(made.close)
+        self.threads = ThreadPool(1, 1)
+        self.threads.start()
+        self.addCleanup(self.threads.stop)
+        self.sockets: list[Any] = []
+
+    def play(self, scenario: Callable[..., Coroutine[Any, Any, None]]) -> None:
+        """
+        Run a scenario in a reactor, which must have nothing at its end.
+        """
+        reactor: Any = self.buildReactor()
+        self.reactor = reactor
+
+        async def whole() -> None:
+            try:
+                await scenario()
+            finally:
+                for each in self.sockets:
+                    each.close()
+            await self.until(lambda: not any(each for each in self.carriers()))
+            await self.until(lambda: not any(channel.users for channel in channelsOf(reactor)))
+
+        runToEnd(self, reactor, whole)
+
+    def carriers(self) -> list[Any]:
+        """
+        Return what the reactor has of connections that have moved.
+        """
+        return [each for each in self.reactor.selectables() if isinstance(each, Carrier)]
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        """
+        Wait until something is so.
+        """
+        await becomes(self.reactor, holds)
+
+    async def ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """
+        Return what a call returns, in a thread.
+        """
+        return await deferToThreadPool(self.reactor, self.threads, call, *arguments)
+
+    async def pair(self, talk: Talk | None = None) -> tuple[Any, Any]:
+        """
+        Return a socket, and the protocol that serves it, over SDP.
+        """
+        talk = Talk() if talk is None else talk
+        port = self.reactor.listenTCP(0, Accepting(talk), interface=HOST)
+        skt: Any = await self.ask(offloading.create_connection, (HOST, port.getHost().port), HANG_SECONDS)
+        self.sockets.append(skt)
+        await self.ask(skt.sendall, DATA)
+        await self.has(talk, len(DATA))
+        self.assertIsNotNone(skt.sdp)
+        await port.stopListening()
+        return skt, talk
+
+    async def has(self, talk: Talk, size: int) -> bytes:
+        """
+        Return what a protocol has got, once that is so much.
+        """
+        await self.until(lambda: len(talk.got()) >= size)
+        return talk.got()
+
+    async def ended(self, talk: Talk, name: str = "ConnectionDone") -> None:
+        """
+        Wait until a protocol has been told its end, which is once.
+        """
+        await self.until(talk.ended)
+        for _ in range(3):
+            await self.until(lambda: True)
+        self.assertEqual([each for each in talk.log if str(each).startswith("Connection")], [name])
+
+    async def moved(self, talk: Talk | None = None) -> tuple[Any, Any]:
+        """
+        Return the same once it has moved.
+        """
+        skt, talk = await self.pair(talk)
+        await self.ask(moves, skt)
+        await self.exchange(skt, talk)
+        self.assertIs(type(skt), MovedSocket)
+        return skt, talk
+
+    async def exchange(self, skt: Any, talk: Any) -> None:
+        """
+        Have both ends send and receive.
+        """
+        size = len(talk.got())
+        await self.ask(skt.sendall, DATA)
+        await self.has(talk, size + len(DATA))
+        talk.transport.write(DATA)
+        self.assertEqual(await self.ask(received, skt, len(DATA)), DATA)
+        await self.ask(skt.sendall, DATA)
+        self.assertEqual((await self.has(talk, size + 2 * len(DATA)))[size:], 2 * DATA)
+
+    # -- bytes
+
+    def test_moved(self) -> None:
+        """
+        The kernel carries the connection, whose transport and addresses are as before, in both directions,
+        and ends it in order.
+        """
+
+        async def scenario() -> None:
+            skt, talk = await self.pair()
+            transport = talk.transport
+            names = transport.getHost(), transport.getPeer(), repr(transport), transport.logstr
+            handle, stream = transport.getHandle(), vars(transport)
+            await self.ask(moves, skt)
+            await self.exchange(skt, talk)
+            self.assertIs(type(skt), MovedSocket)
+            self.assertIs(talk.transport, transport)
+            self.assertEqual(
+                (transport.getHost(), transport.getPeer(), repr(transport), transport.logstr), names
+            )
+            self.assertIs(transport.getHandle(), handle)
+            self.assertEqual(handle.getpeername()[1], transport.getPeer().port)
+            self.assertIs(transport.protocol, talk)
+            self.assertIsNone(transport.queuePair.path)
+            self.assertFalse(any(transport in channel.users for channel in channelsOf(self.reactor)))
+            self.assertIs(stream, vars(transport))
+            with kernel.socket(fileno=os.dup(skt.fileno())) as plain:
+                self.assertEqual(plain.getpeername()[0], HOST)
+            transport.writeSequence([DATA, DATA])
+            self.assertEqual(await self.ask(received, skt, 2 * len(DATA)), 2 * DATA)
+            transport.loseConnection()
+            self.assertTrue(transport.disconnecting)
+            self.assertEqual(await self.ask(skt.recv, 10), b"")
+            await self.ended(talk)
+            self.assertEqual((transport.connected, transport.disconnected), (0, 1))
+            self.assertIsNone(transport.protocol)
+            transport.write(DATA)
+            transport.loseConnection()
+            transport.abortConnection()
+
+        self.play(scenario)
+
+    def test_why(self) -> None:
+        """
+        It says why, to who asks for it and to who reads the process's sockets.
+        """
+
+        async def scenario() -> None:
+            _, talk = await self.moved()
+            why = explain(talk.transport)
+            self.assertEqual((why.provider, why.device, why.fallback), ("tcp", None, MOVED))
+            self.assertEqual(self.reactor.switch.counters["switch_fallback_moved"], 1)
+            [carrier] = self.carriers()
+            self.assertIs(self.reactor.whyOf(carrier), why)
+            talk.transport.loseConnection()
+
+        self.play(scenario)
+
+    def test_much(self) -> None:
+        """
+        Many octets are all there, through the move, in their order.
+        """
+
+        async def scenario() -> None:
+            data = os.urandom(MANY)
+            skt, talk = await self.pair()
+            await self.ask(skt.sendall, data)
+            await self.ask(moves, skt)
+            await self.ask(skt.sendall, data)
+            self.assertEqual(await self.has(talk, len(DATA) + 2 * MANY), DATA + 2 * data)
+            self.assertIsInstance(talk.transport, MovedServer)
+            for _ in range(4):
+                talk.transport.write(data)
+            talk.transport.loseConnection()
+            self.assertEqual(await self.ask(received, skt, 4 * MANY + 1), 4 * data)
+            await self.ended(talk)
+
+        self.play(scenario)
+
+    async def half(self, talk: Talk | None = None) -> tuple[Any, Any, Any, Any]:
+        """
+        Return the same of one whose client still sends over SDP, and the client's end of TCP; and a patch
+        until whose end that is so.
+        """
+        skt, talk = await self.pair(talk)
+        isQuiet = RedirectedClient.isQuiet
+        patched = self.patch(
+            RedirectedClient, "isQuiet", lambda stream: stream.protocol.move is None and isQuiet(stream)
+        )
+        await self.ask(moves, skt)
+        await self.until(lambda: isinstance(talk.transport, MovedServer))
+        mine = skt.sdp.move.mine
+        other = kernel.socket(fileno=os.dup(mine.fileno()))
+        other.settimeout(HANG_SECONDS)
+        self.sockets.append(other)
+        return skt, talk, other, patched
+
+    def test_tail(self) -> None:
+        """
+        Until nothing more comes over SDP, only that is delivered, while the answers go by TCP already; what a
+        program has kept of the transport sends there, too.
+        """
+
+        async def scenario() -> None:
+            talk = Talk()
+            kept: list[Any] = []
+            talk.on["made"] = lambda talk: kept.extend((talk.transport.write, talk.transport.writeSequence))
+            skt, talk, other, patched = await self.half(talk)
+            write, writeSequence = kept
+            other.sendall(b"later")
+            talk.transport.write(b"a")
+            write(b"b")
+            writeSequence([b"c", b"d"])
+            self.assertRaises(TypeError, write, "text")
+            self.assertEqual(await self.ask(received, other, 4), b"abcd")
+            await self.ask(skt.sendall, DATA)
+            self.assertEqual(await self.has(talk, 2 * len(DATA)), 2 * DATA)
+            talk.transport.pauseProducing()
+            talk.transport.pauseProducing()
+            patched.restore()
+            await self.driven(lambda: skt.sdp is None or skt.sdp.move.sends())
+            await self.ask(skt.sendall, b"x")
+            await self.until(lambda: talk.transport.held)
+            self.assertEqual(talk.got(), 2 * DATA)
+            talk.transport.resumeProducing()
+            self.assertEqual(await self.has(talk, 2 * len(DATA) + 6), 2 * DATA + b"laterx")
+            talk.transport.loseConnection()
+            self.assertEqual(await self.ask(skt.recv, 1), b"")
+            await self.ended(talk)
+
+        self.play(scenario)
+
+    async def driven(self, holds: Callable[[], object]) -> None:
+        """
+        Drive the loop of blocking sockets until something is so.
+        """
+
+        def drive() -> bool:
+            with loop.theLoop():
+                loop.theLoop().poll()
+            return bool(holds())
+
+        end = self.reactor.seconds() + HANG_SECONDS
+        while not await self.ask(drive):
+            self.assertLess(self.reactor.seconds(), end)
+
+    def test_keptCalls(self) -> None:
+        """
+        Calls that a program has kept from before end it, each as over TCP.
+        """
+
+        async def scenario() -> None:
+            for name, reason in (
+                ("loseConnection", "ConnectionDone"),
+                ("abortConnection", "ConnectionAborted"),
+                ("stopProducing", "ConnectionDone"),
+                ("stopConsuming", "ConnectionDone"),
+            ):
+                skt, talk = await self.pair()
+                kept = getattr(talk.transport, name)
+                await self.ask(moves, skt)
+                await self.exchange(skt, talk)
+                kept()
+                self.assertEqual(await self.over(skt), "ConnectionDone" != reason)
+                await self.ended(talk, reason)
+
+        self.play(scenario)
+
+    async def over(self, skt: Any) -> bool:
+        """
+        Wait for the end of what is to be received, and return whether that is a reset.
+        """
+        try:
+            self.assertEqual(await self.ask(skt.recv, 1), b"")
+        except ConnectionResetError:
+            return True
+        return False
+
+    def test_paused(self) -> None:
+        """
+        A protocol that reads nothing gets nothing, of SDP's octets nor of TCP's, until it reads again; it may
+        move meanwhile.
+        """
+
+        async def scenario() -> None:
+            skt, talk = await self.pair()
+            talk.transport.pauseProducing()
+            await self.ask(moves, skt)
+            await self.ask(skt.sendall, DATA)
+            await self.until(lambda: isinstance(talk.transport, MovedServer))
+            talk.transport.write(DATA)
+            self.assertEqual(await self.ask(received, skt, len(DATA)), DATA)
+            await self.ask(skt.sendall, DATA)
+            for _ in range(5):
+                await self.until(lambda: True)
+            self.assertEqual(talk.got(), DATA)
+            talk.transport.resumeProducing()
+            await self.has(talk, 3 * len(DATA))
+            talk.transport.pauseProducing()
+            await self.ask(skt.sendall, DATA)
+            for _ in range(5):
+                await self.until(lambda: True)
+            self.assertEqual(talk.got(), 3 * DATA)
+            talk.transport.resumeProducing()
+            await self.has(talk, 4 * len(DATA))
+            await self.ask(skt.close)
+            await self.ended(talk)
+
+        self.play(scenario)
+
+    def test_producer(self) -> None:
+        """
+        A producer that is there goes on: it is paused and resumed by what the kernel takes, and stopped.
+        """
+
+        async def scenario() -> None:
+            skt, talk = await self.pair()
+            producer = Pushing()
+            talk.transport.registerProducer(producer, True)
+            await self.ask(moves, skt)
+            await self.exchange(skt, talk)
+            self.assertIs(talk.transport.producer, producer)
+            talk.transport.write(bytes(16 * MANY))
+            self.assertEqual(producer.log, ["pause"])
+            self.assertEqual(len(await self.ask(received, skt, 16 * MANY)), 16 * MANY)
+            await self.until(lambda: producer.log == ["pause", "resume"])
+            self.assertRaises(RuntimeError, talk.transport.registerProducer, producer, True)
+            await self.ask(skt.close)
+            await self.ended(talk)
+            self.assertEqual(producer.log, ["pause", "resume", "stop"])
+
+        self.play(scenario)
+
+    # -- ends
+
+    def test_peerEnds(self) -> None:
+        """
+        The client's half-close ends it, or half of it where the protocol has that.
+        """
+
+        async def scenario() -> None:
+            skt, talk = await self.moved()
+            await self.ask(skt.shutdown, kernel.SHUT_WR)
+            await self.ended(talk)
+            skt, talk = await self.moved(HalfTalk())
+            await self.ask(skt.shutdown, kernel.SHUT_WR)
+            await self.until(lambda: "readConnectionLost" in talk.log)
+            talk.transport.write(DATA)
+            self.assertEqual(await self.ask(received, skt, len(DATA)), DATA)
+            talk.transport.loseConnection()
+            self.assertEqual(await self.ask(skt.recv, 1), b"")
+            await self.ended(talk)
+
+        self.play(scenario)
+
+    def test_halfCloses(self) -> None:
+        """
+        A half-close of this end leaves the other direction.
+        """
+
+        async def scenario() -> None:
+            skt, talk = await self.moved(HalfTalk())
+            talk.transport.write(DATA)
+            talk.transport.loseWriteConnection()
+            self.assertEqual(await self.ask(received, skt, len(DATA) + 1), DATA)
+            await self.until(lambda: "writeConnectionLost" in talk.log)
+            size = len(talk.got())
+            await self.ask(skt.sendall, DATA)
+            await self.has(talk, size + len(DATA))
+            await self.ask(skt.close)
+            await self.until(lambda: "readConnectionLost" in talk.log)
+            talk.transport.loseConnection()
+            await self.ended(talk)
+
+        self.play(scenario)
+
+    def test_aborted(self) -> None:
+        """
+        An abort resets it; nothing is delivered behind that.
+        """
+
+        async def scenario() -> None:
+            skt, talk = await self.moved()
+            talk.transport.write(bytes(32 * MANY))
+            talk.transport.abortConnection()
+            with self.assertRaises(ConnectionResetError):
+                await self.ask(received, skt, 32 * MANY)
+            await self.ended(talk, "ConnectionAborted")
+
+        self.play(scenario)
+
+    def test_endsInTail(self) -> None:
+        """
+        An end of this side while octets may still come over SDP.
+        """
+
+        async def scenario() -> None:
+            for name, reason in (
+                ("loseConnection", "ConnectionDone"),
+                ("abortConnection", "ConnectionAborted"),
+            ):
+                _, talk, other, patched = await self.half()
+                getattr(talk.transport, name)()
+                self.assertEqual(await self.over(other), name == "abortConnection")
+                await self.ended(talk, reason)
+                patched.restore()
+
+        self.play(scenario)
+
+    def test_lostInTail(self) -> None:
+        """
+        A loss of SDP in the midst: something that was sent may be missing.
+        """
+
+        async def scenario() -> None:
+            skt, talk, other, _ = await self.half()
+            other.sendall(DATA)
+            await self.ask(aborts, skt)
+            await self.driven(talk.ended)
+            await self.ended(talk, "ConnectionLost")
+            self.assertEqual(talk.got(), DATA)
+
+        self.play(scenario)
+
+    def test_peerResets(self) -> None:
+        """
+        A client that resets it ends it as over TCP.
+        """
+
+        async def scenario() -> None:
+            skt, talk = await self.moved()
+            skt.setsockopt(kernel.SOL_SOCKET, kernel.SO_LINGER, LINGER_RESET)
+            await self.ask(skt.close)
+            await self.ended(talk, "ConnectionLost")
+
+        self.play(scenario)
+
+    def test_raises(self) -> None:
+        """
+        An error of the protocol ends the connection, and is logged, before and behind SDP's end.
+        """
+
+        def fails(talk: Any) -> None:
+            raise ZeroDivisionError
+
+        async def scenario() -> None:
+            skt, talk = await self.moved()
+            talk.on["data"] = fails
+            await self.ask(skt.sendall, DATA)
+            await self.until(talk.ended)
+            self.assertEqual(talk.log[-1], "ZeroDivisionError")
+            skt, talk, _, _ = await self.half()
+            talk.on["data"] = fails
+            await self.ask(skt.sendall, DATA)
+            await self.until(talk.ended)
+            self.assertEqual(talk.log[-1], "ZeroDivisionError")
+            self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
+
+        self.play(scenario)
+
+    def test_stops(self) -> None:
+        """
+        A reactor that stops ends those that it has, before and behind SDP's end.
+        """
+        talks: list[Any] = []
+
+        async def scenario() -> None:
+            _, talk = await self.moved()
+            talks.append(talk)
+            _, talk, _, _ = await self.half()
+            talks.append(talk)
+
+        reactor: Any = self.buildReactor()
+        self.reactor = reactor
+        runToEnd(self, reactor, scenario)
+        self.assertEqual([talk.log[-1] for talk in talks], ["ConnectionLost", "ConnectionLost"])
+        for each in self.sockets:
+            each.close()
+
+    # -- options
+
+    def test_options(self) -> None:
+        """
+        What is set goes with it.
+        """
+
+        async def scenario() -> None:
+            skt, talk = await self.pair()
+            transport = talk.transport
+            transport.setTcpKeepAlive(True)
+            transport.bufferSize = 1000
+            await self.ask(moves, skt)
+            await self.exchange(skt, talk)
+            carrier = transport._carrier
+            self.assertTrue(carrier.getTcpKeepAlive())
+            self.assertTrue(carrier.getTcpNoDelay())
+            self.assertTrue(transport.getTcpKeepAlive())
+            self.assertEqual(carrier.bufferSize, 1000)
+            transport.setTcpKeepAlive(False)
+            self.assertFalse(carrier.getTcpKeepAlive())
+            transport.setTcpNoDelay(True)
+            self.assertTrue(transport.getTcpNoDelay())
+            other = Talk()
+            transport.protocol = other
+            other.makeConnection(transport)
+            await self.exchange(skt, other)
+            transport.loseConnection()
+            await self.ended(other)
+
+        self.play(scenario)
+
+    # -- refused
+
+    async def stays(self, skt: Any, talk: Any) -> None:
+        """
+        Check that a connection does not move.
+        """
+        other, mine = ofTCP()
+        with other:
+            self.assertFalse(talk.transport.suspended(mine))
+            os.close(mine)
+        await self.ask(moves, skt)
+        await self.ask(skt.sendall, DATA)
+        await self.has(talk, 2 * len(DATA))
+        self.assertNotIsInstance(talk.transport, MovedServer)
+
+    def test_refused(self) -> None:
+        """
+        One with a producer that is asked for each piece, with an extension, or which a rule has on SDP stays.
+        """
+
+        async def scenario() -> None:
+            skt, talk = await self.pair()
+            talk.transport.registerProducer(Pushing(), False)
+            await self.stays(skt, talk)
+            talk.transport.abortConnection()
+            skt, talk = await self.pair()
+            talk.transport.setZeroCopyThresholds(1 << 20)
+            await self.stays(skt, talk)
+            talk.transport.abortConnection()
+            skt, talk = await self.pair()
+            self.patch(talk.transport.server.why, "verdict", "sdp")
+            await self.stays(skt, talk)
+            self.assertFalse(talk.transport.suspended(-1))
+            talk.transport.loseConnection()
+            self.assertFalse(talk.transport.mayMove())
+
+        self.play(scenario)
+
+    def test_refusedHalves(self) -> None:
+        """
+        One of which a half is closed stays.
+        """
+
+        async def scenario() -> None:
+            skt, talk = await self.pair(HalfTalk())
+            talk.transport.loseWriteConnection()
+            self.assertFalse(talk.transport.mayMove())
+            await self.until(lambda: "writeConnectionLost" in talk.log)
+            self.assertFalse(talk.transport.mayMove())
+            talk.transport.abortConnection()
+            skt, talk = await self.pair(HalfTalk())
+            await self.ask(skt.shutdown, kernel.SHUT_WR)
+            await self.until(lambda: "readConnectionLost" in talk.log)
+            self.assertFalse(talk.transport.mayMove())
+            talk.transport.abortConnection()
+
+        self.play(scenario)
+
+    def test_askedTwice(self) -> None:
+        """
+        One that has moved, or is about to, is not moved again.
+        """
+
+        async def scenario() -> None:
+            skt, talk = await self.pair()
+            patched = self.patch(RedirectedServer, "isQuiet", lambda stream: False)
+            await self.ask(moves, skt)
+            await self.until(self.waits)
+            other, mine = ofTCP()
+            with other:
+                self.assertTrue(talk.transport.suspended(mine))
+                self.assertNotIsInstance(talk.transport, MovedServer)
+                patched.restore()
+                self.assertTrue(await self.over(other))
+            await self.exchange(skt, talk)
+            self.assertIsInstance(talk.transport, MovedServer)
+            other, mine = ofTCP()
+            with other:
+                self.assertFalse(talk.transport.suspended(mine))
+                os.close(mine)
+            talk.transport.abortConnection()
+            await self.ended(talk, "ConnectionAborted")
+
+        self.play(scenario)
+
+    def test_strangers(self) -> None:
+        """
+        What is no connection of TCP is closed, and all stays as it is.
+        """
+
+        async def scenario() -> None:
+            _, talk = await self.pair()
+            reader, writer = os.pipe()
+            unix, peer = kernel.socketpair()
+            unconnected = kernel.socket()
+            datagrams = kernel.socket(kernel.AF_INET, kernel.SOCK_DGRAM)
+            datagrams.connect((HOST, 9))
+            for number in reader, writer, unix.detach(), unconnected.detach(), datagrams.detach():
+                self.assertTrue(talk.transport.suspended(number))
+                self.assertRaises(OSError, os.fstat, number)
+            peer.close()
+            self.assertNotIsInstance(talk.transport, MovedServer)
+            talk.transport.abortConnection()
+
+        self.play(scenario)
+
+    def test_waits(self) -> None:
+        """
+        It moves once all that was written is in the medium; if it ends before, it is refused.
+        """
+
+        async def scenario() -> None:
+            for ends in False, True:
+                skt, talk = await self.pair()
+                patched = self.patch(RedirectedServer, "isQuiet", lambda stream: False)
+                await self.ask(moves, skt)
+                await self.until(self.waits)
+                self.assertNotIsInstance(talk.transport, MovedServer)
+                if ends:
+                    talk.transport.loseConnection()
+                    await self.ended(talk)
+                    self.assertEqual(await self.ask(skt.recv, 1), b"")
+                    self.assertNotIsInstance(talk.transport, MovedServer)
+                    patched.restore()
+                else:
+                    patched.restore()
+                    await self.exchange(skt, talk)
+                    self.assertIsInstance(talk.transport, MovedServer)
+                    talk.transport.loseConnection()
+                    await self.ended(talk)
+
+        self.play(scenario)
+
+    def waits(self) -> bool:
+        """
+        Return whether a connection waits until it is quiet.
+        """
+        return any(each.func.__name__ == "whenQuiet" for each in self.reactor.getDelayedCalls())
+
+
+globals().update(MovingTests.makeTestCaseClasses())
+del MovingTests
