@@ -7,20 +7,26 @@ from __future__ import annotations
 
 import os
 import socket as kernel
+import ssl
+import sys
 from collections.abc import Callable, Coroutine
+from subprocess import PIPE, Popen
 from typing import Any
 
-from twisted.internet.interfaces import IPushProducer
+from twisted.internet.interfaces import IPushProducer, ISSLTransport
 from twisted.internet.threads import deferToThreadPool
+from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.threadpool import ThreadPool
 from zope.interface import implementer
 
 from tests.aio.case import HOST
+from tests.blocking.protocol.test_moving import CLIENT
 from tests.internet.carriers import Accepting, HalfTalk, Talk
+from tests.support.certificates import certificate
 from tests.support.waiting import HANG_SECONDS, becomes, runToEnd
 from tests.switch.case import SwitchTestsBuilder
 from twisted_ib import socket as offloading
-from twisted_ib.blocking import loop
+from twisted_ib.blocking import loop, tls
 from twisted_ib.blocking.loop import BlockingLoop
 from twisted_ib.blocking.socket import MovedSocket
 from twisted_ib.hca.host.fdpassing import LINGER_RESET
@@ -28,6 +34,22 @@ from twisted_ib.internet.readers import channelsOf
 from twisted_ib.switch.reason import MOVED
 from twisted_ib.switch.serverclient import Carrier, MovedServer, RedirectedClient, RedirectedServer
 from twisted_ib.switch.switch import explain
+
+#: A client that moves, and waits.
+_MOVING = """
+import os, sys
+os.sched_getaffinity = lambda _: {0, 1}
+from twisted_ib import socket
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=60)
+connection.sendall(b"1")
+with connection.sdp.loop:
+    connection.sdp.stream.sleeps()
+while connection.sdp is not None:
+    with connection.sdp.loop:
+        connection.sdp.loop.poll()
+connection.sendall(b"2")
+connection.recv(1)
+"""
 
 DATA = b"0123456789"
 MANY = 1 << 20
@@ -695,8 +717,8 @@ class MovingTests(SwitchTestsBuilder):
                 self.assertNotIsInstance(talk.transport, MovedServer)
                 patched.restore()
                 self.assertTrue(await self.over(other))
+            await self.until(lambda: isinstance(talk.transport, MovedServer))
             await self.exchange(skt, talk)
-            self.assertIsInstance(talk.transport, MovedServer)
             other, mine = ofTCP()
             with other:
                 self.assertFalse(talk.transport.suspended(mine))
@@ -747,10 +769,136 @@ class MovingTests(SwitchTestsBuilder):
                     patched.restore()
                 else:
                     patched.restore()
+                    await self.until(lambda talk=talk: isinstance(talk.transport, MovedServer))
                     await self.exchange(skt, talk)
-                    self.assertIsInstance(talk.transport, MovedServer)
                     talk.transport.loseConnection()
                     await self.ended(talk)
+
+        self.play(scenario)
+
+    # -- TLS
+
+    def secured(self, skt: Any) -> tuple[Any, Any]:
+        """
+        Begin TLS on a socket, in a thread, with a certificate of its own.
+
+        @return: A Deferred of what it is then, and the server's options.
+        """
+        made = certificate(HOST)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return deferToThreadPool(self.reactor, self.threads, tls.wrap_socket, context, skt), made.options()
+
+    def test_wrappedTLS(self) -> None:
+        """
+        A server whose protocols are wrapped in TLS moves before the handshake: OpenSSL has the client's
+        descriptor.
+        """
+
+        async def scenario() -> None:
+            talk = Talk()
+            factory = TLSMemoryBIOFactory(certificate(HOST).options(), False, Accepting(talk))
+            port = self.reactor.listenTCP(0, factory, interface=HOST)
+            address = HOST, port.getHost().port
+            skt: Any = await self.ask(offloading.create_connection, address, HANG_SECONDS)
+            self.assertIsNotNone(skt.sdp)
+            secured, _ = self.secured(skt)
+            client = await secured
+            self.sockets.append(client)
+            self.assertNotIsInstance(client, tls.SSLSocket)
+            await self.ask(client.sendall, DATA)
+            await self.has(talk, len(DATA))
+            talk.transport.write(bytes(MANY))
+            self.assertEqual(await self.ask(received, client, MANY), bytes(MANY))
+            self.assertIsInstance(talk.transport.transport, MovedServer)
+            self.assertEqual(explain(talk.transport).fallback, MOVED)
+            talk.transport.loseConnection()
+            await self.ask(client.recv, 1)
+            await self.ask(client.close)
+            await self.until(talk.ended)
+            await port.stopListening()
+
+        self.play(scenario)
+
+    def test_startTLS(self) -> None:
+        """
+        TLS may begin once it has moved.
+        """
+
+        async def scenario() -> None:
+            skt, talk = await self.moved()
+            secured, options = self.secured(skt)
+            talk.transport.startTLS(options)
+            client = await secured
+            self.sockets.append(client)
+            self.assertTrue(talk.transport.TLS)
+            self.assertTrue(ISSLTransport.providedBy(talk.transport))
+            self.assertIsNone(talk.transport.getPeerCertificate())
+            await self.exchange(client, talk)
+            talk.transport.writeSequence([DATA, DATA])
+            self.assertEqual(await self.ask(received, client, 2 * len(DATA)), 2 * DATA)
+            talk.transport.loseConnection()
+            self.assertEqual(await self.ask(client.recv, 1), b"")
+            await self.ask(client.close)
+            await self.until(talk.ended)
+
+        self.play(scenario)
+
+    def test_TLSStays(self) -> None:
+        """
+        One that has TLS by C{startTLS} stays.
+        """
+
+        async def scenario() -> None:
+            _, talk = await self.pair()
+            self.assertTrue(talk.transport.mayMove())
+            talk.transport.startTLS(certificate(HOST).options())
+            self.assertFalse(talk.transport.mayMove())
+            talk.transport.abortConnection()
+
+        self.play(scenario)
+
+    # -- processes
+
+    def test_byItself(self) -> None:
+        """
+        The connection of another process moves by itself, and nothing is lost.
+        """
+
+        async def scenario() -> None:
+            talk = Talk(
+                data=lambda talk: talk.transport.write(bytes(talk.log[-1])) or talk.log.append("told")
+            )
+            port = self.reactor.listenTCP(0, Accepting(talk), interface=HOST)
+            child = Popen([sys.executable, "-c", CLIENT, str(port.getHost().port)], stdout=PIPE, text=True)
+            self.addCleanup(child.kill)
+            answer, _ = await self.ask(child.communicate, None, HANG_SECONDS)
+            await self.ended(talk)
+            got = talk.got()
+            count = got.count(b",")
+            self.assertEqual(answer.split(), ["True", "MovedSocket", str(count)])
+            self.assertEqual(got, b"".join(b"%d," % number for number in range(count)))
+            await port.stopListening()
+
+        self.play(scenario)
+
+    def test_killed(self) -> None:
+        """
+        A client that is killed once it has moved ends it as the kernel has it.
+        """
+
+        async def scenario() -> None:
+            talk = Talk()
+            port = self.reactor.listenTCP(0, Accepting(talk), interface=HOST)
+            child = Popen([sys.executable, "-c", _MOVING, str(port.getHost().port)], stdout=PIPE)
+            self.addCleanup(child.kill)
+            await self.has(talk, 2)
+            self.assertIsInstance(talk.transport, MovedServer)
+            child.kill()
+            await self.ended(talk)
+            await self.ask(child.communicate)
+            await port.stopListening()
 
         self.play(scenario)
 

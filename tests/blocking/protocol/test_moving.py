@@ -1086,7 +1086,7 @@ class MovingTests(BlockingTestCase):
 
 #: A client that echoes with pauses until its connection moves, and some times more; each of its messages
 #: comes when the server sleeps.
-_CLIENT = """
+CLIENT = """
 import os, sys, time
 # On one CPU it would stay with TCP.
 os.sched_getaffinity = lambda _: {0, 1}
@@ -1118,7 +1118,7 @@ class ProcessTests(BlockingTestCase):
         """
         self.rules("use both server * *:*\nuse both client * *:*\n")
         listener = self.server()
-        child = Popen([sys.executable, "-c", _CLIENT, str(listener.getsockname()[1])], stdout=PIPE, text=True)
+        child = Popen([sys.executable, "-c", CLIENT, str(listener.getsockname()[1])], stdout=PIPE, text=True)
         self.addCleanup(child.kill)
         other, _ = listener.accept()
         with other:
