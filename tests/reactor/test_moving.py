@@ -378,6 +378,88 @@ class MovingTests(SwitchTestsBuilder):
         while not await self.ask(drive):
             self.assertLess(self.reactor.seconds(), end)
 
+    async def answered(
+        self, call: Callable[[Any], object], name: str = "ConnectionDone"
+    ) -> tuple[bytes, bool]:
+        """
+        Have a protocol do something when it gets data, once it has moved.
+
+        @return: What its client gets until the end, and whether that is a reset.
+        """
+        skt, talk = await self.moved(HalfTalk(read=lambda talk: talk.transport.loseConnection()))
+        talk.on["data"] = call
+        await self.ask(skt.sendall, DATA)
+        data, isReset = b"", False
+        try:
+            while piece := await self.ask(skt.recv, MANY):
+                data += piece
+        except ConnectionResetError:
+            isReset = True
+        await self.ask(skt.close)
+        await self.ended(talk, name)
+        return data, isReset
+
+    def test_answers(self) -> None:
+        """
+        Answers leave in the turn of the question, without the reactor's help; only what the kernel does not
+        take waits for it.
+        """
+
+        async def scenario() -> None:
+            skt, talk = await self.moved()
+            talk.on["data"] = lambda talk: talk.transport.write(DATA)
+            added: list[Any] = []
+            addWriter = self.reactor.addWriter
+
+            def add(writer: Any) -> None:
+                added.append(writer)
+                addWriter(writer)
+
+            patched = self.patch(self.reactor, "addWriter", add)
+            for _ in range(5):
+                await self.ask(skt.sendall, DATA)
+                self.assertEqual(await self.ask(received, skt, len(DATA)), DATA)
+            self.assertNotIn(talk.transport._carrier, added)
+            talk.on["data"] = lambda talk: talk.transport.write(bytes(16 * MANY))
+            await self.ask(skt.sendall, DATA)
+            self.assertEqual(len(await self.ask(received, skt, 16 * MANY)), 16 * MANY)
+            self.assertIn(talk.transport._carrier, added)
+            patched.restore()
+            producer = Pushing()
+            talk.transport.registerProducer(producer, True)
+            await self.ask(skt.sendall, DATA)
+            self.assertEqual(len(await self.ask(received, skt, 16 * MANY)), 16 * MANY)
+            await self.until(lambda: producer.log == ["pause", "resume"])
+            talk.transport.unregisterProducer()
+            talk.transport.loseConnection()
+            await self.ended(talk)
+
+        self.play(scenario)
+
+    def test_answersAndEnds(self) -> None:
+        """
+        An end in the same call is as over TCP: behind what was written, but for an abort, which drops that.
+        """
+
+        def ends(*names: str) -> Callable[[Any], None]:
+            def end(talk: Any) -> None:
+                talk.transport.write(DATA)
+                for name in names:
+                    getattr(talk.transport, name)()
+
+            return end
+
+        async def scenario() -> None:
+            self.assertEqual(await self.answered(ends("loseConnection")), (DATA, False))
+            self.assertEqual(await self.answered(ends("loseWriteConnection")), (DATA, False))
+            self.assertEqual(
+                await self.answered(ends("loseWriteConnection", "loseConnection")), (DATA, False)
+            )
+            for names in ("abortConnection",), ("loseConnection", "abortConnection"):
+                self.assertEqual(await self.answered(ends(*names), "ConnectionAborted"), (b"", True))
+
+        self.play(scenario)
+
     def test_keptCalls(self) -> None:
         """
         Calls that a program has kept from before end it, each as over TCP.

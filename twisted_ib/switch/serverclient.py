@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from twisted.internet import tcp
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.error import ConnectionLost
+from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import ISSLTransport, ISystemHandle
 from twisted.python import log
 from twisted.python.failure import Failure
@@ -179,6 +179,7 @@ class Carrier(tcp.Connection):
     """
 
     _tlsClientDefault = False
+    _isCalled = _isDue = False
     _stream: RedirectedServer | None
 
     def __init__(self, skt: socket.socket, stream: RedirectedServer) -> None:
@@ -205,6 +206,33 @@ class Carrier(tcp.Connection):
             super().stopReading()
         else:
             RedirectedServer.stopReading(self._stream)
+
+    # -- as over SDP an answer leaves when the application's callback has returned: TCP's, a turn later
+
+    def doRead(self) -> ConnectionLost | ConnectionDone | None:
+        self._isCalled = True
+        try:
+            end = super().doRead()
+        finally:
+            self._isCalled = False
+        if self._isDue:
+            self._isDue = False
+            if end is None and self.connected and not self._aborting:
+                self._send()
+        return end
+
+    def startWriting(self) -> None:
+        if self._isCalled:
+            self._isDue = True
+        else:
+            super().startWriting()
+
+    def _send(self) -> None:
+        # A close is not part of the turn that asks for it.  An error is found again by the reactor.
+        isClosing = self.disconnecting or self._writeDisconnecting
+        if isClosing or self.doWrite() is not None or self.dataBuffer or self._tempDataLen:
+            if self.connected:
+                super().startWriting()
 
     # -- from the stream over SDP
 
