@@ -138,6 +138,14 @@ class RedirectedServer(_Handled, SDPServer):
         port = self.getHost()
         self.server.switch.moved(self, MOVED, (port.host, port.port), skt)
 
+    def leave(self) -> None:
+        """
+        End the stream over SDP; nobody is told.
+        """
+        self._leavePeers()
+        self.detach()
+        self.channel.release(self)
+
     def _move(self, skt: socket.socket) -> None:
         self.answerSuspend()
         # Of what may be written by a method that a program has kept, nothing is to go to SDP.
@@ -209,10 +217,10 @@ class Carrier(tcp.Connection):
 
     # -- as over SDP an answer leaves when the application's callback has returned: TCP's, a turn later
 
-    def doRead(self) -> ConnectionLost | ConnectionDone | None:
+    def _dataReceived(self, data: bytes | None) -> ConnectionDone | None:
         self._isCalled = True
         try:
-            end = super().doRead()
+            end = super()._dataReceived(data)
         finally:
             self._isCalled = False
         if self._isDue:
@@ -337,14 +345,6 @@ class MovedServer(RedirectedServer):
         return False
 
     # -- from the stream over SDP
-
-    def leave(self) -> None:
-        """
-        End the stream over SDP; nobody is told.
-        """
-        self._leavePeers()
-        self.detach()
-        self.channel.release(self)
 
     def endOfStream(self) -> None:
         self._carrier.streamEnded()
