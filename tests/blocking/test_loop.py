@@ -29,7 +29,9 @@ from twisted_ib.hca.device.registry import addDevice, removeDevice
 
 #: A program that writes more than the medium holds, and ends; its argument is the port.
 _WRITER = """
-import sys
+import os, sys
+# On one CPU blocking sockets stay TCP.
+os.sched_getaffinity = lambda _: {0, 1}
 from twisted_ib import socket
 skt = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
 assert skt.sdp is not None
@@ -48,7 +50,9 @@ connection.close()
 """
 #: A program whose sockets are used after the end of the loop: the call of C{atexit} is older than that.
 _LATE = """
-import atexit, errno, sys
+import atexit, errno, os, sys
+# On one CPU blocking sockets stay TCP.
+os.sched_getaffinity = lambda _: {0, 1}
 
 def end():
     assert loop._loop.closed
@@ -92,6 +96,32 @@ listener = socket.create_server(("127.0.0.1", 0))
 assert listener.sdp is not None
 assert "twisted.internet.reactor" not in sys.modules
 assert threading.active_count() == 1
+"""
+
+#: A program that makes the loop of its process while a signal's handler asks for it, or a finalizer does.
+_MAKING = """
+import signal, sys
+from twisted_ib.blocking import loop
+from twisted_ib.drive.waiter import handlers
+protect, found = handlers.protect, []
+def ask(*_):
+    found.append(loop.theLoop())
+def amid(lock):
+    handlers.protect = protect
+    if sys.argv[1] == "signal":
+        signal.raise_signal(signal.SIGUSR1)
+        assert not found
+    else:
+        ask()
+    return protect(lock)
+signal.signal(signal.SIGUSR1, ask)
+handlers.protect = amid
+made = loop.theLoop()
+assert found == [made], found
+assert not handlers.areKept()
+with made:
+    assert handlers.areKept()
+print("made")
 """
 
 
@@ -640,6 +670,17 @@ class LoopTests(BlockingTestCase):
             text=True,
         )
         self.assertEqual((found.stdout, found.stderr, found.returncode), ("done\n", "", 0))
+
+    def test_making(self) -> None:
+        """
+        A signal's handler that needs the loop while its thread makes it does not wait for ever, nor does a
+        finalizer; there is one loop.
+        """
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        for caller in ("signal", "finalizer"):
+            command = [sys.executable, "-c", _MAKING, caller]
+            found = run(command, env=environment, timeout=HANG_SECONDS, capture_output=True, text=True)
+            self.assertEqual((found.stdout, found.stderr), ("made\n", ""), caller)
 
     def test_closedListening(self) -> None:
         """

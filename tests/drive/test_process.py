@@ -168,6 +168,24 @@ class Order(SynchronousTestCase):
         life.forked(IN_CHILD)
         self.assertEqual(self.said, ["take", "release"])
 
+    def test_forgets(self) -> None:
+        """
+        But who takes nothing, and registers while another one waits for what a thread imports, has its turn
+        in that child: what is the parent's is not its own.
+        """
+        life = Life()
+        later = partial(life.atFork, LOW, None, self.say("parent low"), self.say("child low"))
+        life.atFork(HIGH, later, self.say("parent high"), self.say("child high"))
+        life.forking()
+        life.forked(IN_PARENT)
+        self.assertEqual(self.said, ["parent high"])
+        life = Life()
+        later = partial(life.atFork, LOW, None, None, self.say("child low"))
+        life.atFork(HIGH, later, None, self.say("child high"))
+        life.forking()
+        life.forked(IN_CHILD)
+        self.assertEqual(self.said, ["parent high", "child low", "child high"])
+
     def test_within(self) -> None:
         """
         A fork within another one, as a signal's handler does it, has its own turns.

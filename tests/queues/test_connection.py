@@ -16,8 +16,7 @@ import socket
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from multiprocessing import AuthenticationError, BufferTooShort
 from multiprocessing.connection import wait as kernelWait
@@ -647,24 +646,36 @@ class PollTests(PipeTestCase):
         """
         A reader that takes the last wake-up while the next record is published gets one more, and one only.
         """
-        reader, fence = self.other._reader, ring._fence
+        reader, acquire = self.other._reader, ring.acquire
         cells = reader._cells
         self.one.send_bytes(b"1")
 
-        @contextmanager
-        def takes() -> Iterator[None]:
-            self.patch(ring, "_fence", fence)
+        def takes(isWaiting: bool) -> bool:
+            self.patch(ring, "acquire", acquire)
             self.assertEqual(reader._socket.recv(9), b"!")
             cells[TAKEN], cells[AWAKE] = cells[BELLS], 1
-            with fence:
-                yield
+            return acquire(isWaiting)
 
-        self.patch(ring, "_fence", takes())
+        self.patch(ring, "acquire", takes)
         for each in (b"2", b"3"):
             self.one.send_bytes(each)
             self.assertEqual((cells[TAKEN], cells[BELLS]), (1, 2))
         self.assertEqual(reader._socket.recv(9, socket.MSG_PEEK), b"!")
         self.assertEqual([self.other.recv_bytes() for _ in range(3)], [b"1", b"2", b"3"])
+
+    def test_amidFence(self) -> None:
+        """
+        A signal's handler may find that its thread is within a fence: it waits for nothing.
+        """
+        self.assertTrue(ring.acquire(False))
+        try:
+            self.one.send("short")
+            self.assertEqual(self.other.recv(), "short")
+            thread = self.sending(partial(self.one.send, _LONG))
+            self.assertEqual(self.other.recv(), _LONG)
+            thread.join(HANG_SECONDS)
+        finally:
+            ring.release()
 
     def test_nothingTaken(self) -> None:
         """
@@ -925,6 +936,28 @@ class ListenerTests(PipeTestCase):
                     self.assertRaisesRegex(OSError, "none left", Client, listener.address)
                 self.assertEqual(openDescriptors(), before)
                 self.assertRaises(ConnectionAbortedError, listener.accept)
+
+    def test_amidAccept(self) -> None:
+        """
+        A signal's handler accepts while its thread does, also the client that this is about to return.
+        """
+        kind = listening._Handshake
+        isOver, within = kind.isOver, list[Any]()
+
+        def interrupted(this: Any, ready: set[int], now: float) -> bool:
+            if isOver(this, ready, now):
+                self.patch(kind, "isOver", isOver)
+                os.eventfd_write(listener._woken, 1)
+                within.append(listener.accept())
+                return True
+            return False
+
+        self.patch(kind, "isOver", interrupted)
+        with Listener() as listener, Client(listener.address) as one, Client(listener.address) as two:
+            one.send(1)
+            two.send(2)
+            with listener.accept() as accepted, within[0]:
+                self.assertEqual((within[0].recv(), accepted.recv()), (1, 2))
 
     def test_wrongSecret(self) -> None:
         """

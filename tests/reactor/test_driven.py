@@ -410,6 +410,17 @@ class SleepTests(DrivenTestCase):
         self.assertEqual(self.sleep(2.0), [aside, ("epoll", 0.0, 1), "own"])
         self.assertEqual(self.sleep(0), [("epoll", 0, 1)])
 
+    def test_late(self) -> None:
+        """
+        Less than no time, as of a deadline that has passed, is none: epoll would wait for ever.
+        """
+        self.assertEqual(self.sleep(-1e-9), [("epoll", 0, 1)])
+        self.devices("a")
+        self.early()
+        self.assertEqual(self.turn(-0.5)[1][-3:], ["arm a", ("epoll", 0, 1), "look a"])
+        self.reactor._askAt = 0.0
+        self.assertEqual(self.turn(-0.5)[1][-3:], ["arm a", ("epoll", 0, 1), "look a"])
+
     def test_events(self) -> None:
         """
         Descriptors that are ready are served; others are no longer known.

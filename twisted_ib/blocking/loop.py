@@ -17,7 +17,7 @@ import os
 import select
 from collections import deque
 from collections.abc import Callable
-from threading import Lock, RLock, active_count, get_ident
+from threading import RLock, active_count, get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Final, cast
 
@@ -491,7 +491,7 @@ class BlockingLoop:
 
 
 _loop: BlockingLoop | None = None
-_making = Lock()
+_making = RLock()
 
 
 def madeLoop() -> BlockingLoop | None:
@@ -510,16 +510,24 @@ def theLoop() -> BlockingLoop:
 
 def _make() -> BlockingLoop:
     global _loop
-    with _making:
+    # A signal's handler that needs it, too, is called once it is made.
+    handlers.install(sameAction)
+    with handlers.keep(), _making:
         if _loop is None:
-            _loop = BlockingLoop()
+            made = BlockingLoop()
+            if (earlier := madeLoop()) is not None:
+                # A finalizer, which the garbage collector may call between any two steps, has made it.
+                made.reactor.dispose()
+                handlers.protect(earlier.lock)
+                return earlier
+            _loop = made
         return _loop
 
 
 def _forked() -> None:
     # RDMA connections do not cross a fork (librdmacm/preload.c): the child begins with a loop of its own.
     global _loop, _making
-    _making = Lock()
+    _making = RLock()
     handlers.forked()
     if _loop is not None:
         loop, _loop = _loop, None

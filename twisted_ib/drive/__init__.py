@@ -4,7 +4,7 @@ The engine that drives devices, whoever waits for them, and a process's steps wh
 Modules:
 
   - C{process}: before a fork(2), after it in the parent and in the child, and at the end of the process
-  - C{sleeper}: how a thread sleeps on descriptors, and who wakes it
+  - C{sleeper}: how a thread sleeps on descriptors, who wakes it, and the memory barrier before that
   - C{threads}: threads of this package's own, which take no signals
   - C{turn}: how those who drive devices serve them, and sleep in between
   - C{waiter}: threads that wait while another one drives, or for its lock, as handlers of signals do

@@ -1,5 +1,9 @@
 """
-How a thread sleeps: on descriptors, until a deadline, or until another thread wakes it.
+How a thread sleeps: on descriptors, until a deadline, or until another thread wakes it; and the full memory
+barrier of those who tell another process that they do, L{fence}.
+
+x86-64 may move a load before an earlier store to another address, and Python has no fence.  Taking a lock is
+an atomic read-modify-write, which is a full barrier (Intel SDM vol. 3, "Memory Ordering").
 """
 
 from __future__ import annotations
@@ -13,12 +17,30 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from socket import socket
 
 #: Seconds of a sleep at most: C{poll(2)} and C{epoll_wait(2)} count milliseconds in an C{int}.  Who has more
 #: time sleeps again.
 MOST_SECONDS: Final = float(1 << 20)
+
+_lock: Final = Lock()
+#: To write L{fence} out where each call counts.
+acquire: Final[Callable[[bool], bool]] = _lock.acquire
+release: Final[Callable[[], None]] = _lock.release
+
+
+def fence() -> None:
+    """
+    Make every store of this thread visible before its later loads.
+    """
+    # A signal's handler may run between the two calls, or another thread: it finds the lock taken, and so
+    # does everybody if that raises, or forks.  Nobody waits for it, and one that is taken is no barrier:
+    # another one is.
+    if acquire(False):
+        release()
+    else:
+        Lock().acquire()
 
 
 def bounded(seconds: float | None) -> float:

@@ -165,7 +165,7 @@ class Listener:
         self._isInternet = isinstance(self.address, tuple)
         self._handshakes: list[_Handshake] = []
         self._woken = -1
-        self._accepting = threading.Lock()
+        self._accepting = threading.RLock()
         #: The process of the handshakes: a forked one leaves them to its parent.
         self._pid = os.getpid()
 
@@ -189,14 +189,15 @@ class Listener:
             return accepted
         if self._pid != os.getpid():
             # Forked; a thread of the parent's may have held the lock then.
-            self._pid, self._accepting = os.getpid(), threading.Lock()
+            self._pid, self._accepting = os.getpid(), threading.RLock()
             self._forget(_Handshake.close)
         with self._accepting:
             if self._woken < 0:
                 self._woken = libc.eventfd()
             while True:
                 over = self._turn()
-                if over is not None:
+                # A signal's handler may have accepted it amid that.
+                if over in self._handshakes:
                     self._handshakes.remove(over)
                     return over.result()
 
@@ -216,7 +217,9 @@ class Listener:
         left = max(0.0, waiting[0].deadline - time.monotonic()) * 1000 if waiting else None
         ready = {fd for fd, _ in poll.poll(left)}
         if self._woken in ready:
-            os.read(self._woken, 8)
+            # So may it have read this.
+            with suppress(BlockingIOError):
+                os.read(self._woken, 8)
         now = time.monotonic()
         over = next((each for each in waiting if each.isOver(ready, now)), None)
         if over is None and listening.fileno() in ready:

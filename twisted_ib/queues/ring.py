@@ -34,13 +34,11 @@ import select
 import socket
 import threading
 import time
-from functools import partial
-from operator import methodcaller
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from twisted_ib import limits
-from twisted_ib.drive.process import life
+from twisted_ib.drive.sleeper import acquire, fence, release
 from twisted_ib.hca.base.polling import AdaptivePolling
 from twisted_ib.hca.host.libc import KernelSocket
 from twisted_ib.queues import futex
@@ -83,18 +81,6 @@ _BELLS: Final = 4096
 _HEADER: Final = Struct("<II")
 _pack: Final = _HEADER.pack_into
 _unpack: Final = _HEADER.unpack_from
-
-_fence: Final = threading.Lock()
-# Another thread may have been in it.
-life.atFork(__name__, inChild=partial(methodcaller("_at_fork_reinit"), _fence))
-
-
-def fence() -> None:
-    """
-    Have what was stored before seen before what is loaded after.
-    """
-    with _fence:
-        pass
 
 
 class PairSocket(KernelSocket):
@@ -236,8 +222,10 @@ class RingWriter(Ring):
         cells[TAIL] = end
         # Store TAIL, fence, load AWAKE here; store AWAKE, fence, load TAIL in RingReader.wait: one side sees
         # the other's store (Dekker's algorithm).  The same with TAKEN and RingReader.settle.
-        with _fence:
-            pass
+        if acquire(False):
+            release()
+        else:
+            fence()
         if not rings:
             if (head == tail and cells[AWAKE]) or cells[BELLS] > cells[TAKEN]:
                 return True
@@ -290,8 +278,7 @@ class RingWriter(Ring):
                 os.sched_yield()
                 continue
             cells[ROOM] = SLEEPS
-            with _fence:
-                pass
+            fence()
             # In this order: who closes the other side does it before it looks at ROOM.
             self._socket.send(b"")
             if cells[HEAD] == head:
@@ -349,8 +336,7 @@ class RingReader(Ring):
             cells[AWAKE] = 0
         if found:
             return
-        with _fence:
-            pass
+        fence()
         while not self.pending():
             with self._taker():
                 # As in RingWriter.write: TAKEN is seen before TAIL is looked at once more.  And a thread that
@@ -456,8 +442,7 @@ class RingReader(Ring):
         cells[HEAD] = end
         tail = cells[TAIL]
         if tail - head > _HALF >= tail - end:
-            with _fence:
-                pass
+            fence()
             self._wake()
         if cells[WATCHED]:
             self.settle(waits)
@@ -482,8 +467,7 @@ class RingReader(Ring):
         if rung - taken > _BELLS:
             raise OSError(f"the peer claims to have rung {rung - taken} times")
         cells[TAKEN] = rung
-        with _fence:
-            pass
+        fence()
         if self.pending():
             cells[TAKEN] = taken
             return

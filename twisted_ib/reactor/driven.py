@@ -211,7 +211,8 @@ class DrivenReactor(IBReactor):
     def _sleep(self, limit: float, kernel: select.poll | None) -> None:
         most = len(self._selectables) or 1
         events: list[tuple[int, int]] | None
-        if limit == 0:
+        # epoll's wait for less than nothing has no end.
+        if limit <= 0:
             events = self._poller.poll(0, most)
         else:
             if kernel is None:

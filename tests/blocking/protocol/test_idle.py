@@ -25,9 +25,11 @@ from tests.support.waiting import HANG_SECONDS, waitUntil
 from twisted_ib import select
 from twisted_ib.blocking import descriptors, waits
 from twisted_ib.blocking import listening as listeningModule
+from twisted_ib.blocking import select as selectModule
 from twisted_ib.blocking.waits import IDLE_LISTENERS
 from twisted_ib.drive.turn import Idle
 from twisted_ib.drive.waiter import Waiter
+from twisted_ib.reactor import driven
 from twisted_ib.reactor.driven import DrivenReactor
 
 #: select(2): descriptors are below it.
@@ -403,17 +405,22 @@ class IdleTests(BlockingTestCase):
         """
         Accept asks nobody but the kernel if this thread has just waited; else it waits, for SDP's, too.
         """
+        clocks = (driven, "monotonic"), (selectModule, "monotonic"), (self.loop.reactor, "seconds")
         plain = self.listener.sdp.acceptTCP
         slow: list[None] = []
         self.patch(self.listener.sdp, "acceptTCP", lambda skt: slow.append(None) or plain(skt))
         for timeout in (None, HANG_SECONDS):
             self.listener.settimeout(timeout)
+            # No deadline of a device passes between the two, however slow the machine is.
+            stopped = [self.patch(where, name, float) for where, name in clocks]
             # Nobody has waited before.
             self.accepted()
             del slow[:]
             for wait in (True, False, True):
                 made = self.accepted(wait)
                 self.assertEqual((slow, made.gettimeout()), ([], None))
+            for each in stopped:
+                each.restore()
             with self.loop:
                 pass
             waiting = self.inThread(self.listener.accept)

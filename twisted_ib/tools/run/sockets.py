@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import socket as kernel
 import sys
+from contextlib import suppress
 from errno import EINPROGRESS
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any, cast
 
 from twisted_ib.tools.run.hooks import Hooks, importTwisted, quickly
@@ -33,7 +34,10 @@ foreign: list[str] = []
 FORKING = ("gunicorn", "websockify")
 _full: type[Carried] | None = None
 _hooks: Hooks | None = None
-_loading = Lock()
+_loading = RLock()
+#: Seconds for which a fork waits for another thread that loads: a child finds no half of a module. But that
+#: thread may wait for a module which the one that forks imports.
+FORK_SECONDS = 5.0
 
 
 def stays(skt: kernel.socket) -> Fallback | None:
@@ -224,12 +228,39 @@ def load() -> type[Carried]:
 
     @return: their class.
     """
+    return _full or _load()
+
+
+def _load() -> type[Carried]:
     global _full
-    with _loading:
+    with quickly():
+        from twisted_ib.drive.process import life
+        from twisted_ib.drive.waiter import handlers
+        from twisted_ib.hca.host.libc import sameAction
+    life.atFork(__name__, _forking, _forked, _forkedChild)
+    # A signal's handler that needs them, too, is called once they are there, and finds no half of a module.
+    handlers.install(sameAction)
+    with handlers.keep(), _loading:
         if _full is None:
             assert _hooks is not None
             _full = _loaded(_hooks)
     return _full
+
+
+def _forking() -> None:
+    _loading.acquire(True, FORK_SECONDS)
+
+
+def _forked() -> None:
+    # It may have waited in vain.
+    with suppress(RuntimeError):
+        _loading.release()
+
+
+def _forkedChild() -> None:
+    # Another thread may have had it.
+    global _loading
+    _loading = RLock()
 
 
 def _loaded(hooks: Hooks) -> type[Carried]:

@@ -8,13 +8,13 @@ it publishes something.  C{arm} puts paths to sleep; C{look} finds the sleeping 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Final
 
 from twisted_ib import limits
 from twisted_ib.compilation import mypyc_attr
+from twisted_ib.drive.sleeper import acquire, fence, release
 from twisted_ib.errors import RingError
 from twisted_ib.hca.fabric.base.fabric import Fabric
 from twisted_ib.hca.fabric.base.path import RecordPath
@@ -95,10 +95,9 @@ class HotPaths(Fabric):
         self._brokenPaths: dict[HostPath, RingError] = {}
         #: Whether a broken path, or a lost one that an upcall still uses, is still to be closed.
         self._over = False
-        # Of a lock that nobody else takes.
-        lock = threading.Lock()
-        self._acquire: Callable[[bool], bool] = lock.acquire
-        self._release: Callable[[], None] = lock.release
+        # Those of fence(), where each call counts.
+        self._acquire: Callable[[bool], bool] = acquire
+        self._release: Callable[[], None] = release
 
     # -- implemented by the fabric
 
@@ -143,7 +142,7 @@ class HotPaths(Fabric):
         if self._acquire(False):
             self._release()
         else:
-            threading.Lock().acquire()
+            fence()
         path: HostPath
         try:
             self.bells = []
@@ -259,11 +258,7 @@ class HotPaths(Fabric):
         """
         Make every store of this thread visible before its later loads.
         """
-        # x86-64 may move a load before an earlier store to another address, and Python has no fence.  Taking
-        # a lock is an atomic read-modify-write, which is a full barrier (Intel SDM vol. 3, "Memory
-        # Ordering").  A signal handler may run between the two calls: it finds the lock taken, and so does
-        # everybody if it raises.  Nobody waits for it, and one that is taken is no barrier: another one is.
         if self._acquire(False):
             self._release()
         else:
-            threading.Lock().acquire()
+            fence()

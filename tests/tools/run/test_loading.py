@@ -1,0 +1,76 @@
+"""
+Tests for L{twisted_ib.tools.run.sockets}: programs that need sockets while those are loaded.
+"""
+
+from __future__ import annotations
+
+from tests.support.waiting import HANG_SECONDS
+from tests.tools.run.case import RunTestCase
+
+#: Calls C{amid()} while another module of those is half imported.
+_AMID = """
+import os, signal, socket, sys, threading
+def audit(event, arguments):
+    if event == "import" and arguments[0] == "twisted_ib.blocking.patch" and waits:
+        waits.pop()()
+def listen(*_):
+    listeners.append(socket.create_server(("127.0.0.1", 0)))
+listeners, waits = [], []
+sys.addaudithook(audit)
+"""
+_SIGNAL = f"""{_AMID}
+signal.signal(signal.SIGUSR1, listen)
+waits.append(lambda: signal.raise_signal(signal.SIGUSR1))
+listen()
+one, other = listeners
+print(type(one) is type(other), type(one).__module__, one.sdp is not None, other.sdp is not None)
+"""
+_FORK = f"""{_AMID}
+halfway, goes = threading.Event(), threading.Event()
+def wait():
+    halfway.set()
+    goes.wait()
+waits.append(wait)
+def load():
+    from twisted_ib.tools.run import sockets
+    sockets.load()
+thread = threading.Thread(target=load)
+thread.start()
+halfway.wait()
+goes.set()
+child = os.fork()
+if not child:
+    # Else it would wait for as long as its parent does.
+    signal.alarm(int(sys.argv[1]))
+listen()
+print(type(listeners[-1]).__module__, flush=True)
+if not child:
+    os._exit(0)
+thread.join()
+print(os.waitpid(child, 0)[1], flush=True)
+"""
+
+
+class LoadingTests(RunTestCase):
+    """
+    C{load}.
+    """
+
+    def test_handler(self) -> None:
+        """
+        A signal's handler that listens while its own thread loads does not wait for ever: it has its turn
+        behind that, and finds no half of a module.
+        """
+        said, complaints = self.running("-q", "-c", _SIGNAL).communicate(timeout=HANG_SECONDS)
+        self.assertEqual((said, complaints), ("True twisted_ib.blocking.socket True True\n", ""))
+
+    def test_fork(self) -> None:
+        """
+        A thread that forks while another one loads waits for that: the child finds no half of a module, and
+        no lock of a thread that it does not have.
+        """
+        # Of forks beside threads.
+        self.environment["PYTHONWARNINGS"] = "ignore"
+        words = "-q", "-c", _FORK, str(int(HANG_SECONDS / 2))
+        said, complaints = self.running(*words).communicate(timeout=HANG_SECONDS)
+        self.assertEqual(said.split("\n"), [*["twisted_ib.blocking.socket"] * 2, "0", ""], complaints)
