@@ -19,6 +19,7 @@ class Answering:
     A device that notes what gets through.
 
     @ivar dirty: how often it was told that there is more.
+    @ivar shown: the paths with a connection that came up.
     """
 
     def __init__(self) -> None:
@@ -28,7 +29,8 @@ class Answering:
         self.paths = [FakePath(name) for name in "abc"]
         self.came: list[int] = []
         self.dirty = self.dropped = 0
-        self.cm = SimpleNamespace(transactions=None)
+        self.shown: list[object] = []
+        self.cm = SimpleNamespace(transactions=None, hasShown=lambda path: path in self.shown)
         self.mads = SimpleNamespace(register=lambda *arguments: None)
 
     def markDirty(self, agent: object) -> None:
@@ -146,6 +148,45 @@ class CMAgentTests(OnPackets, MADTestCase):
             agent.endOfBatch()
             self.assertIn(1000 + turn, device.came)
         self.assertEqual(len(device.came), 40)
+
+    def test_shown(self) -> None:
+        """
+        A source with a connection that came up has half of the answers and of the places in a flood from
+        strangers' addresses, however much it asks, and they have the other half; what the one leaves the
+        others have.
+        """
+        self.patch(gsi, "CM_REQUESTS", 8)
+        self.patch(gsi, "CM_REQUESTS_PER_BATCH", 4)
+        agent = gsi.CMAgent(device := Answering())
+        shown = device.paths[0]
+        agent.received(requestFrom(shown, 1))
+        device.shown.append(shown)
+        for number in range(2, 7):
+            agent.received(requestFrom(shown, number))
+            for stranger in range(3):
+                agent.received(requestFrom(FakePath(f"{number}{stranger}"), 1000 + 10 * number + stranger))
+        self.assertEqual((agent.requests, device.dropped), (8, 13))
+        agent.endOfBatch()
+        self.assertEqual(device.came, [3, 1062, 4, 1061])
+        agent.received(requestFrom(shown, 7))
+        agent.endOfBatch()
+        self.assertEqual(device.came[4:], [5, 1060, 6, 1052])
+        agent.endOfBatch()
+        self.assertEqual((device.came[8:], agent.requests), ([7], 0))
+
+    def test_lost(self) -> None:
+        """
+        One whose connection has ended meanwhile is a stranger again, with what it has asked before.
+        """
+        agent = gsi.CMAgent(device := Answering())
+        device.shown.append(device.paths[0])
+        agent.received(requestFrom(device.paths[0], 1))
+        device.shown.clear()
+        agent.received(requestFrom(device.paths[0], 2))
+        agent.received(requestFrom(device.paths[1], 3))
+        agent.endOfBatch()
+        agent.endOfBatch()
+        self.assertEqual((device.came, agent.requests), ([3, 1, 2], 0))
 
     def test_exception(self) -> None:
         """

@@ -174,6 +174,15 @@ class Peer:
             self.waiting[key] = left
 
 
+def hasShown(peers: dict[Any, Peer], source: Any) -> bool:
+    """
+    @param peers: a table's, by source.
+    @return: whether a source is no forger: a connection with it came up.
+    """
+    peer = peers.get(source)
+    return peer is not None and peer.hasShown()
+
+
 class SettledPair(Protocol):
     """
     A queue pair.

@@ -27,7 +27,7 @@ from twisted_ib.hca.cm.adapters import asksAdapter, takesHello
 from twisted_ib.hca.cm.admission import HalfOpenLimit
 from twisted_ib.hca.cm.machine import Connection, Output
 from twisted_ib.hca.cm.parked import Parked, ParkedConnections
-from twisted_ib.hca.cm.peer import Peer, SettledConnections
+from twisted_ib.hca.cm.peer import Peer, SettledConnections, hasShown
 from twisted_ib.hca.cm.sidr import COUNTED_ID_BITS, Lookup, Lookups
 from twisted_ib.hca.cm.states import COUNTERS, Event, Input, State
 from twisted_ib.hca.cm.timers import Deadlines, Ended, Timewait, answering, asking
@@ -78,7 +78,7 @@ class ConnectionTable:
     @ivar draw: draws a communication id; where no stranger can send it is the number of a queue pair.
     @ivar lookups: SIDR exchanges; C{ended}: ids that draw no REJ.
     @ivar quietUntil: until then an RTU may mean a process that had this address before us, and draws no REJ.
-    @ivar follow: see C{ConnectionContext}; where sources can be forged.
+    @ivar follow: see C{ConnectionContext}; where sources can be forged. C{hasShown}: whether one is not.
     @ivar parked: those half-open that are kept as octets; C{settled}: those that queue pairs stand for.
     @ivar accepted: connections whose REP was sent and whose RTU is awaited, by their queue pair number.
     @ivar events: queue of L{nextEvent}.
@@ -110,6 +110,7 @@ class ConnectionTable:
         self._connections: dict[int, Connection] = {}
         self.accepted: dict[int, Connection | Parked] = {}
         self._peers: dict[Any, Peer] = {}
+        self.hasShown: Callable[[Any], bool] = partial(hasShown, self._peers)
         self.parked = ParkedConnections(self, self._connections, self._peers)
         self.settled = SettledConnections(self._connections, self._peers, self.events.append)
         self._deadlines: Deadlines[Connection] = Deadlines(self._connections)
@@ -362,8 +363,7 @@ class ConnectionTable:
             return
         if self.parked.count and self.parked.isOld(source, message, now):
             return
-        peer = self._peers.get(source)
-        if peer is not None:
+        if (peer := self._peers.get(source)) is not None:
             # Before the listener is looked up: a repeated REQ belongs to its connection, even if the
             # listener has gone since (Linux cm.c cm_match_req has the same order).
             if self._isOld(peer, message, now):

@@ -15,6 +15,8 @@ from twisted_ib.hca.wire.mad.classes import COMMUNICATION
 from twisted_ib.hca.wire.mad.mad import CM_VERSION, HEADER_BYTES, SEND
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from twisted_ib.hca.base.interfaces import DatagramPath
     from twisted_ib.hca.mad.agents import IManagedDevice
 
@@ -31,6 +33,55 @@ _UNSOLICITED: Final = frozenset((REQ.attribute, SIDR_REQ.attribute))
 _REMOTE_ID: Final = HEADER_BYTES + 4
 
 
+class _Requests:
+    """
+    Requests of some sources that are queued.
+
+    @ivar count: how many.
+    @ivar queues: they, by path; the path that asked last is the last.
+    """
+
+    __slots__ = ("count", "queues")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.queues: OrderedDict[Any, deque[ReceivedMAD]] = OrderedDict()
+
+    def add(self, path: DatagramPath, mads: Collection[ReceivedMAD]) -> None:
+        """
+        A path asks.
+        """
+        queue = self.queues.get(path)
+        if queue is None:
+            queue = self.queues[path] = deque()
+        else:
+            self.queues.move_to_end(path)
+        queue.extend(mads)
+        self.count += len(mads)
+
+    def take(self, path: DatagramPath) -> ReceivedMAD:
+        """
+        @return: the oldest of a path, whose turn comes again after the others'.
+        """
+        queue = self.queues[path]
+        mad = queue.popleft()
+        self.count -= 1
+        if queue:
+            self.queues.move_to_end(path, last=False)
+        else:
+            del self.queues[path]
+        return mad
+
+    def drop(self, sender: DatagramPath) -> None:
+        """
+        Drop one of who has most, the sender or one of those that have been silent for longest: their requests
+        are by now given up or about to be repeated.
+        """
+        queues = self.queues
+        some = (*islice(queues, CM_QUEUES_LOOKED_AT), *((sender,) if sender in queues else ()))
+        self.take(max(some, key=lambda path: len(queues[path])))
+
+
 class CMAgent:
     """
     Connection management as an agent: whole MADs, as hosts send them (IBTA vol. 1 12.6).
@@ -40,9 +91,8 @@ class CMAgent:
     Anybody can send REQs and SIDR_REQs, so they are queued until the end of a batch: a flood of them does not
     delay established connections.  Under overload the source that asked last is answered first, then the
     others in turn, and each source in the order in which it asked: a REQ must not come after what its sender
-    did when it had no answer.
-
-    @ivar requests: how many are queued.
+    did when it had no answer.  Sources that have shown themselves by a connection which came up, and
+    strangers, are sure of half the answers and half the places each, and have all that the others leave.
     """
 
     def __init__(self, device: IManagedDevice) -> None:
@@ -51,67 +101,64 @@ class CMAgent:
             C{markDirty}.
         """
         self._device = device
-        self.requests = 0
-        #: The queued requests by path; the path that asked last is the last.
-        self._queues: OrderedDict[Any, deque[ReceivedMAD]] = OrderedDict()
+        self._strangers, self._shown = _Requests(), _Requests()
         device.mads.register(COMMUNICATION, CM_VERSION, (SEND,), self.received)
+
+    @property
+    def requests(self) -> int:
+        """
+        @return: how many are queued.
+        """
+        return self._strangers.count + self._shown.count
 
     def received(self, mad: ReceivedMAD) -> None:
         """
         A CM message arrived.
         """
-        queues, device = self._queues, self._device
+        device, path = self._device, mad.path
         # A peer that has given up its REQ names no connection of ours, as that REQ may be queued.
-        isBehind = mad.attribute == REJ.attribute and mad.path in queues
+        isBehind = mad.attribute == REJ.attribute and self._isQueued(path)
         isBehind = isBehind and not any(mad.data[_REMOTE_ID : _REMOTE_ID + 4])
         if mad.attribute not in _UNSOLICITED and not isBehind:
             self._deliver(mad)
             return
-        if self.requests >= CM_REQUESTS:
-            # Of who has most, the sender or one of those that have been silent for longest: their requests
-            # are by now given up or about to be repeated.
+        own, others = self._strangers, self._shown
+        if device.cm.hasShown(path):
+            own, others = others, own
+        requests = own.count + others.count
+        if requests >= CM_REQUESTS:
             device.count("management_dropped")
-            sender = (mad.path,) if mad.path in queues else ()
-            some = (*islice(queues, CM_QUEUES_LOOKED_AT), *sender)
-            self._take(max(some, key=lambda path: len(queues[path])))
-        elif not self.requests:
+            (own if own.count >= CM_REQUESTS // 2 else others).drop(path)
+        elif not requests:
             device.markDirty(self)
-        queue = queues.get(mad.path)
-        if queue is None:
-            queue = queues[mad.path] = deque()
-        else:
-            queues.move_to_end(mad.path)
-        queue.append(mad)
-        self.requests += 1
+        if path in others.queues:
+            # It has shown itself since, or has no connection any more.
+            before = others.queues.pop(path)
+            others.count -= len(before)
+            own.add(path, before)
+        own.add(path, (mad,))
 
-    def _take(self, path: DatagramPath) -> ReceivedMAD:
-        queue = self._queues[path]
-        mad = queue.popleft()
-        self.requests -= 1
-        if queue:
-            # Its turn comes again after the others'.
-            self._queues.move_to_end(path, last=False)
-        else:
-            del self._queues[path]
-        return mad
+    def _isQueued(self, path: DatagramPath) -> bool:
+        return path in self._shown.queues or path in self._strangers.queues
 
     def endOfBatch(self) -> None:
         """
         Process some of the queued requests.
         """
-        queues = self._queues
-        isAll = self.requests <= CM_REQUESTS_PER_BATCH
+        strangers, shown, requests = self._strangers, self._shown, self.requests
+        isAll = requests <= CM_REQUESTS_PER_BATCH
         try:
-            for _ in range(min(self.requests, CM_REQUESTS_PER_BATCH)):
+            for number in range(min(requests, CM_REQUESTS_PER_BATCH)):
+                some = strangers if not shown.count or (strangers.count and number & 1) else shown
                 # One turn answers all; or the sources that asked last, as the others have timed out or will
                 # retransmit, and their answers would be wasted.
-                mad = self._take(next(iter(queues) if isAll else reversed(queues)))
+                mad = some.take(next(iter(some.queues) if isAll else reversed(some.queues)))
                 # The path of a process may be lost by now.
                 if mad.path.alive:
                     self._deliver(mad)
         finally:
             # Also if a listener raised: the rest must not wait for another request.
-            if queues:
+            if self.requests:
                 self._device.markDirty(self)
 
     def _deliver(self, mad: ReceivedMAD) -> None:
