@@ -33,7 +33,7 @@ from tests.cprograms.others.pythons import (
 from tests.cprograms.others.qemu import PACKAGE as QEMU
 from tests.cprograms.others.qemu import runMigration
 from tests.cprograms.perftest.forms import EVERY, FORMS, Form
-from tests.cprograms.programs import CM, CM_IWARP, DEVICES, FIO, IPERF, PINGPONGS, QPERF, SERVERS, Program
+from tests.cprograms.programs import CM, DEVICES, FIO, IPERF, IWARP, PINGPONGS, QPERF, SERVERS, Program
 
 #: A run, by its name: raises L{LabError}.
 Runs = dict[str, Callable[[], None]]
@@ -83,14 +83,8 @@ def _run(program: Program, device: str) -> None:
 
 
 def _pairs(programs: Iterable[Program], device: str) -> Runs:
-    if device not in DEVICES:
-        return {}
-    return {each.name: partial(_run, each, device) for each in programs}
-
-
-def _cm(device: str) -> Runs:
-    programs = CM if device in DEVICES else CM_IWARP
-    return {each.name: partial(_run, each, device) for each in programs}
+    told = (each for each in programs if device in DEVICES or each in IWARP)
+    return {each.name: partial(_run, each, device) for each in told}
 
 
 def _perftest(device: str) -> Runs:
@@ -168,7 +162,7 @@ ROWS = (
     Row(
         ", ".join(f"`{each}`" for each in _CM_PROGRAMS),
         *("rdmacm-utils", "44.0-2"),
-        _cm,
+        partial(_pairs, CM),
     ),
     Row("perftest in forms of its options", "perftest", "4.5+0.17-1", _perftest),
     Row("`qperf -cm 1`", "qperf", "0.4.11-3", partial(_pairs, QPERF)),

@@ -16,7 +16,7 @@ from attrs import field, frozen
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from tests.cprograms.lab import Here, Lab, LabError, Running, activity, isBound, lacking, missing, sides
-from tests.cprograms.programs import DEVICES, PROGRAMS, Program
+from tests.cprograms.programs import DEVICES, IWARP, PROGRAMS, REFUSED_IWARP, Program
 from tests.support.commands import PATH, running
 from tests.support.ownaddress import ownAddress
 from tests.support.waiting import HANG_SECONDS, waitUntil
@@ -90,6 +90,18 @@ class ProgramTests(SynchronousTestCase):
     timeout = 3 * HANG_SECONDS
     skip = lacking()
 
+    def test_refused(self) -> None:
+        """
+        A client that wants datagrams over iWARP ends at once, with the errno that Linux's siw has for it.
+        """
+        for program in REFUSED_IWARP:
+            reason = missing(program)
+            if reason is not None:
+                raise SkipTest(reason)
+            with self.assertRaises(LabError) as caught:
+                Lab(*sides("iwarp0")).run(program)
+            self.assertIn("unable to create QP: Operation not supported", str(caught.exception))
+
 
 @frozen
 class _Beside(Here):
@@ -132,3 +144,5 @@ for _program in PROGRAMS:
     for _device in DEVICES:
         setattr(ProgramTests, f"test_{_program.name}_{_device}", _test(_program, _device, False))
     setattr(ProgramTests, f"test_{_program.name}_roce0_shared", _test(_program, "roce0", True))
+for _program in IWARP:
+    setattr(ProgramTests, f"test_{_program.name}_iwarp0", _test(_program, "iwarp0", False))

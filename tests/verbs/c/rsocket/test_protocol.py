@@ -129,6 +129,19 @@ class StreamTests(SynchronousTestCase):
             one.write(1)
         self.assertEqual(one.room(), 0)
 
+    def test_requests(self) -> None:
+        """
+        Of a queue whose requests are pairs there are half as many, and all that were made complete it.
+        """
+        one = Stream(Region(0x1000, 1, 1 << 17), Region(0x30000, 1, 32), requests=192)
+        self.assertEqual(one.greeting()[2:4], (384).to_bytes(2, "big"))
+        one.connect(Side(0x40000, 1 << 20, 1000).stream.greeting(), memoryview(bytearray(32)))
+        writes = [one.write(1) for _ in range(192 - 4)]
+        self.assertEqual((one.room(), one.isFlushed), (0, False))
+        for each in writes:
+            one.completed(each.message, True)
+        self.assertTrue(one.room() and one.isFlushed)
+
     def test_messages(self) -> None:
         """
         The messages' numbers (rsocket.c, C{RS_OP_DATA} to C{RS_OP_CTRL}, C{RS_CTRL_DISCONNECT} and its kin):

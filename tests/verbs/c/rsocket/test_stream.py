@@ -6,15 +6,14 @@ from __future__ import annotations
 
 import ctypes
 import errno
-from random import Random
 from threading import Thread
 from unittest import mock
 
 from benchmarks.counting import steps
 from tests.support.waiting import HANG_SECONDS
 from tests.test_costs import requireBytecodes
+from tests.verbs.c.rsocket.case import BUFFER, RSocketTestCase
 from tests.verbs.pyverbs.cm.case import param
-from tests.verbs.pyverbs.pair import VerbsTestCase
 from twisted_ib import limits
 from twisted_ib.errors import QueuePairError
 from twisted_ib.verbs.c.errors import HandleError
@@ -38,7 +37,6 @@ from twisted_ib.verbs.pyverbs import (
 )
 from twisted_ib.verbs.pyverbs.cm.addrinfo import Address
 
-BUFFER = 1 << 13
 #: Of L{RSocket.progress} where nothing has come; it may only fall.
 VAIN_BYTECODES = 100
 #: Of 64 octets that are written, and of those that come and are read: they may only fall.
@@ -46,84 +44,10 @@ MOST_BYTECODES = {"write": 817, "read": 2251}
 _E = enums.rdma_cm_event_type
 
 
-class RSocketTests(VerbsTestCase):
+class RSocketTests(RSocketTestCase):
     """
     L{RSocket}.
     """
-
-    def socket(self) -> RSocket:
-        """
-        A socket with small buffers, closed after the test.
-        """
-        made = RSocket(self.device)
-        made.sendBytes = made.receiveBytes = BUFFER
-        self.addCleanup(self.close, made)
-        return made
-
-    @staticmethod
-    def close(socket: RSocket) -> None:
-        """
-        Close a socket.
-        """
-        with hub:
-            socket.close()
-
-    def listening(self, backlog: int = 1) -> tuple[RSocket, Address]:
-        """
-        A socket that listens, and where.
-        """
-        made = self.socket()
-        with hub:
-            made.bind(Address("127.0.0.1", 0))
-            made.listen(backlog)
-        found = made.cmid.local_addr
-        assert found is not None
-        return made, Address(*found)
-
-    def pair(self) -> tuple[RSocket, RSocket]:
-        """
-        Two sockets that are connected.
-        """
-        listener, address = self.listening()
-        return self.connected(listener, address)
-
-    def connected(self, listener: RSocket, address: Address) -> tuple[RSocket, RSocket]:
-        """
-        A socket that is connected to a listener, and the one that the listener has for it.
-        """
-        active = self.connecting(address)
-
-        def connected() -> bool:
-            self.progress(listener, active)
-            return listener.canAccept and active.phase is Phase.CONNECTED
-
-        self.assertTrue(hub.wait(connected, HANG_SECONDS))
-        return active, self.accepted(listener)
-
-    @staticmethod
-    def progress(*sockets: RSocket) -> None:
-        """
-        Let each take its next steps.
-        """
-        for each in sockets:
-            each.progress()
-
-    def connecting(self, address: Address) -> RSocket:
-        """
-        A socket that begins to connect.
-        """
-        made = self.socket()
-        with hub:
-            made.connect(None, address)
-        return made
-
-    def accepted(self, listener: RSocket) -> RSocket:
-        """
-        The next connection of a listener.
-        """
-        passive = listener.accept()
-        self.addCleanup(self.close, passive)
-        return passive
 
     def test_data(self) -> None:
         """
@@ -136,8 +60,8 @@ class RSocketTests(VerbsTestCase):
         The first write of a call is short, so that the peer reads while the rest is copied, and each one
         behind it is twice as long, up to a bound.
         """
-        with mock.patch.dict(globals(), BUFFER=1 << 19):
-            active, _ = self.pair()
+        self.buffer = 1 << 19
+        active, _ = self.pair()
         posted: list[int] = []
         self.patch(
             RSocket, "_post", lambda socket, write: posted.append(sum(each[1] for each in write.pieces))
@@ -166,48 +90,6 @@ class RSocketTests(VerbsTestCase):
         for each in sides:
             each.sendBytes = each.receiveBytes = size
         self.exchange(sides)
-
-    def exchange(self, sides: tuple[RSocket, RSocket]) -> None:
-        """
-        Send data both ways, and end the connection.
-        """
-        data = [Random(seed).randbytes(20 * BUFFER) for seed in (23, 24)]
-        sent, received = [0, 0], [bytearray(), bytearray()]
-        piece = memoryview(bytearray(3000))
-
-        def step(i: int) -> int:
-            side, done = sides[i], 0
-            side.progress()
-            if sent[i] < len(data[i]) and side.canWrite:
-                done = side.write(memoryview(data[i])[sent[i] : sent[i] + 5000])
-                sent[i] += done
-            if side.canRead:
-                count = side.read(piece)
-                received[i] += piece[:count]
-                done += count
-            return done
-
-        def moved() -> bool:
-            # Nobody wakes this thread for what it can do by itself.
-            while any([step(0), step(1)]):
-                pass
-            return all(len(each) == len(data[0]) for each in received)
-
-        self.assertTrue(hub.wait(moved, HANG_SECONDS))
-        self.assertEqual(received, [data[1], data[0]])
-        with hub:
-            sides[0].shutdown(Way.READ | Way.WRITE)
-
-        def over() -> bool:
-            self.progress(*sides)
-            return sides[1].canRead and sides[0].isFlushed
-
-        self.assertTrue(hub.wait(over, HANG_SECONDS))
-        with hub:
-            self.assertEqual(sides[1].read(piece), 0)
-            with self.assertRaises(HandleError) as caught:
-                sides[1].write(piece)
-        self.assertEqual(caught.exception.number, errno.ECONNRESET)
 
     def test_mapFails(self) -> None:
         """

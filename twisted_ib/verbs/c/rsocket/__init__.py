@@ -7,5 +7,5 @@ are not here.
 Besides:
 
   - C{descriptors}: stream sockets by their descriptors
-  - C{memory}: their buffers, and what programs have mapped
+  - C{memory}: their buffers, messages that are sent, and what programs have mapped
 """

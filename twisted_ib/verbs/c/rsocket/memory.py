@@ -1,16 +1,28 @@
 """
-Registered memory of a stream socket: its buffers, and what the program has mapped.
+Registered memory of a stream socket: its buffers, messages that come as SENDs, and what the program
+has mapped.
 """
 
 from __future__ import annotations
 
 import ctypes
+from struct import Struct
+from typing import TYPE_CHECKING
 
 import attrs
 
-from twisted_ib.hca.queues.requests import SGE
-from twisted_ib.verbs.c.rsocket.protocol import Region
-from twisted_ib.verbs.pyverbs import CMID, MR
+from twisted_ib.hca.queues.completion import WorkCompletion
+from twisted_ib.hca.queues.requests import SGE, ReceiveRequest, SendOpcode, SendRequest
+from twisted_ib.verbs.c.rsocket.protocol import Region, RSocketError, Write
+from twisted_ib.verbs.pyverbs import CMID, MR, enums
+
+if TYPE_CHECKING:
+    from twisted_ib.structs import Packed
+
+#: A message that is sent is the sender's own number (librdmacm/rsocket.c, rs_post_msg).
+_MESSAGE: Packed[tuple[int]] = Struct("=I")
+#: Octets of one.
+MESSAGE_BYTES = _MESSAGE.size
 
 
 class Memory:
@@ -36,6 +48,47 @@ class Memory:
         @return: octets from an offset on, as an element of a request.
         """
         return SGE(self.address + offset, length, self.region.lkey)
+
+
+class Messages:
+    """
+    Messages as SENDs, each with memory of its own to come to: receives are taken in the order of posting.
+    """
+
+    def __init__(self, cmid: CMID, depth: int) -> None:
+        """
+        @param depth: receives that are posted at once.
+        """
+        self._depth, self._posted, self._taken = depth, 0, 0
+        self._memory = Memory(cmid, depth * MESSAGE_BYTES, int(enums.IBV_ACCESS_LOCAL_WRITE))
+
+    def receives(self, count: int) -> list[ReceiveRequest]:
+        """
+        @return: for the next messages.
+        """
+        found = []
+        for _ in range(count):
+            found.append(ReceiveRequest(0, (self._memory.part(self._posted * MESSAGE_BYTES, MESSAGE_BYTES),)))
+            self._posted = (self._posted + 1) % self._depth
+        return found
+
+    def taken(self, completion: WorkCompletion) -> int:
+        """
+        @param completion: of the first receive that was not asked for here.
+        @return: its message.
+        @raise RSocketError: it is none.
+        """
+        at, self._taken = self._taken * MESSAGE_BYTES, (self._taken + 1) % self._depth
+        if completion.byteLength != MESSAGE_BYTES:
+            raise RSocketError(f"{completion.byteLength} octets are no message")
+        return _MESSAGE.unpack_from(self._memory.view, at)[0]
+
+    @staticmethod
+    def sent(write: Write) -> SendRequest:
+        """
+        @return: the request that brings the message of a write.
+        """
+        return SendRequest(write.message, SendOpcode.SEND, inline=_MESSAGE.pack(write.message))
 
 
 @attrs.frozen

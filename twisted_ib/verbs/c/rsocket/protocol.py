@@ -9,6 +9,9 @@ a receive of the peer's, so a sender also needs I{credits}.
 Programs may show memory of their own, too: by an entry of the peer's I{map}, which lies behind its target
 list.  The peer writes there without a message.
 
+Where no RDMA WRITE has immediate data, as over iWARP, a SEND behind the write brings the message, as four
+octets in the host's order.  The streams here are the same: such a pair is one of their requests.
+
 Source: rdma-core 44, C{librdmacm/docs/rsocket}; C{librdmacm/rsocket.c} for what that leaves open.
 """
 
@@ -158,6 +161,7 @@ class Stream:
         sendBytes: int = BUFFER_BYTES,
         depth: int = DEPTH,
         maps: int = 0,
+        requests: int | None = None,
     ) -> None:
         """
         @param receiving: the receive buffer, of an even length.
@@ -165,6 +169,7 @@ class Stream:
         @param sendBytes: the length of the send buffer.
         @param depth: of each work queue.
         @param maps: entries of the map, at most L{MOST_MAPS}.
+        @param requests: writes and messages at once, by default as many as the queue has; of pairs half.
         """
         self._receiving, self._targets, self._depth = receiving, targets, depth
         self._half = receiving.length // 2
@@ -181,7 +186,8 @@ class Stream:
         self._read, self._due = 0, depth // 2
         # Messages that were sent, and those that the peer has receives for.
         self._sent, self._credits = 0, 0
-        self._requests, self._controls = depth - CONTROL_REQUESTS, CONTROL_REQUESTS
+        self._most = (requests or depth) - CONTROL_REQUESTS
+        self._requests, self._controls = self._most, CONTROL_REQUESTS
         self._sendBytes = self._room = sendBytes
         self._leastRoom = min(LEAST_ROOM, sendBytes)
         self._sendAt = 0
@@ -291,7 +297,7 @@ class Stream:
         """
         Whether all writes are complete.
         """
-        return self._requests == self._depth - CONTROL_REQUESTS and self._controls == CONTROL_REQUESTS
+        return self._requests == self._most and self._controls == CONTROL_REQUESTS
 
     # -- maps
 

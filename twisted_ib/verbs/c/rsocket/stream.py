@@ -19,7 +19,7 @@ from twisted_ib.hca.queues.requests import ReceiveRequest, SendOpcode, SendReque
 from twisted_ib.hca.services.operations.message import PULL_LEAST
 from twisted_ib.hca.services.operations.write import PostedWriteImmediate
 from twisted_ib.verbs.c.errors import HandleError, numberOf
-from twisted_ib.verbs.c.rsocket.memory import Mapped, Memory
+from twisted_ib.verbs.c.rsocket.memory import MESSAGE_BYTES, Mapped, Memory, Messages
 from twisted_ib.verbs.c.rsocket.protocol import (
     BUFFER_BYTES,
     CONTROL_REQUESTS,
@@ -51,6 +51,7 @@ from twisted_ib.verbs.pyverbs import (
 from twisted_ib.verbs.pyverbs.cm.addrinfo import Address
 
 _E = enums.rdma_cm_event_type
+_SUCCESS = WCStatus.SUCCESS
 _WRITABLE = int(enums.IBV_ACCESS_LOCAL_WRITE | enums.IBV_ACCESS_REMOTE_WRITE)
 #: Octets of the parts of the send buffer that hold targets and entries of maps on their way.
 _CONTROL_BYTES = MAP_BYTES * CONTROL_REQUESTS
@@ -113,6 +114,7 @@ class RSocket:
         self._accepted: deque[RSocket] = deque()
         self._backlog = 0
         self._stream: Stream | None = None
+        self._messages: Messages | None = None
         self._controls = 0
 
     # -- addresses
@@ -252,26 +254,27 @@ class RSocket:
     def _start(self) -> Stream:
         cmid = self.cmid
         assert cmid.context is not None
-        # On iWARP rsockets send messages in place of immediate data, which RFC 5040 has none of.
-        if cmid.device.traits.transport is TransportType.IWARP:
-            raise HandleError("There are no rsockets over iWARP", errno.EOPNOTSUPP)
         self._cq = cq = CQ(cmid.context, 2 * DEPTH)
-        attr = QPInitAttr(
-            enums.IBV_QPT_RC, scq=cq, rcq=cq, cap=QPCap(DEPTH, DEPTH, TARGETS, 1, 0), sq_sig_all=1
-        )
-        cmid.create_qp(attr)
+        # RFC 5040 has no immediate data: messages are sent.
+        isSent = cmid.device.traits.transport is TransportType.IWARP
+        cap = QPCap(DEPTH, DEPTH, TARGETS, 1, MESSAGE_BYTES if isSent else 0)
+        cmid.create_qp(QPInitAttr(enums.IBV_QPT_RC, scq=cq, rcq=cq, cap=cap, sq_sig_all=not isSent))
+        assert cmid.qp is not None
+        self._work = cmid.qp._work
+        if isSent:
+            self._messages = Messages(cmid, DEPTH)
         self._sending = Memory(cmid, self.sendBytes + _CONTROL_BYTES, 0)
         self._receiving = Memory(cmid, self.receiveBytes, _WRITABLE)
         self._targets = Memory(cmid, TARGETS * TARGET_BYTES + self.maps * MAP_BYTES, _WRITABLE)
         shown = self._receiving.shown(), self._targets.shown()
-        self._stream = stream = Stream(*shown, self.sendBytes, maps=self.maps)
+        requests = DEPTH // 2 if isSent else DEPTH
+        self._stream = stream = Stream(*shown, self.sendBytes, maps=self.maps, requests=requests)
         self._receive(DEPTH)
         return stream
 
     def _receive(self, count: int) -> None:
-        qp = self.cmid.qp
-        assert qp is not None
-        qp._work.postReceives([_RECEIVE] * count)
+        messages = self._messages
+        self._work.postReceives([_RECEIVE] * count if messages is None else messages.receives(count))
 
     def _greeted(self, data: bytes) -> None:
         assert self._stream is not None
@@ -305,16 +308,16 @@ class RSocket:
         if not completions:
             return
         # Whether there was room nobody asks if octets, or credits, have come.
-        received, hadRoom = 0, True
+        received, hadRoom, messages = 0, True, self._messages
         while completions:
             each = completions.popleft()
-            isGood = each.status is WCStatus.SUCCESS
+            isGood = each.status is _SUCCESS
             if each.workRequestID:
                 hadRoom = hadRoom and bool(stream.room())
                 stream.completed(each.workRequestID, isGood)
             elif isGood:
                 received += 1
-                stream.received(each.immediate)
+                stream.received(each.immediate if messages is None else messages.taken(each))
         if received or not hadRoom or stream.isOver:
             self.edges += 1
         if received and not stream.isOver:
@@ -323,12 +326,10 @@ class RSocket:
     def _post(self, *writes: Write) -> None:
         if not writes:
             return
-        qp = self.cmid.qp
-        assert qp is not None
-        requester = qp._work.requester
+        requester, messages = self._work.requester, self._messages
         for each in writes:
             pieces = each.pieces
-            if len(pieces) == 1 and pieces[0][1] < PULL_LEAST and not each.isDirect:
+            if len(pieces) == 1 and pieces[0][1] < PULL_LEAST and not each.isDirect and messages is None:
                 # Nearly all writes.
                 ((at, length),) = pieces
                 payload = self._sending.view[at : at + length]
@@ -336,6 +337,9 @@ class RSocket:
                 requester.enqueueSends(
                     (PostedWriteImmediate(message, message, payload, length, each.address, each.key),)
                 )
+                continue
+            if messages is not None and not pieces and not each.content:
+                requester.enqueue(messages.sent(each))
                 continue
             # A message alone is a write of no octets, which still names a piece.
             elements = [self._sending.part(*piece) for piece in pieces or ((0, 0),)]
@@ -345,9 +349,15 @@ class RSocket:
                 self._controls = (self._controls + 1) % CONTROL_REQUESTS
                 self._sending.view[at : at + len(each.content)] = each.content
                 elements = [self._sending.part(at, len(each.content))]
-            opcode = SendOpcode.RDMA_WRITE if each.isDirect else SendOpcode.RDMA_WRITE_WITH_IMM
+            isAlone = each.isDirect or messages is not None
+            opcode = SendOpcode.RDMA_WRITE if isAlone else SendOpcode.RDMA_WRITE_WITH_IMM
             request = SendRequest(each.message, opcode, elements)
             request.immediate, request.remoteAddress, request.remoteKey = each.message, each.address, each.key
+            if messages is not None and not each.isDirect:
+                # The message behind it tells of it; one that fails tells itself.
+                request.flags = 0
+                requester.enqueue(request, True)
+                request = messages.sent(each)
             requester.enqueue(request, True)
 
     # -- what the program does
