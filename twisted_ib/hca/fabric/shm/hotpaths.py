@@ -115,19 +115,22 @@ class HotPaths(Fabric):
             if not path.alive:
                 # An upcall of an earlier path has closed the device.
                 continue
-            k = 1
             try:
                 k = path.progress(budget)
             except RingError as error:
                 self._broken(path, error)
-            finally:
-                # Also of a record over which a consumer, or a signal's handler within it, has raised: it
-                # counts as taken, for which the peer may wait.
-                if k:
-                    n += k
-                    # Nothing is news to the peer if only its acknowledgements were seen.
-                    if not path.bell and path.consumed and path.alive:
-                        self.bells.append(path)
+                k = 1
+            except BaseException:
+                # A consumer, or a signal's handler within it: the record counts as taken, for which the peer
+                # may wait.  It hears of that when the next batch ends.
+                if not path.bell and path.consumed and path.alive:
+                    self.bells.append(path)
+                raise
+            if k:
+                n += k
+                # Nothing is news to the peer if only its acknowledgements were seen.
+                if not path.bell and path.consumed and path.alive:
+                    self.bells.append(path)
         if self._over:
             n += self._clear()
         return n
