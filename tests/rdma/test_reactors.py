@@ -138,6 +138,15 @@ class RDMATestsMixin(Driven):
         """
         return self.clientDevice or self.device
 
+    @property
+    def needsTCP(self) -> bool:
+        """
+        Whether a connection needs the TCP port of its number.
+        """
+        if self.isOverTCP is None:
+            return bool(traitsOf(self.device).nodeType is NodeType.RNIC)
+        return self.isOverTCP
+
     def factory(self, made: list[Talker]) -> Factory:
         """
         @return: What makes protocols and remembers them.
@@ -323,8 +332,8 @@ class RDMATestsMixin(Driven):
                 await done
             except WorkCompletionError as wrong:
                 # A Terminate does not name a SEND, which was complete when it was sent.
-                isTaken = traitsOf(this.device).completion is Completion.TAKEN
-                this.assertEqual(wrong.statusName, "REM_INV_REQ_ERR" if isTaken else "WR_FLUSH_ERR")
+                isNamed = traitsOf(this.device).completion is Completion.TAKEN and not this.needsTCP
+                this.assertEqual(wrong.statusName, "REM_INV_REQ_ERR" if isNamed else "WR_FLUSH_ERR")
             await found.lost
             reason = await made[0].lost
             this.assertIsInstance(reason, error.ConnectionLost)
@@ -339,9 +348,7 @@ class RDMATestsMixin(Driven):
         so.  Elsewhere both ends say it.
         """
         this: Any = self
-        isOverTCP = self.isOverTCP
-        if isOverTCP is None:
-            isOverTCP = traitsOf(self.device).nodeType is NodeType.RNIC
+        isOverTCP = self.needsTCP
 
         async def steps(reactor: Any) -> None:
             made: list[Any] = []

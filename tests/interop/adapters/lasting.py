@@ -5,8 +5,9 @@ C{lasting.py echo|rounds DEVICE OWN-ADDRESS PEER PORT}: a server that sends back
 that sends again and again; each prints C{goes on} once and C{lost}, with the reason, at the end.
 C{sdp-echo|sdp-rounds ...}: the same over C{sdp:}, not in messages.
 C{serve ...}: a server of many.  C{leave DEVICE OWN-ADDRESS PEER PORT ROUNDS}: a client that connects so
-often, and goes at once each time.  C{vanish DEVICE ADAPTER PEER PORT ROUNDS}: a client whose adapter, one of
-the kernel's, it deletes and adds again, so often.
+often, and goes at once each time.  C{hasty OWN-ADDRESS PEER PORT ROUNDS}: the same by bare TCP.
+C{vanish DEVICE ADAPTER PEER PORT ROUNDS}: a client whose adapter, one of the kernel's, it deletes and adds
+again, so often.
 """
 
 from __future__ import annotations
@@ -206,6 +207,26 @@ def leave(reactor: Any, device: str, here: str, there: str, port: str, rounds: s
     reactor.stop()
 
 
+def hasty(here: str, there: str, port: str, rounds: str) -> None:
+    """
+    A client of TCP that has iWARP's Request, and ends with the answer, every other one by RST.
+    """
+    import socket
+    import struct
+
+    from twisted_ib.hca.fabric.iwarp.protocol.mpa import Depths, StartupFrame
+
+    request = StartupFrame(False, depths=Depths(4, 4)).pack()
+    answers = 0
+    for number in range(int(rounds)):
+        with socket.create_connection((there, int(port)), source_address=(here, 0)) as made:
+            made.sendall(request)
+            answers += made.recv(1000).startswith(b"MPA ID Rep Frame")
+            if number % 2:
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    say("answers", answers)
+
+
 class Vanishing:
     """
     A client, whose adapter disappears.
@@ -306,6 +327,9 @@ def main(kind: str, *rest: str) -> None:
     """
     Run a side.
     """
+    if kind == "hasty":
+        hasty(*rest)
+        return
     reactor = install()
     if kind == "vanish":
         *given, rounds_ = rest

@@ -84,13 +84,17 @@ def _make(device: str, host: str, kind: str, client: str = "") -> dict[str, type
         members.update(test_numberTaken=_lacking("no port is both ends' where their addresses are apart"))
     members.update(clientDevice=client, _reactors=IB_REACTORS, __module__=__name__)
     found: dict[str, type] = {}
+    skips = dict(OF_ADAPTERS)
+    if kind == "siw" and client and kindOf(client).name != "hardware":
+        # What TCP has not taken yet of a longer one, as the adapter ends the connection, goes on to nobody.
+        skips["test_resumeProducingThrows"] = skips["test_fullWriteBuffer"]
     if kind == "siw":
         everything = _lacking("siw has no immediate data, and no atomics")
         members.update(test_everything=everything, isOverTCP=True)
     found.update(makeStreamTests(subjectFor(device, host, client), IB_REACTORS, __name__))
     case: Any = type("RDMATests", (RDMATestsMixin, ReactorBuilder), members)
     found.update(case.makeTestCaseClasses())
-    found.update(streamTests(device, IB_REACTORS, __name__, host, OF_ADAPTERS, client))
+    found.update(streamTests(device, IB_REACTORS, __name__, host, skips, client))
     return {name: each for name, each in found.items() if HAS_TLS or "TLS" not in name}
 
 

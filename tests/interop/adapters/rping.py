@@ -1,22 +1,48 @@
 """
 C{ib-ping} on a device of the kind C{hardware} in the guest and C{rping} on the same adapter, each the other's
 server: a peer of Linux's own; and so the pingpongs, whose sides connect their queue pairs by themselves.
+Then the commands of this package on the device alone: C{ib-perf}, C{ib-ss}, C{ib-devinfo}.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
+from pathlib import Path
+from typing import Any
 
-from tests.interop.adapters.rxe import EXAMPLES, GUESTS, PINGPONGS, SECONDS, HardwareTestCase
+from twisted.trial.unittest import SkipTest
+
+from tests.interop.adapters.gone import LastingTestCase
+from tests.interop.adapters.rxe import EXAMPLES, GUESTS, LASTING, PINGPONGS, PORT, SECONDS, HardwareTestCase
+from tests.interop.adapters.siw import SIWMixin
+from tests.interop.lab.anew import limit
+from tests.interop.lab.machine import Ended
 from tests.interop.lab.shipped import SITE
 from tests.interop.rping import isDone
 from tests.support.commands import programOf
 
 #: Rounds whose bytes are verified, and of how many bytes.
-OPTIONS = "-C 20 -V -S 1000"
+ROUNDS = 20
+OPTIONS = f"-C {ROUNDS} -V -S 1000"
 #: Of both sides of a pingpong, and the slot of the IPv4 address in the table of rxe.
 PINGPONG, SLOT = "-n 100 -s 3000", 1
 DATAGRAMS = "-n 100 -s 1000"
+#: A command of this package, in the Python that has imported it.
+COMMAND = Path(SITE, "command.py")
+_COMMAND = """
+import sys
+from importlib import import_module
+
+sys.argv[:2] = sys.argv[1:2]
+sys.exit(import_module("twisted_ib.tools." + sys.argv[0]).main())
+"""
+#: What C{ib-perf} measures there, for how many seconds, and how long one test may take.
+TESTS = "send", "write", "read", "atomic", "sdp"
+PERF, PERF_SECONDS = "-D 0.2", 4 * SECONDS
+#: How often processes are asked that may be busy.
+TRIES = 20
 
 
 class RPingTests(HardwareTestCase):
@@ -103,3 +129,187 @@ class PingPongTests(HardwareTestCase):
         UD, in one packet each.
         """
         self.both(2, DATAGRAMS)
+
+
+class CommandsMixin(HardwareTestCase):
+    """
+    Runs commands of this package in the guest.
+    """
+
+    def setUp(self) -> None:
+        """
+        Bring what runs them.
+        """
+        super().setUp()
+        limit(self, PERF_SECONDS)
+        self.release()
+        self.guest.must(f"cat > {COMMAND} <<'END'{_COMMAND}END")
+
+    def command(self, module: str, *words: object) -> str:
+        """
+        @return: the command line of one.
+        """
+        return self.python(COMMAND, module, *words)
+
+    def said(self, module: str, *words: object) -> Ended:
+        """
+        @return: how one has ended, well.
+        """
+        return self.succeeded(self.guest.run(self.command(module, *words), SECONDS))
+
+    def known(self, module: str, *words: object) -> Any:
+        """
+        @return: what one says as JSON.
+        """
+        return json.loads(self.said(module, *words, "--json").output)
+
+
+class PerfTests(CommandsMixin):
+    """
+    C{ib-perf} between two processes of the guest.
+
+    @cvar tests: what it measures.
+    """
+
+    tests: tuple[str, ...] = TESTS
+
+    def test_rates(self) -> None:
+        """
+        It has a time and a rate of each, and names the device.
+        """
+        if self.guest.run(
+            "python3 -c 'import hdrh.histogram'".replace("python3", f"PYTHONPATH={SITE} python3")
+        ).status:
+            raise SkipTest("hdrhistogram is here for another Python than the guest's")
+        for test in self.tests:
+            server = self.start(self.command("perf.perf", test, "-d", GUESTS))
+            self.untilListens()
+            found = self.known("perf.perf", test, self.there, "-d", GUESTS, PERF)
+            self.succeeded(self.guest.finish(server, SECONDS))
+            (row,) = found["results"]
+            self.assertEqual((found["test"], found["device"], row["bytes"] > 0), (test, GUESTS, True))
+            self.assertGreater(row["latency"]["p50_usec"], 0, found)
+            self.assertGreater(row["bandwidth"]["MB_per_sec"], 0, found)
+
+    def test_table(self) -> None:
+        """
+        So it does for people.
+        """
+        server = self.start(self.command("perf.perf", "send", "-d", GUESTS))
+        self.untilListens()
+        said = self.said("perf.perf", "send", self.there, "-d", GUESTS, PERF).output
+        self.succeeded(self.guest.finish(server, SECONDS))
+        self.assertIn(f"ib-perf send: device {GUESTS}, ", said)
+        self.assertRegex(said, r"\n +64 +\d+( +\d+\.\d\d){4} +\d+\n")
+
+
+class SIWPerfTests(SIWMixin, PerfTests):
+    """
+    The same over siw, without atomics.
+    """
+
+    tests = tuple(each for each in TESTS if each != "atomic")
+
+
+class ShowTests(CommandsMixin, LastingTestCase):
+    """
+    C{ib-ss} and C{ib-devinfo} while two processes of the guest talk.
+
+    @cvar transport: what the device is, in C{ibv_devinfo}'s words, and its link.
+    """
+
+    transport = "InfiniBand", "Ethernet"
+
+    def both(self, streams: str = "") -> list[int]:
+        """
+        @return: two processes that talk; the server is the first.
+        """
+        found = []
+        for kind in ("echo", "rounds"):
+            command = self.python(LASTING, f"{streams}{kind}", GUESTS, self.there, self.there, PORT)
+            written = f"{self.written}.{kind}"
+            self.guest.must(f"rm -f {written}")
+            found.append(self.start(f"{command} > {written} 2>&1"))
+            word = "listens" if kind == "echo" else "goes on"
+            self.guest.must(f"until grep -qs '{word}' {written}; do sleep 0.1; done", SECONDS)
+        return found
+
+    def shown(self, streams: str, provider: str) -> None:
+        """
+        Check what both commands say.
+        """
+        self.both(streams)
+        sockets = [each for each in self.known("show.ss", "-a") if each["device"] == GUESTS]
+        listener, client, server = sorted(
+            sockets, key=lambda each: (each["kind"] != "listener", each["local"])
+        )
+        if client["local"] == listener["local"]:
+            client, server = server, client
+        own = f"{self.there}:{PORT}"
+        self.assertEqual((listener["local"], listener["state"]), (own, "LISTEN"))
+        self.assertEqual((server["local"], server["remote"]), (own, client["local"]))
+        self.assertEqual((client["remote"], client["state"]), (own, "ESTABLISHED"))
+        self.assertEqual({each["provider"] for each in sockets}, {provider})
+        said = self.said("show.ss", "-a").output
+        self.assertRegex(said, rf"listener +{provider} +{GUESTS} +LISTEN +{re.escape(own)} ")
+        devices: list[Any] = []
+        # A process that is busy is shown without its figures.
+        for _ in range(TRIES):
+            devices = [each for each in self.known("show.devinfo", "-v") if each["hca_id"] == GUESTS]
+            if all(each["in_use"] for each in devices):
+                break
+        self.assertEqual(len(devices), 2, devices)
+        for each in devices:
+            (port,) = each["ports"]
+            self.assertEqual((each["transport"], port["link_layer"]), self.transport)
+            self.assertEqual(each["adapter"], self.peer.value[0])
+            self.assertEqual((port["state"], port["phys_state"]), ("PORT_ACTIVE", "LINK_UP"))
+            self.assertIn(f"::ffff:{self.there}", port["GID"])
+            self.assertEqual(each["in_use"]["qp"], 1, each)
+            self.assertGreater(each["counters"]["rdma_sends"], 0, each)
+        said = self.said("show.devinfo", "-v", "-d", GUESTS).output
+        self.assertEqual(said.count(f"hca_id:\t{GUESTS}\n"), 2, said)
+        self.assertEqual(said.count(f"adapter:\t\t\t{self.peer.value[0]}\n"), 2, said)
+
+    def test_messages(self) -> None:
+        """
+        In messages of C{ib:}.
+        """
+        self.shown("", "rdma")
+
+    def test_streams(self) -> None:
+        """
+        In a stream of C{sdp:}.
+        """
+        self.shown("sdp-", "sdp")
+
+
+class SIWShowTests(SIWMixin, ShowTests):
+    """
+    The same on siw.
+    """
+
+    transport = "iWARP", "Ethernet"
+
+
+class PingTests(CommandsMixin):
+    """
+    C{ib-ping} with itself.
+    """
+
+    def test_rounds(self) -> None:
+        """
+        Rounds are verified, and each is told.
+        """
+        words = f"--device {GUESTS} -a {self.there} -v {OPTIONS}"
+        server = self.start(self.command("ping.ping", "-s", words))
+        self.untilListens()
+        said = self.said("ping.ping", "-c", words).output
+        self.succeeded(self.guest.finish(server, SECONDS))
+        self.assertEqual(said.count("ping data: rdma-ping-"), ROUNDS, said)
+
+
+class SIWPingTests(SIWMixin, PingTests):
+    """
+    The same on siw.
+    """

@@ -15,8 +15,8 @@ from tests.interop.lab.images import Images, cacheDirectory
 from tests.interop.lab.lab import Peer
 from tests.interop.lab.network import IPV4
 
-#: How often a client goes at once.
-LEAVES = 50
+#: How often a client goes at once, and by bare TCP.
+LEAVES, HASTY = 50, 500
 
 
 class SIWMixin:
@@ -86,14 +86,27 @@ class LeaveTests(SIWMixin, gone.LastingTestCase):
         The kernel bears it, as often as wanted.  Where the end comes before siw has heard that the client is
         ready its state is one that ends the kernel (Linux iwcm.c, cm_close_handler()).
         """
+        self.assertEqual(self.left("leave", "iwarp0", LEAVES), f"left {LEAVES}\n")
+
+    def test_hasty(self) -> None:
+        """
+        So it does where nothing of software is between the answer and TCP's end, as in a client that is
+        killed.
+        """
+        self.assertEqual(self.left("hasty", "", HASTY), f"answers {HASTY}\n")
+
+    def left(self, kind: str, device: str, rounds: int) -> str:
+        """
+        @return: what a client has printed that goes so often.
+        """
         limit(self, SECONDS)
         self.guest.must(f"ip addr replace {self.other}/24 dev eth0")
         self.start(self.python(LASTING, "serve", GUESTS, self.there, self.other, PORT))
         self.untilListens()
         devices = f"TWISTED_IB_DEVICES=iwarp0=iwarp:{self.other}"
-        words = ("iwarp0", self.other, self.there, PORT, LEAVES)
-        done = self.guest.run(self.python(LASTING, "leave", *words, environment=devices), SECONDS)
-        self.assertEqual(self.succeeded(done).output, f"left {LEAVES}\n", done.text)
+        words = (device, self.other, self.there, PORT, rounds)
+        done = self.guest.run(self.python(LASTING, kind, *words, environment=devices), SECONDS)
+        return str(self.succeeded(done).output)
 
 
 class SIWVanishTests(SIWMixin, gone.VanishTests):

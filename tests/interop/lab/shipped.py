@@ -20,9 +20,9 @@ from tests.support.waiting import HANG_SECONDS
 #: Where it is there.
 SITE = "/tmp/site"
 #: What the package needs, and is not in the guest's image; without what is compiled, as the guest's Python
-#: may be another: only C{ibverbs} is for any.
-NEEDED = "attr attrs zope twisted constantly hyperlink incremental automat idna hamcrest".split()
-_MODULES = ("typing_extensions",)
+#: may be another: only C{ibverbs} is for any, and what C{hdrh} needs serves that of the same version.
+NEEDED = "attr attrs zope twisted constantly hyperlink incremental automat idna hamcrest hdrh".split()
+_MODULES = ("typing_extensions", "pyhdrh")
 #: Tests of Twisted's, what they need, and those of this project that are of them.
 _TWISTEDS = ("twisted/test/", "twisted/internet/test/")
 _TESTS = ("__init__.py", "support", "internet", "rdma", "sdp/__init__.py", "sdp/pair.py")

@@ -457,6 +457,7 @@ class Device(DeviceProgress):
             **self._identity(),
             **beside,
             "transport": self.traits.transport.name,
+            **self.fabric.facts,
             "compiled": compiledModules(),
             "attributes": {
                 **deviceAttributes(self.nodeGUID, len(self.partitions), self.traits),

@@ -182,6 +182,7 @@ class SubnetFabric:
         @param records: makes the fabric that carries the records, a function of owner, GUID and clock.
         """
         self.owner = owner
+        self.facts: dict[str, str] = {}
         self._changes: deque[PortChange] = deque(maxlen=_CHANGES)
         self._mads: deque[Packet] = deque()
         self._observer: _Observer | None = None

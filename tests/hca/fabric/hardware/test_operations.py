@@ -92,6 +92,15 @@ class OperationTests(SynchronousTestCase):
         one, two = self.ends()
         return one.side, two.side
 
+    def test_described(self) -> None:
+        """
+        What shows a device names its adapter, and the transport of that.
+        """
+        for isRNIC, transport in ((False, "IB"), (True, "IWARP")):
+            self.patch(hardware, "isRNIC", lambda name: isRNIC)  # noqa: B023
+            shown = self.device().describe()
+            self.assertEqual((shown["adapter"], shown["transport"]), ("rxe0", transport))
+
     def test_everyOperation(self) -> None:
         """
         SEND, WRITE, both with immediate data, READ and atomics are the adapter's own.

@@ -302,6 +302,8 @@ class IFabric(IFabricProgress, IDirectory, IFabricConnections):
     L{IAddressDirectory}, as its traits say.
     """
 
+    facts: dict[str, str] = Attribute("Texts that describe it beside its traits, or instead of one, by name.")
+
 
 class IPacketFabric(IFabric, IAddressDirectory):
     """

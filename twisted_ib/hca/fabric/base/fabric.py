@@ -36,6 +36,7 @@ class Fabric:
     @ivar sleeps: How often this side went to sleep.
     @ivar asleep: Whether the descriptor must become readable when there is work.
     @ivar patient: Whether the caller polls C{progress} until nothing comes.
+    @ivar facts: Texts that describe it beside its traits, or instead of one, by name.
     @cvar answerSeconds: How long polling for an answer pays, even if the peer has slept.
     @cvar name: The kind of fabric.
     @cvar traits: The facts of this kind of fabric.
@@ -53,6 +54,7 @@ class Fabric:
         self.delayed: dict[Any, None] = {}
         self.rung = self.sleeps = 0
         self.patient = self.asleep = False
+        self.facts: dict[str, str] = {}
 
     def count(self, name: str) -> None:
         self.owner.count(name)

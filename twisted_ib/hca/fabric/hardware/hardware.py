@@ -27,7 +27,7 @@ from twisted_ib.errors import (
 )
 from twisted_ib.hca.base.operation import GSI_QPN, MULTICAST_QPN
 from twisted_ib.hca.base.states import QPState, QPType
-from twisted_ib.hca.base.traits import ADAPTER, Traits
+from twisted_ib.hca.base.traits import ADAPTER, Traits, TransportType
 from twisted_ib.hca.connection.rdmacm import gidText
 from twisted_ib.hca.fabric.base.fabric import CompletedSearch
 from twisted_ib.hca.fabric.base.pointers import addressOf
@@ -109,6 +109,9 @@ class HardwareFabric(ConnectedFabric):
         self.verbs: Any = loadVerbs(adapter) if verbs is None else verbs
         self.context = openAdapter(self.verbs, adapter)
         self.isRNIC = isRNIC(adapter)
+        self.facts["adapter"] = adapter
+        if self.isRNIC:
+            self.facts["transport"] = TransportType.IWARP.name
         with ExitStack() as undone:
             undone.callback(self.context.close)
             if manager is None:
