@@ -54,7 +54,7 @@ RECORDED = {
     "subnet/sa": 8,
     "subnet/sm": 1,
     "subnet/sma": 9,
-    "switch": 68,
+    "switch": 66,
     "tools": 55,
     "twisted_ib": 37,
     "verbs/c": 16,
