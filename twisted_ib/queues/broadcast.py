@@ -32,10 +32,11 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from twisted_ib import limits
+from twisted_ib.drive.sleeper import fence
 from twisted_ib.hca.host import libc
 from twisted_ib.queues.connection import READ_ONLY, lengthsOf, missing, unpackLengths
 from twisted_ib.queues.pickling import Pickled, inBand, loads, pieces
-from twisted_ib.queues.ring import PAGE, PairSocket, Payload, fence, wake, woken
+from twisted_ib.queues.ring import PAGE, PairSocket, Payload, wake, woken
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -8,6 +8,7 @@ from collections import Counter
 from random import Random
 from typing import Any
 
+from tests.hca.fabric.roce import flood
 from tests.hca.fabric.roce.flood import RATE, FloodTestCase
 from tests.simulation.streams import ADDRESSES, PORT
 from twisted_ib import limits
@@ -77,6 +78,35 @@ class FloodTests(FloodTestCase):
         waiting, known = waiting - 1, counters["requests_sifted"]
         self.arrive(10, self.forged)
         self.assertEqual((counters["requests_sifted"], self.honest), (known, 5))
+
+    def test_siftedRefused(self) -> None:
+        """
+        So are those for a port that nobody listens at, to refuse which takes the time that others need, once
+        more than a socket keeps have come while many waited; a burst is not sifted.
+        """
+        waiting, counters = receive.SIFTED_WAITING, self.device.counters
+        self.patch(self.link, "waiting", lambda: waiting)
+        for name in ("PORT", "MESSAGES_PORT", "DEAF_PORT"):
+            self.patch(flood, name, PORT + 100)
+        self.honest = 0
+        self.arrive(receive.SIFTED_BURST - 100, self.forged)
+        self.assertEqual(counters["requests_sifted"], 0)
+        waiting -= 1
+        self.arrive(150, self.forged)
+        waiting += 1
+        self.arrive(receive.SIFTED_BURST - 200, self.forged)
+        self.assertEqual(counters["requests_sifted"], 0)
+        self.arrive(1000, self.forged)
+        sifted = counters["requests_sifted"]
+        self.assertGreater(sifted, 700)
+        self.assertGreater(self.honest, 5)
+        # Also those that come again.
+        refused = self.device.cm.counters["noListener"]
+        again = [self.forged() for _ in range(10)]
+        self.arrive(50, iter(again * 5).__next__)
+        self.assertGreaterEqual(counters["requests_sifted"], sifted + 50)
+        self.assertEqual(self.device.cm.counters["noListener"], refused)
+        self.assertLess(len(self.device.reserved), receive.SIFTED_HALF_OPEN)
 
     def test_sieve(self) -> None:
         """

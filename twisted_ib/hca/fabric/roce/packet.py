@@ -210,6 +210,14 @@ class PacketFabric(AddressDirectory):
         if self.group is not None and all(service != serviceID for service, _ in self._services):
             self.group.services.remove(serviceID)
 
+    def isListened(self, serviceID: int) -> bool:
+        """
+        @return: whether this process listens for a service, or another one of this address.
+        """
+        if any(service == serviceID for service, _ in self._services):
+            return True
+        return self.group is not None and self.group.services.find(serviceID) not in (0, self.group.slot)
+
     # -- peers
 
     def join(self, group: int) -> None:

@@ -16,8 +16,8 @@ that it comes from that queue pair's peer. Invalid packets are dropped silently 
   - C{management_malformed} and others: for queue pair 1, but no MAD that an agent takes
     (L{twisted_ib.hca.mad.dispatch}).
 
-Requests to connect that come for the first time while more come than can be answered are dropped, and
-C{requests_sifted} counts them: L{Sieve}.
+Requests to connect that come for the first time while more come than can be answered are dropped, and so are
+those for services that nobody listens for: C{requests_sifted} counts them, L{Sieve}.
 
 C{packets_handed_on} counts what went on to another process of this address, C{packets_taken_over} what one
 gave this process.  C{packets_marked} counts packets with a congestion mark, C{congestion_notified} the
@@ -60,6 +60,9 @@ PACKET_SIZES_UNCONNECTED = 8
 #: while so many octets wait to be received, as Linux counts them: some 250 requests.
 SIFTED_HALF_OPEN: Final = limits.CM_HALF_OPEN_PER_ADDRESS
 SIFTED_WAITING = 256 * 1024
+#: Or from so many on that came while it has never been less, refused ones as well: more than a socket keeps,
+#: and than one program asks at once.
+SIFTED_BURST: Final = 2048
 #: So many requests are remembered, and then, in their places, others; each has one of sixteen times as many
 #: bits.
 SIFTED_REQUESTS = 65536
@@ -139,7 +142,7 @@ class PacketReceiver:
     @ivar packets: count of packets received, valid or not.
     """
 
-    __slots__ = ("_fabric", "_flows", "_owner", "_sessions", "_sieve", "packets")
+    __slots__ = ("_burst", "_fabric", "_flows", "_owner", "_sessions", "_sieve", "packets")
 
     def __init__(self, fabric: Any, sessions: dict[int, QueuePairPath]) -> None:
         self._fabric = fabric
@@ -147,6 +150,8 @@ class PacketReceiver:
         self._sessions = sessions
         self._flows: dict[tuple[str, str, int], ICRCState] = {}
         self._sieve: Sieve | None = None
+        # Requests since few waited, as far as was asked.
+        self._burst = 0
         self.packets = 0
 
     def take(
@@ -284,8 +289,7 @@ class PacketReceiver:
         self, key: tuple[str, str, int], buffer: Any, start: int, stop: int, size: int
     ) -> ICRCState | None:
         source, destination, port = key
-        isFlooded = len(self._owner.reserved) >= SIFTED_HALF_OPEN
-        if isFlooded and start + size >= stop and self._isSifted(source, buffer, start, stop):
+        if start + size >= stop and self._isSifted(source, buffer, start, stop):
             self.packets += 1
             self._owner.count("requests_sifted")
             return None
@@ -293,11 +297,21 @@ class PacketReceiver:
 
     def _isSifted(self, source: str, buffer: Any, start: int, stop: int) -> bool:
         request = requestOf(buffer, start, stop)
+        if request is None:
+            return False
+        self._burst += 1
+        if self._burst <= SIFTED_BURST and len(self._owner.reserved) < SIFTED_HALF_OPEN:
+            return False
         try:
-            if request is None or self._fabric.link.waiting() < SIFTED_WAITING:
+            if self._fabric.link.waiting() < SIFTED_WAITING:
+                self._burst = 0
                 return False
         except OSError:
             return False  # Before Linux 4.12.
+        service = serviceOf(buffer, start, stop)
+        if service is not None and not self._fabric.isListened(service):
+            # To refuse it takes the time that others need, also where it is repeated.
+            return True
         if self._sieve is None:
             self._sieve = Sieve()
         return not self._sieve.passes(source, request)
