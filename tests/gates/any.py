@@ -55,7 +55,7 @@ RECORDED = {
     "subnet/sm": 1,
     "subnet/sma": 9,
     "switch": 66,
-    "tools": 55,
+    "tools": 54,
     "twisted_ib": 37,
     "verbs/c": 16,
     "verbs/core": 3,
