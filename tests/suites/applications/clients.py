@@ -247,6 +247,31 @@ def smtplib(port: int) -> None:
 
 
 @client
+def paramiko(port: int) -> None:
+    """
+    Paramiko, octets that a command sends back, on one channel.
+    """
+    from paramiko import Transport
+
+    with Transport((HOST, port)) as transport:
+        transport.start_client()
+        transport.auth_none("user")
+        channel = transport.open_session()
+        channel.exec_command("echo")
+
+        def act() -> None:
+            channel.sendall(BODY)
+            left = len(BODY)
+            while left:
+                data = channel.recv(left)
+                if not data:
+                    raise EOFError
+                left -= len(data)
+
+        _repeated(act)
+
+
+@client
 def manager(port: int) -> None:
     """
     A proxy of a manager of C{multiprocessing}.

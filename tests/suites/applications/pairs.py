@@ -24,8 +24,10 @@ class Pair:
 PAIRS = {
     "http.server + urllib": Pair("standard", "urllib"),
     "Flask + urllib": Pair("flask", "urllib", ("flask",)),
+    "Django + urllib": Pair("django", "urllib", ("django",)),
     "waitress + http.client": Pair("waitress", "httpclient", ("waitress",)),
     "cheroot + http.client": Pair("cheroot", "httpclient", ("cheroot",)),
+    "twisted.web + http.client": Pair("twistedWeb", "httpclient"),
     "fakeredis + redis": Pair("fakeredis", "redis", ("fakeredis", "redis")),
     "rpyc": Pair("rpyc", "rpyc", ("rpyc",)),
     "Pyro5": Pair("pyro", "pyro", ("Pyro5",)),
@@ -36,6 +38,7 @@ PAIRS = {
     "websockets": Pair("websocket", "websocket", ("websockets",)),
     "websockets, threads": Pair("websocketThreads", "websocketThreads", ("websockets",)),
     "autobahn + websockets": Pair("autobahn", "websocket", ("autobahn", "websockets")),
+    "AsyncSSH + paramiko": Pair("asyncssh", "paramiko", ("asyncssh", "paramiko")),
     "aiosmtpd + smtplib": Pair("aiosmtpd", "smtplib", ("aiosmtpd",)),
     "multiprocessing's managers": Pair("manager", "manager"),
 }

@@ -72,6 +72,42 @@ def flask(port: int) -> None:
 
 
 @server
+def django(port: int) -> None:
+    """
+    Django's development server.
+    """
+    from django.conf import settings
+    from django.core.management import execute_from_command_line
+    from django.http import HttpResponse
+    from django.urls import path
+
+    urls = (path("", lambda request: HttpResponse(BODY)),)
+    settings.configure(
+        ALLOWED_HOSTS=[HOST], LOGGING_CONFIG=None, ROOT_URLCONF=urls, SECRET_KEY="key", USE_TZ=True
+    )
+    execute_from_command_line(["servers.py", "runserver", "--noreload", "--skip-checks", f"{HOST}:{port}"])
+
+
+@server
+def twistedWeb(port: int) -> None:
+    """
+    C{twisted.web} on Twisted's reactor.
+    """
+    from twisted.internet import reactor
+    from twisted.web.resource import Resource
+    from twisted.web.server import Site
+
+    class Home(Resource):
+        isLeaf = True
+
+        def render_GET(self, request: Any) -> bytes:
+            return BODY
+
+    reactor.listenTCP(port, Site(Home()), interface=HOST)  # type: ignore[attr-defined]
+    reactor.run()  # type: ignore[attr-defined]
+
+
+@server
 def waitress(port: int) -> None:
     """
     Waitress, with connections that stay.
@@ -237,6 +273,33 @@ def aiosmtpd(port: int) -> None:
 
     Controller(Sink(), hostname=HOST, port=port).start()
     threading.Event().wait()
+
+
+@server
+def asyncssh(port: int) -> None:
+    """
+    AsyncSSH's server.
+    """
+    import asyncio
+
+    import asyncssh
+
+    class Open(asyncssh.SSHServer):  # type: ignore[misc, name-defined]
+        def begin_auth(self, username: str) -> bool:
+            return False
+
+    async def echo(process: Any) -> None:
+        while data := await process.stdin.read(1 << 16):
+            process.stdout.write(data)
+
+    async def main() -> None:
+        keys = [asyncssh.generate_private_key("ssh-ed25519")]
+        await asyncssh.create_server(
+            Open, HOST, port, server_host_keys=keys, process_factory=echo, encoding=None
+        )
+        await asyncio.Event().wait()
+
+    asyncio.run(main())
 
 
 @server
