@@ -32,9 +32,11 @@ DATAGRAMS = "-n 100 -s 1000"
 #: A command of this package, in the Python that has imported it.
 COMMAND = Path(SITE, "command.py")
 _COMMAND = """
+import os
 import sys
 from importlib import import_module
 
+exec(os.environ.get("BEFORE", ""))
 sys.argv[:2] = sys.argv[1:2]
 sys.exit(import_module("twisted_ib.tools." + sys.argv[0]).main())
 """
@@ -320,3 +322,62 @@ class SIWPingTests(SIWMixin, PingTests):
     """
     The same on siw.
     """
+
+
+class RefusalTests(CommandsMixin):
+    """
+    What is lacking is said in one line, which says what to do.
+    """
+
+    def refused(self, command: str) -> str:
+        """
+        @return: the one line of a command that fails.
+        """
+        ended = self.guest.run(command, SECONDS)
+        self.assertNotEqual(ended.status, 0, ended.text)
+        (line,) = ended.errors.splitlines()
+        return str(line)
+
+    def without(self, adapter: str, before: str = "") -> str:
+        """
+        @param before: runs in the process first.
+
+        @return: what C{ib-ping} says on a device of an adapter.
+        """
+        given = f"TWISTED_IB_DEVICES={GUESTS}=hardware:{adapter} BEFORE={shlex.quote(before)}"
+        words = (COMMAND, "ping.ping", "--device", GUESTS, "-s")
+        return self.refused(self.python(*words, environment=given))
+
+    def test_extra(self) -> None:
+        """
+        The extra.
+        """
+        said = self.without(self.peer.value[0], "sys.modules['ibverbs'] = None")
+        self.assertIn("the extra [hardware] is not installed: pip install 'twisted-ib[hardware]'", said)
+
+    def test_adapter(self) -> None:
+        """
+        An adapter of that name.
+        """
+        self.assertIn("this host has no adapter rxe7: load its driver, or add one", self.without("rxe7"))
+
+    def test_rights(self) -> None:
+        """
+        Rights on its node.
+        """
+        self.guest.must("chmod 600 /dev/infiniband/uverbs*")
+        said = self.without(self.peer.value[0], "os.setgroups([]); os.setgid(65534); os.setuid(65534)")
+        self.assertIn("no rights on /dev/infiniband/uverbs", said)
+        self.assertIn("become root, or a member of its group", said)
+
+    def test_library(self) -> None:
+        """
+        The library.
+        """
+        words = f"ping.ping --device {GUESTS} -s"
+        given = f"TWISTED_IB_DEVICES={GUESTS}=hardware:{self.peer.value[0]} PYTHONPATH={SITE}"
+        found = "ldconfig -p | sed -n 's/.*libibverbs.so.1.*=> //p'"
+        hidden = f"for each in $({found}); do mount --bind /dev/null $each; done"
+        command = f"{hidden}; exec env {given} python3 {COMMAND} {words}"
+        said = self.refused(f"exec unshare -m sh -c {shlex.quote(command)}")
+        self.assertIn("there is no libibverbs.so.1: install it, as Debian's libibverbs1", said)
