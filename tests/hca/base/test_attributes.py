@@ -9,6 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted_ib import limits
 from twisted_ib.hca.base.attributes import MTU_CODES, deviceAttributes, extendedAttributes, portAttributes
 from twisted_ib.hca.base.port import Port
+from twisted_ib.hca.base.traits import ADAPTER, STREAM
 from twisted_ib.verbs.pyverbs import enums
 
 GUID = 0x0102030405060709
@@ -79,6 +80,16 @@ class AttributeTests(SynchronousTestCase):
         self.assertEqual(deviceAttributes(GUID)["device_cap_flags"], flags)
         self.assertEqual(extendedAttributes()["device_cap_flags_ex"], flags)
         self.assertEqual(deviceAttributes(GUID)["atomic_cap"], enums.IBV_ATOMIC_HCA)
+
+    def test_noWindows(self) -> None:
+        """
+        An adapter has no memory windows here, and says so; software of iWARP has them.
+        """
+        windows = "MEM_WINDOW MEM_MGT_EXTENSIONS MEM_WINDOW_TYPE_2B".split()
+        bits = sum(getattr(enums, f"IBV_DEVICE_{each}") for each in windows)
+        for traits, capabilities, most in ((ADAPTER, 0, 0), (STREAM, bits, limits.MEMORY_WINDOWS)):
+            found = deviceAttributes(GUID, traits=traits)
+            self.assertEqual((int(found["device_cap_flags"]) & bits, found["max_mw"]), (capabilities, most))
 
     def test_port(self) -> None:
         """

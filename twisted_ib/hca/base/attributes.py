@@ -36,6 +36,10 @@ COMPLETION_VECTORS = 1
 CAPABILITIES = 0x2 | 0x4 | 0x40 | 0x80 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x20000 | 0x200000 | 0x1000000
 #: Those of them that iWARP does not have, as it has no P_Keys, datagrams and RNR NAKs (RFC 5040).
 _OF_INFINIBAND = 0x2 | 0x4 | 0x40 | 0x1000
+#: Those of what has no memory windows, and cannot invalidate keys.
+_OF_WINDOWS = 0x20000 | 0x200000 | 0x1000000
+#: Of C{enum ibv_wr_opcode}.
+_BIND_MW = 8
 #: C{enum ibv_atomic_cap}: atomic among the operations of one HCA only, not with the CPU (IBTA vol. 1 9.4.5).
 ATOMIC_HCA = 1
 #: All page sizes from 4096 on, as rxe's (C{rxe_param.h}).
@@ -57,8 +61,13 @@ def _isIB(traits: Traits) -> bool:
     return traits.transport is TransportType.IB
 
 
+def _hasWindows(traits: Traits) -> bool:
+    return traits.operations is None or _BIND_MW in traits.operations
+
+
 def _capabilities(traits: Traits) -> int:
-    return CAPABILITIES if _isIB(traits) else CAPABILITIES & ~_OF_INFINIBAND
+    lacking = (0 if _isIB(traits) else _OF_INFINIBAND) | (0 if _hasWindows(traits) else _OF_WINDOWS)
+    return CAPABILITIES & ~lacking
 
 
 def deviceAttributes(guid: int, partitions: int = 1, traits: Traits = LOCAL) -> dict[str, int | str]:
@@ -103,7 +112,7 @@ def deviceAttributes(guid: int, partitions: int = 1, traits: Traits = LOCAL) -> 
         "atomic_cap": ATOMIC_HCA if _isIB(traits) else 0,
         "max_ee": 0,
         "max_rdd": 0,
-        "max_mw": limits.MEMORY_WINDOWS,
+        "max_mw": limits.MEMORY_WINDOWS if _hasWindows(traits) else 0,
         "max_raw_ipv6_qp": 0,
         "max_raw_ethy_qp": 0,
         "max_mcast_grp": groups,
