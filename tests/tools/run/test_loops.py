@@ -404,6 +404,36 @@ for end in (None, *socket.socketpair()):
     except Exception as error:
         print(type(error).__name__)
 """
+#: It says what carries both ends, and whether OpenSSL has their descriptors.
+_OPENSSL_MOVES = f"""
+import sys, threading
+{_PAIR}
+from OpenSSL import SSL
+serving, asking = SSL.Context(SSL.TLS_SERVER_METHOD), SSL.Context(SSL.TLS_CLIENT_METHOD)
+serving.use_certificate_file(sys.argv[1])
+serving.use_privatekey_file(sys.argv[1])
+_, one, other = pair()
+ends = []
+def serve():
+    server = SSL.Connection(serving, other)
+    server.set_accept_state()
+    server.do_handshake()
+    server.sendall(server.recv(99))
+    ends.append(server)
+thread = threading.Thread(target=serve)
+thread.start()
+client = SSL.Connection(asking, one)
+client.set_connect_state()
+client.do_handshake()
+client.sendall(b"question")
+print(client.recv(99).decode())
+thread.join()
+for end, skt in ((client, one), (*ends, other)):
+    try:
+        end.bio_read(9)
+    except Exception as error:
+        print(type(error).__name__, skt.sdp)
+"""
 #: It fills what its peer does not read, tries the write again, and is told what is wrong with a record.
 _OPENSSL_WAITS = f"""
 import select, sys
@@ -873,12 +903,10 @@ class KindTests(LoopsTestCase):
         wrapped in the expression that connects it, or before it connects or listens, or by a client of the
         standard library.
         """
-        config = self.folder / "config"
-        config.write_text("use both server * *:*\nuse both connect * *:*\ntimeout short 0\n")
         with open(self.folder / "pem", "wb") as file:
             file.write(certificate("localhost").dumpPEM())
         said = "".join(f"{each} True\n" for each in ("early", "late", "https", "opened", "mailed"))
-        self.assertEqual(self.ran(_SECURED, config=config)[0], said)
+        self.assertEqual(self.ran(_SECURED, config=self.staying())[0], said)
 
     def test_absent(self) -> None:
         """
@@ -898,9 +926,10 @@ class KindTests(LoopsTestCase):
 
     def test_openSSL(self) -> None:
         """
-        pyOpenSSL's connections go over SDP, blocking and not, also those of a class of the program's own.
+        pyOpenSSL's connections go over SDP if the rules leave them there, blocking and not, also those of a
+        class of the program's own.
         """
-        said, summary = self.ran(_OPENSSL, self.pem())
+        said, summary = self.ran(_OPENSSL, self.pem(), config=self.staying())
         self.assertEqual(said, "500001 True Own\n" * 2 + "WantReadError\nTypeError\nTypeError\n")
         self.assertEqual((summary["sdp"], summary["tcp"], summary["notes"]), (4, 0, {}))
 
@@ -909,10 +938,30 @@ class KindTests(LoopsTestCase):
         One that does not block says what it waits for, and what goes wrong, as it does over TCP.
         """
         pem = self.pem()
-        said, summary = self.ran(_OPENSSL_WAITS, pem)
+        said, summary = self.ran(_OPENSSL_WAITS, pem, config=self.staying())
         plain = [sys.executable, "-c", _OPENSSL_WAITS, pem]
         over = subprocess.run(plain, capture_output=True, text=True, check=True, timeout=HANG_SECONDS)
         self.assertEqual((said, summary["sdp"]), (over.stdout, 4))
+        # By default they move meanwhile.
+        self.assertEqual(self.ran(_OPENSSL_WAITS, pem)[0], over.stdout)
+
+    def test_openSSLMoves(self) -> None:
+        """
+        By default those of a connected socket move to TCP before their handshake, and OpenSSL has the
+        descriptors.
+        """
+        said, summary = self.ran(_OPENSSL_MOVES, self.pem())
+        self.assertEqual(said, "question\n" + "TypeError None\n" * 2)
+        reasons = {each["kind"]: each["connections"] for each in summary["reasons"]}
+        self.assertEqual((summary["sdp"], reasons), (0, {"tls": 1, "moved": 1}))
+
+    def staying(self) -> Path:
+        """
+        @return: the path of rules by which nothing moves.
+        """
+        config = self.folder / "config"
+        config.write_text("use both server * *:*\nuse both connect * *:*\ntimeout short 0\n")
+        return config
 
     def pem(self) -> str:
         """

@@ -363,6 +363,14 @@ def replaceOpenSSL(module: ModuleType) -> None:
 
     def begin(self: Connection, context: Context, socket: kernel.socket | None = None) -> None:
         this = None if socket is None else _becomeFirst(socket)
+        if this is not None and this.sdp is not None:
+            from twisted_ib.blocking.moving import secured
+
+            # Whether it is the client or the server of TLS is said later: mostly that of the connection.
+            secured(this, True)
+            if this.sdp is None:
+                # The kernel carries it: OpenSSL has the descriptor.
+                this = None
         plain(self, context, socket if this is None else None)
         if this is not None:
             # First: what it has replaced then is of that module.
