@@ -5,6 +5,7 @@ Tests of connections of Twisted's reactors that their blocking clients move to T
 
 from __future__ import annotations
 
+import gc
 import os
 import socket as kernel
 import ssl
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from subprocess import PIPE, Popen
 from typing import Any
+from weakref import ref
 
 from twisted.internet.interfaces import IPushProducer, ISSLTransport
 from twisted.internet.threads import deferToThreadPool
@@ -692,6 +694,28 @@ class MovingTests(SwitchTestsBuilder):
         self.assertEqual([talk.log[-1] for talk in talks], ["ConnectionLost", "ConnectionLost"])
         for each in self.sockets:
             each.close()
+
+    def test_freed(self) -> None:
+        """
+        At its end it is freed without the garbage collector, as one over SDP is.
+        """
+        kept: list[ref[Any]] = []
+
+        async def moves() -> None:
+            skt, talk = await self.moved()
+            kept.extend((ref(talk.transport), ref(talk.transport._carrier)))
+            await self.ask(skt.close)
+            await self.ended(talk)
+            talk.transport = None
+
+        async def scenario() -> None:
+            gc.collect()
+            gc.disable()
+            self.addCleanup(gc.enable)
+            await moves()
+            await self.until(lambda: not any(each() for each in kept))
+
+        self.play(scenario)
 
     # -- options
 
