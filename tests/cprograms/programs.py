@@ -226,9 +226,10 @@ SERVERS = (
 
 
 def _fio(verb: str) -> Program:
-    # A client that sends is told by no retry that its server has no receive: that one needs more of them.
+    # A client that sends is told by no retry that its server has no receive: that one has one for each block
+    # of a client's, as it may wait for a processor meanwhile.
     command = "fio --name=job --ioengine=rdma --hostname={server} --port={port} --size=4m --minimal"
-    server, client = f"{command} --rw=read --iodepth=16", f"{command} --rw=write --verb={verb}"
+    server, client = f"{command} --rw=read --iodepth=1024", f"{command} --rw=write --verb={verb}"
     return Program(f"fio_{verb}", server, client, "fio", ";fio-")
 
 

@@ -174,6 +174,32 @@ class ExportTests(ProgramTestCase):
         self.assertEqual((result.stdout, result.stderr, result.returncode), ("", "", 0))
 
 
+#: Modules of Python in a program of C, by what it has done last: they may only fall.
+_MODULES = {"list": 335, "queue pair": 349, "channel": 389}
+
+
+class BegunTests(ProgramTestCase):
+    """
+    The start of Python in a program.
+    """
+
+    def test_modules(self) -> None:
+        """
+        A program that uses no communication manager does not import it; some, as Valkey's C{rdma-test}, give
+        their peers a second for all of the start.
+        """
+        path = self.compiled(Path(__file__).with_name("begun.c"), "librdmacm.so.1")
+        result = run(path, TWISTED_IB_DEVICE="shm0")
+        self.assertEqual((result.stderr, result.returncode), ("", 0))
+        found = {
+            name: int(count)
+            for name, _, count in (each.rpartition(" ") for each in result.stdout.splitlines())
+        }
+        self.assertEqual(found.keys(), _MODULES.keys())
+        for name, count in found.items():
+            self.assertLessEqual(count, _MODULES[name], name)
+
+
 class LoadedTests(ProgramTestCase):
     """
     A program that loads the libraries itself.

@@ -24,6 +24,10 @@ Besides:
   - C{objects}: devices, protection domains, memory regions, queues and address handles of verbs
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from twisted_ib.verbs.pyverbs.base.addr import GID, GRH, AHAttr, GlobalRoute
 from twisted_ib.verbs.pyverbs.base.base import PyverbsCM, PyverbsObject, inc_rkey
 from twisted_ib.verbs.pyverbs.base.devicetext import (
@@ -84,13 +88,8 @@ from twisted_ib.verbs.pyverbs.base.mem_alloc import (
 )
 from twisted_ib.verbs.pyverbs.base.wc import WC
 from twisted_ib.verbs.pyverbs.base.wr import SGE, MWBind, MWBindInfo, RecvWR, SendWR
-from twisted_ib.verbs.pyverbs.cm.addrinfo import AddrInfo, JoinMCAttrEx
-from twisted_ib.verbs.pyverbs.cm.cmid import CMID
-from twisted_ib.verbs.pyverbs.cm.event import CMEvent, CMEventChannel, UDParam
-from twisted_ib.verbs.pyverbs.cm.negotiation import ConnParam
 from twisted_ib.verbs.pyverbs.objects.ah import AH
 from twisted_ib.verbs.pyverbs.objects.cq import CQ, CompChannel
-from twisted_ib.verbs.pyverbs.objects.cqex import CQEX, CqInitAttrEx, PollCqAttr, WcTmInfo
 from twisted_ib.verbs.pyverbs.objects.device import (
     AsyncEvent,
     Context,
@@ -118,32 +117,39 @@ from twisted_ib.verbs.pyverbs.objects.deviceattr import (
 from twisted_ib.verbs.pyverbs.objects.mr import DM, DMMR, MR, MW, MREx, mwtype2str
 from twisted_ib.verbs.pyverbs.objects.pd import PD, ParentDomain, ParentDomainContext, ParentDomainInitAttr
 from twisted_ib.verbs.pyverbs.objects.srq import SRQ, OpsWr, SrqAttr, SrqInitAttr, SrqInitAttrEx
-from twisted_ib.verbs.pyverbs.objects.unsupported import (
-    ECE,
-    WQ,
-    XRCD,
-    Buf,
-    BufMR,
-    CompCntr,
-    CompCntrInitAttr,
-    DmaBuf,
-    DmaBufMR,
-    DMAHandle,
-    DmaHandleInitAttr,
-    Flow,
-    FlowAttr,
-    QPAttachCompCntrAttr,
-    QPRateLimitAttr,
-    RwqIndTable,
-    RwqIndTableInitAttr,
-    RxHashConf,
-    WQAttr,
-    WQInitAttr,
-    XRCDInitAttr,
-)
 from twisted_ib.verbs.pyverbs.qp.qp import QP
 from twisted_ib.verbs.pyverbs.qp.qpattr import QPAttr, QPCap, QPInitAttr, QPInitAttrEx
-from twisted_ib.verbs.pyverbs.qp.qpex import DataBuffer, QPEx
+
+if TYPE_CHECKING:
+    from twisted_ib.verbs.pyverbs.cm.addrinfo import AddrInfo, JoinMCAttrEx
+    from twisted_ib.verbs.pyverbs.cm.cmid import CMID
+    from twisted_ib.verbs.pyverbs.cm.event import CMEvent, CMEventChannel, UDParam
+    from twisted_ib.verbs.pyverbs.cm.negotiation import ConnParam
+    from twisted_ib.verbs.pyverbs.objects.cqex import CQEX, CqInitAttrEx, PollCqAttr, WcTmInfo
+    from twisted_ib.verbs.pyverbs.objects.unsupported import (
+        ECE,
+        WQ,
+        XRCD,
+        Buf,
+        BufMR,
+        CompCntr,
+        CompCntrInitAttr,
+        DmaBuf,
+        DmaBufMR,
+        DMAHandle,
+        DmaHandleInitAttr,
+        Flow,
+        FlowAttr,
+        QPAttachCompCntrAttr,
+        QPRateLimitAttr,
+        RwqIndTable,
+        RwqIndTableInitAttr,
+        RxHashConf,
+        WQAttr,
+        WQInitAttr,
+        XRCDInitAttr,
+    )
+    from twisted_ib.verbs.pyverbs.qp.qpex import DataBuffer, QPEx
 
 __all__ = [
     "AH",
@@ -287,3 +293,41 @@ __all__ = [
     "writebe32",
     "writebe64",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # PEP 562: what few programs use is imported then.  C programs start sooner so.
+    module: object
+    if name in ("AddrInfo", "JoinMCAttrEx"):
+        from twisted_ib.verbs.pyverbs.cm import addrinfo
+
+        module = addrinfo
+    elif name == "CMID":
+        from twisted_ib.verbs.pyverbs.cm import cmid
+
+        module = cmid
+    elif name in ("CMEvent", "CMEventChannel", "UDParam"):
+        from twisted_ib.verbs.pyverbs.cm import event
+
+        module = event
+    elif name == "ConnParam":
+        from twisted_ib.verbs.pyverbs.cm import negotiation
+
+        module = negotiation
+    elif name in ("CQEX", "CqInitAttrEx", "PollCqAttr", "WcTmInfo"):
+        from twisted_ib.verbs.pyverbs.objects import cqex
+
+        module = cqex
+    elif name in ("DataBuffer", "QPEx"):
+        from twisted_ib.verbs.pyverbs.qp import qpex
+
+        module = qpex
+    elif name in __all__:
+        from twisted_ib.verbs.pyverbs.objects import unsupported
+
+        module = unsupported
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(module, name)
+    globals()[name] = value
+    return value

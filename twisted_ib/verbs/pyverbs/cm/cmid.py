@@ -9,7 +9,7 @@ C{librdmacm/cma.c}, C{librdmacm/rdma_verbs.h}; the man page C{rdma_cm(7)}.
 from __future__ import annotations
 
 import errno
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib.hca.base import attributes
 from twisted_ib.verbs.core.hub import hub
@@ -41,9 +41,11 @@ from twisted_ib.verbs.pyverbs.objects.cq import CQ
 from twisted_ib.verbs.pyverbs.objects.device import Context
 from twisted_ib.verbs.pyverbs.objects.mr import MR
 from twisted_ib.verbs.pyverbs.objects.pd import PD
-from twisted_ib.verbs.pyverbs.objects.unsupported import ECE
 from twisted_ib.verbs.pyverbs.qp.qp import QP
 from twisted_ib.verbs.pyverbs.qp.qpattr import QPAttr, QPInitAttr
+
+if TYPE_CHECKING:
+    from twisted_ib.verbs.pyverbs.objects.unsupported import ECE
 
 _A = ibv_access_flags
 _OP = ibv_wr_opcode

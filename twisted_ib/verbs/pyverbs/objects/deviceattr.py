@@ -13,6 +13,8 @@ import attrs
 
 from twisted_ib.hca.base import attributes
 from twisted_ib.hca.base.traits import LOCAL, Traits
+from twisted_ib.layouts import Shown
+from twisted_ib.records import define
 from twisted_ib.verbs.pyverbs.base.base import PyverbsObject, table
 from twisted_ib.verbs.pyverbs.base.devicetext import (
     guid_format,
@@ -29,8 +31,8 @@ from twisted_ib.verbs.pyverbs.base.devicetext import (
 )
 
 
-@attrs.define(eq=False)
-class DeviceAttr(PyverbsObject):
+@define(eq=False, repr=False)
+class DeviceAttr(Shown, PyverbsObject):
     """
     The result of C{ibv_query_device} (IBTA vol. 1 11.2.1.2).
 
@@ -133,8 +135,8 @@ class QueryDeviceExInput(PyverbsObject):
     comp_mask: int
 
 
-@attrs.define(eq=False)
-class ODPCaps(PyverbsObject):
+@define(eq=False, repr=False)
+class ODPCaps(Shown, PyverbsObject):
     """
     On-demand paging (C{struct ibv_odp_caps}); this HCA has none.
 
@@ -152,8 +154,8 @@ class ODPCaps(PyverbsObject):
         return table([(name.replace("_", " "), value) for name, value in attrs.asdict(self).items()])
 
 
-@attrs.define(eq=False)
-class PCIAtomicCaps(PyverbsObject):
+@define(eq=False, repr=False)
+class PCIAtomicCaps(Shown, PyverbsObject):
     """
     Atomic operations on the PCI bus: bits of C{ibv_pci_atomic_op_size}.
     """
@@ -163,8 +165,8 @@ class PCIAtomicCaps(PyverbsObject):
     compare_swap: int = 0
 
 
-@attrs.define(eq=False)
-class TSOCaps(PyverbsObject):
+@define(eq=False, repr=False)
+class TSOCaps(Shown, PyverbsObject):
     """
     TCP segmentation offload.
     """
@@ -173,8 +175,8 @@ class TSOCaps(PyverbsObject):
     supported_qpts: int = 0
 
 
-@attrs.define(eq=False)
-class RSSCaps(PyverbsObject):
+@define(eq=False, repr=False)
+class RSSCaps(Shown, PyverbsObject):
     """
     Receive side scaling.
     """
@@ -186,8 +188,8 @@ class RSSCaps(PyverbsObject):
     max_rwq_indirection_table_size: int = 0
 
 
-@attrs.define(eq=False)
-class PacketPacingCaps(PyverbsObject):
+@define(eq=False, repr=False)
+class PacketPacingCaps(Shown, PyverbsObject):
     """
     Packet pacing: rate limits in kbit/s.
     """
@@ -197,8 +199,8 @@ class PacketPacingCaps(PyverbsObject):
     supported_qpts: int = 0
 
 
-@attrs.define(eq=False)
-class TMCaps(PyverbsObject):
+@define(eq=False, repr=False)
+class TMCaps(Shown, PyverbsObject):
     """
     Tag matching.
     """
@@ -210,8 +212,8 @@ class TMCaps(PyverbsObject):
     max_sge: int = 0
 
 
-@attrs.define(eq=False)
-class CQModerationCaps(PyverbsObject):
+@define(eq=False, repr=False)
+class CQModerationCaps(Shown, PyverbsObject):
     """
     Moderation of completion events: the largest values of C{ibv_modify_cq}.
 
@@ -266,8 +268,8 @@ def deviceAttrEx(guid: int, partitions: int = 1, traits: Traits = LOCAL, operati
     return found
 
 
-@attrs.define(eq=False)
-class PortAttr(PyverbsObject):
+@define(eq=False, repr=False)
+class PortAttr(Shown, PyverbsObject):
     """
     The result of C{ibv_query_port}: codes of C{ibv_port_state}, C{ibv_mtu} and the like.
 
@@ -372,8 +374,8 @@ class GIDEntry(PyverbsObject):
         )
 
 
-@attrs.define(eq=False)
-class CompCntrCaps(PyverbsObject):
+@define(eq=False, repr=False)
+class CompCntrCaps(Shown, PyverbsObject):
     """
     Completion counters on the device.
     """

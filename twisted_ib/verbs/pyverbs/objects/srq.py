@@ -17,7 +17,6 @@ from twisted_ib.verbs.pyverbs.base.errors import PyverbsUserError
 from twisted_ib.verbs.pyverbs.base.posting import receiveRequest, refused
 from twisted_ib.verbs.pyverbs.base.verb import VerbsObject, check, closing, unsupported, verb, within
 from twisted_ib.verbs.pyverbs.base.wr import SGE, RecvWR
-from twisted_ib.verbs.pyverbs.enums.offload import ibv_ops_flags, ibv_ops_wr_opcode
 from twisted_ib.verbs.pyverbs.enums.queues import ibv_srq_attr_mask, ibv_srq_init_attr_mask, ibv_srq_type
 from twisted_ib.verbs.pyverbs.objects.device import Context
 from twisted_ib.verbs.pyverbs.objects.pd import PD
@@ -108,8 +107,9 @@ class OpsWr(PyverbsCM):
     """
 
     wr_id: int = 0
-    opcode: int = ibv_ops_wr_opcode.IBV_WR_TAG_ADD
-    flags: int = ibv_ops_flags.IBV_OPS_SIGNALED
+    # IBV_WR_TAG_ADD, IBV_OPS_SIGNALED.
+    opcode: int = 0
+    flags: int = 1
     next_wr: OpsWr | None = None
     unexpected_cnt: int = 0
     recv_wr_id: int = 0

@@ -5,7 +5,7 @@ Queue pairs.  Source: rdma-core 65, C{pyverbs/qp.pyx}, C{libibverbs/verbs.c}.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted_ib import limits
 from twisted_ib.hca.base.states import ATTRIBUTE_NAMES, QPState, QPType, transitionRule
@@ -41,8 +41,10 @@ from twisted_ib.verbs.pyverbs.objects.device import Context
 from twisted_ib.verbs.pyverbs.objects.mr import MW
 from twisted_ib.verbs.pyverbs.objects.pd import PD
 from twisted_ib.verbs.pyverbs.objects.srq import SRQ
-from twisted_ib.verbs.pyverbs.objects.unsupported import ECE, QPAttachCompCntrAttr, QPRateLimitAttr
 from twisted_ib.verbs.pyverbs.qp.qpattr import QPAttr, QPCap, QPInitAttr, QPInitAttrEx
+
+if TYPE_CHECKING:
+    from twisted_ib.verbs.pyverbs.objects.unsupported import ECE, QPAttachCompCntrAttr, QPRateLimitAttr
 
 FAILED = "Failed to create QP"
 #: An element of a scatter/gather list (C{struct ibv_sge}).
@@ -539,6 +541,8 @@ class QP(VerbsObject):
         """
         @raise PyverbsRDMAError: C{ece} has a vendor (EOPNOTSUPP).
         """
+        from twisted_ib.verbs.pyverbs.objects.unsupported import ECE
+
         # Without a vendor there are no options to set, which any device can do.
         if checked(ece, ECE).vendor_id:
             raise unsupported("Failed to set ECE")
