@@ -38,6 +38,8 @@ CAPABILITIES = 0x2 | 0x4 | 0x40 | 0x80 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x200
 _OF_INFINIBAND = 0x2 | 0x4 | 0x40 | 0x1000
 #: Those of what has no memory windows, and cannot invalidate keys.
 _OF_WINDOWS = 0x20000 | 0x200000 | 0x1000000
+#: Of C{enum ibv_wr_opcode}.
+_BIND_MW = 8
 #: C{enum ibv_atomic_cap}: atomic among the operations of one HCA only, not with the CPU (IBTA vol. 1 9.4.5).
 ATOMIC_HCA = 1
 #: All page sizes from 4096 on, as rxe's (C{rxe_param.h}).
@@ -56,11 +58,13 @@ GRH_REQUIRED = 1
 
 
 def _features(traits: Traits) -> tuple[bool, bool]:
-    # What InfiniBand has and iWARP has not; memory windows.
-    return traits.transport is TransportType.IB, traits.hasWindows
+    # Whether it is InfiniBand's transport, and whether it has memory windows.
+    transport, operations = traits.transport, traits.operations
+    return transport is TransportType.IB, operations is None or _BIND_MW in operations
 
 
-def _capabilities(isIB: bool, hasWindows: bool) -> int:
+def _capabilities(traits: Traits) -> int:
+    isIB, hasWindows = _features(traits)
     return CAPABILITIES & ~((0 if isIB else _OF_INFINIBAND) | (0 if hasWindows else _OF_WINDOWS))
 
 
@@ -73,8 +77,8 @@ def deviceAttributes(guid: int, partitions: int = 1, traits: Traits = LOCAL) -> 
     @return: integers by name, and C{fw_ver}; C{page_size_cap} and C{device_cap_flags} are bits,
         C{local_ca_ack_delay} a timeout code.
     """
-    isIB, hasWindows = _features(traits)
     hasDatagrams, hasGroups = QPType.UD in traits.services, traits.hasGroups
+    isIB, hasWindows = _features(traits)
     groups, members = limits.MULTICAST_GROUPS, limits.MULTICAST_QUEUE_PAIRS
     if not hasDatagrams or not hasGroups:
         groups = members = 0
@@ -89,7 +93,7 @@ def deviceAttributes(guid: int, partitions: int = 1, traits: Traits = LOCAL) -> 
         "hw_ver": 0,
         "max_qp": limits.QUEUE_PAIRS,
         "max_qp_wr": limits.WORK_QUEUE_DEPTH,
-        "device_cap_flags": _capabilities(isIB, hasWindows),
+        "device_cap_flags": _capabilities(traits),
         "max_sge": limits.SCATTER_GATHER_ELEMENTS,
         "max_sge_rd": limits.SCATTER_GATHER_ELEMENTS,
         "max_cq": limits.COMPLETION_QUEUES,
@@ -140,7 +144,7 @@ def extendedAttributes(operations: int = 0, traits: Traits = LOCAL) -> dict[str,
         # No timestamps: a software completion is no closer to the wire than the program that polls it.
         "completion_timestamp_mask": 0,
         "hca_core_clock": 0,
-        "device_cap_flags_ex": _capabilities(*_features(traits)) | operations,
+        "device_cap_flags_ex": _capabilities(traits) | operations,
         "max_wq_type_rq": 0,
         "raw_packet_caps": 0,
         "max_dm_size": traits.deviceMemory,

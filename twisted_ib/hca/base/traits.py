@@ -164,13 +164,6 @@ class Traits(Shown):
     def _hasAddress(self) -> bool:
         return self.peers is Peers.ADDRESSES
 
-    @property
-    def hasWindows(self) -> bool:
-        """
-        Whether there are memory windows.
-        """
-        return self.operations is None or _BIND_MW in self.operations
-
 
 #: Between processes of one host, by records.
 LOCAL = Traits(peers=Peers.PROCESSES, proof=Proof.DIRECTORY, gidSlots=2)
