@@ -15,9 +15,11 @@ from subprocess import PIPE, Popen
 from typing import Any
 from weakref import ref
 
+from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IPushProducer, ISSLTransport
 from twisted.internet.threads import deferToThreadPool
 from twisted.protocols.tls import TLSMemoryBIOFactory
+from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 from zope.interface import implementer
 
@@ -260,6 +262,7 @@ class MovingTests(SwitchTestsBuilder):
             self.assertIsNone(transport.queuePair.path)
             self.assertFalse(any(transport in channel.users for channel in channelsOf(self.reactor)))
             self.assertIs(stream, vars(transport))
+            self.assertEqual(transport.server.peers, {})
             with kernel.socket(fileno=os.dup(skt.fileno())) as plain:
                 self.assertEqual(plain.getpeername()[0], HOST)
             transport.writeSequence([DATA, DATA])
@@ -401,6 +404,20 @@ class MovingTests(SwitchTestsBuilder):
         await self.ended(talk, name)
         return data, isReset
 
+    def added(self) -> list[Any]:
+        """
+        Return what the reactor is asked to write for from now on.
+        """
+        added: list[Any] = []
+        addWriter = self.reactor.addWriter
+
+        def add(writer: Any) -> None:
+            added.append(writer)
+            addWriter(writer)
+
+        self.patch(self.reactor, "addWriter", add)
+        return added
+
     def test_answers(self) -> None:
         """
         Answers leave in the turn of the question, without the reactor's help; only what the kernel does not
@@ -410,14 +427,7 @@ class MovingTests(SwitchTestsBuilder):
         async def scenario() -> None:
             skt, talk = await self.moved()
             talk.on["data"] = lambda talk: talk.transport.write(DATA)
-            added: list[Any] = []
-            addWriter = self.reactor.addWriter
-
-            def add(writer: Any) -> None:
-                added.append(writer)
-                addWriter(writer)
-
-            patched = self.patch(self.reactor, "addWriter", add)
+            added = self.added()
             for _ in range(5):
                 await self.ask(skt.sendall, DATA)
                 self.assertEqual(await self.ask(received, skt, len(DATA)), DATA)
@@ -426,7 +436,6 @@ class MovingTests(SwitchTestsBuilder):
             await self.ask(skt.sendall, DATA)
             self.assertEqual(len(await self.ask(received, skt, 16 * MANY)), 16 * MANY)
             self.assertIn(talk.transport._carrier, added)
-            patched.restore()
             producer = Pushing()
             talk.transport.registerProducer(producer, True)
             await self.ask(skt.sendall, DATA)
@@ -451,7 +460,20 @@ class MovingTests(SwitchTestsBuilder):
 
             return end
 
+        def loses(talk: Any) -> None:
+            talk.transport.write(DATA)
+            talk.transport.connectionLost(Failure(ConnectionDone()))
+
+        def isLater(talk: Any) -> None:
+            added = self.added()
+            ends("loseWriteConnection")(talk)
+            talk.on["written"] = lambda talk: talk.log.append(talk.transport._carrier in added)
+            self.ending = talk
+
         async def scenario() -> None:
+            self.assertEqual(await self.answered(loses), (b"", False))
+            self.assertEqual(await self.answered(isLater), (DATA, False))
+            self.assertIn(True, self.ending.log)
             self.assertEqual(await self.answered(ends("loseConnection")), (DATA, False))
             self.assertEqual(await self.answered(ends("loseWriteConnection")), (DATA, False))
             self.assertEqual(
@@ -546,6 +568,7 @@ class MovingTests(SwitchTestsBuilder):
             await self.ask(skt.close)
             await self.ended(talk)
             self.assertEqual(producer.log, ["pause", "resume", "stop"])
+            self.assertNotIn(producer, vars(talk.transport).values())
 
         self.play(scenario)
 

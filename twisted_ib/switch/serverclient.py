@@ -225,7 +225,7 @@ class Carrier(tcp.Connection):
             self._isCalled = False
         if self._isDue:
             self._isDue = False
-            if end is None and self.connected and not self._aborting:
+            if end is None and self.connected:
                 self._send()
         return end
 
@@ -236,9 +236,8 @@ class Carrier(tcp.Connection):
             super().startWriting()
 
     def _send(self) -> None:
-        # A close is not part of the turn that asks for it.  An error is found again by the reactor.
-        isClosing = self.disconnecting or self._writeDisconnecting
-        if isClosing or self.doWrite() is not None or self.dataBuffer or self._tempDataLen:
+        # A close is not part of the turn that asks for it: the reactor finds that again, as an error.
+        if self._writeDisconnecting or self.doWrite() is not None or self.dataBuffer or self._tempDataLen:
             if self.connected:
                 super().startWriting()
 
@@ -254,12 +253,9 @@ class Carrier(tcp.Connection):
         """
         Read: the client has moved.
         """
-        stream = self._stream
-        if stream is not None:
-            isReading = stream.reading
-            self._end()
-            if isReading:
-                self.startReading()
+        # Of one that reads, as the end is told behind all else.
+        self._end()
+        self.startReading()
 
     def _end(self) -> None:
         stream, self._stream = self._stream, None
