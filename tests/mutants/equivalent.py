@@ -520,6 +520,20 @@ EQUIVALENT: tuple[Equivalent, ...] = (
         "what fits is looked at once more",
     ),
     Equivalent(
+        "twisted_ib/verbs/c/building/sharedobject.py",
+        "buckets = [0] * max(1, len(names) // 2)",
+        "1",
+        "2",
+        "each symbol is found with any number of buckets",
+    ),
+    Equivalent(
+        "twisted_ib/verbs/c/building/sharedobject.py",
+        "size += -size % 16",
+        "16",
+        "17",
+        "where code begins is all the same to the processor",
+    ),
+    Equivalent(
         "twisted_ib/verbs/c/umad/ports.py",
         "return AddressVector(0, lid=lid, serviceLevel=sl, isGlobal=False)",
         "0",

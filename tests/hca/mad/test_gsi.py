@@ -167,12 +167,40 @@ class CMAgentTests(OnPackets, MADTestCase):
                 agent.received(requestFrom(FakePath(f"{number}{stranger}"), 1000 + 10 * number + stranger))
         self.assertEqual((agent.requests, device.dropped), (8, 13))
         agent.endOfBatch()
-        self.assertEqual(device.came, [3, 1062, 4, 1061])
+        self.assertEqual(device.came, [1, 1062, 2, 1061])
         agent.received(requestFrom(shown, 7))
         agent.endOfBatch()
-        self.assertEqual(device.came[4:], [5, 1060, 6, 1052])
+        self.assertEqual(device.came[4:], [3, 1060, 4, 1052])
         agent.endOfBatch()
         self.assertEqual((device.came[8:], agent.requests), ([7], 0))
+
+    def test_repeated(self) -> None:
+        """
+        A peer with a connection that asks for more than has places, again and again in one order, has an
+        answer to all: what waits has its place, and what is repeated meanwhile takes no other.
+        """
+        agent = gsi.CMAgent(device := Answering())
+        shown = device.paths[0]
+        device.shown.append(shown)
+        for _ in range(8):
+            for number in range(1, 13):
+                if number not in device.came:
+                    agent.received(requestFrom(shown, number))
+            agent.endOfBatch()
+        self.assertEqual(device.came, list(range(1, 13)))
+
+    def test_most(self) -> None:
+        """
+        Of several such peers the one with most loses what it asked last.
+        """
+        agent = gsi.CMAgent(device := Answering())
+        device.shown += device.paths
+        for path, number in ((0, 1), (0, 2), (0, 3), (1, 4), (2, 5)):
+            agent.received(requestFrom(device.paths[path], number))
+        self.assertEqual((agent.requests, device.dropped), (4, 1))
+        for _ in range(2):
+            agent.endOfBatch()
+        self.assertEqual(sorted(device.came), [1, 2, 4, 5])
 
     def test_lost(self) -> None:
         """

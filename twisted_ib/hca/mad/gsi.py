@@ -4,7 +4,7 @@ The general services interface, queue pair 1: connection management as an agent.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +15,7 @@ from twisted_ib.hca.wire.mad.classes import COMMUNICATION
 from twisted_ib.hca.wire.mad.mad import CM_VERSION, HEADER_BYTES, SEND
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Iterable
 
     from twisted_ib.hca.base.interfaces import DatagramPath
     from twisted_ib.hca.mad.agents import IManagedDevice
@@ -33,38 +33,52 @@ _UNSOLICITED: Final = frozenset((REQ.attribute, SIDR_REQ.attribute))
 _REMOTE_ID: Final = HEADER_BYTES + 4
 
 
+def _key(mad: ReceivedMAD) -> tuple[int, bytes]:
+    # The number that its sender has given it.
+    return mad.attribute, bytes(mad.data[HEADER_BYTES:_REMOTE_ID])
+
+
 class _Requests:
     """
     Requests of some sources that are queued.
 
     @ivar count: how many.
-    @ivar queues: they, by path; the path that asked last is the last.
+    @ivar queues: they, by path and by their numbers; the path that asked last is the last.
     """
 
     __slots__ = ("count", "queues")
 
     def __init__(self) -> None:
         self.count = 0
-        self.queues: OrderedDict[Any, deque[ReceivedMAD]] = OrderedDict()
+        self.queues: OrderedDict[Any, dict[tuple[int, bytes], ReceivedMAD]] = OrderedDict()
 
-    def add(self, path: DatagramPath, mads: Collection[ReceivedMAD]) -> None:
+    def has(self, mad: ReceivedMAD) -> bool:
+        """
+        @return: whether a request that is repeated waits already: its path asks again.
+        """
+        queue = self.queues.get(mad.path)
+        if queue is None or _key(mad) not in queue:
+            return False
+        self.queues.move_to_end(mad.path)
+        return True
+
+    def add(self, path: DatagramPath, mads: Iterable[ReceivedMAD]) -> None:
         """
         A path asks.
         """
-        queue = self.queues.get(path)
-        if queue is None:
-            queue = self.queues[path] = deque()
-        else:
-            self.queues.move_to_end(path)
-        queue.extend(mads)
-        self.count += len(mads)
+        queue = self.queues.setdefault(path, {})
+        self.queues.move_to_end(path)
+        self.count -= len(queue)
+        for mad in mads:
+            queue[_key(mad)] = mad
+        self.count += len(queue)
 
     def take(self, path: DatagramPath) -> ReceivedMAD:
         """
         @return: the oldest of a path, whose turn comes again after the others'.
         """
         queue = self.queues[path]
-        mad = queue.popleft()
+        mad = queue.pop(next(iter(queue)))
         self.count -= 1
         if queue:
             self.queues.move_to_end(path, last=False)
@@ -72,14 +86,14 @@ class _Requests:
             del self.queues[path]
         return mad
 
-    def drop(self, sender: DatagramPath) -> None:
+    def most(self, sender: DatagramPath) -> Any:
         """
-        Drop one of who has most, the sender or one of those that have been silent for longest: their requests
-        are by now given up or about to be repeated.
+        @return: the path with most, of the sender and of those that have been silent for longest: their
+            requests are by now given up or about to be repeated.
         """
         queues = self.queues
-        some = (*islice(queues, CM_QUEUES_LOOKED_AT), *((sender,) if sender in queues else ()))
-        self.take(max(some, key=lambda path: len(queues[path])))
+        some = (*((sender,) if sender in queues else ()), *islice(queues, CM_QUEUES_LOOKED_AT))
+        return max(some, key=lambda path: len(queues[path]))
 
 
 class CMAgent:
@@ -92,7 +106,9 @@ class CMAgent:
     delay established connections.  Under overload the source that asked last is answered first, then the
     others in turn, and each source in the order in which it asked: a REQ must not come after what its sender
     did when it had no answer.  Sources that have shown themselves by a connection which came up, and
-    strangers, are sure of half the answers and half the places each, and have all that the others leave.
+    strangers, are sure of half the answers and half the places each, and have all that the others leave; the
+    former lose what they ask last, strangers what they asked first.  What is repeated while it waits has its
+    place.
     """
 
     def __init__(self, device: IManagedDevice) -> None:
@@ -126,16 +142,27 @@ class CMAgent:
         if device.cm.hasShown(path):
             own, others = others, own
         requests = own.count + others.count
+        if own.has(mad):
+            return
         if requests >= CM_REQUESTS:
             device.count("management_dropped")
-            (own if own.count >= CM_REQUESTS // 2 else others).drop(path)
+            crowd = own if own.count >= CM_REQUESTS // 2 else others
+            most = crowd.most(path)
+            if crowd is self._strangers:
+                crowd.take(most)
+            elif most is path:
+                # Not one that waits: of a peer that repeats many in one order it would be the same each time.
+                return
+            else:
+                crowd.queues[most].popitem()
+                crowd.count -= 1
         elif not requests:
             device.markDirty(self)
         if path in others.queues:
             # It has shown itself since, or has no connection any more.
             before = others.queues.pop(path)
             others.count -= len(before)
-            own.add(path, before)
+            own.add(path, before.values())
         own.add(path, (mad,))
 
     def _isQueued(self, path: DatagramPath) -> bool:

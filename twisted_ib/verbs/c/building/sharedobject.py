@@ -109,7 +109,8 @@ class _Strings:
 
 def _hashTable(names: Sequence[str]) -> bytes:
     # All symbols but the first, which is none.
-    buckets, chains = [0] * max(1, len(names) // 2), [0] * (len(names) + 1)
+    buckets = [0] * max(1, len(names) // 2)
+    chains = [0] * (len(names) + 1)
     for index, name in enumerate(names, 1):
         bucket = _hash(name) % len(buckets)
         chains[index], buckets[bucket] = buckets[bucket], index
