@@ -18,6 +18,7 @@ from tests.support.rundirectory import ownRunDirectory
 from tests.support.waiting import HANG_SECONDS
 from twisted_ib import socket as offloading
 from twisted_ib.blocking import loop as module
+from twisted_ib.blocking.descriptors import Offloaded
 from twisted_ib.blocking.loop import BlockingLoop
 
 LOOPBACK = "127.0.0.1"
@@ -46,10 +47,16 @@ class BlockingTestCase(SynchronousTestCase):
             os.environ.pop(name, None)
         # On one CPU blocking sockets stay TCP.
         self.patch(os, "sched_getaffinity", lambda _: {0, 1})
+        # Connections whose descriptors a test has left are not the next one's.
+        self.addCleanup(self._forgetParts)
         self.loop = BlockingLoop()
         self.patch(module, "_loop", self.loop)
         self.addCleanup(self.loop.close)
         self._threads: ThreadPoolExecutor | None = None
+
+    def _forgetParts(self) -> None:
+        for inode in list(Offloaded.parts):
+            Offloaded.parts.pop(inode)
 
     def rules(self, text: str) -> None:
         """
