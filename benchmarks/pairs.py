@@ -10,13 +10,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from time import monotonic
 from types import TracebackType
 
 from benchmarks.rows import Row
 from benchmarks.transports import Subject
 from twisted_ib.tools.compare import processes, subjects
-from twisted_ib.tools.compare.processes import START_SECONDS, WorkerError
+from twisted_ib.tools.compare.processes import START_SECONDS, Patience, WorkerError
 from twisted_ib.tools.compare.subjects import CLIENT, Placement
 
 #: The checkout: what the processes import from.
@@ -141,7 +140,7 @@ class Pair(processes.Pair):
         super().__init__(subject, folder, {**(environment or environmentFor()), **settings(subject, folder)})
         self.start()
         try:
-            self.ready(monotonic() + START_SECONDS)
+            self.ready(Patience(START_SECONDS, self.processes))
         except WorkerError:
             self.end()
             raise
@@ -155,6 +154,8 @@ class Pair(processes.Pair):
     def run(self, row: Row, seconds: float, patience: float) -> dict[str, float]:
         """
         Run one row.
+
+        @param patience: for how long both may do nothing, in seconds.
         """
         server, client = self._workers
         client.tell(
@@ -168,7 +169,7 @@ class Pair(processes.Pair):
                 "server": server.process.pid,
             }
         )
-        return client.hear(patience)
+        return client.hear(Patience(patience, self.processes))
 
     def end(self, isHard: bool = False) -> None:
         """
