@@ -367,7 +367,7 @@ class RefusalTests(CommandsMixin):
         """
         self.guest.must("chmod 600 /dev/infiniband/uverbs*")
         said = self.without(self.peer.value[0], "os.setgroups([]); os.setgid(65534); os.setuid(65534)")
-        self.assertIn("no rights on /dev/infiniband/uverbs", said)
+        self.assertIn("no rights on /dev/infiniband", said)
         self.assertIn("become root, or a member of its group", said)
 
     def test_library(self) -> None:
@@ -376,8 +376,7 @@ class RefusalTests(CommandsMixin):
         """
         words = f"ping.ping --device {GUESTS} -s"
         given = f"TWISTED_IB_DEVICES={GUESTS}=hardware:{self.peer.value[0]} PYTHONPATH={SITE}"
-        found = "ldconfig -p | sed -n 's/.*libibverbs.so.1.*=> //p'"
-        hidden = f"for each in $({found}); do mount --bind /dev/null $each; done"
+        hidden = "set -e; for each in /usr/lib/*/libibverbs.so.1; do mount --bind /dev/null $each; done"
         command = f"{hidden}; exec env {given} python3 {COMMAND} {words}"
         said = self.refused(f"exec unshare -m sh -c {shlex.quote(command)}")
         self.assertIn("there is no libibverbs.so.1: install it, as Debian's libibverbs1", said)

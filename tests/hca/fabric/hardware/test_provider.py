@@ -353,6 +353,29 @@ class OpenTests(HardwareTestCase):
             "adapter rxe0: the extra [hardware] is not installed: pip install 'twisted-ib[hardware]'",
         )
 
+    def test_importWithoutLibrary(self) -> None:
+        """
+        So it does where the package is there, and cannot be imported without the library.
+        """
+        modules = {name: each for name, each in sys.modules.items() if name != "ibverbs"}
+        self.patch(sys, "modules", modules)
+
+        class Lacking:
+            def find_spec(self, name: str, *rest: object) -> None:
+                if name == "ibverbs":
+                    raise ImportError("libibverbs.so.1: cannot open shared object file")
+
+        def load(name: str) -> None:
+            raise OSError(f"{name}: cannot open shared object file")
+
+        self.patch(sys, "meta_path", [Lacking(), *sys.meta_path])
+        self.patch(provider, "ctypes", SimpleNamespace(CDLL=load))
+        self.assertEqual(
+            self.fails(provider.loadVerbs, "rxe0"),
+            "adapter rxe0: there is no libibverbs.so.1: install it, as Debian's libibverbs1 and"
+            " ibverbs-providers",
+        )
+
     def test_withoutLibraries(self) -> None:
         """
         Without one of the libraries it names that and the package that has it.

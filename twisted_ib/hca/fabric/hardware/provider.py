@@ -115,13 +115,17 @@ def loadVerbs(adapter: str) -> Verbs:
             f"adapter {adapter}: libibverbs is twisted_ib's own here, which has no hardware: run the program"
             " without ib-run"
         )
+    broken: ImportError | None = None
     try:
         # On demand: a program pays for what it uses.
         import ibverbs
-    except ImportError:
+    except ModuleNotFoundError:
         raise DeviceError(
             f"adapter {adapter}: the extra [hardware] is not installed: pip install 'twisted-ib[hardware]'"
         ) from None
+    except ImportError as error:
+        # Without libibverbs it cannot be imported either.
+        broken = error
     for library, package in _LIBRARIES.items():
         try:
             ctypes.CDLL(library)
@@ -129,6 +133,8 @@ def loadVerbs(adapter: str) -> Verbs:
             raise DeviceError(
                 f"adapter {adapter}: there is no {library}: install it, as Debian's {package}"
             ) from None
+    if broken is not None:
+        raise DeviceError(f"adapter {adapter}: the package ibverbs cannot be imported: {broken}")
     found: Verbs = ibverbs
     return found
 
