@@ -107,7 +107,7 @@ class CMAgent:
     others in turn, and each source in the order in which it asked: a REQ must not come after what its sender
     did when it had no answer.  Sources that have shown themselves by a connection which came up, and
     strangers, are sure of half the answers and half the places each, and have all that the others leave; the
-    former lose what they ask last, strangers what they asked first.  What is repeated while it waits has its
+    former lose what they ask last, strangers what they asked first.  One that is repeated while it waits has its
     place.
     """
 
